@@ -99,7 +99,7 @@ fuzz_target!(|head: &str| {
     goes_on_to_the_function(request.uri());
     is_stripped(
         request.headers(),
-        nearpath_wire::hop_headers::strip_hop_headers,
+        nearpath_wire::hop::headers::strip_hop_headers,
     );
     is_stripped(
         request.headers(),

@@ -102,9 +102,9 @@ func reportedPath(header http.Header, p *party.Endpoint, name string) (Path, str
 func obstacle(p *party.Endpoint, name string) string {
 	switch {
 	case p == nil:
-		return obstacleCallerNoParty
+		return obstacleCallerNoEndpoint
 	case !p.HasRoute(name):
-		return obstacleNoParty
+		return obstacleNoEndpoint
 	}
 	return obstacleNoRoom
 }

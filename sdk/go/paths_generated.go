@@ -23,8 +23,8 @@ const (
 	obstacleOtherNode        = "other_node"         // the instance is on another machine
 	obstacleNoDomain         = "no_domain"          // the function belongs to no chain (nearpath.io/chain), so it shares no memory
 	obstacleOtherDomain      = "other_domain"       // caller and callee belong to different chains
-	obstacleCallerNoParty    = "caller_no_party"    // the caller does not use shared memory: its calls go to the gateway over HTTP
-	obstacleNoParty          = "no_party"           // the instance does not take calls through shared memory
+	obstacleCallerNoEndpoint = "caller_no_endpoint" // the caller does not use shared memory: its calls go to the gateway over HTTP
+	obstacleNoEndpoint       = "no_endpoint"        // the instance does not take calls through shared memory
 	obstacleNoRoom           = "no_room"            // the channel or the memory pool had no room for the call at that moment
 	obstacleUpgrade          = "upgrade"            // an upgraded connection needs a connection of its own
 	obstacleGRPC             = "grpc"               // gRPC needs HTTP/2 up to the function

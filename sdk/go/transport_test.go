@@ -76,7 +76,7 @@ func TestTransportBesideOpenFaaS(t *testing.T) {
 			if told.Method != "POST" || told.Path != "/a" || told.Query != "b=c" || told.Body != "x" {
 				t.Errorf("%s: %+v", where, told)
 			}
-			if way := r.Header.Get("X-Nearpath-Path"); way != "http; not_nearer=no_party" {
+			if way := r.Header.Get("X-Nearpath-Path"); way != "http; not_nearer=no_endpoint" {
 				t.Errorf("%s: %q", where, way)
 			}
 			if r.Request.URL.String() != where+"/a?b=c" {
@@ -149,7 +149,7 @@ func TestWhatIsHandedOn(t *testing.T) {
 		t.Errorf("the caller's own limit became %s", own)
 	}
 	answer, err := nearpath.Do(ctx, "mirror", &nearpath.Request{Header: http.Header{"Traceparent": {trace}}})
-	if err != nil || answer.Path != nearpath.PathHTTP || answer.NotNearer != "no_party" || answer.Header.Get("X-Nearpath-Path") != "" {
+	if err != nil || answer.Path != nearpath.PathHTTP || answer.NotNearer != "no_endpoint" || answer.Header.Get("X-Nearpath-Path") != "" {
 		t.Fatalf("%+v %v", answer, err)
 	}
 	var told mirrored
@@ -274,8 +274,8 @@ func TestPathsThatAnAnswerReports(t *testing.T) {
 		{"shm", nearpath.PathShm, ""},
 		{"quic; not_nearer=no_domain", nearpath.PathQUIC, "no_domain"},
 		{"direct;not_nearer=fog", nearpath.PathDirect, "fog"},
-		{"pigeon; not_nearer=fog", nearpath.PathHTTP, "caller_no_party"},
-		{"", nearpath.PathHTTP, "caller_no_party"},
+		{"pigeon; not_nearer=fog", nearpath.PathHTTP, "caller_no_endpoint"},
+		{"", nearpath.PathHTTP, "caller_no_endpoint"},
 	} {
 		if path, why := nearpath.ReportedPath(c.field); path != c.path || why != c.why {
 			t.Errorf("%q is %q, %q", c.field, path, why)

@@ -1,6 +1,6 @@
-//! The function of the tests of shared memory: replies with a hundred bytes that tell how the call came.
+//! Function for tests of shared memory: its 100-byte response tells how the call arrived.
 //!
-//! `test-chain-function [NEXT]` calls NEXT before it replies to a call that came through shared memory.
+//! `test-chain-function [NEXT]` calls NEXT before it responds to a call through shared memory.
 #![forbid(unsafe_code)]
 
 use nearpath::{CallOptions, Path, Request, Response};
@@ -9,7 +9,7 @@ const OVER_HTTP: &str = "{\"message\":\"a response of one hundred bytes, to a ca
 const OVER_SHM: &str = "{\"message\":\"a response of one hundred bytes, to a call through shared memory.....................\"}\n";
 
 async fn handle(request: Request) -> Response {
-    // Over HTTP its watchdog asks on its behalf, until the function has joined the domain.
+    // Until the function has joined the domain, its watchdog calls it over HTTP.
     if request.arrival_path() != Path::Shm {
         return Response::new(OVER_HTTP);
     }

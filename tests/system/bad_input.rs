@@ -1,4 +1,4 @@
-//! Bad input gets a clear error, and nothing is lost.
+//! Bad input gets a clear error and does no harm.
 
 use http::{Method, StatusCode};
 use nearpath_testkit::within;
@@ -65,7 +65,8 @@ async fn header_bombs_are_refused_and_others_go_on() {
         "a".repeat(2 << 20)
     );
     let mut stream = TcpStream::connect(server.addr).await.unwrap();
-    let _ = stream.write_all(bomb.as_bytes()).await; // refused before it is all read: the write may fail
+    // refused before all is read, so the write may fail
+    let _ = stream.write_all(bomb.as_bytes()).await;
     let mut answer = String::new();
     let _ = within(stream.read_to_string(&mut answer)).await;
     assert!(
@@ -124,7 +125,7 @@ async fn a_full_disk_refuses_orders_and_recovers() {
     drop(mounted);
 }
 
-/// A tmpfs of 8 MiB on a folder; gone when dropped.
+/// A tmpfs of 8 MiB on a folder, unmounted when dropped.
 struct SmallDisk(std::path::PathBuf);
 
 impl SmallDisk {
@@ -154,7 +155,8 @@ async fn out_of_file_descriptors_is_survived() {
     server
         .deploy_ready(&echo_function(&server.data_dir, "echo"))
         .await;
-    let maximum = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum; // the child inherited it
+    // inherited by the child
+    let maximum = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
     let limit = rustix::process::Rlimit {
         current: Some(96),
         maximum,

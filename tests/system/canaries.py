@@ -17,8 +17,8 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 LIBC.mmap.restype = ctypes.c_void_p
 LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
 PTRACE_ATTACH, PTRACE_SEIZE, PIDFD_OPEN, PIDFD_GETFD = 16, 0x4206, 434, 438
-HELLO = {"version": 1, "serves": False, "bell": "none", "delivery": ["ring"]}
-LIES = {"domain": "shop.openfaas-fn", "party": 1, "function": "second.openfaas-fn", "instance": 1}
+HELLO = {"version": 1, "serves": False, "wakeup": "none", "delivery": ["ring"]}
+LIES = {"domain": "shop.openfaas-fn", "endpoint": 1, "function": "second.openfaas-fn", "instance": 1}
 
 
 def attempt(what):
@@ -37,7 +37,7 @@ def libc(name, *args):
 
 
 def join():
-    """Another party of this instance, which says that it is somebody else. Its welcome, and what came with it."""
+    """Another endpoint of this instance, which says that it is somebody else. Its welcome, and what came with it."""
     line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     line.connect(os.environ["NEARPATH_DISPATCH"])
     line.send(json.dumps({"hello": HELLO | LIES}).encode())

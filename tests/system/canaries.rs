@@ -1,4 +1,5 @@
-//! A canary in one chain's memory, and a function of another chain that does all it can to reach it.
+//! A canary in one chain's memory, and a function of another chain that tries everything to reach
+//! it.
 
 use std::fs;
 
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 use crate::shm::{call_traced, chain_function, wait_in_memory};
 use crate::test_server::TestServer;
 
-/// Bytes that are nowhere else.
+/// Bytes that occur nowhere else.
 fn unique_bytes(what: &str) -> Vec<u8> {
     let salt = fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap();
     format!("{what}:{}", salt.trim()).into_bytes()
@@ -19,7 +20,7 @@ fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The memory of a chain as root sees it: the pools that a function's processes have mapped.
+/// Memory of a chain as root sees it: the pools that a function's processes have mapped.
 async fn mapped_pools(server: &TestServer, name: &str) -> Vec<Vec<u8>> {
     let mut pools = Vec::new();
     for pid in server.instance_processes(name).await {
@@ -41,7 +42,7 @@ fn contains_bytes(pools: &[Vec<u8>], wanted: &[u8]) -> bool {
         .any(|pool| pool.windows(wanted.len()).any(|bytes| bytes == wanted))
 }
 
-/// Every attempt upon a process of the other chain was refused.
+/// Asserts that every attempt on a process of the other chain was refused.
 fn assert_refused(strike: &Value) {
     for (attempt, outcome) in strike.as_object().unwrap() {
         let nothing = outcome.as_array().is_some_and(Vec::is_empty);

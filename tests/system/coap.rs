@@ -1,4 +1,4 @@
-//! CoAP from end to end, with libcoap's client, and with datagrams that no honest client sends.
+//! CoAP end to end, with libcoap's client, and with hostile datagrams.
 
 use std::net::SocketAddr;
 use std::process::Stdio;
@@ -75,7 +75,7 @@ impl CoapFixture {
         client
     }
 
-    /// What the client printed, and what it complained of.
+    /// Output and errors of the client.
     async fn send_request(&self, path: &str, arguments: &[&str]) -> (String, String) {
         let reply = within(
             self.client_command(path, &[&["-B", "20"], arguments].concat())
@@ -89,7 +89,7 @@ impl CoapFixture {
         )
     }
 
-    /// The completion records of what came over the adapter.
+    /// Completion records of requests through the adapter.
     fn access_log(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(self.folder.path().join("access.log")).unwrap();
         let lines = text
@@ -258,7 +258,7 @@ async fn hostile_datagrams_are_survived() {
         ), // options beyond the number's range
         (b"\x49\x01\x00\x02", b"\x70\x00\x00\x02"), // a token of nine bytes
         (b"\x40\x00\x00\x03", b"\x70\x00\x00\x03"), // a ping
-        (b"\x40\x45\x00\x04", b"\x70\x00\x00\x04"), // an answer to nothing
+        (b"\x40\x45\x00\x04", b"\x70\x00\x00\x04"), // a response without a request
         (b"\x40\x1f\x00\x05", b"\x60\x85\x00\x05"), // no such method
     ] {
         socket.send_to(datagram, fixture.coap).await.unwrap();

@@ -1,4 +1,4 @@
-//! `--gateway-cpu`: the gateway's threads, and only they, are in a group whose quota follows the load.
+//! `--gateway-cpu`: only the gateway's threads are in a control group whose quota follows the load.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use rustix::process::Signal;
 
 use crate::test_server::{TestServer, echo_function};
 
-/// The gateways' groups on this machine, in the CPU controller's own hierarchy.
+/// Control groups of gateways on this machine, in the CPU controller's own hierarchy.
 fn gateway_groups() -> Vec<PathBuf> {
     let mounts = [
         "/sys/fs/cgroup/cpu/nearpath",
@@ -25,7 +25,7 @@ fn gateway_groups() -> Vec<PathBuf> {
         .collect()
 }
 
-/// Names of the house's threads that are in one of the groups, and the group.
+/// Names of the server's threads in one of the groups, and that group.
 fn group_threads(server: &TestServer) -> Option<(PathBuf, Vec<String>)> {
     let name = |thread: &str| {
         std::fs::read_to_string(format!("/proc/{}/task/{thread}/comm", server.pid())).ok()
@@ -41,7 +41,7 @@ fn group_threads(server: &TestServer) -> Option<(PathBuf, Vec<String>)> {
     })
 }
 
-/// Its sockets are there before its threads: an answer says that they are, too.
+/// Waits for a response: the sockets exist before the threads.
 async fn wait_serving(server: &TestServer) {
     assert_eq!(
         server
@@ -76,7 +76,7 @@ async fn the_gateways_quota_follows_its_load_and_is_swept_after_kill_nine() {
         TestServer::start_in(folder.path(), &["--gateway-cpu", "auto", "--threads", "2"]).await;
     wait_serving(&server).await;
     let both = async || group_threads(&server).is_some_and(|(_, names)| names.len() == 2);
-    eventually("both threads are in the group", both).await; // one of them may have answered alone
+    eventually("both threads are in the group", both).await; // a single thread may have responded
     let (group, names) = group_threads(&server).unwrap();
     assert!(
         names.iter().all(|name| name.starts_with("gateway-")),
@@ -94,7 +94,7 @@ async fn the_gateways_quota_follows_its_load_and_is_swept_after_kill_nine() {
     }
     eventually("idle again", async || read_quota(&group) == 10_000).await;
     server.end_with(Signal::KILL);
-    assert!(group.exists(), "nobody was left to remove it");
+    assert!(group.exists(), "no process was left to remove it");
     let mut server = TestServer::start_in(folder.path(), &["--gateway-cpu", "500"]).await;
     wait_serving(&server).await;
     assert_eq!(
@@ -105,7 +105,7 @@ async fn the_gateways_quota_follows_its_load_and_is_swept_after_kill_nine() {
         server.end_with(Signal::TERM).success(),
         "also when the word comes while it still builds"
     );
-    assert!(!group.exists(), "it goes with its house");
+    assert!(!group.exists(), "it is removed with its server");
     let mut server = TestServer::start_in(folder.path(), &["--gateway-cpu", "auto"]).await;
     wait_serving(&server).await;
     server.end_with(Signal::KILL);
@@ -114,6 +114,6 @@ async fn the_gateways_quota_follows_its_load_and_is_swept_after_kill_nine() {
     wait_serving(&server).await;
     assert!(
         !group.exists() && group_threads(&server).is_none(),
-        "a house without a limit sweeps it"
+        "a server without a limit sweeps it"
     );
 }

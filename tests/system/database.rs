@@ -1,4 +1,5 @@
-//! A PostgreSQL of Debian outside of every house, that trusts everybody. As root it runs as the user `postgres`, for it refuses to be root.
+//! A Debian PostgreSQL outside of nearpath that trusts every client. As root it runs as the user
+//! `postgres`, because it refuses to run as root.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -7,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use nearpath_testkit::eventually;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A server that ends with this.
+/// A database server that ends with this value.
 pub(crate) struct TestDatabase {
     folder: tempfile::TempDir,
     address: Ipv4Addr,
@@ -15,7 +16,7 @@ pub(crate) struct TestDatabase {
     child: Option<Child>,
 }
 
-/// The programs of the newest version that is installed.
+/// Programs of the newest installed version.
 fn find_programs() -> Option<PathBuf> {
     let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
     let bins = versions.filter_map(|version| Some(version.ok()?.path().join("bin")));
@@ -24,7 +25,8 @@ fn find_programs() -> Option<PathBuf> {
 }
 
 impl TestDatabase {
-    /// Makes one that answers to `SELECT name()` with its name, and does not start it; `NoConnection`: it is not installed.
+    /// Creates a database that returns its name for `SELECT name()`, without starting it. `None`:
+    /// not installed.
     pub(crate) async fn create(name: &str, at: Ipv4Addr, port: u16) -> Option<Self> {
         let bin = find_programs()?;
         let home_dir = tempfile::Builder::new()
@@ -63,7 +65,7 @@ impl TestDatabase {
         Some(database)
     }
 
-    /// Starts it where it belongs.
+    /// Starts the server.
     pub(crate) async fn start(&mut self) {
         let mut command = as_owner(&find_programs().unwrap().join("postgres"));
         command.arg("-D").arg(self.folder.path().join("data"));
@@ -97,7 +99,8 @@ impl TestDatabase {
         .await;
     }
 
-    /// `Signal::TAG_INT` ends sessions properly; `Signal::KILL` lets its processes fall, as a machine would that loses its power.
+    /// Stops the server. `Signal::INT` ends sessions properly; `Signal::KILL` acts like a power
+    /// failure.
     pub(crate) fn stop(&mut self, how: Signal) {
         let Some(mut child) = self.child.take() else {
             return;
@@ -107,14 +110,15 @@ impl TestDatabase {
         kill_process(pid, how).unwrap();
         if how == Signal::KILL {
             for session in sessions {
-                let _ = kill_process(session, how); // it may have seen the end already
+                let _ = kill_process(session, how); // it may have ended already
             }
         }
         child.wait().unwrap();
         self.drop_caches();
     }
 
-    /// Killed, it leaves a segment of shared memory to the machine; the seventh line of its lock file tells which (`storage/ipc` in its source).
+    /// Removes the shared-memory segment that a killed server leaves. The seventh line of its lock
+    /// file names it (`storage/ipc` in its source).
     fn drop_caches(&self) {
         let lock = self.folder.path().join("data/postmaster.pid");
         let text = std::fs::read_to_string(&lock).unwrap_or_default();
@@ -131,7 +135,7 @@ impl TestDatabase {
         }
     }
 
-    /// Runs a statement past every house.
+    /// Runs a statement directly.
     pub(crate) fn sql(&self, sql: &str) -> String {
         self.try_sql(sql)
             .unwrap_or_else(|| panic!("{sql}: {}", self.log()))
@@ -161,13 +165,13 @@ impl TestDatabase {
             .then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
     }
 
-    /// Sessions of others than the one that asks.
+    /// Number of sessions, without the querying one.
     pub(crate) fn sessions(&self) -> u32 {
         let sql = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
         self.sql(sql).parse().unwrap()
     }
 
-    /// Ends all sessions but the one that asks.
+    /// Ends all sessions except the querying one.
     pub(crate) fn end_sessions(&self) {
         self.sql("SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()");
     }

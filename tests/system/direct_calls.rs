@@ -1,4 +1,5 @@
-//! Calls from function to function over QUIC through `nearpath up --forward tc`, past the gateway: told apart by the header that their caller reads.
+//! Direct calls between functions over QUIC with `nearpath up --forward tc`, recognised by the path
+//! header.
 
 use std::path::Path;
 
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::test_server::{TestServer, http_function, need_forwarding};
 
-/// Calls what it is told; answers with the path that the call took, and what came back.
+/// Calls the function in its body; responds with the path of the call and its response.
 const RELAY_BODY: &str = r#"request = urllib.request.Request("http://gateway:8080/function/" + body.decode(), data=b"from inside", headers={"X-Nearpath-Path": "tell"})
 try:
     reply = urllib.request.urlopen(request)
@@ -20,11 +21,11 @@ with reply:
 
 const MIRROR_BODY: &str = "self.answer(200, body)";
 
-/// Says in a file that it was reached, and never answers.
+/// Records in a file that it was called, and never responds.
 const STUCK_BODY: &str = r#"open("/tmp/reached", "w").close()
 time.sleep(1000)"#;
 
-/// Knocks over TCP and UDP at addresses; says whether anybody was there.
+/// Probes addresses over TCP and UDP; responds with the open ones.
 const CONNECT_BODY: &str = r#"import socket
 said = []
 try:
@@ -53,7 +54,7 @@ async fn relay_call(
     )
 }
 
-/// Calls until the way is the direct one: the caller may not have heard yet of an instance that is ready.
+/// Calls until the path is direct: the caller may not know a ready instance yet.
 async fn wait_direct(server: &TestServer, caller: &str, callee: &'static str) {
     eventually("it goes directly", async || {
         relay_call(server, caller, callee).await.1 == "quic from inside"
@@ -61,7 +62,7 @@ async fn wait_direct(server: &TestServer, caller: &str, callee: &'static str) {
     .await;
 }
 
-/// Calls from one function to another that did not pass the gateway.
+/// Number of calls between two functions that bypassed the gateway.
 async fn direct_requests(server: &TestServer, caller: &str, callee: &str) -> u64 {
     let edges: Value = serde_json::from_slice(
         server

@@ -1,4 +1,5 @@
-//! Functions that go outside: to what they declared, and nowhere else. The machine is a network namespace of the test's own.
+//! Functions with egress: to declared destinations, and to no others. The machine is a network
+//! namespace of the test's own.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, TcpListener};
@@ -14,7 +15,7 @@ use crate::external_server::{
 };
 use crate::test_server::{TestServer, http_function, need_forwarding};
 
-/// Runs the Python that it is sent; what that leaves in `said` is the answer.
+/// Handler that runs the Python code in its body; the variable `said` is its response.
 const RUN_BODY: &str = r#"import socket, errno, threading, select, subprocess, signal
 said = {}
 try:
@@ -25,14 +26,14 @@ except OSError as error:
 except Exception as error:
     self.answer(200, repr(error).encode())"#;
 
-/// A function that runs what it is sent, and may go where `egress` says.
+/// A function that runs the code in its body, with the egress declaration `egress`.
 pub(crate) fn runner_function(folder: &Path, name: &str, egress: &str) -> Value {
     let mut spec = http_function(folder, name, RUN_BODY);
     spec["annotations"] = json!({ "nearpath.io/egress": egress });
     spec
 }
 
-/// Runs Python in a function.
+/// Runs Python code in a function.
 pub(crate) async fn run_code(server: &TestServer, function: &str, code: &str) -> String {
     let answer = server
         .send_request(
@@ -44,14 +45,14 @@ pub(crate) async fn run_code(server: &TestServer, function: &str, code: &str) ->
     String::from_utf8_lossy(answer.body()).into_owned()
 }
 
-/// Says a line to a place, and gives what it answers.
+/// Python code that sends a line to an address and returns the response.
 pub(crate) fn hello_code(to: impl std::fmt::Display, port: u16) -> String {
     format!(
         "s = socket.create_connection(('{to}', {port}), 20)\ns.sendall(b'hello\\n')\nsaid = s.recv(99).decode().strip()\ns.close()"
     )
 }
 
-/// What a connection that is reset says, at whichever step.
+/// Returns true for the error of a reset connection, at any step.
 pub(crate) fn is_reset_error(reply: &str) -> bool {
     ["ECONNRESET", "ECONNREFUSED", "EPIPE", "ENOTCONN"].contains(&reply)
 }
@@ -109,13 +110,14 @@ async fn reaches_what_it_declared(options: &[&str]) {
         );
     };
     denied("goes", &MACHINE_V4.to_string(), secret.port).await; // another port
-    denied("goes", &MACHINE_V4.to_string(), own.port).await; // a port that is declared elsewhere
+    // a port that another destination declares
+    denied("goes", &MACHINE_V4.to_string(), own.port).await;
     denied("goes", "203.0.113.8", at_machine.port).await; // another machine
     denied("goes", "10.62.0.1", at_machine.port).await; // the gateway's address
     denied("goes", "127.0.0.1", own.port).await; // its own loopback
     denied("goes", &MACHINE_V4.to_string(), server.addr.port()).await; // the API
-    denied("stays", &MACHINE_V4.to_string(), at_machine.port).await; // another function's
-    denied("stays", "10.61.0.2", own.port).await; // what stands for another function's name
+    denied("stays", &MACHINE_V4.to_string(), at_machine.port).await; // declared by another function
+    denied("stays", "10.61.0.2", own.port).await; // stand-in of another function's name
     let unnamed = run_code(&server, "stays", &hello_code(MACHINE_NAME, own.port)).await;
     assert!(
         unnamed.contains("name"),
@@ -159,7 +161,7 @@ async fn ordinary_sockets_stay_ordinary() {
     assert_eq!(outside.counts().broken, 0, "and in good order");
 }
 
-/// What programs do with sockets. Each ends with what was heard in `said`.
+/// Uses of sockets in programs. Each leaves the received line in `said`.
 const SOCKETS_CODE: &[(&str, &str)] = &[
     (
         "epoll before connect, without blocking",
@@ -201,8 +203,9 @@ const SOCKETS_CODE: &[(&str, &str)] = &[
     ),
 ];
 
-/// A warm socket of the machine's in the place of its own shows by its peer's address, which is the destination's and not the one that stands for it.
-/// Twice in a row each way, by an IPv4 socket and by an IPv6 one; a socket in doubt goes the other way out.
+/// A connection that uses a warm socket shows the destination's address as its peer, not the
+/// stand-in's. Twice in a row each way, by an IPv4 socket and by an IPv6 one; any other socket goes
+/// through the egress proxy.
 #[tokio::test]
 async fn a_warm_socket_takes_the_place_of_its_own() {
     need_root!();
@@ -278,7 +281,7 @@ async fn warm_sockets_take_the_place(options: &[&str]) {
     assert_eq!(secret.counts().opened, 0);
 }
 
-/// What a program has set on its socket it finds there after connect(), whether that is still its own or one that was given in its place.
+/// Socket options survive connect(), whether the socket is still the function's own or a warm one.
 #[tokio::test]
 async fn options_of_a_socket_are_what_the_function_has_set() {
     need_root!();
@@ -356,7 +359,7 @@ async fn what_breaks_on_one_side_breaks_on_the_other() {
         .unwrap()
         .local_addr()
         .unwrap()
-        .port(); // nobody listens there any more
+        .port(); // the listener is closed
     let ports = [outside.port, silent.local_addr().unwrap().port(), down];
     let egress = ports
         .map(|port| format!("{MACHINE_V4}:{port} protocol=tcp warm=0"))
@@ -739,7 +742,8 @@ async fn a_destination_at_the_gateways_port_does_not_replace_the_gateway() {
     assert_eq!(run_code(&server, "goes", call).await, "inside");
 }
 
-/// All connections of a namespace to a place count together; each function stops at its own `max`, and is told that another says otherwise.
+/// All connections of a namespace to a destination count together. Each function stops at its own
+/// `max`, and the log reports another function's limit.
 #[tokio::test]
 async fn functions_with_different_ceilings_stop_at_their_own() {
     need_root!();
@@ -811,7 +815,8 @@ async fn a_ceiling_holds_over_all_replicas_and_everybody_is_served() {
         .await;
     server.scale("goes", 2).await;
     server.wait_available("goes", 2).await;
-    // A bound socket is one that the node carries; it hears of the server's end before it opens the next.
+    // A bound socket is proxied by the node, which learns of the server's close before the next
+    // connection.
     let code = format!(
         "s = socket.socket()\ns.bind(('', 0))\ns.connect(('{MACHINE_V4}', {}))\ns.sendall(b'hello\\n')\nsaid = s.recv(99).decode().strip()\ns.shutdown(socket.SHUT_WR)\n\
          while s.recv(99): pass\ns.close()",

@@ -1,4 +1,4 @@
-//! A machine of a test's own, and servers on it that are outside of every house.
+//! A network namespace that plays a machine, and servers on it outside of nearpath.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
@@ -9,24 +9,25 @@ use nearpath_kernel::devices::{NetworkDevices, create_quiet_namespace};
 use nearpath_kernel::namespace;
 use nearpath_testkit::eventually;
 
-/// The machine's address besides loopback: documentation's own (RFC 5737).
+/// Address of the machine besides loopback, reserved for documentation (RFC 5737).
 pub(crate) const MACHINE_V4: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);
-/// The name by which functions know the machine.
+/// Name of the machine for functions.
 pub(crate) const MACHINE_NAME: &str = "host.nearpath.internal";
 
-/// A server outside. To each line it says what came before it, to the end of the lines how many there were.
+/// An external server. It responds to each line with the line, and at the end with the number of
+/// lines.
 pub(crate) struct ExternalServer {
     pub(crate) port: u16,
     connections: Arc<Mutex<ServedConnections>>,
 }
 
-/// How its connections came and ended.
+/// Counters of its connections.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct ServedConnections {
     pub(crate) opened: u32,
     pub(crate) ended: u32,
     pub(crate) broken: u32,
-    /// Most that were there at a time.
+    /// Maximum number of concurrent connections.
     pub(crate) max_open: u32,
 }
 
@@ -58,7 +59,8 @@ impl ExternalServer {
                     } else {
                         &mut seen.broken
                     }) += 1;
-                    drop(client); // after it was counted: whoever hears of its end may open the next one
+                    // after counting: a client that sees the close may open the next connection
+                    drop(client);
                 });
             }
         });
@@ -81,7 +83,7 @@ fn serve_lines(mut client: &TcpStream) -> std::io::Result<()> {
     client.write_all(format!("bye {count}\n").as_bytes())
 }
 
-/// The calling thread, and what it starts from now on, are on a machine of their own.
+/// Moves the calling thread, and everything it starts later, to a machine of its own.
 pub(crate) fn on_own_machine() {
     let machine = create_quiet_namespace().unwrap();
     namespace::enter_netns(&machine).unwrap();
@@ -92,7 +94,8 @@ pub(crate) fn on_own_machine() {
         .unwrap();
 }
 
-/// Answers every request over HTTP/1.0 with these words. Each connection has a thread: one that is kept warm says nothing for long.
+/// Starts an HTTP/1.0 server with a fixed response. Each connection has a thread, because warm
+/// connections stay idle for long.
 pub(crate) fn start_web(answer_text: &'static str) -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -108,7 +111,8 @@ pub(crate) fn start_web(answer_text: &'static str) -> u16 {
                     .lines()
                     .map_while(Result::ok);
                 if lines.any(|line| line.is_empty()) {
-                    let _ = client.write_all(answer.as_bytes()); // it may have gone
+                    // the client may have closed the connection
+                    let _ = client.write_all(answer.as_bytes());
                 }
             });
         }
@@ -116,7 +120,7 @@ pub(crate) fn start_web(answer_text: &'static str) -> u16 {
     port
 }
 
-/// A Redis on the machine that wants this password; `NoConnection`: it is not installed. It ends with the handle.
+/// A Redis on the machine with this password; `None`: not installed. It ends with this value.
 pub(crate) struct TestRedis {
     pub(crate) port: u16,
     password: &'static str,
@@ -133,7 +137,7 @@ impl TestRedis {
         Self::start_at(folder, password, port).await
     }
 
-    /// The same at a port.
+    /// Starts it at a port.
     pub(crate) async fn start_at(
         folder: &std::path::Path,
         password: &'static str,
@@ -164,7 +168,7 @@ impl TestRedis {
         Some(redis)
     }
 
-    /// Says lines on a connection of its own, past every house, and gives what is answered.
+    /// Opens a direct connection that sends a command and returns its response.
     pub(crate) fn command_session(&self) -> impl FnMut(&str) -> String + use<> {
         let mut client = TcpStream::connect((MACHINE_V4, self.port)).unwrap();
         let mut order = move |text: &str| {
@@ -177,7 +181,7 @@ impl TestRedis {
         order
     }
 
-    /// One line of what it knows of itself.
+    /// Reads a value of INFO.
     pub(crate) fn read_info(&self, key: &str) -> std::io::Result<String> {
         let mut client = TcpStream::connect((MACHINE_V4, self.port))?;
         client.write_all(format!("AUTH {}\r\nINFO\r\nQUIT\r\n", self.password).as_bytes())?;

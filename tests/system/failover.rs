@@ -1,4 +1,5 @@
-//! A database whose place is taken by another one, at its address or at its name: calls go on as soon as plain connections would.
+//! A database that is replaced by another one, at its address or at its name. Calls succeed again
+//! as soon as plain connections would.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -14,15 +15,15 @@ use crate::egress::{run_code, runner_function};
 use crate::external_server::{MACHINE_V4, TestRedis, on_own_machine};
 use crate::test_server::TestServer;
 
-/// The other machine's address.
+/// Address of the other machine.
 const OTHER_MACHINE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 8);
-/// A name that means the one or the other.
+/// Name that resolves to one or the other.
 const DATABASE_NAME: &str = "db.shop.internal";
-/// A statement of a session's own, as a call does that opens one and closes it.
+/// A statement in a new session, as a call runs it that opens one and closes it.
 const QUERY_ONCE: &str =
     "session = pg.Session(*at)\nsaid = session.ask('SELECT name()')\nsession.close()";
 
-/// A function that runs what it is sent and knows a client of PostgreSQL, `pg`.
+/// A function that runs the code in its body, with the PostgreSQL client `pg`.
 pub(crate) fn client_code(folder: &Path, egress: &str) -> Value {
     let spec = runner_function(folder, "goes", egress);
     std::fs::write(folder.join("fn-goes/pg.py"), include_str!("pg.py")).unwrap();
@@ -37,12 +38,12 @@ fn free_port() -> u16 {
         .port()
 }
 
-/// Opens a session and says `SELECT name()` in it.
+/// Python code that opens a session and runs `SELECT name()`.
 fn query_once(to: impl std::fmt::Display, port: u16) -> String {
     format!("import pg\nat = ('{to}', {port})\n{QUERY_ONCE}")
 }
 
-/// Sixteen clients at a time, in a call each; none is refused, and each hears this.
+/// Waits until sixteen concurrent calls all succeed with this response.
 async fn wait_answered_by(server: &TestServer, code: &str, name: &str) {
     let calls =
         futures_util::future::join_all((0..16).map(|_| run_code(server, "goes", code))).await;
@@ -105,7 +106,7 @@ async fn another_server_at_the_same_address() {
     assert!(second.sessions() <= 3, "{}", second.sessions());
 }
 
-/// Words of nft(8) and ss(8), in the test's own network.
+/// Runs nft(8) or ss(8) in the test's own network.
 fn answered_by(program: &str, wanted: &str) -> Option<String> {
     let output = Command::new(program)
         .args(wanted.split_whitespace())
@@ -117,7 +118,8 @@ fn answered_by(program: &str, wanted: &str) -> Option<String> {
         .then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// A server's machine loses its power: its connections are gone, and nobody was told. Whether that can be played here.
+/// Plays a power failure of a server's machine: its connections are gone without a packet. Returns
+/// false if that is impossible here.
 fn vanish_silently(server: &mut TestDatabase, port: u16) -> bool {
     let mute = format!(
         "add table ip mute; add chain ip mute out {{ type filter hook output priority 0; }}; add rule ip mute out tcp sport {port} drop"
@@ -154,7 +156,8 @@ async fn another_server_at_the_address_of_one_that_vanished_silently() {
     let once = query_once(MACHINE_V4, port);
     wait_answered_by(&server, &once, "first").await;
     assert!(first.sessions() > 0, "else this test shows nothing");
-    // Those that were used within the last seconds are not asked: they might fail, as a statement does that is under way.
+    // Connections used within the last seconds are not probed: they may fail, like a running
+    // statement.
     tokio::time::sleep(std::time::Duration::from_secs(6)).await;
     if !vanish_silently(&mut first, port) {
         skip!("needs nft, and ss that may end connections");
@@ -164,7 +167,7 @@ async fn another_server_at_the_address_of_one_that_vanished_silently() {
     assert!(second.sessions() <= 3, "{}", second.sessions());
 }
 
-/// A file of names that the house has in the place of the machine's.
+/// A hosts file that the server sees instead of the machine's.
 struct HostsFile(PathBuf);
 
 impl HostsFile {
@@ -174,7 +177,7 @@ impl HostsFile {
         names
     }
 
-    /// In its place, for it is mounted.
+    /// Rewrites the file in place, because it is mounted.
     fn point_to(&self, meaning: Ipv4Addr) {
         std::fs::write(
             &self.0,
@@ -198,7 +201,7 @@ impl HostsFile {
     }
 }
 
-/// Two servers on two machines.
+/// Starts two servers on two machines.
 async fn start_two(port: u16) -> Option<(TestDatabase, TestDatabase)> {
     let mut devices = NetworkDevices::open().unwrap();
     let loopback = devices.device_index("lo").unwrap();
@@ -299,7 +302,7 @@ async fn a_redis_that_starts_anew_is_not_noticed() {
         "{}",
         server.log()
     );
-    drop(redis); // killed
+    drop(redis); // kills it
     let Some(_anew) = TestRedis::start_at(folder.path(), "sesame", port).await else {
         unreachable!("it was there before")
     };

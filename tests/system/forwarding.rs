@@ -1,4 +1,5 @@
-//! `--forward tc`: the gateway in a namespace of its own, a BPF program at every pair, and what it counts.
+//! `--forward tc`: the gateway in a namespace of its own, a BPF program at every veth pair, and its
+//! counters.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -15,14 +16,14 @@ use serde_json::json;
 use crate::quic::metric_value;
 use crate::test_server::{TestServer, echo_function, http_function, need_forwarding};
 
-/// Calls another function through the gateway and hands on what came back.
+/// Calls another function through the gateway and forwards the response.
 const RELAY_BODY: &str = r#"try:
     with urllib.request.urlopen("http://gateway:8080" + body.decode(), data=b"from inside") as reply:
         self.answer(reply.status, reply.read())
 except urllib.error.HTTPError as error:
     self.answer(error.code, error.read())"#;
 
-/// Knocks at an address; says whether anybody was there.
+/// Probes an address; responds whether it is open.
 const CONNECT_BODY: &str = r#"import socket
 try:
     socket.create_connection((body.decode(), 8080), 1).close()
@@ -37,7 +38,7 @@ async fn forwarded_bytes(server: &TestServer, function: &str, direction: &str) -
     metric_value(server, "nearpath_forward_packets_total", &labels).await
 }
 
-/// The address of a function's only instance.
+/// Address of a function's only instance.
 async fn instance_address(server: &TestServer, function: &str) -> String {
     let addr = server.describe(function).await["instances"][0]["addr"]
         .as_str()
@@ -149,7 +150,7 @@ async fn a_forged_source_is_dropped_and_counted() {
         server.instance_pids("liar").await[0]
     ))
     .unwrap();
-    // An instance may not do this; root does it in its place.
+    // An instance may not do this, so the test does it as root.
     let add = || {
         Command::new("ip")
             .args(["addr", "add", &format!("{honest}/32"), "dev", "lo"])
@@ -178,7 +179,7 @@ async fn a_forged_source_is_dropped_and_counted() {
     );
 }
 
-/// The forwarder refuses connections to a dead instance: their requests go elsewhere.
+/// The forwarder refuses connections to a dead instance, so their requests go elsewhere.
 #[tokio::test]
 async fn killed_instances_cost_only_the_requests_inside_them() {
     need_forwarding!();
@@ -189,7 +190,7 @@ async fn killed_instances_cost_only_the_requests_inside_them() {
     .await;
 }
 
-/// The links of a process to its BPF programs, and of which type each is.
+/// BPF links of a process, with their types.
 fn host_links(pid: u32) -> BTreeMap<u32, String> {
     let infos = fs::read_dir(format!("/proc/{pid}/fdinfo"))
         .unwrap()
@@ -208,7 +209,7 @@ fn host_links(pid: u32) -> BTreeMap<u32, String> {
         .collect()
 }
 
-/// The namespace of a gateway's thread, held so that it outlives the gateway.
+/// Namespace of a gateway thread, held so that it outlives the gateway.
 fn gateway_namespace(server: &TestServer) -> File {
     let threads = fs::read_dir(format!("/proc/{}/task", server.pid()))
         .unwrap()
@@ -219,7 +220,7 @@ fn gateway_namespace(server: &TestServer) -> File {
     File::open(gateways.next().unwrap().join("ns/net")).unwrap()
 }
 
-/// Its pair is there as long as the switch at the other end is.
+/// Returns true while the veth pair exists, which ends with the hub namespace.
 fn has_veth_pair(namespace: &File) -> bool {
     run_in_netns(namespace, || {
         fs::read_to_string("/proc/thread-self/net/dev")
@@ -247,7 +248,8 @@ async fn an_orderly_end_leaves_no_link_and_no_namespace() {
             devices, 3,
             "for the gateway, for the way out, for the instance: {mine:?}"
         );
-        let mine: BTreeSet<_> = mine.into_keys().collect(); // the fence around the pool's thread has some, too
+        // the control group of the pool's thread has some, too
+        let mine: BTreeSet<_> = mine.into_keys().collect();
         let all = || {
             loaded_links()
                 .filter_map(|link| Some(link.ok()?.id()))

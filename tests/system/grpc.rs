@@ -1,4 +1,5 @@
-//! gRPC from end to end: `examples/grpc` as a user runs it, with the example's own client, which is Google's `grpcio`.
+//! gRPC end to end: `examples/grpc` as a user runs it, with the example's client, which uses
+//! Google's `grpcio`.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -8,17 +9,17 @@ use tokio::process::Command;
 
 use crate::test_server::TestServer;
 
-/// Where a sandbox finds programs. The test must bring `grpcio` along for the Python that is found there.
+/// PATH of a sandbox. The test must install `grpcio` for the Python that is found there.
 const METHOD_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// A copy of the example, kept between runs because it holds what was installed.
+/// A copy of the example, kept between runs with its installed dependency.
 struct GrpcExample(PathBuf);
 
 impl GrpcExample {
-    /// Copies it and brings its dependency along.
+    /// Copies the example and installs its dependency.
     ///
     /// # Errors
-    /// With the reason why that is not possible here.
+    /// The reason why this is not possible here.
     async fn prepare_example() -> Result<Self, String> {
         let target = std::env::current_exe()
             .unwrap()
@@ -61,7 +62,7 @@ impl GrpcExample {
         let installed = example.python_command(&[&pip[..], &to].concat()).await?;
         let reply = String::from_utf8_lossy(&installed.stderr)
             .trim()
-            .replace('\n', "; "); // a skip is one line
+            .replace('\n', "; "); // a skip's reason is one line
         installed
             .status
             .success()
@@ -104,7 +105,7 @@ impl GrpcExample {
         );
     }
 
-    /// Runs the client: what it printed, without quotes and braces, and what it complained of.
+    /// Runs the client. Returns its output without quotes and braces, and its errors.
     async fn run_client(&self, server: &TestServer, arguments: &str) -> (String, String) {
         let gateway = server.addr.to_string();
         let words = ["client.py", "--gateway", &gateway]
@@ -123,7 +124,7 @@ impl GrpcExample {
     }
 }
 
-/// One instance of Python is slow enough to start that all of gRPC is in one test.
+/// A single test, because Python instances start slowly.
 #[tokio::test]
 async fn the_grpc_example_works() {
     nearpath_testkit::need_root!();
@@ -138,7 +139,7 @@ async fn the_grpc_example_works() {
     over_quic(&example, &server).await;
 }
 
-/// The same over streams of QUIC, trailers included.
+/// The same over QUIC streams, trailers included.
 async fn over_quic(example: &GrpcExample, server: &TestServer) {
     let calls = async || crate::quic::metric_value(server, "nearpath_quic_calls_total", "").await;
     assert_eq!(calls().await, 0);
@@ -165,7 +166,7 @@ async fn every_kind_of_method(example: &GrpcExample, server: &TestServer) {
         ("count 3", "number: 1, number: 2, number: 3"),
         ("join a b c", "text: a b c"),
         ("chat one two three", "text: ONE, text: TWO, text: THREE"),
-        // two seconds, while `exec_timeout` is one
+        // 2 s, while `exec_timeout` is 1 s
         (
             "count 4 --pause 0.5",
             "number: 1, number: 2, number: 3, number: 4",

@@ -1,4 +1,4 @@
-//! HTTP/3 as two independent clients speak it, see `tests/interop/h3`.
+//! HTTP/3 with two independent clients, see `tests/interop/h3`.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -11,12 +11,12 @@ use tokio::process::Command;
 
 use crate::test_server::{TestServer, http_function};
 
-/// Says what came, and sends a large body back.
+/// Describes the request, and returns a large body.
 const DESCRIBE_BODY: &str = r#"early = self.headers.get("Early-Data", "0")
 told = f"early={early} {self.command} {length}".encode()
 self.answer(200, body if length > 1000 else told)"#;
 
-/// What each client prints.
+/// Expected output of each client.
 const WANTED_TESTS: &str = "\
 get: 200 early=0 GET 0
 post: 200 1048576 bytes
@@ -26,7 +26,7 @@ early post: 425
 post again: 200 early=0 POST 4
 ";
 
-/// A house with TLS, and the file with the authority that its clients trust.
+/// Starts a server with TLS; returns it with its address and the file of its authority.
 pub(crate) async fn start_http3_server(
     folder: &Path,
     options: &[&str],
@@ -35,7 +35,8 @@ pub(crate) async fn start_http3_server(
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params
         .distinguished_name
-        .push(DnType::CommonName, "an authority of tests"); // OpenSSL tells it from the other by its name
+        // OpenSSL distinguishes authorities by name
+        .push(DnType::CommonName, "an authority of tests");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
     let key = KeyPair::generate().unwrap();
@@ -49,7 +50,7 @@ pub(crate) async fn start_http3_server(
     let mut ports = std::iter::repeat_with(free_addr);
     let listen = ports
         .find(|addr| std::net::UdpSocket::bind(addr).is_ok())
-        .unwrap(); // free with UDP, too
+        .unwrap(); // free for UDP, too
     let (cert, key) = (at("cert.pem"), at("key.pem"));
     let tls = [
         "--tls-cert",
@@ -63,7 +64,8 @@ pub(crate) async fn start_http3_server(
     (server, listen, at("ca.pem"))
 }
 
-/// A way that takes time. On loopback a handshake may be complete before a client has sent what it means to send early.
+/// A network path with delay. On loopback a handshake may complete before a client has sent its
+/// early data.
 pub(crate) mod distance {
     use std::collections::HashMap;
     use std::collections::hash_map::Entry;
@@ -75,14 +77,14 @@ pub(crate) mod distance {
     use tokio::sync::mpsc;
     use tokio::time::Instant;
 
-    /// One way.
+    /// One-way delay.
     const DELAY: Duration = Duration::from_millis(20);
 
     async fn bind_udp() -> Arc<UdpSocket> {
         Arc::new(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap())
     }
 
-    /// Where datagrams for `to` may be sent instead.
+    /// Address that forwards datagrams to `to` with a delay.
     pub(crate) async fn delayed_address(to: SocketAddr) -> SocketAddr {
         let near = bind_udp().await;
         let at = near.local_addr().unwrap();
@@ -116,20 +118,20 @@ pub(crate) mod distance {
         there
     }
 
-    /// Sends each datagram when its time has come.
+    /// Sends each datagram at its time.
     fn delay_datagrams(socket: Arc<UdpSocket>, to: SocketAddr) -> DelayedSender {
         let (send, mut receive) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
         tokio::spawn(async move {
             while let Some((when, datagram)) = receive.recv().await {
                 tokio::time::sleep_until(when).await;
-                let _ = socket.send_to(&datagram, to).await; // it is a datagram: it may be lost
+                let _ = socket.send_to(&datagram, to).await; // datagrams may be lost
             }
         });
         send
     }
 }
 
-/// Runs a client and compares what it says.
+/// Runs a client and compares its output.
 async fn run_interop(mut client: Command) {
     let folder = tempfile::Builder::new()
         .prefix("nearpath-test-")
@@ -164,7 +166,7 @@ fn interop_folder(client: &str) -> PathBuf {
         .join(client)
 }
 
-/// Whether a tool is there and did what it was asked to.
+/// Runs a tool. Returns true if it exists and succeeded.
 async fn run_to_end(tool: &str, folder: &Path, arguments: &[&str]) -> bool {
     let mut command = Command::new(tool);
     command.args(arguments).current_dir(folder);
@@ -173,7 +175,7 @@ async fn run_to_end(tool: &str, folder: &Path, arguments: &[&str]) -> bool {
         .is_ok_and(|output| output.status.success())
 }
 
-/// Whether somebody serves datagrams there.
+/// Returns true if a process has bound this UDP address.
 fn is_served(at: SocketAddr) -> bool {
     std::net::UdpSocket::bind(at).is_err()
 }

@@ -1,4 +1,4 @@
-//! A small open-loop load: requests start on a clock, whatever became of the earlier ones.
+//! A small open-loop load: requests start on schedule, whatever became of earlier ones.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,13 +9,13 @@ use http::Request;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-/// What became of a load.
+/// Result of a load.
 pub(crate) struct LoadOutcome {
     pub(crate) answered: usize,
     pub(crate) failures: Vec<String>,
 }
 
-/// How far a load is, while it runs.
+/// Progress of a running load.
 #[derive(Debug, Default)]
 pub(crate) struct LoadCounts {
     begun: AtomicUsize,
@@ -23,12 +23,12 @@ pub(crate) struct LoadCounts {
 }
 
 impl LoadCounts {
-    /// Requests that were begun.
+    /// Number of started requests.
     pub(crate) fn begun(&self) -> usize {
         self.begun.load(Ordering::SeqCst)
     }
 
-    /// Those that have no answer yet.
+    /// Number of requests without a response.
     pub(crate) fn under_way(&self) -> usize {
         self.begun() - self.ended.load(Ordering::SeqCst)
     }
@@ -44,7 +44,7 @@ pub(crate) async fn open_loop(
     counted_loop(addr, path, (rate, length), &Arc::default()).await
 }
 
-/// The same, that tells how far it is.
+/// Runs an open loop and counts its progress.
 pub(crate) async fn counted_loop(
     addr: SocketAddr,
     path: &str,

@@ -1,5 +1,5 @@
-//! The whole system from outside: a real `nearpath up` in a folder of its own, spoken to over its REST API and its
-//! gateway, with real sandboxes. One binary, so that it links once.
+//! The whole system from outside: a real `nearpath up` in a folder of its own, used through its
+//! REST API and its gateway, with real sandboxes. One binary, so that it links once.
 #![allow(
     clippy::unwrap_used,
     reason = "a test that cannot go on says so by panicking"

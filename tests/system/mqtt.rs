@@ -1,4 +1,4 @@
-//! MQTT from end to end, with mosquitto's clients, and with bytes that no honest client sends.
+//! MQTT end to end, with mosquitto's clients, and with hostile bytes.
 
 use std::net::SocketAddr;
 use std::process::{Output, Stdio};
@@ -60,7 +60,8 @@ impl MqttFixture {
     }
 
     fn client_command(&self, program: &str, arguments: &[&str]) -> Command {
-        let mut client = Command::new("stdbuf"); // a pipe would get its lines only at the end
+        // unbuffered: a pipe would get all lines at the end
+        let mut client = Command::new("stdbuf");
         client
             .args([
                 "-oL",
@@ -91,7 +92,7 @@ impl MqttFixture {
         String::from_utf8(reply.stderr).unwrap()
     }
 
-    /// The completion records of what came over the adapter.
+    /// Completion records of requests through the adapter.
     fn access_log(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(self._folder.path().join("access.log")).unwrap();
         let lines = text
@@ -113,7 +114,7 @@ impl MqttFixture {
         text
     }
 
-    /// A connection of MQTT 5 (or 3.1.1) that was welcomed.
+    /// Opens a connection of MQTT 5 (or 3.1.1) that was accepted.
     async fn connect_raw(&self, five: bool) -> TcpStream {
         let mut stream = TcpStream::connect(self.mqtt).await.unwrap();
         let connect: &[u8] = match five {
@@ -127,7 +128,7 @@ impl MqttFixture {
     }
 }
 
-/// The next packet, with a length below 128; empty: the connection is closed.
+/// Reads the next packet, with a length below 128; empty: the connection is closed.
 async fn read_packet(stream: &mut TcpStream) -> Vec<u8> {
     let mut head = [0; 2];
     if within(stream.read_exact(&mut head)).await.is_err() {
@@ -138,7 +139,7 @@ async fn read_packet(stream: &mut TcpStream) -> Vec<u8> {
     packet
 }
 
-/// A publication of MQTT 3.1.1, with QoS 1 when it has a number.
+/// A PUBLISH packet of MQTT 3.1.1, with QoS 1 if it has a number.
 fn publish_packet(topic: &str, number: Option<u8>) -> Vec<u8> {
     let mut rest = [&[0, topic.len() as u8], topic.as_bytes()].concat();
     rest.extend(number.into_iter().flat_map(|number| [0, number]));
@@ -325,7 +326,7 @@ async fn a_failed_call_is_reported_in_version_5_and_not_acknowledged_in_3() {
             "-m",
             "x",
         ])
-        .await; // acknowledged: nobody is there
+        .await; // acknowledged although no function has that name
     let mut stream = fixture.connect_raw(false).await;
     let mut publication = publish_packet("functions/fail", Some(9));
     publication.pop(); // no payload: 500
@@ -348,12 +349,12 @@ async fn hostile_clients_are_bounded() {
     for (bytes, end) in [
         (b"\x30\xff\xff\xff\x7f".to_vec(), 0x95), // 256 MiB announced
         (b"\x34\x06\x00\x01a\x00\x01\x00".to_vec(), 0x9b), // QoS 2
-        (b"\x31\x04\x00\x01a\x00".to_vec(), 0x9a), // to be retained
+        (b"\x31\x04\x00\x01a\x00".to_vec(), 0x9a), // with the retain flag
         (b"\x30\x07\x00\x01a\x03\x23\x00\x01".to_vec(), 0x94), // a topic alias
         (
             b"\x10\x0e\x00\x04MQTT\x05\x02\x00\x00\x00\x00\x01r".to_vec(),
             0x82,
-        ), // connects twice
+        ), // a second CONNECT
         (b"\x20\x00".to_vec(), 0x81),
         (b"\x30\x02\x00\x09".to_vec(), 0x81),
     ] {

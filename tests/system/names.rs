@@ -1,4 +1,4 @@
-//! A name server on a test's machine, and what functions reach by names and addresses of both families.
+//! A name server on a test's machine, and functions that use names and addresses of both families.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, UdpSocket};
@@ -13,10 +13,11 @@ use crate::egress::{hello_code, is_reset_error, run_code, runner_function};
 use crate::external_server::{ExternalServer, MACHINE_V4, on_own_machine};
 use crate::test_server::{TestServer, need_forwarding};
 
-/// The machine's IPv6 address besides loopback: documentation's own (RFC 3849).
+/// IPv6 address of the machine besides loopback, reserved for documentation (RFC 3849).
 pub(crate) const MACHINE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 7);
 
-/// As [`on_own_machine`], with an IPv6 address, and a name server where the machine's resolver looks for one.
+/// As [`on_own_machine`], with an IPv6 address, and a name server where the machine's resolver
+/// looks for one.
 pub(crate) fn on_a_machine_with(names: &[(&str, &[IpAddr])]) {
     on_own_machine();
     let mut devices = NetworkDevices::open().unwrap();
@@ -42,7 +43,8 @@ pub(crate) fn on_a_machine_with(names: &[(&str, &[IpAddr])]) {
     thread::spawn(move || {
         let mut packet = [0; 1_500];
         while let Ok((length, from)) = socket.recv_from(&mut packet) {
-            let _ = socket.send_to(&dns_answer(&packet[..length], &names), from); // who asked may have gone
+            // the client may have ended
+            let _ = socket.send_to(&dns_answer(&packet[..length], &names), from);
         }
     });
 }
@@ -156,7 +158,7 @@ async fn a_warm_socket_to_an_ipv6_address_takes_the_place_of_its_own() {
             &format!("[{MACHINE_V6}]:{}", outside.port),
         ))
         .await;
-    // What is carried comes from the instance's loopback; what was given comes from the machine.
+    // A proxied connection comes from the instance's loopback, a warm one from the machine.
     let code = format!(
         "s = socket.create_connection(('{MACHINE_V6}', {}), 20)\ns.sendall(b'hello\\n')\nsaid = (s.getsockname()[0], s.recv(99).decode().strip())\ns.close()",
         outside.port
@@ -285,7 +287,7 @@ async fn reaches_names_below(options: &[&str]) {
     assert!(log.contains("was not found"), "the tenant is told: {log}");
 }
 
-/// Beside the names that are below, the ports that are declared, and its own.
+/// Only names below the declared one, its declared ports and the function's own name resolve.
 async fn only_declared_names_resolve(server: &TestServer, open: u16, closed: u16) {
     for name in [
         "example.com",
@@ -316,6 +318,6 @@ async fn only_declared_names_resolve(server: &TestServer, open: u16, closed: u16
     let resolver = run_code(server, "stays", "said = open('/etc/resolv.conf').read()").await;
     assert!(
         !resolver.contains("nameserver"),
-        "nobody answers a function that declared no such names: {resolver}"
+        "no resolver for a function without such names: {resolver}"
     );
 }

@@ -1,5 +1,5 @@
-//! Functions that know HTTP and nothing else take part in their chain's shared memory: the watchdog takes their calls there,
-//! and picks up what they ask of `http://gateway:8080/function/…`.
+//! Plain HTTP functions use their chain's shared memory through the watchdog: it receives their
+//! calls there, and intercepts requests to `http://gateway:8080/function/…`.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::test_server::{TestResponse, TestServer, send_request};
 
-/// A function in Python's own HTTP server, of the chain `shop`.
+/// A function on Python's own HTTP server, in the chain `shop`.
 fn http_caller(server: &TestServer, name: &str, calls: &str) -> Value {
     let folder = server.data_dir.join("plain");
     if !folder.exists() {
@@ -27,7 +27,7 @@ fn http_caller(server: &TestServer, name: &str, calls: &str) -> Value {
     })
 }
 
-/// Asks `first`, with the gateway's word on the way there.
+/// Sends a request to `first` that returns its path header.
 async fn ask_first(server: &TestServer, path: &str, body: impl Into<bytes::Bytes>) -> TestResponse {
     let request = Request::builder()
         .method(Method::POST)
@@ -43,7 +43,7 @@ async fn ask_first(server: &TestServer, path: &str, body: impl Into<bytes::Bytes
     .unwrap()
 }
 
-/// What `first` was told when it asked as `path` says.
+/// Response that `first` got for its own request.
 async fn call_json(server: &TestServer, path: &str, body: impl Into<bytes::Bytes>) -> Value {
     let answer = ask_first(server, path, body).await;
     assert_eq!(answer.status(), 203, "{:?}", answer.body());
@@ -54,7 +54,8 @@ fn path_of(answer: &TestResponse) -> &str {
     answer.headers()["x-nearpath-path"].to_str().unwrap()
 }
 
-/// `first`, which may call `second`, and others as wished; all ready, and in memory.
+/// Deploys `first`, which may call `second` and the functions in `calls`, and waits until both are
+/// ready and in memory.
 async fn deploy_chain(server: &TestServer, second: &Value, calls: &str) {
     server.deploy_ready(second).await;
     server
@@ -90,7 +91,7 @@ async fn plain_handlers_are_called_and_call_through_memory() {
     assert_eq!(second["bytes"], 10);
 }
 
-/// What differs from call to call, and who served it.
+/// Headers that differ between calls and instances.
 const VARYING_HEADERS: &[&str] = &[
     "x-start-time",
     "x-duration-seconds",
@@ -203,7 +204,7 @@ async fn a_callee_that_dies_is_an_error_and_then_another() {
     wait_in_memory(&server, "second").await;
 }
 
-/// Whether the handler of this instance is at work: it says so in a file.
+/// Returns true while the handler of this instance runs, which it records in a file.
 fn wait_asleep(watchdog: i32) -> bool {
     Path::new(&format!("/proc/{watchdog}/root/tmp/asleep")).exists()
 }
@@ -297,7 +298,7 @@ async fn a_tenant_may_turn_interception_off() {
     let answer = ask_first(&server, "call/second", "").await;
     assert_eq!(
         (answer.status().as_u16(), path_of(&answer)),
-        (203, "http; not_nearer=no_party")
+        (203, "http; not_nearer=no_endpoint")
     );
     let report: Value = serde_json::from_slice(answer.body()).unwrap();
     assert_eq!(

@@ -1,4 +1,5 @@
-//! TLS of a function's own code, with a certificate of its own, by both ways out: nothing of it is the node's business.
+//! TLS of a function's own code, with its own certificate, through the egress proxy and by warm
+//! sockets: the node does not touch it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener};
@@ -88,7 +89,8 @@ public class Client {
 }
 "#;
 
-/// An authority, with certificates of a server of this name and of a client; what clients need is written to `folder`.
+/// Creates an authority with certificates for a server of this name and a client; writes the
+/// client's files to `folder`.
 fn mutual_tls_config(name: &str, folder: &Path) -> ServerConfig {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -133,7 +135,8 @@ fn mutual_tls_config(name: &str, folder: &Path) -> ServerConfig {
         .unwrap()
 }
 
-/// Says to each line by which name it was called, and whether its client has shown a certificate.
+/// Starts a server that responds to each line with the TLS server name, and whether the client sent
+/// a certificate.
 fn start_tls_server(config: ServerConfig) -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let (port, config) = (listener.local_addr().unwrap().port(), Arc::new(config));
@@ -150,7 +153,8 @@ fn start_tls_server(config: ServerConfig) -> u16 {
                         stream.conn.peer_certificates().is_some(),
                     );
                     let reply = format!("heard {} {presented} {line}", name.unwrap_or("nobody"));
-                    let _ = stream.write_all(reply.as_bytes()); // it may have gone
+                    // the client may have closed the connection
+                    let _ = stream.write_all(reply.as_bytes());
                     let _ = lines.read_line(&mut line);
                 }
             });
@@ -163,7 +167,7 @@ fn run_to_end(command: &mut Command) -> bool {
     command.output().is_ok_and(|output| output.status.success())
 }
 
-/// What there is of these languages, as commands to be run in the function's folder.
+/// Installed clients of these languages, as commands to run in the function's folder.
 fn available_clients(folder: &Path) -> Vec<(&'static str, String)> {
     let sources = [
         ("client.py", PYTHON_CLIENT),
@@ -200,7 +204,8 @@ fn available_clients(folder: &Path) -> Vec<(&'static str, String)> {
     .collect()
 }
 
-/// What the function says plainly goes through TLS of the node's, by connections on which TLS was ready before.
+/// The function's plain connection goes through TLS of the node, on connections that were ready
+/// before.
 #[tokio::test]
 async fn tls_of_the_node_is_ready_before_it_is_wanted() {
     need_root!();

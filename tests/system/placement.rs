@@ -1,4 +1,4 @@
-//! Where a chain's functions run, read from the kernel, is what the node says it has decided.
+//! Placement of a chain's functions: the kernel's view matches the node's decision.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -42,7 +42,7 @@ async fn deploy_chain(server: &TestServer, placement: &str) {
     .await;
 }
 
-/// Processors on which the threads of a process may run, each list once; see proc_pid_status(5).
+/// Allowed processors of the threads of a process, each list once; see proc_pid_status(5).
 fn allowed_processors(pid: i32) -> BTreeSet<String> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task"))
         .into_iter()
@@ -57,7 +57,7 @@ fn allowed_processors(pid: i32) -> BTreeSet<String> {
     tasks.filter_map(|task| list(task.path())).collect()
 }
 
-/// The processors of the chain's threads.
+/// Processors of the chain's threads.
 async fn used_processors(server: &TestServer) -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     for name in ["first", "second"] {
@@ -68,7 +68,7 @@ async fn used_processors(server: &TestServer) -> BTreeSet<String> {
     all
 }
 
-/// The node's last word on the chain: the processor, or none for all of them.
+/// The node's last decision on the chain: the processor, or none for all of them.
 fn decided_processor(server: &TestServer) -> Option<usize> {
     let log = server.log();
     let word = log.lines().rfind(|line| {
@@ -80,7 +80,7 @@ fn decided_processor(server: &TestServer) -> Option<usize> {
     to.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
-/// Whether all threads run where the node says.
+/// Returns true if all threads run as the node decided.
 async fn runs_as_decided(server: &TestServer) -> bool {
     let (decided, found, everywhere) = (
         decided_processor(server),
@@ -133,7 +133,7 @@ async fn spread_leaves_every_thread_alone() {
     );
 }
 
-/// A chain that does next to nothing gets a processor where one has room, and none where all are busy with other work.
+/// An almost idle chain gets a processor where one is free, and none where all are busy.
 #[tokio::test]
 async fn auto_puts_threads_where_the_node_decided() {
     nearpath_testkit::need_root!();
@@ -144,7 +144,8 @@ async fn auto_puts_threads_where_the_node_decided() {
     deploy_chain(&server, "auto").await;
     let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
     while decided_processor(&server).is_none() && tokio::time::Instant::now() < deadline {
-        tokio::time::sleep(Duration::from_millis(50)).await; // the node looks every two seconds, and needs three looks
+        // the node checks every 2 s, and needs three checks
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
     eventually("all threads are where the node says", async || {
         runs_as_decided(&server).await

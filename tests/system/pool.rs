@@ -1,4 +1,4 @@
-//! What `nearpath pool` and the metrics tell of connections outside.
+//! Outside connections in `nearpath pool` and in the metrics.
 
 use std::net::Ipv4Addr;
 
@@ -10,7 +10,7 @@ use crate::external_server::{ExternalServer, MACHINE_NAME, on_own_machine};
 use crate::shm::{metric_value, run_cli};
 use crate::test_server::TestServer;
 
-/// The one line that there is of a function's connections.
+/// The only row of a function's connections.
 fn pool_row(server: &TestServer, function: &str) -> Value {
     let all = run_cli(server, &["pool", "ls", function]);
     assert_eq!(
@@ -64,7 +64,7 @@ async fn outside_connections_are_listed_and_counters_outlive_instances() {
         declared,
         (&json!("goes.openfaas-fn"), &json!("tcp"), &json!(3))
     );
-    assert_eq!(one["openThere"], one["open"]);
+    assert_eq!(one["openInGroup"], one["open"]);
     let labels = format!(
         r#"owner="goes.openfaas-fn",namespace="openfaas-fn",destination="{MACHINE_NAME}:{}""#,
         outside.port

@@ -1,4 +1,5 @@
-//! What the node does ahead: answers that are kept, reads that are issued with the call, writes that end after their function.
+//! Work ahead of the function: cached responses, prefetched reads, and writes that end after the
+//! function.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
@@ -16,7 +17,7 @@ use crate::external_server::{MACHINE_NAME, MACHINE_V4, TestRedis, on_own_machine
 use crate::shm::run_cli;
 use crate::test_server::TestServer;
 
-/// A server of HTTP/1.1 that says `headers` and the number of the request.
+/// An HTTP/1.1 server that responds with `headers` and the number of the request.
 struct CountingServer {
     port: u16,
     request_count: Arc<AtomicU32>,
@@ -43,14 +44,15 @@ impl CountingServer {
                             "HTTP/1.1 200 OK\r\n{headers}Content-Length: {}\r\n\r\n{body}",
                             body.len()
                         );
-                        let _ = client.write_all(head.as_bytes()); // it may have gone
+                        // the client may have closed the connection
+                        let _ = client.write_all(head.as_bytes());
                     }
                 });
             }
         });
         Self {
             port,
-            request_count: request_count,
+            request_count,
         }
     }
 
@@ -59,7 +61,7 @@ impl CountingServer {
     }
 }
 
-/// A server that keeps all that it is sent.
+/// Starts a server that stores everything that it receives.
 fn spawn_journal() -> (u16, Arc<Mutex<Vec<u8>>>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let (port, all) = (
@@ -81,7 +83,7 @@ fn spawn_journal() -> (u16, Arc<Mutex<Vec<u8>>>) {
     (port, all)
 }
 
-/// What is told of a function's connections to the destination at a port.
+/// Value from the row of a function's connections to the destination at a port.
 pub(crate) fn pool_value(server: &TestServer, function: &str, port: u16, what: &str) -> u64 {
     let all = run_cli(server, &["pool", "ls", function]);
     let of_port = |one: &&serde_json::Value| {
@@ -183,12 +185,12 @@ async fn a_call_has_its_reads_issued_before_its_code_asks() {
         run_code(&server, "goes", "time.sleep(6)\nsaid = 'nothing'").await,
         "nothing"
     );
-    eventually("what nobody asked for is dropped", async || {
+    eventually("unrequested data is dropped", async || {
         pool_value(&server, "goes", rates.port, "prefetchUnused") == 1
     })
     .await;
     server.scale("goes", 0).await;
-    // While the old instance goes, what is asked ahead may be asked by its connections, and end with them.
+    // While the old instance ends, prefetched requests may use its connections and end with them.
     eventually("it sleeps", async || {
         server.instance_pids("goes").await.is_empty()
     })
@@ -234,7 +236,8 @@ async fn what_a_function_wrote_arrives_though_it_was_killed() {
     .await;
 }
 
-/// A server like [`spawn_journal`] that speaks TLS; `opens` lets it begin. Its certificate is its own authority.
+/// A server like [`spawn_journal`] that speaks TLS; `opens` lets it begin. Its certificate is its
+/// own authority.
 fn spawn_tls_journal(opens: mpsc::Receiver<()>) -> (u16, String, Arc<Mutex<Vec<u8>>>) {
     let rcgen::CertifiedKey { cert, signing_key } =
         rcgen::generate_simple_self_signed([MACHINE_NAME.to_owned()]).unwrap();
@@ -255,7 +258,7 @@ fn spawn_tls_journal(opens: mpsc::Receiver<()>) -> (u16, String, Arc<Mutex<Vec<u
     let (server, kept) = (Arc::new(server), Arc::clone(&all));
     thread::spawn(move || {
         for client in listener.incoming().map_while(Result::ok) {
-            let _ = opens.recv(); // once all may come, all do
+            let _ = opens.recv(); // received once; then all connections are accepted
             let session = rustls::ServerConnection::new(Arc::clone(&server)).unwrap();
             let (mut reply, mut client) = (Vec::new(), rustls::StreamOwned::new(session, client));
             let read = client.read_to_end(&mut reply);
@@ -327,7 +330,7 @@ async fn what_did_not_arrive_is_reported_at_the_next_connection_and_in_the_log()
         .unwrap()
         .local_addr()
         .unwrap()
-        .port(); // nobody listens
+        .port(); // the listener is closed
     let folder = tempfile::tempdir().unwrap();
     let server = TestServer::start_in(folder.path(), &[]).await;
     for name in ["goes", "other"] {
@@ -344,7 +347,7 @@ async fn what_did_not_arrive_is_reported_at_the_next_connection_and_in_the_log()
         "s = socket.create_connection(('{MACHINE_V4}', {port}), 20)\ns.sendall(b'x' * 800000)\ns.close()\nsaid = 'written'"
     );
     assert_eq!(run_code(&server, "goes", &write).await, "written");
-    drop(listener); // nobody took it, and what was sent there is reset
+    drop(listener); // not accepted, so its connection is reset
     eventually("it is known", async || {
         pool_value(&server, "goes", port, "failedWrites") == 1
     })
@@ -358,7 +361,7 @@ async fn what_did_not_arrive_is_reported_at_the_next_connection_and_in_the_log()
     assert_eq!(
         run_code(&server, "other", &received).await,
         "b''",
-        "it is nobody else's"
+        "it belongs to this function only"
     );
     let reply = run_code(&server, "goes", &received).await;
     assert!(is_reset_error(&reply), "{reply}");
@@ -378,7 +381,7 @@ async fn what_did_not_arrive_is_reported_at_the_next_connection_and_in_the_log()
     );
 }
 
-/// A server that reads to the end and closes.
+/// Starts a server that reads to the end and closes.
 fn spawn_journal_on(port: u16) -> thread::JoinHandle<()> {
     let listener = TcpListener::bind((MACHINE_V4, port)).unwrap();
     thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! Instances that die, and what is left behind when the whole house does.
+//! Instances that die, and leftovers when the whole server does.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,7 +17,7 @@ async fn killed_instances_cost_only_the_requests_inside_them() {
     only_the_requests_inside_are_lost(TestServer::start().await).await;
 }
 
-/// With a function of its own.
+/// Runs the test with a function of its own.
 pub(crate) async fn only_the_requests_inside_are_lost(server: TestServer) {
     let work = http_function(&server.data_dir, "work", "self.answer(200, b'done')");
     only_the_requests_inside_are_lost_of(&server, &work).await;
@@ -52,8 +52,9 @@ pub(crate) async fn only_the_requests_inside_are_lost_of(
         inside
     };
     let (outcome, max_under_way) = tokio::join!(load, killer);
-    // Killed between an answer's head and its end, it leaves half a body, which HTTP/1 can tell only by closing. Where both came to the gateway at
-    // once, hyper closes before it has written the head: the caller misses that, too.
+    // An instance that is killed between a response's head and its end leaves half a body, which
+    // HTTP/1 reports only by closing. If both reached the gateway at once, hyper closes before it
+    // has written the head, and the caller misses that, too.
     let inside = [
         "instance_died",
         "response_cut",
@@ -93,7 +94,7 @@ async fn kill_nine_leaves_nothing_behind_and_a_restart_brings_everything_back() 
     server.end_with(Signal::KILL);
     for pid in pids {
         let gone = async || !std::path::Path::new(&format!("/proc/{pid}")).exists();
-        nearpath_testkit::eventually("the instances die with their house", gone).await;
+        nearpath_testkit::eventually("the instances die with their server", gone).await;
     }
     let again = TestServer::start_in(folder.path(), &[]).await;
     again.wait_available("keep", 2).await;
@@ -104,11 +105,12 @@ async fn kill_nine_leaves_nothing_behind_and_a_restart_brings_everything_back() 
     assert_eq!(
         instance_cgroups(&again).len(),
         2,
-        "two instances, two groups: those of the killed house are swept"
+        "two instances, two groups: those of the killed server are swept"
     );
 }
 
-/// A control group of the test's own, in which no other house sweeps. Removed at its end, with what is left in it.
+/// A control group of the test, in which no other server sweeps. Removed at its end with its
+/// content.
 struct TestCgroup(PathBuf);
 
 impl TestCgroup {
@@ -136,7 +138,7 @@ impl TestCgroup {
         server
     }
 
-    /// The groups in which processes keep their sockets at home.
+    /// Control groups that keep the sockets of processes local.
     fn socket_cgroups(&self) -> Vec<PathBuf> {
         let all = std::fs::read_dir(&self.0)
             .unwrap()
@@ -150,7 +152,7 @@ impl TestCgroup {
 impl Drop for TestCgroup {
     fn drop(&mut self) {
         for fence in self.socket_cgroups() {
-            let _ = std::fs::remove_dir(fence); // else this one stays, and can be seen
+            let _ = std::fs::remove_dir(fence); // otherwise this one stays, and is visible
         }
         let _ = std::fs::remove_dir(&self.0);
     }
@@ -223,7 +225,7 @@ async fn a_stop_that_comes_as_two_signals_is_still_an_orderly_end() {
     assert!(before.iter().all(|group| !group.exists()), "{before:?}");
 }
 
-/// Memory cgroups of the instances of this house.
+/// Memory cgroups of this server's instances.
 fn instance_cgroups(server: &TestServer) -> Vec<std::path::PathBuf> {
     let node = std::fs::read_to_string(server.data_dir.join("node-id")).unwrap();
     let roots = [

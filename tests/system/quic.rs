@@ -1,5 +1,5 @@
-//! Calls over QUIC through `nearpath up`: functions with `nearpath.io/transport: quic`, told apart by what the answers, the access log and the
-//! metrics say.
+//! Calls over QUIC with `nearpath.io/transport: quic`, recognised by responses, access log and
+//! metrics.
 
 use std::fs::File;
 use std::path::Path;
@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use crate::load::open_loop;
 use crate::test_server::{TestResponse, TestServer, http_function, send_request};
 
-/// Answers with method, path and body; what begins with `/size/` with so many bytes.
+/// Responds with method, path and body; to `/size/N` with N bytes.
 pub(crate) const MIRROR_BODY: &str = r#"if self.path.startswith("/size/"):
     self.answer(200, b"x" * int(self.path[6:]))
 else:
@@ -62,7 +62,7 @@ pub(crate) fn path_of(answer: &TestResponse) -> &str {
         .map_or("none", |path| path.to_str().unwrap())
 }
 
-/// The sum of a metric over the series that hold `labels`.
+/// Sum of a metric over the series with `labels`.
 pub(crate) async fn metric_value(server: &TestServer, name: &str, labels: &str) -> u64 {
     let page = within(send_request(
         server.admin,
@@ -134,7 +134,7 @@ async fn calls_of_all_sizes_go_over_quic() {
     assert_eq!(
         (head.status(), head.body().len()),
         (StatusCode::NOT_IMPLEMENTED, 0)
-    ); // Python's own answer
+    ); // Python's own response
     assert_eq!(
         metric_value(&server, "nearpath_quic_silent_total", "").await,
         0
@@ -268,7 +268,7 @@ pub(crate) fn full_body(body: &'static str) -> TestBody {
     Full::new(Bytes::from_static(body.as_bytes())).boxed_unsync()
 }
 
-/// What an instance has in its `/tmp`, seen from outside.
+/// Path from outside of a file in an instance's `/tmp`.
 pub(crate) async fn instance_file(
     server: &TestServer,
     name: &str,
@@ -381,7 +381,7 @@ async fn a_restart_calls_the_same_functions_under_new_names() {
     );
 }
 
-/// From now on nothing leaves this namespace over UDP.
+/// Blocks outgoing UDP of this namespace.
 fn block_udp(namespace: &File) -> Result<(), String> {
     let block = || {
         Command::new("ip")

@@ -1,4 +1,4 @@
-//! Orders that were acknowledged are kept, and a second house does not move in.
+//! Acknowledged deployments survive a restart, and a second server on the same folder is refused.
 
 use std::process::Command;
 
@@ -44,7 +44,7 @@ async fn a_second_server_on_the_same_folder_is_refused() {
             .iter()
             .all(|word| second.log().contains(*word))
     })
-    .await; // its last words may be read after its end
+    .await; // its log may be read after its end
     assert_eq!(
         server.call_function("echo", "still here").await.status(),
         StatusCode::OK

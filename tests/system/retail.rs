@@ -1,4 +1,5 @@
-//! The shop with a database, as its demo shows it: unmodified functions that open a connection for every access, on few connections of the node's.
+//! The shop with a database, as its demo shows it: unmodified functions that open a connection for
+//! every access share few connections of the node.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -11,12 +12,12 @@ use tokio::process::Command;
 use crate::test_server::TestServer;
 
 const EXAMPLE_FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/retail");
-/// Sixteen functions in Python, a database, and packages for it: as long as that may take where others test, too.
+/// Enough for sixteen Python functions, a database and packages, beside other tests.
 const DEMO_TIMEOUT: Duration = Duration::from_secs(300);
-/// What stack.yml declares.
+/// Limit that stack.yml declares.
 const MAX_CONNECTIONS: u32 = 20;
 
-/// What the functions import. The demo would install it, too, but here its absence is no fault.
+/// Installs the functions' packages. The demo would do that, too, but here their absence is a skip.
 async fn install_packages() -> bool {
     let folder = Path::new(EXAMPLE_FOLDER).join("services/packages");
     if folder.join("pg8000").exists() {
@@ -50,7 +51,7 @@ fn has_database() -> bool {
         .any(|version| version.path().join("bin/initdb").exists())
 }
 
-/// Runs the demo to its end, which takes everything down again; so does its end by a signal.
+/// Runs the demo to its end, which removes everything; so does its end by a signal.
 async fn run_demo(server: &TestServer) -> (bool, String) {
     let folder = program("nearpath").parent().unwrap().to_owned();
     let path = format!(
@@ -85,7 +86,7 @@ async fn run_demo(server: &TestServer) -> (bool, String) {
     (ended.status.success(), reply)
 }
 
-/// The number behind these words.
+/// Reads the number that follows a text.
 fn read_number(reply: &str, after: &str) -> u32 {
     let rest = reply
         .split_once(after)
@@ -109,7 +110,8 @@ async fn functions_that_connect_for_every_access_share_few_connections() {
     let (ended_well, reply) = run_demo(&server).await;
     assert!(ended_well, "{reply}\n{}", server.log());
     assert!(reply.contains("failed: 0"), "{reply}");
-    // A round of the three chains opens ten connections, at least; a sandbox reaches the database by the node alone.
+    // A round of the three chains opens at least ten connections. A sandbox reaches the database
+    // only through the node.
     let (rounds, opened) = (
         request_count(&reply, "product-purchase"),
         read_number(&reply, "connections to the database meanwhile: "),
@@ -118,7 +120,7 @@ async fn functions_that_connect_for_every_access_share_few_connections() {
     assert!(read_number(&reply, "for everything so far ") > 0, "{reply}");
 }
 
-/// How many requests the table of the load says a function had.
+/// Number of a function's requests in the load's table.
 fn request_count(reply: &str, function: &str) -> u32 {
     let line = reply
         .lines()

@@ -1,4 +1,4 @@
-//! The two ways without root: a user namespace, and no sandbox at all.
+//! Running without root: in a user namespace, and without a sandbox.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ use crate::external_server::{ExternalServer, MACHINE_V4, on_own_machine};
 use crate::names::{MACHINE_V6, on_a_machine_with};
 use crate::test_server::{TestServer, echo_function, http_function, script_function};
 
-/// An ordinary user: nobody.
+/// Uid of an ordinary user, the overflow uid of Linux.
 const TEST_USER: u32 = 65_534;
 
-/// Calls another function at `gateway_url` and hands on what came back.
+/// Calls another function at `gateway_url` and forwards the response.
 const RELAY_BODY: &str = r#"try:
     with urllib.request.urlopen(os.environ["gateway_url"] + body.decode(), data=b"from inside") as reply:
         self.answer(reply.status, reply.read())
@@ -34,7 +34,7 @@ macro_rules! need_user_namespaces {
     };
 }
 
-/// A folder in which an ordinary user has the programs and a place for state.
+/// A folder with the programs and a state folder for an ordinary user.
 struct UserFolder(tempfile::TempDir);
 
 impl UserFolder {
@@ -60,7 +60,7 @@ impl UserFolder {
         self.0.path().join("state")
     }
 
-    /// For functions; what root puts there everybody may read.
+    /// Folder for functions, which everybody may read.
     fn code_folder(&self) -> PathBuf {
         self.0.path().join("code")
     }
@@ -83,7 +83,7 @@ impl UserFolder {
     }
 }
 
-/// What follows is run by the ordinary user.
+/// Command prefix that runs a program as the ordinary user.
 fn as_user() -> Command {
     let mut command = Command::new("setpriv");
     let user = TEST_USER.to_string();
@@ -107,7 +107,7 @@ fn may_make_namespaces() -> bool {
 
 #[tokio::test]
 async fn a_user_namespace_carries_functions_edges_and_scale() {
-    nearpath_testkit::need_root!(); // to become somebody else
+    nearpath_testkit::need_root!(); // to change the user
     need_user_namespaces!();
     let home_dir = UserFolder::create();
     let server = home_dir.start(&[]).await;
@@ -224,7 +224,8 @@ async fn without_a_sandbox_egress_is_not_enforced_and_this_is_reported() {
     assert!(log.contains("egress is not enforced"), "{log}");
 }
 
-/// What is tested does not need it; where it can be had, nothing reaches the machine.
+/// Moves to a machine of its own if possible: the test does not need it, but then nothing reaches
+/// the real one.
 fn on_a_machine_if_root() {
     if nearpath_testkit::is_root() {
         on_own_machine();
@@ -359,7 +360,7 @@ async fn a_handler_that_ignores_its_port_is_reported() {
     deaf["envVars"]["start_timeout"] = json!("1s");
     server.deploy(&deaf).await;
     let report = async || {
-        server.describe("deaf").await["trouble"]
+        server.describe("deaf").await["notReadyReason"]
             .to_string()
             .contains("the variable PORT")
     };
@@ -481,7 +482,7 @@ async fn doctor_shows_an_ordinary_user_what_is_missing() {
     );
 }
 
-/// Two functions that anybody could call, and one that may call the first.
+/// Two functions that everybody could call, and one that may call the first.
 async fn deploy_chain(server: &TestServer, folder: &Path) {
     let mut caller = http_function(folder, "caller", RELAY_BODY);
     caller["annotations"] = json!({ "nearpath.io/chain": "shop", "nearpath.io/calls": "callee" });
@@ -505,13 +506,13 @@ async fn assert_nothing_survives(mut server: TestServer, folder: &Path) {
         server.log()
     );
     server.end_with(Signal::KILL);
-    eventually("all end with their house", async || {
+    eventually("all end with their server", async || {
         !processes.iter().any(|pid| is_alive(pid))
     })
     .await;
 }
 
-/// A function that answers with the process id of its handler.
+/// A function that responds with the pid of its handler.
 fn pid_function(folder: &Path) -> Value {
     http_function(folder, "pid", "self.answer(200, str(os.getpid()).encode())")
 }
@@ -528,7 +529,7 @@ async fn call_text(
     )
 }
 
-/// Everything that descends from a process.
+/// All descendants of a process.
 fn process_family(parent: u32) -> Vec<String> {
     let children = |pid: &str| {
         let tasks = std::fs::read_dir(format!("/proc/{pid}/task"))
@@ -554,7 +555,7 @@ fn process_family(parent: u32) -> Vec<String> {
     found
 }
 
-/// Whether it exists and is more than a zombie: who adopted it may be slow to ask for its end.
+/// Returns true if the process exists and is not a zombie: its new parent may reap it late.
 fn is_alive(pid: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ")

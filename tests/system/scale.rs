@@ -1,4 +1,4 @@
-//! Replicas come and go; requests do not notice.
+//! Replicas come and go without lost requests.
 
 use std::time::Duration;
 
@@ -43,7 +43,8 @@ async fn scaling_up_down_to_zero_and_back_loses_nothing() {
     let scaling = async {
         for replicas in [3, 1, 0, 1] {
             server.scale("work", replicas).await;
-            tokio::time::sleep(Duration::from_millis(1_500)).await; // the load is on a clock, so are the changes
+            // load and changes follow a schedule
+            tokio::time::sleep(Duration::from_millis(1_500)).await;
         }
     };
     let (outcome, ()) = tokio::join!(load, scaling);

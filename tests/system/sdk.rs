@@ -1,4 +1,5 @@
-//! One chain, a function per language: Rust calls C, C calls Python, Python calls Go, Go calls Node, all through memory.
+//! A chain with a function in each language: Rust calls C, C calls Python, Python calls Go, Go
+//! calls Node, all through memory.
 
 use std::path::Path;
 
@@ -10,10 +11,10 @@ use tokio::process::Command;
 
 use crate::test_server::{TestServer, send_request};
 
-/// In the order of the chain.
+/// Languages in the order of the chain.
 const LANGUAGES: [&str; 5] = ["rust", "c", "python", "go", "node"];
 
-/// Puts a function together as its user would, or says which tool is missing.
+/// Builds a function as its user would, or returns the missing tool.
 async fn build_function(language: &str, folder: &Path) -> Result<(), String> {
     let programs = program("chain-rust");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/chain/build");
@@ -53,7 +54,7 @@ fn sdk_function(name: &str, folder: &Path, next: Option<&str>) -> Value {
     spec
 }
 
-/// What the chain says when it is entered at `name`, and which path the gateway took.
+/// Response of the chain from `name` on, and the gateway's path.
 async fn call_traced(server: &TestServer, name: &str) -> (String, String) {
     let request = Request::builder()
         .method(Method::POST)

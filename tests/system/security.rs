@@ -1,4 +1,4 @@
-//! What an instance may not do, and a web page neither.
+//! Forbidden actions of instances and web pages.
 
 use http::{Request, StatusCode};
 use nearpath_testkit::within;
@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::test_server::{TestServer, echo_function, http_function, script_function, send_request};
 
-/// Calls another function through the gateway and hands on what came back.
+/// Calls another function through the gateway and forwards the response.
 const RELAY_BODY: &str = r#"try:
     with urllib.request.urlopen("http://gateway:8080" + body.decode(), data=b"from inside") as reply:
         self.answer(reply.status, reply.read())

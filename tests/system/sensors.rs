@@ -1,4 +1,5 @@
-//! examples/motion and examples/parking, deployed from their stack files: what goes in comes out as the seed says.
+//! examples/motion and examples/parking, deployed from their stack files: outputs follow from the
+//! seed.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -13,7 +14,7 @@ use tokio::process::Command;
 
 use crate::test_server::TestServer;
 
-/// A running nearpath with an example in it, each of its functions a party of the chain's memory.
+/// A running server with an example, whose functions are all endpoints of the chain's memory.
 struct SensorsFixture {
     server: TestServer,
     mqtt: SocketAddr,
@@ -47,7 +48,7 @@ impl SensorsFixture {
         fixture
     }
 
-    /// The way that a call of a function takes; a body that nobody understands is enough to learn it.
+    /// Path of a call to a function; an invalid body is enough for that.
     async fn call_path(&self, name: &str) -> String {
         let request = http::Request::post(format!("/function/{name}")).header("host", "localhost");
         let request = request
@@ -64,7 +65,8 @@ impl SensorsFixture {
     }
 
     fn client_command(&self, program: &str, arguments: &[&str]) -> Command {
-        let mut client = Command::new("stdbuf"); // a pipe would get its lines only at the end
+        // unbuffered: a pipe would get all lines at the end
+        let mut client = Command::new("stdbuf");
         client
             .args([
                 "-oL",
@@ -84,7 +86,8 @@ impl SensorsFixture {
     }
 }
 
-/// As a user does it, with the example's own stack file; the program is put where `make build` puts it.
+/// Deploys an example with its own stack file, as a user does. The program is put where `make
+/// build` puts it.
 async fn deploy_example(server: &TestServer, example: &str, folder: &Path) {
     let stack = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../examples")
@@ -178,11 +181,13 @@ async fn motion_every_event_becomes_its_decision_over_mqtt() {
 
     let mut decisions = Vec::new();
     while let Some(line) = within(lines.next_line()).await.unwrap() {
-        decisions.extend(serde_json::from_str::<Decision>(&line)); // what else the client says is no JSON
+        // other output of the client is no JSON
+        decisions.extend(serde_json::from_str::<Decision>(&line));
     }
     let mut expected: Vec<_> = trace.iter().map(|event| event.sight().decide()).collect();
     for all in [&mut decisions, &mut expected] {
-        all.sort_by_key(|decision| (decision.lamp, decision.on)); // messages are handled side by side
+        // messages are handled concurrently
+        all.sort_by_key(|decision| (decision.lamp, decision.on));
     }
     assert_eq!(decisions, expected);
 }

@@ -1,4 +1,5 @@
-//! Functions of one chain share memory: the gateway's calls and theirs go through it, along declared edges only.
+//! Functions of one chain share memory: calls of the gateway and among them use it, along declared
+//! edges only.
 
 use std::path::Path;
 
@@ -10,7 +11,8 @@ use serde_json::{Value, json};
 
 use crate::test_server::{TestResponse, TestServer, send_request};
 
-/// A function that takes calls over HTTP and through shared memory, and calls `next`, if any, before it replies.
+/// A function that receives calls over HTTP and through shared memory, and calls `next`, if any,
+/// before it responds.
 pub(crate) fn chain_function(
     server: &TestServer,
     name: &str,
@@ -32,7 +34,7 @@ pub(crate) fn chain_function(
     })
 }
 
-/// Asks a function, and which path the call took.
+/// Calls a function with the path header.
 pub(crate) async fn call_traced(server: &TestServer, name: &str) -> TestResponse {
     let request = Request::builder()
         .method(Method::GET)
@@ -51,8 +53,9 @@ pub(crate) fn path_of(answer: &TestResponse) -> &str {
 
 /// Waits until calls go through memory to the function itself, from every thread of the gateway.
 ///
-/// Until a function's own library is ready its watchdog stands in for it, which takes calls through memory and asks the
-/// function over HTTP; each thread of the gateway learns of either by itself, and the kernel deals connections out to them.
+/// Until a function's library is ready, its watchdog represents it: it takes calls through memory
+/// and passes them on over HTTP. Each gateway thread learns of both on its own, and the kernel
+/// distributes connections among the threads.
 pub(crate) async fn wait_in_memory(server: &TestServer, name: &str) {
     let mut in_a_row = 0;
     eventually(
@@ -70,7 +73,7 @@ pub(crate) async fn wait_in_memory(server: &TestServer, name: &str) {
     .await;
 }
 
-/// Returns whether the function got the call over HTTP.
+/// Returns true if the function got the call over HTTP.
 fn is_over_http(answer: &TestResponse) -> bool {
     String::from_utf8_lossy(answer.body()).contains("came over HTTP")
 }
@@ -190,7 +193,7 @@ async fn a_killed_instance_is_replaced_in_memory_too() {
     }
 }
 
-/// The sum of a metric without labels.
+/// Value of a metric without labels.
 async fn total_calls(server: &TestServer, name: &str) -> f64 {
     let request = Request::builder()
         .uri("/metrics")
@@ -254,7 +257,7 @@ async fn a_chain_works_with_every_delivery() {
     );
 }
 
-/// What a command prints, as JSON.
+/// Runs a command and parses its output as JSON.
 pub(crate) fn run_cli(server: &TestServer, arguments: &[&str]) -> Value {
     let gateway = format!("http://{}", server.addr);
     let mut command = std::process::Command::new(program("nearpath"));
@@ -271,7 +274,7 @@ pub(crate) fn run_cli(server: &TestServer, arguments: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// The value of the one series that has this name and these labels.
+/// Value of the only series with this name and these labels.
 pub(crate) async fn metric_value(server: &TestServer, name: &str, labels: &str) -> f64 {
     let request = Request::builder()
         .uri("/metrics")
@@ -343,7 +346,7 @@ async fn edges_memory_and_paths_are_listed() {
     assert!(metric_value(&server, "nearpath_edge_requests_total", gateway).await >= 20.0);
     let bound = r#"function="second.openfaas-fn""#;
     assert_eq!(
-        metric_value(&server, "nearpath_pool_bound_bytes", bound).await % f64::from(16 << 20),
+        metric_value(&server, "nearpath_shm_bound_bytes", bound).await % f64::from(16 << 20),
         0.0
     );
 
@@ -382,7 +385,7 @@ async fn edges_memory_and_paths_are_listed() {
         "shm"
     );
     assert_eq!(
-        report("first.openfaas-fn", "third.openfaas-fn")["why"],
+        report("first.openfaas-fn", "third.openfaas-fn")["reason"],
         "third.openfaas-fn is not deployed"
     );
     let mut unknown = std::process::Command::new(program("nearpath"));
@@ -395,7 +398,7 @@ async fn edges_memory_and_paths_are_listed() {
     assert_eq!(unknown.output().unwrap().status.code(), Some(4));
 }
 
-/// What `nearpath ls` shows as a function's invocations.
+/// Number of invocations in `nearpath ls`.
 fn invocation_count(server: &TestServer, name: &str) -> u64 {
     let all = run_cli(server, &["ls"]);
     let mine = all
@@ -473,7 +476,7 @@ async fn a_call_counts_where_it_is_received_over_every_path() {
 
 const HUGE_PAGES: &str = "/proc/sys/vm/nr_hugepages";
 
-/// Huge pages of this test's own, given back at its end.
+/// Huge pages reserved by this test, released at its end.
 struct ReservedHugePages(u64);
 
 impl ReservedHugePages {
@@ -529,7 +532,7 @@ async fn a_chain_gets_huge_pages_where_all_its_functions_ask_for_them() {
     let answer = call_traced(&server, "careful").await;
     assert_eq!(
         (answer.status().as_u16(), path_of(&answer)),
-        (200, "http; not_nearer=no_party"),
+        (200, "http; not_nearer=no_endpoint"),
         "it did not agree"
     );
     let mut wrong = chain_function(&server, "wrong", None, "");
@@ -540,7 +543,7 @@ async fn a_chain_gets_huge_pages_where_all_its_functions_ask_for_them() {
     assert_eq!(refused.status(), 400);
 }
 
-/// Builds the SDK's example as a user would: a static program, nothing to download.
+/// Builds the SDK's example as a user would: a static program without downloads.
 async fn go_function(folder: &Path) -> Result<(), String> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sdk/go");
     let mut build = tokio::process::Command::new("go");
@@ -607,7 +610,8 @@ async fn a_go_function_is_called_and_calls_through_memory() {
         server.deploy_ready(spec).await;
     }
     wait_in_memory(&server, "currency-sockmap").await;
-    // Its library is refused there: the watchdog takes its calls and picks up its own, and the answer tells the library so.
+    // Its library is refused there: the watchdog handles its calls, and the response reports it to
+    // the library.
     wait_in_memory(&server, "price-sockmap").await;
     eventually("its call went through memory", async || {
         report("price-sockmap", "100 bytes came over shm").await

@@ -1,4 +1,4 @@
-//! `isolation: strict` from outside: a chain of two whose parties read each other's memory and cannot write it.
+//! `isolation: strict` from outside: endpoints read each other's memory and cannot write it.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -70,7 +70,7 @@ async fn a_strict_chain_answers_through_memory() {
     );
 }
 
-/// Sends an event, and the next one when it is told to.
+/// Sends an event, and each further one on request.
 const EVENTS_BODY: &str = r#"if self.path == "/go":
     go.set()
     self.answer(200, b"gone")
@@ -87,7 +87,7 @@ elif self.path == "/events":
 else:
     self.answer(200, b"here")"#;
 
-/// Reads until the text has come.
+/// Reads until the text was received.
 async fn read_until(stream: &mut TcpStream, read: &mut String, text: &str) {
     while !read.contains(text) {
         let mut bytes = [0; 1024];
@@ -130,7 +130,7 @@ async fn events_come_out_of_a_strict_chain_as_they_are_sent() {
     within(read_until(&mut stream, &mut read, "data: 1")).await;
 }
 
-/// One pool that a process has mapped.
+/// A pool that a process has mapped.
 struct MappedPool {
     pid: i32,
     range: String,
@@ -138,7 +138,7 @@ struct MappedPool {
 }
 
 impl MappedPool {
-    /// The pools of strict parties that a process has mapped; see proc_pid_maps(5).
+    /// Pools of strict endpoints that a process has mapped; see proc_pid_maps(5).
     fn of(pid: i32) -> Vec<Self> {
         let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
         let pools = maps
@@ -161,8 +161,8 @@ impl MappedPool {
         u64::from_str_radix(self.range.split('-').next().unwrap(), 16).unwrap()
     }
 
-    /// Writes a byte over itself as the process would, whatever the page table says: a debugger's write, which a shared
-    /// mapping refuses when it can never become writable (`mm/gup.c`, `check_vma_flags`).
+    /// Overwrites a byte with itself like a debugger, whatever the page table says. A shared
+    /// mapping that can never become writable refuses it (`mm/gup.c`, `check_vma_flags`).
     fn write_byte(&self) -> std::io::Result<usize> {
         let memory = OpenOptions::new()
             .read(true)

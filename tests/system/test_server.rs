@@ -1,4 +1,4 @@
-//! A running `nearpath up` and the calls that tests make to it.
+//! A running `nearpath up` and requests to it.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,8 @@ use hyper_util::rt::TokioIo;
 use nearpath_testkit::{eventually, free_addr, program, within};
 use serde_json::{Value, json};
 
-/// Skips a test where BPF programs cannot move packets. Only what is not there is passed over: a program that the kernel refuses is a fault.
+/// Skips a test where BPF programs cannot forward packets. Only missing support is skipped: a
+/// program that the kernel refuses is a fault.
 macro_rules! need_forwarding {
     () => {
         nearpath_testkit::need_root!();
@@ -31,8 +32,8 @@ macro_rules! need_forwarding {
 }
 pub(crate) use need_forwarding;
 
-/// A running `nearpath up`. Dropping it ends it in good order, so that nothing of its node stays, or kills it if that
-/// takes too long.
+/// A running `nearpath up`. Dropping it stops it properly, so that nothing of its node remains, or
+/// kills it if that takes too long.
 pub(crate) struct TestServer {
     pub(crate) addr: SocketAddr,
     pub(crate) admin: SocketAddr,
@@ -43,11 +44,11 @@ pub(crate) struct TestServer {
     _own_folder: Option<tempfile::TempDir>,
 }
 
-/// What a request brought back: status, header fields, body.
+/// Response to a request: status, header fields, body.
 pub(crate) type TestResponse = Response<Bytes>;
 
 impl TestServer {
-    /// Starts in a fresh folder and waits until it answers.
+    /// Starts in a fresh folder and waits until it is ready.
     pub(crate) async fn start() -> Self {
         let folder = tempfile::Builder::new()
             .prefix("nearpath-test-")
@@ -109,7 +110,7 @@ impl TestServer {
         }
     }
 
-    /// Starts a process that takes over from this one, with some options and their values changed, and does not wait.
+    /// Starts a process that takes over from this one, with some options changed, without waiting.
     pub(crate) fn spawn_successor(&self, options: &[&str]) -> Self {
         let mut command = Command::new(program("nearpath"));
         let mut arguments = self.arguments.clone();
@@ -129,7 +130,7 @@ impl TestServer {
         self.hand_over_with(&[]).await
     }
 
-    /// The same, with some options and their values changed.
+    /// Hands over with some options changed.
     pub(crate) async fn hand_over_with(&self, options: &[&str]) -> Self {
         let mut successor = self.spawn_successor(options);
         eventually("it has taken over", async || {
@@ -166,7 +167,7 @@ impl TestServer {
         self.child.id()
     }
 
-    /// Ends it with a signal and waits for the end.
+    /// Sends a signal and waits for the end.
     pub(crate) fn end_with(&mut self, signal: rustix::process::Signal) -> std::process::ExitStatus {
         let pid = rustix::process::Pid::from_raw(self.child.id() as i32).unwrap();
         rustix::process::kill_process(pid, signal).unwrap();
@@ -183,7 +184,7 @@ impl TestServer {
         }
     }
 
-    /// One request on a connection of its own.
+    /// Sends a request on a new connection.
     pub(crate) async fn send_request(
         &self,
         method: Method,
@@ -207,7 +208,7 @@ impl TestServer {
             .await
     }
 
-    /// Deploys and checks the answer; does not wait for readiness.
+    /// Deploys and checks the response, without waiting for readiness.
     pub(crate) async fn deploy(&self, spec: &Value) {
         let answer = self
             .send_request(Method::POST, "/system/functions", spec.to_string())
@@ -260,7 +261,7 @@ impl TestServer {
         );
     }
 
-    /// Watchdog process ids of a function's instances.
+    /// Pids of the watchdogs of a function's instances.
     pub(crate) async fn instance_pids(&self, name: &str) -> Vec<i32> {
         let instances = self.describe(name).await["instances"].clone();
         instances
@@ -271,7 +272,7 @@ impl TestServer {
             .collect()
     }
 
-    /// Process ids of all that runs in a function's instances: watchdogs, and what they have started.
+    /// Pids of all processes in a function's instances: watchdogs and their descendants.
     pub(crate) async fn instance_processes(&self, name: &str) -> Vec<i32> {
         let mut all = self.instance_pids(name).await;
         let mut at = 0;
@@ -283,7 +284,7 @@ impl TestServer {
     }
 }
 
-/// Those whose parent it is; see proc_pid_stat(5).
+/// Child processes; see proc_pid_stat(5).
 fn child_processes(parent: i32) -> Vec<i32> {
     let all = std::fs::read_dir("/proc")
         .unwrap()
@@ -322,7 +323,7 @@ fn collect_log(stderr: std::process::ChildStderr, log: Arc<Mutex<String>>) {
     });
 }
 
-/// One HTTP/1.1 request on a fresh connection.
+/// Sends an HTTP/1.1 request on a fresh connection.
 pub(crate) async fn send_request(
     addr: SocketAddr,
     request: Request<Full<Bytes>>,
@@ -337,7 +338,8 @@ pub(crate) async fn send_request(
     Ok(answer)
 }
 
-/// A folder with a handler script, and a function that runs it in streaming mode (one process a request).
+/// A folder with a handler script, and a function that runs it in streaming mode (one process a
+/// request).
 pub(crate) fn script_function(folder: &Path, name: &str, source: &str) -> Value {
     let home_dir = folder.join(format!("fn-{name}"));
     std::fs::create_dir_all(&home_dir).unwrap();
@@ -345,12 +347,13 @@ pub(crate) fn script_function(folder: &Path, name: &str, source: &str) -> Value 
     json!({ "service": name, "image": format!("file://{}", home_dir.display()), "envProcess": "/bin/sh run.sh" })
 }
 
-/// A function that sends back what it got.
+/// A function that returns its input.
 pub(crate) fn echo_function(folder: &Path, name: &str) -> Value {
     script_function(folder, name, "exec cat\n")
 }
 
-/// A function with an HTTP server written in Python's standard library. `body` is the code of `do_POST` and `do_GET`.
+/// A function with an HTTP server written in Python's standard library. `body` is the code of
+/// `do_POST` and `do_GET`.
 pub(crate) fn http_function(folder: &Path, name: &str, body: &str) -> Value {
     let home_dir = folder.join(format!("fn-{name}"));
     std::fs::create_dir_all(&home_dir).unwrap();

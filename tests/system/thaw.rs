@@ -1,4 +1,5 @@
-//! Instances that are frozen and thawed: what they held goes on, and what was lost meanwhile costs them no more than a plain connection would.
+//! Frozen and thawed instances: their connections continue, and lost ones cost no more than plain
+//! connections would.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -12,7 +13,8 @@ use crate::egress::{run_code, runner_function};
 use crate::external_server::{MACHINE_V4, on_own_machine};
 use crate::test_server::TestServer;
 
-/// A server that says `answer` to each line that `asks`, and can close all that it has at once.
+/// A server that responds with `answer` to each line that `asks` accepts, and can close all its
+/// connections at once.
 struct ClosingServer {
     port: u16,
     open: Arc<Mutex<Vec<TcpStream>>>,
@@ -34,7 +36,8 @@ impl ClosingServer {
                         .lines()
                         .map_while(Result::ok);
                     for _ in lines.filter(|line| asks(line)) {
-                        let _ = client.write_all(answer.as_bytes()); // it may have gone
+                        // the client may have closed the connection
+                        let _ = client.write_all(answer.as_bytes());
                     }
                 });
             }
@@ -42,16 +45,17 @@ impl ClosingServer {
         Self { port, open }
     }
 
-    /// As a server does that is restarted, or that has no patience with who says nothing.
+    /// Closes all connections, like a restarted server, or one with an idle timeout.
     fn close_all(&self) -> usize {
         let all = std::mem::take(&mut *self.open.lock().unwrap());
         all.iter()
-            .for_each(|client| drop(client.shutdown(Shutdown::Both))); // it may have gone
+            // the client may have closed the connection
+            .for_each(|client| drop(client.shutdown(Shutdown::Both)));
         all.len()
     }
 }
 
-/// Freezes all instances of a function; `NoConnection`: there is no freezer.
+/// Freezes all instances of a function; `None`: there is no freezer.
 async fn freeze_instances(server: &TestServer, function: &str) -> Option<Freezer> {
     let processes: Vec<_> = server
         .instance_processes(function)
@@ -65,15 +69,16 @@ async fn freeze_instances(server: &TestServer, function: &str) -> Option<Freezer
 }
 
 macro_rules! frozen {
-    ($house:expr) => {
-        match freeze_instances(&$house, "goes").await {
+    ($server:expr) => {
+        match freeze_instances(&$server, "goes").await {
             Some(freezer) => freezer,
             None => skip!("no freezer of control groups here"),
         }
     };
 }
 
-/// What a server said last before it was frozen is there, and the end after it; what it opens next is served by a live connection, whatever lay ready.
+/// Data from before the freeze is received, then the end. The next connection is a live one, even
+/// if dead ones were warm.
 #[tokio::test]
 async fn a_connection_of_its_own_goes_on_and_a_new_one_is_alive() {
     need_root!();
@@ -98,7 +103,7 @@ async fn a_connection_of_its_own_goes_on_and_a_new_one_is_alive() {
                 "heard",
                 "{}",
                 server.log()
-            ); // so that more lie ready
+            ); // so that several are warm
         }
         let freezer = frozen!(server);
         freezer.thaw();

@@ -1,5 +1,5 @@
-//! Calls over TLS through `nearpath up`: functions with `nearpath.io/transport: tls13` or `tls12`, told apart by what the answers say; and what
-//! goes over TLS where the function asks for QUIC.
+//! Calls over TLS with `nearpath.io/transport: tls13` or `tls12`, recognised by their responses,
+//! and requests over TLS of functions with QUIC.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -69,7 +69,7 @@ async fn calls_of_all_sizes_go_over_both_versions() {
     }
 }
 
-/// What the instance's port says to a GET without TLS, asked from inside.
+/// Response of the instance's port to a GET without TLS from inside.
 async fn send_in_clear(server: &TestServer, name: &str, target: &str) -> String {
     let namespace = instances_namespace(server, name).await;
     let ask = format!("GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
@@ -121,7 +121,7 @@ async fn a_function_that_asks_for_encryption_is_not_called_without_it() {
     );
 }
 
-/// Agrees to any upgrade and sends back what comes.
+/// Accepts any upgrade and echoes the data.
 const UPGRADE_BODY: &str = r#"self.send_response(101)
 self.send_header("Connection", "upgrade")
 self.send_header("Upgrade", "echo")
@@ -183,7 +183,8 @@ async fn an_upgraded_connection_goes_over_tls_also_where_the_function_asks_for_q
 async fn certificates_are_renewed_under_load_without_a_lost_call() {
     need_root!();
     let folder = tempfile::tempdir().unwrap();
-    // Renewed when two thirds of it are over: a machine that is so busy that it stands still for a second loses nothing.
+    // Certificates are renewed after two thirds of their lifetime, so a stall of a second loses
+    // nothing.
     let server = TestServer::start_in(folder.path(), &["--certificate-lifetime", "5s"]).await;
     for transport in ["tls13", "tls12"] {
         server
@@ -212,7 +213,8 @@ async fn certificates_are_renewed_under_load_without_a_lost_call() {
     }
 }
 
-/// What callers have to speak belongs to an instance, not to the newest wish: old ones are called as they were until they are gone.
+/// The transport belongs to an instance, not to the newest deployment: old instances are called as
+/// before until they end.
 #[tokio::test]
 async fn another_transport_takes_over_without_a_lost_call() {
     need_root!();

@@ -1,4 +1,4 @@
-//! What is the same over every transport that a function can ask for, through `nearpath up`.
+//! Behaviour that is the same over every transport that a function can request.
 
 use bytes::Bytes;
 use http::{Request, StatusCode};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::quic::{connect_http1, full_body, instance_file};
 use crate::test_server::{TestServer, http_function, script_function};
 
-/// With what an answer says that went so.
+/// Transports with their path header.
 const TRANSPORTS: [(&str, &str); 4] = [
     ("tcp", "http; not_nearer=no_domain"),
     ("quic", "quic; not_nearer=no_domain"),
@@ -19,13 +19,13 @@ const TRANSPORTS: [(&str, &str); 4] = [
     ("tls12", "tls; not_nearer=no_domain"),
 ];
 
-/// Waits until a file is there, and says in another that it was reached, or that its caller left.
+/// Waits for a file; records in another that it was called, or that its caller left.
 pub(crate) const SLOW_BODY: &str = r#"open("/tmp/reached", "w").close()
 while not os.path.exists("/tmp/go"):
     time.sleep(0.005)
 self.answer(200, b"at last")"#;
 
-/// Sends events; each waits for its turn.
+/// Sends events, each after a file appears.
 pub(crate) const EVENTS_BODY: &str = r#"self.send_response(200)
 self.send_header("Content-Type", "text/event-stream")
 self.end_headers()
@@ -41,7 +41,7 @@ fn with_transport(transport: &str, mut function: Value) -> Value {
     function
 }
 
-/// A call that is on its way once this returns; `/tmp/reached` says so.
+/// Starts a call and returns once the handler runs, which `/tmp/reached` shows.
 async fn begin_call(
     server: &TestServer,
     name: &str,

@@ -1,4 +1,5 @@
-//! Holds ARCHITECTURE.md against the code: every file, module, type and function that it names exists.
+//! Checks ARCHITECTURE.md against the code: every file, module, type and function that it names
+//! exists.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -19,7 +20,8 @@ const FOLDERS: [&str; 9] = [
     "bench/",
 ];
 
-/// Compares the names between backticks with the tree; every name without a definition is one fault.
+/// Compares the names between backticks with the tree; every name without a definition is one
+/// fault.
 pub(crate) fn check() -> Result<String, Vec<String>> {
     let text = std::fs::read_to_string(DOCUMENT).map_err(|e| vec![format!("{DOCUMENT}: {e}")])?;
     let known = known_names().map_err(|fault| vec![fault])?;
@@ -63,6 +65,7 @@ fn missing_part<'a>(
     exists: impl Fn(&str) -> bool,
 ) -> Option<&'a str> {
     if FOLDERS.iter().any(|folder| code.starts_with(folder)) {
+        // A path of a file is checked as a whole.
         return (!exists(code)).then_some(code);
     }
     let name = code.strip_suffix("()").unwrap_or(code);
@@ -76,6 +79,7 @@ fn missing_part<'a>(
     {
         return None;
     }
+    // Each part is checked alone: documents abbreviate paths.
     name.split("::").find(|part| !known.contains(*part))
 }
 

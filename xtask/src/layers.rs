@@ -1,4 +1,4 @@
-//! Holds the dependency graph against `layers.toml`.
+//! Checks the dependency graph against `layers.toml`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use crate::purity::{self, PureFolders};
 
 type Arrows = BTreeMap<String, BTreeSet<String>>;
 
-/// The rule, as written down.
+/// Rules of `layers.toml`.
 #[derive(Deserialize)]
 struct Rule {
     may_use: Arrows,
@@ -18,7 +18,7 @@ struct Rule {
     pure: PureFolders,
 }
 
-/// What `cargo metadata` tells, as far as it matters here.
+/// The used part of `cargo metadata`.
 #[derive(Deserialize)]
 struct Metadata {
     packages: Vec<Package>,
@@ -42,7 +42,7 @@ struct Target {
 #[derive(Deserialize)]
 struct Dependency {
     name: String,
-    /// `NoConnection` for an ordinary dependency, else `dev` or `build`.
+    /// `None` for an ordinary dependency, else `dev` or `build`.
     kind: Option<String>,
     optional: bool,
 }
@@ -52,6 +52,7 @@ pub(crate) fn check() -> Result<String, Vec<String>> {
     let read = || -> Result<(Rule, Metadata), String> { Ok((rule()?, metadata()?)) };
     let (rule, metadata) = read().map_err(|fault| vec![fault])?;
     let graph = graph(&metadata);
+    // Only crates of the workspace have layers; others are covered by `must_not_use`.
     let ours: BTreeSet<&str> = members(&metadata)
         .map(|package| package.name.as_str())
         .collect();
@@ -75,6 +76,7 @@ pub(crate) fn crate_roots() -> Result<BTreeMap<String, Vec<PathBuf>>, String> {
         target
             .kind
             .iter()
+            // `ends_with` covers `lib`, `cdylib`, `rlib` and `staticlib`.
             .any(|kind| kind == "bin" || kind.ends_with("lib"))
     };
     let roots = |package: &Package| {
@@ -84,6 +86,7 @@ pub(crate) fn crate_roots() -> Result<BTreeMap<String, Vec<PathBuf>>, String> {
             .filter(is_code)
             .map(|target| &target.src_path);
         files
+            // `cargo metadata` prints absolute paths; faults show relative ones.
             .map(|file| file.strip_prefix(&top).unwrap_or(file).to_owned())
             .collect()
     };
@@ -99,8 +102,10 @@ fn rule() -> Result<Rule, String> {
 }
 
 fn metadata() -> Result<Metadata, String> {
+    // Set by `cargo xtask`: the same toolchain as the caller's.
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let out = Command::new(cargo)
+        // `--locked`: a check must not change Cargo.lock.
         .args(["metadata", "--format-version", "1", "--locked"])
         .output();
     let out = out.map_err(|e| format!("cargo metadata: {e}"))?;
@@ -126,6 +131,7 @@ fn graph(metadata: &Metadata) -> Arrows {
         let counted = package
             .dependencies
             .iter()
+            // Tests may use anything, and optional dependencies are not built by default.
             .filter(|d| d.kind.as_deref() != Some("dev") && !d.optional);
         counted.map(|dependency| dependency.name.clone()).collect()
     };
@@ -139,6 +145,7 @@ fn graph(metadata: &Metadata) -> Arrows {
 fn arrows_up(allowed: &Arrows, graph: &Arrows, ours: &BTreeSet<&str>) -> Vec<String> {
     let mut faults = Vec::new();
     for name in ours {
+        // A new crate needs an explicit decision about its layer.
         let Some(allowed) = allowed.get(*name) else {
             faults.push(format!("{name} is not in layers.toml: say what it may use"));
             continue;

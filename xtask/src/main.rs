@@ -1,4 +1,5 @@
-//! Checks and lists that no compiler makes: `cargo xtask layers`, `arrows`, `names`, `documents`, `generate`.
+//! Checks and code generation that the compiler does not do: `cargo xtask layers`, `arrows`,
+//! `names`, `documents`, `generate`.
 #![forbid(unsafe_code)]
 
 use std::path::Path;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(faults) => {
+            // All faults at once: fixing them one run at a time would take long.
             faults.iter().for_each(|fault| eprintln!("error: {fault}"));
             ExitCode::FAILURE
         }

@@ -1,7 +1,8 @@
-//! Holds folders that decide without I/O against the section `pure` of `layers.toml`.
+//! Checks folders that decide without I/O against the section `pure` of `layers.toml`.
 //!
-//! A crate boundary keeps sockets out of a state machine; inside one crate nothing does but this check. It reads text, not
-//! syntax: names that a file spells out are found, those that a macro makes are not.
+//! A crate boundary keeps sockets out of a state machine; inside a crate only this check does. It
+//! reads text, not syntax: it finds names that a file spells out, but not those that a macro
+//! creates.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,7 +11,8 @@ use std::path::{Path, PathBuf};
 /// Folder or file to the modules of its own crate that it may use.
 pub(crate) type PureFolders = BTreeMap<String, BTreeSet<String>>;
 
-/// Sockets, files, clocks, threads and sources of chance. `Instant` and `SocketAddr` as values are fine.
+/// Sockets, files, clocks, threads and sources of chance. `Instant` and `SocketAddr` as values are
+/// fine.
 const FORBIDDEN: [&str; 15] = [
     "tokio",
     "nix",
@@ -50,7 +52,7 @@ fn check_folder(folder: &Path, may_use: &BTreeSet<String>) -> Vec<String> {
     }
 }
 
-/// All source files but those of tests, with their code.
+/// Reads all source files except tests.
 fn source_files(path: &Path) -> std::io::Result<Vec<(PathBuf, Code)>> {
     if path.is_file() {
         return Ok(vec![(
@@ -60,7 +62,9 @@ fn source_files(path: &Path) -> std::io::Result<Vec<(PathBuf, Code)>> {
     }
     let entries = fs::read_dir(path)?.map(|entry| entry.map(|entry| entry.path()));
     let mut paths = entries.collect::<std::io::Result<Vec<_>>>()?;
+    // The order of directory entries is arbitrary; faults should be stable.
     paths.sort();
+    // Only `mod.rs` tells which files are test modules.
     let code = Code::of(&fs::read_to_string(path.join("mod.rs"))?);
     let is_test = |path: &Path| {
         path.file_stem()
@@ -73,7 +77,7 @@ fn source_files(path: &Path) -> std::io::Result<Vec<(PathBuf, Code)>> {
     Ok(files)
 }
 
-/// What of a file is compiled outside tests, without comments.
+/// Code of a file that is compiled outside tests, without comments.
 #[derive(Debug, Default)]
 struct Code {
     lines: Vec<String>,
@@ -85,17 +89,20 @@ impl Code {
         let mut code = Self::default();
         let mut lines = text.lines();
         while let Some(line) = lines.next() {
+            // rustfmt puts the attribute on a line of its own.
             if line.trim() != "#[cfg(test)]" {
                 code.lines
+                    // A comment may name a socket; `//` inside a string cuts the line, which is
+                    // harmless here.
                     .push(line.split("//").next().unwrap_or_default().to_owned());
                 continue;
             }
             let module = lines
                 .next()
                 .and_then(|next| next.trim().strip_prefix("mod ")?.strip_suffix(';'));
-            let Some(module) = module else { break }; // inline tests are the end of a file
+            let Some(module) = module else { break }; // inline tests end a file
             code.test_modules.insert(module.to_owned());
-            code.lines.extend([String::new(), String::new()]); // keeps the numbers of the lines below
+            code.lines.extend([String::new(), String::new()]); // keeps the line numbers below
         }
         code
     }
@@ -122,11 +129,12 @@ fn faults_of(file: &Path, code: &Code, may_use: &BTreeSet<String>) -> Vec<String
     faults
 }
 
-/// What follows each occurrence of `name` that is no part of a longer identifier.
+/// Yields the text after each occurrence of `name` that is not part of a longer identifier.
 fn names<'a>(line: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
     let is_part = |letter: char| letter.is_alphanumeric() || letter == '_';
     line.match_indices(name).filter_map(move |(at, _)| {
         let (before, rest) = (&line[..at], &line[at + name.len()..]);
+        // A path prefix is always followed by a name.
         let continues = rest.starts_with(is_part) && !name.ends_with("::");
         (!before.ends_with(is_part) && !continues).then_some(rest)
     })

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Finds a program beside this one or in `METHOD_PATH`.
+/// Finds a program beside this one or in `PATH`.
 // The functions are built with a faster profile than the comparisons, so the folders differ.
 fn find_program(name: &str) -> io::Result<PathBuf> {
     let own = std::env::current_exe()?;

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::{Peer, free_addr};
 use crate::load::connection;
 
-/// `nearpath up` from `METHOD_PATH`, in a folder of its own.
+/// `nearpath up` from `PATH`, in a folder of its own.
 pub(crate) struct NearpathServer {
     peer: Peer,
     folder: PathBuf,

@@ -44,7 +44,7 @@ pub(crate) struct Bouncer {
 }
 
 impl Bouncer {
-    /// In front of a database, with so many connections at most; in transaction mode. `NoConnection`: it is not installed.
+    /// In front of a database, with so many connections at most; in transaction mode. `None`: it is not installed.
     pub(crate) fn start(
         node: &LabNode,
         database: &str,

@@ -97,7 +97,7 @@ fn web(mut stream: TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// A request's head: how much is to go and how much comes. `NoConnection` at the connection's end.
+/// A request's head: how much is to go and how much comes. `None` at the connection's end.
 fn head(reader: &mut impl BufRead) -> io::Result<Option<(usize, usize)>> {
     let (mut line, mut down, mut up) = (String::new(), None, 0);
     loop {

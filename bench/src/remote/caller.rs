@@ -103,7 +103,7 @@ impl Caller {
     /// Opens a connection.
     ///
     /// # Errors
-    /// [`Failure::ConnectFuture`] also when a call is to go in the first flight and there is no session for it.
+    /// [`Failure::Connect`] also when a call is to go in the first flight and there is no session for it.
     pub(crate) async fn open(&self, way: Way, callee: &Callee) -> Result<Connection, Failure> {
         let opening = async {
             match way {

@@ -1,7 +1,7 @@
 //! Parties in a circle that pass messages on through shared memory: this process makes them, the others hand them on.
 //!
 //! Two in a circle are a ping-pong; three are a gateway, a function and the function that it calls. Each party is a process,
-//! each neighbourhood a channel. A [`RelayDirection`] is what a party does with them: whole messages with leases ([`message`]), or
+//! each neighbourhood a channel. A [`Lane`] is what a party does with them: whole messages with leases ([`message`]), or
 //! bare descriptors ([`bare`]) as the floor to measure against.
 
 mod bare;
@@ -82,13 +82,13 @@ trait Lane {
     fn make(&mut self, number: u64) -> io::Result<()>;
     /// Ends one that has been around: its number, and how many parties worked on it.
     fn end(&mut self, item: Self::Item) -> (u64, u16);
-    /// Whether [`RelayDirection::take`] has something to say.
+    /// Whether [`Lane::take`] has something to say.
     fn ready(&mut self) -> bool;
     /// Ends a batch.
     fn flush(&mut self);
     /// The processor of the party before.
     fn core_before(&self) -> u32;
-    /// Waits until [`RelayDirection::ready`], at most for the timeout.
+    /// Waits until [`Lane::ready`], at most for the timeout.
     fn wait(&mut self, desk: &mut WakeupCell, timeout: Option<Duration>) {
         desk.wait_until(self.core_before(), timeout, || self.ready());
     }

@@ -9,8 +9,8 @@ use nearpath_types::{FunctionId, InstanceId};
 use nearpath_wire::zero_rtt::SessionEntry;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use crate::handle::InstanceIdentity;
 use crate::issuer::{Issuer, TimePoint, WorkerSetup};
+use crate::types::InstanceIdentity;
 
 /// Added niceness: next to a thread that serves requests, this one gets about a tenth of a processor.
 const NICENESS: i32 = 10;

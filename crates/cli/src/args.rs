@@ -1,8 +1,6 @@
 //! The command line as typed; each command's options are in its own file. Commands look up what the options refer to.
 
-use std::path::PathBuf;
-
-use clap::{Args, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 
 use crate::commands::{
     CompletionArgs, DeployArgs, DescribeArgs, InvokeArgs, LogsArgs, LsArgs, PoolCommand, RmArgs,
@@ -56,35 +54,6 @@ pub enum Command {
     Version(VersionArgs),
     /// Print a completion script for a shell
     Completion(CompletionArgs),
-}
-
-/// The gateway to talk to, and the credentials for it.
-#[derive(Debug, Clone, Default, Args)]
-pub struct GatewayArgs {
-    /// Gateway's address [default: $OPENFAAS_URL, the stack file's provider.gateway, http://127.0.0.1:8080]
-    #[arg(short, long, value_name = "URL", help_heading = "Gateway")]
-    pub gateway: Option<String>,
-    /// Administrator's name
-    #[arg(
-        long,
-        value_name = "NAME",
-        env = "NEARPATH_USERNAME",
-        help_heading = "Gateway"
-    )]
-    pub username: Option<String>,
-    /// File with the administrator's password [default: $NEARPATH_PASSWORD, or the one that `nearpath up` created here]
-    #[arg(long, value_name = "FILE", help_heading = "Gateway")]
-    pub password_file: Option<PathBuf>,
-}
-
-/// Parses `KEY=VALUE`.
-pub(crate) fn parse_pair(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((key, value)) if !key.trim().is_empty() => {
-            Ok((key.trim().to_owned(), value.to_owned()))
-        }
-        _ => Err("expected KEY=VALUE".to_owned()),
-    }
 }
 
 fn exit_code_help() -> String {

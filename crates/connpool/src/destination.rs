@@ -1,4 +1,4 @@
-//! Destinations, and the keys by which their connections are shared.
+//! Declared destinations, and the keys by which their connections are shared.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -8,37 +8,40 @@ use nearpath_types::egress::{EgressHost, EgressProtocol, EgressSpec, EgressTls, 
 /// A destination that a function declared.
 #[derive(Debug, Clone)]
 pub struct EgressDestination {
-    /// As declared.
+    /// The declaration.
     pub egress: EgressSpec,
-    /// The address by which an instance knows it: its own, or one that stands for its name. Unspecified for names below a name, each of which
-    /// gets one when it is asked for.
+    /// The address that an instance connects to: the destination's own, or one assigned to its
+    /// name. Unspecified for wildcard names, which get an address when they are resolved.
     pub visible_ip: IpAddr,
-    /// Whose connections to it are shared.
+    /// The key by which connections to it are shared.
     pub key: PoolKey,
-    /// The secrets that it names, with their contents.
+    /// Contents of the secrets that the declaration names.
     pub secrets: BTreeMap<String, Vec<u8>>,
 }
 
-/// Ends the identity of a key whose sockets are of the family `AF_INET6`.
+/// Suffix of the identity of keys whose sockets are of the family `AF_INET6`.
 const V6: &str = " AF_INET6";
 
 impl EgressDestination {
-    /// Where an instance connects to.
+    /// Returns the address and port that an instance connects to.
     pub fn visible_addr(&self) -> SocketAddr {
         SocketAddr::new(self.visible_ip, self.egress.port)
     }
 
-    /// Whether it is no place yet, but all names below one.
+    /// Returns true for a wildcard name, which has no address of its own.
     pub fn is_wildcard(&self) -> bool {
         matches!(self.egress.host, EgressHost::Below(_))
     }
 
-    /// One of the names that it is, at the address that stands for that. Settings and secrets are the same; each name has a ceiling of its own.
-    pub fn for_wildcard_name(&self, name: &str, stands: Ipv4Addr) -> Self {
+    /// Returns the destination of one name below this wildcard, at the address assigned to that
+    /// name. Settings and secrets are the same; each name has its own limit.
+    pub fn for_wildcard_name(&self, name: &str, address: Ipv4Addr) -> Self {
         let egress = EgressSpec {
             host: EgressHost::Name(name.to_owned()),
             ..self.egress.clone()
         };
+        // The wildcard is part of the identity, so a declaration of the name itself keeps its own
+        // key.
         let identity = format!("{} below {}", self.key.identity, self.egress.host);
         let key = PoolKey {
             host_port: egress.host_port(),
@@ -47,18 +50,20 @@ impl EgressDestination {
         };
         Self {
             egress,
-            visible_ip: stands.into(),
+            visible_ip: address.into(),
             key,
             secrets: self.secrets.clone(),
         }
     }
 
-    /// Whether its connections may be given away as they are: nobody speaks for the function there, and some are kept warm.
+    /// Returns true if its sockets may replace a function's own: no adapter and no TLS in between,
+    /// and some are kept warm.
     pub fn can_be_handed_over(&self) -> bool {
         can_be_handed_over(&self.egress) && !self.is_wildcard()
     }
 
-    /// The same destination, reached through sockets of the family `AF_INET6`, by mapped addresses where it has IPv4 ones.
+    /// Returns the same destination through `AF_INET6` sockets, with mapped addresses where it has
+    /// IPv4 ones.
     pub fn via_v6_sockets(&self) -> Self {
         let key = PoolKey {
             identity: format!("{}{V6}", self.key.identity),
@@ -70,70 +75,76 @@ impl EgressDestination {
         }
     }
 
-    /// Whether it is such a one.
+    /// Returns true for the result of [`via_v6_sockets`](Self::via_v6_sockets).
     pub fn uses_v6_sockets(&self) -> bool {
         self.key.identity.ends_with(V6)
     }
 
-    /// Its name, where that means one server at a time, which another may take over from: a database's.
+    /// Returns the name if it stands for a single server, which another may replace: a database.
     pub fn single_server_name(&self) -> Option<&str> {
-        let one = matches!(
+        // Names of HTTP and raw TCP servers may have several addresses, all of them valid.
+        let is_database = matches!(
             self.egress.protocol,
             EgressProtocol::Postgres | EgressProtocol::Mysql | EgressProtocol::Redis
         );
         match &self.egress.host {
-            EgressHost::Name(name) if one => Some(name),
+            EgressHost::Name(name) if is_database => Some(name),
             _ => None,
         }
     }
 }
 
-/// As [`EgressDestination::can_be_handed_over`].
+/// Returns true if sockets to this declaration may replace a function's own; see
+/// [`EgressDestination::can_be_handed_over`].
 pub fn can_be_handed_over(to: &EgressSpec) -> bool {
-    let sync = to.writes == WriteMode::Sync; // else the node has to see what is written
+    let sync = to.writes == WriteMode::Sync; // otherwise the node has to see what is written
+    // Adapters, TLS and logins need the node in the path of every byte.
     sync && to.protocol == EgressProtocol::Tcp
         && to.tls == EgressTls::Pass
         && to.login.is_none()
         && to.warm > 0
 }
 
-/// Connections with equal keys serve each other's functions.
+/// Functions whose destinations have equal keys share connections.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PoolKey {
     /// The function, or `NAMESPACE/CHAIN` where a chain shares.
     pub owner: String,
     /// `HOST:PORT`.
     pub host_port: String,
-    /// As whom, and through which TLS: empty where the function speaks for itself.
+    /// User, database and TLS settings of the login; empty where the function logs in itself.
     pub identity: String,
-    /// Grows with every change of the function's policy: what was opened before is not handed out after.
+    /// Grows with every change of the function's policy. Connections of an earlier epoch are not
+    /// handed out.
     pub epoch: u64,
 }
 
 impl PoolKey {
-    /// As whom connections are made, whatever the family of their sockets.
+    /// Returns the identity without the socket family.
     pub fn base_identity(&self) -> &str {
         self.identity.strip_suffix(V6).unwrap_or(&self.identity)
     }
 
-    /// The namespace whose connections these are.
+    /// Returns the namespace that owns the connections.
     pub fn namespace(&self) -> &str {
         namespace_of(&self.owner)
     }
 
-    /// What counts below one ceiling: all connections of a namespace to one `HOST:PORT`. Tenants do not take each other's room.
+    /// Returns the name of the limit group: all connections of a namespace to one `HOST:PORT`.
+    /// Tenants do not share limits.
     pub fn limit_group(&self) -> String {
         format!("{} {}", self.namespace(), self.host_port)
     }
 
-    /// Whether connections of both keys count below one ceiling.
+    /// Returns true if connections of both keys count towards the same limit.
     pub fn shares_limit_with(&self, other: &Self) -> bool {
         self.host_port == other.host_port && self.namespace() == other.namespace()
     }
 }
 
-/// The namespace of a key's owner.
+/// Returns the namespace of a key's owner.
 pub fn namespace_of(owner: &str) -> &str {
+    // A chain is `NAMESPACE/CHAIN`, a function is `NAME.NAMESPACE`.
     match owner.split_once('/') {
         Some((namespace, _)) => namespace,
         None => owner
@@ -147,7 +158,7 @@ mod tests {
     use super::PoolKey;
 
     #[test]
-    fn a_namespace_has_a_ceiling_of_its_own() {
+    fn a_namespace_has_a_limit_of_its_own() {
         let key = |owner: &str| PoolKey {
             owner: owner.into(),
             host_port: "db:5432".into(),

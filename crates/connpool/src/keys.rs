@@ -1,4 +1,4 @@
-//! Whose connections serve whom: the key of each destination of each function, with its epoch. Pure.
+//! Keys of destinations, with their epochs: which functions share connections. Pure.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +7,16 @@ use nearpath_types::egress::{EgressSpec, EgressTls, SharingScope};
 
 use crate::destination::{PoolKey, namespace_of};
 
-/// Owners that are remembered while they have no instance.
+/// Maximum number of owners that are remembered while they have no instance.
 const MAX_REMEMBERED_OWNERS: usize = 4_096;
 
-/// The contents of secrets, by their names.
+/// Contents of secrets, by name.
 pub type SecretContents = BTreeMap<String, Vec<u8>>;
 
-/// A [`Key`] without its epoch.
+/// A [`PoolKey`] without its epoch.
 type KeyIdentity = (String, String, String);
 
-/// What was declared last under each key.
+/// Last declaration of each key.
 #[derive(Debug, Default)]
 pub struct KeyRegistry {
     declarations: BTreeMap<KeyIdentity, KeyDeclaration>,
@@ -32,7 +32,8 @@ struct KeyDeclaration {
 }
 
 impl KeyRegistry {
-    /// The key of a destination that one more instance has. As long as its settings and secrets stay as they were, it stays the same.
+    /// Returns the key of a destination for one more instance. The key stays the same as long as
+    /// settings and secrets do.
     pub fn acquire_key(
         &mut self,
         function: &FunctionId,
@@ -43,7 +44,7 @@ impl KeyRegistry {
         let (owner, to, identity) = key_identity(function, chain, egress);
         self.forget_unused();
         let next = self.last_epoch + 1;
-        let fresh = || KeyDeclaration {
+        let new_declaration = || KeyDeclaration {
             egress: egress.clone(),
             secrets: secrets.clone(),
             epoch: 0,
@@ -52,12 +53,14 @@ impl KeyRegistry {
         let declared = self
             .declarations
             .entry((owner.clone(), to.clone(), identity.clone()))
-            .or_insert_with(fresh);
+            .or_insert_with(new_declaration);
+        // Epoch 0 marks a new entry. Other settings or secrets start a new epoch, which hides older
+        // connections.
         if declared.epoch == 0 || declared.egress != *egress || declared.secrets != *secrets {
             *declared = KeyDeclaration {
                 epoch: next,
                 users: declared.users,
-                ..fresh()
+                ..new_declaration()
             };
             self.last_epoch = next;
         }
@@ -70,7 +73,8 @@ impl KeyRegistry {
         }
     }
 
-    /// Another owner of the namespace whose instances say another ceiling for the same place, and which.
+    /// Returns another owner in the namespace with a different `max` for the same destination, and
+    /// its `max`.
     pub fn find_limit_conflict(&self, key: &PoolKey, egress: &EgressSpec) -> Option<(&str, u32)> {
         let other = |((owner, to, _), declared): &(&KeyIdentity, &KeyDeclaration)| {
             declared.users > 0
@@ -85,19 +89,20 @@ impl KeyRegistry {
             .map(|((owner, ..), declared)| (owner.as_str(), declared.egress.max))
     }
 
-    /// One instance less has it.
+    /// Removes one instance of a key.
     pub fn release_key(&mut self, key: &PoolKey) {
-        let place = (
+        let identity = (
             key.owner.clone(),
             key.host_port.clone(),
             key.identity.clone(),
         );
-        if let Some(declared) = self.declarations.get_mut(&place) {
+        if let Some(declared) = self.declarations.get_mut(&identity) {
             declared.users = declared.users.saturating_sub(1);
         }
     }
 
     fn forget_unused(&mut self) {
+        // Keys in use stay, so the table may exceed the bound by the instances of the node.
         if self.declarations.len() >= MAX_REMEMBERED_OWNERS {
             self.declarations.retain(|_, declared| declared.users > 0);
         }
@@ -105,6 +110,7 @@ impl KeyRegistry {
 }
 
 fn key_identity(function: &FunctionId, chain: Option<&str>, egress: &EgressSpec) -> KeyIdentity {
+    // A connection is logged in as one user to one database.
     let user = egress
         .login
         .as_ref()
@@ -115,7 +121,8 @@ fn key_identity(function: &FunctionId, chain: Option<&str>, egress: &EgressSpec)
     }
     match (egress.shared, chain) {
         (SharingScope::Chain, Some(chain)) => {
-            identity.push_str(&format!(" {egress}")); // shared by those alone who declare the same
+            // Only functions with equal declarations share.
+            identity.push_str(&format!(" {egress}"));
             (
                 format!("{}/{chain}", function.namespace),
                 egress.host_port(),
@@ -202,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn who_logs_in_and_who_does_not_never_share() {
+    fn different_logins_never_share_a_key() {
         let mut keys = KeyRegistry::default();
         let texts = [
             "db:5432",
@@ -227,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_has_is_forgotten_when_there_is_too_much_of_it() {
+    fn keys_without_instances_are_forgotten_above_the_bound() {
         let mut keys = KeyRegistry::default();
         let kept = keys.acquire_key(
             &function_id("kept"),

@@ -1,8 +1,9 @@
-//! Connections to destinations outside, opened ahead and kept for functions that live shortly.
+//! Connections to declared destinations, opened ahead of use and shared by short-lived functions.
 //!
-//! [`phase`] decides what is kept open, without socket or clock; [`pool`] opens, watches and hands out accordingly. [`idle`] keeps used connections
-//! that an adapter has proved clean. [`cwnd`] remembers what the paths to destinations carry, [`from_tls`] speaks TLS towards them. No module here knows a
-//! protocol or an instance: what is special about a protocol arrives as plain settings.
+//! [`state`] decides what stays open; it has no socket and no clock. [`pool`] dials, watches and
+//! hands out accordingly. [`idle`] keeps used connections that an adapter has reset. [`cwnd`]
+//! remembers the capacity of the paths to destinations. [`tls`] speaks TLS to them. No module here
+//! knows a protocol or an instance: protocol details arrive as plain settings.
 #![forbid(unsafe_code)]
 
 pub mod adapter_state;

@@ -1,8 +1,11 @@
-//! Where a few warm sockets lie ready, for whoever of a destination's clerks comes first: asking the pool's thread for one would cost two wake-ups from
-//! core to core, more than all else that a swap takes. There are several, so that who took one need not say so at once: that thread's work would come
-//! between a request and its answer.
+//! Warm sockets that a destination's connect supervisors take without asking the pool's thread.
 //!
-//! What lies here is a duplicate: the connection stays the keeper's, who lifts it when it has another use for it. Lifting and taking exclude each other.
+//! A request to that thread costs two cross-core wake-ups, more than the rest of a handover. A slot
+//! holds several sockets, so that a supervisor can report later: the pool's work would otherwise
+//! run between a request and its answer.
+//!
+//! A slot holds duplicates; the connection stays with the pool, which takes it back for other uses.
+//! Taking and taking back exclude each other.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,31 +13,33 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::pool::is_quiet;
 use crate::state::SocketId;
 
-/// So many lie on one at the most: as many connections as begin before anybody is told of the first.
+/// Maximum number of sockets in a slot: connections that may start before the first report (ADR
+/// 30).
 pub const MAX_READY_SOCKETS: usize = 4;
 
-/// See the module. Clones are the same tray.
+/// Ready sockets of one destination. Clones share the slot.
 #[derive(Debug, Clone, Default)]
 pub struct ReadySlot(Arc<Mutex<Vec<(SocketId, OwnedFd)>>>);
 
 impl ReadySlot {
-    /// Lays a connection here, which is the first one to be taken.
+    /// Adds a socket, which becomes the first one to be taken.
     pub fn put(&self, socket: SocketId, duplicate: OwnedFd) {
         self.lock_sockets().push((socket, duplicate));
     }
 
-    /// Takes away what lies here. Whether it was still this connection: if not, a clerk has it, and says so soon.
+    /// Removes a socket. Returns false if a supervisor has taken it and will report soon.
     pub fn take_back(&self, socket: SocketId) -> bool {
-        let mut lying = self.lock_sockets();
-        let at = lying.iter().position(|(lies, _)| *lies == socket);
-        at.map(|at| lying.remove(at)).is_some()
+        let mut sockets = self.lock_sockets();
+        let index = sockets.iter().position(|(id, _)| *id == socket);
+        index.map(|index| sockets.remove(index)).is_some()
     }
 
-    /// The newest that is healthy at this moment: the keeper hears of those that are not, and closes them.
+    /// Takes the newest healthy socket. The pool notices the others itself and closes them.
     pub fn take(&self) -> Option<(SocketId, OwnedFd)> {
-        let mut lying = self.lock_sockets();
-        let at = lying.iter().rposition(|(_, socket)| is_quiet(socket))?;
-        Some(lying.remove(at))
+        let mut sockets = self.lock_sockets();
+        // The newest socket is the least likely to have been closed by its server.
+        let index = sockets.iter().rposition(|(_, socket)| is_quiet(socket))?;
+        Some(sockets.remove(index))
     }
 
     /// Returns true if no socket is ready.
@@ -47,7 +52,8 @@ impl ReadySlot {
         self.lock_sockets().len()
     }
 
-    /// Held for a few system calls at the most, by the node's own threads alone. Nothing in there can be left half done.
+    /// Locks the list. The lock is held for a few system calls, by threads of the node only. Every
+    /// change is a single step, so a poisoned lock is safe to use.
     fn lock_sockets(&self) -> MutexGuard<'_, Vec<(SocketId, OwnedFd)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -62,38 +68,38 @@ mod tests {
     #[test]
     fn a_socket_is_taken_once_and_only_while_it_is_quiet() {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (tray, [one, other]) = (ReadySlot::default(), [1, 2].map(SocketId));
-        let lay = |socket| {
+        let (slot, [one, other]) = (ReadySlot::default(), [1, 2].map(SocketId));
+        let put = |socket| {
             let client = TcpStream::connect(server.local_addr().unwrap()).unwrap();
-            tray.put(socket, client.into());
+            slot.put(socket, client.into());
             server.accept().unwrap().0
         };
-        let _quiet = lay(one);
-        assert!(!tray.take_back(other), "it is another one");
-        assert_eq!(tray.take().unwrap().0, one);
-        assert!(tray.take().is_none() && !tray.take_back(one));
-        let mut loud = lay(other);
-        loud.write_all(b"!").unwrap();
-        let heard = |tray: &ReadySlot| {
-            tray.lock_sockets()
+        let _quiet = put(one);
+        assert!(!slot.take_back(other), "it is another one");
+        assert_eq!(slot.take().unwrap().0, one);
+        assert!(slot.take().is_none() && !slot.take_back(one));
+        let mut noisy = put(other);
+        noisy.write_all(b"!").unwrap();
+        let has_bytes = |slot: &ReadySlot| {
+            slot.lock_sockets()
                 .iter()
                 .any(|(_, socket)| !is_quiet(socket))
         };
-        while !heard(&tray) {
+        while !has_bytes(&slot) {
             std::thread::yield_now();
         }
-        assert!(tray.take().is_none(), "it has something to read");
-        assert!(tray.len() == 1 && tray.take_back(other) && tray.is_empty());
+        assert!(slot.take().is_none(), "it has something to read");
+        assert!(slot.len() == 1 && slot.take_back(other) && slot.is_empty());
     }
 
     #[test]
     fn the_newest_that_is_quiet_comes_first() {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
-        let tray = ReadySlot::default();
+        let slot = ReadySlot::default();
         let mut peers: Vec<_> = [1, 2, 3]
             .map(SocketId)
             .map(|socket| {
-                tray.put(
+                slot.put(
                     socket,
                     TcpStream::connect(server.local_addr().unwrap())
                         .unwrap()
@@ -103,11 +109,11 @@ mod tests {
             })
             .into();
         peers[2].write_all(b"!").unwrap();
-        while is_quiet(&tray.lock_sockets()[2].1) {
+        while is_quiet(&slot.lock_sockets()[2].1) {
             std::thread::yield_now();
         }
-        assert_eq!(tray.take().map(|(socket, _)| socket), Some(SocketId(2)));
-        assert!(tray.take_back(SocketId(3)) && !tray.take_back(SocketId(2)));
-        assert_eq!(tray.take().map(|(socket, _)| socket), Some(SocketId(1)));
+        assert_eq!(slot.take().map(|(socket, _)| socket), Some(SocketId(2)));
+        assert!(slot.take_back(SocketId(3)) && !slot.take_back(SocketId(2)));
+        assert_eq!(slot.take().map(|(socket, _)| socket), Some(SocketId(1)));
     }
 }

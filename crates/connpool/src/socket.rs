@@ -1,4 +1,4 @@
-//! A connection to a destination, plain or through TLS, that counts towards its ceiling.
+//! Connections to a destination, plain or through TLS, that count towards its limit.
 
 use std::cell::RefCell;
 use std::io;
@@ -13,27 +13,27 @@ use tokio_rustls::client::TlsStream;
 
 use crate::pool::{ConnectionLease, LeaseGuard, is_quiet};
 
-/// Longest wait for a destination to close what we have closed.
+/// Maximum time that a closed connection waits for the destination to close as well.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// See the module.
+/// A connection and the guard of its slot.
 #[derive(Debug)]
 pub struct UpstreamSocket {
     stream: RefCell<UpstreamStream>,
     guard: LeaseGuard,
 }
 
-/// The bytes of one.
+/// Byte stream of a connection.
 #[derive(Debug)]
 pub enum UpstreamStream {
-    /// As they go over the network.
+    /// Plain TCP.
     Plain(TcpStream),
-    /// Through TLS.
+    /// TLS over TCP.
     Tls(Box<TlsStream<TcpStream>>),
 }
 
 impl UpstreamSocket {
-    /// As the keeper gave it.
+    /// Wraps a lease without TLS.
     pub fn from_lease(lease: ConnectionLease) -> Self {
         Self {
             stream: RefCell::new(UpstreamStream::Plain(lease.stream)),
@@ -41,7 +41,7 @@ impl UpstreamSocket {
         }
     }
 
-    /// With TLS on it.
+    /// Wraps a TLS stream over a lease with this guard.
     pub fn from_tls(stream: TlsStream<TcpStream>, guard: LeaseGuard) -> Self {
         Self {
             stream: RefCell::new(UpstreamStream::Tls(Box::new(stream))),
@@ -49,17 +49,20 @@ impl UpstreamSocket {
         }
     }
 
-    /// The bytes, and what has to be kept until they have ended.
+    /// Splits into the stream and the guard, which must outlive the stream.
     pub fn into_parts(self) -> (UpstreamStream, LeaseGuard) {
         (self.stream.into_inner(), self.guard)
     }
 
-    /// Whether it is open and there is nothing to read. (Session tickets, which a TLS server sends when it likes, are taken in and are nothing to read.)
+    /// Returns true if the connection is open and has nothing to read. TLS session tickets, which
+    /// servers send at any time, are consumed and do not count.
     pub fn is_quiet(&self) -> bool {
         let mut stream = self.stream.borrow_mut();
         match &mut *stream {
             UpstreamStream::Plain(stream) => is_quiet(stream),
             UpstreamStream::Tls(stream) => {
+                // A poll decrypts pending records, so session tickets are consumed here. Nothing
+                // waits, so no waker is needed.
                 let (mut byte, mut cx) = ([0], Context::from_waker(Waker::noop()));
                 let pending = Pin::new(&mut **stream)
                     .poll_read(&mut cx, &mut ReadBuf::new(&mut byte))
@@ -69,12 +72,12 @@ impl UpstreamSocket {
         }
     }
 
-    /// Whether it goes to where its destination is now.
+    /// Returns true if the destination's name still resolves to the peer.
     pub fn is_binding_current(&self) -> bool {
         self.guard.is_binding_current()
     }
 
-    /// A duplicate by which the kernel can be asked about the connection while somebody else reads it.
+    /// Returns a duplicate descriptor for status queries while another task reads.
     ///
     /// # Errors
     /// When the process has no more descriptors.
@@ -85,21 +88,26 @@ impl UpstreamSocket {
         }
     }
 
-    /// Says `words`, if any, closes, and keeps its place below the ceiling until the destination has closed, too.
-    pub async fn close_with_message(mut self, words: &[u8]) {
+    /// Sends `message`, closes, and keeps the slot below the limit until the destination has closed
+    /// too.
+    pub async fn close_with_message(mut self, message: &[u8]) {
+        // `TCP_INFO` describes the path only while the connection is open.
         match self.stream.get_mut() {
             UpstreamStream::Plain(stream) => self.guard.sample_flow(stream),
             UpstreamStream::Tls(stream) => self.guard.sample_flow(stream.get_ref().0),
         }
-        let bye = async {
-            self.write_all(words).await?;
+        let closing = async {
+            self.write_all(message).await?;
             self.shutdown().await?;
+            // Reading to the end waits for the peer's FIN. A close with unread bytes would send a
+            // reset.
             let mut rest = vec![0; 64 * 1024];
             while self.read(&mut rest).await? > 0 {}
             io::Result::Ok(())
         };
-        // It is closed in any case.
-        let _ = tokio::time::timeout(CLOSE_TIMEOUT, bye).await;
+        // The connection is closed in any case; errors and the timeout change nothing.
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, closing).await;
+        // The socket first: the slot is free only when the connection is closed.
         drop(self.stream);
         drop(self.guard);
     }

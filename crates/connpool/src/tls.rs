@@ -1,7 +1,8 @@
-//! TLS that the node speaks in a function's place (`tls=originate`): the function's plaintext goes over it, sessions are resumed, and the destination's
-//! name is checked against the authorities of the system, or of a secret of the function.
+//! TLS that the node originates for a function (`tls=originate`). Sessions are resumed. The
+//! certificate is checked against the system's authorities, or against those in a secret of the
+//! function.
 //!
-//! Adapters put it on the connections that the pool gives them ([`wrap_lease`]).
+//! Adapters apply it to leases with [`wrap_lease`].
 
 use std::io;
 use std::sync::Arc;
@@ -17,11 +18,14 @@ use crate::destination::EgressDestination;
 use crate::pool::{ConnectionLease, NoConnection};
 use crate::socket::UpstreamSocket;
 
-/// How the node speaks TLS with one destination; sessions to resume are kept in it.
+/// TLS client configuration of one destination, which also caches its sessions; or why there is
+/// none.
 struct TlsClientState(Result<(TlsConnector, ServerName<'static>), String>);
 
 impl AdapterState for TlsClientState {
     fn for_destination(to: &EgressDestination) -> Self {
+        // Built once per key: the connector holds the session cache from which later connections
+        // resume.
         Self(
             build_connector(to)
                 .and_then(|connector| Ok((connector, server_name(&to.egress.host)?))),
@@ -33,14 +37,14 @@ impl AdapterState for TlsClientState {
     }
 }
 
-/// What the function's bytes go through: the connection as it is, or TLS on it where the destination asks for that.
+/// Returns the lease as it is, or with TLS on it if the destination asks for that.
 ///
 /// # Errors
-/// When the handshake fails: the certificate does not fit, or the destination speaks no TLS.
+/// When the handshake fails: the certificate does not fit, or the destination does not speak TLS.
 pub async fn wrap_lease(
     lease: ConnectionLease,
     to: &EgressDestination,
-    rooms: &AdapterRegistry,
+    adapters: &AdapterRegistry,
 ) -> Result<UpstreamSocket, NoConnection> {
     if to.egress.tls == EgressTls::Pass {
         return Ok(UpstreamSocket::from_lease(lease));
@@ -49,11 +53,11 @@ pub async fn wrap_lease(
         to: to.key.host_port.clone(),
         error,
     };
-    let speaker = rooms.state_of::<TlsClientState>(to);
-    let (connector, name) = speaker
+    let state = adapters.state_of::<TlsClientState>(to);
+    let (connector, name) = state
         .0
         .as_ref()
-        .map_err(|why| failed(io::Error::other(why.clone())))?;
+        .map_err(|reason| failed(io::Error::other(reason.clone())))?;
     let stream = connector
         .connect(name.clone(), lease.stream)
         .await
@@ -63,12 +67,14 @@ pub async fn wrap_lease(
 
 fn build_connector(to: &EgressDestination) -> Result<TlsConnector, String> {
     let EgressTls::Originate { ca } = &to.egress.tls else {
-        return Err("it speaks no TLS".into());
+        return Err("the destination is not declared with tls=originate".into());
     };
     let roots = match ca {
         Some(secret) => roots_from_secret(to, secret)?,
         None => system_roots(),
     };
+    // Named explicitly, so that the choice does not depend on the features of other crates in the
+    // build.
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder =
         ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
@@ -76,37 +82,39 @@ fn build_connector(to: &EgressDestination) -> Result<TlsConnector, String> {
         .map_err(|error| error.to_string())?
         .with_root_certificates(roots)
         .with_no_client_auth();
-    // Without it a server that speaks HTTP/2, too, may choose that.
+    // Without ALPN, a server that also speaks HTTP/2 may choose that.
     if to.egress.protocol == nearpath_types::egress::EgressProtocol::Http {
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
     }
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-/// Authorities of a secret.
+/// Reads the authorities in a secret.
 fn roots_from_secret(to: &EgressDestination, secret: &str) -> Result<RootCertStore, String> {
-    let pem = to
-        .secrets
-        .get(secret)
-        .ok_or_else(|| format!("`ca=secret:{secret}`: the function has no such secret"))?;
+    let pem = to.secrets.get(secret).ok_or_else(|| {
+        format!("`ca=secret:{secret}`: unknown secret, declare it in the function's `secrets`")
+    })?;
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(pem) {
         let certificate =
-            certificate.map_err(|error| format!("`ca=secret:{secret}` is no PEM: {error}"))?;
+            certificate.map_err(|error| format!("`ca=secret:{secret}`: invalid PEM: {error}"))?;
         roots
             .add(certificate)
             .map_err(|error| format!("`ca=secret:{secret}`: {error}"))?;
     }
     if roots.is_empty() {
-        Err(format!("`ca=secret:{secret}` holds no certificate"))
+        Err(format!(
+            "`ca=secret:{secret}`: the secret contains no certificate"
+        ))
     } else {
         Ok(roots)
     }
 }
 
-/// Authorities of the machine; those that are not understood are left out.
+/// Reads the system's authorities; certificates that cannot be parsed are skipped.
 fn system_roots() -> RootCertStore {
     let mut roots = RootCertStore::empty();
+    // Errors of single files are ignored: the rest of the system's store is still usable.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     roots
 }
@@ -119,7 +127,7 @@ fn server_name(host: &EgressHost) -> Result<ServerName<'static>, String> {
         EgressHost::V4(address) => Ok(ServerName::from(std::net::IpAddr::V4(*address))),
         EgressHost::V6(address) => Ok(ServerName::from(std::net::IpAddr::V6(*address))),
         EgressHost::Below(name) => Err(format!(
-            "*.{name}: no certificate can be checked without a whole name"
+            "*.{name}: cannot verify a certificate for a wildcard name"
         )),
     }
 }

@@ -1,4 +1,4 @@
-//! One destination with all that a client of it needs.
+//! A destination with everything that a client of it needs.
 
 use std::rc::Rc;
 
@@ -7,12 +7,12 @@ use crate::counters::DestinationCounters;
 use crate::destination::EgressDestination;
 use crate::pool::ConnectionSource;
 
-/// A destination, and how one function gets connections to it.
+/// A destination, and the connections of one function to it.
 #[derive(Clone)]
 pub struct UpstreamHandle {
     /// The destination.
     pub destination: Rc<EgressDestination>,
-    /// Opens connections to it.
+    /// Source of new connections to it.
     pub source: Rc<dyn ConnectionSource>,
     /// State that adapters share between clients.
     pub adapters: Rc<AdapterRegistry>,

@@ -1,7 +1,7 @@
-//! The API alone, with nothing behind it: for outside suites (schemathesis) and for trying clients.
+//! The API without a node, for external test suites (schemathesis) and for trying clients.
 //!
-//! `cargo run -p nearpath-controller --example api -- FOLDER 127.0.0.1:PORT`. User and password are `admin`; no
-//! function ever has an instance.
+//! `cargo run -p nearpath-controller --example api -- FOLDER 127.0.0.1:PORT`. User and password are
+//! `admin`; no function ever has an instance.
 
 use std::convert::Infallible;
 use std::error::Error;

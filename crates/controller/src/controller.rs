@@ -1,4 +1,4 @@
-//! The controller as a value: open it, hand its router to a listener, ring its bell.
+//! The controller: open it, pass its router to a listener, wake functions through it.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{Sender, channel};
@@ -15,14 +15,14 @@ use crate::model::{CommandOutcome, ControllerCommand, ControllerModel};
 use crate::store::{ControllerStore, DataDir, StoreOpenError};
 use crate::store_writer::{CommandRequest, ControllerError, PublishedState, StoreWriter};
 
-/// How to open a controller.
+/// Settings of a controller.
 #[derive(Debug, Clone)]
 pub struct ControllerConfig {
-    /// Where the database, the lock and generated credentials are.
+    /// Folder of the database, the lock and generated credentials.
     pub data_dir: PathBuf,
-    /// Who may use the API.
+    /// Authentication of the API.
     pub auth: AuthMode,
-    /// What `/system/info` tells.
+    /// Version that `/system/info` reports.
     pub version: BuildVersion,
 }
 
@@ -37,7 +37,7 @@ impl ControllerConfig {
     }
 }
 
-/// Which build this is.
+/// Version of this build.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BuildVersion {
     /// Release number.
@@ -59,8 +59,9 @@ impl Default for BuildVersion {
     }
 }
 
-/// Desired state and the API in front of it. A handle: clones are the same controller. The store is closed by
-/// [`Controller::close`], or when the last handle (the router and its open requests included) is gone.
+/// Desired state and the API in front of it. A handle: clones share the same controller.
+/// [`Controller::close`] closes the store, or the drop of the last handle, which includes the
+/// router and its open requests.
 #[derive(Clone)]
 pub struct Controller {
     pub(crate) inner: Arc<ControllerState>,
@@ -75,7 +76,7 @@ pub(crate) struct ControllerState {
     store_thread: Mutex<Option<StoreThread>>,
 }
 
-/// The open end of the store's thread.
+/// Channel and handle of the store's thread.
 struct StoreThread {
     requests: Sender<CommandRequest>,
     thread: JoinHandle<()>,
@@ -90,11 +91,12 @@ impl std::fmt::Debug for Controller {
 }
 
 impl Controller {
-    /// Opens the store, reads everything and applies it to the fleet; `status` replies to status queries. Needs a running tokio runtime.
+    /// Opens the store, reads everything and applies it to the fleet. `status` replies to status
+    /// queries. Needs a running tokio runtime.
     ///
     /// # Errors
-    /// When the data directory is in use, damaged, from a newer version or cannot be written, or the credentials cannot
-    /// be read. The texts say what to do.
+    /// When the data directory is in use, damaged, from a newer version or not writable, or when
+    /// the credentials cannot be read. The texts name the correction.
     pub async fn open(
         config: ControllerConfig,
         fleet: Arc<dyn Fleet>,
@@ -104,7 +106,8 @@ impl Controller {
         Self::open_claimed(data_dir, config, fleet, status).await
     }
 
-    /// Like [`Controller::open`], in a directory that was claimed before; `config.data_dir` is not looked at.
+    /// Like [`Controller::open`], in a directory that was claimed before; `config.data_dir` is
+    /// ignored.
     ///
     /// # Errors
     /// As for [`Controller::open`].
@@ -115,6 +118,7 @@ impl Controller {
         status: Arc<dyn StatusSource>,
     ) -> Result<Self, StoreOpenError> {
         let runtime = Handle::current();
+        // SQLite and fsync block: not on a runtime thread, which serves other requests too.
         let opened = tokio::task::spawn_blocking(move || {
             ControllerState::open(data_dir, config, (fleet, status), runtime)
         });
@@ -126,7 +130,7 @@ impl Controller {
         }
     }
 
-    /// Sends a command and waits until what came of it is on disk and applied.
+    /// Sends a command and waits until its result is on disk and applied.
     ///
     /// # Errors
     /// When it was refused or could not be written; then nothing was changed.
@@ -138,43 +142,46 @@ impl Controller {
             .inner
             .send_command(command)
             .ok_or(ControllerError::Closed)?;
+        // The sender is dropped only when the thread has ended without the command.
         reply.await.unwrap_or(Err(ControllerError::Closed))
     }
 
-    /// Asks for a sleeping function to be scaled to its minimum. Returns at once; calls for the same function are
-    /// folded into one while it is under way. Without effect on functions that are awake or unknown.
+    /// Scales a sleeping function to its minimum. Returns at once; calls for a function that is
+    /// being woken are merged. Without effect on functions that are awake or unknown.
     pub fn wake_function(&self, id: &FunctionId) {
         let is_asleep = self
             .model()
             .functions
             .get(id)
             .is_some_and(|function| function.replicas == 0);
+        // The gateway calls this for every request to a sleeping function: one command is enough
+        // for all of them.
         if is_asleep && self.inner.published.begin_wake(id) {
-            tracing::info!(function = %id, "waking");
+            tracing::info!(function = %id, "controller: waking function");
             drop(self.inner.send_command(ControllerCommand::Wake(id.clone())));
         }
     }
 
-    /// Carries out what was ordered before, closes the store and frees the data directory. Orders that come later fail
-    /// with [`ControllerError::GateClosed`]; reads and wake-ups go on, the latter without effect.
+    /// Finishes earlier commands, closes the store and frees the data directory. Later commands
+    /// fail with [`ControllerError::Closed`]; reads go on, and wake-ups have no effect.
     pub async fn close(&self) {
         let inner = self.inner.clone();
         if let Err(panic) = tokio::task::spawn_blocking(move || inner.close()).await {
-            tracing::error!(%panic, "the store could not be closed");
+            tracing::error!(%panic, "store: close failed");
         }
     }
 
-    /// The model as of the last commit.
+    /// Model as of the last commit.
     pub fn model(&self) -> Arc<ControllerModel> {
         self.inner.published.model()
     }
 
-    /// Why changes are not taken (`read-only`), for `/healthz`; `NoConnection`: they are.
+    /// Reason why changes are refused (`read-only`), for `/healthz`; `None` when they are accepted.
     pub fn read_only_reason(&self) -> Option<Arc<str>> {
         self.inner.published.read_only_reason()
     }
 
-    /// The administrator's credentials; `NoConnection`: the API asks for none.
+    /// Credentials of the administrator; `None` when the API requires none.
     pub fn credentials(&self) -> Option<&AdminCredentials> {
         self.inner.credentials.as_ref()
     }
@@ -198,9 +205,13 @@ impl ControllerState {
         let writer = StoreWriter::new(store, model, published.clone(), fleet.clone());
         let (requests, inbox) = channel();
         let run_writer = move || {
+            // `Fleet::apply_desired` may spawn tasks, which needs the context of a runtime on this
+            // plain thread.
             let _context = runtime.enter();
             writer.run_until_closed(&inbox);
         };
+        // One thread for all writes: SQLite has one writer anyway, and commands are decided in a
+        // total order.
         let thread = std::thread::Builder::new()
             .name("store".to_owned())
             .spawn(run_writer)
@@ -238,18 +249,16 @@ impl ControllerState {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the thread after what it has been sent, and lets go of the data directory.
+    /// Ends the thread after earlier commands, and frees the data directory.
     fn close(&self) {
-        let Some(StoreThread {
-            requests: orders,
-            thread,
-        }) = self.lock_store_thread().take()
-        else {
+        let Some(StoreThread { requests, thread }) = self.lock_store_thread().take() else {
             return;
         };
-        drop(orders);
+        // The thread ends when the channel has no sender left and is empty, so earlier commands are
+        // still written.
+        drop(requests);
         if thread.join().is_err() {
-            tracing::error!("the store's thread had panicked");
+            tracing::error!("store: thread panicked");
         }
     }
 }

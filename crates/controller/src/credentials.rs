@@ -1,4 +1,4 @@
-//! The administrator's user name and password: read from files, or made at the first start.
+//! The administrator's user name and password: read from files, or generated at the first start.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -10,24 +10,25 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use subtle::ConstantTimeEq;
 
-/// File names as OpenFaaS has them, below its `secret_mount_path`.
+/// File names of OpenFaaS, below its `secret_mount_path`: one folder serves both.
 const USER_FILE: &str = "basic-auth-user";
 const PASSWORD_FILE: &str = "basic-auth-password";
 
-/// Where the administrator's credentials come from.
+/// Source of the administrator's credentials.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AuthMode {
-    /// The files in the data directory; what is missing is made: user `admin` and a random password.
+    /// Files in the data directory; missing ones are generated: user `admin` and a random password.
     Generated,
-    /// The files `basic-auth-user` and `basic-auth-password` in this folder (OpenFaaS's `secret_mount_path`).
+    /// Files `basic-auth-user` and `basic-auth-password` in this folder (OpenFaaS's
+    /// `secret_mount_path`).
     Files(PathBuf),
-    /// These.
+    /// Credentials of the caller.
     Provided(AdminCredentials),
-    /// No questions asked. For a loopback listener on one's own machine.
+    /// No authentication. For a loopback listener on the user's own machine.
     Disabled,
 }
 
-/// Why there are no credentials.
+/// Reasons why there are no credentials.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialsError {
     /// A file cannot be read or written.
@@ -35,22 +36,22 @@ pub enum CredentialsError {
     UnusableFile {
         /// The file.
         path: PathBuf,
-        /// The operating system's words.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// A file holds nothing.
-    #[error("credentials: {} is empty: write the {what} into it{}", path.display(), if *made { ", or remove it to have one made" } else { "" })]
+    /// A file is empty.
+    #[error("credentials: {} is empty: write the {what} into it{}", path.display(), if *made { ", or remove it to generate one" } else { "" })]
     EmptyFile {
         /// The file.
         path: PathBuf,
-        /// User or password.
+        /// `user name` or `password`.
         what: &'static str,
-        /// Whether a missing one is made.
+        /// True when missing files are generated.
         made: bool,
     },
 }
 
-/// A user name and a password.
+/// User name and password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct AdminCredentials {
     /// The user's name.
@@ -66,7 +67,7 @@ impl fmt::Debug for AdminCredentials {
 }
 
 impl AdminCredentials {
-    /// Reads both files in `folder`; with `make`, writes those that are missing.
+    /// Reads both files in `folder`. With `generate_missing`, missing ones are written first.
     pub(crate) fn load_files(
         folder: &Path,
         generate_missing: bool,
@@ -83,8 +84,9 @@ impl AdminCredentials {
         })
     }
 
-    /// Whether both are right. Takes as long for a wrong guess as for a right one of the same length.
+    /// Compares both in constant time, for guesses of the right length.
     pub fn matches(&self, user: &[u8], password: &[u8]) -> bool {
+        // `&` and not `&&`: the time must not reveal that the user name is right.
         bool::from(self.user.as_bytes().ct_eq(user) & self.password.as_bytes().ct_eq(password))
     }
 }
@@ -94,6 +96,7 @@ fn read_file(path: &Path, what: &'static str, made: bool) -> Result<String, Cred
         path: path.to_owned(),
         source,
     })?;
+    // Editors and `echo` end a file with a newline, which is no part of a password.
     match text.trim_end_matches(['\r', '\n']) {
         "" => Err(CredentialsError::EmptyFile {
             path: path.to_owned(),
@@ -104,7 +107,8 @@ fn read_file(path: &Path, what: &'static str, made: bool) -> Result<String, Cred
     }
 }
 
-/// Writes beside and renames, so that a crash or a full disk leaves no empty file behind.
+/// Writes a temporary file and renames it, so that a crash or a full disk leaves no empty file
+/// behind.
 fn write_if_missing(path: &Path, content: impl FnOnce() -> String) -> Result<(), CredentialsError> {
     if path.exists() {
         return Ok(());
@@ -127,12 +131,13 @@ fn write_if_missing(path: &Path, content: impl FnOnce() -> String) -> Result<(),
     })
 }
 
-/// 192 bits from the kernel.
+/// A random password: 192 bits from the kernel.
 fn random_password() -> String {
     let mut bytes = [0u8; 24];
     let mut filled = 0;
     while filled < bytes.len() {
         let rest = &mut bytes[filled..];
+        // getrandom(2) may return fewer bytes, or be interrupted by a signal.
         filled += rustix::rand::getrandom(rest, rustix::rand::GetRandomFlags::empty()).unwrap_or(0);
     }
     URL_SAFE_NO_PAD.encode(mem::take(&mut bytes))
@@ -160,7 +165,7 @@ mod tests {
         assert!(
             empty
                 .to_string()
-                .ends_with("write the user name into it, or remove it to have one made"),
+                .ends_with("write the user name into it, or remove it to generate one"),
             "{empty}"
         );
         let mode = fs::metadata(folder.path().join(PASSWORD_FILE))

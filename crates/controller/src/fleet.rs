@@ -1,4 +1,4 @@
-//! What the controller needs from whoever runs the functions.
+//! Interface of the controller to the node and the gateway.
 
 use std::sync::Arc;
 
@@ -7,18 +7,19 @@ use nearpath_types::status::UsageStatus;
 use nearpath_types::{DesiredState, FunctionId, LogLine, LogQuery, ObservedFunction};
 use tokio::sync::mpsc;
 
-/// The node and the gateway, seen from above. Every method is quick; none waits for an instance or a disk.
+/// The node and the gateway. Every method is quick; none waits for an instance or a disk.
 pub trait Fleet: Send + Sync + 'static {
-    /// Takes the whole truth; when it returns, calls are routed by it. Called in order, from one thread that is not a
-    /// runtime's, within a tokio runtime's context.
+    /// Applies the whole desired state; when it returns, calls are routed by it. Called in order,
+    /// from one thread outside the runtime, within a tokio runtime's context.
     fn apply_desired(&self, desired: DesiredState);
-    /// What runs now.
+    /// Functions and instances that run now.
     fn observed_functions(&self) -> Arc<Vec<ObservedFunction>>;
-    /// Log lines. The stream ends when there are no more, or goes on until the receiver is dropped when asked to
-    /// follow.
+    /// Log lines. With `follow`, the stream goes on until the receiver is dropped; else it ends
+    /// after the last line.
     fn read_logs(&self, query: LogQuery) -> mpsc::Receiver<LogLine>;
     /// CPU and memory in use by a function.
     fn function_usage(&self, id: FunctionId) -> BoxFuture<'static, UsageStatus>;
-    /// Requests that ended since the gateway started, those of other functions through shared memory too.
+    /// Requests that ended since the gateway started, including calls between functions through
+    /// shared memory.
     fn invocation_count(&self, id: &FunctionId) -> u64;
 }

@@ -1,10 +1,11 @@
 //! Desired state, kept on disk, and the REST API in front of it.
 //!
-//! A change walks one way: [`api`] reads and checks the request, the `store` thread ([`store_writer`]) decides it on the
-//! [`model`] (pure), writes it ([`store`]: SQLite, on disk before anything else happens), applies the whole truth to
-//! the [`Fleet`] and answers. Readers take the last committed model and never wait.
+//! A change takes these steps. [`api`] reads and checks the request. The `store` thread
+//! ([`store_writer`]) decides it on the [`model`] (pure) and writes it ([`store`]: SQLite, on disk
+//! before anything else happens). Then it applies the whole desired state to the [`Fleet`] and
+//! replies. Readers take the last committed model and never wait.
 //!
-//! The API has OpenFaaS's paths, bodies and status codes, so its clients work unchanged;
+//! The API has OpenFaaS's paths, bodies and status codes, so its clients work unchanged.
 //! `contract/openapi/nearpath.yaml` describes it.
 #![forbid(unsafe_code)]
 

@@ -1,9 +1,9 @@
-//! The `store` thread: takes commands one after the other, decides them on the model, writes what came of it, and only
-//! then makes it the truth for everybody and answers.
+//! The `store` thread. It takes commands in order, decides them on the model and writes the
+//! changes. Only then it publishes the model and replies.
 //!
-//! Commands that arrive while one is being written are written together with a single fsync. They are decided in order,
-//! each on the model that the one before leaves; if the write fails, each is tried on its own, so that a secret too
-//! large for the disk does not take its neighbours down.
+//! Commands that arrive during a write are written together with a single fsync. They are decided
+//! in order, each on the model that the one before leaves. If the write fails, each is tried alone,
+//! so that a secret too large for the disk does not fail its neighbours.
 
 use std::collections::HashSet;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -19,19 +19,19 @@ use crate::model::{
 };
 use crate::store::{ControllerStore, StoreError};
 
-/// Commands written with one fsync, at most.
+/// Commands written with one fsync. A bound on the delay of the first command's reply.
 const MAX_BATCH_COMMANDS: usize = 64;
 
-/// Quiet time after which the store is tidied.
+/// Time without commands after which the log is copied into the database.
 const IDLE_CHECKPOINT_DELAY: Duration = Duration::from_secs(1);
 
-/// Why a command had no effect.
+/// Reasons why a command had no effect.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ControllerError {
-    /// It does not fit the model.
+    /// The model does not allow it.
     #[error(transparent)]
     Refused(#[from] CommandRefusal),
-    /// It could not be written.
+    /// The store could not write it.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The controller is closing.
@@ -39,14 +39,14 @@ pub enum ControllerError {
     Closed,
 }
 
-/// A command and where its answer goes.
+/// A command, and the channel for its reply.
 #[derive(Debug)]
 pub(crate) struct CommandRequest {
     pub(crate) command: ControllerCommand,
     pub(crate) reply: oneshot::Sender<Result<CommandOutcome, ControllerError>>,
 }
 
-/// What the thread shows to everybody else.
+/// State that the thread publishes for readers.
 #[derive(Debug, Default)]
 pub(crate) struct PublishedState {
     model: RwLock<Arc<ControllerModel>>,
@@ -55,15 +55,17 @@ pub(crate) struct PublishedState {
 }
 
 impl PublishedState {
-    /// The model as of the last commit.
+    /// Model as of the last commit.
     pub(crate) fn model(&self) -> Arc<ControllerModel> {
+        // Poisoning is ignored: each write replaces the whole value, so no half-made state can be
+        // seen.
         self.model
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
     }
 
-    /// Why the store takes no changes.
+    /// Reason why the store accepts no changes.
     pub(crate) fn read_only_reason(&self) -> Option<Arc<str>> {
         self.read_only_reason
             .read()
@@ -71,7 +73,8 @@ impl PublishedState {
             .clone()
     }
 
-    /// Notes that a wake-up is under way; `false`: one is already, and will be decided after this moment.
+    /// Records that a wake-up is in progress. `false` when one is already: it will be decided after
+    /// this call.
     pub(crate) fn begin_wake(&self, id: &FunctionId) -> bool {
         self.pending_wakes
             .lock()
@@ -98,7 +101,7 @@ impl PublishedState {
     }
 }
 
-/// The thread's own state.
+/// State of the thread.
 pub(crate) struct StoreWriter {
     store: ControllerStore,
     model: Arc<ControllerModel>,
@@ -106,7 +109,7 @@ pub(crate) struct StoreWriter {
     fleet: Arc<dyn Fleet>,
 }
 
-/// A batch, decided but not written.
+/// A batch that is decided but not written.
 struct DecidedBatch {
     next_model: ControllerModel,
     changes: Vec<ModelChange>,
@@ -114,7 +117,7 @@ struct DecidedBatch {
 }
 
 impl StoreWriter {
-    /// Shows and applies what the store held.
+    /// Publishes and applies the state that the store held.
     pub(crate) fn new(
         store: ControllerStore,
         model: ControllerModel,
@@ -131,7 +134,7 @@ impl StoreWriter {
         writer
     }
 
-    /// Works until every sender of orders is gone.
+    /// Runs until every sender of commands is dropped.
     pub(crate) fn run_until_closed(mut self, requests: &Receiver<CommandRequest>) {
         while let Some(first_request) = self.next_request(requests) {
             let batch = std::iter::once(first_request)
@@ -143,6 +146,8 @@ impl StoreWriter {
     }
 
     fn next_request(&mut self, requests: &Receiver<CommandRequest>) -> Option<CommandRequest> {
+        // A timeout only while there is a log to copy: an idle controller does not wake up every
+        // second.
         if self.store.needs_checkpoint() {
             match requests.recv_timeout(IDLE_CHECKPOINT_DELAY) {
                 Ok(request) => return Some(request),
@@ -166,9 +171,11 @@ impl StoreWriter {
             Ok(()) => {
                 self.publish_if_changed(batch.next_model, &batch.changes);
                 for (request, outcome) in requests.into_iter().zip(batch.outcomes) {
-                    let _ = request.reply.send(outcome.map_err(ControllerError::from)); // the caller may have gone
+                    // Fails when the caller has given up.
+                    let _ = request.reply.send(outcome.map_err(ControllerError::from));
                 }
             }
+            // One at a time: on a nearly full disk, small changes still succeed.
             Err(_) if requests.len() > 1 => requests
                 .into_iter()
                 .for_each(|order| self.process_batch(vec![order])),
@@ -185,7 +192,7 @@ impl StoreWriter {
         };
         for request in requests {
             if let ControllerCommand::Wake(id) = &request.command {
-                self.published.end_wake(id); // before deciding: whoever rings from here on is heard again
+                self.published.end_wake(id); // before deciding: a later wake-up is not lost
             }
             let outcome =
                 decide_command(&batch.next_model, &request.command, now).map(|decision| {
@@ -203,6 +210,7 @@ impl StoreWriter {
     }
 
     fn write_changes(&mut self, changes: &[ModelChange]) -> Result<(), StoreError> {
+        // No commit without changes: an fsync would cost milliseconds for nothing.
         if changes.is_empty() {
             return Ok(());
         }
@@ -216,8 +224,9 @@ impl StoreWriter {
             .set_read_only_reason(self.store.broken_reason().map(Arc::from));
     }
 
-    /// A wake-up counts even when it cannot be written: nobody was promised anything, a call is waiting for it, and
-    /// after a restart the next call wakes the function again.
+    /// Replies with the error. A wake-up takes effect even when it cannot be written: a call waits
+    /// for it, no caller was promised durability, and after a restart the next call wakes the
+    /// function again.
     fn reject_batch(
         &mut self,
         requests: Vec<CommandRequest>,
@@ -227,12 +236,13 @@ impl StoreWriter {
         let only_wakes = requests
             .iter()
             .all(|order| matches!(order.command, ControllerCommand::Wake(_)));
-        tracing::error!(%error, kept_in_memory = only_wakes, "store: a change was not written");
+        tracing::error!(%error, kept_in_memory = only_wakes, "store: change not written");
         if only_wakes {
             self.publish_and_apply(batch.next_model);
         }
         for request in requests {
-            let _ = request.reply.send(Err(error.clone().into())); // the caller may have gone
+            // Fails when the caller has given up.
+            let _ = request.reply.send(Err(error.clone().into()));
         }
     }
 
@@ -245,6 +255,7 @@ impl StoreWriter {
     fn publish_and_apply(&mut self, model: ControllerModel) {
         self.model = Arc::new(model);
         self.published.publish_model(self.model.clone());
+        // Before the replies: when a caller gets its reply, calls are already routed by the change.
         self.fleet.apply_desired(self.model.desired_state());
     }
 }

@@ -1,5 +1,5 @@
-//! The operator's port: `/metrics` and `/healthz`. It is apart from the public one so that neither can starve the other,
-//! and so that metrics are not shown to callers.
+//! The admin port: `/metrics` and `/healthz`. It is separate from the public port so that neither
+//! can starve the other, and callers cannot read metrics.
 
 use std::convert::Infallible;
 use std::net::TcpListener;
@@ -18,21 +18,22 @@ use crate::ready::ProcessReadiness;
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// What the port shows.
+/// HTTP server of the admin port.
 #[derive(Debug, Clone)]
 pub struct AdminServer {
-    /// For `/metrics`.
+    /// Metrics for `/metrics`.
     pub registry: MetricsRegistry,
-    /// For `/healthz`.
+    /// Readiness for `/healthz`.
     pub readiness: ProcessReadiness,
 }
 
 impl AdminServer {
-    /// Answers on `listener` until the drain begins. Needs a running runtime.
+    /// Serves on `listener` until the drain begins. Needs a running runtime.
     ///
     /// # Errors
     /// When the listener cannot be made non-blocking or registered.
     pub fn serve(self, listener: TcpListener, drain: DrainWatch) -> io::Result<()> {
+        // tokio expects a non-blocking listener and does not set the mode.
         listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
         tokio::spawn(async move {
@@ -47,10 +48,12 @@ impl AdminServer {
     async fn accept_all(self, listener: tokio::net::TcpListener) {
         loop {
             match listener.accept().await {
+                // A task per connection: a slow scraper must not block health checks.
                 Ok((stream, _)) => drop(tokio::spawn(self.clone().serve_connection(stream))),
                 Err(error) => {
-                    tracing::warn!(%error, "admin port: cannot accept");
-                    tokio::time::sleep(std::time::Duration::from_millis(100)).await; // out of file descriptors: do not spin
+                    tracing::warn!(%error, "admin port: accept failed, retrying");
+                    // Usually out of file descriptors, which a tight loop would not cure.
+                    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
                 }
             }
         }
@@ -60,6 +63,7 @@ impl AdminServer {
         let service = service_fn(move |request| {
             future::ready(Ok::<_, Infallible>(self.answer_request(&request)))
         });
+        // The timer enables hyper's default timeout for request headers (30 s).
         let http = http1::Builder::new()
             .timer(TokioTimer::new())
             .serve_connection(TokioIo::new(stream), service);
@@ -78,7 +82,7 @@ impl AdminServer {
             "/healthz" => self.health_response(),
             _ => text_response(
                 StatusCode::NOT_FOUND,
-                "here are only /metrics and /healthz\n".into(),
+                "not found: this port serves /metrics and /healthz\n".into(),
             ),
         }
     }

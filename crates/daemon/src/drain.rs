@@ -1,7 +1,7 @@
-//! An orderly end: one [`DrainTrigger`], any number of [`DrainWatch`]es.
+//! Graceful shutdown: one [`DrainTrigger`] and any number of [`DrainWatch`]es.
 //!
-//! A part of the program that may not be cut off keeps a `DrainWatch` for as long as it has work. [`DrainTrigger::drain`] tells all
-//! of them and returns when the last one is dropped.
+//! A part that must not be cut off keeps a watch while it has work. [`DrainTrigger::drain`]
+//! notifies all watches and returns when the last one is dropped.
 
 use tokio::sync::{mpsc, watch};
 
@@ -12,45 +12,48 @@ pub struct DrainTrigger {
     watches: mpsc::Receiver<()>,
 }
 
-/// Hears of the drain; while any is held, the drain is not over.
+/// Observes the drain; the drain is not over while any watch is held.
 #[derive(Debug, Clone)]
 pub struct DrainWatch {
     signal: watch::Receiver<bool>,
     _hold: mpsc::Sender<()>,
 }
 
-/// A connected pair.
+/// Returns a connected pair.
 pub fn channel() -> (DrainTrigger, DrainWatch) {
-    let (signal, heard) = watch::channel(false);
-    let (hold, held) = mpsc::channel(1);
+    let (signal, receiver) = watch::channel(false);
+    // The capacity is irrelevant: nothing is sent, only the drop of the senders counts.
+    let (hold, watches) = mpsc::channel(1);
     (
-        DrainTrigger {
-            signal,
-            watches: held,
-        },
+        DrainTrigger { signal, watches },
         DrainWatch {
-            signal: heard,
+            signal: receiver,
             _hold: hold,
         },
     )
 }
 
 impl DrainTrigger {
-    /// Tells every watch, then waits until all are dropped. Bound it with a timeout where work may never end.
+    /// Notifies every watch, then waits until all are dropped. Wrap it in a timeout where work may
+    /// never end.
     pub async fn drain(mut self) {
+        // `send` would keep the old value if no receiver were left.
         self.signal.send_replace(true);
-        let _ = self.watches.recv().await; // nothing is ever sent: this ends when the last sender is dropped
+        // Nothing is ever sent: this ends when the last sender is dropped.
+        let _ = self.watches.recv().await;
     }
 }
 
 impl DrainWatch {
-    /// Waits for the drain to begin. A trigger that was dropped counts as begun: nobody is left to ask for more work.
+    /// Waits for the drain to begin. A dropped trigger counts as begun: nothing can start the drain
+    /// any more.
     pub async fn signaled(&self) {
+        // Cloned, so that several tasks can wait on one watch.
         let mut signal = self.signal.clone();
         let _ = signal.wait_for(|draining| *draining).await;
     }
 
-    /// Whether it has begun.
+    /// Returns true if the drain has begun.
     pub fn is_draining(&self) -> bool {
         *self.signal.borrow()
     }

@@ -1,7 +1,8 @@
-//! The life of a process: how it is told to drain, when it is ready, where its logs and metrics go.
+//! Lifecycle of a process: drain, readiness, logs and metrics.
 //!
-//! Readiness and drain are values: whoever must finish first holds a [`drain::DrainWatch`], whoever is not ready yet holds a
-//! [`ready::PendingPart`]. Forgetting one shows by name instead of by a lost request.
+//! Readiness and drain are values. A part that must finish first holds a [`drain::DrainWatch`]; a
+//! part that is not ready holds a [`ready::PendingPart`]. A forgotten one shows by name instead of
+//! by a lost request.
 #![forbid(unsafe_code)]
 
 pub mod admin;

@@ -1,52 +1,55 @@
-//! Logs of the process itself, on standard error.
+//! Logs of the process on standard error.
 
 use std::io::IsTerminal;
 
 use tracing_subscriber::EnvFilter;
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
-    /// One readable line an event.
+    /// A readable line per event.
     Text,
-    /// One JSON object an event.
+    /// A JSON object per event.
     Json,
 }
 
-/// The libraries for HTTP, TLS and QUIC warn of what a peer does wrong, so anybody who can connect could fill the log through them; what
-/// matters of it is told by metrics and the access log.
+/// Filters for the HTTP, TLS and QUIC libraries. They warn about faults of peers, so any client
+/// could fill the log through them. Metrics and the access log cover what matters of it.
 const LIBRARY_FILTERS: &str = "h2=error,hyper=error,hyper_util=error,quinn=error,quinn_proto=error,quinn_udp=error,rustls=error";
 
-/// Starts logging. `NEARPATH_LOG` filters in the notation of `tracing` (`info`, `nearpath_node=debug`); without it: `info`. Of
-/// the HTTP and TLS libraries only errors are logged, unless it names them (`info,h2=debug`). A second call is ignored.
+/// Starts logging. `NEARPATH_LOG` filters in the notation of `tracing` (`info`,
+/// `nearpath_node=debug`); the default is `info`. HTTP and TLS libraries log errors only, unless it
+/// names them (`info,h2=debug`). A second call is ignored.
 pub fn init(format: LogFormat) {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter_from_env())
         .with_writer(std::io::stderr)
         .with_target(false);
-    let builder = builder.with_ansi(std::io::stderr().is_terminal()); // colours are noise in a file
+    // Colour codes would only clutter a file.
+    let builder = builder.with_ansi(std::io::stderr().is_terminal());
     let _ = match format {
         LogFormat::Text => builder.compact().try_init(),
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
     };
 }
 
-/// What `NEARPATH_LOG` wants; `info` where it is not set or not understood.
+/// Returns the filter of `NEARPATH_LOG`, or `info` if it is unset or invalid.
 fn filter_from_env() -> EnvFilter {
-    let wanted = std::env::var("NEARPATH_LOG").unwrap_or_default();
-    parse_filter(&wanted)
+    let directives = std::env::var("NEARPATH_LOG").unwrap_or_default();
+    parse_filter(&directives)
         .or_else(|| parse_filter("info"))
         .unwrap_or_default()
 }
 
-/// Of two directives for one target the later one holds, and the longer target holds over the shorter one and over none.
-fn parse_filter(wanted: &str) -> Option<EnvFilter> {
-    let wanted = if wanted.trim().is_empty() {
+/// Parses a filter on top of [`LIBRARY_FILTERS`]. Of two directives for one target the later wins,
+/// and a longer target wins over a shorter one.
+fn parse_filter(directives: &str) -> Option<EnvFilter> {
+    let directives = if directives.trim().is_empty() {
         "info"
     } else {
-        wanted
+        directives
     };
-    EnvFilter::try_new(format!("{LIBRARY_FILTERS},{wanted}")).ok()
+    EnvFilter::try_new(format!("{LIBRARY_FILTERS},{directives}")).ok()
 }
 
 #[cfg(test)]
@@ -54,10 +57,10 @@ mod tests {
     use super::*;
     use tracing::Level;
 
-    /// Whether a line of `target` is logged, by level.
+    /// Counts the levels at which `target` is logged.
     macro_rules! logged {
-        ($wanted:expr, $target:literal) => {{
-            let subscriber = tracing_subscriber::fmt().with_env_filter(parse_filter($wanted).unwrap()).with_writer(std::io::sink);
+        ($directives:expr, $target:literal) => {{
+            let subscriber = tracing_subscriber::fmt().with_env_filter(parse_filter($directives).unwrap()).with_writer(std::io::sink);
             tracing::subscriber::with_default(subscriber.finish(), || {
                 let levels = [
                     tracing::enabled!(target: $target, Level::ERROR),
@@ -72,27 +75,27 @@ mod tests {
 
     #[test]
     fn peers_cannot_fill_the_log_through_libraries() {
-        for wanted in ["", "info", "debug", "info,nearpath_node=debug"] {
+        for directives in ["", "info", "debug", "info,nearpath_node=debug"] {
             assert_eq!(
-                logged!(wanted, "h2::proto::ping_pong"),
+                logged!(directives, "h2::proto::ping_pong"),
                 1,
-                "{wanted:?}: errors only"
+                "{directives:?}: errors only"
             );
             assert_eq!(
-                logged!(wanted, "hyper::proto::h1::role"),
+                logged!(directives, "hyper::proto::h1::role"),
                 1,
-                "{wanted:?}: errors only"
+                "{directives:?}: errors only"
             );
             assert_eq!(
-                logged!(wanted, "rustls::msgs::handshake"),
+                logged!(directives, "rustls::msgs::handshake"),
                 1,
-                "{wanted:?}: errors only"
+                "{directives:?}: errors only"
             );
         }
         assert_eq!(
             logged!("info,h2=debug", "h2::proto::ping_pong"),
             4,
-            "who asks for it gets it"
+            "an explicit directive wins"
         );
         assert_eq!(logged!("", "nearpath_node::agent"), 3);
         assert_eq!(logged!("nearpath_node=debug", "nearpath_node::agent"), 4);

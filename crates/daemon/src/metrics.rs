@@ -1,21 +1,22 @@
-//! One registry for the metrics of a process, in the OpenMetrics text form that Prometheus reads.
+//! Metrics registry of a process, in the OpenMetrics text format that Prometheus reads.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry as Inner;
 
-/// A shared handle to the registry. The lock is taken to register and to encode, never to count.
+/// Shared handle to the registry. The lock is taken to register and to encode, never to count.
 #[derive(Debug, Clone, Default)]
 pub struct MetricsRegistry(Arc<Mutex<Inner>>);
 
 impl MetricsRegistry {
-    /// Registers metrics.
+    /// Runs `f` with the registry, to register metrics.
     pub fn with<T>(&self, f: impl FnOnce(&mut Inner) -> T) -> T {
+        // A panic while registering leaves the registry usable, so a poisoned lock is ignored.
         f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Everything, as text (`application/openmetrics-text; version=1.0.0`).
+    /// Encodes all metrics as text (`application/openmetrics-text; version=1.0.0`).
     pub fn encode(&self) -> String {
         let mut out = String::new();
         self.with(|inner| text::encode(&mut out, inner))

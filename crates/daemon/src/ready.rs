@@ -1,13 +1,13 @@
-//! Readiness as a value: ready is when nobody holds a [`PendingPart`].
+//! Readiness of a process: it is ready when no [`PendingPart`] is left.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What the process still waits for.
+/// Names of the parts that are not ready.
 #[derive(Debug, Clone, Default)]
 pub struct ProcessReadiness(Arc<Mutex<BTreeSet<&'static str>>>);
 
-/// One part that is not ready yet. Dropping it says that it is.
+/// A part that is not ready. Dropping it marks it as ready.
 #[derive(Debug)]
 pub struct PendingPart {
     part: &'static str,
@@ -15,7 +15,7 @@ pub struct PendingPart {
 }
 
 impl ProcessReadiness {
-    /// Declares a part that has to get ready.
+    /// Adds a part that has to get ready.
     pub fn add_pending(&self, part: &'static str) -> PendingPart {
         self.with_parts(|parts| parts.insert(part));
         PendingPart {
@@ -24,12 +24,13 @@ impl ProcessReadiness {
         }
     }
 
-    /// The parts that are not ready; empty when the process is.
+    /// Returns the parts that are not ready; empty when the process is ready.
     pub fn waiting_for(&self) -> Vec<&'static str> {
         self.with_parts(|parts| parts.iter().copied().collect())
     }
 
     fn with_parts<T>(&self, f: impl FnOnce(&mut BTreeSet<&'static str>) -> T) -> T {
+        // Every change is a single step, so a poisoned lock is safe to use.
         f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -1,8 +1,9 @@
-//! The operator's word to end: SIGTERM or SIGINT.
+//! Shutdown by SIGTERM or SIGINT.
 //!
-//! The first signal asks for an orderly end, a later one for the end at once. One word often comes as several signals:
-//! `timeout` tells its child and then the child's process group, a terminal tells every process of the foreground. So what
-//! follows within [`SIGNAL_MERGE_INTERVAL`] counts as the same.
+//! The first signal requests a graceful shutdown, a later one an immediate exit. A single request
+//! often arrives as several signals: `timeout` signals its child and then the child's process
+//! group, a terminal every process of the foreground. So signals within [`SIGNAL_MERGE_INTERVAL`]
+//! of the first count as one.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -10,31 +11,31 @@ use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
-/// Signals that follow the first one so closely are the same word.
+/// Interval after the first signal in which further ones are ignored.
 pub const SIGNAL_MERGE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The exit code of an end at once: 128 and SIGINT's number, as shells have it.
+/// Exit code of an immediate exit: 128 plus the number of SIGINT, as in shells.
 const IMMEDIATE_EXIT_CODE: i32 = 130;
 
-/// What a signal asks for.
+/// Request of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SignalRequest {
-    /// An orderly end.
+    /// Graceful shutdown.
     Drain,
-    /// Nothing new.
+    /// No new request.
     Ignore,
-    /// The end at once.
+    /// Immediate exit.
     Exit,
 }
 
-/// What the signals so far came to. Pure: time is an argument.
+/// Signals received so far. Pure: time is an argument.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SignalHistory {
     first: Option<Instant>,
 }
 
 impl SignalHistory {
-    /// Hears a signal that came at `now`.
+    /// Records a signal received at `now`.
     pub fn record_signal(&mut self, now: Instant) -> SignalRequest {
         match self.first {
             None => {
@@ -49,31 +50,32 @@ impl SignalHistory {
     }
 }
 
-/// Listens from now on: what is returned is ready when the operator has asked for the end, also if that was before anybody
-/// awaited it. When the operator insists, the process ends. To be called before anything is started that an end must
-/// take down, since until then a signal kills.
+/// Installs the handlers and returns a future that is ready at the first request, even one before
+/// it is polled. A second request exits the process. Call it before starting anything that needs a
+/// clean shutdown: until then a signal kills.
 ///
 /// # Errors
-/// When the signals cannot be heard.
+/// When the handlers cannot be installed.
 pub fn listen_for_signals() -> io::Result<impl Future<Output = ()>> {
     let (mut term, mut int) = (
         signal(SignalKind::terminate())?,
         signal(SignalKind::interrupt())?,
     );
-    let (tell, told) = oneshot::channel();
+    let (sender, receiver) = oneshot::channel();
     tokio::spawn(async move {
-        let (mut words, mut tell) = (SignalHistory::default(), Some(tell));
+        let (mut history, mut sender) = (SignalHistory::default(), Some(sender));
         loop {
             next_signal(&mut term, &mut int).await;
-            match words.record_signal(Instant::now()) {
-                SignalRequest::Drain => drop(tell.take()), // which is heard
+            match history.record_signal(Instant::now()) {
+                // Dropping the sender completes the future.
+                SignalRequest::Drain => drop(sender.take()),
                 SignalRequest::Ignore => {}
                 SignalRequest::Exit => std::process::exit(IMMEDIATE_EXIT_CODE),
             }
         }
     });
     Ok(async move {
-        let _: Result<(), _> = told.await;
+        let _: Result<(), _> = receiver.await;
     })
 }
 
@@ -90,20 +92,20 @@ mod tests {
 
     #[test]
     fn signals_in_quick_succession_count_once() {
-        let (mut words, first) = (SignalHistory::default(), Instant::now());
+        let (mut history, first) = (SignalHistory::default(), Instant::now());
         let at = |millis| first + Duration::from_millis(millis);
-        assert_eq!(words.record_signal(first), SignalRequest::Drain);
+        assert_eq!(history.record_signal(first), SignalRequest::Drain);
         for millis in [0, 1, 500, 999] {
             assert_eq!(
-                words.record_signal(at(millis)),
+                history.record_signal(at(millis)),
                 SignalRequest::Ignore,
                 "{millis} ms"
             );
         }
         assert_eq!(
-            words.record_signal(at(1_000)),
+            history.record_signal(at(1_000)),
             SignalRequest::Exit,
-            "repeating does not put it off"
+            "repetition does not postpone it"
         );
     }
 }

@@ -1,8 +1,10 @@
-//! A worker that sends what its consumers know, and knows what its producers send: the tests' own, and for measuring.
+//! A worker whose consumers know every batch in advance: for tests and measurements.
 //!
-//! On standard input, a line of JSON with `rendezvous`, `ticket` and `identity`, then one for each attempt: `orders`, `batches`
-//! and `size` (on each edge), `over` (transports), `path` (before the first batch it waits until all edges take it), `pause` (in
-//! the middle, until another line comes). On standard output `there`, `half` where it pauses, and a line of JSON with `failure` and `stats`.
+//! Standard input: a line of JSON with `rendezvous`, `ticket` and `identity`, then one line per
+//! attempt. An attempt has `orders`, `batches` and `size` (per edge), `over` (transports), `path`
+//! (all edges must use it before the first batch) and `pause` (wait for another line in the
+//! middle). Standard output: `there`, `half` at the pause, and a line of JSON with `failure` and
+//! `stats`.
 #![allow(clippy::unwrap_used)]
 
 use std::io::{BufRead, stdin};
@@ -89,7 +91,7 @@ fn parse_transport(name: &str) -> Transport {
     }
 }
 
-/// What one worker sends another as its so-manieth batch; the length differs from batch to batch.
+/// The batch of this number from one worker to another; lengths differ between batches.
 fn expected_batch(from: &str, to: &str, number: usize, size: usize) -> Bytes {
     let seed = from
         .bytes()
@@ -138,17 +140,17 @@ fn run_attempt(
         received[input] += 1;
     }
     worker.finish_outputs()?;
-    let is_complete = received.iter().all(|came| *came == attempt.batches);
+    let is_complete = received.iter().all(|count| *count == attempt.batches);
     if is_complete {
         Ok(())
     } else {
         Err(WorkerFailure::Local(format!(
-            "so many batches came: {received:?}"
+            "received these numbers of batches: {received:?}"
         )))
     }
 }
 
-/// A way moves by itself when there is one.
+/// Waits until all edges use `path`: links move to a direct path by themselves.
 fn wait_for_path(
     worker: &DataflowWorker,
     path: &str,

@@ -1,7 +1,8 @@
-//! What many edges cost one worker: its memory, descriptors and time, while each of so many processes streams to it.
+//! Cost of many edges for one worker: memory, descriptors and time, while every edge comes from a
+//! process of its own.
 //!
-//! `cargo run --release -p nearpath-dataflow --example many_edges -- [EDGES] [both|tcp|udp|relay] [DESCRIPTORS]`; builds with `--examples`, for the workers
-//! are `examples/edges.rs`.
+//! `cargo run --release -p nearpath-dataflow --example many_edges -- [EDGES] [both|tcp|udp|relay]
+//! [DESCRIPTORS]`; build with `--examples` first, because the workers are `examples/edges.rs`.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -90,7 +91,7 @@ fn main() {
     );
     workers
         .iter_mut()
-        .for_each(|hand| hand.send_line(&"go".into()));
+        .for_each(|worker| worker.send_line(&"go".into()));
     for worker in workers.iter_mut().chain([&mut consumer]) {
         let line = worker.next_line();
         assert!(line.contains(r#""failure":null"#), "{line}");
@@ -106,7 +107,8 @@ fn spawn_worker(
     name: &str,
 ) -> EdgeProcess {
     let program = std::env::current_exe().unwrap().with_file_name("edges");
-    let max_descriptors = std::env::args().nth(3).unwrap_or_else(|| "1024".to_owned()); // what processes may have by default
+    // The default limit of a process.
+    let max_descriptors = std::env::args().nth(3).unwrap_or_else(|| "1024".to_owned());
     let mut limited = Command::new("sh");
     limited
         .args(["-c", r#"ulimit -n "$1" && exec "$0""#])
@@ -183,7 +185,7 @@ fn open_descriptors(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
 }
 
-/// Seconds of processor, user and system.
+/// CPU time of a process in seconds, user and system.
 fn cpu_seconds(pid: u32) -> f64 {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields: Vec<&str> = text

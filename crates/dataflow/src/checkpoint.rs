@@ -1,16 +1,18 @@
-//! What workers know at a barrier, in a folder.
+//! States of workers at a barrier, stored in a folder.
 //!
 //! ```text
-//! FOLDER/00000007/WORKER.MARK.state   one for each save, never written again: written beside, synced, renamed
-//! FOLDER/00000007/complete            last: whose states belong to it, by their marks. Without it, there is no checkpoint 7
+//! FOLDER/00000007/WORKER.MARK.state   one per save, never overwritten: temporary file, fsync, rename
+//! FOLDER/00000007/complete            written last: the states that belong to it, by their marks
 //! ```
 //!
-//! A state file is the line `nearpath state 1`, a CRC-32 of the rest (4 bytes, little-endian), and the worker's own bytes.
+//! Without the file `complete` there is no checkpoint 7. A state file is the line `nearpath state
+//! 1`, a CRC-32 of the rest (4 bytes, little-endian), and the worker's own bytes.
 //!
-//! A mark is new for every save. A worker that was taken for dead may wake up and save what it knew for a checkpoint that its
-//! successor has written down, too: then two files lie there, and the list names the one that belongs to it. The list itself is
-//! written once: two runs that both go on from one folder cannot make two checkpoints of one number.
-//! The same layout in an object store is the SDK's; `contract/dataflow.md` has it for both.
+//! Every save has a new mark. A worker that was declared dead may resume and save its state for a
+//! checkpoint that its successor has saved too. Then two files exist, and the manifest names the
+//! one that belongs to the checkpoint. The manifest is written once: two runs that resume from one
+//! folder cannot both complete a checkpoint of one number. The SDK has the same layout for object
+//! stores; `contract/dataflow.md` specifies both.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -20,28 +22,29 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 
+// A text line with a version, so that `head -1` identifies a state file.
 const STATE_MAGIC: &[u8] = b"nearpath state 1\n";
 
-/// Who took part in a checkpoint.
+/// Workers that took part in a checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckpointManifest {
-    /// Its number.
+    /// Number of the checkpoint.
     pub number: u64,
-    /// Who wrote down what it knew, and the mark of that save.
+    /// Workers that saved a state, with the mark of that save.
     pub states: BTreeMap<String, String>,
-    /// Who had nothing more to do: their edges have ended.
+    /// Workers that had finished: their edges have ended.
     pub finished: Vec<String>,
 }
 
-/// A folder of checkpoints of one job.
+/// Folder with the checkpoints of one job.
 #[derive(Clone, Debug)]
 pub struct CheckpointFolder(PathBuf);
 
 impl CheckpointFolder {
-    /// There, or made.
+    /// Opens the folder, and creates it when it is missing.
     ///
     /// # Errors
-    /// The disk's.
+    /// Errors of the disk.
     pub fn open(path: impl Into<PathBuf>) -> io::Result<Self> {
         let path = path.into();
         fs::create_dir_all(&path)?;
@@ -57,10 +60,10 @@ impl CheckpointFolder {
             .join(format!("{worker}.{mark}.state"))
     }
 
-    /// A worker's state is safe when this returns. `mark` is one that nobody has used.
+    /// Saves a worker's state; it is on disk when this returns. `mark` must be unused.
     ///
     /// # Errors
-    /// The disk's; [`ErrorKind::AlreadyExists`] where somebody has used the mark.
+    /// Errors of the disk; [`ErrorKind::AlreadyExists`] when the mark was used before.
     pub fn save_state(
         &self,
         number: u64,
@@ -76,11 +79,11 @@ impl CheckpointFolder {
         )
     }
 
-    /// A worker's state in a complete checkpoint.
+    /// Loads a worker's state from a complete checkpoint.
     ///
     /// # Errors
-    /// The disk's; [`ErrorKind::NotFound`] where the checkpoint has none of this worker; [`ErrorKind::InvalidData`] for a file
-    /// that is not what was written.
+    /// Errors of the disk; [`ErrorKind::NotFound`] when the checkpoint has no state of this worker;
+    /// [`ErrorKind::InvalidData`] when a file is damaged.
     pub fn load_state(&self, number: u64, worker: &str) -> io::Result<Vec<u8>> {
         let manifest = self.read_manifest(number)?;
         let mark = manifest.states.get(worker).ok_or_else(|| {
@@ -104,10 +107,11 @@ impl CheckpointFolder {
         Ok(bytes)
     }
 
-    /// From now on the job goes on from this one. Those before it are removed.
+    /// Completes a checkpoint: the job resumes from it. Older checkpoints are removed.
     ///
     /// # Errors
-    /// The disk's; [`ErrorKind::AlreadyExists`] where another run has completed this one, or a later one.
+    /// Errors of the disk; [`ErrorKind::AlreadyExists`] when another run has completed this
+    /// checkpoint or a later one.
     pub fn complete_checkpoint(&self, manifest: &CheckpointManifest) -> io::Result<()> {
         let numbers = self.checkpoint_numbers()?;
         let newest = self
@@ -116,8 +120,11 @@ impl CheckpointFolder {
         if let Some(newest) = newest {
             return Err(self.already_completed(newest));
         }
-        fs::create_dir_all(self.checkpoint_path(manifest.number))?; // nobody had anything to write down
+        // Missing when no worker had a state to save.
+        fs::create_dir_all(self.checkpoint_path(manifest.number))?;
         self.write_manifest(manifest)?;
+        // The folder of the new checkpoint must be durable before older ones go: else a power loss
+        // could leave neither.
         File::open(&self.0)?.sync_all()?;
         for number in numbers
             .into_iter()
@@ -131,6 +138,8 @@ impl CheckpointFolder {
     fn write_manifest(&self, manifest: &CheckpointManifest) -> io::Result<()> {
         let text = serde_json::to_vec(manifest)?;
         let path = self.checkpoint_path(manifest.number).join("complete");
+        // The same manifest again is no error: a completion may be retried after a failed sync or
+        // removal.
         match write_new_file(&path, &[&text]) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists && fs::read(&path)? != text => {
                 Err(self.already_completed(manifest.number))
@@ -142,26 +151,26 @@ impl CheckpointFolder {
 
     fn already_completed(&self, number: u64) -> io::Error {
         let message = format!(
-            "another run of this job has completed checkpoint {number} in {}: let one of them go on, and end the other",
+            "another run of this job has completed checkpoint {number} in {}: keep one of the runs and end the other",
             self.0.display()
         );
         io::Error::new(ErrorKind::AlreadyExists, message)
     }
 
-    /// The last that is complete.
+    /// Manifest of the last complete checkpoint.
     ///
     /// # Errors
-    /// The disk's, and a list that is not what was written.
+    /// Errors of the disk; [`ErrorKind::InvalidData`] when the manifest is damaged.
     pub fn latest_manifest(&self) -> io::Result<Option<CheckpointManifest>> {
         self.newest_complete(self.checkpoint_numbers()?)
             .map(|number| self.read_manifest(number))
             .transpose()
     }
 
-    /// Nothing of the job stays.
+    /// Removes all checkpoints of the job.
     ///
     /// # Errors
-    /// The disk's.
+    /// Errors of the disk.
     pub fn remove_all(&self) -> io::Result<()> {
         remove_folder(&self.0)
     }
@@ -183,6 +192,7 @@ impl CheckpointFolder {
         let names: io::Result<Vec<_>> = names.collect();
         Ok(names?
             .iter()
+            // Other names are skipped: only numbers are checkpoints.
             .filter_map(|name| name.to_str()?.parse().ok())
             .collect())
     }
@@ -190,13 +200,14 @@ impl CheckpointFolder {
 
 fn damaged_file(path: &Path, number: u64) -> io::Error {
     let message = format!(
-        "{} is damaged: remove the checkpoint {number}, and go on from an older one",
+        "{} is damaged: remove the checkpoint {number} and resume from an older one",
         path.display()
     );
     io::Error::new(ErrorKind::InvalidData, message)
 }
 
-/// Who was taken for dead may write into it meanwhile: what is left goes with the next.
+/// Removes a folder as far as possible. A worker that was declared dead may still write into it;
+/// the next completion removes what is left.
 fn remove_folder(folder: &Path) -> io::Result<()> {
     match fs::remove_dir_all(folder) {
         Err(error)
@@ -211,15 +222,19 @@ fn remove_folder(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Whole or not at all, and never over what is there.
+/// Writes a file completely or not at all, and never replaces an existing one.
 fn write_new_file(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
     let folder = path.parent().unwrap_or(path);
     let mut file = NamedTempFile::new_in(folder)?;
     for part in parts {
         file.write_all(part)?;
     }
+    // Content before name: a rename that is durable before the content would leave an empty file
+    // after a power loss.
     file.as_file().sync_all()?;
     file.persist_noclobber(path)?;
+    // The directory entry is metadata of the folder, so the folder needs an fsync of its own
+    // (fsync(2)).
     File::open(folder)?.sync_all()
 }
 

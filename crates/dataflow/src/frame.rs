@@ -1,95 +1,97 @@
-//! What goes over an edge, and what lies in a spill file (`contract/dataflow.md`).
+//! Frames of an edge and of a spill file (`contract/dataflow.md`).
 //!
-//! A frame is a head of 20 bytes and a payload. Streams carry it as it is; what keeps others from reading or changing it is the
-//! stream's business (TLS). The checksum is against faults of memory, disks and programs, not against people.
+//! A frame is a header of 20 bytes and a payload. The stream protects it against others (TLS
+//! between machines). The checksum detects faults of memory, disks and programs, not attacks.
 
 use bytes::Bytes;
 
-/// Bytes of a head.
+/// Size of a frame header, in bytes.
 pub const HEADER_BYTES: usize = 20;
 
-/// The longest payload, in bytes. One batch; user code is told to make smaller ones.
+/// Largest payload, in bytes: one batch. User code gets an error that asks for smaller batches.
 pub const MAX_PAYLOAD_BYTES: usize = 64 << 20;
 
-/// What a frame is.
+/// Kind of a frame, as in byte 4 of its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FrameKind {
-    /// First, in both directions: who speaks ([`OpenFrame`]), as JSON.
+    /// First frame in both directions: names of both ends and the resume position ([`OpenFrame`]),
+    /// as JSON.
     Open = 1,
     /// A batch. Numbered.
     Data = 2,
-    /// What came before belongs to the checkpoint whose number is the payload (8 bytes). Numbered.
+    /// Frames before it belong to the checkpoint whose number is the payload (8 bytes). Numbered.
     Barrier = 3,
-    /// Nothing follows. Numbered.
+    /// Last frame of a producer. Numbered.
     End = 4,
-    /// Backwards: all up to this number has been processed.
+    /// From the consumer: all frames up to this number are processed.
     Ack = 5,
-    /// Either side gives up; why, as text.
+    /// Either side fails; the payload is the reason, as text.
     Fail = 6,
 }
 
-/// A head, checked.
+/// A validated frame header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// What the frame is.
+    /// Kind of the frame.
     pub kind: FrameKind,
-    /// Bytes of the payload.
+    /// Size of the payload, in bytes.
     pub length: usize,
-    /// The frame's number on its edge, from 1; of an ack, the last that is processed; else 0.
+    /// Number of the frame on its edge, from 1. In an ack, the last processed number. Else 0.
     pub sequence: u64,
     checksum: u32,
 }
 
-/// A whole frame.
+/// A complete frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EdgeFrame {
-    /// What it is.
+    /// Kind of the frame.
     pub kind: FrameKind,
-    /// Its number.
+    /// Number of the frame, as in [`FrameHeader::sequence`].
     pub sequence: u64,
-    /// What it carries.
+    /// Payload of the frame.
     pub payload: Bytes,
 }
 
-/// Bytes that are no frame.
+/// Reasons why bytes are not a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "each says what it is")]
 pub enum MalformedFrame {
-    #[error("a frame of unknown kind {0}: the peer is no worker, or a newer one")]
+    #[error("unknown frame kind {0}: the peer is no worker, or has a newer version")]
     UnknownKind(u8),
-    #[error("a frame of {0} bytes is longer than {MAX_PAYLOAD_BYTES}: make smaller batches")]
+    #[error("frame of {0} bytes exceeds {MAX_PAYLOAD_BYTES}: make smaller batches")]
     PayloadTooLong(usize),
-    #[error("a frame whose reserved bytes are not 0")]
+    #[error("frame with reserved bytes that are not 0")]
     ReservedBytes,
-    #[error("a frame of {came} bytes that says it has {said}")]
-    LengthMismatch { said: usize, came: usize },
-    #[error("a frame whose checksum is wrong: memory, disk or the way between has a fault")]
+    #[error("frame of {received} bytes, announced as {announced}")]
+    LengthMismatch { announced: usize, received: usize },
+    #[error("frame with a wrong checksum: a fault of memory, disk or network")]
     ChecksumMismatch,
-    #[error("a frame whose numbers have no meaning")]
+    #[error("frame with an invalid sequence number or length")]
     InvalidFields,
 }
 
-/// The payload of [`Kind::OpenFrame`].
+/// Payload of [`FrameKind::Open`].
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct OpenFrame {
-    /// 1.
+    /// Version of the protocol: 1.
     pub version: u32,
-    /// The producer.
+    /// Name of the producer.
     pub from: String,
-    /// The consumer.
+    /// Name of the consumer.
     pub to: String,
-    /// Which attempt at the job: one more after each restart. Workers of different attempts do not speak.
+    /// Attempt at the job, increased by every restart. Workers of different attempts refuse each
+    /// other.
     pub attempt: u32,
-    /// The first number that will be sent, or is awaited. Both must name the same one.
+    /// Number of the first frame that is sent or expected. Both ends must name the same one.
     pub next: u64,
-    /// Of a consumer: how many bytes may be on their way.
+    /// From the consumer: bytes that may be in flight.
     #[serde(default)]
     pub window: usize,
 }
 
 impl EdgeFrame {
-    /// Whatever carries no number.
+    /// A frame without a sequence number.
     pub fn unnumbered(kind: FrameKind, payload: impl Into<Bytes>) -> Self {
         Self {
             kind,
@@ -98,14 +100,14 @@ impl EdgeFrame {
         }
     }
 
-    /// The bytes that go before the payload.
+    /// Encodes the header that precedes the payload.
     ///
     /// # Panics
-    /// When the payload is longer than [`LONGEST`].
+    /// When the payload is larger than [`MAX_PAYLOAD_BYTES`].
     pub fn encode_header(&self) -> [u8; HEADER_BYTES] {
         assert!(
             self.payload.len() <= MAX_PAYLOAD_BYTES,
-            "the length was checked when the batch was given"
+            "the length is checked when a batch is sent"
         );
         let mut header = [0; HEADER_BYTES];
         header[..4].copy_from_slice(&(self.payload.len() as u32).to_le_bytes());
@@ -118,10 +120,11 @@ impl EdgeFrame {
 }
 
 impl FrameHeader {
-    /// Of bytes that came. The payload is not yet there: [`FrameHeader::close`] checks it.
+    /// Parses a received header. The payload has not arrived yet: [`FrameHeader::into_frame`]
+    /// checks it.
     ///
     /// # Errors
-    /// What cannot be a head.
+    /// When the bytes are no header.
     pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<Self, MalformedFrame> {
         let u32_at = |at: usize| {
             u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
@@ -131,6 +134,8 @@ impl FrameHeader {
         if bytes[5..8] != [0; 3] {
             return Err(MalformedFrame::ReservedBytes);
         }
+        // Checked before the payload is read: the length decides how much memory the reader
+        // allocates.
         if length > MAX_PAYLOAD_BYTES {
             return Err(MalformedFrame::PayloadTooLong(length));
         }
@@ -150,6 +155,7 @@ impl FrameHeader {
 
     fn is_consistent(&self) -> bool {
         match self.kind {
+            // 64 KiB is the contract's limit for the JSON of an open and the text of a failure.
             FrameKind::Open | FrameKind::Fail => self.sequence == 0 && self.length <= 1 << 16,
             FrameKind::Data => self.sequence > 0,
             FrameKind::Barrier => self.sequence > 0 && self.length == 8,
@@ -158,15 +164,16 @@ impl FrameHeader {
         }
     }
 
-    /// The frame, when the payload is what was sent.
+    /// Adds the payload, when it is what was sent.
     ///
     /// # Errors
-    /// A wrong checksum, and a payload that is not as long as the head says: a sum can be made to fit any bytes.
+    /// On a wrong checksum, and on a payload of another length than announced: bytes with a
+    /// matching checksum can be constructed.
     pub fn into_frame(self, payload: Bytes) -> Result<EdgeFrame, MalformedFrame> {
         if payload.len() != self.length {
             return Err(MalformedFrame::LengthMismatch {
-                said: self.length,
-                came: payload.len(),
+                announced: self.length,
+                received: payload.len(),
             });
         }
         let frame = EdgeFrame {
@@ -174,6 +181,8 @@ impl FrameHeader {
             sequence: self.sequence,
             payload,
         };
+        // Encoded again instead of kept: the fields were checked, so the bytes are the same ones
+        // that arrived.
         let mut header = [0; HEADER_BYTES];
         header[..4].copy_from_slice(&(self.length as u32).to_le_bytes());
         header[4] = self.kind as u8;
@@ -186,7 +195,8 @@ impl FrameHeader {
     }
 }
 
-/// Over the first 16 bytes of the head and the payload.
+/// CRC-32 (IEEE) of the first 16 bytes of the header and the payload. The last 4 bytes hold the sum
+/// itself.
 fn frame_checksum(header: &[u8; HEADER_BYTES], payload: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&header[..16]);
@@ -249,7 +259,7 @@ mod tests {
         }
     }
 
-    /// A checksum is no proof: bytes can be found that have any.
+    /// A checksum is no proof: other bytes with the same one can be constructed.
     #[test]
     fn a_payload_of_another_length_than_announced_is_refused() {
         let mut bytes = EdgeFrame {
@@ -266,19 +276,22 @@ mod tests {
             .into_frame(Bytes::from_static(b"some data"));
         assert_eq!(
             read,
-            Err(MalformedFrame::LengthMismatch { said: 200, came: 9 })
+            Err(MalformedFrame::LengthMismatch {
+                announced: 200,
+                received: 9
+            })
         );
     }
 
     proptest! {
         #[test]
-        fn comes_back(sequence in 1..u64::MAX, payload in prop::collection::vec(any::<u8>(), 0..100)) {
+        fn a_frame_is_read_as_it_was_written(sequence in 1..u64::MAX, payload in prop::collection::vec(any::<u8>(), 0..100)) {
             let frame = EdgeFrame { kind: FrameKind::Data, sequence, payload: payload.into() };
             prop_assert_eq!(round_trip(&frame), Ok(frame));
         }
 
         #[test]
-        fn one_wrong_bit_is_seen(at in 0..HEADER_BYTES + 9, bit in 0..8_u8) {
+        fn a_flipped_bit_is_detected(at in 0..HEADER_BYTES + 9, bit in 0..8_u8) {
             let frame = EdgeFrame { kind: FrameKind::Data, sequence: 7, payload: Bytes::from_static(b"some data") };
             let mut bytes = [&frame.encode_header()[..], b"some data"].concat();
             bytes[at] ^= 1 << bit;
@@ -288,7 +301,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_break_it(bytes in any::<[u8; HEADER_BYTES]>()) {
+        fn any_bytes_are_read_without_panic(bytes in any::<[u8; HEADER_BYTES]>()) {
             if let Ok(head) = FrameHeader::parse(&bytes) {
                 prop_assert!(head.length <= MAX_PAYLOAD_BYTES);
             }

@@ -1,10 +1,13 @@
 //! Jobs of workers that stream batches to each other.
 //!
-//! A [`graph::StageGraph`] has stages and edges; expanded, it is a [`topology::JobTopology`] of workers, which is also what a person can
-//! write down. Each [`worker::Worker`] has one connection an edge, in [`frame`]s (`contract/dataflow.md`). A producer has no more
-//! bytes on their way than its consumer's window; what a consumer has processed, it acknowledges ([`window`]). Barriers go with
-//! the batches and cut the whole job in two at one place ([`window::InputMerge`]); what each worker knows there lies in a
-//! [`checkpoint`], from which a job goes on after a death, with nothing lost and nothing counted twice (decision 37).
+//! A [`graph::StageGraph`] has stages and edges. Expanded, it is a [`topology::JobTopology`] of
+//! workers, which can also be written by hand. Each [`worker::DataflowWorker`] has one connection
+//! per edge and sends [`frame`]s over it (`contract/dataflow.md`). A producer has at most its
+//! consumer's window of bytes in flight; a consumer acknowledges what it has processed ([`flow`]).
+//!
+//! Barriers travel with the batches and cut the whole job at one point ([`flow::InputMerge`]). The
+//! state of each worker at that point is stored in a [`checkpoint`]. After a failure the job
+//! resumes from it: nothing is lost and nothing counts twice (decision 37).
 
 pub mod checkpoint;
 pub mod flow;

@@ -1,11 +1,12 @@
-//! Streams between processes of one machine: TCP on loopback.
+//! Streams between processes on one machine: TCP on loopback.
 //!
-//! Whoever dials says the job's token (32 bytes) and its name (2 bytes of length, then text); who does not know the token is
-//! dropped. Nothing is encrypted: it never leaves the machine.
+//! The dialing side sends the job's token (32 bytes) and its name (2 bytes of length, then text).
+//! Connections without the token are dropped. Nothing is encrypted: the bytes never leave the
+//! machine.
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener as Plain};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener as StdTcpListener};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -16,43 +17,45 @@ use tokio::time::timeout;
 
 use crate::worker::{EdgeConnector, EdgeEnd};
 
-/// What all workers of a job know, and nobody else.
+/// Secret that all workers of a job share.
 pub type JobToken = [u8; 32];
 
-/// Strangers that have not said a token yet, at most, and how long they have.
+/// Accepted connections that have not sent the token yet.
 const MAX_UNVERIFIED_CONNECTIONS: usize = 256;
+/// Time for a connection to send token and name.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where a worker will be dialled.
+/// Listener for a worker's producers.
 #[derive(Debug)]
-pub struct LocalListener(Plain);
+pub struct LocalListener(StdTcpListener);
 
 impl LocalListener {
-    /// On a port that the kernel chooses.
+    /// Binds a port that the kernel chooses.
     ///
     /// # Errors
-    /// The socket's.
+    /// Errors of the socket.
     pub fn bind() -> io::Result<Self> {
-        let listener = Plain::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let listener = StdTcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        // tokio requires it of a listener that it takes over later in `LocalConnector::new`.
         listener.set_nonblocking(true)?;
         Ok(Self(listener))
     }
 
-    /// For its producers.
+    /// Address for the producers.
     ///
     /// # Errors
-    /// The socket's.
+    /// Errors of the socket.
     pub fn local_address(&self) -> io::Result<SocketAddr> {
         self.0.local_addr()
     }
 }
 
-/// Where consumers are. Those that are started later are added before their streams open.
+/// Addresses of consumers. Workers that start later are added before their streams open.
 #[derive(Clone, Debug, Default)]
 pub struct ConsumerAddresses(Arc<Mutex<HashMap<String, SocketAddr>>>);
 
 impl ConsumerAddresses {
-    /// That worker is there.
+    /// Adds the address of a worker.
     pub fn insert(&self, name: &str, address: SocketAddr) {
         self.0
             .lock()
@@ -69,7 +72,7 @@ impl ConsumerAddresses {
     }
 }
 
-/// One worker's streams.
+/// Streams of one worker.
 pub struct LocalConnector {
     worker_name: String,
     token: JobToken,
@@ -80,10 +83,11 @@ pub struct LocalConnector {
 type ExpectedProducers = Arc<Mutex<HashMap<String, oneshot::Sender<TcpStream>>>>;
 
 impl LocalConnector {
-    /// Takes those producers in, for as long as the runtime runs that this is called on; dials those consumers.
+    /// Accepts the given producers for as long as the current runtime runs, and dials consumers at
+    /// `consumers`.
     ///
     /// # Errors
-    /// The socket's.
+    /// Errors of the socket.
     pub fn new(
         listener: LocalListener,
         worker_name: String,
@@ -131,6 +135,8 @@ impl EdgeConnector for LocalConnector {
             EdgeEnd::Producer => {
                 let address = self.consumers.lookup(peer).ok_or_else(unknown_peer)?;
                 let mut stream = TcpStream::connect(address).await?;
+                // Acks and barriers are short and awaited by the peer: Nagle's algorithm would hold
+                // them back.
                 stream.set_nodelay(true)?;
                 stream
                     .write_all(&encode_hello(&self.token, &self.worker_name))
@@ -142,7 +148,10 @@ impl EdgeConnector for LocalConnector {
 }
 
 fn unknown_peer() -> io::Error {
-    io::Error::new(io::ErrorKind::NotFound, "nobody has said where it is")
+    io::Error::new(
+        io::ErrorKind::NotFound,
+        "no address is known for this worker",
+    )
 }
 
 fn encode_hello(token: &JobToken, name: &str) -> Vec<u8> {
@@ -156,6 +165,7 @@ fn encode_hello(token: &JobToken, name: &str) -> Vec<u8> {
 
 async fn accept_producers(listener: TcpListener, token: JobToken, expected: ExpectedProducers) {
     let unverified = Arc::new(Semaphore::new(MAX_UNVERIFIED_CONNECTIONS));
+    // Ends with the last expected producer, which frees the port while the job still runs.
     while !expected
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
@@ -165,10 +175,12 @@ async fn accept_producers(listener: TcpListener, token: JobToken, expected: Expe
             return;
         };
         let Ok((stream, _)) = listener.accept().await else {
-            tokio::time::sleep(Duration::from_millis(10)).await; // no descriptors: others must end first
+            // Out of descriptors: wait until connections close.
+            tokio::time::sleep(Duration::from_millis(10)).await;
             continue;
         };
         let expected = Arc::clone(&expected);
+        // A task per connection: a silent stranger must not delay a producer.
         tokio::spawn(async move {
             let _ = timeout(HANDSHAKE_TIMEOUT, accept_hello(stream, token, expected)).await;
             drop(permit);
@@ -176,7 +188,7 @@ async fn accept_producers(listener: TcpListener, token: JobToken, expected: Expe
     }
 }
 
-/// Whoever is not awaited is dropped without a word.
+/// Verifies token and name. Unexpected connections are dropped without a reply.
 async fn accept_hello(
     mut stream: TcpStream,
     token: JobToken,
@@ -185,6 +197,7 @@ async fn accept_hello(
     let mut header = [0; 34];
     stream.read_exact(&mut header).await?;
     let mut name = vec![0; usize::from(u16::from_le_bytes([header[32], header[33]]))];
+    // Compared in constant time: an early exit would let a local user guess the token byte by byte.
     let difference = token
         .iter()
         .zip(&header)

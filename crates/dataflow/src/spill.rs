@@ -1,7 +1,8 @@
-//! Frames that wait on disk for room at their consumer.
+//! Queue on disk for frames that wait for room at their consumer.
 //!
-//! First in, first out, in one file that nobody else sees: it has no name any more once it is open, so nothing stays behind
-//! whatever ends the process. When all has been read, it begins anew.
+//! First in, first out, in one file. The file is unlinked as soon as it is open, so it disappears
+//! with the process, however that ends. When all frames are read, the file is truncated and starts
+//! again.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -13,24 +14,27 @@ use bytes::Bytes;
 
 use crate::frame::{EdgeFrame, FrameKind, HEADER_BYTES, MalformedFrame};
 
-/// A queue on disk, with a bound.
+/// A queue on disk with a size limit.
 #[derive(Debug)]
 pub struct SpillQueue {
     file: File,
     limit: u64,
-    /// Where the next frame is read from, and written to.
+    /// Start of the next frame to read.
     read_offset: u64,
+    /// End of the last frame.
     write_offset: u64,
-    /// Kind and bytes of each payload.
+    /// Kind and payload size of each waiting frame.
     pending_frames: VecDeque<(FrameKind, usize)>,
 }
 
 impl SpillQueue {
-    /// In that folder, with so many bytes at most.
+    /// Creates the file in `folder`; it holds at most `limit` bytes.
     ///
     /// # Errors
-    /// The disk's.
+    /// Errors of the disk.
     pub fn new(folder: &Path, limit: u64) -> io::Result<Self> {
+        // The process id and an address on the stack make the name unique for the moment until the
+        // file is unlinked.
         let path = folder.join(format!(
             "spill.{}.{:x}",
             std::process::id(),
@@ -41,6 +45,8 @@ impl SpillQueue {
             .write(true)
             .create_new(true)
             .open(&path)?;
+        // Unlinked at once: the kernel frees the blocks when the descriptor closes, also after
+        // `kill -9`.
         std::fs::remove_file(&path)?;
         Ok(Self {
             file,
@@ -51,31 +57,33 @@ impl SpillQueue {
         })
     }
 
-    /// Whether nothing waits.
+    /// True when no frame waits.
     pub fn is_empty(&self) -> bool {
         self.pending_frames.is_empty()
     }
 
-    /// How many frames wait.
+    /// Number of waiting frames.
     pub fn len(&self) -> usize {
         self.pending_frames.len()
     }
 
-    /// Bytes that wait.
+    /// Bytes of waiting frames.
     pub fn pending_bytes(&self) -> u64 {
         self.write_offset - self.read_offset
     }
 
-    /// Whether so many more fit. What has been read takes its place until all is.
+    /// True when a payload of `bytes` fits. Read frames keep their space until the queue is empty.
     pub fn has_room_for(&self, bytes: usize) -> bool {
         self.write_offset + (HEADER_BYTES + bytes) as u64 <= self.limit
     }
 
-    /// At the end.
+    /// Appends a frame.
     ///
     /// # Errors
-    /// The disk's.
+    /// Errors of the disk.
     pub fn push(&mut self, kind: FrameKind, payload: &Bytes) -> io::Result<()> {
+        // No sequence number yet: frames are numbered when they leave the queue, in the order in
+        // which they are sent.
         let frame = EdgeFrame::unnumbered(kind, payload.clone());
         self.file
             .write_all_at(&frame.encode_header(), self.write_offset)?;
@@ -86,15 +94,15 @@ impl SpillQueue {
         Ok(())
     }
 
-    /// Kind and bytes of what is first.
+    /// Kind and payload size of the first frame.
     pub fn peek_front(&self) -> Option<(FrameKind, usize)> {
         self.pending_frames.front().copied()
     }
 
-    /// What is first.
+    /// Removes the first frame.
     ///
     /// # Errors
-    /// The disk's, and bytes that are not those that were written.
+    /// Errors of the disk, and bytes that differ from what was written.
     pub fn pop(&mut self) -> io::Result<Option<(FrameKind, Bytes)>> {
         let Some((kind, length)) = self.pending_frames.pop_front() else {
             return Ok(None);
@@ -105,6 +113,8 @@ impl SpillQueue {
         let mut payload = Bytes::from(bytes);
         let header = payload.split_to(HEADER_BYTES);
         verify_frame(&header, &payload).map_err(io::Error::other)?;
+        // The only moment at which space is reclaimed: holes in front of unread frames would need a
+        // second file.
         if self.pending_frames.is_empty() {
             (self.read_offset, self.write_offset) = (0, 0);
             self.file.set_len(0)?;
@@ -113,7 +123,8 @@ impl SpillQueue {
     }
 }
 
-/// The head has number 0, which no frame on an edge has: only length and checksum are looked at.
+/// Checks length and checksum. The sequence number is 0, which
+/// [`crate::frame::FrameHeader::parse`] would refuse.
 fn verify_frame(head: &Bytes, payload: &Bytes) -> Result<(), MalformedFrame> {
     let kind = FrameKind::try_from(head[4])?;
     let expected_header = EdgeFrame::unnumbered(kind, payload.clone()).encode_header();

@@ -1,20 +1,21 @@
-//! Items as bytes, where nobody chose another codec (`contract/dataflow.md`).
+//! Default codec of items (`contract/dataflow.md`).
 //!
-//! A batch is one value after the other. Reading makes only plain values, never code or objects of a class: bytes from a peer
-//! cannot make a worker do anything. [`StoreWriter`] and [`ValueReader`] know bytes and tokens; what a language makes of them is the
-//! SDK's.
+//! A batch is a sequence of values. Decoding yields plain values only, never code or objects of a
+//! class: bytes from a peer cannot make a worker run anything. [`write_token`] and [`ValueReader`]
+//! handle bytes and tokens; the SDKs map tokens to values of their language.
 
-/// Values in values, at most.
+/// Levels of lists, tuples and maps inside each other. Part of the contract: encoders and decoders
+/// refuse deeper values.
 pub const MAX_NESTING_DEPTH: usize = 64;
 
-/// One value's beginning. Lists and tuples are followed by so many values, a map by twice as many.
+/// Start of one value. A list or tuple of n is followed by n values, a map of n by 2n.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[allow(missing_docs, reason = "each is what it is called")]
 pub enum ValueToken<'a> {
     Null,
     Bool(bool),
     Int(i64),
-    /// An integer that does not fit: two's complement, little-endian.
+    /// Integer beyond 64 bits: two's complement, little-endian.
     BigInt(&'a [u8]),
     Float(f64),
     Text(&'a str),
@@ -24,6 +25,8 @@ pub enum ValueToken<'a> {
     Map(usize),
 }
 
+// The tag bytes are on the wire and in checkpoints; the table is in `contract/dataflow.md`, "The
+// codec `values`".
 const TAG_NULL: u8 = 0;
 const TAG_FALSE: u8 = 1;
 const TAG_TRUE: u8 = 2;
@@ -36,27 +39,28 @@ const TAG_LIST: u8 = 8;
 const TAG_TUPLE: u8 = 9;
 const TAG_MAP: u8 = 10;
 
-/// Bytes that are no value.
+/// Reasons why bytes are not a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "each says what it is")]
 pub enum MalformedValue {
-    #[error("a value ends before it is whole")]
+    #[error("value is truncated")]
     Truncated,
-    #[error("{0} begins no value: the peer uses another codec")]
+    #[error("invalid value tag {0}: the peer uses another codec")]
     UnknownTag(u8),
-    #[error("text that is not UTF-8")]
+    #[error("text value is not UTF-8")]
     InvalidUtf8,
-    #[error("a number that is too long")]
+    #[error("varint is longer than 64 bits")]
     NumberTooLong,
 }
 
-/// Appends a value's beginning.
+/// Appends the start of a value.
 pub fn write_token(buffer: &mut Vec<u8>, token: ValueToken<'_>) {
     match token {
         ValueToken::Null => buffer.push(TAG_NULL),
         ValueToken::Bool(value) => buffer.push(if value { TAG_TRUE } else { TAG_FALSE }),
         ValueToken::Int(value) => {
             buffer.push(TAG_INT);
+            // Zigzag: small negative numbers stay short, since the sign moves to bit 0.
             write_varint(buffer, (value << 1 ^ value >> 63) as u64);
         }
         ValueToken::BigInt(bytes) => write_bytes(buffer, TAG_BIG_INT, bytes),
@@ -82,7 +86,8 @@ fn write_bytes(buffer: &mut Vec<u8>, tag: u8, bytes: &[u8]) {
     buffer.extend_from_slice(bytes);
 }
 
-/// Seven bits a byte, low ones first, the eighth bit where more follow.
+/// Appends a varint: seven bits per byte, low bits first, bit 7 set when more bytes follow
+/// (LEB128).
 fn write_varint(buffer: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         buffer.push(value as u8 | 0x80);
@@ -91,25 +96,25 @@ fn write_varint(buffer: &mut Vec<u8>, mut value: u64) {
     buffer.push(value as u8);
 }
 
-/// Reads tokens off bytes.
+/// Reads tokens from the bytes of a batch.
 #[derive(Clone, Debug)]
 pub struct ValueReader<'a>(&'a [u8]);
 
 impl<'a> ValueReader<'a> {
-    /// From the beginning of a batch.
+    /// Starts at the beginning of a batch.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
 
-    /// Whether nothing is left.
+    /// True when all bytes are read.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The next one.
+    /// Reads the next token.
     ///
     /// # Errors
-    /// Bytes that are none. A count never promises more values than there are bytes left.
+    /// When the bytes are no value. A count never exceeds the number of bytes left.
     pub fn next_token(&mut self) -> Result<ValueToken<'a>, MalformedValue> {
         let tag = self.read_bytes(1)?[0];
         Ok(match tag {
@@ -143,9 +148,10 @@ impl<'a> ValueReader<'a> {
         self.read_bytes(length)
     }
 
-    /// Of things that are so many bytes each, at least.
+    /// Reads the count of things that take at least `min_bytes_each` bytes.
     fn read_count(&mut self, min_bytes_each: usize) -> Result<usize, MalformedValue> {
         let count = usize::try_from(self.read_varint()?).map_err(|_| MalformedValue::Truncated)?;
+        // Decoders allocate for the count, so a short input must not announce a long list.
         if count > self.0.len() / min_bytes_each {
             Err(MalformedValue::Truncated)
         } else {
@@ -166,6 +172,7 @@ impl<'a> ValueReader<'a> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
             let byte = self.read_bytes(1)?[0];
+            // The tenth byte holds only bit 63: larger values do not fit in 64 bits.
             if shift == 63 && byte > 1 {
                 return Err(MalformedValue::NumberTooLong);
             }
@@ -178,9 +185,11 @@ impl<'a> ValueReader<'a> {
     }
 }
 
-/// Which of so many consumers has that key: CRC-32 of its bytes, as a share of all there are. Keys that are equal must be
-/// written alike: booleans and whole floats as integers.
+/// Index of the consumer of a key: its CRC-32 scaled to `0..consumers`. Equal keys must be encoded
+/// alike: booleans and whole floats as integers.
 pub fn key_partition(key: &[u8], consumers: usize) -> usize {
+    // Multiply and shift instead of a modulus: the contract fixes this formula for all languages,
+    // and it needs no division.
     ((u64::from(crc32fast::hash(key)) * consumers as u64) >> 32) as usize
 }
 
@@ -238,7 +247,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn numbers_and_text_come_back(int in any::<i64>(), float in any::<f64>(), text in ".{0,40}") {
+        fn numbers_and_text_are_read_back(int in any::<i64>(), float in any::<f64>(), text in ".{0,40}") {
             for token in [ValueToken::Int(int), ValueToken::Float(float), ValueToken::Text(&text), ValueToken::Bytes(text.as_bytes())] {
                 let bytes = encode_token(token);
                 let mut reader = ValueReader::new(&bytes);
@@ -250,7 +259,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_break_it(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+        fn any_bytes_are_read_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
             let mut reader = ValueReader::new(&bytes);
             while !reader.is_empty() {
                 match reader.next_token() {

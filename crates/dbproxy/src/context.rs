@@ -1,31 +1,23 @@
-//! What an adapter knows of the client that it serves.
+//! Context that an adapter gets with each client connection.
 
 use std::rc::Rc;
 
 use nearpath_connpool::upstream::UpstreamHandle;
-use nearpath_types::{FunctionId, InstanceId};
 use tokio::sync::watch;
 
+use crate::client_instance::ClientInstance;
 use crate::failed_writes::FailedWrites;
 
-/// The instance that a client runs in.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ClientInstance {
-    /// Its id.
-    pub instance: InstanceId,
-    /// The function whose instance it is.
-    pub function: FunctionId,
-}
-
-/// One connection of a function to a destination whose protocol is understood.
+/// A connection of a function to a destination whose protocol an adapter understands.
 #[derive(Clone)]
 pub struct ClientContext {
-    /// Who came.
+    /// The instance that connected.
     pub caller: Rc<ClientInstance>,
-    /// Where it wants to go, and how connections to there are had.
+    /// Source of connections to the destination.
     pub upstream: UpstreamHandle,
-    /// Where failures of writes are left that were answered before they were done.
+    /// Failures of writes that were acknowledged before the server executed them.
     pub failed_writes: Rc<FailedWrites>,
-    /// Fails when the client's instance has ended; `NoConnection`: then this visit is ended from outside.
+    /// Closes when the client's instance has ended. `None`: the caller drops the adapter's future
+    /// instead.
     pub instance_alive: Option<watch::Receiver<()>>,
 }

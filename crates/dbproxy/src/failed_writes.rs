@@ -1,7 +1,8 @@
-//! Writes of which a function was told that they are done (`writes=async`): those that are under way, and those that failed.
+//! Writes that were acknowledged before the server executed them (`writes=async`): those in flight,
+//! and those that failed.
 //!
-//! A failure is told once in the function's log, and once to the function: at its next connection to the destination, or at the next command of the same
-//! one. Nobody else hears of it.
+//! A failure appears once in the function's log. The function also gets it once: at its next
+//! command, or at its next connection to the destination. No other function sees it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -11,15 +12,16 @@ use std::rc::Rc;
 use nearpath_types::FunctionId;
 use tokio::sync::Notify;
 
-use crate::ClientInstance;
+use crate::client_instance::ClientInstance;
 
-/// Functions and destinations with failures that are remembered.
+/// Functions and destinations whose failures are remembered. Bounds the memory that failing
+/// functions can take.
 const MAX_REMEMBERED_FAILURES: usize = 4_096;
 
-/// A line for a function's log about a destination.
+/// Writes a line about a destination to the log of a function.
 pub type FunctionLogger = Box<dyn Fn(&ClientInstance, &str, &str)>;
 
-/// See the module.
+/// Failed and in-flight early writes of all functions.
 #[derive(Default)]
 pub struct FailedWrites {
     failures: RefCell<BTreeMap<(FunctionId, String), String>>,
@@ -28,56 +30,60 @@ pub struct FailedWrites {
     logger: Option<FunctionLogger>,
 }
 
-/// Something that is being delivered, until this is dropped.
+/// An early write in flight; it counts until it is dropped.
 #[derive(Debug)]
 pub struct DeliveryGuard(Rc<FailedWrites>);
 
 impl FailedWrites {
-    /// Lines for logs go to `say`.
-    pub fn with_logger(say: FunctionLogger) -> Self {
+    /// Creates the table. Lines for function logs go to `logger`.
+    pub fn with_logger(logger: FunctionLogger) -> Self {
         Self {
-            logger: Some(say),
+            logger: Some(logger),
             ..Self::default()
         }
     }
 
-    /// What a function wrote to a destination did not get there.
-    pub fn log_failure(&self, caller: &ClientInstance, to: &str, why: &str) {
-        if let Some(say) = &self.logger {
-            say(
+    /// Logs that an acknowledged write of a function did not reach the destination.
+    pub fn log_failure(&self, caller: &ClientInstance, to: &str, reason: &str) {
+        if let Some(logger) = &self.logger {
+            logger(
                 caller,
                 to,
-                &format!("a write to {to} that was taken did not get there: {why}"),
+                &format!("acknowledged write to {to} failed: {reason}"),
             );
         }
     }
 
-    /// The same, and the function hears of it when it comes next.
-    pub fn report_later(&self, caller: &ClientInstance, to: &str, why: &str) {
+    /// Stores the failure, so that the function's next connection to the destination reports it.
+    pub fn report_later(&self, caller: &ClientInstance, to: &str, reason: &str) {
         let mut failed = self.failures.borrow_mut();
+        // Any entry may go: a function whose failure is evicted still has the line in its log.
         if failed.len() >= MAX_REMEMBERED_FAILURES {
             failed.pop_first();
         }
-        failed.insert((caller.function.clone(), to.to_owned()), why.to_owned());
+        failed.insert((caller.function.clone(), to.to_owned()), reason.to_owned());
     }
 
-    /// What a function has to be told of a destination, once.
+    /// Takes the failure that a function has not seen yet for a destination.
     pub fn take_failure(&self, function: &FunctionId, to: &str) -> Option<String> {
         let mut failed = self.failures.borrow_mut();
+        // The common case by far; it spares the copy of the key at each new connection.
         if failed.is_empty() {
             return None;
         }
         failed.remove(&(function.clone(), to.to_owned()))
     }
 
-    /// A connection whose writes are taken early.
+    /// Registers a connection whose writes are acknowledged early.
     pub fn begin_delivery(self: &Rc<Self>) -> DeliveryGuard {
         self.in_flight.set(self.in_flight.get() + 1);
         DeliveryGuard(Rc::clone(self))
     }
 
-    /// When nothing is under way.
+    /// Waits until no early write is in flight.
     pub async fn wait_delivered(&self) {
+        // The count is checked again after each wakeup, because another delivery may have begun
+        // meanwhile.
         while self.in_flight.get() > 0 {
             self.all_delivered.notified().await;
         }
@@ -88,6 +94,8 @@ impl Drop for DeliveryGuard {
     fn drop(&mut self) {
         self.0.in_flight.set(self.0.in_flight.get() - 1);
         if self.0.in_flight.get() == 0 {
+            // `notify_waiters` wakes current waiters. `notify_one` leaves a permit for a waiter
+            // that checked the count but does not wait yet.
             self.0.all_delivered.notify_waiters();
             self.0.all_delivered.notify_one();
         }
@@ -115,24 +123,27 @@ mod tests {
 
     #[test]
     fn a_failure_is_reported_once_to_its_function() {
-        let unwritten = FailedWrites::default();
+        let failed_writes = FailedWrites::default();
         let (a, b) = (client_instance("a.ns"), client_instance("b.ns"));
-        unwritten.report_later(&a, "db:1", "refused");
-        assert_eq!(unwritten.take_failure(&b.function, "db:1"), None);
-        assert_eq!(unwritten.take_failure(&a.function, "db:2"), None);
+        failed_writes.report_later(&a, "db:1", "refused");
+        assert_eq!(failed_writes.take_failure(&b.function, "db:1"), None);
+        assert_eq!(failed_writes.take_failure(&a.function, "db:2"), None);
         assert_eq!(
-            unwritten.take_failure(&a.function, "db:1").as_deref(),
+            failed_writes.take_failure(&a.function, "db:1").as_deref(),
             Some("refused")
         );
-        assert_eq!(unwritten.take_failure(&a.function, "db:1"), None);
+        assert_eq!(failed_writes.take_failure(&a.function, "db:1"), None);
     }
 
     #[test]
     fn remembered_failures_are_bounded() {
-        let unwritten = FailedWrites::default();
+        let failed_writes = FailedWrites::default();
         let a = client_instance("a.ns");
         (0..MAX_REMEMBERED_FAILURES + 10)
-            .for_each(|port| unwritten.report_later(&a, &format!("db:{port}"), "refused"));
-        assert_eq!(unwritten.failures.borrow().len(), MAX_REMEMBERED_FAILURES);
+            .for_each(|port| failed_writes.report_later(&a, &format!("db:{port}"), "refused"));
+        assert_eq!(
+            failed_writes.failures.borrow().len(),
+            MAX_REMEMBERED_FAILURES
+        );
     }
 }

@@ -1,10 +1,13 @@
-//! Adapters of protocols whose used connections can be proved clean, so that they serve the next client.
+//! Protocol adapters whose used connections can be proven clean, so that they serve the next
+//! client.
 //!
-//! An adapter is a function `serve(client, visit)`, one future a client: it reads what the client says, has a backend do it, and gives the backend back
-//! only when the protocol itself has shown that nothing of this client is left in it. What it cannot prove it closes. The client comes with `TCP_NODELAY`: its
-//! listener had it.
+//! Each adapter exports `serve(client, context)`, one future per client. The adapter reads
+//! requests, runs them on a backend, and returns the backend to the pool. The backend goes back
+//! only after the protocol itself has shown that nothing of this client is left in it. Otherwise
+//! the adapter closes the backend. The listener has set `TCP_NODELAY` on the client's socket.
 #![forbid(unsafe_code)]
 
+pub mod client_instance;
 pub mod context;
 pub mod failed_writes;
 pub mod http;
@@ -16,4 +19,5 @@ pub mod redis;
 pub mod relay;
 pub mod tls_tunnel;
 
-pub use context::{ClientContext, ClientInstance};
+pub use client_instance::ClientInstance;
+pub use context::ClientContext;

@@ -1,23 +1,25 @@
-//! Answers that are kept to be given again, within a bound of bytes: what was used last stays. Pure.
+//! LRU cache of answers, bounded by bytes. Pure.
 //!
-//! An answer may be overtaken by a write: who asks a server takes a [`CacheTicket`] before, and what comes back is kept only if nothing was written to that
-//! key since.
+//! A write may overtake an answer that is still in flight. So a caller takes a [`CacheTicket`]
+//! before it asks the server. The answer is stored only if nothing wrote to that key since.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::{Rc, Weak};
 
-/// What an entry costs beside its key and its content: maps, headers of allocations.
+/// Overhead of an entry beside key and content: hash map, tree map, allocation headers. An
+/// estimate.
 const ENTRY_OVERHEAD_BYTES: usize = 256;
-/// Tickets of keys that are remembered before those that nobody holds any more are looked for.
+/// Number of tickets from which [`issue_ticket`](ByteBoundedLru::issue_ticket) removes the ones
+/// that no caller holds any more.
 const TICKET_PURGE_THRESHOLD: usize = 1024;
 
-/// See the module.
+/// A cache that evicts the least recently used entries beyond its bound.
 #[derive(Debug)]
 pub struct ByteBoundedLru<V> {
     max_bytes: usize,
     held_bytes: usize,
-    /// Grows with each use.
+    /// Logical clock: grows with each use.
     clock: u64,
     entries: HashMap<Rc<[u8]>, LruEntry<V>>,
     by_use: BTreeMap<u64, Rc<[u8]>>,
@@ -31,7 +33,7 @@ struct LruEntry<V> {
     last_use: u64,
 }
 
-/// Leave to keep the answer to a question, unless somebody writes before it comes.
+/// Permission to store the answer to a request; any write to its key revokes it.
 #[derive(Debug, Clone)]
 pub struct CacheTicket {
     key: Rc<[u8]>,
@@ -39,14 +41,14 @@ pub struct CacheTicket {
 }
 
 impl CacheTicket {
-    /// The key that was asked about.
+    /// Returns the key of the request.
     pub fn key(&self) -> &[u8] {
         &self.key
     }
 }
 
 impl<V> ByteBoundedLru<V> {
-    /// An empty one for so many bytes.
+    /// Creates an empty cache for so many bytes.
     pub fn new(max_bytes: usize) -> Self {
         let (entries, by_use, tickets) = (HashMap::new(), BTreeMap::new(), HashMap::new());
         Self {
@@ -59,17 +61,18 @@ impl<V> ByteBoundedLru<V> {
         }
     }
 
-    /// Bytes that are held: never more than the bound.
+    /// Returns the bytes in use, which never exceed the bound.
     pub fn held_bytes(&self) -> usize {
         self.held_bytes
     }
 
-    /// The longest content that is worth keeping: one answer is not to push out all others.
+    /// Returns the largest content that is stored: one answer must not evict all others.
     pub fn max_value_bytes(&self) -> usize {
+        // A quarter of the bound, so that a few other entries of that size still fit.
         self.max_bytes / 4
     }
 
-    /// What is kept under a key; it counts as used.
+    /// Returns the value of a key and marks it as used.
     pub fn get(&mut self, key: &[u8]) -> Option<&V> {
         let entry = self.entries.get_mut(key)?;
         let key = self.by_use.remove(&entry.last_use)?;
@@ -79,20 +82,22 @@ impl<V> ByteBoundedLru<V> {
         Some(&entry.value)
     }
 
-    /// Somebody asks a server about a key.
+    /// Issues a ticket for a request to the server.
     pub fn issue_ticket(&mut self, key: &[u8]) -> CacheTicket {
-        if let Some((key, good)) = self
+        // Concurrent requests for one key share a ticket: one write revokes them all.
+        if let Some((key, is_valid)) = self
             .tickets
             .get_key_value(key)
-            .and_then(|(key, good)| Some((key, good.upgrade()?)))
+            .and_then(|(key, is_valid)| Some((key, is_valid.upgrade()?)))
         {
             return CacheTicket {
                 key: Rc::clone(key),
-                is_valid: good,
+                is_valid,
             };
         }
         if self.tickets.len() >= TICKET_PURGE_THRESHOLD {
-            self.tickets.retain(|_, good| good.strong_count() > 0);
+            self.tickets
+                .retain(|_, is_valid| is_valid.strong_count() > 0);
         }
         let ticket = CacheTicket {
             key: key.into(),
@@ -103,16 +108,19 @@ impl<V> ByteBoundedLru<V> {
         ticket
     }
 
-    /// The answer came, with so many bytes of content. Whether it is kept.
-    pub fn put(&mut self, ticket: &CacheTicket, value: V, content: usize) -> bool {
-        let weight = content
+    /// Stores the answer, with so many bytes of content. Returns whether it was stored.
+    pub fn put(&mut self, ticket: &CacheTicket, value: V, content_bytes: usize) -> bool {
+        let weight_bytes = content_bytes
             .saturating_add(ticket.key.len() * 2)
             .saturating_add(ENTRY_OVERHEAD_BYTES);
-        if !ticket.is_valid.get() || content > self.max_value_bytes() || weight > self.max_bytes {
+        if !ticket.is_valid.get()
+            || content_bytes > self.max_value_bytes()
+            || weight_bytes > self.max_bytes
+        {
             return false;
         }
         self.remove(&ticket.key);
-        while self.held_bytes + weight > self.max_bytes {
+        while self.held_bytes + weight_bytes > self.max_bytes {
             let Some((_, oldest)) = self.by_use.pop_first() else {
                 break;
             };
@@ -122,47 +130,53 @@ impl<V> ByteBoundedLru<V> {
                 .map_or(0, |entry| entry.weight_bytes);
         }
         self.clock += 1;
-        self.held_bytes += weight;
+        self.held_bytes += weight_bytes;
         self.by_use.insert(self.clock, Rc::clone(&ticket.key));
         self.entries.insert(
             Rc::clone(&ticket.key),
             LruEntry {
                 value,
-                weight_bytes: weight,
+                weight_bytes,
                 last_use: self.clock,
             },
         );
         true
     }
 
-    /// Somebody writes to a key: what is kept is wrong, and so is what is being asked for.
+    /// Removes the value of a key that is written to, and revokes the tickets for it.
     pub fn invalidate_key(&mut self, key: &[u8]) {
         self.remove(key);
-        if let Some(good) = self.tickets.remove(key).and_then(|good| good.upgrade()) {
-            good.set(false);
+        // The ticket leaves the map with its revocation. A request that starts from now on reads
+        // the new value and needs a new ticket.
+        if let Some(is_valid) = self
+            .tickets
+            .remove(key)
+            .and_then(|is_valid| is_valid.upgrade())
+        {
+            is_valid.set(false);
         }
     }
 
-    /// Somebody writes, and nobody knows to which keys.
+    /// Removes all values and revokes all tickets: a write may have changed any key.
     pub fn invalidate_all(&mut self) {
         self.entries.clear();
         self.by_use.clear();
         self.held_bytes = 0;
         self.tickets
             .drain()
-            .filter_map(|(_, good)| good.upgrade())
-            .for_each(|good| good.set(false));
+            .filter_map(|(_, is_valid)| is_valid.upgrade())
+            .for_each(|is_valid| is_valid.set(false));
     }
 
     fn remove(&mut self, key: &[u8]) {
         if let Some(LruEntry {
-            weight_bytes: weight,
-            last_use: used,
+            weight_bytes,
+            last_use,
             ..
         }) = self.entries.remove(key)
         {
-            self.by_use.remove(&used);
-            self.held_bytes -= weight;
+            self.by_use.remove(&last_use);
+            self.held_bytes -= weight_bytes;
         }
     }
 }
@@ -174,80 +188,81 @@ mod tests {
     use super::*;
 
     fn put_value(
-        larder: &mut ByteBoundedLru<usize>,
+        cache: &mut ByteBoundedLru<usize>,
         key: &[u8],
         value: usize,
-        content: usize,
+        content_bytes: usize,
     ) -> bool {
-        let ticket = larder.issue_ticket(key);
-        larder.put(&ticket, value, content)
+        let ticket = cache.issue_ticket(key);
+        cache.put(&ticket, value, content_bytes)
     }
 
     #[test]
     fn recently_used_entries_stay() {
-        let mut larder = ByteBoundedLru::new(4 * (ENTRY_OVERHEAD_BYTES + 2 + 100));
+        let mut cache = ByteBoundedLru::new(4 * (ENTRY_OVERHEAD_BYTES + 2 + 100));
         for key in [b"a", b"b", b"c", b"d"] {
-            assert!(put_value(&mut larder, key, 1, 100));
+            assert!(put_value(&mut cache, key, 1, 100));
         }
-        assert_eq!(larder.get(b"a"), Some(&1));
-        assert!(put_value(&mut larder, b"e", 2, 100));
-        assert_eq!(larder.get(b"a"), Some(&1));
-        assert_eq!(larder.get(b"b"), None);
+        assert_eq!(cache.get(b"a"), Some(&1));
+        assert!(put_value(&mut cache, b"e", 2, 100));
+        assert_eq!(cache.get(b"a"), Some(&1));
+        assert_eq!(cache.get(b"b"), None);
     }
 
     #[test]
     fn a_value_overtaken_by_a_write_is_not_kept() {
-        let mut larder = ByteBoundedLru::new(10_000);
-        let (early, other) = (larder.issue_ticket(b"a"), larder.issue_ticket(b"b"));
-        larder.invalidate_key(b"a");
-        let late = larder.issue_ticket(b"a");
-        assert!(!larder.put(&early, 1, 1) && larder.put(&late, 2, 1) && larder.put(&other, 3, 1));
-        larder.invalidate_all();
-        assert!(!larder.put(&late, 2, 1) && larder.get(b"b").is_none());
-        assert_eq!(larder.held_bytes(), 0);
+        let mut cache = ByteBoundedLru::new(10_000);
+        let (early, other) = (cache.issue_ticket(b"a"), cache.issue_ticket(b"b"));
+        cache.invalidate_key(b"a");
+        let late = cache.issue_ticket(b"a");
+        assert!(!cache.put(&early, 1, 1) && cache.put(&late, 2, 1) && cache.put(&other, 3, 1));
+        cache.invalidate_all();
+        assert!(!cache.put(&late, 2, 1) && cache.get(b"b").is_none());
+        assert_eq!(cache.held_bytes(), 0);
     }
 
     #[test]
     fn one_value_does_not_evict_all_others() {
-        let mut larder = ByteBoundedLru::new(10_000);
-        assert!(!put_value(&mut larder, b"a", 1, 2_501) && put_value(&mut larder, b"a", 1, 2_500));
+        let mut cache = ByteBoundedLru::new(10_000);
+        assert!(!put_value(&mut cache, b"a", 1, 2_501) && put_value(&mut cache, b"a", 1, 2_500));
     }
 
     proptest! {
-        /// Whatever happens, it is within its bound, and gives what was put last and not dropped since.
+        /// The cache stays within its bound and returns the value that was stored last and not
+        /// invalidated since.
         #[test]
-        fn it_holds_its_bound_and_never_gives_what_was_dropped(steps in prop::collection::vec((0u8..5, 0u8..8, 0usize..400), 1..200)) {
-            let mut larder = ByteBoundedLru::new(3_000);
+        fn the_bound_holds_and_invalidated_values_are_not_returned(steps in prop::collection::vec((0u8..5, 0u8..8, 0usize..400), 1..200)) {
+            let mut cache = ByteBoundedLru::new(3_000);
             let (mut truth, mut tickets) = (HashMap::new(), Vec::<(u8, CacheTicket, bool)>::new());
             for (step, (what, key, size)) in steps.into_iter().enumerate() {
                 match what {
-                    0 => tickets.push((key, larder.issue_ticket(&[key]), true)),
+                    0 => tickets.push((key, cache.issue_ticket(&[key]), true)),
                     1 if !tickets.is_empty() => {
-                        let (key, ticket, good) = tickets.remove(size % tickets.len());
-                        let kept = larder.put(&ticket, step, size);
-                        prop_assert!(!kept || good, "a write came between");
+                        let (key, ticket, is_valid) = tickets.remove(size % tickets.len());
+                        let kept = cache.put(&ticket, step, size);
+                        prop_assert!(!kept || is_valid, "a write came between");
                         if kept {
                             truth.insert(key, step);
                         }
                     }
                     2 => {
-                        larder.invalidate_key(&[key]);
+                        cache.invalidate_key(&[key]);
                         truth.remove(&key);
                         tickets.iter_mut().filter(|(of, ..)| *of == key).for_each(|ticket| ticket.2 = false);
                     }
                     3 if size < 20 => {
-                        larder.invalidate_all();
+                        cache.invalidate_all();
                         truth.clear();
                         tickets.iter_mut().for_each(|ticket| ticket.2 = false);
                     }
-                    _ => if let Some(found) = larder.get(&[key]) {
+                    _ => if let Some(found) = cache.get(&[key]) {
                         prop_assert_eq!(Some(found), truth.get(&key));
                     }
                 }
-                prop_assert!(larder.held_bytes() <= 3_000);
-                prop_assert_eq!(larder.entries.len(), larder.by_use.len());
-                let weights: usize = larder.entries.values().map(|entry| entry.weight_bytes).sum();
-                prop_assert_eq!(weights, larder.held_bytes());
+                prop_assert!(cache.held_bytes() <= 3_000);
+                prop_assert_eq!(cache.entries.len(), cache.by_use.len());
+                let weights: usize = cache.entries.values().map(|entry| entry.weight_bytes).sum();
+                prop_assert_eq!(weights, cache.held_bytes());
             }
         }
     }

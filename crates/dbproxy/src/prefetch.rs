@@ -1,21 +1,24 @@
-//! Reads that are issued when a call of a function arrives (`prefetch`), before its code asks for them. Pure but for what stands for an answer.
+//! Reads that the node issues when a call of the function arrives (`prefetch`), before its code
+//! asks for them. Pure: time is an argument.
 //!
-//! An answer is held for seconds at most, given to one who asks for the same, and thrown away when something is written. What "the same" is, an earlier
-//! request of the function has taught: so the first call after the node began issues nothing, unless nothing has to be learnt.
+//! An answer is kept for seconds at most, goes to one equal request, and is discarded by any write.
+//! The cache learns the shape of a read from the function's earlier requests. So the first call
+//! after the node starts issues nothing, unless there is nothing to learn.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use nearpath_types::FunctionId;
 
-/// How long an answer is held.
+/// Time for which an answer stays usable.
 pub const MAX_ANSWER_AGE: Duration = Duration::from_secs(5);
-/// Answers to one read that are under way or held: for as many calls at a time.
+/// Answers per read that are in flight or kept: enough for as many concurrent calls.
 const MAX_ANSWERS_PER_READ: usize = 8;
-/// Functions and reads that are remembered; a chain may share a destination.
+/// Functions and reads that are remembered; one chain may share a destination.
 const MAX_REMEMBERED_READS: usize = 1_024;
 
-/// See the module. `K` is what has to be known to issue a read, `A` an answer that is there or is to come.
+/// Learned reads and prefetched answers. `K` is the shape of a request, `A` an answer or its
+/// future.
 #[derive(Debug)]
 pub struct PrefetchCache<K, A> {
     entries: HashMap<(FunctionId, Box<str>), PrefetchEntry<K, A>>,
@@ -30,7 +33,7 @@ struct PrefetchEntry<K, A> {
 #[derive(Debug)]
 struct LearnedRead<K> {
     request: K,
-    /// The last two were the same.
+    /// The last two requests were equal.
     is_stable: bool,
 }
 
@@ -43,45 +46,43 @@ impl<K, A> Default for PrefetchCache<K, A> {
 }
 
 impl<K: PartialEq + Clone, A> PrefetchCache<K, A> {
-    /// A function reads so.
-    pub fn learn(&mut self, function: &FunctionId, read: &str, how: K) {
+    /// Records how a function issued a read.
+    pub fn learn(&mut self, function: &FunctionId, read: &str, request: K) {
+        // Entries without answers hold only a learned shape, which the next request teaches again.
         if self.entries.len() >= MAX_REMEMBERED_READS {
-            self.entries.retain(|_, line| !line.answers.is_empty());
+            self.entries.retain(|_, entry| !entry.answers.is_empty());
         }
-        let line = self.entry(function, read);
-        let steady = line
+        let entry = self.entry(function, read);
+        let is_stable = entry
             .learned
             .as_ref()
-            .is_some_and(|known| known.request == how);
-        line.learned = Some(LearnedRead {
-            request: how,
-            is_stable: steady,
-        });
+            .is_some_and(|learned| learned.request == request);
+        entry.learned = Some(LearnedRead { request, is_stable });
     }
 
-    /// How a function reads, and whether it did so twice in a row.
+    /// Returns the learned shape of a read, and whether the last two requests had it.
     pub fn learned_request(&self, function: &FunctionId, read: &str) -> Option<(K, bool)> {
-        let known = self
+        let learned = self
             .entries
             .get(&(function.clone(), read.into()))?
             .learned
             .as_ref()?;
-        Some((known.request.clone(), known.is_stable))
+        Some((learned.request.clone(), learned.is_stable))
     }
 
-    /// Whether one more answer may be asked for; how many have grown too old.
+    /// Returns whether one more answer may be requested, and how many answers have expired.
     pub fn has_capacity(&mut self, function: &FunctionId, read: &str, now: Instant) -> (bool, u64) {
-        let line = self.entry(function, read);
-        let old = line.expire(now);
-        (line.answers.len() < MAX_ANSWERS_PER_READ, old)
+        let entry = self.entry(function, read);
+        let expired = entry.expire(now);
+        (entry.answers.len() < MAX_ANSWERS_PER_READ, expired)
     }
 
-    /// An answer is there, or is to come.
+    /// Records an answer that is available or in flight.
     pub fn record_issued(&mut self, function: &FunctionId, read: &str, answer: A, now: Instant) {
         self.entry(function, read).answers.push_back((now, answer));
     }
 
-    /// The oldest answer that is good for who asks now, and how many were too old.
+    /// Takes the oldest answer that fits the current request, and the number of expired ones.
     pub fn take_answer(
         &mut self,
         function: &FunctionId,
@@ -89,32 +90,35 @@ impl<K: PartialEq + Clone, A> PrefetchCache<K, A> {
         now: Instant,
         is_same: impl Fn(&A) -> bool,
     ) -> (Option<A>, u64) {
-        let Some(line) = self.entries.get_mut(&(function.clone(), read.into())) else {
+        let Some(entry) = self.entries.get_mut(&(function.clone(), read.into())) else {
             return (None, 0);
         };
-        let old = line.expire(now);
-        let at = line.answers.iter().position(|(_, answer)| is_same(answer));
+        let expired = entry.expire(now);
+        let at = entry.answers.iter().position(|(_, answer)| is_same(answer));
         (
-            at.and_then(|at| line.answers.remove(at))
+            at.and_then(|at| entry.answers.remove(at))
                 .map(|(_, answer)| answer),
-            old,
+            expired,
         )
     }
 
-    /// Somebody wrote to what these reads are about, or to anything; how many answers that ends.
+    /// Discards the answers of all reads that a write may affect. Returns their number.
     pub fn invalidate(&mut self, is_about: impl Fn(&str) -> bool) -> u64 {
-        let lines = self
+        let entries = self
             .entries
             .iter_mut()
             .filter(|((_, read), _)| is_about(read));
-        lines
-            .map(|(_, line)| line.answers.drain(..).count() as u64)
+        entries
+            .map(|(_, entry)| entry.answers.drain(..).count() as u64)
             .sum()
     }
 
-    /// Time has passed; how many answers have grown too old.
+    /// Discards expired answers of all reads. Returns their number.
     pub fn expire(&mut self, now: Instant) -> u64 {
-        self.entries.values_mut().map(|line| line.expire(now)).sum()
+        self.entries
+            .values_mut()
+            .map(|entry| entry.expire(now))
+            .sum()
     }
 
     fn entry(&mut self, function: &FunctionId, read: &str) -> &mut PrefetchEntry<K, A> {
@@ -130,12 +134,13 @@ impl<K: PartialEq + Clone, A> PrefetchCache<K, A> {
 
 impl<K, A> PrefetchEntry<K, A> {
     fn expire(&mut self, now: Instant) -> u64 {
-        let old = self
+        // Answers are queued in the order of their issue, so the expired ones are at the front.
+        let expired = self
             .answers
             .iter()
             .take_while(|(since, _)| now.saturating_duration_since(*since) >= MAX_ANSWER_AGE)
             .count();
-        self.answers.drain(..old).count() as u64
+        self.answers.drain(..expired).count() as u64
     }
 }
 
@@ -151,54 +156,55 @@ mod tests {
 
     #[test]
     fn an_answer_is_used_once_by_its_function_while_it_is_fresh() {
-        let (mut book, now) = (PrefetchCache::<u8, u8>::default(), Instant::now());
-        book.record_issued(&function("a"), "/x", 1, now);
-        book.record_issued(&function("a"), "/x", 2, now + MAX_ANSWER_AGE / 2);
+        let (mut cache, now) = (PrefetchCache::<u8, u8>::default(), Instant::now());
+        cache.record_issued(&function("a"), "/x", 1, now);
+        cache.record_issued(&function("a"), "/x", 2, now + MAX_ANSWER_AGE / 2);
         assert_eq!(
-            book.take_answer(&function("b"), "/x", now, |_| true).0,
+            cache.take_answer(&function("b"), "/x", now, |_| true).0,
             None
         );
         assert_eq!(
-            book.take_answer(&function("a"), "/y", now, |_| true).0,
+            cache.take_answer(&function("a"), "/y", now, |_| true).0,
             None
         );
         assert_eq!(
-            book.take_answer(&function("a"), "/x", now, |answer| *answer == 3)
+            cache
+                .take_answer(&function("a"), "/x", now, |answer| *answer == 3)
                 .0,
             None
         );
         assert_eq!(
-            book.take_answer(&function("a"), "/x", now + MAX_ANSWER_AGE, |_| true),
+            cache.take_answer(&function("a"), "/x", now + MAX_ANSWER_AGE, |_| true),
             (Some(2), 1)
         );
         assert_eq!(
-            book.take_answer(&function("a"), "/x", now + MAX_ANSWER_AGE, |_| true),
+            cache.take_answer(&function("a"), "/x", now + MAX_ANSWER_AGE, |_| true),
             (None, 0)
         );
     }
 
     #[test]
     fn a_write_discards_earlier_reads() {
-        let (mut book, now) = (PrefetchCache::<u8, u8>::default(), Instant::now());
+        let (mut cache, now) = (PrefetchCache::<u8, u8>::default(), Instant::now());
         for (name, read) in [("a", "/x"), ("b", "/x"), ("a", "/y")] {
-            book.record_issued(&function(name), read, 1, now);
+            cache.record_issued(&function(name), read, 1, now);
         }
-        assert_eq!(book.invalidate(|read| read == "/x"), 2);
+        assert_eq!(cache.invalidate(|read| read == "/x"), 2);
         assert_eq!(
-            book.take_answer(&function("a"), "/y", now, |_| true).0,
+            cache.take_answer(&function("a"), "/y", now, |_| true).0,
             Some(1)
         );
     }
 
     #[test]
     fn a_read_is_stable_after_two_equal_requests() {
-        let mut book = PrefetchCache::<u8, u8>::default();
-        assert_eq!(book.learned_request(&function("a"), "/x"), None);
-        for (how, steady) in [(1, false), (1, true), (2, false), (1, false)] {
-            book.learn(&function("a"), "/x", how);
+        let mut cache = PrefetchCache::<u8, u8>::default();
+        assert_eq!(cache.learned_request(&function("a"), "/x"), None);
+        for (request, is_stable) in [(1, false), (1, true), (2, false), (1, false)] {
+            cache.learn(&function("a"), "/x", request);
             assert_eq!(
-                book.learned_request(&function("a"), "/x"),
-                Some((how, steady))
+                cache.learned_request(&function("a"), "/x"),
+                Some((request, is_stable))
             );
         }
     }
@@ -206,36 +212,36 @@ mod tests {
     proptest! {
         /// Each answer is given once or thrown away, never both, never late, and few are held at a time.
         #[test]
-        fn every_answer_ends_once(steps in prop::collection::vec((0u8..5, 0u64..4), 1..100)) {
-            let (mut book, start, mut seconds) = (PrefetchCache::<u8, usize>::default(), Instant::now(), 0);
-            let (mut made, mut used, mut unused, mut born) = (0usize, 0u64, 0u64, Vec::new());
+        fn every_answer_is_used_or_discarded_once(steps in prop::collection::vec((0u8..5, 0u64..4), 1..100)) {
+            let (mut cache, start, mut seconds) = (PrefetchCache::<u8, usize>::default(), Instant::now(), 0);
+            let (mut made, mut used, mut unused, mut issued_at) = (0usize, 0u64, 0u64, Vec::new());
             for (what, number) in steps {
                 let now = start + Duration::from_secs(seconds);
                 match what {
                     0 | 1 => {
-                        let (room, old) = book.has_capacity(&function("a"), "/x", now);
-                        unused += old;
-                        if room {
-                            book.record_issued(&function("a"), "/x", made, now);
-                            born.push(seconds);
+                        let (has_capacity, expired) = cache.has_capacity(&function("a"), "/x", now);
+                        unused += expired;
+                        if has_capacity {
+                            cache.record_issued(&function("a"), "/x", made, now);
+                            issued_at.push(seconds);
                             made += 1;
                         }
                     }
                     2 => {
-                        let (taken, old) = book.take_answer(&function("a"), "/x", now, |_| true);
-                        unused += old;
+                        let (taken, expired) = cache.take_answer(&function("a"), "/x", now, |_| true);
+                        unused += expired;
                         if let Some(taken) = taken {
-                            prop_assert!(seconds - born[taken] < MAX_ANSWER_AGE.as_secs());
+                            prop_assert!(seconds - issued_at[taken] < MAX_ANSWER_AGE.as_secs());
                             used += 1;
                         }
                     }
-                    3 if number == 0 => unused += book.invalidate(|_| true),
+                    3 if number == 0 => unused += cache.invalidate(|_| true),
                     _ => seconds += number,
                 }
                 let held = made as u64 - used - unused;
                 prop_assert!(held <= MAX_ANSWERS_PER_READ as u64);
             }
-            unused += book.expire(start + Duration::from_secs(seconds) + MAX_ANSWER_AGE);
+            unused += cache.expire(start + Duration::from_secs(seconds) + MAX_ANSWER_AGE);
             prop_assert_eq!(used + unused, made as u64);
         }
     }

@@ -1,4 +1,4 @@
-//! Bytes from a socket to a buffer, and back: what relays poll in both directions at once, and until when.
+//! Polled reads and writes between sockets and buffers, and the timers that bound a relay.
 
 use std::io;
 use std::pin::Pin;
@@ -9,21 +9,22 @@ use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::sync::watch;
 
-/// Read at a time.
+/// Bytes read at a time: 16 KiB, the content of the largest TLS record (RFC 8446 section 5.1).
 const READ_CHUNK_BYTES: usize = 16 * 1024;
 
-/// Reads what is there, once. `Ok(0)`: the other end will send no more.
+/// Reads once into `into`. `Ok(0)` means that the peer has closed its sending side.
 pub fn poll_fill<S: AsyncRead + Unpin>(
     from: &mut S,
     cx: &mut Context<'_>,
     into: &mut BytesMut,
 ) -> Poll<io::Result<usize>> {
     into.reserve(READ_CHUNK_BYTES);
-    // Made anew for each poll: it holds nothing, and nothing is cleared that is then written over.
+    // The future is created anew for each poll. It owns no state, and `read_buf` appends without
+    // zeroing the spare capacity first.
     std::pin::pin!(from.read_buf(into)).poll(cx)
 }
 
-/// Writes until the buffer is empty; how much it was.
+/// Writes until the buffer is empty or the socket is full. Returns the number of bytes written.
 pub fn poll_drain<S: AsyncWrite + Unpin>(
     to: &mut S,
     cx: &mut Context<'_>,
@@ -41,11 +42,13 @@ pub fn poll_drain<S: AsyncWrite + Unpin>(
             Poll::Pending => return Poll::Pending,
         }
     }
+    // A TLS stream may still hold bytes that `poll_write` accepted; without the flush the peer
+    // would wait for them.
     ready!(Pin::new(to).poll_flush(cx))?;
     Poll::Ready(Ok(written))
 }
 
-/// Until then; `NoConnection`: for ever.
+/// Sleeps until `until`, or forever with `None`.
 pub async fn sleep_until(until: Option<Instant>) {
     match until {
         Some(until) => tokio::time::sleep_until(until.into()).await,
@@ -53,10 +56,11 @@ pub async fn sleep_until(until: Option<Instant>) {
     }
 }
 
-/// Until what another holds for as long as something lasts is dropped; never, if there is nothing.
-pub async fn wait_sender_dropped(lasts: Option<&mut watch::Receiver<()>>) {
-    match lasts {
-        Some(lasts) => while lasts.changed().await.is_ok() {},
+/// Waits until the sender of `alive` is dropped, or forever with `None`.
+pub async fn wait_sender_dropped(alive: Option<&mut watch::Receiver<()>>) {
+    match alive {
+        // A value sent on the channel means nothing; only the dropped sender ends the loop.
+        Some(alive) => while alive.changed().await.is_ok() {},
         None => std::future::pending().await,
     }
 }

@@ -1,6 +1,7 @@
-//! Bytes of a protocol that no adapter knows, over TLS that the node speaks (`tls=originate`).
+//! Raw bytes of any protocol, over TLS that the node originates (`tls=originate`).
 //!
-//! Connections with TLS on them are kept ready: each that is handed out is replaced, and those that nobody takes grow old and are closed.
+//! The tunnel keeps TLS connections ready. Each one that is handed out is replaced. Unused ones
+//! expire and are closed.
 
 use std::io;
 use std::rc::Rc;
@@ -18,7 +19,7 @@ use tokio::net::TcpStream;
 
 use crate::ClientContext;
 
-/// Connections with TLS on them that nobody has used.
+/// TLS connections of a destination that no client has used.
 struct TunnelState(Rc<IdlePool<(), IdleTlsSocket>>);
 
 #[derive(Debug)]
@@ -44,59 +45,64 @@ impl AdapterState for TunnelState {
     }
 }
 
-/// Carries the bytes of one client over a connection of its own, warm if there is one.
+/// Relays the bytes of one client over a connection of its own; a warm one, if there is one.
 ///
 /// # Errors
-/// When there is no connection, or it breaks: the client's is reset then.
-pub async fn serve(mut client: TcpStream, visit: ClientContext) -> io::Result<()> {
+/// Fails when there is no connection, or when it breaks. The client's connection is reset then.
+pub async fn serve(mut client: TcpStream, context: ClientContext) -> io::Result<()> {
     client.set_nodelay(true)?;
-    let taken = tokio::select! {
+    let acquired = tokio::select! {
+        // The error check comes first: a client that has gone must not consume a warm connection.
         biased;
         _ = client.ready(Interest::ERROR) => return Ok(()), // it does not wait any more
-        taken = acquire_socket(&visit) => taken,
+        acquired = acquire_socket(&context) => acquired,
     };
-    let mut socket = match taken {
+    let mut socket = match acquired {
         Ok(socket) => socket,
         Err(error) => {
+            // The protocol is unknown, so a reset is the only error that every client understands.
             client.set_zero_linger()?;
             return Err(io::Error::other(error));
         }
     };
-    warm_up(&visit, 1);
-    let carried = tokio::io::copy_bidirectional(&mut client, &mut socket).await;
-    let (sent, received) = carried.inspect_err(|_| drop(client.set_zero_linger()))?;
-    DestinationCounters::increase(&visit.upstream.counters.sent_bytes, sent);
-    DestinationCounters::increase(&visit.upstream.counters.received_bytes, received);
+    // The replacement is dialed before the copy starts, so that the next client finds it ready.
+    warm_up(&context, 1);
+    let copied = tokio::io::copy_bidirectional(&mut client, &mut socket).await;
+    let (sent, received) = copied.inspect_err(|_| drop(client.set_zero_linger()))?;
+    DestinationCounters::increase(&context.upstream.counters.sent_bytes, sent);
+    DestinationCounters::increase(&context.upstream.counters.received_bytes, received);
     Ok(())
 }
 
-/// So many clients come soon: has connections ready for them, as far as the destination's `warm` allows and nobody waits for a place.
-pub fn warm_up(visit: &ClientContext, clients: usize) {
-    let (room, warm) = (
-        visit
+/// Opens connections ahead for `clients` clients that come soon. The destination's `warm` bounds
+/// them; waiting clients come first.
+pub fn warm_up(context: &ClientContext, clients: usize) {
+    let (state, warm) = (
+        context
             .upstream
             .adapters
-            .state_of::<TunnelState>(&visit.upstream.destination),
-        visit.upstream.destination.egress.warm,
+            .state_of::<TunnelState>(&context.upstream.destination),
+        context.upstream.destination.egress.warm,
     );
-    let most = usize::try_from(warm)
+    let max_new = usize::try_from(warm)
         .unwrap_or(usize::MAX)
-        .saturating_sub(room.0.idle_count());
-    for _ in 0..clients.min(most) {
-        let (visit, room) = (visit.clone(), room.0.clone());
+        .saturating_sub(state.0.idle_count());
+    for _ in 0..clients.min(max_new) {
+        let (context, state) = (context.clone(), state.0.clone());
         tokio::task::spawn_local(async move {
-            if visit
+            // A warm connection must not take a permit that a waiting client needs.
+            if context
                 .upstream
                 .source
-                .next_waiter(&visit.upstream.destination)
+                .next_waiter(&context.upstream.destination)
                 != NextWaiter::None
             {
                 return;
             }
-            // Who takes it will learn what is wrong, if something is.
-            if let Ok(socket) = dial_socket(&visit).await {
-                room.give_back(
-                    &visit.upstream,
+            // A failure is ignored here: the next client dials itself and gets the error.
+            if let Ok(socket) = dial_socket(&context).await {
+                state.give_back(
+                    &context.upstream,
                     &(),
                     UsedConnection::new(IdleTlsSocket(socket), Instant::now()),
                 );
@@ -105,50 +111,59 @@ pub fn warm_up(visit: &ClientContext, clients: usize) {
     }
 }
 
-async fn acquire_socket(visit: &ClientContext) -> Result<UpstreamSocket, NoConnection> {
-    let room = visit
+async fn acquire_socket(context: &ClientContext) -> Result<UpstreamSocket, NoConnection> {
+    let state = context
         .upstream
         .adapters
-        .state_of::<TunnelState>(&visit.upstream.destination);
-    let deadline = Instant::now() + visit.upstream.destination.egress.wait;
-    match room.0.acquire(&visit.upstream, &(), deadline).await? {
+        .state_of::<TunnelState>(&context.upstream.destination);
+    let deadline = Instant::now() + context.upstream.destination.egress.wait;
+    match state.0.acquire(&context.upstream, &(), deadline).await? {
         AcquireOutcome::Reused(kept) => Ok(kept.connection.0),
         AcquireOutcome::New(lease) => {
+            // The deadline includes the TLS handshake, not only the connect.
             before_deadline(
-                visit,
+                context,
                 deadline,
-                wrap_lease(lease, &visit.upstream.destination, &visit.upstream.adapters),
+                wrap_lease(
+                    lease,
+                    &context.upstream.destination,
+                    &context.upstream.adapters,
+                ),
             )
             .await
         }
     }
 }
 
-async fn dial_socket(visit: &ClientContext) -> Result<UpstreamSocket, NoConnection> {
-    let deadline = Instant::now() + visit.upstream.destination.egress.wait;
-    let lease = visit
+async fn dial_socket(context: &ClientContext) -> Result<UpstreamSocket, NoConnection> {
+    let deadline = Instant::now() + context.upstream.destination.egress.wait;
+    let lease = context
         .upstream
         .source
-        .connect(&visit.upstream.destination, deadline)
+        .connect(&context.upstream.destination, deadline)
         .await?;
     before_deadline(
-        visit,
+        context,
         deadline,
-        wrap_lease(lease, &visit.upstream.destination, &visit.upstream.adapters),
+        wrap_lease(
+            lease,
+            &context.upstream.destination,
+            &context.upstream.adapters,
+        ),
     )
     .await
 }
 
 async fn before_deadline<T>(
-    visit: &ClientContext,
+    context: &ClientContext,
     deadline: Instant,
-    what: impl Future<Output = Result<T, NoConnection>>,
+    operation: impl Future<Output = Result<T, NoConnection>>,
 ) -> Result<T, NoConnection> {
-    let late = || NoConnection::Refused {
-        to: visit.upstream.destination.key.host_port.clone(),
+    let timed_out = || NoConnection::Refused {
+        to: context.upstream.destination.key.host_port.clone(),
         error: io::ErrorKind::TimedOut.into(),
     };
-    tokio::time::timeout_at(deadline.into(), what)
+    tokio::time::timeout_at(deadline.into(), operation)
         .await
-        .unwrap_or_else(|_| Err(late()))
+        .unwrap_or_else(|_| Err(timed_out()))
 }

@@ -39,7 +39,8 @@ impl<E> Default for InboundBody<E> {
 }
 
 impl<E: Clone> InboundBody<E> {
-    /// Adds a part and returns the waker to wake. The part is dropped when the reader is gone, or the body has ended.
+    /// Adds a part and returns the waker to wake. The part is dropped when the reader is gone, or
+    /// the body has ended.
     pub fn push_part(&mut self, part: Bytes, last: bool) -> Option<Waker> {
         if self.end.is_some() {
             return None;
@@ -53,7 +54,8 @@ impl<E: Clone> InboundBody<E> {
         self.reader.take()
     }
 
-    /// Aborts the body and returns the waker to wake. Parts that arrived are still read; the first end counts.
+    /// Aborts the body and returns the waker to wake. Parts that arrived are still read; the first
+    /// end counts.
     pub fn break_with(&mut self, why: E) -> Option<Waker> {
         self.end.get_or_insert(Err(why));
         self.reader.take()
@@ -72,7 +74,8 @@ impl<E: Clone> InboundBody<E> {
         }
     }
 
-    /// Ends reading and drops unread parts. Returns true if more would have arrived: the sender may be notified.
+    /// Ends reading and drops unread parts. Returns true if more would have arrived: the sender may
+    /// be notified.
     pub fn stop_reading(&mut self) -> bool {
         self.parts.clear();
         !std::mem::replace(&mut self.reader_gone, true) && self.end.is_none()

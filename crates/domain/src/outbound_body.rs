@@ -1,14 +1,16 @@
 //! A body that is sent in parts: data to send, and parts that the receiver has not released. Pure.
 //!
-//! The writer hands over one chunk at a time, the next one when all of it was sent. At most [`MAX_PARTS_IN_FLIGHT`] parts are with
-//! the receiver, fewer when there are many bodies. So memory stays bounded, and a slow reader stops the writer.
+//! The writer hands over one chunk at a time, the next one when all of it was sent. At most
+//! [`MAX_PARTS_IN_FLIGHT`] parts are with the receiver, fewer when there are many bodies. So memory
+//! stays bounded, and a slow reader stops the writer.
 
 use std::collections::VecDeque;
 use std::task::{Poll, Waker};
 
 use bytes::Bytes;
 
-/// Maximum number of parts of one body with the receiver: enough to keep both sides busy, few enough to leave slots to others.
+/// Maximum number of parts of one body with the receiver: enough to keep both sides busy, few
+/// enough to leave slots to others.
 pub const MAX_PARTS_IN_FLIGHT: usize = 8;
 
 /// Returns the window per body when an endpoint sends `bodies` bodies to one peer.
@@ -41,7 +43,8 @@ pub enum SendReadiness {
 }
 
 impl<T> OutboundBody<T> {
-    /// Creates a body: `piece` is available data, `first` the message already sent, `open` is true if the writer has more.
+    /// Creates a body: `piece` is available data, `first` the message already sent, `open` is true
+    /// if the writer has more.
     pub fn new(piece: Bytes, open: bool, first: T) -> Self {
         let ended = piece.is_empty() && !open;
         Self {
@@ -53,7 +56,8 @@ impl<T> OutboundBody<T> {
         }
     }
 
-    /// Polls for room for the next chunk. `waker` is woken when there is room, and when there never will be.
+    /// Polls for room for the next chunk. `waker` is woken when there is room, and when there never
+    /// will be.
     pub fn poll_writable(&mut self, waker: &Waker) -> Poll<()> {
         if !self
             .writer
@@ -74,7 +78,8 @@ impl<T> OutboundBody<T> {
         self.chunk.is_empty()
     }
 
-    /// Hands over the next chunk. A writer that ignores the window is not stopped, but pays with a copy.
+    /// Hands over the next chunk. A writer that ignores the window is not stopped, but pays with a
+    /// copy.
     pub fn push_chunk(&mut self, piece: Bytes) {
         self.chunk = match self.chunk.is_empty() {
             true => piece,
@@ -87,7 +92,8 @@ impl<T> OutboundBody<T> {
         self.input_open = false;
     }
 
-    /// Returns the next step for a window of `window` parts; `unread` tells if a part is still with the receiver.
+    /// Returns the next step for a window of `window` parts; `unread` tells if a part is still with
+    /// the receiver.
     pub fn send_readiness(
         &mut self,
         window: usize,
@@ -119,7 +125,8 @@ impl<T> OutboundBody<T> {
         !self.input_open && bytes == self.chunk.len()
     }
 
-    /// Records a sent part of `bytes` bytes and returns the writer's waker when there is room again.
+    /// Records a sent part of `bytes` bytes and returns the writer's waker when there is room
+    /// again.
     pub fn record_part(&mut self, bytes: usize, part: T) -> Option<Waker> {
         self.ended = self.is_last_part(bytes);
         let _ = self.chunk.split_to(bytes);

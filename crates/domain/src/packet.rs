@@ -1,6 +1,7 @@
 //! Packets with file descriptors over a SOCK_SEQPACKET socket.
 //!
-//! Received descriptors are owned at once: dropping the packet closes unused ones. All are close-on-exec.
+//! Received descriptors are owned at once: dropping the packet closes unused ones. All are
+//! close-on-exec.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -84,8 +85,8 @@ pub fn send_bytes(
     Ok(())
 }
 
-/// Receives the next packet; none at end of file.
-/// Fails with `InvalidData` when the packet exceeds a limit: the sender is faulty, and its descriptors are closed.
+/// Receives the next packet; none at end of file. Fails with `InvalidData` when the packet exceeds
+/// a limit: the sender is faulty, and its descriptors are closed.
 pub fn receive_packet(socket: impl AsFd) -> io::Result<Option<SocketPacket>> {
     let refused = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidData, why));
     let mut bytes = vec![0; MAX_PACKET_BYTES];

@@ -1,5 +1,5 @@
-//! Trace context of a call, in two forms: the header `traceparent` (W3C Trace Context, section 3.2), and 24 bytes in the
-//! envelope (`contract/memory.md`). Pure.
+//! Trace context of a call, in two forms: the header `traceparent` (W3C Trace Context, section
+//! 3.2), and 24 bytes in the envelope (`contract/memory.md`). Pure.
 
 use std::fmt;
 
@@ -55,7 +55,8 @@ impl fmt::Display for TraceContext {
 }
 
 impl IncomingCall {
-    /// Returns the `traceparent` of the call: the field as received, or one built from the envelope.
+    /// Returns the `traceparent` of the call: the field as received, or one built from the
+    /// envelope.
     pub fn traceparent(&self) -> Option<String> {
         let field = self
             .head_fields()

@@ -1,5 +1,6 @@
-//! Runs a program whose connects are asked about, as an instance's are: `intercepted PROGRAM ARGUMENTS…`, with a socket as standard input to which the
-//! listener goes. For tests and measurements that need no node.
+//! Runs a program with intercepted connects, as instances do: `intercepted PROGRAM ARGUMENTS…`. Its
+//! standard input is a socket to which it sends the seccomp listener. For tests and measurements
+//! without a node.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;

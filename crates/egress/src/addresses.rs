@@ -1,6 +1,7 @@
-//! The addresses by which instances know destinations: an address stands for itself, a name has one that stands for it, and so does each name below a
-//! name once an instance asks for it ([`WILDCARD_NETWORK`]).
-//! Pure: routes and listeners follow from what is said here.
+//! Addresses under which instances reach destinations. An IPv4 address stays as it is. A declared
+//! name gets an address of `NAME_ADDRESS_RANGE`. A name below a wildcard gets one of
+//! [`WILDCARD_NETWORK`] when an instance resolves it. Pure: routes and listeners follow from the
+//! results.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,58 +12,58 @@ use nearpath_types::egress::{EgressHost, EgressSpec};
 
 use nearpath_connpool::pool::resolver::THIS_MACHINE;
 
-/// Where the exit itself is when it is a station of its own: the first of the network that stands for names.
+/// Address of the egress proxy when it has a namespace of its own: the first of the network of name
+/// addresses.
 pub const EGRESS_PROXY_EIP: Eip = Eip(Ipv4Addr::new(10, 61, 0, 1));
 
-/// The first and the last address that stand for declared names.
+/// First and last address for declared names.
 const NAME_ADDRESS_RANGE: [Ipv4Addr; 2] =
     [Ipv4Addr::new(10, 61, 0, 2), Ipv4Addr::new(10, 61, 254, 254)];
 
-/// The network, and the length of its prefix, of addresses that stand for names below a declared one: in each instance for names of its own.
+/// Network and prefix length of addresses for names below a wildcard. Every instance assigns them
+/// independently.
 pub const WILDCARD_NETWORK: (Ipv4Addr, u8) = (Ipv4Addr::new(10, 61, 255, 0), 24);
 
-/// Why instances cannot reach a destination that was declared. The texts are for the tenant.
+/// Reason why instances cannot reach a declared destination. The texts are for the tenant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnreachableDestination {
-    /// Inside an instance it means the instance.
-    #[error("egress {0}: inside an instance that is the instance itself; the node's machine is called {THIS_MACHINE}:{port}", port = .1)]
+    /// A loopback address, which inside an instance means the instance.
+    #[error("egress {0}: a loopback address is the instance itself; declare {THIS_MACHINE}:{port} for the node's machine", port = .1)]
     Loopback(String, u16),
-    /// An address of the node's own network.
+    /// An address in the node's own network.
     #[error(
-        "egress {0}: this address belongs to the node's own network; functions are called by their names, declared in `chains`"
+        "egress {0}: the address is in the node's own network; call functions by name and declare them in `chains`"
     )]
     NodeNetwork(String),
-    /// No address of a machine.
+    /// An address that no machine can have.
     #[error("egress {0}: no machine has this address")]
     InvalidAddress(String),
-    /// An IPv4 address in IPv6's form.
-    #[error("egress {0}: this is an IPv4 address; write {1}:{port}", port = .2)]
+    /// An IPv4 address in IPv6 form.
+    #[error("egress {0}: an IPv4 address in IPv6 form; write {1}:{port}", port = .2)]
     MappedIpv4(String, Ipv4Addr, u16),
-    /// Names use all addresses.
-    #[error(
-        "egress {0}: this node's functions declare {1} names at a time, as many as there can be"
-    )]
+    /// All addresses for names are in use.
+    #[error("egress {0}: all {1} addresses for names are in use on this node; declare fewer names")]
     NamesExhausted(String, usize),
 }
 
-/// How an instance gets to a destination.
+/// Address of a destination as an instance sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DestinationAddress {
-    /// Through the switch, by this address.
+    /// An IPv4 address that is routed through the hub namespace.
     Routed {
-        /// Its own, or one that stands for its name.
+        /// The destination's own address, or one assigned to its name.
         address: Ipv4Addr,
-        /// Whether this instance is the first one to know it.
+        /// True if this instance is its first user.
         is_first: bool,
     },
-    /// By its own address, which is the instance's, too: the node has a socket there.
+    /// The destination's own IPv6 address, at which the node has a socket inside the instance.
     InsideInstance(Ipv6Addr),
-    /// By addresses of [`WILDCARD_NETWORK`], each from the moment in which its name is asked for.
+    /// Addresses of [`WILDCARD_NETWORK`], each assigned when its name is resolved.
     Wildcard,
 }
 
 impl DestinationAddress {
-    /// The address by which it is known, unspecified where there are many.
+    /// Returns the address that the instance connects to, unspecified for wildcards.
     pub fn visible_ip(&self) -> IpAddr {
         match *self {
             Self::Routed { address, .. } => address.into(),
@@ -72,10 +73,10 @@ impl DestinationAddress {
     }
 }
 
-/// Who is known by which address, and how many instances know it.
+/// Assigned addresses and the number of instances that use each.
 #[derive(Debug)]
 pub struct AddressTable {
-    /// Of the node's own network, a /16.
+    /// The gateway's address, in the node's own /16.
     gateway: Ipv4Addr,
     address_by_name: BTreeMap<String, Ipv4Addr>,
     users_by_address: BTreeMap<Ipv4Addr, u32>,
@@ -83,7 +84,7 @@ pub struct AddressTable {
 }
 
 impl AddressTable {
-    /// On a node whose gateway is at this address.
+    /// Creates an empty table for a node whose gateway has this address.
     pub fn new(gateway: Ipv4Addr) -> Self {
         Self {
             gateway,
@@ -93,10 +94,10 @@ impl AddressTable {
         }
     }
 
-    /// How one more instance gets to a destination.
+    /// Returns the address of a destination for one more instance.
     ///
     /// # Errors
-    /// When it cannot be reached from an instance.
+    /// When instances cannot reach the destination.
     pub fn assign_address(
         &mut self,
         to: &EgressSpec,
@@ -116,6 +117,7 @@ impl AddressTable {
             }
             EgressHost::Below(_) => return Ok(DestinationAddress::Wildcard),
         }?;
+        // Instances share routes, so only the first user of an address adds one.
         let users = self.users_by_address.entry(address).or_default();
         *users += 1;
         Ok(DestinationAddress::Routed {
@@ -124,7 +126,7 @@ impl AddressTable {
         })
     }
 
-    /// One instance less; whether it was the last one.
+    /// Removes one user of an address. Returns true for the last one.
     pub fn release_address(&mut self, address: Ipv4Addr) -> bool {
         let Some(users) = self.users_by_address.get_mut(&address) else {
             return false;
@@ -146,11 +148,13 @@ impl AddressTable {
         let net = |address: Ipv4Addr| [address.octets()[0], address.octets()[1]];
         match address {
             _ if address.is_loopback() => Err(UnreachableDestination::Loopback(text, to.port)),
+            // The proxy's network and the next hop of the default route are the node's own.
             _ if [net(self.gateway), net(EGRESS_PROXY_EIP.0)].contains(&net(address))
                 || address == NEXT_HOP =>
             {
                 Err(UnreachableDestination::NodeNetwork(text))
             }
+            // 0.0.0.0/8 and everything from 224.0.0.0 is no unicast address (RFC 6890, RFC 5771).
             _ if address.octets()[0] == 0 || address.octets()[0] >= 224 => {
                 Err(UnreachableDestination::InvalidAddress(text))
             }
@@ -158,11 +162,14 @@ impl AddressTable {
         }
     }
 
-    /// The same one for a name as long as the node lives, unless all were given out and nobody knows this one any more.
+    /// Returns the address of a name, the same one while the node runs. It changes only when all
+    /// are assigned and no instance uses this name.
     fn address_for_name(&mut self, name: &str) -> Option<Ipv4Addr> {
         if let Some(address) = self.address_by_name.get(name) {
             return Some(*address);
         }
+        // Unused addresses first: programs cache names, so an address changes its name as late as
+        // possible.
         let address = match self.next_address <= NAME_ADDRESS_RANGE[1].to_bits() {
             true => {
                 self.next_address += 1;
@@ -185,7 +192,7 @@ impl AddressTable {
     }
 }
 
-/// Of link-local addresses a machine has one a device: they need a zone, which an address by itself does not have.
+/// Checks a declared IPv6 address. Link-local ones need a zone, which the declaration cannot name.
 fn check_literal_v6(address: Ipv6Addr, to: &EgressSpec) -> Result<(), UnreachableDestination> {
     match address.to_ipv4_mapped() {
         Some(v4) => Err(UnreachableDestination::MappedIpv4(
@@ -218,69 +225,64 @@ mod tests {
     }
 
     fn assign_routed(
-        places: &mut AddressTable,
+        table: &mut AddressTable,
         text: &str,
     ) -> Result<(Ipv4Addr, bool), UnreachableDestination> {
-        places
+        table
             .assign_address(&parse_egress(text))
-            .map(|place| match place {
-                DestinationAddress::Routed {
-                    address,
-                    is_first: first,
-                } => (address, first),
+            .map(|destination| match destination {
+                DestinationAddress::Routed { address, is_first } => (address, is_first),
                 other => panic!("{text}: {other:?}"),
             })
     }
 
     #[test]
-    fn ipv6_addresses_are_their_own_and_names_below_a_name_have_a_network() {
-        let mut places = AddressTable::new(GATEWAY);
+    fn ipv6_addresses_stay_and_wildcards_have_a_network_of_their_own() {
+        let mut table = AddressTable::new(GATEWAY);
         let address: Ipv6Addr = "2001:db8::1".parse().unwrap();
         assert_eq!(
-            places.assign_address(&parse_egress("[2001:db8::1]:443")),
+            table.assign_address(&parse_egress("[2001:db8::1]:443")),
             Ok(DestinationAddress::InsideInstance(address))
         );
         assert_eq!(
-            places.assign_address(&parse_egress("*.example.com:443")),
+            table.assign_address(&parse_egress("*.example.com:443")),
             Ok(DestinationAddress::Wildcard)
         );
         let (network, size) = WILDCARD_NETWORK;
         assert_eq!(
             NAME_ADDRESS_RANGE[1].to_bits() + 2,
             network.to_bits(),
-            "beside the others"
+            "next to the name addresses"
         );
         assert!(size == 24 && network.octets()[3] == 0);
     }
 
     #[test]
     fn a_name_has_one_address_and_an_address_is_its_own() {
-        let mut places = AddressTable::new(GATEWAY);
-        let (db, first) = assign_routed(&mut places, "db:5432").unwrap();
-        assert!(first && db != EGRESS_PROXY_EIP.0);
-        assert_eq!(assign_routed(&mut places, "db:6379").unwrap(), (db, false));
+        let mut table = AddressTable::new(GATEWAY);
+        let (db, is_first) = assign_routed(&mut table, "db:5432").unwrap();
+        assert!(is_first && db != EGRESS_PROXY_EIP.0);
+        assert_eq!(assign_routed(&mut table, "db:6379").unwrap(), (db, false));
         assert!(
-            !places.release_address(db)
-                && places.release_address(db)
-                && !places.release_address(db)
+            !table.release_address(db) && table.release_address(db) && !table.release_address(db)
         );
         assert_eq!(
-            assign_routed(&mut places, "db:5432").unwrap(),
+            assign_routed(&mut table, "db:5432").unwrap(),
             (db, true),
-            "the same as long as the node lives"
+            "the same while the node runs"
         );
-        assert_ne!(assign_routed(&mut places, "other:5432").unwrap().0, db);
+        assert_ne!(assign_routed(&mut table, "other:5432").unwrap().0, db);
         let literal = Ipv4Addr::new(192, 0, 2, 1);
         assert_eq!(
-            assign_routed(&mut places, "192.0.2.1:443").unwrap(),
+            assign_routed(&mut table, "192.0.2.1:443").unwrap(),
             (literal, true)
         );
     }
 
     #[test]
     fn unreachable_destinations_are_reported_with_a_remedy() {
-        let mut places = AddressTable::new(GATEWAY);
-        let said = [
+        let mut table = AddressTable::new(GATEWAY);
+        let cases = [
             ("127.0.0.1:5432", "host.nearpath.internal:5432"),
             ("localhost:80", "host.nearpath.internal:80"),
             ("10.62.3.4:80", "chains"),
@@ -295,13 +297,13 @@ mod tests {
             ("[fe80::1]:80", "no machine"),
             ("[::ffff:192.0.2.1]:80", "write 192.0.2.1:80"),
         ];
-        for (text, told) in said {
-            let error = places
+        for (text, expected) in cases {
+            let error = table
                 .assign_address(&parse_egress(text))
                 .unwrap_err()
                 .to_string();
             assert!(
-                error.contains(told) && error.contains(text),
+                error.contains(expected) && error.contains(text),
                 "{text}: {error}"
             );
         }
@@ -309,40 +311,41 @@ mod tests {
 
     #[test]
     fn names_without_users_give_up_their_address_when_all_are_assigned() {
-        let mut places = AddressTable {
+        let mut table = AddressTable {
             next_address: NAME_ADDRESS_RANGE[1].to_bits(),
             ..AddressTable::new(GATEWAY)
         };
-        let (last, _) = assign_routed(&mut places, "a:1").unwrap();
+        let (last, _) = assign_routed(&mut table, "a:1").unwrap();
         assert_eq!(last, NAME_ADDRESS_RANGE[1]);
         assert!(matches!(
-            assign_routed(&mut places, "b:1"),
+            assign_routed(&mut table, "b:1"),
             Err(UnreachableDestination::NamesExhausted(..))
         ));
-        places.release_address(last);
-        assert_eq!(assign_routed(&mut places, "b:1").unwrap(), (last, true));
+        table.release_address(last);
+        assert_eq!(assign_routed(&mut table, "b:1").unwrap(), (last, true));
     }
 
     proptest! {
         #[test]
         fn no_address_has_two_names(steps in prop::collection::vec((0u8..6, any::<bool>()), 0..60)) {
-            let mut places = AddressTable { next_address: NAME_ADDRESS_RANGE[1].to_bits() - 2, ..AddressTable::new(GATEWAY) }; // three of them
-            let mut held: Vec<(u8, Ipv4Addr)> = Vec::new();
+            // Leaves three addresses.
+            let mut table = AddressTable { next_address: NAME_ADDRESS_RANGE[1].to_bits() - 2, ..AddressTable::new(GATEWAY) };
+            let mut assigned: Vec<(u8, Ipv4Addr)> = Vec::new();
             for (name, takes) in steps {
                 if !takes {
-                    if let Some(at) = held.iter().position(|(other, _)| *other == name) {
-                        let (_, address) = held.swap_remove(at);
-                        prop_assert_eq!(places.release_address(address), !held.iter().any(|(_, other)| *other == address));
+                    if let Some(at) = assigned.iter().position(|(other, _)| *other == name) {
+                        let (_, address) = assigned.swap_remove(at);
+                        prop_assert_eq!(table.release_address(address), !assigned.iter().any(|(_, other)| *other == address));
                     }
                     continue;
                 }
-                let Ok((address, first)) = assign_routed(&mut places, &format!("n{name}.x:1")) else {
-                    prop_assert!(held.iter().map(|(name, _)| name).collect::<std::collections::BTreeSet<_>>().len() == 3);
+                let Ok((address, is_first)) = assign_routed(&mut table, &format!("n{name}.x:1")) else {
+                    prop_assert!(assigned.iter().map(|(name, _)| name).collect::<std::collections::BTreeSet<_>>().len() == 3);
                     continue;
                 };
-                prop_assert!(held.iter().all(|(other, at)| (*other == name) == (*at == address)));
-                prop_assert_eq!(first, !held.iter().any(|(_, at)| *at == address));
-                held.push((name, address));
+                prop_assert!(assigned.iter().all(|(other, at)| (*other == name) == (*at == address)));
+                prop_assert_eq!(is_first, !assigned.iter().any(|(_, at)| *at == address));
+                assigned.push((name, address));
             }
         }
     }

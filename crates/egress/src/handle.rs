@@ -1,20 +1,20 @@
-//! The node's handle: who may go out, from when to when.
+//! Handle of the node to the egress proxy: admits instances and releases them.
 //!
-//! Addresses, routes and listeners are made here, on the thread that starts the instance, which may block; connections are all on one thread of their
-//! own, `pool`, which stays in the network of the machine, where destinations are.
+//! Addresses, routes and listeners are set up here, on the thread that starts the instance, which
+//! may block. Connections run on the thread `pool`, which stays in the machine's network namespace,
+//! where destinations are.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::OwnedFd;
-use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nearpath_kernel::egress_listener::EgressListener;
 use nearpath_kernel::probe::check_interception_support;
-use nearpath_kernel::sandbox::{DestinationRoute as Known, InnerSocket};
+use nearpath_kernel::sandbox::{DestinationRoute, InnerSocket};
 use nearpath_types::egress::{EgressHost, EgressSpec};
 use nearpath_types::pool_status::PoolStatus;
 use nearpath_types::{Eip, FunctionId, InstanceId};
@@ -22,79 +22,64 @@ use nearpath_types::{Eip, FunctionId, InstanceId};
 use crate::addresses::{
     AddressTable, DestinationAddress, UnreachableDestination, WILDCARD_NETWORK,
 };
+use crate::admission::{AdmissionRequest, TenantLogFn};
 use crate::proxy::{self, CommandChannels, EgressCommand};
 use nearpath_connpool::destination::{EgressDestination, PoolKey};
 use nearpath_connpool::keys::{KeyRegistry, SecretContents};
 
-/// How long a report is waited for: who asks holds others up.
+/// Maximum wait for a report. The caller serves a status query and delays others.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Where an instance asks for names below a declared one, on its own loopback.
+/// Name server of instances with wildcard destinations, on their own loopback.
 const NAME_SERVER_ADDRESS: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(127, 0, 0, 53), 53);
 
-/// How a function's log is written to: what happened to its connections, in words for the tenant.
-pub type TenantLogFn = Box<dyn Fn(&FunctionId, InstanceId, String) + Send>;
-
-/// An instance that is about to start, and where its function may go.
-#[derive(Clone)]
-pub struct AdmissionRequest {
-    /// Its id.
-    pub instance: InstanceId,
-    /// Whose instance it is.
-    pub function: FunctionId,
-    /// The chain of its function.
-    pub chain: Option<String>,
-    /// The address that its packets come from.
-    pub eip: Eip,
-    /// Where it may go.
-    pub egress: Vec<EgressSpec>,
-    /// The secrets that those name, with their contents.
-    pub secrets: BTreeMap<String, Vec<u8>>,
-}
-
-/// An instance that may go out, until this is dropped: then its connections end. Dropping waits until all is here that it wrote to destinations with
-/// `writes=async`: a millisecond; seconds, where one of them does not take it.
+/// An admitted instance. Dropping it ends the instance's connections. The drop waits until its
+/// writes to destinations with `writes=async` have arrived here: about a millisecond, or up to 2 s
+/// if a destination does not accept them.
 #[derive(Debug)]
 pub struct AdmittedInstance {
     handle: EgressHandle,
     instance: InstanceId,
     eip: Eip,
     holds: Vec<DestinationHold>,
-    /// What the instance has to know to get there.
-    pub routes: Vec<Known>,
-    /// Sockets that the node is to have inside: then [`attend`](Self::attend) takes them.
+    /// Routes and host names that the instance needs.
+    pub routes: Vec<DestinationRoute>,
+    /// Sockets that the node opens inside the instance; pass them to
+    /// [`serve_inner_sockets`](Self::serve_inner_sockets).
     pub inner_sockets: Vec<InnerSocket>,
-    /// Whether its connects are to be asked about: then [`supervise_connects`](Self::supervise) takes the listener.
+    /// True if its connects are intercepted; pass the listener to
+    /// [`supervise_connects`](Self::supervise_connects).
     pub is_intercepted: bool,
-    /// Destinations that were declared and that it cannot reach, in words for the tenant.
+    /// Declared destinations that the instance cannot reach.
     pub unreachable: Vec<UnreachableDestination>,
-    /// What else is odd about what was declared, in words for the tenant.
+    /// Other oddities of the declarations, in words for the tenant.
     pub warnings: Vec<String>,
 }
 
-/// What an instance uses of a destination's place.
+/// Resources that an instance holds for one destination.
 #[derive(Debug)]
 struct DestinationHold {
-    /// In the switch.
+    /// Address in the hub namespace.
     address: Option<Ipv4Addr>,
-    /// At which the switch is listened at.
+    /// Port of the listener in the hub namespace.
     port: Option<u16>,
     key: PoolKey,
 }
 
-/// The pool of a node. Clones are the same; it ends with the last one, and with the last [`AdmittedInstance`].
+/// Handle to the egress proxy of a node. Clones share it. The proxy ends with the last handle and
+/// the last [`AdmittedInstance`].
 #[derive(Clone)]
 pub struct EgressHandle(Arc<HandleShared>);
 
 struct HandleShared {
     egress_listener: Arc<EgressListener>,
-    /// Whether a warm socket can take the place of a function's own on this machine.
+    /// True if warm sockets can replace functions' own sockets on this machine.
     can_intercept: bool,
     state: Mutex<HandleState>,
     channels: CommandChannels,
 }
 
-/// What is answered for now.
+/// Assigned addresses, keys and ports.
 struct HandleState {
     addresses: AddressTable,
     keys: KeyRegistry,
@@ -105,176 +90,193 @@ impl EgressHandle {
     /// Starts the thread. `gateway` is the gateway's address in the node's network.
     ///
     /// # Errors
-    /// When there is no thread or no descriptor to be had.
+    /// When no thread or descriptor is available.
     pub fn start(
-        doorway: Arc<EgressListener>,
+        egress_listener: Arc<EgressListener>,
         gateway: Ipv4Addr,
-        tell: TenantLogFn,
+        log: TenantLogFn,
     ) -> io::Result<Self> {
-        let (wires, fenced) = proxy::start_thread(tell, Arc::clone(&doorway))?;
-        let shortcut = fenced.and_then(|()| check_interception_support());
-        let shortcut = shortcut
-            .inspect_err(|why| tracing::info!(%why, "the node carries all connections itself"))
+        let (channels, guard_state) = proxy::start_thread(log, Arc::clone(&egress_listener))?;
+        // Without the guard a function could connect a handed-over socket anywhere (ADR 30).
+        let can_intercept = guard_state.and_then(|()| check_interception_support());
+        let can_intercept = can_intercept
+            .inspect_err(|why| tracing::info!(%why, "socket interception unavailable, the egress proxy carries all connections"))
             .is_ok();
-        let desk = HandleState {
+        let state = HandleState {
             addresses: AddressTable::new(gateway),
             keys: KeyRegistry::default(),
             port_users: BTreeMap::new(),
         };
         Ok(Self(Arc::new(HandleShared {
-            egress_listener: doorway,
-            can_intercept: shortcut,
-            state: Mutex::new(desk),
-            channels: wires,
+            egress_listener,
+            can_intercept,
+            state: Mutex::new(state),
+            channels,
         })))
     }
 
-    /// Lets an instance out, before it starts. Blocks for about a tenth of a millisecond.
+    /// Admits an instance before it starts. Blocks for about 0.1 ms.
     ///
     /// # Errors
-    /// When the kernel refuses a route or a listener, or the pool's thread has ended; nothing is left behind then.
-    pub fn admit_instance(&self, who: &AdmissionRequest) -> io::Result<AdmittedInstance> {
-        let AdmissionRequest { instance, eip, .. } = *who;
-        let (known, troubles, remarks) = (Vec::new(), Vec::new(), Vec::new());
-        let (pool, held, hatches, listened) = (self.clone(), Vec::new(), Vec::new(), false);
-        let mut admitted = AdmittedInstance {
-            handle: pool,
+    /// When the kernel refuses a route or a listener, or the thread has ended. Everything is undone
+    /// then.
+    pub fn admit_instance(&self, request: &AdmissionRequest) -> io::Result<AdmittedInstance> {
+        let AdmissionRequest { instance, eip, .. } = *request;
+        let (routes, unreachable, warnings) = (Vec::new(), Vec::new(), Vec::new());
+        let (handle, holds, inner_sockets, is_intercepted) =
+            (self.clone(), Vec::new(), Vec::new(), false);
+        // Created first: when a later step fails, its drop undoes the earlier ones.
+        let mut instance_handle = AdmittedInstance {
+            handle,
             instance,
             eip,
-            holds: held,
-            routes: known,
-            inner_sockets: hatches,
-            is_intercepted: listened,
-            unreachable: troubles,
-            warnings: remarks,
+            holds,
+            routes,
+            inner_sockets,
+            is_intercepted,
+            unreachable,
+            warnings,
         };
         let mut destinations = Vec::new();
-        for egress in &who.egress {
-            destinations.extend(self.assign_destination(who, egress, &mut admitted)?);
+        for egress in &request.egress {
+            destinations.extend(self.assign_destination(request, egress, &mut instance_handle)?);
         }
-        admitted.is_intercepted = self.0.can_intercept
+        instance_handle.is_intercepted = self.0.can_intercept
             && destinations
                 .iter()
                 .any(EgressDestination::can_be_handed_over);
+        // The instance must not start before its connections are permitted.
         let (done, wait) = std::sync::mpsc::sync_channel(1);
         self.send_command(EgressCommand::Admit(
-            Box::new(who.clone()),
+            Box::new(request.clone()),
             destinations,
             done,
         ))?;
         wait.recv().map_err(|_| thread_ended())?;
-        Ok(admitted)
+        Ok(instance_handle)
     }
 
-    /// From now on nothing is kept open for nobody, warm or used: the node is about to end. What is in use stays, and who asks is served by new connections.
+    /// Closes idle connections and keeps none from now on: the node is shutting down. Connections
+    /// in use stay, and requests get new connections.
     pub fn drain_idle(&self) {
-        let _ = self.send_command(EgressCommand::DrainIdle); // a thread that has ended keeps nothing
+        // A thread that has ended keeps nothing.
+        let _ = self.send_command(EgressCommand::DrainIdle);
     }
 
-    /// How things stand, owner by owner and destination by destination. Waits for the thread, which is busy for milliseconds at most; nothing, once it has
-    /// ended.
+    /// Returns the status by owner and destination. Waits for the thread, which is busy for
+    /// milliseconds at most. Empty once the thread has ended.
     pub fn pool_statuses(&self) -> Vec<PoolStatus> {
-        let (tell, told) = std::sync::mpsc::sync_channel(1);
-        let asked = self.send_command(EgressCommand::Report(tell));
-        asked
-            .ok()
-            .and_then(|()| told.recv_timeout(REPORT_TIMEOUT).ok())
+        let (sender, statuses) = std::sync::mpsc::sync_channel(1);
+        let sent = self.send_command(EgressCommand::Report(sender));
+        sent.ok()
+            .and_then(|()| statuses.recv_timeout(REPORT_TIMEOUT).ok())
             .unwrap_or_default()
     }
 
-    /// Waits until what functions wrote to destinations with `writes=async` is delivered, or until `deadline`. Whether all of it is.
+    /// Waits until all writes of functions to destinations with `writes=async` are delivered.
+    /// Returns false if `deadline` passes first.
     pub fn wait_delivered(&self, deadline: Duration) -> bool {
         let (done, wait) = std::sync::mpsc::sync_channel(1);
-        let asked = self.send_command(EgressCommand::WaitDelivered(done));
-        asked.is_ok_and(|()| wait.recv_timeout(deadline).is_ok())
+        let sent = self.send_command(EgressCommand::WaitDelivered(done));
+        sent.is_ok_and(|()| wait.recv_timeout(deadline).is_ok())
     }
 
-    /// A call of a function has arrived whose egress declares reads: they are issued before its code asks for them. Never waits; is passed over where there
-    /// is too much of it.
+    /// Prefetches the declared reads of a function that is being called. Never waits; drops the
+    /// hint when the queue is full.
     pub fn prefetch(&self, function: &FunctionId) {
+        // A full queue drops the hint: a prefetch is only an optimization.
         let _ = self.0.channels.prefetch_hints.try_send(function.clone());
     }
 
     fn assign_destination(
         &self,
-        who: &AdmissionRequest,
+        request: &AdmissionRequest,
         egress: &EgressSpec,
-        admitted: &mut AdmittedInstance,
+        instance_handle: &mut AdmittedInstance,
     ) -> io::Result<Option<EgressDestination>> {
-        let mut desk = self.lock_state();
-        let place = match desk.addresses.assign_address(egress) {
-            Ok(place) => place,
-            Err(trouble) => {
-                admitted.unreachable.push(trouble);
+        let mut state = self.lock_state();
+        let assigned = match state.addresses.assign_address(egress) {
+            Ok(assigned) => assigned,
+            // Others still work, so the instance starts without this destination.
+            Err(reason) => {
+                instance_handle.unreachable.push(reason);
                 return Ok(None);
             }
         };
-        let secrets = named_secrets(egress, &who.secrets);
-        let key = desk
-            .keys
-            .acquire_key(&who.function, who.chain.as_deref(), egress, &secrets);
-        if let Some((other, max)) = desk.keys.find_limit_conflict(&key, egress) {
-            let own = egress.max;
-            admitted.warnings.push(format!(
-                "egress {}: max={own} here, max={max} in {other}: all connections of a namespace to a place count together, and each \
-                 function stops at its own `max`; declare the same",
-                key.host_port
-            ));
-        }
-        let (stands, held) = (
-            place.visible_ip(),
-            DestinationHold {
-                address: None,
-                port: None,
-                key: key.clone(),
-            },
+        let secrets = named_secrets(egress, &request.secrets);
+        let key = state.keys.acquire_key(
+            &request.function,
+            request.chain.as_deref(),
+            egress,
+            &secrets,
         );
-        match place {
-            DestinationAddress::Routed {
-                address,
-                is_first: first,
-            } => {
-                admitted.holds.push(DestinationHold {
-                    address: Some(address),
-                    port: Some(egress.port),
-                    ..held
-                });
-                admitted.add_route((address, 32), &egress.host);
-                if first {
-                    self.0.egress_listener.add_address(address)?;
-                }
-                self.0.egress_listener.allow_instance(who.eip, address)?;
-                self.listen_on_port(&mut desk, egress.port)?;
-            }
-            DestinationAddress::InsideInstance(address) => {
-                admitted.holds.push(held);
-                admitted
-                    .inner_sockets
-                    .push(InnerSocket::tcp(address, egress.port));
-            }
-            DestinationAddress::Wildcard => {
-                admitted.holds.push(DestinationHold {
-                    port: Some(egress.port),
-                    ..held
-                });
-                admitted.enable_name_server();
-                self.0
-                    .egress_listener
-                    .add_network(WILDCARD_NETWORK.0, WILDCARD_NETWORK.1)?;
-                self.listen_on_port(&mut desk, egress.port)?;
-            }
+        if let Some(warning) = limit_warning(&state.keys, &key, egress) {
+            instance_handle.warnings.push(warning);
         }
+        self.open_route(&mut state, instance_handle, egress, assigned, &key)?;
         Ok(Some(EgressDestination {
             egress: egress.clone(),
-            visible_ip: stands,
+            visible_ip: assigned.visible_ip(),
             key,
             secrets,
         }))
     }
 
-    /// One instance more wants somebody to listen at a port of the switch.
-    fn listen_on_port(&self, desk: &mut HandleState, port: u16) -> io::Result<()> {
-        let users = desk.port_users.entry(port).or_default();
+    /// Opens the way from an instance to a destination: a route and a listener, or an inner socket.
+    fn open_route(
+        &self,
+        state: &mut HandleState,
+        instance_handle: &mut AdmittedInstance,
+        egress: &EgressSpec,
+        assigned: DestinationAddress,
+        key: &PoolKey,
+    ) -> io::Result<()> {
+        let hold = DestinationHold {
+            address: None,
+            port: None,
+            key: key.clone(),
+        };
+        match assigned {
+            DestinationAddress::Routed { address, is_first } => {
+                // Recorded before the kernel calls, so that a failure below releases it.
+                instance_handle.holds.push(DestinationHold {
+                    address: Some(address),
+                    port: Some(egress.port),
+                    ..hold
+                });
+                instance_handle.add_route((address, 32), &egress.host);
+                if is_first {
+                    self.0.egress_listener.add_address(address)?;
+                }
+                self.0
+                    .egress_listener
+                    .allow_instance(instance_handle.eip, address)?;
+                self.listen_on_port(state, egress.port)?;
+            }
+            DestinationAddress::InsideInstance(address) => {
+                instance_handle.holds.push(hold);
+                instance_handle
+                    .inner_sockets
+                    .push(InnerSocket::tcp(address, egress.port));
+            }
+            DestinationAddress::Wildcard => {
+                instance_handle.holds.push(DestinationHold {
+                    port: Some(egress.port),
+                    ..hold
+                });
+                instance_handle.enable_name_server();
+                self.0
+                    .egress_listener
+                    .add_network(WILDCARD_NETWORK.0, WILDCARD_NETWORK.1)?;
+                self.listen_on_port(state, egress.port)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a user to a port, and a listener for the first one.
+    fn listen_on_port(&self, state: &mut HandleState, port: u16) -> io::Result<()> {
+        let users = state.port_users.entry(port).or_default();
         *users += 1;
         match *users {
             1 => self.send_command(EgressCommand::Listen(
@@ -285,83 +287,93 @@ impl EgressHandle {
         }
     }
 
-    fn release_instance(&self, admitted: &AdmittedInstance) {
+    fn release_instance(&self, instance_handle: &AdmittedInstance) {
         let (done, wait) = std::sync::mpsc::sync_channel(1);
-        let left = self.send_command(EgressCommand::Remove(admitted.instance, admitted.eip, done)); // a thread that has ended has no connections
-        let _ = left.map(|()| wait.recv()); // nor has one that ends meanwhile
-        let mut desk = self.lock_state();
-        for DestinationHold { address, port, key } in &admitted.holds {
-            desk.keys.release_key(key);
+        // A thread that has ended, now or meanwhile, has no connections.
+        let sent = self.send_command(EgressCommand::Remove(
+            instance_handle.instance,
+            instance_handle.eip,
+            done,
+        ));
+        let _ = sent.map(|()| wait.recv());
+        let mut state = self.lock_state();
+        for DestinationHold { address, port, key } in &instance_handle.holds {
+            state.keys.release_key(key);
             if let Some(address) = *address {
+                // First the instance's own permission, then the route that others may share.
                 self.0
                     .egress_listener
-                    .forbid_instance(admitted.eip, address);
-                if desk.addresses.release_address(address) {
+                    .forbid_instance(instance_handle.eip, address);
+                if state.addresses.release_address(address) {
                     self.0.egress_listener.remove_address(address);
                 }
             }
-            if let Some(port) = port.filter(|port| desk.release_port(*port)) {
-                let _ = self.send_command(EgressCommand::StopListening(port)); // as above
+            if let Some(port) = port.filter(|port| state.release_port(*port)) {
+                // A thread that has ended has no listeners.
+                let _ = self.send_command(EgressCommand::StopListening(port));
             }
         }
     }
 
-    fn send_command(&self, order: EgressCommand) -> io::Result<()> {
+    fn send_command(&self, command: EgressCommand) -> io::Result<()> {
         self.0
             .channels
             .commands
-            .send(order)
+            .send(command)
             .map_err(|_| thread_ended())
     }
 
     fn lock_state(&self) -> MutexGuard<'_, HandleState> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner) // counts are changed in one step each
+        // Every change is a single step, so a poisoned lock is safe to use.
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl HandleState {
-    /// One instance less; whether nobody is listened for there any more.
+    /// Removes a user of a port. Returns true for the last one.
     fn release_port(&mut self, port: u16) -> bool {
         let Some(users) = self.port_users.get_mut(&port) else {
             return false;
         };
         *users -= 1;
-        let last = *users == 0;
-        if last {
+        let is_last = *users == 0;
+        if is_last {
             self.port_users.remove(&port);
         }
-        last
+        is_last
     }
 }
 
 impl AdmittedInstance {
-    /// Takes the socket at which the instance's listener arrives ([`nearpath_kernel::sandbox::LaunchedInstance::listener`]).
+    /// Passes the socket on which the instance's seccomp listener arrives
+    /// ([`nearpath_kernel::sandbox::LaunchedInstance::listener`]).
     ///
     /// # Errors
-    /// When the pool's thread has ended; the instance's connects fail then, too.
+    /// When the thread has ended; the instance's connects fail then as well.
     pub fn supervise_connects(&self, listener: OwnedFd) -> io::Result<()> {
         self.handle
             .send_command(EgressCommand::Supervise(self.eip, listener))
     }
 
-    /// Takes the socket at which the node's sockets inside the instance arrive ([`nearpath_kernel::sandbox::LaunchedInstance::inner_sockets`]).
+    /// Passes the socket on which the node's sockets inside the instance arrive
+    /// ([`nearpath_kernel::sandbox::LaunchedInstance::inner_sockets`]).
     ///
     /// # Errors
-    /// When the pool's thread has ended.
-    pub fn serve_inner_sockets(&self, hatches: OwnedFd) -> io::Result<()> {
+    /// When the thread has ended.
+    pub fn serve_inner_sockets(&self, inner_sockets: OwnedFd) -> io::Result<()> {
         self.handle.send_command(EgressCommand::ServeInnerSockets(
             self.eip,
             self.inner_sockets.clone(),
-            hatches,
+            inner_sockets,
         ))
     }
 
-    /// The instance's resolver asks the node.
+    /// Lets the instance resolve names at the node.
     fn enable_name_server(&mut self) {
         let names = InnerSocket::UdpV4(NAME_SERVER_ADDRESS);
         if !self.inner_sockets.contains(&names) {
             self.inner_sockets.push(names);
-            self.routes.push(Known {
+            self.routes.push(DestinationRoute {
                 address: WILDCARD_NETWORK.0,
                 prefix_len: WILDCARD_NETWORK.1,
                 hostname: None,
@@ -369,30 +381,42 @@ impl AdmittedInstance {
         }
     }
 
-    /// A name and its address are written down once, whatever ports are declared.
+    /// Adds the route of a destination, and its host name, once for all declared ports.
     fn add_route(&mut self, (address, length): (Ipv4Addr, u8), host: &EgressHost) {
         let name = match host {
             EgressHost::Name(name) => Some(name.clone()),
             _ => None,
         };
-        let known = Known {
+        let route = DestinationRoute {
             address,
             prefix_len: length,
             hostname: name,
         };
-        if !self.routes.contains(&known) {
-            self.routes.push(known);
+        if !self.routes.contains(&route) {
+            self.routes.push(route);
         }
     }
 }
 
 impl Drop for AdmittedInstance {
     fn drop(&mut self) {
+        // Cloned, because the call borrows the whole instance.
         self.handle.clone().release_instance(self);
     }
 }
 
-/// Those of the secrets that a destination names.
+/// Returns a warning if another function of the namespace declares a different `max`.
+fn limit_warning(keys: &KeyRegistry, key: &PoolKey, egress: &EgressSpec) -> Option<String> {
+    let (other, max) = keys.find_limit_conflict(key, egress)?;
+    let own_max = egress.max;
+    Some(format!(
+        "egress {}: max={own_max} here but max={max} in {other}: connections of a namespace to one destination count together, and each \
+                 function stops at its own `max`; declare the same value",
+        key.host_port
+    ))
+}
+
+/// Returns the secrets that a destination names.
 fn named_secrets(egress: &EgressSpec, all: &SecretContents) -> SecretContents {
     egress
         .secret_names()
@@ -401,29 +425,13 @@ fn named_secrets(egress: &EgressSpec, all: &SecretContents) -> SecretContents {
 }
 
 fn thread_ended() -> io::Error {
-    io::Error::other("the pool's thread has ended")
+    io::Error::other("the egress proxy's thread has ended")
 }
 
 impl fmt::Debug for EgressHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool")
-            .field("doorway", &self.0.egress_listener)
+        f.debug_struct("EgressHandle")
+            .field("egress_listener", &self.0.egress_listener)
             .finish_non_exhaustive()
     }
 }
-
-/// Secrets never reach a log.
-impl fmt::Debug for AdmissionRequest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} of {} to {} destinations",
-            self.instance,
-            self.function,
-            self.egress.len()
-        )
-    }
-}
-
-/// Answered when an admission holds.
-pub(crate) type DoneSender = SyncSender<()>;

@@ -20,7 +20,7 @@ pub struct EgressInstance {
 }
 
 impl EgressInstance {
-    /// The address that stands for a declared name.
+    /// Returns the address assigned to a declared name.
     pub(crate) fn address_for_name(&self, name: &str) -> Option<Ipv4Addr> {
         let is_named = |to: &&Rc<EgressDestination>| matches!(&to.egress.host, EgressHost::Name(own) if own == name);
         match self.destinations.iter().find(is_named)?.visible_ip {

@@ -1,8 +1,10 @@
-//! The way out of an instance: the egress proxy is the only one there is, and so enforces the policy. Socket interception spares a plain TCP
-//! destination that way.
+//! Egress of instances. The egress proxy is the only way out of an instance, so it enforces the
+//! policy. Socket interception spares plain TCP connections the proxy hop, and never enforces
+//! anything.
 #![forbid(unsafe_code)]
 
 pub mod addresses;
+mod admission;
 mod handle;
 mod instance;
 pub mod intercept;
@@ -10,5 +12,6 @@ mod names;
 mod policy;
 mod proxy;
 
-pub use handle::{AdmissionRequest, AdmittedInstance, EgressHandle, TenantLogFn};
+pub use admission::{AdmissionRequest, TenantLogFn};
+pub use handle::{AdmittedInstance, EgressHandle};
 pub use instance::EgressInstance;

@@ -1,4 +1,4 @@
-//! One request for a function, with the state that every step of its path needs.
+//! A request for a function, with the state that every step of its path needs.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,24 +11,24 @@ use crate::function::{ActiveRoute, FunctionEntry};
 use crate::record::CompletionRecord;
 use crate::request::{PeerInfo, RequestDeadlines, RequestOptions, RequestUpload, UploadProgress};
 
-/// One request for a function, from its head to the last byte of its response.
+/// Holds a request for a function, from its head to the last byte of its response.
 ///
-/// It is made once, on the heap, and not moved again, so that the futures of the steps stay small.
+/// Boxed once and not moved again, so that the futures of the steps stay small.
 pub(crate) struct GatewayCall {
     pub worker: Rc<WorkerContext>,
     pub peer: Rc<PeerInfo>,
     pub function: Arc<FunctionEntry>,
-    /// What the snapshot said that let it in.
+    /// Entry of the snapshot under which the call was admitted.
     pub route: Arc<ActiveRoute>,
     pub options: RequestOptions,
     pub deadlines: RequestDeadlines,
     pub record: CompletionRecord,
-    /// When it was let in.
+    /// Time of admission.
     pub admitted_at: Instant,
-    /// What is to be sent; `NoConnection` while and after it is.
+    /// Request to send; `None` during and after sending.
     pub request: Option<Request<RequestUpload>>,
-    /// How far its body is; `NoConnection`: it has none.
+    /// Progress of the request body; `None` without a body.
     pub upload_progress: Option<Rc<UploadProgress>>,
-    /// Where the function's own path begins in the request's.
+    /// Offset of the function's own path in the path of the request.
     pub path_offset: usize,
 }

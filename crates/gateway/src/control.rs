@@ -1,4 +1,4 @@
-//! The gateway's view of the rest of the program.
+//! Interface between the gateway and the rest of the program.
 
 use std::os::fd::OwnedFd;
 
@@ -11,27 +11,29 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::{COMPONENT, error_response};
 
-/// What the gateway asks of the rest of the program.
+/// Operations that the gateway needs from the rest of the program.
 pub trait GatewayControl: Send + Sync + 'static {
-    /// A request waits for a function that has no ready instance. Called from serving threads, about once a second for
-    /// a function; must not block.
+    /// Starts a function without a ready instance because a request waits for it. Called from
+    /// serving threads, about once a second per function. Must not block.
     fn wake_function(&self, function: &FunctionId);
-    /// A call has arrived, of a function whose egress declares reads (`prefetch`). Called from serving threads, before the call goes on; must not block.
+    /// Notes a call of a function whose egress declares reads (`prefetch`). Called from serving
+    /// threads before the call is sent. Must not block.
     fn note_call(&self, _function: &FunctionId) {}
-    /// Answers the administrator's paths: `/system/…`, `/ui…`, `/`, `/async-function/…`.
+    /// Answers the administrative paths: `/system/…`, `/ui…`, `/`, `/async-function/…`.
     fn handle_admin(&self, request: Request<Body>) -> BoxFuture<'static, Response<Body>>;
-    /// How often a function was called by others through shared memory, past the gateway: for metrics.
+    /// Returns the calls of a function through shared memory that bypassed the gateway; for
+    /// metrics.
     fn near_calls(&self, _: &FunctionId) -> DirectCallCounts {
         DirectCallCounts::default()
     }
-    /// A serving thread wants to join the node's security domains: a socket for each, those to come as well. `NoConnection`: there
-    /// is no node in this process, and every call goes over HTTP.
+    /// Returns a stream of sockets, one per security domain of the node, including later domains.
+    /// `None` without a node in this process: every call then uses HTTP.
     fn domain_sockets(&self) -> Option<UnboundedReceiver<OwnedFd>> {
         None
     }
 }
 
-/// For a gateway on its own: nothing can be woken and there is no administrator's side.
+/// A control for a standalone gateway: wakes no function and has no administrative paths.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoControl;
 
@@ -42,7 +44,7 @@ impl GatewayControl for NoControl {
         let error = PlatformError::new(
             COMPONENT,
             Reason::NoFunction,
-            "this gateway has no administrator's side",
+            "this gateway has no administrative paths",
         );
         let response = error_response::render_error(&error, error_response::wants_json(&request));
         Box::pin(std::future::ready(response))

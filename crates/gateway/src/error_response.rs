@@ -1,4 +1,4 @@
-//! The platform's errors as answers: which component, why, which setting governs it, and whether to try again.
+//! Responses for platform errors: component, reason, governing setting, and whether to retry.
 
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
@@ -9,19 +9,21 @@ use nearpath_wire::server::HttpLimits;
 
 use crate::COMPONENT;
 
-/// Says that the platform made the answer, not the function.
+/// Marks a response made by the platform, not by the function.
 pub(crate) const X_OPENFAAS_INTERNAL: HeaderName = HeaderName::from_static("x-openfaas-internal");
-/// The reason's name.
+/// Names the reason of a platform error.
 pub(crate) const X_NEARPATH_REASON: HeaderName = HeaderName::from_static("x-nearpath-reason");
 
 const JSON_TYPE: HeaderValue = HeaderValue::from_static("application/json");
 const TEXT_TYPE: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
-/// Seconds after which a caller may try again.
+/// Value of `Retry-After`, in seconds. Queues and cold starts change within a second.
 const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("1");
 
-/// The whole answer, as bytes of HTTP/1.1, to a head that could not be read; the connection ends with it. `status` is
-/// the one that hyper chose.
+/// Renders the HTTP/1.1 response to a head that could not be parsed. The connection closes after
+/// it. `status` is the one that hyper chose.
 pub(crate) fn render_unreadable(status: u16, limits: &HttpLimits) -> Bytes {
+    // hyper reports a long request line as 414 and long or many fields as 431. Callers see one
+    // reason for both, because the same two limits govern them.
     let error = match status {
         414 | 431 => PlatformError::new(
             COMPONENT,
@@ -37,6 +39,8 @@ pub(crate) fn render_unreadable(status: u16, limits: &HttpLimits) -> Bytes {
     let text = format!("{error}\n");
     let head = render_error(&error, false);
     let (status, len) = (head.status(), text.len());
+    // Encoded by hand, because it replaces bytes that hyper has encoded already; see
+    // `listen::http1_errors`.
     let mut response =
         format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {len}\r\n").into_bytes();
     for (name, value) in head.headers() {
@@ -58,7 +62,7 @@ fn head_too_large_text(limits: &HttpLimits) -> String {
     )
 }
 
-/// An error as an HTTP answer. JSON when `json`, else one line of text.
+/// Renders an error as an HTTP response: JSON if `json`, else one line of text.
 pub(crate) fn render_error(error: &PlatformError, json: bool) -> Response<Body> {
     let body = if json {
         error.to_json()
@@ -66,6 +70,7 @@ pub(crate) fn render_error(error: &PlatformError, json: bool) -> Response<Body> 
         format!("{error}\n")
     };
     let mut response = Response::new(Body::from(body));
+    // Every reason has a valid status. The fallback avoids a panic on the path of a refusal.
     let status = error.reason.status();
     *response.status_mut() =
         StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -79,13 +84,14 @@ pub(crate) fn render_error(error: &PlatformError, json: bool) -> Response<Body> 
         X_NEARPATH_REASON,
         HeaderValue::from_static(error.reason.name()),
     );
+    // `Retry-After` is defined for 503 (RFC 9110 section 10.2.3) and 429 (RFC 6585 section 4).
     if error.reason.retry_is_safe() && matches!(status, 429 | 503) {
         headers.insert(RETRY_AFTER, RETRY_AFTER_SECONDS);
     }
     response
 }
 
-/// Whether the caller of a request would rather have JSON.
+/// Returns whether the caller accepts JSON.
 pub(crate) fn wants_json<B>(request: &Request<B>) -> bool {
     let accept = request
         .headers()

@@ -1,4 +1,4 @@
-//! A snapshot of endpoints that never change: the gateway alone, without a node or a controller.
+//! Snapshots of fixed endpoints, for a gateway without a node or a controller.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -10,18 +10,18 @@ use nearpath_types::{
     InstanceRoute, InstanceState, RoutingSnapshot,
 };
 
-/// Why a text is not a fixed endpoint.
+/// Reports a text that is not `NAME=ADDRESS:PORT`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is not NAME=ADDRESS:PORT: {why}")]
+#[error("invalid endpoint {text:?}: {why}; expected NAME=ADDRESS:PORT")]
 pub struct BadEndpoint {
     text: String,
     why: String,
 }
 
-/// Reads `NAME[.NAMESPACE]=ADDRESS:PORT`, for example `echo=127.0.0.1:9000`.
+/// Parses `NAME[.NAMESPACE]=ADDRESS:PORT`, for example `echo=127.0.0.1:9000`.
 ///
 /// # Errors
-/// [`BadEndpoint`] says which part is wrong.
+/// Returns [`BadEndpoint`] with the part that is wrong.
 pub fn parse_endpoint(text: &str) -> Result<(FunctionId, SocketAddr), BadEndpoint> {
     let bad = |why: String| BadEndpoint {
         text: text.to_owned(),
@@ -39,7 +39,8 @@ pub fn parse_endpoint(text: &str) -> Result<(FunctionId, SocketAddr), BadEndpoin
     Ok((id, addr))
 }
 
-/// A snapshot in which every endpoint is ready; several of one name are instances of one function.
+/// Builds a snapshot of ready endpoints. Endpoints with the same name are instances of one
+/// function.
 pub fn build_snapshot(
     endpoints: &[(FunctionId, SocketAddr)],
     policy: &FunctionPolicy,
@@ -49,7 +50,8 @@ pub fn build_snapshot(
         let instance = InstanceRoute {
             id: InstanceId(number),
             addr: InstanceAddr(*addr),
-            locality: InstanceLocality::SameNode, // wherever it is: plain HTTP is all that a fixed endpoint speaks
+            // Fixed endpoints use plain HTTP wherever they run.
+            locality: InstanceLocality::SameNode,
             state: InstanceState::Ready,
             quic: None,
             transport: CallTransport::Auto,

@@ -1,4 +1,4 @@
-//! Entry points of the fuzz targets besides [`crate::function_route`]: the parsers of a request's head.
+//! Entry points of the fuzz targets besides [`crate::route`]: the parsers of request heads.
 
 pub use crate::deliver::function_uri;
 pub use crate::fast_path::{ParseOutcome, PlainRequest, take_plain_request};

@@ -1,4 +1,4 @@
-//! The gateway as the rest of the program holds it.
+//! The handle through which the rest of the program uses the gateway.
 
 use std::io;
 use std::net::UdpSocket;
@@ -21,7 +21,7 @@ use crate::invoke::{FunctionTable, LocalService};
 use crate::listen::{self, GatewayListener, ListenPort, ThreadSetup, http3};
 use crate::record::{AccessLog, GatewayMetrics, GatewayTotals};
 
-/// A handle on the gateway; clones are the same gateway.
+/// Handle of the gateway. Clones share the same state.
 #[derive(Clone)]
 pub struct Gateway {
     settings: Arc<GatewaySettings>,
@@ -29,36 +29,38 @@ pub struct Gateway {
     services: Vec<Arc<dyn LocalService>>,
 }
 
-/// The serving threads.
+/// The serving threads of a running gateway.
 #[must_use = "without joining it, nobody knows when the drain is over"]
 pub struct ServingThreads {
     threads: Vec<JoinHandle<io::Result<()>>>,
-    /// Kept open until all threads have ended: when one of several goes, the kernel numbers the others anew, and packets would go astray.
+    /// UDP sockets of all threads, kept open until the last thread ends. If one of a reuseport
+    /// group closed early, the kernel would renumber the others and misroute packets.
     _steered_sockets: Vec<UdpSocket>,
 }
 
 impl ServingThreads {
-    /// Waits, blocking, until every thread has ended: after the drain.
+    /// Blocks until every thread has ended, which is after the drain.
     ///
     /// # Errors
-    /// When a thread could not serve, or panicked.
+    /// Returns the first error of a thread that could not serve or panicked.
     pub fn join_all(self) -> io::Result<()> {
         let ends = self.threads.into_iter().map(|thread| {
             thread
                 .join()
-                .unwrap_or_else(|_| Err(io::Error::other("it panicked")))
+                .unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
         });
         ends.collect()
     }
 }
 
 impl Gateway {
-    /// A gateway that knows no function yet. Its metrics go to `registry`.
+    /// Creates a gateway without functions. Its metrics go to `registry`.
     pub fn new(
         settings: GatewaySettings,
         control: Arc<dyn GatewayControl>,
         registry: &MetricsRegistry,
     ) -> Self {
+        // Weak: the registry keeps this collector for good, and must not keep the control alive.
         let (table, totals) = (
             Arc::<RoutingTable>::default(),
             Arc::<GatewayTotals>::default(),
@@ -69,6 +71,8 @@ impl Gateway {
             control: Arc::downgrade(&control),
         };
         registry.with(|registry| registry.register_collector(Box::new(metrics)));
+        // A name that no header can carry is replaced instead of failing the start for a cosmetic
+        // setting.
         let served_by =
             HeaderValue::from_str(&settings.name).unwrap_or(HeaderValue::from_static("nearpath"));
         let shared = Arc::new(GatewayState {
@@ -86,11 +90,11 @@ impl Gateway {
         }
     }
 
-    /// The same gateway with an access log: one JSON line a request, see [`crate::write_record::Line`]. To be called before
+    /// Adds an access log with one JSON line per request; see `record::access_log`. Call before
     /// [`Gateway::serve`].
     ///
     /// # Errors
-    /// When the log's thread cannot be started.
+    /// When the thread of the log cannot be started.
     pub fn with_access_log(self, out: Box<dyn io::Write + Send>) -> io::Result<Self> {
         let log = AccessLog::start_writer(out, self.shared.totals.clone())?;
         let shared = GatewayState {
@@ -103,8 +107,8 @@ impl Gateway {
         })
     }
 
-    /// The same gateway with a certificate, by which it calls instances over QUIC that have one. It follows what the channel says. To be
-    /// called before [`Gateway::serve`].
+    /// Adds the certificate with which the gateway calls instances over QUIC and TLS. The channel
+    /// brings renewals. Call before [`Gateway::serve`].
     #[must_use]
     pub fn with_caller(self, caller: watch::Receiver<CallerConfig>) -> Self {
         let shared = GatewayState {
@@ -117,24 +121,27 @@ impl Gateway {
         }
     }
 
-    /// Adds a service for another protocol, to run on the serving threads. To be called before [`Gateway::serve`].
+    /// Adds a service for another protocol that runs on the serving threads. Call before
+    /// [`Gateway::serve`].
     #[must_use]
     pub fn with_service(mut self, service: Arc<dyn LocalService>) -> Self {
         self.services.push(service);
         self
     }
 
-    /// The functions of the last snapshot.
+    /// Returns the functions of the last snapshot.
     pub fn functions(&self) -> FunctionTable {
         FunctionTable(self.shared.table.clone())
     }
 
-    /// Takes over a snapshot. When this returns, nothing new is sent to an instance that it does not call ready.
+    /// Applies a snapshot. After the return, no thread sends new requests to an instance that the
+    /// snapshot does not call ready.
     pub fn publish(&self, snapshot: &RoutingSnapshot) {
         self.shared.table.publish(snapshot);
     }
 
-    /// Requests for the function that have ended since it was first published, of those that came to the gateway.
+    /// Returns the completed requests for the function since it was first published. Calls past
+    /// the gateway are not included.
     pub fn invocations(&self, id: &FunctionId) -> u64 {
         self.shared
             .table
@@ -142,8 +149,10 @@ impl Gateway {
             .map_or(0, |function| function.tally.ended_count())
     }
 
-    /// Requests that came, over all functions that there are.
+    /// Returns the requests received, over all current functions.
     pub(crate) fn started_count(&self) -> u64 {
+        // A removed function takes its counter with it, so this sum can fall; [`crate::quota`]
+        // accepts that.
         self.shared
             .table
             .functions()
@@ -152,11 +161,11 @@ impl Gateway {
             .fold(0, u64::saturating_add)
     }
 
-    /// Serves the listeners on `threads` threads of their own, named `gateway-N`. Each calls `enter` first, which may move
-    /// it to another network namespace. Returns when all threads serve.
+    /// Serves the listeners on `threads` new threads named `gateway-N`. Each calls `enter` first,
+    /// which may move it to another network namespace. Returns when all threads serve.
     ///
     /// # Errors
-    /// When `enter` fails, or a thread cannot be started.
+    /// When `enter` fails or a thread cannot be started.
     pub fn serve(
         &self,
         listeners: Vec<GatewayListener>,
@@ -165,6 +174,8 @@ impl Gateway {
         drain: drain::DrainWatch,
     ) -> io::Result<ServingThreads> {
         let threads = threads.max(1);
+        // Each thread reports after `enter`: a namespace that cannot be entered must fail the
+        // start, not a later request.
         let (ready, started) = mpsc::channel();
         let mut handles = Vec::new();
         for number in 0..threads {
@@ -172,11 +183,13 @@ impl Gateway {
             let (gateway, enter, ready) = (self.clone(), enter.clone(), ready.clone());
             let serve = move || {
                 let entered = enter();
+                // `io::Error` is not `Clone`. The starter gets the original, the thread's own
+                // result a copy of kind and text.
                 let failed = entered
                     .as_ref()
                     .err()
                     .map(|error| io::Error::new(error.kind(), error.to_string()));
-                let _ = ready.send(entered); // the starter waits for it
+                let _ = ready.send(entered); // the starting thread waits for it
                 match failed {
                     Some(error) => Err(error),
                     None => listen::run_thread(thread, &gateway.settings, &gateway.shared),
@@ -188,6 +201,8 @@ impl Gateway {
                     .spawn(serve)?,
             );
         }
+        // Without this drop, the receiver would wait forever if a thread ended before it
+        // reported.
         drop(ready);
         started.iter().take(threads).collect::<io::Result<()>>()?;
         let http3 = listeners.into_iter().filter_map(|listener| listener.http3);
@@ -210,6 +225,8 @@ impl Gateway {
             alt_svc: listener.http3.as_ref().and_then(http3::alt_svc_value),
             limits: self.settings.limits,
             tls_timeout: self.settings.tls_timeout,
+            // The limit holds over all threads, so each socket gets its share. With more sockets
+            // than threads, the sockets count.
             max_connections: self
                 .settings
                 .max_connections
@@ -244,8 +261,9 @@ impl Gateway {
     }
 }
 
-/// Which of a port's sockets a thread serves. Where there are fewer than threads, they share them; where there are more, because another process
-/// with more threads has opened them, each serves several.
+/// Selects the sockets of a port that a thread serves. Threads share sockets if there are fewer
+/// sockets than threads. A thread serves several after a handover from a process with more
+/// threads.
 fn socket_share(sockets: usize, number: usize, threads: usize) -> Vec<usize> {
     match sockets {
         0 => Vec::new(),

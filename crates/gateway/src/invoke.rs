@@ -1,7 +1,8 @@
-//! Invocations for other protocols than HTTP, on the path that HTTP requests take.
+//! Invocations for protocols other than HTTP, on the path that HTTP requests take.
 //!
-//! The gateway itself speaks HTTP only. A crate that adapts another protocol implements [`LocalService`]: each of its tasks runs
-//! on one serving thread and calls functions through that thread's [`Invoker`].
+//! The gateway itself speaks HTTP only. A crate for another protocol implements [`LocalService`]:
+//! each of its tasks runs on one serving thread and calls functions through the [`Invoker`] of
+//! that thread.
 
 use std::future::Future;
 use std::io;
@@ -25,16 +26,17 @@ use crate::pipeline;
 use crate::record::ClientProtocol;
 use crate::request::{ListenerZone, PeerInfo};
 
-/// Serves another protocol on the gateway's threads.
+/// A service for another protocol on the gateway's threads.
 pub trait LocalService: Send + Sync + 'static {
-    /// Returns the task for thread number `thread` of `threads`, or `NoConnection` if the service does not run there.
+    /// Returns the task for thread number `thread` of `threads`, or `None` if the service does
+    /// not run there.
     ///
     /// # Errors
     /// When a socket cannot be shared with that thread.
     fn task_for_thread(&self, thread: usize, threads: usize) -> io::Result<Option<LocalTask>>;
 }
 
-/// Starts a service on the thread that calls it. The future accepts clients until the drain begins.
+/// Starts a service on the calling thread. The future accepts clients until the drain begins.
 pub type LocalTask =
     Box<dyn FnOnce(Invoker, drain::DrainWatch) -> LocalBoxFuture<'static, io::Result<()>> + Send>;
 
@@ -53,7 +55,7 @@ impl FunctionHandle {
         &self.0.name
     }
 
-    /// The settings that the last snapshot brought.
+    /// Settings from the last snapshot.
     pub fn policy(&self) -> Arc<FunctionPolicy> {
         self.0.route().policy.clone()
     }
@@ -80,12 +82,12 @@ impl FunctionTable {
     }
 }
 
-/// A client of a [`LocalService`], as functions and records see it.
+/// A client of a [`LocalService`], as functions and completion records see it.
 #[derive(Debug, Clone)]
 pub struct RemoteClient(Rc<PeerInfo>);
 
 impl RemoteClient {
-    /// A client at `addr`; `proto` is what functions find in `X-Forwarded-Proto`.
+    /// Creates a client at `addr`. Functions find `proto` in `X-Forwarded-Proto`.
     pub fn new(addr: IpAddr, proto: &'static str) -> Self {
         Self(Rc::new(PeerInfo::new(ListenerZone::Public, addr, proto)))
     }
@@ -100,22 +102,22 @@ pub struct Invocation {
     pub method: Method,
     /// The function's own path and query, percent-encoded; begins with `/` unless it is empty.
     pub path: String,
-    /// Header fields beside those that the gateway adds.
+    /// Header fields in addition to those that the gateway adds.
     pub headers: HeaderMap,
     /// The payload.
     pub body: Bytes,
-    /// The protocol's name in the access log.
+    /// Name of the protocol in the access log.
     pub protocol: &'static str,
 }
 
-/// The function's response, or the platform's refusal.
+/// Response of the function, or refusal of the platform.
 #[derive(Debug, Clone)]
 pub struct InvocationResponse {
     /// The HTTP status.
     pub status: u16,
     /// The response's header fields.
     pub headers: HeaderMap,
-    /// The whole body; `NoConnection` if it was larger than the limit, or cut.
+    /// Complete body; `None` if it exceeded the limit or was cut.
     pub body: Option<Bytes>,
 }
 
@@ -174,11 +176,13 @@ fn http_request(invocation: Invocation) -> (Request<Bytes>, Arc<FunctionEntry>, 
     let prefix = format!("/function/{}", function.name);
     let path_offset = prefix.len();
     let mut request = Request::new(invocation.body);
+    // The access log and the path offset expect the path that an HTTP caller would have used.
     *request.uri_mut() = format!("{prefix}{}", invocation.path)
         .try_into()
         .expect("an encoded path is a path");
     *request.method_mut() = invocation.method;
     *request.headers_mut() = invocation.headers;
+    // The body limit of the policy is compared with this field before anything is sent.
     if !request.body().is_empty() {
         let length = request.body().len();
         request.headers_mut().insert(CONTENT_LENGTH, length.into());
@@ -189,7 +193,8 @@ fn http_request(invocation: Invocation) -> (Request<Bytes>, Arc<FunctionEntry>, 
     (request, function, path_offset)
 }
 
-/// Collects the whole body. Above the limit it cuts the response, so that the function stops sending.
+/// Collects the whole body. Above the limit it cuts the response, so that the function stops
+/// sending.
 async fn collect_body(mut content: ResponseContent, limit: usize) -> Option<Bytes> {
     let mut first: Option<Bytes> = None;
     let mut more = BytesMut::new();
@@ -197,6 +202,7 @@ async fn collect_body(mut content: ResponseContent, limit: usize) -> Option<Byte
         let Ok(data) = frame.ok()?.into_data() else {
             continue;
         };
+        // Checked before the copy, so that a response can never hold more memory than the limit.
         if first.as_ref().map_or(0, Bytes::len) + more.len() + data.len() > limit {
             content.cut_short(Reason::AnswerTooLarge);
             return None;

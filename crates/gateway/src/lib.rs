@@ -1,8 +1,9 @@
-//! The gateway: it listens, routes, admits, delivers, and records.
+//! The gateway: listens, routes, admits, delivers, and records.
 //!
-//! A request passes the folders in this order; [`pipeline`] shows its path in one file. Each serving thread has connections, timers
-//! and a [`context`] of its own, which never leave it. Threads share the [`function::RoutingTable`], replaced as a whole by
-//! [`Gateway::publish`], and counters. Imports go down the order of folders in `layers.toml` only.
+//! A request passes the folders in this order; `pipeline` shows its path in one file. Each
+//! serving thread has its own connections, timers and `context`, which never leave it. Threads
+//! share the `function::RoutingTable`, which [`Gateway::publish`] replaces atomically, and
+//! counters. Imports follow the order of folders in `layers.toml`.
 #![forbid(unsafe_code)]
 
 mod admit;
@@ -33,5 +34,5 @@ pub use listen::{GatewayListener, Http3Listener};
 pub use request::ListenerZone;
 pub use settings::GatewaySettings;
 
-/// The gateway's name in errors.
+/// Component name of the gateway in errors.
 pub const COMPONENT: &str = "gateway";

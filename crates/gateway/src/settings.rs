@@ -1,38 +1,40 @@
-//! What an operator can set for the gateway. What a tenant can set for a function is `nearpath_types::FunctionPolicy`.
+//! Settings for operators. Settings for tenants are in `nearpath_types::FunctionPolicy`.
 
 use std::time::Duration;
 
 use nearpath_wire::server::HttpLimits;
 
-/// The gateway's settings. The defaults are meant to be kept.
+/// Settings of the gateway. The defaults suit most deployments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GatewaySettings {
-    /// The gateway's name in `X-Served-By`; visible ASCII, anything else is left out.
+    /// Name in `X-Served-By`. Names that are not visible ASCII are replaced by `nearpath`.
     pub name: String,
-    /// Limits of a request's head and of HTTP/2.
+    /// Limits of request heads and of HTTP/2.
     pub limits: HttpLimits,
-    /// Connections on one listener, over all threads. Above: newcomers wait in the kernel's backlog.
+    /// Maximum connections of one listener, over all threads. Further ones wait in the kernel's
+    /// backlog.
     pub max_connections: usize,
-    /// From a request's first byte to the end of its head; also from accepting to the first request.
+    /// Time from the first byte of a request to the end of its head; also from accept to the
+    /// first request.
     pub header_timeout: Duration,
-    /// A connection without a request is closed after it.
+    /// Maximum time without a request before a connection closes.
     pub idle_timeout: Duration,
-    /// A caller that reads nothing of its answer for so long is cut off.
+    /// Maximum time for which a caller may read nothing of its response.
     pub write_timeout: Duration,
-    /// From accepting to the end of TLS's handshake.
+    /// Time from accept to the end of the TLS handshake.
     pub tls_timeout: Duration,
-    /// Handshakes of HTTP/3 under way, over all threads, from which on newcomers prove their address first (Retry, RFC 9000
-    /// section 8.1.2), at the cost of a round trip; 0: always.
+    /// Open HTTP/3 handshakes, over all threads, above which new clients must prove their address
+    /// first (Retry, RFC 9000 section 8.1.2). Retry costs one round trip; 0 means always.
     pub retry_above_handshakes: usize,
-    /// Longest silence inside a request's body.
+    /// Maximum silence within a request body.
     pub body_idle_timeout: Duration,
-    /// For a connection to an instance. Loopback and veth answer at once, or not at all.
+    /// Timeout of a connection to an instance. Loopback and veth answer at once or not at all.
     pub connect_timeout: Duration,
-    /// A connection to an instance that nobody used for so long is closed.
+    /// Maximum idle time of a connection to an instance.
     pub pool_idle_timeout: Duration,
-    /// Instances that one request is offered to in a row before it pauses.
+    /// Instances tried in a row for one request before it pauses.
     pub max_attempts: usize,
-    /// How long requests may go on after the drain has begun.
+    /// Maximum time for open requests after the drain has begun.
     pub drain_timeout: Duration,
 }
 

@@ -21,7 +21,8 @@ const ETH0: (u32, &str) = (2, "eth0");
 /// settings are, which new namespaces inherit.
 const ATTACHED_SYSCTLS: &[(&str, &str)] = &[
     ("ipv4/ip_forward", "0"),
-    ("ipv4/conf/all/arp_announce", "2"), // a transparent socket's source is not this namespace's address
+    // A transparent socket's source is not this namespace's address
+    ("ipv4/conf/all/arp_announce", "2"),
     ("ipv6/conf/all/disable_ipv6", "1"),
     ("ipv6/conf/default/disable_ipv6", "1"),
 ];

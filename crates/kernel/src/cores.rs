@@ -91,7 +91,7 @@ pub fn prefer_this_thread() -> io::Result<()> {
     }
 }
 
-/// Moves the threads that a cgroup file lists from one processor to another; `NoConnection` stands for
+/// Moves the threads that a cgroup file lists from one processor to another; `None` stands for
 /// `all` of them.
 ///
 /// Threads that have set their own affinity stay. Returns the number of moved threads.
@@ -137,7 +137,8 @@ fn set_batch_policy(thread: Pid, together: bool) {
     } else {
         (libc::SCHED_BATCH, libc::SCHED_OTHER)
     };
-    // SAFETY: both calls take numbers, and a pointer that is valid for the kernel's read. Failing, they change nothing.
+    // SAFETY: both calls take numbers, and a pointer that is valid for the kernel's read. Failing,
+    // they change nothing.
     unsafe {
         if libc::sched_getscheduler(thread) == old {
             let priority = libc::sched_param { sched_priority: 0 }; // both policies require 0

@@ -46,7 +46,8 @@ pub fn run_in_netns<T: Send>(
 /// Fails without `CAP_SYS_ADMIN`, or when `work` fails.
 pub fn create_netns(work: impl FnOnce() -> io::Result<()> + Send) -> io::Result<OwnedFd> {
     run_on_thread(|| {
-        // SAFETY: unsharing the network namespace of a thread that ends here breaks no assumption about shared files.
+        // SAFETY: unsharing the network namespace of a thread that ends here breaks no assumption
+        // about shared files.
         unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }?;
         work()?;
         // `/proc/self` would name the namespace of the process's first thread.

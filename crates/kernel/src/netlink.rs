@@ -37,9 +37,9 @@ pub(crate) struct RtnlSocket {
 
 /// An IPv4 route.
 pub(crate) struct Ipv4Route {
-    /// Network of the route: an address and the length of its prefix. `NoConnection` is the default route.
+    /// Network of the route: an address and the length of its prefix. `None` is the default route.
     pub(crate) destination: Option<(Ipv4Addr, u8)>,
-    /// Next hop; `NoConnection` for destinations on the link.
+    /// Next hop; `None` for destinations on the link.
     pub(crate) next_hop: Option<Ipv4Addr>,
     /// Index of the outgoing device.
     pub(crate) device: u32,

@@ -13,7 +13,7 @@ use crate::seccomp::SeccompFilters;
 pub struct CapabilityFinding {
     /// Name of the facility.
     pub name: &'static str,
-    /// Reason why it is unavailable; `NoConnection` if it is available.
+    /// Reason why it is unavailable; `None` if it is available.
     pub problem: Option<String>,
     /// Set for facilities that are used only on request.
     pub optional: bool,

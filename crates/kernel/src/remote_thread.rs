@@ -66,7 +66,8 @@ pub fn read_memory(thread: u32, address: u64, bytes: &mut [u8]) -> io::Result<()
         iov_base: address as *mut libc::c_void,
         iov_len: bytes.len(),
     };
-    // SAFETY: the kernel writes at most `bytes.len()` octets to `bytes`; the remote address is never dereferenced here.
+    // SAFETY: the kernel writes at most `bytes.len()` octets to `bytes`; the remote address is
+    // never dereferenced here.
     let read = unsafe {
         libc::process_vm_readv(thread as i32, &raw const local, 1, &raw const remote, 1, 0)
     };
@@ -114,7 +115,8 @@ impl RemoteThread {
     /// # Errors
     /// Fails when the descriptor does not exist, or the thread may not be traced.
     pub fn duplicate_fd(&self, number: i32) -> io::Result<OwnedFd> {
-        // SAFETY: the call takes numbers alone; what it returns is a new descriptor of this process.
+        // SAFETY: the call takes numbers alone; what it returns is a new descriptor of this
+        // process.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_getfd, self.pidfd.as_raw_fd(), number, 0) };
         match i32::try_from(fd) {
             // SAFETY: the kernel has just opened it for this process, and nobody else knows of it.
@@ -190,7 +192,8 @@ impl RemoteThread {
                 Ok(_) => return Ok(FdRelation::EpollOf),
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EBADF) => return Ok(FdRelation::Closed),
-                    Some(libc::EINVAL | libc::ENOENT) => {} // not an epoll instance, or not registered there
+                    // Not an epoll instance, or not registered there
+                    Some(libc::EINVAL | libc::ENOENT) => {}
                     _ => return Err(error),
                 },
             }

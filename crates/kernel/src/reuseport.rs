@@ -28,8 +28,8 @@ pub fn attach_steering_program(
     };
     let size =
         libc::socklen_t::try_from(size_of_val(&whole)).map_err(|_| io::ErrorKind::InvalidInput)?;
-    // SAFETY: the descriptor is open while it is borrowed; the kernel copies the program, whose pointer and length belong to `filter`,
-    // which outlives the call.
+    // SAFETY: the descriptor is open while it is borrowed; the kernel copies the program, whose
+    // pointer and length belong to `filter`, which outlives the call.
     let result = unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),

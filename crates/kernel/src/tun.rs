@@ -73,8 +73,8 @@ impl TunDevice {
             flags: DEVICE_FLAGS,
             rest: [0; 22],
         };
-        // SAFETY: TUNSETIFF reads and writes one `struct ifreq`, 40 octets on every 64-bit Linux, which `InterfaceRequest` is; all bit
-        // patterns of its fields are valid.
+        // SAFETY: TUNSETIFF reads and writes one `struct ifreq`, 40 octets on every 64-bit Linux,
+        // which `InterfaceRequest` is; all bit patterns of its fields are valid.
         unsafe {
             ioctl(
                 &file,
@@ -111,7 +111,7 @@ impl TunDevice {
     }
 
     /// Reads the next packet, header first, into `buffer` of [`MAX_PACKET_LEN`] octets. Returns
-    /// `NoConnection` if there is none.
+    /// `None` if there is none.
     ///
     /// # Errors
     /// Fails when the device is removed.

@@ -38,7 +38,7 @@ impl NumberRing {
         }
     }
 
-    /// Returns the next free number; `NoConnection` when all are in use.
+    /// Returns the next free number; `None` when all are in use.
     pub fn allocate(&mut self) -> Option<u32> {
         let order = (0..self.count).map(|step| (self.next + step) % self.count);
         let free = order
@@ -73,7 +73,7 @@ impl EipAllocator {
         Self(numbers)
     }
 
-    /// Returns the next free address; `NoConnection` when all are in use.
+    /// Returns the next free address; `None` when all are in use.
     pub fn allocate(&mut self) -> Option<Eip> {
         self.0.allocate().map(|number| Eip(number.into()))
     }

@@ -68,9 +68,9 @@ pub struct NodeConfig {
     pub gateway_ip: Ipv4Addr,
     /// URL of the gateway without a path: `gateway_url` in the environment of instances.
     pub gateway_url: String,
-    /// The node's hub; required unless `isolation` is [`IsolationLevel::NoConnection`].
+    /// The node's hub; required unless `isolation` is [`IsolationLevel::None`].
     pub hub: Option<Arc<HubNetns>>,
-    /// Forwarder between instances and the gateway, which is already attached. `NoConnection` for a gateway
+    /// Forwarder between instances and the gateway, which is already attached. `None` for a gateway
     /// inside the hub.
     pub forwarder: Option<Arc<Forwarder>>,
     /// Listener for destinations outside; without it instances reach none.
@@ -83,7 +83,7 @@ pub struct NodeConfig {
     pub artifact_limit: FolderLimit,
     /// Maximum size of each function's log.
     pub log_bound: LogBound,
-    /// Program that is started with `instance-init` to become an instance; `NoConnection` for the running
+    /// Program that is started with `instance-init` to become an instance; `None` for the running
     /// one.
     pub init_program: Option<PathBuf>,
 }

@@ -164,7 +164,7 @@ fn memory_entry(domain: &str, held: PoolUsage) -> MemoryStatus {
         &nearpath_domain::node_side::FunctionUsage,
     )| HolderStatus {
         function: function_name(function.as_ref()),
-        parties: held.endpoints,
+        endpoints: held.endpoints,
         slots: held.slots,
         bytes: held.bytes,
         bound_bytes: held.max_bytes,
@@ -175,7 +175,7 @@ fn memory_entry(domain: &str, held: PoolUsage) -> MemoryStatus {
         size_bytes: held.total_bytes,
         used_bytes: held.used_bytes,
         page_bytes: held.page_bytes,
-        missed_huge: held.lacks_huge_pages,
+        huge_pages_unavailable: held.lacks_huge_pages,
         dead_bytes: held.dead_bytes,
         holders: held.by_function.iter().map(holder).collect(),
     }

@@ -178,7 +178,7 @@ impl DomainRegistry {
         Ok(entry)
     }
 
-    /// Opens the socket for an instance that is about to start; `NoConnection` for a function without a
+    /// Opens the socket for an instance that is about to start; `None` for a function without a
     /// chain.
     ///
     /// # Errors

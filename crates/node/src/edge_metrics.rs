@@ -148,27 +148,27 @@ fn encode_pools(to: &mut DescriptorEncoder, all: &[MemoryStatus]) -> Result<(), 
     type Value = fn(&MemoryStatus) -> u64;
     let gauges: [(&str, &str, Value); 5] = [
         (
-            "nearpath_pool_size_bytes",
+            "nearpath_shm_size_bytes",
             "Bytes of a chain's slots",
             |m| m.size_bytes,
         ),
-        ("nearpath_pool_used_bytes", "Bytes of slots in use", |m| {
+        ("nearpath_shm_used_bytes", "Bytes of slots in use", |m| {
             m.used_bytes
         }),
         (
-            "nearpath_pool_dead_bytes",
+            "nearpath_shm_dead_bytes",
             "Of these, bytes of endpoints that have died",
             |m| m.dead_bytes,
         ),
         (
-            "nearpath_pool_page_bytes",
+            "nearpath_shm_page_bytes",
             "Page size of the shared memory in bytes",
             |m| m.page_bytes,
         ),
         (
-            "nearpath_pool_missed_huge",
+            "nearpath_shm_huge_pages_unavailable",
             "1 if huge pages were requested but unavailable",
-            |m| m.missed_huge.into(),
+            |m| m.huge_pages_unavailable.into(),
         ),
     ];
     for (name, help, value) in gauges {
@@ -185,19 +185,19 @@ fn encode_holders(to: &mut DescriptorEncoder, all: &[MemoryStatus]) -> Result<()
     type Value = fn(&HolderStatus) -> u64;
     let gauges: [(&str, &str, Value); 3] = [
         (
-            "nearpath_pool_bytes",
+            "nearpath_shm_bytes",
             "Bytes of slots that a function holds",
             |h| h.bytes,
         ),
         (
-            "nearpath_pool_bound_bytes",
+            "nearpath_shm_bound_bytes",
             "Bytes of slots that a function may hold",
             |h| h.bound_bytes,
         ),
         (
-            "nearpath_pool_parties",
+            "nearpath_shm_endpoints",
             "Endpoints of a function: threads that send and receive",
-            |h| h.parties,
+            |h| h.endpoints,
         ),
     ];
     for (name, help, value) in gauges {
@@ -306,8 +306,8 @@ mod tests {
             format!("nearpath_edge_in_flight{{{edge}}} 0"),
             format!("nearpath_edge_duration_seconds_count{{{edge}}} 7"),
             format!("nearpath_edge_duration_seconds_bucket{{le=\"+Inf\",{edge}}} 7"),
-            r#"nearpath_pool_parties{chain="shop",namespace="openfaas-fn",function="front.openfaas-fn"} 1"#.to_owned(),
-            r#"nearpath_pool_page_bytes{chain="shop",namespace="openfaas-fn"} 4096"#.to_owned(),
+            r#"nearpath_shm_endpoints{chain="shop",namespace="openfaas-fn",function="front.openfaas-fn"} 1"#.to_owned(),
+            r#"nearpath_shm_page_bytes{chain="shop",namespace="openfaas-fn"} 4096"#.to_owned(),
         ] {
             assert!(text.lines().any(|shown| shown == line), "{line} is missing in:\n{text}");
         }
@@ -327,7 +327,7 @@ mod tests {
             "the edge stays for its retention time"
         );
         assert!(
-            series_of(&text, "nearpath_pool_parties").is_empty(),
+            series_of(&text, "nearpath_shm_endpoints").is_empty(),
             "the memory is released"
         );
         drop(front);

@@ -56,7 +56,7 @@ struct View<'a> {
 /// The instances that each instance calls straight over QUIC.
 type Introduced = BTreeMap<InstanceId, BTreeSet<InstanceAddr>>;
 
-/// The endpoints of a domain's shared memory, and its channels from caller to callee. `NoConnection` stands for the gateway.
+/// The endpoints of a domain's shared memory, and its channels from caller to callee. `None` stands for the gateway.
 #[derive(Default)]
 struct DomainChannels {
     endpoints: BTreeSet<Option<InstanceId>>,
@@ -136,7 +136,7 @@ impl View<'_> {
         };
         let Some(callee) = self.routes.get(callee) else {
             return vec![PathStatus {
-                why: Some(format!("{callee} is not deployed")),
+                reason: Some(format!("{callee} is not deployed")),
                 ..entry
             }];
         };
@@ -216,7 +216,7 @@ fn status(
         callee_instance: Some(to.id.to_string()),
         path: Some(choice.path.name().to_owned()),
         not_nearer: choice.obstacle.map(|obstacle| obstacle.name().to_owned()),
-        why: choice.obstacle.map(|obstacle| obstacle.to_string()),
+        reason: choice.obstacle.map(|obstacle| obstacle.to_string()),
         ..entry.clone()
     }
 }
@@ -243,7 +243,7 @@ fn or_missing(
         "has no ready instance"
     };
     vec![PathStatus {
-        why: Some(format!("{} {how}", missing.id)),
+        reason: Some(format!("{} {how}", missing.id)),
         ..entry.clone()
     }]
 }
@@ -371,22 +371,22 @@ mod tests {
         let expected = [
             ("gateway/- front/i1 shm", ""),
             ("gateway/- back/i2 shm", ""),
-            ("gateway/- back/i3 http", "no_party"), // one of its two threads does not reach it yet
-            ("gateway/- plain/i4 http", "no_party"),
+            ("gateway/- back/i3 http", "no_endpoint"), // one of its two threads does not reach it yet
+            ("gateway/- plain/i4 http", "no_endpoint"),
             ("gateway/- alone/i5 http", "no_domain"),
-            ("gateway/- other/i6 http", "caller_no_party"),
+            ("gateway/- other/i6 http", "caller_no_endpoint"),
             ("front/i1 back/i2 shm", ""),
-            ("front/i1 back/i3 http", "no_party"),
-            ("front/i1 plain/i4 http", "no_party"),
+            ("front/i1 back/i3 http", "no_endpoint"),
+            ("front/i1 plain/i4 http", "no_endpoint"),
             ("front/i1 alone/i5 quic", "no_domain"),
             ("front/i1 other/i6 http", "other_domain"),
             ("front/- nobody/- -", ""),
-            ("back/i2 back/i2 http", "no_party"),
+            ("back/i2 back/i2 http", "no_endpoint"),
             ("back/i2 back/i3 shm", ""),
-            ("back/i3 back/i2 http", "no_party"),
-            ("back/i3 back/i3 http", "no_party"),
-            ("plain/i4 back/i2 http", "caller_no_party"),
-            ("plain/i4 back/i3 http", "caller_no_party"),
+            ("back/i3 back/i2 http", "no_endpoint"),
+            ("back/i3 back/i3 http", "no_endpoint"),
+            ("plain/i4 back/i2 http", "caller_no_endpoint"),
+            ("plain/i4 back/i3 http", "caller_no_endpoint"),
         ];
         assert_eq!(
             told(&paths),
@@ -395,7 +395,7 @@ mod tests {
         assert!(
             paths
                 .iter()
-                .any(|path| path.why.as_deref() == Some("nobody.openfaas-fn is not deployed"))
+                .any(|path| path.reason.as_deref() == Some("nobody.openfaas-fn is not deployed"))
         );
     }
 
@@ -442,7 +442,7 @@ mod tests {
         );
         assert_eq!(paths.len(), 3);
         let asleep = |path: &&PathStatus| {
-            path.why.as_deref() == Some("back.openfaas-fn is asleep") && path.path.is_none()
+            path.reason.as_deref() == Some("back.openfaas-fn is asleep") && path.path.is_none()
         };
         assert_eq!(paths.iter().filter(asleep).count(), 2);
     }

@@ -159,14 +159,14 @@ fn encode_counters(to: &mut DescriptorEncoder, all: &[PoolStatus]) -> Result<(),
             |one| one.hits,
         ),
         (
-            "nearpath_pool_given",
+            "nearpath_pool_replaced_sockets",
             "Of these, warm sockets that replaced a function's own",
-            |one| one.given,
+            |one| one.replaced_sockets,
         ),
         (
-            "nearpath_pool_opened",
+            "nearpath_pool_initial_windows",
             "Connections with an initial window learned from earlier ones",
-            |one| one.opened,
+            |one| one.initial_windows,
         ),
         (
             "nearpath_pool_misses",
@@ -270,9 +270,9 @@ fn encode_reasons(to: &mut DescriptorEncoder, all: &[PoolStatus]) -> Result<(), 
             |one| &one.pins,
         ),
         (
-            "nearpath_pool_passed",
+            "nearpath_pool_pass_through",
             "Connects whose socket was not replaced by a warm one",
-            |one| &one.passed,
+            |one| &one.pass_through,
         ),
     ];
     for (name, help, value) in counters {

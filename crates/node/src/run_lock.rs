@@ -95,7 +95,7 @@ fn locks_folder(data_dir: &Path) -> PathBuf {
     data_dir.join("runs")
 }
 
-/// Tries to lock a number. Returns `NoConnection` if another process holds it, or if the file is missing
+/// Tries to lock a number. Returns `None` if another process holds it, or if the file is missing
 /// and not to be created.
 fn try_lock(data_dir: &Path, number: usize, create: bool) -> io::Result<Option<File>> {
     let file =

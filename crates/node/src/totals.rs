@@ -60,7 +60,7 @@ fn add_memory(sum: &mut MemoryStatus, more: MemoryStatus) {
     add(&mut sum.used_bytes, more.used_bytes);
     add(&mut sum.dead_bytes, more.dead_bytes);
     sum.page_bytes = sum.page_bytes.max(more.page_bytes);
-    sum.missed_huge |= more.missed_huge;
+    sum.huge_pages_unavailable |= more.huge_pages_unavailable;
     let holders = std::mem::take(&mut sum.holders)
         .into_iter()
         .chain(more.holders);
@@ -68,7 +68,7 @@ fn add_memory(sum: &mut MemoryStatus, more: MemoryStatus) {
 }
 
 fn add_holder(sum: &mut HolderStatus, more: HolderStatus) {
-    add(&mut sum.parties, more.parties);
+    add(&mut sum.endpoints, more.endpoints);
     add(&mut sum.slots, more.slots);
     add(&mut sum.bytes, more.bytes);
     add(&mut sum.bound_bytes, more.bound_bytes);

@@ -1,5 +1,7 @@
-//! How soon two workers behind NATs have a direct connection, and how fast it is, against plain TCP through the same
-//! namespaces. In a debug build only the ratios say something.
+//! Measures the time to a direct connection between workers behind NATs, and its throughput beside
+//! plain TCP.
+//!
+//! Both use the same namespaces; in a debug build only the ratios are meaningful.
 //!
 //! `cargo run -p nearpath-p2p --example punched -- [MEGABYTES]`, as root, with nft.
 #![allow(clippy::unwrap_used)]
@@ -17,7 +19,7 @@ use nearpath_p2p::migrate::{MigratingStream, RelayConnection, memory_relays};
 use nearpath_p2p::punch::Transport;
 use nearpath_p2p::punch::session::SessionRole;
 use nearpath_testkit::lab::nat::{IpFamily, NatKind, NatPair, NatPlan};
-use nearpath_testkit::lab::{LabNode, LinkConditions as Line, NetworkLab};
+use nearpath_testkit::lab::{LabNode, LinkConditions, NetworkLab};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -38,7 +40,8 @@ fn main() {
     measure_speeds(megabytes << 20);
 }
 
-/// Both ready, until the leader has the connection: the rendezvous' stand-in passes words on at once.
+/// Measures from both sides ready to the leader's connection; the rendezvous is replaced by
+/// channels.
 fn measure_delays() {
     println!(
         "{:<34} {:>8} {:>8}",
@@ -51,12 +54,12 @@ fn measure_delays() {
         ([NatKind::PortRestricted, NatKind::PortRestricted], 20),
         ([NatKind::Symmetric, NatKind::Restricted], 20),
     ] {
-        let line = Line {
+        let conditions = LinkConditions {
             delay: Duration::from_millis(one_way),
-            ..Line::default()
+            ..LinkConditions::default()
         };
         let [first, second] = kinds.map(|kind| NatPlan {
-            conditions: line.clone(),
+            conditions: conditions.clone(),
             ..kind.into()
         });
         let pair = NetworkLab::nat_pair(first, second).unwrap();
@@ -134,7 +137,7 @@ fn run_on_both<T: Send, F: Future<Output = T>>(
     })
 }
 
-/// The one behind a NAT sends to the one that anybody reaches.
+/// Sends from behind a NAT to a reachable machine.
 fn measure_speeds(bytes: usize) {
     let pair = NetworkLab::nat_pair(NatKind::PortRestricted, NatKind::None).unwrap();
     let watching = LabObservers::start(&pair.internet);
@@ -241,7 +244,7 @@ fn measure_plain(pair: &NatPair, bytes: usize, tls: Option<()>, watching: &LabOb
     megabits_per_second(bytes, took[1])
 }
 
-/// The same code around it, on a connection that was not punched.
+/// Runs the same code on a connection that was not punched.
 fn stream_over(stream: TcpStream) -> MigratingStream {
     let (arrive, arrivals) = tokio::sync::mpsc::unbounded_channel();
     arrive
@@ -295,7 +298,7 @@ fn measure_punched(
     megabits_per_second(bytes, took[1])
 }
 
-/// One side sends, after a word there and back; the other says how long it took.
+/// Sends from one side after a byte each way; the other side returns the time.
 async fn transfer(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     sends: bool,

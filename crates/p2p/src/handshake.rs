@@ -1,5 +1,7 @@
-//! TLS between the two of a session: who calls is its client, whoever leads. So its first flight can be made before there is
-//! anything to send it on, and goes with the call.
+//! TLS between the two sides of a session. The caller is the client, whichever side leads.
+//!
+//! The caller's first flight can therefore be made before there is a stream, and travels with the
+//! call (decision 49).
 
 use std::io;
 use std::time::SystemTime;
@@ -12,17 +14,17 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 use crate::migrate::MigratingStream;
 
-/// What a side is in the handshake.
+/// Role of a side in the handshake.
 #[derive(Debug)]
 pub enum HandshakeRole {
-    /// It called, perhaps with its hello.
+    /// The side that called, with the hello that travelled with the call, if any.
     Caller(Option<Box<ClientHello>>),
-    /// It was called.
+    /// The side that was called.
     Callee,
 }
 
 impl HandshakeRole {
-    /// The hello that went with the call; the relay has it from the beginning.
+    /// Returns the hello that travelled with the call; the relay already holds it.
     pub(crate) fn hello_bytes(&self) -> Option<Bytes> {
         match self {
             Self::Caller(hello) => hello.as_ref().map(|hello| hello.flight.clone()),
@@ -30,15 +32,20 @@ impl HandshakeRole {
         }
     }
 
-    /// The way is on that relay. It may move before anything is written, so it knows at once what was said.
+    /// Counts the hello as sent on this stream.
+    ///
+    /// The stream may migrate before anything is written, so it must know the hello's length at
+    /// once.
     pub(crate) fn mark_hello_sent(&mut self, stream: &mut MigratingStream) {
         if let Self::Caller(Some(hello)) = self {
+            // The bytes are taken: `finish_handshake` would otherwise write the hello a second
+            // time.
             stream.count_sent(std::mem::take(&mut hello.flight).len());
         }
     }
 }
 
-/// A client that has said its first flight.
+/// TLS client that has produced its first flight.
 #[derive(Debug)]
 pub struct ClientHello {
     client: ClientConnection,
@@ -46,14 +53,15 @@ pub struct ClientHello {
 }
 
 impl ClientHello {
-    /// For a connection to the pair's peer.
+    /// Creates a client for a connection to the pair's peer.
     ///
     /// # Errors
-    /// When the system has no random numbers.
+    /// Fails when the system has no random numbers.
     pub fn new(pair: &PeerTlsConfig) -> io::Result<Self> {
         let (config, name) = (pair.client_config().clone(), pair.server_name());
         let mut client = ClientConnection::new(config, name).map_err(io::Error::other)?;
         let mut flight = Vec::new();
+        // A ClientHello with key shares may span several records: write until nothing is pending.
         while client.wants_write() {
             client.write_tls(&mut flight)?;
         }
@@ -63,7 +71,7 @@ impl ClientHello {
         })
     }
 
-    /// What it said. A way's first bytes are these.
+    /// Returns the first flight. The first bytes of a stream are these.
     pub fn flight(&self) -> &Bytes {
         &self.flight
     }
@@ -73,19 +81,21 @@ impl ClientHello {
         mut stream: MigratingStream,
         pair: &PeerTlsConfig,
     ) -> io::Result<TlsStream<MigratingStream>> {
+        // Empty if the hello travelled with the call.
         stream.write_all(&self.flight).await?;
         let connector = TlsConnector::from(pair.client_config().clone());
-        // The connector makes a client that has said nothing yet; ours takes its place.
+        // `tokio-rustls` makes a client only for a stream; the one that already sent its hello
+        // replaces it.
         let connecting =
             connector.connect_with(pair.server_name(), stream, |client| *client = self.client);
         Ok(connecting.await?.into())
     }
 }
 
-/// TLS 1.3 with certificates on both sides, above a way.
+/// Runs TLS 1.3 with certificates on both sides above a stream.
 ///
 /// # Errors
-/// When the handshake fails, or the peer is not who was meant.
+/// Fails when the handshake fails, or the peer is not the expected identity.
 pub async fn secure_stream(
     stream: MigratingStream,
     side: HandshakeRole,
@@ -103,6 +113,7 @@ pub async fn secure_stream(
             .await?
             .into(),
     };
+    // rustls verified the chain only; the identity must be the one that was called.
     let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
     let checked = pair.verify_peer(chain, SystemTime::now());
     checked.map_err(|error| io::Error::new(io::ErrorKind::PermissionDenied, error))?;

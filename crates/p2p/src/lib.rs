@@ -1,11 +1,14 @@
-//! Connections between two workers that cannot be reached from outside: the nearest path there is, and TLS above it.
+//! Connections between two workers that are not reachable from outside: the shortest available
+//! path, with TLS above.
 //!
-//! A worker connects out to the rendezvous ([`control`]), which introduces it to a peer and carries their bytes at once
-//! ([`migrate`], over the relay). Meanwhile sockets do what the hole-punching machine ([`punch`]) says ([`driver`]). When both
-//! sides have a direct connection, the stream migrates to it without losing a byte. [`is_link_local`] puts TLS between both
-//! identities above it, whichever path the bytes take.
+//! A worker connects out to the rendezvous ([`control`]). The rendezvous introduces it to a peer
+//! and relays their bytes at once ([`migrate`]). Meanwhile [`driver`] runs the hole-punching state
+//! machine ([`punch`]) on real sockets. When both sides have a direct connection, the stream
+//! migrates to it without losing a byte. [`link`] runs TLS between both identities above it,
+//! whichever path the bytes take.
 //!
-//! [`message`] and [`worker_ticket`] are the protocol that the rendezvous server (`nearpath-rendezvous`) speaks, too.
+//! [`message`] and [`ticket`] are the protocol that the rendezvous server (`nearpath-rendezvous`)
+//! speaks, too.
 #![forbid(unsafe_code)]
 
 pub mod control;

@@ -1,4 +1,5 @@
-//! A connection to a peer: TLS between both identities, on a way that takes the nearest path there is.
+//! Connection to a peer: TLS between both identities, on a stream that takes the shortest available
+//! path.
 
 use std::io;
 use std::pin::Pin;
@@ -18,25 +19,26 @@ use crate::driver::{
 use crate::handshake::{HandshakeRole, secure_stream};
 use crate::migrate::{MigratingStream, RelayConnection, RelayedBytes, StreamPath, StreamPaths};
 
-/// Encrypted bytes to and from the peer; the way below moves by itself while they flow.
+/// Encrypted bytes to and from the peer. The stream below migrates by itself while they flow.
 #[derive(Debug)]
 pub struct P2pLink {
     stream: TlsStream<MigratingStream>,
     status: LinkStatus,
 }
 
-/// What is known of a link, also from other tasks. Clones are of the same one.
+/// Status of a link, readable from other tasks. Clones refer to the same link.
 #[derive(Debug, Clone)]
 pub struct LinkStatus {
-    /// What came of looking for a direct connection. It changes no more once that has ended.
+    /// Outcome of the search for a direct connection. It is final once the search has ended.
     pub outcome: watch::Receiver<SearchOutcome>,
-    /// What carries the bytes now.
+    /// Path that carries the bytes now, per direction.
     pub paths: watch::Receiver<StreamPaths>,
-    /// How many of them the relay has carried.
+    /// Number of bytes that the relay has carried.
     pub relayed_bytes: Arc<RelayedBytes>,
 }
 
-/// A direct connection is being looked for, or will be; the relay may be opened meanwhile. Dropped, the search ends.
+/// Link whose search runs or waits to run; the relay may be opened meanwhile. Dropping it ends the
+/// search.
 #[derive(Debug)]
 pub struct PendingLink {
     is_leader: bool,
@@ -45,11 +47,12 @@ pub struct PendingLink {
     search: RunningSearch,
 }
 
-/// Begins to look for a direct connection to the peer of an introduction. `settings.agent.relay` says whether
-/// [`PendingLink::over`] will be given a relay.
+/// Starts the search for a direct connection to the peer of an introduction.
+///
+/// `settings.agent.allow_relay` says whether [`PendingLink::connect_over`] will be given a relay.
 ///
 /// # Errors
-/// When the process has too many files open.
+/// Fails when the process has too many files open.
 pub fn start_link(
     search: impl Into<SearchPlan>,
     introduction: PeerIntroduction,
@@ -70,23 +73,28 @@ pub fn start_link(
 }
 
 impl PendingLink {
-    /// What has come of the search, now and later. What is known already has changed, too.
+    /// Returns the outcome of the search, now and later. The present value counts as changed, too.
     pub(crate) fn outcome(&self) -> watch::Receiver<SearchOutcome> {
         let mut outcome = self.search.outcome.clone();
+        // A receiver that is cloned late would otherwise miss an outcome that is already there.
         outcome.mark_changed();
         outcome
     }
 
-    /// What begins the search, after so long if not before; none: it has begun.
+    /// Returns the trigger of the search, and the time after which it starts anyway. `None`: the
+    /// search has started.
     pub(crate) fn search_trigger(&self) -> Option<(Arc<Notify>, Duration)> {
         self.search.trigger.clone()
     }
 
-    /// The connection. With a relay bytes flow before there is a direct connection; without one it is waited for. A hello that
-    /// went with the call is on that relay.
+    /// Completes the connection.
+    ///
+    /// With a relay, bytes flow before there is a direct connection; without one, the direct
+    /// connection is awaited. A hello that travelled with the call is already on that relay.
     ///
     /// # Errors
-    /// When the relay breaks, when there is none and no direct way either, and when the peer is not who was meant.
+    /// Fails when the relay breaks, when there is neither a relay nor a direct connection, and when
+    /// the peer has another identity.
     pub async fn connect_over(
         self,
         mut side: HandshakeRole,
@@ -104,7 +112,8 @@ impl PendingLink {
                 stream
             }
             None => {
-                begin.into_iter().for_each(|(begin, _)| begin.notify_one()); // nothing else carries a byte
+                // Without a relay nothing else carries a byte, so an on-demand search starts now.
+                begin.into_iter().for_each(|(begin, _)| begin.notify_one());
                 MigratingStream::without_relay(arrivals)
             }
         };
@@ -113,6 +122,7 @@ impl PendingLink {
             paths: stream.paths(),
             relayed_bytes: stream.relayed_bytes(),
         };
+        // One timeout covers the search (without a relay) and both TLS flights.
         let stream = tokio::time::timeout(
             self.handshake_timeout,
             secure_stream(stream, side, &self.pair),
@@ -122,7 +132,7 @@ impl PendingLink {
     }
 }
 
-/// Connects to the peer of an introduction: [`begin`], then [`PendingLink::over`].
+/// Connects to the peer of an introduction: [`start_link`], then [`PendingLink::connect_over`].
 ///
 /// # Errors
 /// See there.
@@ -140,7 +150,7 @@ pub async fn connect_link(
 }
 
 impl LinkStatus {
-    /// The path's name, by what this side's bytes go over now: `punch` or `relay`.
+    /// Returns the path's name, by what carries this side's bytes now: `punch` or `relay`.
     pub fn path_name(&self) -> &'static str {
         match self.paths.borrow().outgoing {
             StreamPath::Direct => "punch",
@@ -150,16 +160,18 @@ impl LinkStatus {
 }
 
 impl P2pLink {
-    /// What is known of it.
+    /// Returns the status of the link.
     pub fn status(&self) -> &LinkStatus {
         &self.status
     }
 
-    /// Ends this side, and waits until the peer has all that was written, as far as that can be known.
+    /// Ends this side, and waits until the peer has all written bytes, as far as this can be known.
     ///
     /// # Errors
-    /// When what was written cannot reach the peer any more.
+    /// Fails when written bytes can no longer reach the peer.
     pub async fn close(mut self) -> io::Result<()> {
+        // `close_notify` first: TLS does not trust the end of the stream below it (RFC 8446 section
+        // 6.1).
         self.stream.shutdown().await?;
         match self.stream {
             TlsStream::Client(stream) => stream.into_inner().0.close().await,

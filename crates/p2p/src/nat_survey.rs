@@ -1,8 +1,10 @@
-//! Which kind of NAT stands before this machine: asked of the rendezvous, told to people.
+//! Detects the kind of NAT in front of this machine, with the observers of the rendezvous, for
+//! reports to people.
 //!
-//! Two sockets ask. The first asks all four of the rendezvous' sockets where they see it; the second asks the first of them
-//! alone, and then for answers from the others, which come unasked (`punch::detect_nat::NatDetector` says why there are two). Nothing
-//! waits for it: a driver tries whatever the kinds are.
+//! Two sockets send requests. The first queries all four sockets of the rendezvous for its mapped
+//! address. The second queries the first of them alone, and then requests unsolicited packets from
+//! the others (`punch::nat::NatDetector` explains why). Nothing waits for the result: a driver
+//! tries whatever the kinds are (decision 35).
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -16,17 +18,17 @@ use crate::reflexive_address::{
     AddressCookie, BindingClient, BindingRequest, BindingResponse, MESSAGE_BYTES, ResponseOrigin,
 };
 
-/// Questions are asked so often, and answers to each round waited for so long.
+/// Number of request rounds, and the time to wait for responses to each.
 const MAX_ROUNDS: u32 = 6;
 const ROUND_INTERVAL: Duration = Duration::from_millis(200);
-/// What the first socket sends to where it is seen.
+/// Payload that the first socket sends to its own mapped address.
 const HAIRPIN_PAYLOAD: &[u8] = b"nearpath turns around";
 
-/// What is asked, and what is known so far.
+/// State of one detection.
 struct NatSurvey<'a> {
     servers: &'a [(ObserverSocket, SocketAddr)],
     client: &'a BindingClient,
-    /// The one that asks all, and the one that asks the first alone.
+    /// The socket that queries all observers, and the one that queries the first alone.
     sockets: [UdpSocket; 2],
     detector: NatDetector,
     answered: Vec<ObserverSocket>,
@@ -35,10 +37,13 @@ struct NatSurvey<'a> {
     hairpinned: bool,
 }
 
-/// Asks, for a second or less. What is not known then is `NoConnection` in the report; without any answer UDP does not pass.
+/// Detects the NAT, within about a second.
+///
+/// Properties that stay unknown are `None` in the report. Without any response UDP counts as
+/// blocked.
 ///
 /// # Errors
-/// When there is no first server, or no way to it.
+/// Fails when there is no first observer, or no route to it.
 pub async fn detect_nat(
     servers: &[(ObserverSocket, SocketAddr)],
     client: &BindingClient,
@@ -49,12 +54,13 @@ pub async fn detect_nat(
         .map(|(_, addr)| *addr);
     let first = first.ok_or_else(|| io::Error::other("the rendezvous has no observer for UDP"))?;
     let sockets = [bind_any_port(first).await?, bind_any_port(first).await?];
+    // The kernel's choice of source address shows whether a NAT translates: a wildcard would not.
     let local = SocketAddr::new(ip_towards(first).await?, sockets[0].local_addr()?.port());
     let (answered, unsolicited) = (Vec::new(), Vec::new());
     let detector = NatDetector::new(local);
     let mut survey = NatSurvey {
         servers,
-        client: client,
+        client,
         sockets,
         detector,
         answered,
@@ -69,6 +75,8 @@ pub async fn detect_nat(
             break;
         }
     }
+    // After all rounds, missing packets count as filtered; without any response UDP itself is
+    // blocked.
     let final_observation = if survey.answered.is_empty() {
         NatObservation::NoResponse
     } else {
@@ -85,7 +93,7 @@ async fn bind_any_port(towards: SocketAddr) -> io::Result<UdpSocket> {
     }
 }
 
-/// This machine's address on the way there. Nothing is sent.
+/// Returns this machine's address on the route to a peer. Connecting a UDP socket sends nothing.
 async fn ip_towards(peer: SocketAddr) -> io::Result<std::net::IpAddr> {
     let socket = bind_any_port(peer).await?;
     socket.connect(peer).await?;
@@ -93,7 +101,7 @@ async fn ip_towards(peer: SocketAddr) -> io::Result<std::net::IpAddr> {
 }
 
 impl NatSurvey<'_> {
-    /// What is lost on the way is asked again in the next round.
+    /// Sends one round of requests. Lost ones are repeated in the next round.
     async fn send_requests(&self) {
         for (server, addr) in self
             .servers
@@ -108,6 +116,8 @@ impl NatSurvey<'_> {
             }
         }
         self.request_unsolicited().await;
+        // The mapped address is known from the first response on; a packet to it tests hairpinning
+        // (RFC 4787 section 6).
         if let Some(outside) = self
             .detector
             .report()
@@ -118,7 +128,8 @@ impl NatSurvey<'_> {
         }
     }
 
-    /// The second socket has shown that it reads at its address: answers from elsewhere may come to it.
+    /// Requests unsolicited packets for the second socket, which has proven that it reads at its
+    /// address.
     async fn request_unsolicited(&self) {
         let first = self
             .servers
@@ -140,16 +151,17 @@ impl NatSurvey<'_> {
         to: SocketAddr,
     ) {
         let request = BindingRequest {
-            origin: origin,
+            origin,
             transaction_id: fastrand::u64(..),
             cookie,
         };
         let _ = self.sockets[socket]
             .send_to(&self.client.encode_request(&request), to)
-            .await; // as if it was lost
+            .await; // a failed send is like a lost packet
     }
 
     async fn receive_until(&mut self, until: Instant) {
+        // One byte more than a message, so that a longer datagram is not taken for one.
         let (mut one, mut other) = ([0; MESSAGE_BYTES + 1], [0; MESSAGE_BYTES + 1]);
         while !self.is_complete() {
             let [first, second] = &self.sockets;
@@ -169,6 +181,7 @@ impl NatSurvey<'_> {
     }
 
     async fn handle_packet(&mut self, socket: usize, bytes: &[u8]) {
+        // The payload proves hairpinning: nothing else is sent to that address.
         if socket == 0 && bytes == HAIRPIN_PAYLOAD {
             self.hairpinned = true;
             return self.detector.observe(NatObservation::Hairpinned);
@@ -191,6 +204,8 @@ impl NatSurvey<'_> {
             self.detector.observe(NatObservation::Mapped { by, at });
             self.answered.push(by);
         } else if by == ObserverSocket::FIRST {
+            // The first cookie allows requests to the other sockets; they need not wait for the
+            // next round.
             if self.cookie.replace(cookie).is_none() {
                 self.request_unsolicited().await;
             }
@@ -201,7 +216,7 @@ impl NatSurvey<'_> {
         }
     }
 
-    /// Nothing that may still come would change the report.
+    /// Returns whether no further packet could change the report.
     fn is_complete(&self) -> bool {
         let all = self
             .servers

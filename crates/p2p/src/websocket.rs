@@ -1,4 +1,5 @@
-//! WebSocket (RFC 6455) as both ends of a line and of a relay have it: with bounds on what a peer may make one hold.
+//! WebSocket (RFC 6455) settings of control connections and relays, with bounds on what a peer can
+//! make one hold.
 
 use std::io;
 use std::time::Duration;
@@ -13,26 +14,27 @@ use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
 use crate::message;
 
-/// The longest frame of a relay, in bytes: a way's frames are half of it.
+/// Largest frame of a relay, in bytes. A stream's frames are half of it.
 pub const MAX_RELAY_FRAME_BYTES: usize = 64 * 1024;
 
-/// What a connection runs on: TCP, with TLS or without.
+/// Byte stream below a WebSocket: TCP, with or without TLS.
 pub type BoxedStream = Box<dyn AsyncStream>;
 
-/// Bytes both ways.
+/// Byte stream in both directions.
 pub trait AsyncStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> AsyncStream for S {}
 
-/// A connection.
+/// WebSocket over any byte stream.
 pub type WebSocket = WebSocketStream<BoxedStream>;
 
-/// How long a connection may be silent before the kernel asks; between two of these questions, and how many stay without an
-/// answer before the connection is broken.
+/// Idle time after which the kernel probes the peer: below the minutes after which NATs of clouds
+/// forget a session.
 const KEEPALIVE_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+// Interval between keepalive probes, and number of unanswered ones that break the connection.
 const KEEPALIVE_PROBES: (Duration, u32) = (Duration::from_secs(10), 3);
 
-/// The kernel asks whether the other machine is there, and NATs are reminded of the connection.
+/// Enables TCP keepalive: the kernel detects a dead peer, and NATs keep their session.
 pub fn enable_keepalive(stream: &TcpStream) -> io::Result<()> {
     set_tcp_keepidle(stream, KEEPALIVE_IDLE_TIMEOUT)?;
     set_tcp_keepintvl(stream, KEEPALIVE_PROBES.0)?;
@@ -40,18 +42,20 @@ pub fn enable_keepalive(stream: &TcpStream) -> io::Result<()> {
     Ok(set_socket_keepalive(stream, true)?)
 }
 
-/// Where lines are.
+/// Path of control connections.
 pub const CONTROL_PATH: &str = "/v1/line";
 
-/// Where relays are.
+/// Path of relays.
 pub const RELAY_PATH: &str = "/v1/relay";
 
-/// For a line: there are thousands of them, and most are silent.
+/// Server's settings of a control connection: there are thousands, most of them idle.
 pub fn control_server_config() -> WebSocketConfig {
+    // 1 KiB is most of an idle connection's memory; reports and candidates fit, relayed frames take
+    // more reads.
     bounded_config(message::MAX_RELAYED_FRAME_BYTES, 1024)
 }
 
-/// For a worker's end of its line.
+/// Worker's settings of its own control connection.
 pub fn control_client_config() -> WebSocketConfig {
     bounded_config(
         message::MAX_RELAYED_FRAME_BYTES,
@@ -59,23 +63,28 @@ pub fn control_client_config() -> WebSocketConfig {
     )
 }
 
-/// For a relay: there are few, and each moves much.
+/// Settings of a relay: there are few, and each moves much data.
 pub fn relay_config() -> WebSocketConfig {
     bounded_config(MAX_RELAY_FRAME_BYTES, MAX_RELAY_FRAME_BYTES)
 }
 
-/// `ahead`: what is read at once.
+/// `read_buffer_bytes`: bytes read at once.
 fn bounded_config(max_frame_bytes: usize, read_buffer_bytes: usize) -> WebSocketConfig {
     WebSocketConfig::default()
         .read_buffer_size(read_buffer_bytes)
+        // Without a write buffer each message goes to the socket at once: flushing later would only
+        // add delay.
         .write_buffer_size(0)
+        // Data that the socket does not take is bounded: beyond it a send fails instead of using
+        // more memory.
         .max_write_buffer_size(4 * max_frame_bytes)
         .max_message_size(Some(max_frame_bytes))
         .max_frame_size(Some(max_frame_bytes))
 }
 
-/// The same connection with another configuration. Only for one on which nothing was read since its handshake: what has
-/// been read ahead is lost.
+/// Returns the same connection with other settings.
+///
+/// Only for a connection on which nothing was read since its handshake: data read ahead is lost.
 pub async fn reconfigure(socket: WebSocket, role: Role, config: WebSocketConfig) -> WebSocket {
     WebSocketStream::from_raw_socket(socket.into_inner(), role, Some(config)).await
 }

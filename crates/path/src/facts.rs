@@ -5,15 +5,15 @@ use nearpath_types::policy::CallTransport;
 /// Facts about one call to one instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallFacts {
-    /// The relation of caller and instance.
+    /// Relation of caller and instance.
     pub edge: EdgeFacts,
-    /// The two as ends of a connection.
+    /// Properties of both as ends of a connection.
     pub transport: TransportFacts,
-    /// The call's own demands.
+    /// Requirements of the call itself.
     pub needs: CallNeeds,
 }
 
-/// The relation of a caller and one instance of its callee.
+/// Relation of a caller and one instance of its callee.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EdgeFacts {
     /// Both run on one machine.
@@ -44,7 +44,7 @@ pub struct TransportFacts {
 }
 
 impl TransportFacts {
-    /// Two ends without certificates: HTTP over TCP is left.
+    /// Two ends without certificates: only HTTP over TCP is possible.
     pub const PLAIN: Self = Self {
         wanted: CallTransport::Tcp,
         caller_has_certificate: false,
@@ -62,12 +62,12 @@ impl TransportFacts {
     };
 }
 
-/// A call's own demands on its path.
+/// Requirements of a call on its path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallNeeds {
     /// Its connection will be upgraded (a WebSocket).
     pub upgrade: bool,
-    /// It is gRPC: its trailers need HTTP/2, or QUIC, up to the function.
+    /// gRPC: its trailers need HTTP/2, or QUIC, up to the function.
     pub grpc: bool,
 }
 
@@ -97,7 +97,7 @@ pub enum DirectSearch {
     NotNeeded,
     /// Running.
     Running,
-    /// A direct connection is there.
+    /// A direct connection exists.
     Connected,
     /// The peer's candidates did not come in time.
     NoOffer,
@@ -114,7 +114,8 @@ pub enum DirectSearch {
 /// Facts about one connection of a function to a destination outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EgressFacts {
-    /// The destination takes plain TCP, so a connected socket of the pool can be handed over as it is.
+    /// The destination takes plain TCP, so a connected socket of the pool can be handed over as it
+    /// is.
     pub plain_tcp: bool,
     /// The function's own socket, as far as it was inspected.
     pub socket: SocketState,
@@ -125,7 +126,7 @@ pub struct EgressFacts {
 /// The outcome of inspecting a function's socket before another one takes its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SocketState {
-    /// As new as it was made.
+    /// Unchanged since it was made.
     New,
     /// No TCP socket of the address's family.
     OtherKind,
@@ -148,7 +149,7 @@ pub enum SocketState {
 #[cfg(test)]
 pub(crate) use exhaustive::TRANSPORTS;
 
-/// All facts that there can be, for tests.
+/// All combinations of facts, for tests.
 #[cfg(test)]
 mod exhaustive {
     use super::*;
@@ -162,7 +163,7 @@ mod exhaustive {
     ];
 
     impl EdgeFacts {
-        /// The edge against which nothing stands.
+        /// Edge without an obstacle.
         pub(crate) const NEAREST: Self = Self {
             same_node: true,
             callee_in_domain: true,

@@ -3,10 +3,6 @@
 
 use std::ffi::CStr;
 
-use crate::facts::{CallFacts, LinkFacts, EgressFacts};
-use crate::paths::{http, pool, punch, quic, relay, shm, tls};
-use crate::{Candidate, Facts};
-
 /// How a call, a link or a connection travels. Each kind of traffic has its paths, the nearest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
@@ -94,9 +90,9 @@ pub enum Obstacle {
     /// Caller and callee belong to different chains.
     OtherDomain,
     /// The caller does not use shared memory: its calls go to the gateway over HTTP.
-    CallerNoParty,
+    CallerNoEndpoint,
     /// The instance does not take calls through shared memory.
-    NoParty,
+    NoEndpoint,
     /// The channel or the memory pool had no room for the call at that moment.
     NoRoom,
     /// An upgraded connection needs a connection of its own.
@@ -154,8 +150,8 @@ impl Obstacle {
         Self::OtherNode,
         Self::NoDomain,
         Self::OtherDomain,
-        Self::CallerNoParty,
-        Self::NoParty,
+        Self::CallerNoEndpoint,
+        Self::NoEndpoint,
         Self::NoRoom,
         Self::Upgrade,
         Self::Grpc,
@@ -189,8 +185,8 @@ impl Obstacle {
             Self::OtherNode => "other_node",
             Self::NoDomain => "no_domain",
             Self::OtherDomain => "other_domain",
-            Self::CallerNoParty => "caller_no_party",
-            Self::NoParty => "no_party",
+            Self::CallerNoEndpoint => "caller_no_endpoint",
+            Self::NoEndpoint => "no_endpoint",
             Self::NoRoom => "no_room",
             Self::Upgrade => "upgrade",
             Self::Grpc => "grpc",
@@ -225,8 +221,8 @@ impl Obstacle {
             Self::OtherNode => "the instance is on another machine",
             Self::NoDomain => "the function belongs to no chain (nearpath.io/chain), so it shares no memory",
             Self::OtherDomain => "caller and callee belong to different chains",
-            Self::CallerNoParty => "the caller does not use shared memory: its calls go to the gateway over HTTP",
-            Self::NoParty => "the instance does not take calls through shared memory",
+            Self::CallerNoEndpoint => "the caller does not use shared memory: its calls go to the gateway over HTTP",
+            Self::NoEndpoint => "the instance does not take calls through shared memory",
             Self::NoRoom => "the channel or the memory pool had no room for the call at that moment",
             Self::Upgrade => "an upgraded connection needs a connection of its own",
             Self::Grpc => "gRPC needs HTTP/2 up to the function",
@@ -261,8 +257,8 @@ impl Obstacle {
             Self::OtherNode => &[Path::Shm],
             Self::NoDomain => &[Path::Shm],
             Self::OtherDomain => &[Path::Shm],
-            Self::CallerNoParty => &[Path::Shm],
-            Self::NoParty => &[Path::Shm],
+            Self::CallerNoEndpoint => &[Path::Shm],
+            Self::NoEndpoint => &[Path::Shm],
             Self::NoRoom => &[Path::Shm],
             Self::Upgrade => &[Path::Shm, Path::Quic],
             Self::Grpc => &[Path::Shm],
@@ -293,25 +289,3 @@ impl Obstacle {
 
 /// Most paths of one kind of traffic.
 pub(crate) const MAX_CANDIDATES: usize = 4;
-
-impl Facts for CallFacts {
-    const CANDIDATES: &'static [Candidate<Self>] = &[
-        Candidate { path: Path::Shm, obstacle: shm::obstacle },
-        Candidate { path: Path::Quic, obstacle: quic::obstacle },
-        Candidate { path: Path::Tls, obstacle: tls::obstacle },
-        Candidate { path: Path::Http, obstacle: http::obstacle },
-    ];
-}
-
-impl Facts for LinkFacts {
-    const CANDIDATES: &'static [Candidate<Self>] = &[
-        Candidate { path: Path::Punch, obstacle: punch::obstacle },
-        Candidate { path: Path::Relay, obstacle: relay::obstacle },
-    ];
-}
-
-impl Facts for EgressFacts {
-    const CANDIDATES: &'static [Candidate<Self>] = &[
-        Candidate { path: Path::Pool, obstacle: pool::obstacle },
-    ];
-}

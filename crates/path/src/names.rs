@@ -5,8 +5,9 @@ use std::fmt;
 use crate::{Obstacle, Path};
 
 impl Path {
-    /// The path of that name; none: a later release knows it, or nobody.
+    /// Returns the path of that name. `None`: the name is unknown, or of a later release.
     pub fn from_name(name: &str) -> Option<Self> {
+        // A linear search: the list has fewer than ten entries.
         Self::ALL.iter().copied().find(|path| path.name() == name)
     }
 }

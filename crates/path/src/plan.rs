@@ -1,9 +1,9 @@
-//! The outcome of a selection.
+//! Outcome of a selection.
 
 use crate::generated::MAX_CANDIDATES;
 use crate::{Obstacle, Path};
 
-/// The paths of one kind of traffic with what stands against each, nearest first.
+/// Paths of one kind of traffic with their obstacles, nearest first.
 ///
 /// A plan is a few bytes and lives on the stack: the gateway makes one for every call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,12 +11,13 @@ pub struct PathPlan {
     candidates: [Option<(Path, Option<Obstacle>)>; MAX_CANDIDATES],
 }
 
-/// The path that is taken, as it stands in records and answers.
+/// Path that is taken, for records and responses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PathChoice {
     /// The path.
     pub path: Path,
-    /// The obstacle of the next nearer path that no setting excludes; none: there is no nearer path.
+    /// The obstacle of the next nearer path that no setting excludes; none: there is no nearer
+    /// path.
     pub obstacle: Option<Obstacle>,
 }
 
@@ -26,6 +27,7 @@ impl PathPlan {
     };
 
     pub(crate) fn with_candidate(mut self, path: Path, obstacle: Option<Obstacle>) -> Self {
+        // An array instead of a `Vec`: the gateway makes a plan for each call, without allocation.
         let free = self
             .candidates
             .iter_mut()
@@ -35,13 +37,13 @@ impl PathPlan {
         self
     }
 
-    /// The paths to try, in order; none when something stands against each of them.
+    /// Returns the paths to try, in order; none when something stands against each of them.
     pub fn usable_paths(&self) -> impl Iterator<Item = Path> {
         self.all_candidates()
             .filter_map(|(path, obstacle)| obstacle.is_none().then_some(path))
     }
 
-    /// The other paths, with what stands against each.
+    /// Returns the other paths, with the obstacle of each.
     pub fn obstacles(&self) -> impl Iterator<Item = (Path, Obstacle)> {
         self.all_candidates()
             .filter_map(|(path, obstacle)| Some((path, obstacle?)))
@@ -52,14 +54,18 @@ impl PathPlan {
         self.usable_paths().any(|allowed| allowed == path)
     }
 
-    /// The first path to try. When something stands against all of them, it is the last one that no setting excludes: opening
-    /// that fails, and the failure names the cause.
+    /// Returns the first path to try. If something stands against all of them, it is the last one
+    /// that no setting excludes: opening that fails, and the failure names the cause.
     pub fn first_choice(&self) -> PathChoice {
+        // Begins with the nearest path, so that there is a choice even if settings exclude all of
+        // them.
         let mut choice = PathChoice {
             path: self.nearest_path(),
             obstacle: None,
         };
         let mut nearer = None;
+        // An excluded path is no candidate: a record must not name a setting as an obstacle (ADR
+        // 67).
         for (path, obstacle) in self
             .all_candidates()
             .filter(|(_, obstacle)| *obstacle != Some(Obstacle::Excluded))
@@ -71,15 +77,17 @@ impl PathPlan {
             if obstacle.is_none() {
                 break;
             }
+            // Remembered for the next candidate, whose record says why no nearer path was taken.
             nearer = obstacle;
         }
         choice
     }
 
-    /// The plan that is left after a path has failed.
+    /// Returns the plan without a path that has failed.
     #[must_use]
     pub fn without_path(mut self, failed: Path, obstacle: Obstacle) -> Self {
         let all = self.candidates.iter_mut().flatten();
+        // A path of another kind of traffic is not in the plan, so nothing changes.
         all.filter(|(path, _)| *path == failed)
             .for_each(|(_, known)| *known = Some(obstacle));
         self
@@ -92,6 +100,7 @@ impl PathPlan {
     }
 
     fn all_candidates(&self) -> impl Iterator<Item = (Path, Option<Obstacle>)> {
+        // Unused entries are at the end, because plans are filled from the front.
         self.candidates.iter().map_while(|candidate| *candidate)
     }
 }

@@ -98,7 +98,7 @@ fn obstacles_to_shared_memory_lead_to_http_on_the_same_machine() {
                 ..SAME_CHAIN
             },
             PLAIN,
-            Obstacle::CallerNoParty,
+            Obstacle::CallerNoEndpoint,
         ),
         (
             EdgeFacts {
@@ -106,7 +106,7 @@ fn obstacles_to_shared_memory_lead_to_http_on_the_same_machine() {
                 ..SAME_CHAIN
             },
             PLAIN,
-            Obstacle::NoParty,
+            Obstacle::NoEndpoint,
         ),
         (SAME_CHAIN, UPGRADE, Obstacle::Upgrade),
         (
@@ -277,7 +277,8 @@ fn nothing_leaves_the_machine_unencrypted_by_default() {
     }
 }
 
-/// A caller with a certificate never speaks in clear to a function that asks for encryption: it waits for an instance without one.
+/// A caller with a certificate never speaks in clear to a function that asks for encryption: it
+/// waits for an instance without one.
 #[test]
 fn encryption_that_a_function_asks_for_is_used_by_every_caller_with_a_certificate() {
     let is_encrypted = |wanted| {
@@ -351,7 +352,8 @@ fn a_plan_is_small() {
     assert!(size_of::<PathPlan>() <= 16, "{}", size_of::<PathPlan>());
 }
 
-/// `planned` in the contract: a path is selected when there is code that carries it out, and not before.
+/// `planned` in the contract: a path is selected when there is code that carries it out, and not
+/// before.
 #[test]
 fn every_path_is_selected_for_some_facts_unless_it_is_planned() {
     let selected: BTreeSet<_> = all_plans().map(|plan| plan.first_choice().path).collect();

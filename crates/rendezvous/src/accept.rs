@@ -1,4 +1,4 @@
-//! The door: takes connections, looks at tickets, and says what is behind which path.
+//! Accepts connections, verifies their tokens, and selects the service by path.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -28,13 +28,15 @@ use nearpath_p2p::reflexive_address::ObserverPolicy;
 use nearpath_p2p::ticket::{JobName, RelayToken, RendezvousKey, TokenError, WorkerTicket};
 use nearpath_p2p::websocket::{self, BoxedStream, WebSocket};
 
-/// So many addresses, and so many workers, are known at a time; see [`KeyedBuckets::new`].
+/// Tracked addresses and workers; see [`KeyedBuckets::new`].
 const MAX_TRACKED_ADDRESSES: usize = 65_536;
 const MAX_TRACKED_WORKERS: usize = 65_536;
 
-/// Who may connect now. A connection costs its address, which is all that is known of it. When it shows a ticket or a pass its
-/// worker pays instead, as long as it can: so strangers do not keep out the workers behind their address, nor workers each
-/// other, and none of them goes on for ever at nobody's cost.
+/// Limits of new connections.
+///
+/// A connection counts against its address, which is all that is known. With a ticket or relay
+/// token it counts against its worker instead, up to the worker's limit. Unauthenticated clients
+/// therefore do not lock out workers behind their address, nor workers each other (decision 36).
 pub(super) struct ArrivalLimits {
     addresses: KeyedBuckets<IpAddr>,
     workers: KeyedBuckets<(JobName, SpiffeId)>,
@@ -55,15 +57,16 @@ impl ArrivalLimits {
     fn charge_worker(&mut self, from: IpAddr, token: &VerifiedToken, now: Instant) {
         let worker = match token {
             VerifiedToken::Ticket(ticket) => (ticket.job.clone(), ticket.you.clone()),
-            VerifiedToken::Relay(crossing) => (crossing.job.clone(), crossing.you.clone()),
+            VerifiedToken::Relay(relay_token) => (relay_token.job.clone(), relay_token.you.clone()),
         };
+        // The address gets its share back: the worker pays from its own.
         if self.workers.admit(worker, 1, now) {
             self.addresses.refund(&address_prefix(from), 1);
         }
     }
 }
 
-/// See the module.
+/// Acceptor of connections; see the module.
 pub(super) struct ConnectionAcceptor {
     pub(super) key: RendezvousKey,
     pub(super) tls: Option<TlsAcceptor>,
@@ -76,14 +79,14 @@ pub(super) struct ConnectionAcceptor {
     pub(super) drain: DrainWatch,
 }
 
-/// Who is let in, and to what.
+/// Verified token of a connection, which selects the service.
 enum VerifiedToken {
     Ticket(WorkerTicket),
     Relay(RelayToken),
 }
 
 impl ConnectionAcceptor {
-    /// Takes connections until the drain.
+    /// Accepts connections until the drain.
     pub(super) async fn accept(self: Arc<Self>, listener: TcpListener) {
         loop {
             let accepted = tokio::select! {
@@ -93,21 +96,24 @@ impl ConnectionAcceptor {
             match accepted {
                 Ok((stream, from)) => self.begin_handshake(stream, from),
                 Err(error) => {
-                    tracing::warn!(%error, "the rendezvous cannot accept");
-                    tokio::time::sleep(Duration::from_millis(100)).await; // out of file descriptors: do not spin
+                    tracing::warn!(%error, "rendezvous: accept failed, retrying");
+                    // Out of file descriptors: do not spin.
+                    tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }
         }
     }
 
-    /// What can be refused before anything is read.
+    /// Applies the limits that need no byte of the client.
     fn begin_handshake(self: &Arc<Self>, stream: TcpStream, from: SocketAddr) {
+        // Before any byte is read: a flood costs one lookup per connection.
         if !self
             .lock_arrival_limits()
             .admit_address(from.ip(), Instant::now())
         {
             return self.shared.metrics.count_rejected(RejectReason::Address);
         }
+        // A bound on handshakes in progress bounds the memory of clients that never finish.
         let Ok(permit) = self.handshake_slots.clone().try_acquire_owned() else {
             return self.shared.metrics.count_rejected(RejectReason::Full);
         };
@@ -119,9 +125,10 @@ impl ConnectionAcceptor {
             )
             .await
             {
-                Ok(Ok((web, guest))) => {
+                Ok(Ok((socket, token))) => {
+                    // The permit covers the handshake only.
                     drop(permit);
-                    acceptor.serve_connection(web, guest, from);
+                    acceptor.serve_connection(socket, token, from);
                 }
                 Ok(Err(reason)) => acceptor.shared.metrics.count_rejected(reason),
                 Err(_) => acceptor
@@ -147,6 +154,7 @@ impl ConnectionAcceptor {
             .accept_tls(stream)
             .await
             .map_err(|_| RejectReason::Handshake)?;
+        // The callback cannot return the token, so it leaves it here.
         let mut verified = Err(RejectReason::Handshake);
         #[expect(clippy::result_large_err, reason = "the library's own type")]
         let check_request = |request: &Request<()>, response: Response<()>| {
@@ -166,6 +174,7 @@ impl ConnectionAcceptor {
     }
 
     async fn accept_tls(&self, stream: TcpStream) -> io::Result<BoxedStream> {
+        // Messages are small and answered: Nagle's algorithm would delay each by a round trip.
         stream.set_nodelay(true)?;
         websocket::enable_keepalive(&stream)?;
         Ok(match &self.tls {
@@ -175,6 +184,8 @@ impl ConnectionAcceptor {
     }
 
     fn verify_request(&self, request: &Request<()>) -> Result<VerifiedToken, RejectReason> {
+        // Before the ticket is read: a draining process refuses everybody alike, and the worker
+        // tries the next one.
         if self.drain.is_draining() {
             return Err(RejectReason::Draining);
         }
@@ -189,6 +200,7 @@ impl ConnectionAcceptor {
             }
             _ => return Err(RejectReason::Path),
         };
+        // Only an expired token is named as such; a forged one learns nothing.
         token.map_err(|reason| {
             if reason == TokenError::Expired {
                 RejectReason::Expired
@@ -198,7 +210,8 @@ impl ConnectionAcceptor {
         })
     }
 
-    /// Tasks of their own: a line lives for hours, and does not keep what the greeting needed.
+    /// Spawns the service: a control connection lives for hours, and must not keep the handshake's
+    /// memory.
     fn serve_connection(
         self: &Arc<Self>,
         socket: WebSocket,
@@ -209,6 +222,7 @@ impl ConnectionAcceptor {
         match token {
             VerifiedToken::Ticket(ticket) => {
                 let access = self.observer_access(&ticket);
+                // A dual-stack listener reports IPv4 workers as mapped addresses.
                 let seen = SocketAddr::new(from.ip().to_canonical(), from.port());
                 tokio::spawn(control_connection::serve(
                     socket,
@@ -219,21 +233,24 @@ impl ConnectionAcceptor {
                     drain,
                 ));
             }
-            VerifiedToken::Relay(crossing) => {
+            VerifiedToken::Relay(relay_token) => {
                 let acceptor = self.clone();
                 tokio::spawn(async move {
+                    // The handshake had the settings of control connections: the path was not known
+                    // yet.
                     let socket =
                         websocket::reconfigure(socket, Role::Server, websocket::relay_config())
                             .await;
-                    relay::serve_end(&acceptor.relay_exchange, socket, crossing, drain).await;
+                    relay::serve_end(&acceptor.relay_exchange, socket, relay_token, drain).await;
                 });
             }
         }
     }
 
-    /// A token for this line; it needs to be nobody else's, not to be a secret.
+    /// Mints an observer token for this connection. It must be unique, not secret.
     fn observer_access(&self, ticket: &WorkerTicket) -> ObserverAccess {
         static NEXT: AtomicU64 = AtomicU64::new(1);
+        // Relaxed: only uniqueness matters, no other memory depends on the number.
         let random = NEXT.fetch_add(1, Ordering::Relaxed).to_le_bytes();
         let (token, key) = self.observer_policy.mint_token(ticket.until, random);
         ObserverAccess {
@@ -254,24 +271,25 @@ fn bearer_token(request: &Request<()>) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then_some(text)
 }
 
-/// What a stranger reads. It does not say what is wrong with a seal.
+/// Creates the response to a refused request. It does not say why a signature is invalid.
 fn refusal_response(reason: RejectReason) -> ErrorResponse {
     let (status, text) = match reason {
         RejectReason::Expired => (
             StatusCode::UNAUTHORIZED,
-            "the ticket has come to its end: get a new one\n",
+            "the ticket has expired: get a new one\n",
         ),
         RejectReason::Draining => (
             StatusCode::SERVICE_UNAVAILABLE,
-            "the rendezvous is going down: come again\n",
+            "the rendezvous is shutting down: try again\n",
         ),
         RejectReason::Path => (
             StatusCode::NOT_FOUND,
-            "here are only /v1/line and /v1/relay\n",
+            "unknown path: expected /v1/line or /v1/relay\n",
         ),
+        // All other reasons look alike, so that an attacker learns nothing from them.
         _ => (
             StatusCode::UNAUTHORIZED,
-            "no ticket, or none of this rendezvous: see `nearpath rendezvous ticket`\n",
+            "invalid ticket: see `nearpath rendezvous ticket`\n",
         ),
     };
     let mut response = Response::new(Some(text.to_owned()));
@@ -279,6 +297,7 @@ fn refusal_response(reason: RejectReason) -> ErrorResponse {
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_LENGTH, text.len().into());
     headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    // RFC 9110 sections 11.6.1 and 10.2.3: a 401 names its scheme, a 503 says when to retry.
     match status {
         StatusCode::UNAUTHORIZED => {
             drop(headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")))

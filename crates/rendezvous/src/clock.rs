@@ -1,11 +1,11 @@
-//! The machine's clocks, for [`crate::state`], which reads none itself.
+//! Clocks of the machine, for [`crate::state`], which reads none.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::state::ClockReading;
 
 impl ClockReading {
-    /// The present, by both clocks.
+    /// Reads both clocks.
     pub(crate) fn now() -> Self {
         let unix = SystemTime::now()
             .duration_since(UNIX_EPOCH)

@@ -1,4 +1,4 @@
-//! One line: reads what its worker says, writes what it is told, and asks now and then whether it is there.
+//! Serves one control connection: reads messages, sends queued items, and pings an idle worker.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use nearpath_p2p::message::{
 use nearpath_p2p::ticket::{JobName, WorkerTicket};
 use nearpath_p2p::websocket::WebSocket;
 
-/// Serves a line to its end.
+/// Serves a connection to its end.
 pub(super) async fn serve(
     socket: WebSocket,
     ticket: WorkerTicket,
@@ -35,8 +35,8 @@ pub(super) async fn serve(
 ) {
     let (now, bucket, job) = (Instant::now(), TokenBucket::default(), ticket.job.clone());
     let mut connection = ServedConnection {
-        socket: socket,
-        shared: shared,
+        socket,
+        shared,
         last_received: now,
         last_ping: now,
         bucket,
@@ -57,14 +57,17 @@ pub(super) async fn serve(
         life: lifetime,
         observe,
     });
+    // Boxed: the long-lived future of a connection must not reserve space for this one.
     if Box::pin(connection.send_message(&welcome)).await.is_err() {
         return;
     }
     drop(welcome);
     let (number, items) = connection.shared.connect(&ticket);
     let reason = connection.run(number, items).await;
+    // Removed before the close message: nothing more is queued for a connection that is about to
+    // end.
     connection.shared.disconnect(number);
-    tracing::debug!(worker = %ticket.you, job = %ticket.job, ?reason, "a line has ended");
+    tracing::debug!(worker = %ticket.you, job = %ticket.job, ?reason, "control connection: ended");
     if let Some(reason) = reason {
         connection.close_with_reason(reason).await;
     }
@@ -73,21 +76,21 @@ pub(super) async fn serve(
 struct ServedConnection {
     socket: WebSocket,
     shared: Arc<SharedState>,
-    /// When the worker was last heard.
+    /// Time of the worker's last frame.
     last_received: Instant,
     last_ping: Instant,
     bucket: TokenBucket,
-    /// When it is read again, if it has said too much.
+    /// Time at which reading continues, after too many messages.
     read_again_at: Option<Instant>,
     job: JobName,
-    /// Most lines never carry a parcel.
+    /// Traffic meter; most connections never carry a frame.
     meter: Option<Box<TrafficMeter>>,
 }
 
-/// The connection is gone.
+/// Connection is lost.
 struct ConnectionGone;
 
-/// Why a line ends, if there is anybody to tell.
+/// Reason of the end, if the worker can still be notified.
 type CloseOutcome = Option<CloseReason>;
 
 impl ServedConnection {
@@ -99,7 +102,8 @@ impl ServedConnection {
         loop {
             let wake = self.next_wake();
             let result = tokio::select! {
-                letter = items.recv() => self.send_item(letter).await,
+                item = items.recv() => self.send_item(item).await,
+                // A throttled connection is not read: TCP then slows the worker (decision 36).
                 message = self.socket.next(), if self.read_again_at.is_none() => self.handle_frame(number, message),
                 () = tokio::time::sleep_until(wake.into()) => self.handle_timer().await,
             };
@@ -110,21 +114,23 @@ impl ServedConnection {
     }
 
     fn next_wake(&self) -> Instant {
+        // Three pings per timeout: two may be lost before the connection counts as dead.
         let ask = self.last_ping + self.shared.limits.silence_timeout / 3;
         self.read_again_at.map_or(ask, |ready| ready.min(ask))
     }
 
     async fn send_item(&mut self, item: Option<OutboxItem>) -> Result<(), CloseOutcome> {
         match item {
-            Some(OutboxItem::Message(told)) => self
-                .send_message(&told)
+            Some(OutboxItem::Message(message)) => self
+                .send_message(&message)
                 .await
                 .map_err(|ConnectionGone| None),
-            Some(OutboxItem::Frame(parcel)) => self
-                .send_frame(Message::Binary(parcel.frame().clone()))
+            Some(OutboxItem::Frame(frame)) => self
+                .send_frame(Message::Binary(frame.frame().clone()))
                 .await
                 .map_err(|ConnectionGone| None),
             Some(OutboxItem::Close(why)) => Err(Some(why)),
+            // A closed outbox without an end item overflowed: the worker does not read.
             None => Err(Some(CloseReason::Slow)),
         }
     }
@@ -139,6 +145,7 @@ impl ServedConnection {
         };
         let now = Instant::now();
         self.last_received = now;
+        // Frames count before they are parsed: invalid ones cost as much.
         let wait = self.bucket.spend(1, self.shared.limits.message_rate, now);
         if !wait.is_zero() {
             RendezvousMetrics::increment(&self.shared.metrics.throttled_reads);
@@ -146,6 +153,7 @@ impl ServedConnection {
         }
         match message {
             Message::Text(text) => {
+                // An invalid message ends the connection: a worker of another version must notice.
                 let message = WorkerMessage::parse(&text).ok_or(Some(CloseReason::Unreadable))?;
                 self.shared.handle_message(number, message);
                 Ok(())
@@ -162,25 +170,28 @@ impl ServedConnection {
         frame: Bytes,
     ) -> Result<(), CloseOutcome> {
         let session = RelayedFrame::session_of(&frame).ok_or(Some(CloseReason::Unreadable))?;
+        // Allocated with the first frame, as most connections carry messages only.
         let meter = self
             .meter
             .get_or_insert_with(|| Box::new(TrafficMeter::new(self.shared.clone(), &self.job)));
         let wait = meter.record(frame.len());
         if !wait.is_zero() {
+            // The later of both pauses counts: messages and bytes have their own rates.
             self.read_again_at = self.read_again_at.max(Some(Instant::now() + wait));
         }
         self.shared.relay_frame(number, session, frame);
         Ok(())
     }
 
-    /// Time to read again, or to ask whether the worker is there.
+    /// Handles a timer: reading may continue, or a ping is due.
     async fn handle_timer(&mut self) -> Result<(), CloseOutcome> {
         let now = Instant::now();
         if self.read_again_at.is_some_and(|ready| ready <= now) {
             self.read_again_at = None;
-            self.last_received = now; // it was not listened to
+            self.last_received = now; // the silence was this side's pause
         }
         let silence = self.shared.limits.silence_timeout;
+        // A connection that is not read cannot be silent.
         if self.read_again_at.is_none() && now.duration_since(self.last_received) >= silence {
             return Err(None);
         }
@@ -199,6 +210,7 @@ impl ServedConnection {
     }
 
     async fn send_frame(&mut self, message: Message) -> Result<(), ConnectionGone> {
+        // A worker that does not read would hold this task and its outbox forever.
         match tokio::time::timeout(self.shared.limits.send_timeout, self.socket.send(message)).await
         {
             Ok(sent) => sent.map_err(|_| ConnectionGone),
@@ -209,8 +221,9 @@ impl ServedConnection {
         }
     }
 
-    /// Says why, and closes.
+    /// Sends the reason, and closes.
     async fn close_with_reason(&mut self, reason: CloseReason) {
+        // Codes of RFC 6455 section 7.4.1; 1012 asks the worker to reconnect.
         let code = match reason {
             CloseReason::Draining => CloseCode::Restart,
             CloseReason::Unreadable => CloseCode::Unsupported,

@@ -1,4 +1,4 @@
-//! What the jobs have sent through the rendezvous: a bucket each.
+//! Byte rates of jobs: a token bucket each.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,8 @@ use std::time::Instant;
 use super::rate_limits::TokenBucket;
 use nearpath_p2p::ticket::JobName;
 
-/// The buckets of jobs that pass bytes, or have and are not paid for yet: who comes anew has no second burst.
+/// Buckets of jobs that transfer bytes, or whose transfer is not paid yet: a returning job gets no
+/// second burst.
 #[derive(Debug, Default)]
 pub(super) struct JobBuckets {
     buckets: Mutex<HashMap<JobName, Arc<Mutex<TokenBucket>>>>,
@@ -21,9 +22,10 @@ impl JobBuckets {
             .clone()
     }
 
-    /// One user of a bucket is gone.
+    /// Removes paid buckets without a user; called when a user ends.
     pub(super) fn forget_paid(&self) {
         let now = Instant::now();
+        // A count above one is another user's; this one drops its clone before it calls.
         let needed = |bucket: &Arc<Mutex<TokenBucket>>| {
             Arc::strong_count(bucket) > 1 || !lock_or_recover(bucket).is_paid(now)
         };
@@ -32,5 +34,6 @@ impl JobBuckets {
 }
 
 pub(super) fn lock_or_recover<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic under the lock leaves counters that are still valid, so poisoning is ignored.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

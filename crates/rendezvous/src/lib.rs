@@ -1,9 +1,14 @@
-//! The rendezvous and its relay: introduces the workers of a job to each other, passes on what they say about their session
-//! and their work, tells them how they are seen from outside, and carries the bytes of those who have no direct way yet.
+//! Rendezvous server and relay.
 //!
-//! [`state`] decides, without a socket. `door` takes connections and looks at tickets, `hall` is the desk with its lines'
-//! letter boxes, `line` and `relay` serve one connection each, `observers` answer questions. Nothing is stored: tickets
-//! and passes prove themselves, and what a process forgets with its end is told to it anew (`contract/rendezvous.md`).
+//! The server introduces the workers of a job to each other and forwards messages about their
+//! sessions and their work. It reports their mapped addresses, and relays bytes while no direct
+//! connection exists.
+//!
+//! [`state`] decides, without a socket. `accept` takes connections and verifies tickets.
+//! `shared_state` is the state with the outboxes of its connections. `control_connection` and
+//! `relay` serve one connection each, `observers` answer binding requests. Nothing is stored:
+//! tickets and relay tokens carry all rights, and workers repeat what a restarted process has
+//! forgotten (`contract/rendezvous.md`, decision 36).
 
 #![forbid(unsafe_code)]
 
@@ -12,6 +17,7 @@ mod clock;
 mod control_connection;
 mod job_rates;
 mod metrics;
+mod metrics_collector;
 mod observers;
 mod outbox;
 mod rate_limits;
@@ -35,19 +41,19 @@ pub use settings::{ObserverBinding, RendezvousLimits, RendezvousSettings};
 
 use nearpath_p2p::message::ObserverAddress;
 
-/// A rendezvous that runs.
+/// Running rendezvous.
 #[derive(Debug, Clone)]
 pub struct RunningRendezvous {
-    /// Where lines and relays are taken.
+    /// Address of control connections and relays.
     pub addr: SocketAddr,
-    /// Where observers are, as workers are told.
+    /// Addresses of the observers, as workers learn them.
     pub observers: Vec<ObserverAddress>,
 }
 
-/// Begins, on the runtime that runs this, and goes on until the drain.
+/// Starts a rendezvous on the present runtime; it runs until the drain.
 ///
 /// # Errors
-/// When a port cannot be had.
+/// Fails when a port is not available.
 pub fn start_rendezvous(
     settings: RendezvousSettings,
     registry: &MetricsRegistry,
@@ -60,12 +66,13 @@ pub fn start_rendezvous(
         limits,
         drain,
     } = settings;
+    // Tokio requires it: a blocking socket would stall the runtime.
     listener.set_nonblocking(true)?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let addr = listener.local_addr()?;
     let observer_policy = Arc::new(nearpath_p2p::reflexive_address::ObserverPolicy::new(&key));
     let shared = Arc::new(shared_state::SharedState::new(key.clone(), limits));
-    metrics::register_metrics(&shared, registry);
+    metrics_collector::register_metrics(&shared, registry);
     let observers = observers::start_observers(&observers, &observer_policy, &shared, &drain)?;
     let connection_acceptor = accept::ConnectionAcceptor {
         key,
@@ -78,6 +85,7 @@ pub fn start_rendezvous(
         shared: shared.clone(),
         drain: drain.clone(),
     };
+    // Accepting ends with the drain, but the task of each connection lives on.
     tokio::spawn(Arc::new(connection_acceptor).accept(listener));
     tokio::spawn(async move {
         tokio::select! {
@@ -88,7 +96,7 @@ pub fn start_rendezvous(
     Ok(RunningRendezvous { addr, observers })
 }
 
-/// WebSocket begins with HTTP/1.1: whoever offers HTTP/2 as well is not given it.
+/// Creates the TLS acceptor. WebSocket starts with HTTP/1.1, so `h2` is never negotiated.
 fn tls_acceptor(tls: &ServerConfig) -> TlsAcceptor {
     let mut config = tls.clone();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];

@@ -1,4 +1,5 @@
-//! Sockets that tell who asks where they see him: on one or two addresses, two ports each, over UDP and TCP.
+//! Observers: sockets that report a client's mapped address, on one or two addresses with two ports
+//! each, over UDP and TCP.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -21,19 +22,20 @@ use nearpath_p2p::reflexive_address::{
     BindingDecision, MESSAGE_BYTES, ObserverPolicy, ResponseOrigin, origin_socket,
 };
 
-/// So many addresses are known at a time; see [`KeyedBuckets::new`].
+/// Tracked addresses; see [`KeyedBuckets::new`].
 const MAX_TRACKED_ADDRESSES: usize = 65_536;
-/// A question over TCP may take so long.
+/// Time for a request over TCP.
 const TCP_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// After an answer over TCP the connection stays so long, if the worker keeps it: its NAT remembers the port meanwhile.
+/// Time for which an answered TCP connection stays open, if the worker keeps it: its NAT holds the
+/// mapping meanwhile.
 const MAPPING_HOLD_TIMEOUT: Duration = Duration::from_secs(30);
-/// Connections at a time.
+/// Maximum of TCP connections at a time.
 const MAX_TCP_CONNECTIONS: usize = 16_384;
 
-/// Which socket: on the second address, on its second port.
+/// Slot of a socket: on the second address, on its second port.
 type ObserverSlot = (bool, bool);
 
-/// What all of them share.
+/// State shared by all sockets.
 struct ObserverService {
     policy: Arc<ObserverPolicy>,
     shared: Arc<SharedState>,
@@ -42,7 +44,7 @@ struct ObserverService {
     udp: Vec<(ObserverSlot, UdpSocket)>,
 }
 
-/// Opens the sockets, and answers until the drain. Where they are, as workers are told.
+/// Opens the sockets, and serves until the drain. Returns the addresses that workers learn.
 pub(super) fn start_observers(
     bindings: &[ObserverBinding],
     policy: &Arc<ObserverPolicy>,
@@ -50,12 +52,13 @@ pub(super) fn start_observers(
     drain: &DrainWatch,
 ) -> io::Result<Vec<ObserverAddress>> {
     let (mut udp, mut tcp, mut observers) = (Vec::new(), Vec::new(), Vec::new());
-    for (place, second_address) in bindings.iter().zip([false, true]) {
+    for (binding, second_address) in bindings.iter().zip([false, true]) {
         for second_port in [false, true] {
-            let bind = second_or_first_port(place.bind, second_port);
+            let bind = second_or_first_port(binding.bind, second_port);
             let (datagrams, listener) = open_sockets(bind)?;
             let mut add_observer = |transport, addr: SocketAddr| {
-                let addr = SocketAddr::new(place.public.unwrap_or(addr.ip()), addr.port());
+                // The kernel may have chosen the port.
+                let addr = SocketAddr::new(binding.public.unwrap_or(addr.ip()), addr.port());
                 observers.push(ObserverAddress {
                     transport,
                     addr,
@@ -94,7 +97,7 @@ pub(super) fn start_observers(
     Ok(observers)
 }
 
-/// The second port is the next one, unless the kernel chooses.
+/// Returns the address to bind: the second port is the next one, unless the kernel chooses.
 fn second_or_first_port(bind: SocketAddr, second: bool) -> SocketAddr {
     let port = if second && bind.port() != 0 {
         bind.port().saturating_add(1)
@@ -126,17 +129,24 @@ async fn run_until_drain(drain: DrainWatch, work: impl Future<Output = ()>) {
 }
 
 impl ObserverService {
-    /// Datagrams of one socket. One of another length is not looked at, and an answer that cannot be sent is lost.
+    /// Serves one UDP socket. Other lengths are dropped by the policy, and a lost response is
+    /// requested again.
     async fn serve_udp(self: Arc<Self>, at: usize) {
         let (received_on, socket) = &self.udp[at];
+        // One byte more than a message, so that a longer datagram is not taken for one.
         let mut bytes = [0; MESSAGE_BYTES + 1];
         loop {
+            // An error concerns one datagram.
             let Ok((n, from)) = socket.recv_from(&mut bytes).await else {
                 continue;
             };
             let answer = self.respond_to(&bytes[..n], *received_on, from);
             let sent = answer.and_then(|(slot, answer)| {
+                // Without a second address the requested socket may not exist; then there is no
+                // response.
                 let (_, origin) = self.udp.iter().find(|(one, _)| *one == slot)?;
+                // `try_send_to`: a full socket buffer drops the response instead of delaying other
+                // clients.
                 origin.try_send_to(&answer, from).ok()
             });
             self.count_request(sent.is_some());
@@ -185,9 +195,11 @@ impl ObserverService {
     async fn serve_tcp(self: Arc<Self>, received_on: ObserverSlot, listener: TcpListener) {
         loop {
             let Ok((stream, from)) = listener.accept().await else {
-                tokio::time::sleep(Duration::from_millis(100)).await; // out of file descriptors: do not spin
+                // Out of file descriptors: do not spin.
+                tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             };
+            // The permit bounds open sockets: workers keep theirs for half a minute.
             let permit = self.connections.clone().try_acquire_owned();
             let (Ok(permit), true) = (permit, self.is_within_rate(from.ip())) else {
                 self.count_request(false);
@@ -199,13 +211,14 @@ impl ObserverService {
                 service.count_request(answered.is_some());
                 drop(permit);
                 if let Some(mut stream) = answered {
-                    let _ = tokio::time::timeout(MAPPING_HOLD_TIMEOUT, stream.read(&mut [0])).await; // its end, or time's
+                    // Until the worker closes, or the time is over.
+                    let _ = tokio::time::timeout(MAPPING_HOLD_TIMEOUT, stream.read(&mut [0])).await;
                 }
             });
         }
     }
 
-    /// One question, one answer; over TCP from the asked socket only.
+    /// Answers one request on a stream; over TCP from the queried socket only.
     async fn answer_stream(
         &self,
         mut stream: TcpStream,
@@ -213,6 +226,7 @@ impl ObserverService {
         from: SocketAddr,
     ) -> Option<TcpStream> {
         let mut request = [0; MESSAGE_BYTES];
+        // Bounds idle clients, which hold a permit.
         tokio::time::timeout(TCP_REQUEST_TIMEOUT, stream.read_exact(&mut request))
             .await
             .ok()?
@@ -221,6 +235,7 @@ impl ObserverService {
             .policy
             .decide(&request, received_on, from, ClockReading::now().unix)
         {
+            // Another socket cannot respond on this connection, so such a request is dropped.
             BindingDecision::Respond {
                 origin: ResponseOrigin::SameSocket,
                 bytes,

@@ -1,4 +1,4 @@
-//! A line's letter box: what its worker is to be told, until the line's task takes it out.
+//! Outbox of a control connection: messages and frames until the connection's task sends them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,27 +9,28 @@ use tokio::sync::mpsc;
 use super::metrics::RendezvousMetrics;
 use nearpath_p2p::message::{CloseReason, RendezvousMessage, detach_small_frame};
 
-/// So many messages may lie in a letter box: all grants of a worker for whom many have waited, and some more. Memory is
-/// taken for those that are there.
+/// Maximum of items in an outbox: all grants of a worker that many have waited for, and some more.
+///
+/// Memory is allocated for present items only.
 const MAX_OUTBOX_ITEMS: usize = 4096;
 
-/// What a line's task takes out of its box. A box that is closed without an end is one that overflowed.
+/// Item of an outbox. An outbox that closes without an end item has overflowed.
 #[derive(Debug)]
 pub(super) enum OutboxItem {
-    /// Boxed: a letter box takes the room of 32 letters from its beginning.
+    /// Boxed, as a channel allocates blocks of 32 items from its beginning.
     Message(Box<RendezvousMessage>),
     Frame(Box<QueuedFrame>),
     Close(CloseReason),
 }
 
-/// See the module.
+/// Outbox of a connection; see the module.
 #[derive(Debug)]
 pub(super) struct ConnectionOutbox {
     items: mpsc::Sender<OutboxItem>,
     queued_bytes: Arc<AtomicUsize>,
 }
 
-/// There is no room for a letter.
+/// Outbox has no capacity.
 pub(super) struct OutboxFull;
 
 impl ConnectionOutbox {
@@ -44,26 +45,30 @@ impl ConnectionOutbox {
         )
     }
 
-    /// A box whose line has gone takes everything.
+    /// Queues an item. An outbox whose connection has ended accepts everything.
     pub(super) fn put(&self, item: OutboxItem) -> Result<(), OutboxFull> {
         match self.items.try_send(item) {
             Err(mpsc::error::TrySendError::Full(_)) => Err(OutboxFull),
+            // The connection's task has ended: its items have no recipient.
             Ok(()) | Err(mpsc::error::TrySendError::Closed(_)) => Ok(()),
         }
     }
 
-    /// A parcel for which there is no room, here or in all boxes together, is dropped: words have half of a box's places for themselves.
-    /// `room`: for both, in bytes.
+    /// Queues a frame, or drops it without capacity: messages keep half of the items to themselves.
+    ///
+    /// `limits`: bytes in this outbox, and in all.
     pub(super) fn put_frame(
         &self,
         frame: Bytes,
         limits: (usize, u64),
         metrics: &Arc<RendezvousMetrics>,
     ) {
+        // Relaxed: both sums are estimates; a race exceeds a limit by one frame per connection.
         let (connection_bytes, all) = (
             self.queued_bytes.load(Ordering::Relaxed),
             metrics.queued_bytes.load(Ordering::Relaxed),
         );
+        // Copied if small: a frame read together with others would keep their whole buffer.
         let queued = || {
             OutboxItem::Frame(Box::new(QueuedFrame::new(
                 detach_small_frame(frame),
@@ -71,6 +76,7 @@ impl ConnectionOutbox {
                 metrics.clone(),
             )))
         };
+        // Frames may be lost, messages may not: half of the capacity is theirs.
         let is_half_full = self.items.capacity() <= MAX_OUTBOX_ITEMS / 2;
         if is_half_full
             || connection_bytes >= limits.0
@@ -82,7 +88,7 @@ impl ConnectionOutbox {
     }
 }
 
-/// A parcel that is counted for as long as it lies in a box.
+/// Frame that is counted while it is queued.
 #[derive(Debug)]
 pub(super) struct QueuedFrame {
     frame: Bytes,
@@ -96,14 +102,15 @@ impl QueuedFrame {
         connection_bytes: Arc<AtomicUsize>,
         metrics: Arc<RendezvousMetrics>,
     ) -> Self {
+        // Counted here and discounted in `drop`, so that no path can forget it.
         connection_bytes.fetch_add(frame.len(), Ordering::Relaxed);
         metrics
             .queued_bytes
             .fetch_add(frame.len() as u64, Ordering::Relaxed);
         Self {
             frame,
-            connection_bytes: connection_bytes,
-            metrics: metrics,
+            connection_bytes,
+            metrics,
         }
     }
 
@@ -129,7 +136,7 @@ mod tests {
     #[test]
     fn small_frames_leave_capacity_for_messages() {
         let metrics = Arc::<RendezvousMetrics>::default();
-        let (one, _letters) = ConnectionOutbox::new();
+        let (one, _receiver) = ConnectionOutbox::new();
         (0..2 * MAX_OUTBOX_ITEMS)
             .for_each(|_| one.put_frame(Bytes::from_static(b"x"), (1 << 20, 1 << 20), &metrics));
         assert_eq!(
@@ -168,7 +175,7 @@ mod tests {
             ),
             (200, 1)
         );
-        let (another, _letters) = ConnectionOutbox::new();
+        let (another, _receiver) = ConnectionOutbox::new();
         another.put_frame(frame.clone(), (150, 200), &metrics);
         assert_eq!(
             metrics.dropped_frames.load(Ordering::Relaxed),

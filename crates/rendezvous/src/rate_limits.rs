@@ -1,28 +1,29 @@
-//! How much may pass in which time: token buckets. Time is an argument.
+//! Token buckets. Time is an argument.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-/// So much a second, and so much at once.
+/// Rate, and burst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RateLimit {
-    /// A second.
+    /// Amount per second.
     pub per_second: u64,
-    /// At once, after a time of silence.
+    /// Amount at once, after idle time.
     pub burst: u64,
 }
 
-/// One bucket: it says when what has passed is paid for (the virtual scheduling of ITU-T I.371).
+/// Token bucket by virtual scheduling (ITU-T I.371): it stores when everything so far is paid.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct TokenBucket {
-    /// Until then everything that passed is paid for.
+    /// Time at which everything so far is paid.
     paid_until: Option<Instant>,
 }
 
 impl TokenBucket {
-    /// So much passes. How long to wait until more may.
+    /// Spends an amount. Returns how long to wait for more.
     pub(super) fn spend(&mut self, amount: u64, rate: RateLimit, now: Instant) -> Duration {
+        // Idle time earns nothing beyond the burst, so the start is never before now.
         let paid_until =
             self.paid_until.map_or(now, |paid| paid.max(now)) + time_cost(amount, rate);
         self.paid_until = Some(paid_until);
@@ -31,7 +32,7 @@ impl TokenBucket {
             .saturating_sub(time_cost(rate.burst, rate))
     }
 
-    /// Whether so much may pass at once. What may not costs nothing.
+    /// Returns whether an amount may pass at once. A refused amount costs nothing.
     pub(super) fn admit(&mut self, amount: u64, rate: RateLimit, now: Instant) -> bool {
         let before = self.paid_until;
         let admitted = self.spend(amount, rate, now).is_zero();
@@ -41,20 +42,21 @@ impl TokenBucket {
         admitted
     }
 
-    /// So much of what was let pass costs nothing after all.
+    /// Refunds a spent amount.
     fn refund(&mut self, amount: u64, rate: RateLimit) {
         self.paid_until = self
             .paid_until
             .and_then(|paid| paid.checked_sub(time_cost(amount, rate)));
     }
 
-    /// Whether all that has passed is paid for.
+    /// Returns whether everything is paid.
     pub(super) fn is_paid(&self, now: Instant) -> bool {
         self.paid_until.is_none_or(|paid| paid <= now)
     }
 }
 
 fn time_cost(amount: u64, rate: RateLimit) -> Duration {
+    // An hour at most: a sum of costs must not overflow `Instant`.
     let nanos = u128::from(amount) * 1_000_000_000 / u128::from(rate.per_second.max(1));
     Duration::from_nanos(
         u64::try_from(nanos)
@@ -63,7 +65,7 @@ fn time_cost(amount: u64, rate: RateLimit) -> Duration {
     )
 }
 
-/// A bucket for each of those that come, as many as there is room for.
+/// Buckets by key, up to a maximum.
 #[derive(Debug)]
 pub(super) struct KeyedBuckets<K> {
     rate: RateLimit,
@@ -72,19 +74,20 @@ pub(super) struct KeyedBuckets<K> {
 }
 
 impl<K: Eq + Hash> KeyedBuckets<K> {
-    /// `most`: how many are known at a time. When there are more, those who have been silent are forgotten, which costs
-    /// nothing; when all are busy, nobody new is let in.
+    /// `max_keys`: maximum of tracked keys. Above it idle keys are forgotten, which costs nothing;
+    /// when all are busy, new keys are refused.
     pub(super) fn new(rate: RateLimit, max_keys: usize) -> Self {
         Self {
             rate,
-            max_keys: max_keys,
+            max_keys,
             buckets: HashMap::new(),
         }
     }
 
-    /// Whether so much of this one may pass.
+    /// Returns whether an amount of this key may pass.
     pub(super) fn admit(&mut self, key: K, amount: u64, now: Instant) -> bool {
         if self.buckets.len() >= self.max_keys && !self.buckets.contains_key(&key) {
+            // A paid bucket equals a new one, so removing it changes nothing.
             self.buckets.retain(|_, bucket| !bucket.is_paid(now));
             if self.buckets.len() >= self.max_keys {
                 return false;
@@ -96,7 +99,7 @@ impl<K: Eq + Hash> KeyedBuckets<K> {
             .admit(amount, self.rate, now)
     }
 
-    /// So much of this one's that passed costs nothing after all.
+    /// Refunds a spent amount of this key.
     pub(super) fn refund(&mut self, key: &K, amount: u64) {
         if let Some(bucket) = self.buckets.get_mut(key) {
             bucket.refund(amount, self.rate);
@@ -126,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_amount_costs_nothing() {
+    fn a_refused_amount_takes_no_tokens() {
         let (mut bucket, now) = (TokenBucket::default(), Instant::now());
         assert!(bucket.admit(5, RATE, now));
         assert!((0..100).all(|_| !bucket.admit(1, RATE, now)));

@@ -1,4 +1,4 @@
-//! What a rendezvous is started with.
+//! Settings of a rendezvous.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -11,63 +11,67 @@ use super::rate_limits::RateLimit;
 use super::state;
 use nearpath_p2p::ticket::RendezvousKey;
 
-/// See the module.
+/// Settings of a rendezvous; see [`crate::start_rendezvous`].
 #[derive(Debug)]
 pub struct RendezvousSettings {
-    /// Tickets are minted with it.
+    /// Key that signs tickets.
     pub key: RendezvousKey,
-    /// Takes lines and relays.
+    /// Listener of control connections and relays.
     pub listener: std::net::TcpListener,
-    /// For TLS; without it, a proxy in front has it, or the machine is alone.
+    /// TLS settings; `None`: behind a TLS proxy, or on loopback.
     pub tls: Option<Arc<ServerConfig>>,
-    /// Where workers ask how they are seen: one address, or two.
+    /// Addresses of the observers: one, or two.
     pub observers: Vec<ObserverBinding>,
-    /// What strangers and workers may make it hold and do.
+    /// Limits of clients and workers.
     pub limits: RendezvousLimits,
-    /// Begins the end: no new connection, lines are told, relays go on until whoever holds the trigger loses patience.
+    /// Starts the shutdown: no new connections, control connections are closed, relays continue
+    /// until the drain times out.
     pub drain: DrainWatch,
 }
 
-/// Where an observer is. It takes this port and the next, over UDP and TCP.
+/// Address of an observer. It uses this port and the next, over UDP and TCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ObserverBinding {
-    /// To bind to.
+    /// Address to bind.
     pub bind: SocketAddr,
-    /// What workers reach it by, if that is another address. Unspecified: by the one by which they reach the line.
+    /// Public address, if it differs. Unspecified: the address by which a worker reaches the
+    /// rendezvous.
     pub public: Option<IpAddr>,
 }
 
-/// What strangers and workers may make the rendezvous hold and do.
+/// Limits of clients and workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RendezvousLimits {
-    /// Those of the desk.
+    /// Limits of the state.
     pub state: state::StateLimits,
-    /// Messages of one line, parcels included. Above it is read more slowly.
+    /// Rate of one connection's messages, frames included. Above it the connection is read more
+    /// slowly.
     pub message_rate: RateLimit,
-    /// Bytes of parcels that may lie in one line's letter box, and in all of them. What finds no room is dropped.
+    /// Bytes of frames queued for one connection, and for all. Frames above it are dropped.
     pub queued_frame_bytes: (usize, u64),
-    /// New connections from one address (IPv6: one /64) without a ticket, and those of one worker with one. Above they are
-    /// closed at once.
+    /// Rate of new connections per address (IPv6: /64) without a ticket, and per worker with one.
+    /// Above it they are closed at once.
     pub arrival_rate: RateLimit,
-    /// Questions to observers from one address. Above they are dropped.
+    /// Rate of binding requests per address. Above it they are dropped.
     pub observer_rate: RateLimit,
-    /// Connections that have not shown a ticket yet.
+    /// Maximum of connections without a verified ticket.
     pub max_handshakes: usize,
-    /// How long they may take, TLS included.
+    /// Time for a handshake, TLS included.
     pub handshake_timeout: Duration,
-    /// A line that is silent, though it is asked every third of this, is gone.
+    /// Silence after which a connection is dead, although it is pinged every third of this.
     pub silence_timeout: Duration,
-    /// A line that does not take a message for so long is closed.
+    /// Time after which a connection that accepts no message is closed.
     pub send_timeout: Duration,
-    /// Relays, those that wait for their other end included.
+    /// Maximum of relays, waiting ends included.
     pub max_relays: usize,
-    /// How long one end of a relay waits for the other.
+    /// Time for which one end of a relay waits for the other.
     pub relay_wait_timeout: Duration,
-    /// A relay over which nothing went for so long is closed.
+    /// Time after which a relay without traffic is closed.
     pub relay_idle_timeout: Duration,
-    /// Bytes over one relay, both directions together, and of one line; none: no limit.
+    /// Byte rate of one relay, both directions together, and of one control connection; `None`:
+    /// unlimited.
     pub relay_rate: Option<RateLimit>,
-    /// Bytes over all relays and lines of a job; none: no limit.
+    /// Byte rate of all relays and control connections of a job; `None`: unlimited.
     pub job_rate: Option<RateLimit>,
 }
 
@@ -75,10 +79,12 @@ impl Default for RendezvousLimits {
     fn default() -> Self {
         Self {
             state: state::StateLimits::default(),
+            // Documented in `contract/rendezvous.md`, "Connections".
             message_rate: RateLimit {
                 per_second: 1000,
                 burst: 10_000,
             },
+            // Documented in `contract/rendezvous.md`, "Relayed frames".
             queued_frame_bytes: (16 << 20, 512 << 20),
             arrival_rate: RateLimit {
                 per_second: 200,
@@ -101,10 +107,12 @@ impl Default for RendezvousLimits {
     }
 }
 
-/// Whom an address stands for: an IPv6 host has a whole /64 (RFC 4291 section 2.5.4).
+/// Returns the prefix that stands for a client: an IPv6 host has a whole /64 (RFC 4291 section
+/// 2.5.4).
 pub(super) fn address_prefix(ip: IpAddr) -> IpAddr {
     match ip.to_canonical() {
         IpAddr::V6(ip) => {
+            // One host can use all addresses of its /64, so they count as one client.
             let [a, b, c, d, ..] = ip.segments();
             IpAddr::from([a, b, c, d, 0, 0, 0, 0])
         }

@@ -1,4 +1,5 @@
-//! The desk with its lines' letter boxes: what the desk wants said is put there, each line's task takes it out.
+//! State with the outboxes of its connections: its actions fill them, and each connection's task
+//! empties its own.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,11 +19,12 @@ use super::state::{
 use nearpath_p2p::message::{CloseReason, RendezvousMessage, SessionIdHex, WorkerMessage};
 use nearpath_p2p::ticket::{RendezvousKey, WorkerTicket};
 
-/// See the module. The lock is held for as long as it takes to decide; nothing is awaited under it.
+/// Shared state; see the module. The lock is held for microseconds, and nothing is awaited under
+/// it.
 #[derive(Debug)]
 pub(super) struct SharedState {
     inner: Mutex<LockedState>,
-    /// The desk's next deadline is another one.
+    /// The next deadline of the state is earlier than before.
     deadline_changed: Notify,
     pub(super) metrics: Arc<RendezvousMetrics>,
     pub(super) jobs: JobBuckets,
@@ -37,7 +39,7 @@ struct LockedState {
     closed: bool,
 }
 
-/// The machine's random numbers.
+/// Random numbers of the kernel.
 #[derive(Debug)]
 pub(super) struct SystemRng(SystemRandom);
 
@@ -67,7 +69,7 @@ impl SharedState {
         }
     }
 
-    /// A worker comes; what it is told is in the box.
+    /// Adds a connection, and returns its outbox.
     pub(super) fn connect(
         &self,
         ticket: &WorkerTicket,
@@ -76,8 +78,10 @@ impl SharedState {
         let connection = self.with_state(|inner| {
             inner.last_id += 1;
             let connection = inner.last_id;
+            // Accepting has stopped, but handshakes in progress still arrive.
             if inner.closed {
-                let _ = outbox.put(OutboxItem::Close(CloseReason::Draining)); // it is new: there is room
+                // A new outbox has capacity.
+                let _ = outbox.put(OutboxItem::Close(CloseReason::Draining));
                 return connection;
             }
             inner.outboxes.insert(connection, outbox);
@@ -97,7 +101,7 @@ impl SharedState {
         });
     }
 
-    /// A worker sends a [`nearpath_p2p::message::Parcel`].
+    /// Relays a [`nearpath_p2p::message::RelayedFrame`].
     pub(super) fn relay_frame(
         &self,
         connection: ControlConnectionId,
@@ -117,7 +121,7 @@ impl SharedState {
         });
     }
 
-    /// Tells every line that it is over; who comes later is told at once.
+    /// Closes every connection; later ones are closed at once.
     pub(super) fn close_all(&self) {
         self.with_state(|inner| {
             inner.closed = true;
@@ -126,18 +130,20 @@ impl SharedState {
         });
     }
 
-    /// What was counted, and how much there is.
+    /// Returns the counters and sizes.
     pub(super) fn counts_and_sizes(&self) -> (StateCounts, (usize, usize, usize)) {
         self.with_state(|inner| (inner.state.counts(), inner.state.sizes()))
     }
 
-    /// Does what time brings about, for ever.
+    /// Runs the state's timers forever.
     pub(super) async fn run_timers(&self) {
         loop {
             match self.with_state(|inner| inner.state.next_deadline()) {
                 Some(at) if at > Instant::now() => {
                     tokio::select! {
                         () = tokio::time::sleep_until(at.into()) => {}
+                        // A deadline that moves forward must end the sleep; `notify_one` keeps a
+                        // permit if the task does not sleep yet.
                         () = self.deadline_changed.notified() => {}
                     }
                 }
@@ -157,15 +163,19 @@ impl SharedState {
     fn perform(&self, inner: &mut LockedState, actions: Vec<RendezvousAction>) {
         for action in actions {
             match action {
-                RendezvousAction::Send(line, told) => inner.send_message(line, told, &self.metrics),
-                RendezvousAction::Relay(line, frame) => {
-                    if let Some(outbox) = inner.outboxes.get(&line) {
+                RendezvousAction::Send(connection, message) => {
+                    inner.send_message(connection, message, &self.metrics)
+                }
+                RendezvousAction::Relay(connection, frame) => {
+                    // The connection may have ended in the same step.
+                    if let Some(outbox) = inner.outboxes.get(&connection) {
                         outbox.put_frame(frame, self.limits.queued_frame_bytes, &self.metrics);
                     }
                 }
-                RendezvousAction::Close(line, why) => {
-                    if let Some(outbox) = inner.outboxes.remove(&line) {
-                        let _ = outbox.put(OutboxItem::Close(why)); // a full box is closed all the same
+                RendezvousAction::Close(connection, reason) => {
+                    if let Some(outbox) = inner.outboxes.remove(&connection) {
+                        // A full outbox is closed all the same.
+                        let _ = outbox.put(OutboxItem::Close(reason));
                     }
                 }
             }
@@ -174,6 +184,7 @@ impl SharedState {
 
     fn with_state<T>(&self, f: impl FnOnce(&mut LockedState) -> T) -> T {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        // Compared under the lock, so that no earlier deadline is missed.
         let deadline_before = inner.state.next_deadline();
         let out = f(&mut inner);
         if inner
@@ -199,6 +210,7 @@ impl LockedState {
             .get(&connection)
             .map(|outbox| outbox.put(OutboxItem::Message(Box::new(message))));
         if let Some(Err(OutboxFull)) = put {
+            // A worker that does not read 4,096 messages is disconnected, not waited for.
             RendezvousMetrics::increment(&metrics.slow_connections);
             self.outboxes.remove(&connection);
             self.state.disconnect(connection);

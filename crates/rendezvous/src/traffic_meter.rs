@@ -1,4 +1,4 @@
-//! How many bytes pass over a relay, or over a line.
+//! Byte counts and rates of a relay or control connection.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,13 +10,13 @@ use super::rate_limits::TokenBucket;
 use super::shared_state::SharedState;
 use nearpath_p2p::ticket::JobName;
 
-/// Measures them, and says when more may pass.
+/// Meter of one relay or control connection.
 pub(super) struct TrafficMeter {
     shared: Arc<SharedState>,
     own_bucket: Mutex<TokenBucket>,
     job_bucket: Option<Arc<Mutex<TokenBucket>>>,
     started_at: Instant,
-    /// Milliseconds from then to the last of them.
+    /// Milliseconds from the start to the last byte.
     last_millis: AtomicU64,
 }
 
@@ -24,7 +24,7 @@ impl TrafficMeter {
     pub(super) fn new(shared: Arc<SharedState>, job: &JobName) -> Self {
         let job_bucket = Some(shared.jobs.bucket_of(job));
         Self {
-            shared: shared,
+            shared,
             own_bucket: Mutex::default(),
             job_bucket,
             started_at: Instant::now(),
@@ -32,7 +32,7 @@ impl TrafficMeter {
         }
     }
 
-    /// So many bytes pass. How long to wait before more are read.
+    /// Records bytes. Returns how long to wait before reading more.
     pub(super) fn record(&self, bytes: usize) -> Duration {
         let (bytes, now) = (bytes as u64, Instant::now());
         self.shared
@@ -41,10 +41,12 @@ impl TrafficMeter {
             .fetch_add(bytes, Ordering::Relaxed);
         let millis =
             u64::try_from(now.duration_since(self.started_at).as_millis()).unwrap_or(u64::MAX);
+        // Relaxed: both directions run in one task; the atomic only allows `&self`.
         self.last_millis.store(millis, Ordering::Relaxed);
         let limits = &self.shared.limits;
         let spend =
             |bucket: &Mutex<TokenBucket>, rate| lock_or_recover(bucket).spend(bytes, rate, now);
+        // Both buckets are charged, whichever is the stricter one.
         let own = limits.relay_rate.map(|rate| spend(&self.own_bucket, rate));
         let job = self
             .job_bucket
@@ -59,12 +61,12 @@ impl TrafficMeter {
         wait
     }
 
-    /// So long a relay may be idle.
+    /// Returns the idle timeout of a relay.
     pub(super) fn idle_timeout(&self) -> Duration {
         self.shared.limits.relay_idle_timeout
     }
 
-    /// Whether it was.
+    /// Returns whether the idle timeout has passed.
     pub(super) fn is_idle(&self) -> bool {
         let last =
             self.started_at + Duration::from_millis(self.last_millis.load(Ordering::Relaxed));
@@ -74,6 +76,7 @@ impl TrafficMeter {
 
 impl Drop for TrafficMeter {
     fn drop(&mut self) {
+        // Dropped first: `forget_paid` counts the remaining users.
         self.job_bucket = None;
         self.shared.jobs.forget_paid();
     }

@@ -19,7 +19,7 @@ use tower::ServiceExt;
 pub(crate) struct ControlHandle {
     controller: OnceLock<Controller>,
     node: OnceLock<Arc<Node>>,
-    /// Functions woken since the store was released to a successor; `NoConnection` while the store is open.
+    /// Functions woken since the store was released to a successor; `None` while the store is open.
     woken_after_release: Mutex<Option<BTreeSet<FunctionId>>>,
     runtime: Handle,
 }
@@ -131,7 +131,7 @@ impl GatewayControl for ControlHandle {
 
 fn draining_response() -> Response<nearpath_wire::Body> {
     let mut response = Response::new(nearpath_wire::Body::from(
-        "controller: not taking orders now\n",
+        "controller: draining: not taking orders now\n",
     ));
     *response.status_mut() = http::StatusCode::SERVICE_UNAVAILABLE;
     response

@@ -72,7 +72,7 @@ impl DeviceSettings {
         })
     }
 
-    /// The gateway's listeners for devices; `NoConnection` if there are none.
+    /// The gateway's listeners for devices; `None` if there are none.
     pub(crate) fn listeners(
         &self,
         sockets: DeviceSockets,
@@ -109,7 +109,7 @@ impl DeviceSettings {
 }
 
 impl MqttSettings {
-    /// The check of names and passwords; `NoConnection` if clients need none.
+    /// The check of names and passwords; `None` if clients need none.
     fn authenticator(&self, credentials: Option<&AdminCredentials>) -> Option<PasswordCheck> {
         if self.anonymous || self.listen.ip().to_canonical().is_loopback() {
             return None;

@@ -1,7 +1,7 @@
 //! The gateway's public sockets, opened or inherited from an old process.
 //!
 //! They belong to the host's network namespace, wherever their threads go. The socket for instances is opened by
-//! [`crate::network::SimNetwork`].
+//! [`crate::network::Network`].
 
 use std::net::{SocketAddr, UdpSocket};
 

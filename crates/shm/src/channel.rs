@@ -1,10 +1,12 @@
 //! A channel: two rings between a caller and a callee, and the two ends that use them.
 //!
-//! A [`ChannelEnd`] performs the steps of the contract in order: offer the slot, push the descriptor; pop, check, accept, commit.
-//! [`ChannelEnd::flush_batch`] issues one fence per batch, wakes the peer, and reclaims messages that a dead peer will not receive.
+//! A [`ChannelEnd`] performs the steps of the contract in order: offer the slot, push the
+//! descriptor; pop, check, accept, commit. [`ChannelEnd::flush_batch`] issues one fence per batch,
+//! wakes the peer, and reclaims messages that a dead peer will not receive.
 
 mod end;
 mod error;
+mod state;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,6 +24,7 @@ use crate::wakeup_cell::WakeupSignal;
 
 pub use end::ChannelEnd;
 pub use error::{ChannelReceiveError, ChannelSendError, UnsentMessage};
+pub use state::ChannelState;
 
 /// Magic bytes at the start of a channel region.
 pub const CHANNEL_MAGIC: [u8; 8] = *b"NPCHAN01";
@@ -39,34 +42,6 @@ pub enum ChannelSide {
     Callee,
 }
 
-/// State of a channel; it only ever increases.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u32)]
-pub enum ChannelState {
-    /// Accepts new calls.
-    Open = 0,
-    /// Accepts no new calls; open calls finish.
-    Withdrawn = 1,
-    /// The caller is dead: no new calls arrive.
-    CallerDead = 2,
-    /// The callee is dead: no answers arrive.
-    CalleeDead = 3,
-    /// An endpoint violated the protocol.
-    Broken = 4,
-}
-
-impl ChannelState {
-    fn from_number(number: u32) -> Self {
-        match number {
-            0 => Self::Open,
-            1 => Self::Withdrawn,
-            2 => Self::CallerDead,
-            3 => Self::CalleeDead,
-            _ => Self::Broken,
-        }
-    }
-}
-
 /// Returns the offset of the answer ring in a channel of this capacity.
 pub const fn answer_ring_offset(capacity: u32) -> u64 {
     CHANNEL_HEADER_BYTES + ring_bytes(capacity)
@@ -78,6 +53,8 @@ pub const fn channel_bytes(capacity: u32) -> u64 {
 }
 
 const fn ring_bytes(capacity: u32) -> u64 {
+    // Rounded as `contract/memory.md` does it: every implementation computes the same offset of the
+    // answer ring.
     (ring::RING_HEADER_BYTES as u64 + Descriptor::SIZE as u64 * capacity as u64)
         .next_multiple_of(4096)
 }
@@ -101,6 +78,7 @@ impl Channel {
                 "invalid ring capacity: expected a power of two from 16 to 4096",
             ));
         }
+        // Small pages: a channel of the largest capacity has 140 KiB, far less than a huge page.
         let region = Region::create(
             "nearpath-channel",
             channel_bytes(capacity) as usize,
@@ -120,6 +98,8 @@ impl Channel {
             ));
         }
         let region = Region::open_sealed(fd, channel_bytes(capacity) as usize, MapAccess::Write)?;
+        // One copy of magic and capacity, compared with the node's number. Shared memory is not
+        // read for them again.
         let mut header = [0; 12];
         if !region.read_bytes(0, &mut header)
             || header[..8] != CHANNEL_MAGIC
@@ -146,6 +126,8 @@ impl Channel {
             ))
         };
         let all = || {
+            // Offsets of `contract/memory.md`. The two sides share no cache line, because each has
+            // its own writer.
             let counters = [
                 region.atomic_cells(64, counters::COUNTERS_BYTES / 8)?,
                 region.atomic_cells(192, counters::COUNTERS_BYTES / 8)?,
@@ -175,15 +157,19 @@ impl Channel {
 
     /// Returns the current state.
     pub fn state(&self) -> ChannelState {
+        // Acquire: pairs with the `fetch_max` in `close_with`; who reads a state sees what precedes
+        // it.
         ChannelState::from_number(self.state_word.load(Ordering::Acquire))
     }
 
-    /// Raises the state of the channel. Wake both endpoints afterwards.
-    /// The node's later reads of the pool are ordered after this call: an endpoint that offers a slot later sees the closed channel.
+    /// Raises the state of the channel. Wake both endpoints afterwards. The node's later reads of
+    /// the pool are ordered after this call. An endpoint that offers a slot later sees the closed
+    /// channel.
     pub fn close_with(&self, state: ChannelState) {
         // fetch_max: a state never goes back, whichever of two closers is first.
         self.state_word.fetch_max(state as u32, Ordering::AcqRel);
-        // Pairs with the fence in `flush_batch`: either the sender sees the state, or the sweep sees its offer.
+        // Pairs with the fence in `flush_batch`: either the sender sees the state, or the sweep
+        // sees its offer.
         fence(Ordering::SeqCst);
     }
 
@@ -192,7 +178,8 @@ impl Channel {
         CounterReading::from_cells(&self.counters[by as usize])
     }
 
-    /// Returns true if a slot with this generation lies in the ring that `by` produces. Valid once `by` is dead.
+    /// Returns true if a slot with this generation lies in the ring that `by` produces. Valid once
+    /// `by` is dead.
     pub fn contains_slot(&self, by: ChannelSide, slot: SlotId, generation: u32) -> bool {
         let ring = if by == ChannelSide::Caller {
             &self.calls

@@ -1,4 +1,5 @@
-//! Counts the body bytes that a thread copies into and out of pools. Requires the feature `copies`; used by tests and benchmarks.
+//! Counts the body bytes that a thread copies into and out of pools. Requires the feature `copies`;
+//! used by tests and benchmarks.
 
 #[cfg(feature = "copies")]
 mod count {

@@ -1,4 +1,5 @@
-//! Counters of one side of an edge, read by the node without a system call or lock. Each side has one writer.
+//! Counters of one side of an edge, read by the node without a system call or lock. Each side has
+//! one writer.
 
 use std::time::Duration;
 
@@ -9,7 +10,8 @@ use crate::sync::{AtomicU64, Ordering};
 pub const COUNTERS_BYTES: usize = 128;
 /// Latency buckets: bucket k counts calls below 4^(k+1) µs; the last bucket takes the rest.
 pub const LATENCY_BUCKETS: usize = 10;
-// Layout of `contract/memory.md`: messages, bytes, answered, failed, in flight, buckets, microseconds.
+// Layout of `contract/memory.md`: messages, bytes, answered, failed, in flight, buckets,
+// microseconds.
 const COUNTER_CELLS: usize = COUNTERS_BYTES / 8;
 const FIRST_LATENCY_CELL: usize = 5;
 const TOTAL_MICROS_CELL: usize = FIRST_LATENCY_CELL + LATENCY_BUCKETS;
@@ -45,6 +47,7 @@ impl SideCounters {
     pub fn record_closed(&mut self, took: Duration, failed: bool) {
         self.add_to(2, 1);
         self.add_to(3, u64::from(failed));
+        // Never below 0: the end of a call that was not counted must not show 2^64 − 1 open calls.
         self.add_to(4, 0u64.wrapping_sub(u64::from(self.values[4] > 0)));
         self.add_to(FIRST_LATENCY_CELL + latency_bucket(took), 1);
         self.add_to(TOTAL_MICROS_CELL, saturating_micros(took));
@@ -58,6 +61,8 @@ impl SideCounters {
     fn add_to(&mut self, cell: usize, by: u64) {
         self.values[cell] = self.values[cell].wrapping_add(by);
         if let Some(shared) = self.cells.get(cell) {
+            // A relaxed store suffices: this side is the only writer, and readers need no order
+            // between counters.
             shared.store(self.values[cell], Ordering::Relaxed);
         }
     }
@@ -104,6 +109,8 @@ impl CounterReading {
 
 /// Returns the bucket of a latency.
 pub fn latency_bucket(took: Duration) -> usize {
+    // Bucket limits are powers of 4, so two bits of the logarithm are one bucket: no loop on the
+    // path of a call.
     ((u64::BITS - saturating_micros(took).leading_zeros()).saturating_sub(1) as usize / 2)
         .min(LATENCY_BUCKETS - 1)
 }

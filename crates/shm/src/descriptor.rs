@@ -77,9 +77,12 @@ impl Descriptor {
         Self::from_words([word(0), word(8)])
     }
 
-    /// Validates everything but the lease word. `slot_size` is the size of the slot's class, if the slot exists.
+    /// Validates everything but the lease word. `slot_size` is the size of the slot's class, if the
+    /// slot exists.
     pub fn check_bounds(&self, slot_size: Option<u32>) -> Result<(), DescriptorError> {
         let size = slot_size.ok_or(DescriptorError::NoSuchSlot)?;
+        // Order of `contract/memory.md`: all implementations report the same fault for the shared
+        // vectors.
         match self {
             Self { generation: 0, .. } => Err(DescriptorError::Generation),
             _ if !self.offset.is_multiple_of(8) => Err(DescriptorError::Unaligned),

@@ -1,4 +1,4 @@
-//! One endpoint of a pool: its id, and the bytes it holds against its limit.
+//! Endpoint of a pool: its id, and the bytes it holds against its limit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -9,7 +9,8 @@ use crate::lease::Lease;
 use crate::lease_word::{EndpointId, LeaseTransition, LeaseWord};
 use crate::pool::SlotPool;
 
-/// A thread that sends and receives in a domain. Its leases keep it alive and may be dropped on any thread.
+/// A thread that sends and receives in a domain. Its leases keep it alive and may be dropped on any
+/// thread.
 #[derive(Debug)]
 pub struct PoolEndpoint {
     pool: Arc<SlotPool>,
@@ -44,6 +45,8 @@ impl PoolEndpoint {
 
     /// Returns the bytes of all held slots.
     pub fn held_bytes(&self) -> u64 {
+        // Relaxed: the sum guards a limit and no memory. A stale value only delays or refuses a
+        // claim.
         self.held_bytes.load(Ordering::Relaxed)
     }
 
@@ -54,6 +57,7 @@ impl PoolEndpoint {
             .geometry()
             .class_for(bytes)
             .ok_or(ClaimError::TooLarge)?;
+        // Falls back to larger classes: unused bytes cost less than a refused claim.
         for (class, (size, leases)) in self.pool.lease_tables().enumerate().skip(first) {
             if self.held_bytes() + u64::from(size) > self.max_held_bytes {
                 return Err(ClaimError::Bound);
@@ -74,7 +78,8 @@ impl PoolEndpoint {
         Err(ClaimError::Exhausted)
     }
 
-    /// Accepts the slot that `from` offered, after all checks. No other endpoint can accept it afterwards.
+    /// Accepts the slot that `from` offered, after all checks. No other endpoint can accept it
+    /// afterwards.
     pub fn accept_offer(
         self: &Arc<Self>,
         descriptor: &Descriptor,
@@ -84,6 +89,8 @@ impl PoolEndpoint {
         let Descriptor {
             slot, generation, ..
         } = *descriptor;
+        // The expected word names sender, receiver and generation: one compare-and-swap refuses
+        // forged, copied and outdated descriptors.
         let offered = LeaseWord::offered(generation, from, self.id);
         self.apply_transition(slot, offered, LeaseTransition::Accept { from, by: self.id })
             .ok_or(AcceptOfferError::NotOffered)?;
@@ -92,16 +99,19 @@ impl PoolEndpoint {
             .geometry()
             .slot_size(slot)
             .ok_or(DescriptorError::NoSuchSlot)?;
+        // Counted, but never refused: the limit applies to claims only (`contract/memory.md`).
         self.add_held(size);
         Ok(Lease::new(Arc::clone(self), slot, size, generation))
     }
 
-    /// Frees a slot that was offered to `to` but not accepted. False when it was accepted, or freed by the node.
+    /// Frees a slot that was offered to `to` but not accepted. False when it was accepted, or freed
+    /// by the node.
     pub(crate) fn recall_offer(&self, descriptor: &Descriptor, to: EndpointId) -> bool {
         let Descriptor {
             slot, generation, ..
         } = *descriptor;
         let offered = LeaseWord::offered(generation, self.id, to);
+        // Two steps: the first one decides the race with the receiver and the node.
         let held =
             self.apply_transition(slot, offered, LeaseTransition::TakeBack { by: self.id, to });
         held.and_then(|held| {
@@ -110,7 +120,8 @@ impl PoolEndpoint {
         .is_some()
     }
 
-    /// Returns true while the slot still has the generation of this endpoint's message and is not free.
+    /// Returns true while the slot still has the generation of this endpoint's message and is not
+    /// free.
     pub fn is_slot_in_use(&self, slot: SlotId, generation: u32) -> bool {
         let word = self
             .pool
@@ -159,7 +170,8 @@ pub enum ClaimError {
     Exhausted,
 }
 
-/// Reason why an offer was refused; the sender is faulty or hostile, or the node reclaimed the slot.
+/// Reason why an offer was refused; the sender is faulty or hostile, or the node reclaimed the
+/// slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AcceptOfferError {
     /// The descriptor cannot be a message of this pool.

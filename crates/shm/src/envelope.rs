@@ -150,6 +150,8 @@ impl Envelope {
     }
 
     fn check_lengths(&self, length: u32) -> Result<(), EnvelopeError> {
+        // The head's bound comes first: within it `body_offset` cannot overflow. The sum is a u64,
+        // because a hostile `body` can overflow u32.
         if self.head > MAX_HEAD_BYTES
             || u64::from(self.body_offset()) + u64::from(self.body) > u64::from(length)
         {

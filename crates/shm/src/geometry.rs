@@ -1,4 +1,5 @@
-//! Layout of a pool. Pure: all offsets follow from the size classes, so a header has exactly one valid form.
+//! Layout of a pool. Pure: all offsets follow from the size classes, so a header has exactly one
+//! valid form.
 
 use crate::descriptor::SlotId;
 
@@ -63,10 +64,13 @@ impl PoolGeometry {
             })
             .collect();
         for class in &mut classes {
+            // 64 bytes: claims in two classes contend for no common cache line.
             class.words_offset = take(u64::from(class.count) * 8, 64);
             class.hints_offset = take(u64::from(class.count).div_ceil(64) * 8, 64);
         }
         for class in &mut classes {
+            // Aligned to its size, at most to a page: a slot smaller than a page never crosses
+            // pages.
             class.slots_offset = take(
                 u64::from(class.count) * u64::from(class.size),
                 u64::from(class.size).min(4096),
@@ -129,7 +133,8 @@ impl PoolGeometry {
         out
     }
 
-    /// Decodes a copy of a header. Accepts only the one valid form of its classes, and only within `region` bytes.
+    /// Decodes a copy of a header. Accepts only the one valid form of its classes, and only within
+    /// `region` bytes.
     pub fn from_bytes(header: &[u8], region: u64) -> Result<Self, GeometryError> {
         let u32_at = |at: usize| {
             header
@@ -153,6 +158,7 @@ impl PoolGeometry {
             .map(size)
             .collect::<Option<_>>()
             .ok_or(GeometryError::Layout)?;
+        // Offsets are computed and compared, never taken over: no hostile offset is used.
         let geometry = Self::new(&sizes)?;
         let expected = geometry.to_bytes();
         if header.get(..expected.len()) != Some(&expected[..]) {
@@ -187,7 +193,8 @@ pub enum GeometryError {
     /// The magic bytes differ: not a pool of this version.
     #[error("the region does not begin with NPPOOL01")]
     Magic,
-    /// A class is invalid: 1–15 classes, ascending powers of two from 64 B to 16 MiB, each with 1–2²⁸ slots.
+    /// A class is invalid: 1–15 classes, ascending powers of two from 64 B to 16 MiB, each with
+    /// 1–2²⁸ slots.
     #[error("the pool's size classes are out of bounds")]
     Classes,
     /// The header is too short, or its offsets do not follow from its classes.

@@ -58,7 +58,8 @@ impl Lease {
         let Some(place) = self.byte_ptr(offset, bytes as usize) else {
             return false;
         };
-        // SAFETY: within the slot, whose pool this endpoint has mapped for writing: it claimed or accepted the slot there.
+        // SAFETY: within the slot, whose pool this endpoint has mapped for writing: it claimed or
+        // accepted the slot there.
         unsafe { std::ptr::write_bytes(place.as_ptr(), 0, bytes as usize) };
         true
     }
@@ -71,7 +72,8 @@ impl Lease {
             .read_slot(self.inner.slot, offset, into)
     }
 
-    /// Returns a pointer into the slot, valid while the lease lives. A faulty endpoint can change the bytes at any time.
+    /// Returns a pointer into the slot, valid while the lease lives. A faulty endpoint can change
+    /// the bytes at any time.
     pub fn byte_ptr(&self, offset: u32, bytes: usize) -> Option<NonNull<u8>> {
         self.inner
             .endpoint
@@ -79,7 +81,8 @@ impl Lease {
             .slot_ptr(self.inner.slot, offset, bytes)
     }
 
-    /// Offers the slot to the next holder. Push the descriptor, then call [`LeaseOffer::confirm_pushed`]; dropping the offer frees the slot.
+    /// Offers the slot to the next holder. Push the descriptor, then call
+    /// [`LeaseOffer::confirm_pushed`]; dropping the offer frees the slot.
     pub fn offer_to(self, to: EndpointId) -> Result<LeaseOffer, LeaseLost> {
         let (by, inner) = (self.inner.endpoint.id(), &self.inner);
         inner
@@ -90,6 +93,7 @@ impl Lease {
                 LeaseTransition::Offer { by, to },
             )
             .ok_or(LeaseLost)?;
+        // `into_inner` skips `Drop`, which would release the slot that was just offered.
         Ok(LeaseOffer {
             inner: self.into_inner(),
             receiver: to,
@@ -157,6 +161,7 @@ impl LeaseOffer {
         ) {
             Some(_) => Ok(Lease { inner }),
             None => {
+                // The receiver or the node was faster: the bytes are no longer this endpoint's.
                 inner.subtract_held();
                 Err(LeaseLost)
             }
@@ -178,6 +183,7 @@ impl Drop for LeaseOffer {
             size,
             generation,
         } = &self.inner;
+        // No effect when the receiver or the node was faster: then the slot is theirs.
         member.recall_offer(
             &Descriptor {
                 slot: *slot,

@@ -1,8 +1,10 @@
-//! The lease word: holder of a slot, in 64 bits. Pure; [`crate::lease_table`] applies it to shared memory.
+//! The lease word: holder of a slot, in 64 bits. Pure; [`crate::lease_table`] applies it to shared
+//! memory.
 
 use std::num::NonZeroU16;
 
-/// Id of a thread that sends and receives in a domain, assigned by the node. It is not reused while a word contains it.
+/// Id of a thread that sends and receives in a domain, assigned by the node. It is not reused while
+/// a word contains it.
 pub type EndpointId = NonZeroU16;
 
 /// `generation` in bits 63–32, `from` in 31–16, `holder` in 15–0.
@@ -40,7 +42,8 @@ impl LeaseWord {
         EndpointId::new(self.0 as u16)
     }
 
-    /// Returns true if the slot may be claimed. A word with `from` but no `holder` violates the protocol and counts as held.
+    /// Returns true if the slot may be claimed. A word with `from` but no `holder` violates the
+    /// protocol and counts as held.
     pub const fn is_free(self) -> bool {
         self.0 as u32 == 0
     }
@@ -66,8 +69,10 @@ impl LeaseWord {
                 Self::held(generation, by),
             ),
             LeaseTransition::Release { by } => (Self::held(generation, by), Self::free(generation)),
+            // From any word: the node decided before that the holder cannot use the slot any more.
             LeaseTransition::Reclaim => (self, Self::free(generation)),
         };
+        // Whole words are compared: generation, sender and holder must all match.
         if self.0 == before.0 {
             Some(after)
         } else {

@@ -1,16 +1,23 @@
-//! Messages between processes of one machine through shared memory: the path `shm`. `contract/memory.md` is the layout.
+//! Messages between processes of one machine through shared memory: the path `shm`.
+//! `contract/memory.md` is the layout.
 //!
-//! A [`pool`] holds the slots of one security domain. A [`PoolEndpoint`] is one thread that sends and receives there: it claims a
-//! slot as a [`ConnectionLease`], fills it with a [`MessageDraft`], or a [`OwnedSlot`] when the body comes first, and sends it over the [`ChannelEnd`] of a [`channel`]; only a 16-byte
-//! [`Descriptor`] moves, and the lease word of the slot says at every moment who may touch it. A [`WakeupCell`] is where a member
-//! sleeps and is woken. In a strict domain every member has a pool of its own that others can only read ([`PeerPool`]), and what
-//! comes is copied before it is looked at. The node makes all of it and, when a process has died, gives its slots back ([`reclaim`]).
+//! A [`pool`] holds the slots of one security domain. A [`PoolEndpoint`] is one thread that sends
+//! and receives there. It claims a slot as a [`Lease`] and fills it with a [`MessageDraft`], or an
+//! [`OwnedSlot`] when the body comes first. It sends the message over the [`ChannelEnd`] of a
+//! [`channel`]. Only a 16-byte [`Descriptor`] moves. The lease word of the slot decides at every
+//! moment which endpoint may touch it. An endpoint sleeps and is woken at its [`WakeupCell`].
 //!
-//! Three layers, so that each can be tested by its own means. Pure: [`lease_word`], [`descriptor`], [`geometry`], [`envelope`],
-//! [`head`], [`spin`]. Shared words without the bytes behind them, model-checked with `make loom`: [`lease_table`], [`ring`],
-//! [`sleep_wake`]. The rest maps memory and asks the kernel. All pointers to shared memory are made in [`region`].
+//! In a strict domain every endpoint has a pool of its own that others can only read
+//! ([`PeerPool`]). Receivers copy a message before they read it. The node creates all regions and
+//! reclaims the slots of a dead process ([`reclaim`]).
 //!
-//! Nobody here trusts what another process can write: it is copied, checked, and only the copy is used.
+//! The crate has three layers, each with its own kind of tests. Pure: [`lease_word`],
+//! [`descriptor`], [`geometry`], [`envelope`], [`head`], [`spin`]. Shared words without the bytes
+//! behind them, model-checked with `make loom`: [`lease_table`], [`ring`], [`sleep_wake`]. The rest
+//! maps memory and calls the kernel. All pointers to shared memory are made in [`region`].
+//!
+//! Memory that another process can write is never trusted: it is copied and checked, and only the
+//! copy is used.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code)]
 #![deny(unsafe_op_in_unsafe_fn)]

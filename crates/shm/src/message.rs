@@ -8,7 +8,6 @@ use crate::descriptor::Descriptor;
 use crate::envelope::{self, Envelope, EnvelopeError, flag};
 use crate::head::{HeadError, HeadField, HeadFields, MAX_FIELDS};
 use crate::lease::Lease;
-use crate::owned_slot::OwnedSlot;
 
 /// A message under construction: first its head fields, then its body, then the envelope.
 #[derive(Debug)]
@@ -26,7 +25,8 @@ impl MessageDraft {
         Self::with_start(lease, 0)
     }
 
-    /// Starts a message at byte `start`, a multiple of 8, so that a forwarder has room for a longer head.
+    /// Starts a message at byte `start`, a multiple of 8, so that a forwarder has room for a longer
+    /// head.
     pub fn with_start(lease: Lease, start: u32) -> Self {
         debug_assert!(start.is_multiple_of(8), "not a descriptor's offset");
         Self {
@@ -55,6 +55,7 @@ impl MessageDraft {
         if self.fields == MAX_FIELDS || end > envelope::MAX_HEAD_BYTES as usize {
             return Err(HeadError::TooMany.into());
         }
+        // The body follows the head directly: a later field would overwrite it.
         if self.body > 0 || self.start + envelope::body_offset(end as u32) > self.lease.slot_size()
         {
             return Err(DraftError::SlotFull);
@@ -86,7 +87,8 @@ impl MessageDraft {
             .saturating_sub(self.body_end_offset())
     }
 
-    /// Returns a pointer to the next [`MessageDraft::body_capacity`] body bytes. Call [`MessageDraft::grow_body`] after writing there.
+    /// Returns a pointer to the next [`MessageDraft::body_capacity`] body bytes. Call
+    /// [`MessageDraft::grow_body`] after writing there.
     pub fn body_ptr(&self) -> Option<NonNull<u8>> {
         self.lease
             .byte_ptr(self.body_end_offset(), self.body_capacity() as usize)
@@ -105,6 +107,8 @@ impl MessageDraft {
     pub fn finish(mut self, mut envelope: Envelope) -> OutgoingMessage {
         (envelope.head, envelope.body) = (self.head, self.body);
         let counts_messages = envelope.kind == envelope::MessageKind::Taken;
+        // `total` spans all parts, so only a single message can derive it. `Taken` uses the field
+        // as a counter.
         if !envelope.has_flag(flag::MORE)
             && envelope.kind != envelope::MessageKind::Part
             && !counts_messages
@@ -145,20 +149,6 @@ pub struct OutgoingMessage {
     pub offset: u32,
     /// Bytes of the message.
     pub length: u32,
-}
-
-impl OutgoingMessage {
-    /// Returns the body of a message that was not sent.
-    pub fn into_owned_slot(self) -> Option<OwnedSlot> {
-        let mut copy = [0; envelope::ENVELOPE_BYTES];
-        self.lease.read_bytes(self.offset, &mut copy);
-        let envelope = Envelope::from_bytes(&copy, self.length).ok()?;
-        Some(OwnedSlot::new(
-            self.lease,
-            self.offset + envelope.body_offset(),
-            envelope.body,
-        ))
-    }
 }
 
 /// A received message: its location, and a checked private copy of its envelope.
@@ -241,8 +231,10 @@ impl ReceivedMessage {
         &self.envelope
     }
 
-    /// Copies the head and parses the copy. `into` is a reusable buffer, which avoids an allocation.
+    /// Copies the head and parses the copy. `into` is a reusable buffer, which avoids an
+    /// allocation.
     pub fn copy_head<'a>(&self, into: &'a mut Vec<u8>) -> Result<HeadFields<'a>, HeadError> {
+        // Parses a copy, not the slot: a sender could change the slot between check and use.
         into.resize(self.envelope.head as usize, 0);
         if !self
             .content
@@ -260,7 +252,8 @@ impl ReceivedMessage {
         self.envelope.body
     }
 
-    /// Copies the body into `into`, which must have [`ReceivedMessage::body_len`] bytes; false otherwise.
+    /// Copies the body into `into`, which must have [`ReceivedMessage::body_len`] bytes; false
+    /// otherwise.
     pub fn copy_body(&self, into: &mut [u8]) -> bool {
         count_copied(into.len());
         into.len() == self.envelope.body as usize
@@ -277,8 +270,8 @@ impl ReceivedMessage {
     /// Returns the body in place.
     ///
     /// # Safety
-    /// No endpoint may write to the slot while the slice lives, as the leases demand.
-    /// In a domain without that trust, copy the body. A private copy from a strict peer is always safe.
+    /// No endpoint may write to the slot while the slice lives, as the leases demand. In a domain
+    /// without that trust, copy the body. A private copy from a strict peer is always safe.
     pub unsafe fn body_in_place(&self) -> &[u8] {
         let bytes = self.envelope.body as usize;
         match &self.content {
@@ -286,8 +279,9 @@ impl ReceivedMessage {
                 let place = lease
                     .byte_ptr(self.body_offset(), bytes)
                     .unwrap_or(NonNull::dangling());
-                // SAFETY: `place` lies within the slot, because the envelope was checked against the descriptor's length; the
-                // lease keeps it mapped. The caller guarantees that no endpoint writes there.
+                // SAFETY: `place` lies within the slot, because the envelope was checked against
+                // the descriptor's length; the lease keeps it mapped. The caller guarantees that no
+                // endpoint writes there.
                 unsafe { std::slice::from_raw_parts(place.as_ptr(), bytes) }
             }
             MessageContent::Copy(copy) => copy
@@ -303,13 +297,6 @@ impl ReceivedMessage {
             MessageContent::Slot(lease) => Some(lease),
             MessageContent::Copy(_) => None,
         }
-    }
-
-    /// Returns the body in place, to be forwarded; none for a private copy.
-    pub fn into_owned_slot(self) -> Option<OwnedSlot> {
-        let (at, length) = (self.body_offset(), self.envelope.body);
-        self.into_lease()
-            .map(|lease| OwnedSlot::new(lease, at, length))
     }
 
     /// Returns true if the message lies in a slot that this endpoint holds.
@@ -332,7 +319,7 @@ impl ReceivedMessage {
         })
     }
 
-    fn body_offset(&self) -> u32 {
+    pub(crate) fn body_offset(&self) -> u32 {
         self.offset + self.envelope.body_offset()
     }
 }

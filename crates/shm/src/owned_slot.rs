@@ -1,15 +1,16 @@
 //! A body in a held slot, with space before it for an envelope and a head: it is sent in place.
 //!
-//! Either the function writes the body there before its head is known, or it forwards a received one. Sending consumes the value:
-//! safe code cannot write while the receiver reads. Dropping it releases the slot.
+//! Either the function writes the body there before its head is known, or it forwards a received
+//! one. Sending consumes the value: safe code cannot write while the receiver reads. Dropping it
+//! releases the slot.
 
 use std::sync::Arc;
 
 use crate::endpoint::{ClaimError, PoolEndpoint};
-use crate::envelope::{self, MAX_HEAD_BYTES};
+use crate::envelope::{self, Envelope, MAX_HEAD_BYTES};
 use crate::head::HeadError;
 use crate::lease::Lease;
-use crate::message::{DraftError, MessageDraft};
+use crate::message::{DraftError, MessageDraft, OutgoingMessage, ReceivedMessage};
 
 /// Space before a body that is written first: an envelope and a typical head.
 /// A multiple of a cache line, so that the body starts at one.
@@ -48,15 +49,17 @@ impl OwnedSlot {
         }
     }
 
-    /// Returns the body. As with [`crate::MessagePayload`], a faulty endpoint of the domain can change it meanwhile.
+    /// Returns the body. As with [`crate::MessagePayload`], a faulty endpoint of the domain can
+    /// change it meanwhile.
     pub fn bytes(&self) -> &[u8] {
         let place = self
             .lease
             .as_ref()
             .and_then(|lease| lease.byte_ptr(self.body_offset, self.length as usize));
         let Some(place) = place else { return &[] };
-        // SAFETY: within the slot, and the lease is held while the slice lives: no correct endpoint writes there,
-        // and `&self` excludes this one. The bytes are plain data: a faulty endpoint changes values only.
+        // SAFETY: within the slot, and the lease is held while the slice lives: no correct endpoint
+        // writes there, and `&self` excludes this one. The bytes are plain data: a faulty endpoint
+        // changes values only.
         unsafe { std::slice::from_raw_parts(place.as_ptr(), self.length as usize) }
     }
 
@@ -67,8 +70,8 @@ impl OwnedSlot {
             .as_ref()
             .and_then(|lease| lease.byte_ptr(self.body_offset, self.length as usize));
         let Some(place) = place else { return &mut [] };
-        // SAFETY: as above; `&mut self` excludes other readers in this process. The pool is mapped writable, because the slot
-        // was claimed or accepted there.
+        // SAFETY: as above; `&mut self` excludes other readers in this process. The pool is mapped
+        // writable, because the slot was claimed or accepted there.
         unsafe { std::slice::from_raw_parts_mut(place.as_ptr(), self.length as usize) }
     }
 
@@ -100,10 +103,12 @@ impl OwnedSlot {
         else {
             return Err((self, HeadError::TooMany.into()));
         };
+        // Head and envelope go right before the body, which stays where it is (ADR 0020).
         let start = self
             .body_offset
             .checked_sub(envelope::body_offset(head))
             .filter(|start| start.is_multiple_of(8));
+        // The lease leaves `self` only when the head fits: otherwise the caller gets the body back.
         let (Some(start), Some(lease)) = (start, self.lease.take_if(|_| start.is_some())) else {
             return Err((self, DraftError::SlotFull));
         };
@@ -137,5 +142,28 @@ impl Drop for OwnedSlot {
 impl AsRef<[u8]> for OwnedSlot {
     fn as_ref(&self) -> &[u8] {
         self.bytes()
+    }
+}
+
+impl OutgoingMessage {
+    /// Returns the body of a message that was not sent.
+    pub fn into_owned_slot(self) -> Option<OwnedSlot> {
+        let mut copy = [0; envelope::ENVELOPE_BYTES];
+        self.lease.read_bytes(self.offset, &mut copy);
+        let envelope = Envelope::from_bytes(&copy, self.length).ok()?;
+        Some(OwnedSlot::new(
+            self.lease,
+            self.offset + envelope.body_offset(),
+            envelope.body,
+        ))
+    }
+}
+
+impl ReceivedMessage {
+    /// Returns the body in place, to be forwarded; none for a private copy.
+    pub fn into_owned_slot(self) -> Option<OwnedSlot> {
+        let (at, length) = (self.body_offset(), self.envelope().body);
+        self.into_lease()
+            .map(|lease| OwnedSlot::new(lease, at, length))
     }
 }

@@ -1,8 +1,9 @@
 //! The body of a received message as an owner of its bytes, in place.
 //!
-//! Suited for code that passes bytes on: a socket, a hash, another slot. Dropping it releases the slot.
-//! A faulty endpoint can change the bytes while they are read, so never validate and use them in two reads.
-//! Code that must read twice copies first ([`ReceivedMessage::body_copy`]). A message of a strict peer is a copy already.
+//! Suited for code that passes bytes on: a socket, a hash, another slot. Dropping it releases the
+//! slot. A faulty endpoint can change the bytes while they are read, so never validate and use them
+//! in two reads. Code that must read twice copies first ([`ReceivedMessage::body_copy`]). A message
+//! of a strict peer is a copy already.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -26,7 +27,8 @@ impl MessagePayload {
         }
     }
 
-    /// As [`MessagePayload::new`] for a part of a longer body: dropping it wakes the sender, which waits for released parts.
+    /// As [`MessagePayload::new`] for a part of a longer body: dropping it wakes the sender, which
+    /// waits for released parts.
     pub fn with_sender(message: ReceivedMessage, sender: WakeupSignal) -> Self {
         Self {
             message: Some(message),
@@ -40,8 +42,9 @@ impl AsRef<[u8]> for MessagePayload {
         let Some(message) = &self.message else {
             return &[];
         };
-        // SAFETY: the lease is held until `self` is dropped, so no correct endpoint writes there. The bytes are plain
-        // data: a faulty endpoint changes values, never validity; see the module documentation.
+        // SAFETY: the lease is held until `self` is dropped, so no correct endpoint writes there.
+        // The bytes are plain data: a faulty endpoint changes values, never validity; see the
+        // module documentation.
         unsafe { message.body_in_place() }
     }
 }
@@ -50,7 +53,9 @@ impl Drop for MessagePayload {
     fn drop(&mut self) {
         drop(self.message.take());
         if let Some(sender) = &self.sender {
-            fence(Ordering::SeqCst); // pairs with the fence after `announce_sleep`: the slot is free before the sleep flag is read
+            // Pairs with the fence after `announce_sleep`: the slot is free before the sleep flag
+            // is read
+            fence(Ordering::SeqCst);
             sender.wake();
         }
     }

@@ -1,7 +1,8 @@
 //! Pool of another endpoint in a strict domain, mapped read-only.
 //!
-//! Its owner can change it at any time. So a message is copied out whole, and all later code reads the copy.
-//! The geometry is checked once, when the pool is mapped. A descriptor can name any byte of the owner, and no other endpoint's.
+//! Its owner can change it at any time. So a message is copied out whole, and all later code reads
+//! the copy. The geometry is checked once, when the pool is mapped. A descriptor can name any byte
+//! of the owner, and no other endpoint's.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -21,15 +22,16 @@ pub struct PeerPool {
 }
 
 impl PeerPool {
-    /// Maps a pool of `bytes` bytes, as reported by the node.
-    /// Fails with `InvalidData` when others than its owner can write there, or when it is not a pool.
+    /// Maps a pool of `bytes` bytes, as reported by the node. Fails with `InvalidData` when others
+    /// than its owner can write there, or when it is not a pool.
     pub fn open_read_only(fd: OwnedFd, bytes: usize) -> io::Result<Self> {
         let region = Region::open_read_only(fd, bytes)?;
         let geometry = read_geometry(&region)?;
         Ok(Self { region, geometry })
     }
 
-    /// Copies the whole message that a descriptor names. Generation 0 is refused; otherwise the generation is the owner's business.
+    /// Copies the whole message that a descriptor names. Generation 0 is refused; otherwise the
+    /// generation is the owner's business.
     pub fn copy_message(&self, descriptor: &Descriptor) -> Result<Vec<u8>, DescriptorError> {
         let Descriptor {
             slot,
@@ -37,6 +39,7 @@ impl PeerPool {
             length,
             ..
         } = *descriptor;
+        // Lease words of a strict pool are private (ADR 0016): only bounds can be checked here.
         descriptor.check_bounds(self.geometry.slot_size(slot))?;
         count_copied(length as usize);
         let start = self

@@ -28,6 +28,7 @@ impl SlotPool {
         let region = Region::create("nearpath-pool", bytes, pages)?;
         region.write_bytes(0, &geometry.to_bytes());
         let pool = Self::from_region(region, geometry)?;
+        // Zeroed words are free slots, but zeroed hints hide them.
         for leases in &pool.lease_tables {
             leases.restore_hints();
         }
@@ -148,6 +149,7 @@ impl SlotPool {
 /// Reads the header of a pool once and checks the copy.
 pub(crate) fn read_geometry(region: &Region) -> io::Result<PoolGeometry> {
     let mut header = [0; 32 + 32 * geometry::MAX_CLASSES];
+    // A region shorter than the header leaves zeros, which the check of the magic refuses.
     region.read_bytes(0, &mut header);
     PoolGeometry::from_bytes(&header, region.len() as u64)
         .map_err(|fault| io::Error::new(io::ErrorKind::InvalidData, fault))

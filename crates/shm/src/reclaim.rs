@@ -1,8 +1,9 @@
 //! Cleanup by the node after a death: reclaims slots, and counts slots per endpoint.
 //!
-//! Order: close the channels of the dead endpoint, wake its peers, sweep. A peer that meanwhile offers a slot to the dead endpoint
-//! sees the closed channel after its fence and takes the slot back. Sweep again when the peers have released the channels: an id is
-//! reused only when no lease word contains it.
+//! Order: close the channels of the dead endpoint, wake its peers, sweep. A peer may offer a slot
+//! to the dead endpoint meanwhile. It sees the closed channel after its fence and takes the slot
+//! back. Sweep again when the peers have released the channels: an id is reused only when no lease
+//! word contains it.
 
 use std::collections::BTreeMap;
 
@@ -21,8 +22,9 @@ pub struct SweepResult {
     pub restored_hints: u32,
 }
 
-/// Frees all slots that no live endpoint holds or will receive. Ids that `alive` rejects count as dead.
-/// `in_ring` tells if a slot with this generation lies in the ring from the first endpoint to the second.
+/// Frees all slots that no live endpoint holds or will receive. Ids that `alive` rejects count as
+/// dead. `in_ring` tells if a slot with this generation lies in the ring from the first endpoint to
+/// the second.
 pub fn sweep_pool(
     pool: &SlotPool,
     alive: impl Fn(EndpointId) -> bool,
@@ -40,6 +42,8 @@ pub fn sweep_pool(
                 ReclaimDecision::Keep => {}
                 ReclaimDecision::InFlight => swept.in_flight += 1,
                 ReclaimDecision::Free => {
+                    // Fails when an endpoint was faster, for example a sender that took its offer
+                    // back.
                     swept.freed += u32::from(
                         leases
                             .apply_transition(index, word, LeaseTransition::Reclaim)
@@ -72,9 +76,12 @@ pub fn decide_reclaim(
 ) -> ReclaimDecision {
     match (word.offered_by(), word.held_by()) {
         (None, None) => ReclaimDecision::Keep,
-        (Some(_), None) => ReclaimDecision::Free, // violates the protocol: no transition leads there or away
+        // Violates the protocol: no transition leads there or away
+        (Some(_), None) => ReclaimDecision::Free,
         (_, Some(holder)) if !alive(holder) => ReclaimDecision::Free,
         (Some(from), Some(holder)) if !alive(from) => {
+            // In the ring: the receiver still gets a dead sender's messages. Not in the ring: never
+            // pushed, since a receiver accepts a slot before it frees the entry.
             if in_ring(from, holder) {
                 ReclaimDecision::InFlight
             } else {
@@ -110,11 +117,11 @@ pub fn slot_usage(pool: &SlotPool) -> BTreeMap<EndpointId, SlotUsage> {
 
 /// Returns true if any lease word contains the id.
 pub fn is_id_in_use(pool: &SlotPool, endpoint: EndpointId) -> bool {
-    let borne =
+    let names_endpoint =
         |word: LeaseWord| word.offered_by() == Some(endpoint) || word.held_by() == Some(endpoint);
     pool.lease_tables().any(|(_, leases)| {
         (0..leases.slot_count())
             .filter_map(|index| leases.lease_word(index))
-            .any(borne)
+            .any(names_endpoint)
     })
 }

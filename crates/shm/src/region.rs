@@ -1,7 +1,7 @@
 //! Sealed memory that processes share; all pointers into it are made here.
 //!
-//! A region is a memfd that can neither shrink nor grow: a peer that could shrink it would kill its readers with SIGBUS.
-//! A received one is mapped only when the seals are set and the size is the reported one.
+//! A region is a memfd that can neither shrink nor grow: shrinking would kill its readers with
+//! SIGBUS. A received one is mapped only when the seals are set and the size is the reported one.
 
 use std::any::Any;
 use std::io;
@@ -24,8 +24,9 @@ use crate::sync::{AtomicU32, AtomicU64};
 pub enum PageKind {
     /// Default page size.
     Small,
-    /// Reserved huge pages, or small pages when none are left. Only for domains whose endpoints trust each other with availability:
-    /// a writer can punch a hole, and a missing huge page to fill it again raises SIGBUS.
+    /// Reserved huge pages, or small pages when none are left. Only for domains whose endpoints
+    /// trust each other with availability. A writer can punch a hole, and a missing huge page to
+    /// fill it again raises SIGBUS.
     HugeIfAvailable,
 }
 
@@ -58,13 +59,16 @@ pub struct Region {
     fd: OwnedFd,
 }
 
-// SAFETY: the mapping belongs to the process, not to a thread; it is unmapped once, by the last owner.
+// SAFETY: the mapping belongs to the process, not to a thread; it is unmapped once, by the last
+// owner.
 unsafe impl Send for Region {}
-// SAFETY: `&Region` gives out atomics, or copies bytes by pointer between memory of which nobody holds references.
+// SAFETY: `&Region` gives out atomics, or copies bytes by pointer. No reference to the memory
+// itself exists.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Creates, maps and seals a zeroed region of at least `bytes` bytes. `name` appears in `/proc/PID/maps`.
+    /// Creates, maps and seals a zeroed region of at least `bytes` bytes. `name` appears in
+    /// `/proc/PID/maps`.
     pub fn create(name: &str, bytes: usize, pages: PageKind) -> io::Result<Arc<Self>> {
         let huge = if pages == PageKind::HugeIfAvailable {
             Self::create_huge(name, bytes).ok()
@@ -89,11 +93,13 @@ impl Region {
         )?;
         ftruncate(&fd, bytes as u64)?;
         let region = Self::map_fd(fd, bytes, MapAccess::Write)?; // reserves huge pages, or fails
+        // After the last change of size, and before any other process has the descriptor.
         fcntl_add_seals(&region.fd, REQUIRED_SEALS)?;
         Ok(Arc::new(region))
     }
 
-    /// Maps a received region of `bytes` bytes. Refuses one that could change its size, with `InvalidData`.
+    /// Maps a received region of `bytes` bytes. Refuses one that could change its size, with
+    /// `InvalidData`.
     pub fn open_sealed(fd: OwnedFd, bytes: usize, access: MapAccess) -> io::Result<Arc<Self>> {
         check_memfd(&fd, bytes, REQUIRED_SEALS)?;
         Ok(Arc::new(Self::map_fd(fd, bytes, access)?))
@@ -105,13 +111,14 @@ impl Region {
         Ok(Arc::new(Self::map_fd(fd, bytes, MapAccess::Read)?))
     }
 
-    /// Creates a memfd that only this process can write. Receivers of the descriptor can map it read-only.
-    /// The creator's own mapping stays writable.
+    /// Creates a memfd that only this process can write. Receivers of the descriptor can map it
+    /// read-only. The creator's own mapping stays writable.
     pub fn create_read_only_for_others(name: &str, bytes: usize) -> io::Result<Arc<Self>> {
         let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         let bytes = bytes.next_multiple_of(4096);
         ftruncate(&fd, bytes as u64)?;
-        let region = Self::map_fd(fd, bytes, MapAccess::Write)?; // F_SEAL_FUTURE_WRITE spares existing mappings: map first, then seal
+        // F_SEAL_FUTURE_WRITE spares existing mappings: map first, then seal
+        let region = Self::map_fd(fd, bytes, MapAccess::Write)?;
         fcntl_add_seals(&region.fd, READ_ONLY_SEALS)?;
         Ok(Arc::new(region))
     }
@@ -134,7 +141,8 @@ impl Region {
         };
         let start = NonNull::new(start.cast::<u8>())
             .ok_or_else(|| io::Error::other("mapped at address 0"))?;
-        // SAFETY: the range is the mapping just made; the advice changes no content. Failure only costs speed.
+        // SAFETY: the range is the mapping just made; the advice changes no content. Failure only
+        // costs speed.
         let _ = unsafe { madvise(start.as_ptr().cast(), length, Advice::LinuxHugepage) };
         Ok(Self {
             start,
@@ -149,7 +157,8 @@ impl Region {
         self.length
     }
 
-    /// Returns the page size in bytes, as the kernel reports it for the memfd: 2 MiB for huge pages.
+    /// Returns the page size in bytes, as the kernel reports it for the memfd: 2 MiB for huge
+    /// pages.
     pub fn page_size(&self) -> u64 {
         fstat(&self.fd)
             .ok()
@@ -162,7 +171,8 @@ impl Region {
         self.length == 0
     }
 
-    /// Returns `count` atomics at `offset`. None when they lie outside, are misaligned, or the mapping is read-only.
+    /// Returns `count` atomics at `offset`. None when they lie outside, are misaligned, or the
+    /// mapping is read-only.
     pub fn atomic_cells<T: AtomicCell>(
         self: &Arc<Self>,
         offset: u64,
@@ -174,8 +184,9 @@ impl Region {
             return None;
         }
         let cells = NonNull::slice_from_raw_parts(place.cast::<T>(), count);
-        // SAFETY: `place` says that the bytes lie within the mapping, which lives as long as the Arc; it is aligned, and
-        // writable. Every pattern of bits is an atomic integer, and other processes change it only as memory, too.
+        // SAFETY: `place` says that the bytes lie within the mapping, which lives as long as the
+        // Arc; it is aligned, and writable. Every pattern of bits is an atomic integer, and other
+        // processes change it only as memory, too.
         Some(unsafe { SharedRef::new(cells, Arc::clone(self) as Arc<dyn Any + Send + Sync>) })
     }
 
@@ -199,10 +210,12 @@ impl Region {
         let Some(place) = self.byte_ptr(offset, into.len()) else {
             return false;
         };
-        // SAFETY: both ranges are valid for `into.len()` bytes and apart: nobody has a `&mut` of the mapping. Another process
-        // may write meanwhile; then the copy is any mixture of bytes, which callers check like all foreign data.
+        // SAFETY: both ranges are valid for `into.len()` bytes and apart: no `&mut` of the mapping
+        // exists. Another process may write meanwhile; then the copy is any mixture of bytes, which
+        // callers check like all foreign data.
         unsafe { std::ptr::copy_nonoverlapping(place.as_ptr(), into.as_mut_ptr(), into.len()) };
-        compiler_fence(Ordering::SeqCst); // keeps the compiler from reading the mapping again where the copy is meant
+        // Keeps the compiler from reading the mapping again where the copy is meant
+        compiler_fence(Ordering::SeqCst);
         true
     }
 
@@ -210,22 +223,24 @@ impl Region {
     pub fn copy_bytes(&self, offset: u64, bytes: usize) -> Option<Vec<u8>> {
         let place = self.byte_ptr(offset, bytes)?;
         let mut copy = Vec::with_capacity(bytes);
-        // SAFETY: as in `read`; afterwards the first `bytes` bytes of the vector, which has room for them, are written.
+        // SAFETY: as in `read_bytes`; afterwards the first `bytes` bytes of the vector, which has
+        // room for them, are written.
         unsafe {
             std::ptr::copy_nonoverlapping(place.as_ptr(), copy.as_mut_ptr(), bytes);
             copy.set_len(bytes);
         }
-        compiler_fence(Ordering::SeqCst); // as in `read`
+        compiler_fence(Ordering::SeqCst); // as in `read_bytes`
         Some(copy)
     }
 
-    /// Copies bytes in. False, and nothing copied, when they lie outside or the mapping is read-only.
+    /// Copies bytes in. False, and nothing copied, when they lie outside or the mapping is
+    /// read-only.
     pub fn write_bytes(&self, offset: u64, bytes: &[u8]) -> bool {
         let place = self
             .byte_ptr(offset, bytes.len())
             .filter(|_| self.access == MapAccess::Write);
         let Some(place) = place else { return false };
-        // SAFETY: as in `read`; the mapping is writable.
+        // SAFETY: as in `read_bytes`; the mapping is writable.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place.as_ptr(), bytes.len()) };
         true
     }
@@ -239,7 +254,8 @@ impl AsFd for Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: this is the mapping made in `map`; everything that points into it kept an Arc, so nothing is left.
+        // SAFETY: this is the mapping made in `map_fd`; everything that points into it kept an Arc,
+        // so nothing is left.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.length) };
     }
 }
@@ -248,10 +264,12 @@ fn invalid_data(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
-/// Checks that `fd` is a memfd with these seals and of this size; otherwise fails with `InvalidData`.
+/// Checks that `fd` is a memfd with these seals and of this size; otherwise fails with
+/// `InvalidData`.
 fn check_memfd(fd: impl AsFd, bytes: usize, seals: SealFlags) -> io::Result<()> {
     let there =
         fcntl_get_seals(&fd).map_err(|_| invalid_data("the file descriptor is not a memfd"))?;
+    // Seals before the size: an unsealed memfd could change its size after the check.
     if !there.contains(REQUIRED_SEALS) {
         return Err(invalid_data(
             "the region is not sealed against shrinking, growing and further seals",
@@ -266,8 +284,9 @@ fn check_memfd(fd: impl AsFd, bytes: usize, seals: SealFlags) -> io::Result<()> 
     Ok(())
 }
 
-/// Checks that only the creator can write the memfd, and that no peer can remove pages; otherwise fails with `InvalidData`.
-/// Huge pages are refused, too: reading an unfilled one raises SIGBUS when none is left.
+/// Checks that only the creator can write the memfd, and that no peer can remove pages; otherwise
+/// fails with `InvalidData`. Huge pages are refused, too: reading an unfilled one raises SIGBUS
+/// when none is left.
 pub fn check_read_only(fd: impl AsFd, bytes: usize) -> io::Result<()> {
     check_memfd(&fd, bytes, READ_ONLY_SEALS)?;
     if fstatfs(&fd)?.f_type as u64 != TMPFS_MAGIC {

@@ -1,21 +1,23 @@
 //! A ring of descriptors with one producer and one consumer that do not trust each other.
 //!
-//! Both indices run freely and wrap at 2³². Each side keeps its own index in private memory. It accepts the other's index only
-//! if `tail − head` stays within the capacity. Entries are two relaxed atomic words: a faulty producer can at worst cause a wrong
-//! descriptor, which is checked.
+//! Both indices run freely and wrap at 2³². Each side keeps its own index in private memory. It
+//! accepts the other's index only if `tail − head` stays within the capacity. Entries are two
+//! relaxed atomic words: a faulty producer can at worst cause a wrong descriptor, which is checked.
 //!
-//! A consumer publishes its head only with [`RingConsumer::commit_head`], after it accepted the leases of all popped entries. So a
-//! descriptor that has left the ring was accepted, and the node can rely on that after a death.
+//! A consumer publishes its head only with [`RingConsumer::commit_head`], after it accepted the
+//! leases of all popped entries. So a descriptor that has left the ring was accepted, and the node
+//! can rely on that after a death.
 
 use crate::descriptor::Descriptor;
 use crate::shared::SharedRef;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Bytes before the first entry: `tail`, `head` and the wakeup request, on cache lines of their own.
+/// Bytes before the first entry: `tail`, `head` and the wakeup request, on cache lines of their
+/// own.
 pub const RING_HEADER_BYTES: usize = 192;
 /// Offset of `head`.
 pub const HEAD_OFFSET: usize = 64;
-/// Offset of the wakeup request (`starved` in the contract).
+/// Offset of the wakeup request (`producer_waiting` in the contract).
 pub const WAKEUP_REQUEST_OFFSET: usize = 128;
 
 /// Shared words of a ring.
@@ -34,11 +36,11 @@ impl Ring {
             entries.len().is_power_of_two() && entries.len() >= 2,
             "capacity is no power of two"
         );
-        let [tail, head, starved] = header;
+        let [tail, head, producer_waiting] = header;
         Self {
             tail,
             head,
-            wakeup_requested: starved,
+            wakeup_requested: producer_waiting,
             entries,
         }
     }
@@ -57,11 +59,13 @@ impl Ring {
 
     /// Returns the current `tail` and `head`, for the node and for tests.
     pub fn indices(&self) -> (u32, u32) {
+        // `head` first: read second, it could be ahead of the `tail` that was read before.
         let head = self.head.load(Ordering::Acquire);
         (self.tail.load(Ordering::Acquire), head)
     }
 
-    /// Returns true if a descriptor that `wanted` accepts lies between head and tail. A ring with impossible indices contains none.
+    /// Returns true if a descriptor that `wanted` accepts lies between head and tail. A ring with
+    /// impossible indices contains none.
     pub fn contains(&self, wanted: impl Fn(&Descriptor) -> bool) -> bool {
         let (tail, head) = self.indices();
         let length = tail.wrapping_sub(head);
@@ -71,6 +75,8 @@ impl Ring {
 
     fn read_entry(&self, index: u32) -> Descriptor {
         let at = self.entry_index(index);
+        // Relaxed: the Acquire load of `tail` orders the words, and the lease word refuses a torn
+        // entry.
         Descriptor::from_words([0, 1].map(|k| self.entries[at + k].load(Ordering::Relaxed)))
     }
 
@@ -142,20 +148,27 @@ impl RingProducer {
     }
 
     /// Requests a wakeup when the consumer frees an entry. Returns true when there is room already.
-    /// The consumer answers once and wakes only sleepers: announce the sleep first, and request again before each sleep.
+    /// The consumer answers once and wakes only sleepers: announce the sleep first, and request
+    /// again before each sleep.
     pub fn request_wakeup(&mut self) -> Result<bool, RingPoisoned> {
-        self.ring.wakeup_requested.swap(1, Ordering::AcqRel); // an exchange like the consumer's, so that one is ordered before the other
+        // An exchange like the consumer's, so that one is ordered before the other
+        self.ring.wakeup_requested.swap(1, Ordering::AcqRel);
+        // Pairs with the fence in `flush_batch`: the consumer sees the request, or this end sees
+        // the new `head`.
         fence(Ordering::SeqCst);
         Ok(self.free_entries()? > 0)
     }
 
     /// Iterates over descriptors that were pushed and not consumed, after the consumer's death.
     pub fn unconsumed(&mut self) -> impl Iterator<Item = Descriptor> + '_ {
+        // A consumer that forged `head` makes every entry count; the lease words then decide.
         let used = self.used_entries().unwrap_or(self.ring.capacity());
         (0..used).map(move |back| self.ring.read_entry(self.tail.wrapping_sub(used - back)))
     }
 
     fn used_entries(&mut self) -> Result<u32, RingPoisoned> {
+        // Acquire: pairs with the Release store in `commit_head`; the consumer no longer reads the
+        // entries before `head`.
         let head = self.ring.head.load(Ordering::Acquire);
         let used = self.tail.wrapping_sub(head);
         if used > self.ring.capacity() {
@@ -189,7 +202,8 @@ impl RingConsumer {
         self.refresh_tail() == Ok(false)
     }
 
-    /// Returns a copy of the next descriptor, unchecked. Its entry is free after [`RingConsumer::commit_head`].
+    /// Returns a copy of the next descriptor, unchecked. Its entry is free after
+    /// [`RingConsumer::commit_head`].
     pub fn pop_descriptor(&mut self) -> Result<Option<Descriptor>, RingPoisoned> {
         if !self.refresh_tail()? {
             return Ok(None);
@@ -201,11 +215,15 @@ impl RingConsumer {
 
     /// Frees the entries of all popped descriptors. Only after their leases were accepted.
     pub fn commit_head(&mut self) {
+        // Release: pairs with the Acquire load in `used_entries`; the copies precede any
+        // overwriting.
         self.ring.head.store(self.head, Ordering::Release);
     }
 
     /// Takes the producer's wakeup request; read once, after commit and a full fence.
     pub fn take_wakeup_request(&self) -> bool {
+        // Load before swap: the usual 0 costs the producer no cache line. The swap takes the
+        // request once.
         self.ring.wakeup_requested.load(Ordering::Relaxed) == 1
             && self.ring.wakeup_requested.swap(0, Ordering::AcqRel) == 1
     }

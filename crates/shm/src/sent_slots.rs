@@ -1,7 +1,7 @@
 //! Slots that a strict endpoint has sent on a channel and its peer has not consumed.
 //!
-//! Descriptors are consumed in the order in which they were sent, so the peer's `head` alone tells how many are.
-//! A peer that forges it corrupts its own messages only.
+//! Descriptors are consumed in the order in which they were sent, so the peer's `head` alone tells
+//! how many are. A peer that forges it corrupts its own messages only.
 
 use std::collections::VecDeque;
 

@@ -6,20 +6,25 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// A `T` (atomics, or slices of them) in a mapping, or on the heap in tests. Cloning shares the place, not the value.
+/// A `T` (atomics, or slices of them) in a mapping, or on the heap in tests. Clones share the
+/// value.
 pub struct SharedRef<T: ?Sized> {
     target: NonNull<T>,
     owner: Arc<dyn Any + Send + Sync>,
 }
 
-// SAFETY: it is a shared reference to a `T` with an owner that may be dropped by any thread; so is `Arc<T>`.
+// SAFETY: it is a shared reference to a `T` with an owner that may be dropped by any thread; so is
+// `Arc<T>`.
 unsafe impl<T: ?Sized + Sync> Send for SharedRef<T> {}
 // SAFETY: as above; only `&T` can be had from it.
 unsafe impl<T: ?Sized + Sync> Sync for SharedRef<T> {}
 
 impl<T: ?Sized> SharedRef<T> {
+    /// Wraps a pointer and the owner of its memory.
+    ///
     /// # Safety
-    /// `place` is aligned and stays valid for reads and writes through `&T` for as long as `keep` lives.
+    /// `place` is aligned and stays valid for reads and writes through `&T` for as long as `keep`
+    /// lives.
     pub unsafe fn new(place: NonNull<T>, keep: Arc<dyn Any + Send + Sync>) -> Self {
         Self {
             target: place,
@@ -27,7 +32,7 @@ impl<T: ?Sized> SharedRef<T> {
         }
     }
 
-    /// A part of it.
+    /// Returns a reference to a part of the value, with the same owner.
     pub fn map<U: ?Sized>(&self, part: impl for<'a> FnOnce(&'a T) -> &'a U) -> SharedRef<U> {
         SharedRef {
             target: NonNull::from(part(self)),
@@ -37,7 +42,7 @@ impl<T: ?Sized> SharedRef<T> {
 }
 
 impl<T: Send + Sync + 'static> SharedRef<[T]> {
-    /// Values on this process's heap: for tests and for what only threads share.
+    /// Creates values on the heap of this process, for tests and for data that only threads share.
     pub fn from_vec(values: Vec<T>) -> Self {
         let keep = Arc::new(values);
         Self {
@@ -51,7 +56,8 @@ impl<T: ?Sized> Deref for SharedRef<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: `new` demands that the place is valid while `keep` lives; `own` and `map` see to it themselves.
+        // SAFETY: `new` demands that the place is valid while `keep` lives; `from_vec` and `map`
+        // guarantee it.
         unsafe { self.target.as_ref() }
     }
 }

@@ -1,9 +1,10 @@
-//! Descriptors that the kernel carries: an endpoint's socket, and the part of it that one channel end uses. `contract/memory.md`,
-//! "Record".
+//! Descriptors that the kernel carries: an endpoint's socket, and the part of it that one channel
+//! end uses. `contract/memory.md`, "Record".
 //!
-//! The ring still records what is in flight: the producer pushes there first and takes its credits from there, the consumer frees
-//! entries there, the node reads it after a death. But the consumer receives what its socket delivers, which the kernel admitted
-//! by sender. The socket also wakes it.
+//! The ring still records the messages in flight. The producer pushes there first and takes its
+//! credits from there. The consumer frees entries there, and the node reads it after a death. But
+//! the consumer receives from its socket, and the kernel admits records by sender. The socket also
+//! wakes the endpoint.
 
 use std::collections::VecDeque;
 use std::io;
@@ -74,15 +75,16 @@ impl SockmapRecord {
 pub struct SockmapSocket(Arc<OwnedFd>);
 
 impl SockmapSocket {
-    /// Wraps the socket of the welcome message. A blocking read lasts at most `patience`.
-    pub fn new(socket: OwnedFd, patience: Duration) -> io::Result<Self> {
-        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(patience))?;
+    /// Wraps the socket of the welcome message. A blocking read lasts at most `timeout`.
+    pub fn new(socket: OwnedFd, timeout: Duration) -> io::Result<Self> {
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(timeout))?;
         Ok(Self(Arc::new(socket)))
     }
 
     /// Sends whole records.
     pub(crate) fn send_records(&self, mut records: &[u8]) -> io::Result<()> {
         while !records.is_empty() {
+            // NOSIGNAL: a closed socket is an error here, not a SIGPIPE for the function's process.
             match send(&*self.0, records, SendFlags::NOSIGNAL) {
                 Ok(sent) => records = &records[sent..],
                 Err(rustix::io::Errno::INTR) => {}
@@ -105,7 +107,8 @@ impl SockmapSocket {
         }
     }
 
-    /// Reads what is there; with `wait`, blocks until something is. A short read drained the socket. 0: the node closed it.
+    /// Reads what is there; with `wait`, blocks until something is. A short read drained the
+    /// socket. 0: the node closed it.
     pub fn read_records(&self, into: &mut [u8], wait: bool) -> io::Result<usize> {
         let flags = if wait {
             RecvFlags::empty()
@@ -162,6 +165,8 @@ impl SockmapEnd {
     /// Sends all queued records.
     pub(crate) fn send_queued(&mut self) -> io::Result<()> {
         let sent = self.socket.send_records(&self.unsent_records);
+        // Also after a failure: the channel is broken then, and a half-sent record must not be
+        // repeated.
         self.unsent_records.clear();
         sent
     }

@@ -1,8 +1,9 @@
 //! Policy for spinning before a sleep. Pure.
 //!
-//! A wakeup across cores costs about 30 µs, one on the same core about 5 µs. So spinning pays only while the peer runs on another
-//! core, and only while answers arrive fast enough. Each fruitless spin halves the budget, a fruitful one restores it. When the
-//! budget is spent, one wait in [`WAITS_PER_PROBE`] tries again.
+//! A wakeup across cores costs about 30 µs, one on the same core about 5 µs. So spinning pays only
+//! while the peer runs on another core, and only while answers arrive fast enough. Each fruitless
+//! spin halves the budget, a fruitful one restores it. When the budget is spent, one wait in
+//! [`WAITS_PER_PROBE`] tries again.
 
 use std::time::Duration;
 
@@ -30,8 +31,10 @@ impl SpinPolicy {
         }
     }
 
-    /// Returns the duration of the next spin. `own` and `peer` are core numbers plus one; 0: unknown.
+    /// Returns the duration of the next spin. `own` and `peer` are core numbers plus one; 0:
+    /// unknown.
     pub fn next_budget(&mut self, own: u32, peer: u32) -> Duration {
+        // On one core a spin only delays the peer that it waits for.
         if own == 0 || peer == 0 || own == peer {
             return Duration::ZERO;
         }

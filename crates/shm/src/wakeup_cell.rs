@@ -1,4 +1,5 @@
-//! The wakeup cell: the place where an endpoint sleeps and is woken. An endpoint has one, whatever its number of channels.
+//! The wakeup cell, where an endpoint sleeps and is woken. An endpoint has one, whatever its number
+//! of channels.
 
 use std::hint::spin_loop;
 use std::io;
@@ -18,7 +19,7 @@ use crate::spin::SpinPolicy;
 use crate::sync::{AtomicU32, Ordering, fence};
 
 /// Magic bytes at the start of a wakeup cell.
-pub const WAKEUP_CELL_MAGIC: [u8; 8] = *b"NPDESK01";
+pub const WAKEUP_CELL_MAGIC: [u8; 8] = *b"NPWAKE01";
 /// Bytes of a wakeup cell.
 pub const WAKEUP_CELL_BYTES: usize = 4096;
 
@@ -84,26 +85,26 @@ impl WakeupCell {
         event: Option<OwnedFd>,
         spin: SpinPolicy,
     ) -> io::Result<Self> {
-        let ringer = Arc::new(WakeMethod::from_header(&region, event)?);
+        let method = Arc::new(WakeMethod::from_header(&region, event)?);
         let cell = |offset| {
             region
                 .atomic_cell(offset)
                 .ok_or_else(|| io::Error::other("the wakeup cell is too small"))
         };
-        let (core, asleep, mail) = (cell(12)?, cell(64)?, cell(128)?);
+        let (core, asleep, control_seq) = (cell(12)?, cell(64)?, cell(128)?);
         Ok(Self {
             region,
             core,
             asleep,
-            control_seq: mail,
-            method: ringer,
+            control_seq,
+            method,
             spin,
         })
     }
 
     /// Returns the signal for peers in this process; others use [`WakeupSignal::open_region`].
     pub fn wakeup_signal(&self) -> WakeupSignal {
-        let (core, asleep, mail) = (
+        let (core, asleep, control_seq) = (
             self.core.clone(),
             self.asleep.clone(),
             self.control_seq.clone(),
@@ -111,7 +112,7 @@ impl WakeupCell {
         WakeupSignal {
             last_core: core,
             asleep,
-            control_seq: mail,
+            control_seq,
             method: Arc::clone(&self.method),
         }
     }
@@ -135,8 +136,9 @@ impl WakeupCell {
         }
     }
 
-    /// Waits until `ready`, which must check every source of wakeups, or until the timeout. Spins first when that pays.
-    /// `peer` is the core of the expected sender, as [`WakeupSignal::last_core`] returns it. May return early.
+    /// Waits until `ready`, which must check every source of wakeups, or until the timeout. Spins
+    /// first when that pays. `peer` is the core of the expected sender, as
+    /// [`WakeupSignal::last_core`] returns it. May return early.
     pub fn wait_until(
         &mut self,
         peer: u32,
@@ -149,6 +151,7 @@ impl WakeupCell {
         if matches!(*self.method, WakeMethod::BusyPoll) {
             return self.busy_poll(peer, timeout, ready);
         }
+        // Saves reading the own core when the sender's is unknown: then spinning is off anyway.
         let budget = if peer == 0 {
             Duration::ZERO
         } else {
@@ -161,6 +164,8 @@ impl WakeupCell {
                 return;
             }
         }
+        // The core is published after a sleep, since the scheduler may have moved the thread
+        // meanwhile.
         if sleep_wake::sleep_unless_ready(&self.asleep, &*self.method, timeout, ready)
             || self.core.load(Ordering::Relaxed) == 0
         {
@@ -168,8 +173,8 @@ impl WakeupCell {
         }
     }
 
-    /// Announces a sleep, for event loops. False when there is work. After true, wait for [`WakeupCell::eventfd`] to be readable,
-    /// then call [`WakeupCell::finish_sleep`].
+    /// Announces a sleep, for event loops. False when there is work. After true, wait for
+    /// [`WakeupCell::eventfd`] to be readable, then call [`WakeupCell::finish_sleep`].
     pub fn announce_sleep(&self, mut ready: impl FnMut() -> bool) -> bool {
         sleep_wake::announce_sleep(&self.asleep, &mut ready)
     }
@@ -187,8 +192,8 @@ impl WakeupCell {
         self.record_core();
     }
 
-    /// Marks the endpoint as awake without draining the eventfd: with edge-triggered epoll each write is an event,
-    /// so a wakeup costs no read.
+    /// Marks the endpoint as awake without draining the eventfd. With edge-triggered epoll each
+    /// write is an event, so a wakeup costs no read.
     pub fn mark_awake(&self) {
         sleep_wake::clear_asleep(&self.asleep);
         self.record_core();
@@ -203,7 +208,8 @@ impl WakeupCell {
         self.record_core();
         let end = timeout.map(|timeout| Instant::now() + timeout);
         while !ready() && end.is_none_or(|end| Instant::now() < end) {
-            // On the peer's core, further checks would only keep the peer from running; yield instead.
+            // On the peer's core, further checks would only keep the peer from running; yield
+            // instead.
             let beside = peer == 0 || current_core() == peer;
             if beside || !spin_batch(&mut ready) {
                 sched_yield()
@@ -234,7 +240,8 @@ impl WakeupSignal {
             .map(|cell| cell.wakeup_signal())
     }
 
-    /// Returns a signal for an endpoint that sleeps in a read of its socket: a record on this channel wakes it.
+    /// Returns a signal for an endpoint that sleeps in a read of its socket: a record on this
+    /// channel wakes it.
     pub fn via_sockmap(self, wire: SockmapSocket, channel: u32) -> Self {
         Self {
             method: Arc::new(WakeMethod::Sockmap {
@@ -245,14 +252,17 @@ impl WakeupSignal {
         }
     }
 
-    /// Wakes the endpoint if it sleeps. The caller issued a full fence after its last push; [`crate::ChannelEnd::flush_batch`] does both.
+    /// Wakes the endpoint if it sleeps. The caller issued a full fence after its last push;
+    /// [`crate::ChannelEnd::flush_batch`] does both.
     pub fn wake(&self) -> bool {
         sleep_wake::wake_if_asleep(&self.asleep, &*self.method)
     }
 
-    /// Announces data on the endpoint's socket and wakes it. The node calls this after sending a packet or closing the socket.
+    /// Announces data on the endpoint's socket and wakes it. The node calls this after sending a
+    /// packet or closing the socket.
     pub fn notify_control(&self) -> bool {
-        // AcqRel and the fence: the endpoint that sees the sleep flag unset also sees the new sequence number.
+        // AcqRel and the fence: the endpoint that sees the sleep flag unset also sees the new
+        // sequence number.
         self.control_seq.fetch_add(1, Ordering::AcqRel);
         fence(Ordering::SeqCst);
         self.wake()
@@ -280,6 +290,7 @@ fn spin_batch(ready: &mut impl FnMut() -> bool) -> bool {
 fn spin_for(budget: Duration, ready: &mut impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     loop {
+        // Eight checks per reading of the clock, which costs more than a check.
         for _ in 0..8 {
             spin_loop();
             if ready() {
@@ -306,7 +317,7 @@ impl WakeMethod {
         let refused = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why);
         let mut header = [0; 12];
         if !region.read_bytes(0, &mut header) || header[..8] != WAKEUP_CELL_MAGIC {
-            return Err(refused("the region does not begin with NPDESK01"));
+            return Err(refused("the region does not begin with NPWAKE01"));
         }
         match (header[8], event) {
             (0, None) => Ok(Self::Futex),
@@ -334,13 +345,16 @@ impl WakeupPrimitive for WakeMethod {
                 timeout.as_ref(),
             )),
             Self::Eventfd { fd, blocking } => {
+                // A blocking eventfd without a timeout needs only the read: one system call instead
+                // of two.
                 let polls = !blocking || timeout.is_some();
-                let rung = || poll(&mut [PollFd::new(fd, PollFlags::IN)], timeout.as_ref());
-                if !polls || rung().is_ok_and(|n| n > 0) {
+                let signalled = || poll(&mut [PollFd::new(fd, PollFlags::IN)], timeout.as_ref());
+                if !polls || signalled().is_ok_and(|n| n > 0) {
                     let _ = rustix::io::read(fd, &mut [0; 8]);
                 }
             }
-            Self::Sockmap { .. } | Self::BusyPoll => {} // the endpoint sleeps in a read of its socket
+            // The endpoint sleeps in a read of its socket
+            Self::Sockmap { .. } | Self::BusyPoll => {}
         }
     }
 

@@ -76,7 +76,8 @@ impl SlotBytes {
     }
 
     fn write_exclusive(&self) {
-        // SAFETY: loom ends the test when another thread is here at the same time, or was without synchronising.
+        // SAFETY: loom ends the test when another thread is here at the same time, or was without
+        // synchronising.
         self.0.with_mut(|value| unsafe { *value += 1 });
     }
 }
@@ -161,7 +162,8 @@ fn an_offered_slot_is_never_accessed_concurrently() {
     });
 }
 
-/// P sent a slot and is dead; Q takes it while the node sweeps. `accept_first` is the contract's rule.
+/// P sent a slot and is dead; Q takes it while the node sweeps. `accept_first` is the contract's
+/// rule.
 fn sweep_while_the_receiver_accepts(accept_first: bool) {
     loom::model(move || {
         let (leases, ring) = (LeaseTable::in_memory(1), Ring::in_memory(1, 0));
@@ -185,7 +187,7 @@ fn sweep_while_the_receiver_accepts(accept_first: bool) {
             .unwrap();
 
         let (leases2, ring2) = (leases.clone(), ring.clone());
-        let heir = thread::spawn(move || {
+        let receiver = thread::spawn(move || {
             let mut consumer = RingConsumer::new(ring2, 0);
             consumer.pop_descriptor().unwrap().unwrap();
             if !accept_first {
@@ -199,7 +201,7 @@ fn sweep_while_the_receiver_accepts(accept_first: bool) {
             consumer.commit_head();
             assert!(
                 accepted.is_some(),
-                "what is in a ring is not reclaimed from who reads it"
+                "a slot in a ring is not reclaimed from its reader"
             );
         });
         let word = leases.lease_word(index).unwrap();
@@ -208,7 +210,7 @@ fn sweep_while_the_receiver_accepts(accept_first: bool) {
         {
             leases.apply_transition(index, word, LeaseTransition::Reclaim);
         }
-        heir.join().unwrap();
+        receiver.join().unwrap();
     });
 }
 
@@ -323,7 +325,8 @@ impl WakeupPrimitive for ModelEventfd {
     }
 }
 
-/// Two senders, each with a ring of its own, wake one sleeper. A lost wake-up is a deadlock, which loom reports.
+/// Two senders, each with a ring of its own, wake one sleeper. A lost wake-up is a deadlock, which
+/// loom reports.
 fn wake_sleeper(bell: impl WakeupPrimitive + Send + Sync + 'static, senders: usize, fences: bool) {
     let bell = Arc::new(bell);
     let asleep = SharedRef::from_vec(vec![AtomicU32::new(0)]);
@@ -385,8 +388,9 @@ fn control_without_a_fence_a_wakeup_is_lost() {
     loom::model(|| wake_sleeper(ModelFutex(Mutex::new(()), Condvar::new()), 1, false));
 }
 
-/// A producer without room sleeps until the consumer has made some, and fills it, again and again. It asks once it has said that it
-/// sleeps, or while it is awake: then the consumer may answer for room that is full again.
+/// A producer without room sleeps until the consumer has made some, and fills it, again and again.
+/// It asks once it has said that it sleeps, or while it is awake: then the consumer may answer for
+/// room that is full again.
 fn refill_full_ring(asks_asleep: bool) {
     let (ring, bell) = (
         Ring::in_memory(1, 0),
@@ -422,8 +426,9 @@ fn refill_full_ring(asks_asleep: bool) {
     eater.join().unwrap();
 }
 
-/// As [`sleep_wake::sleep_unless_ready`], with exchanges in place of stores: loom does not order a store after another thread's exchange of what was
-/// there before it, and would let that thread read its own 0 for ever.
+/// As [`sleep_wake::sleep_unless_ready`], with exchanges in place of stores: loom does not order a
+/// store after another thread's exchange of what was there before it, and would let that thread
+/// read its own 0 for ever.
 fn sleep_with_exchanges(
     asleep: &AtomicU32,
     bell: &impl WakeupPrimitive,

@@ -1,28 +1,29 @@
-//! What a stack file may look at outside itself: variables, files, folders. A trait, so that tests can hold a whole world.
+//! External inputs of a stack file: variables, files, folders. A trait, so that tests can run
+//! without a file system.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Files larger than this are refused: 1 MiB.
+/// Largest file that is read: 1 MiB.
 pub const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// The world around a stack file.
+/// External inputs of a stack file.
 pub trait StackContext {
-    /// An environment variable.
+    /// Returns the value of an environment variable.
     fn variable(&self, name: &str) -> Option<String>;
-    /// A file's text.
+    /// Reads the text of a file.
     ///
     /// # Errors
     /// When it cannot be read, is larger than [`MAX_FILE_BYTES`] or is not UTF-8.
     fn read_file(&self, path: &Path) -> io::Result<String>;
-    /// The absolute path of a folder.
+    /// Resolves a folder to its absolute path.
     ///
     /// # Errors
     /// When it is missing or not a folder.
     fn resolve_folder(&self, path: &Path) -> io::Result<PathBuf>;
 }
 
-/// This process's environment and file system.
+/// Environment and file system of this process.
 pub struct HostContext;
 
 impl StackContext for HostContext {
@@ -33,6 +34,8 @@ impl StackContext for HostContext {
     fn read_file(&self, path: &Path) -> io::Result<String> {
         use io::Read;
         let mut bytes = Vec::new();
+        // One byte more than allowed shows a larger file without reading it; the size of a device
+        // or pipe is not known before.
         std::fs::File::open(path)?
             .take(MAX_FILE_BYTES + 1)
             .read_to_end(&mut bytes)?;
@@ -46,12 +49,13 @@ impl StackContext for HostContext {
             let at = error.utf8_error().valid_up_to();
             io::Error::new(
                 io::ErrorKind::InvalidData,
-                format!("not UTF-8 text: the byte at offset {at} is wrong"),
+                format!("not UTF-8 text: the byte at offset {at} is invalid"),
             )
         })
     }
 
     fn resolve_folder(&self, path: &Path) -> io::Result<PathBuf> {
+        // The image names the folder itself: a symbolic link that changes later has no effect.
         let path = path.canonicalize()?;
         match path.is_dir() {
             true => Ok(path),

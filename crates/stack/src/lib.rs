@@ -1,11 +1,14 @@
-//! Stack files: OpenFaaS's format as it is, plus `chains:` and `egress:`, into function specs.
+//! Stack files: OpenFaaS's format plus `chains:` and `egress:`, read into function specs.
 //!
-//! In comes a text and the [`StackContext`] that it may look at (variables, files, folders); out comes either a [`StackSpec`] of
-//! specs with warnings, or a [`StackReport`] in which no problem hides another, each with file, line, column and what to do.
+//! The input is a text and the [`StackContext`] that it may use (variables, files, folders). The
+//! result is a [`StackSpec`] with warnings, or a [`StackReport`] in which no problem hides another.
+//! Each problem has a file, line, column and correction.
 //!
-//! The text walks one way: [`text`] replaces `${VAR}` and remembers where everything was written, [`yaml`] makes nodes that
-//! know their places, [`stack_reader`] hands them to [`function`] and [`chain`], which read and check them. Edges and destinations
-//! become annotations there (see `nearpath_types::policy`). Files are data from anybody: size, depth and expansion are bounded.
+//! The steps: `source` replaces `${VAR}` and remembers where everything was written. `yaml`
+//! builds nodes that know their position. `stack_reader` passes them to `function` and
+//! `chain`, which read and check them and turn edges and destinations into annotations (see
+//! `nearpath_types::policy`). Files come from untrusted authors: size, depth and expansion are
+//! bounded.
 #![forbid(unsafe_code)]
 
 mod chain;
@@ -30,52 +33,53 @@ use problem::ProblemList;
 use source::{SourceSpan, SourceText};
 use stack_reader::StackReader;
 
-/// What a stack file asks for.
+/// Content of a stack file.
 #[derive(Debug, Clone, Default)]
 pub struct StackSpec {
     /// `provider.gateway`.
     pub gateway: Option<String>,
-    /// In the order of the file.
+    /// Functions, in the order of the file.
     pub functions: Vec<FunctionSpec>,
 }
 
-/// A stack file's text and where it stands.
+/// Text of a stack file and its location.
 #[derive(Debug, Clone, Copy)]
 pub struct StackDocument<'a> {
-    /// What problems call it.
+    /// Name in problem reports.
     pub name: &'a str,
-    /// As it was written.
+    /// Text of the file.
     pub text: &'a str,
-    /// Where relative paths start.
+    /// Base of relative paths.
     pub folder: &'a Path,
 }
 
-/// A stack that may be deployed, and what is doubtful in its file.
+/// A stack that may be deployed, with the warnings of its file.
 #[derive(Debug, Clone)]
 pub struct ParsedStack {
-    /// What is asked for.
+    /// Content of the file.
     pub stack: StackSpec,
-    /// Holds warnings only.
+    /// Contains only warnings.
     pub warnings: StackReport,
 }
 
-/// Why there is no stack.
+/// Reasons why there is no stack.
 #[derive(Debug, thiserror::Error)]
 pub enum StackReadError {
     /// The file itself cannot be read.
     #[error("{0}")]
     Unreadable(#[from] io::Error),
-    /// What is wrong in it.
+    /// Problems in the file.
     #[error("{0}")]
     Invalid(StackReport),
 }
 
-/// Reads the stack file at `path`; relative paths in it start at its folder.
+/// Reads the stack file at `path`. Relative paths in it start at its folder.
 ///
 /// # Errors
 /// See [`StackReadError`].
 pub fn read_stack(path: &Path, context: &dyn StackContext) -> Result<ParsedStack, StackReadError> {
     let text = context.read_file(path)?;
+    // The parent of a bare file name is the empty path, which no system call accepts as a folder.
     let folder = path
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty())
@@ -88,10 +92,10 @@ pub fn read_stack(path: &Path, context: &dyn StackContext) -> Result<ParsedStack
     parse_stack(document, context).map_err(StackReadError::Invalid)
 }
 
-/// Reads a text.
+/// Reads a stack file from text.
 ///
 /// # Errors
-/// When something is wrong in it; the report then holds at least one error, and the warnings too.
+/// When something is wrong in it; the report then has at least one error, and the warnings.
 pub fn parse_stack(
     document: StackDocument<'_>,
     context: &dyn StackContext,
@@ -128,6 +132,8 @@ pub fn parse_stack(
             .add_error(SourceSpan::default(), "the file is empty")
             .set_help("begin with `functions:`");
     }
+    // Sorted once at the end: chains and egress are read after all functions, so problems are found
+    // out of order.
     let report = StackReport::sorted(problems.problems);
     match stack {
         Some(stack) if !report.has_errors() => Ok(ParsedStack {

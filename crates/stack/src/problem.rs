@@ -1,43 +1,43 @@
-//! What is wrong or doubtful in a file, each with its place, its line and what to do.
+//! Errors and warnings in a file, each with its position, its line and a correction.
 
 use std::fmt;
 
 use crate::source::{SourceSpan, SourceText};
 
-/// Whether a problem stops the deployment.
+/// Severity of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProblemSeverity {
-    /// Nothing is deployed.
+    /// The stack is not deployed.
     Error,
-    /// Told, and gone on.
+    /// Reported only.
     Warning,
 }
 
-/// One problem at one place.
+/// A problem at a position in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StackProblem {
-    /// Whether it stops the deployment.
+    /// Severity of the problem.
     pub severity: ProblemSeverity,
-    /// The file, as it was named.
+    /// File, as named by the caller.
     pub file: String,
     /// Line, from 1.
     pub line: usize,
     /// Column in characters, from 1.
     pub column: usize,
-    /// How many characters of the line it concerns, at least 1.
+    /// Number of affected characters in the line, at least 1.
     pub length: usize,
-    /// The line, or of a long one the part around the place.
+    /// The line; of a long one, the part around the position.
     pub excerpt: String,
     /// Characters of the line before the excerpt.
     pub skipped: usize,
-    /// What is wrong.
+    /// Description of the problem.
     pub text: String,
-    /// What to do.
+    /// Correction.
     pub help: Option<String>,
 }
 
-/// Characters of a line shown around a problem.
-pub(crate) const MAX_EXCERPT_CHARS: usize = 100;
+/// Characters of a line shown in a report.
+const MAX_EXCERPT_CHARS: usize = 100;
 
 impl fmt::Display for StackProblem {
     /// `FILE:LINE:COLUMN: error: TEXT`, the line with a caret, and the help.
@@ -51,6 +51,8 @@ impl fmt::Display for StackProblem {
             "{}:{}:{}: {severity}: {}",
             self.file, self.line, self.column, self.text
         )?;
+        // Control characters could move the terminal's cursor or change its colours: the file may
+        // be hostile.
         let printable = |char: char| if char.is_control() { ' ' } else { char };
         let excerpt: String = self.excerpt.chars().map(printable).collect();
         writeln!(f, "{:>5} | {}", self.line, excerpt.trim_end())?;
@@ -68,18 +70,18 @@ impl fmt::Display for StackProblem {
     }
 }
 
-/// All problems of a stack file and of the files it names, errors first.
+/// All problems of a stack file and of the files that it names, errors first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StackReport {
-    /// In the order of the text, errors before warnings.
+    /// Errors before warnings, each in the order of the text.
     pub problems: Vec<StackProblem>,
 }
 
-/// A file may be wrong in more places than anybody reads.
-const MAX_SHOWN_PROBLEMS: usize = 50;
+/// Problems printed in a report; the rest is counted.
+const MAX_PRINTED_PROBLEMS: usize = 50;
 
 impl StackReport {
-    /// Whether nothing may be deployed.
+    /// True when the stack must not be deployed.
     pub fn has_errors(&self) -> bool {
         self.problems
             .iter()
@@ -94,6 +96,7 @@ impl StackReport {
                 problem.column,
             )
         });
+        // Several edges can report the same unknown name at the same position.
         problems.dedup();
         Self { problems }
     }
@@ -101,30 +104,33 @@ impl StackReport {
 
 impl fmt::Display for StackReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for problem in self.problems.iter().take(MAX_SHOWN_PROBLEMS) {
+        for problem in self.problems.iter().take(MAX_PRINTED_PROBLEMS) {
             writeln!(f, "{problem}")?;
         }
-        match self.problems.len().saturating_sub(MAX_SHOWN_PROBLEMS) {
+        match self.problems.len().saturating_sub(MAX_PRINTED_PROBLEMS) {
             0 => Ok(()),
             more => writeln!(f, "and {more} more"),
         }
     }
 }
 
-/// Collects the problems of one file while it is read.
+/// Collects the problems of one file.
 pub(crate) struct ProblemList<'a> {
     pub(crate) source: &'a SourceText,
     pub(crate) problems: Vec<StackProblem>,
-    /// Stands in for what is not kept any more.
+    /// Returned in place of problems that are not kept.
     overflow: StackProblem,
 }
 
-/// More than this is not collected: a hostile file has a problem on every character.
+/// Problems kept per file: a hostile file has one on every character.
 const MAX_KEPT_PROBLEMS: usize = 200;
 
 impl<'a> ProblemList<'a> {
     pub(crate) fn new(source: &'a SourceText) -> Self {
-        let overflow = source.problem_at(
+        // A real problem as the target of later writes: callers add help without checking the
+        // limit.
+        let overflow = StackProblem::new(
+            source,
             ProblemSeverity::Warning,
             SourceSpan::default(),
             String::new(),
@@ -138,24 +144,24 @@ impl<'a> ProblemList<'a> {
 
     pub(crate) fn add_error(
         &mut self,
-        place: SourceSpan,
+        span: SourceSpan,
         text: impl Into<String>,
     ) -> &mut StackProblem {
-        self.add_problem(ProblemSeverity::Error, place, text.into())
+        self.add_problem(ProblemSeverity::Error, span, text.into())
     }
 
     pub(crate) fn add_warning(
         &mut self,
-        place: SourceSpan,
+        span: SourceSpan,
         text: impl Into<String>,
     ) -> &mut StackProblem {
-        self.add_problem(ProblemSeverity::Warning, place, text.into())
+        self.add_problem(ProblemSeverity::Warning, span, text.into())
     }
 
     pub(crate) fn add_problem(
         &mut self,
         severity: ProblemSeverity,
-        place: SourceSpan,
+        span: SourceSpan,
         text: String,
     ) -> &mut StackProblem {
         if self.problems.len() >= MAX_KEPT_PROBLEMS {
@@ -163,33 +169,69 @@ impl<'a> ProblemList<'a> {
                 .problems
                 .last()
                 .is_some_and(|last| last.severity == ProblemSeverity::Error);
+            // An error still replaces a warning: a full list must not turn an invalid file into a
+            // valid one.
             if severity == ProblemSeverity::Warning || ends_with_error {
                 return &mut self.overflow;
             }
             self.problems.pop();
         }
         self.problems
-            .push(self.source.problem_at(severity, place, text));
+            .push(StackProblem::new(self.source, severity, span, text));
         self.problems.last_mut().expect("one was pushed")
     }
 }
 
 impl StackProblem {
+    /// Makes a problem at a position, with its line.
+    fn new(source: &SourceText, severity: ProblemSeverity, span: SourceSpan, text: String) -> Self {
+        let line = source.line_number(span);
+        let (first_char, full_line) = source.original_line(line);
+        let width = full_line.chars().count();
+        // A span may start at a line break or end in another line: the caret stays in this line.
+        let column = (span.start - first_char).min(width);
+        let length = span
+            .end
+            .saturating_sub(span.start)
+            .clamp(1, (width - column).max(1));
+        // Centres the excerpt: a problem at the end of a long line must be visible.
+        let skipped = column.saturating_sub(MAX_EXCERPT_CHARS / 2);
+        let excerpt = full_line
+            .chars()
+            .skip(skipped)
+            .take(MAX_EXCERPT_CHARS)
+            .collect();
+        Self {
+            severity,
+            file: source.name().to_owned(),
+            line,
+            column: column + 1,
+            length,
+            excerpt,
+            skipped,
+            text,
+            help: None,
+        }
+    }
+
     pub(crate) fn set_help(&mut self, text: impl Into<String>) {
         self.help = Some(text.into());
     }
 }
 
-/// The candidate that a mistyped word most likely meant.
+/// Suggests the candidate that a mistyped word most likely meant.
 pub(crate) fn suggest_similar<'a>(
     word: &str,
     candidates: impl IntoIterator<Item = &'a str>,
 ) -> Option<String> {
+    // Jaro-Winkler is quadratic in the length, so long words and lists are cut.
     let word: String = word.chars().take(64).collect();
     let scored = candidates
         .into_iter()
         .take(1_000)
         .map(|candidate| (strsim::jaro_winkler(&word, candidate), candidate));
+    // Above 0.8, one or two wrong letters of a short word still match; below, suggestions are
+    // mostly noise.
     let best = scored
         .filter(|(score, _)| *score > 0.8)
         .max_by(|a, b| a.0.total_cmp(&b.0))?;

@@ -1,4 +1,4 @@
-//! The top of a stack file: each section to those who read it, and the finished functions back.
+//! Top level of a stack file: passes each section to its reader and collects the functions.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
@@ -20,14 +20,14 @@ const TOP_LEVEL_KEYS: &[&str] = &[
 
 /// Reads one file.
 pub(crate) struct StackReader<'a, 'p> {
-    /// Where relative paths start.
+    /// Base of relative paths.
     pub(crate) folder: &'a Path,
     pub(crate) context: &'a dyn StackContext,
     pub(crate) problems: &'a mut ProblemList<'p>,
 }
 
 impl StackReader<'_, '_> {
-    /// What the file asks for, as far as it can be understood.
+    /// Reads as much of the file as can be understood.
     pub(crate) fn read_stack(&mut self, root: &YamlNode) -> StackSpec {
         let mut stack = StackSpec::default();
         let (mut drafts, mut broken) = (Vec::new(), BTreeSet::new());
@@ -42,6 +42,7 @@ impl StackReader<'_, '_> {
                     .warn_unknown_key(entry, "the file", TOP_LEVEL_KEYS),
             }
         }
+        // A second pass: `chains` and `egress` refer to functions, which may be written below them.
         for entry in entries {
             match entry.key.as_str() {
                 "chains" => self.apply_chains(&entry.value, &mut drafts, &broken),
@@ -51,7 +52,7 @@ impl StackReader<'_, '_> {
         }
         if drafts.is_empty() && broken.is_empty() {
             self.problems
-                .add_error(root.place, "there is no function in this file")
+                .add_error(root.span, "there is no function in this file")
                 .set_help("add one below `functions:`");
         }
         stack.functions = drafts
@@ -72,6 +73,7 @@ impl StackReader<'_, '_> {
                         .map(|text| text.text)
                 }
                 "name" => self.check_provider_name(entry),
+                // Accepted for old OpenFaaS files; there is only one network here.
                 "network" => {}
                 _ => self
                     .problems
@@ -85,15 +87,16 @@ impl StackReader<'_, '_> {
         let Some(name) = self.problems.expect_text(&entry.value, "provider.name") else {
             return;
         };
+        // `faas` is the name in files of early OpenFaaS versions.
         if !["openfaas", "faas", "nearpath"].contains(&name.text.as_str()) {
             let text = format!("unknown provider `{}`", shorten(&name.text));
             self.problems
-                .add_error(name.place, text)
+                .add_error(name.span, text)
                 .set_help("write `name: openfaas`");
         }
     }
 
-    /// The functions, and the names of those that could not be read.
+    /// Reads the functions; also returns the names of those that could not be read.
     fn read_functions(&mut self, node: &YamlNode) -> (Vec<FunctionDraft>, BTreeSet<String>) {
         let (mut drafts, mut broken) = (Vec::new(), BTreeSet::new());
         for entry in self.problems.expect_map(node, "functions") {
@@ -137,6 +140,7 @@ impl StackReader<'_, '_> {
                 function::egress::read_destinations(&entry.value, &what, self.problems);
             match names.get(&entry.key) {
                 Some(index) => drafts[*index].add_egress(destinations, self.problems),
+                // Reported already, where the function is declared.
                 None if broken.contains(&entry.key) => {}
                 None => {
                     let text = format!(
@@ -144,7 +148,7 @@ impl StackReader<'_, '_> {
                         shorten(&entry.key)
                     );
                     let names = names.keys().map(String::as_str);
-                    self.problems.add_error(entry.place, text).help =
+                    self.problems.add_error(entry.span, text).help =
                         suggest_similar(&entry.key, names);
                 }
             }

@@ -1,21 +1,22 @@
-//! Processes that stand still, sockets and all, as on a platform that freezes what is idle.
+//! Freezing of processes with their sockets, as on a platform that freezes idle instances.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::eventually;
 
-/// A control group that can be frozen, with some processes in it. Dropped, it lets them go on where they were.
+/// A control group that can be frozen, with some processes in it. Dropping it resumes them.
 #[derive(Debug)]
 pub struct Freezer {
     folder: PathBuf,
     unified: bool,
-    /// Where each process was before.
+    /// Control group of each process before.
     previous_cgroup: Vec<(u32, PathBuf)>,
 }
 
 impl Freezer {
-    /// `NoConnection`: this machine has none that this user may make.
+    /// Moves processes into a new group. `None`: this user cannot create freezable groups on this
+    /// machine.
     pub fn around_process(processes: &[u32]) -> Option<Self> {
         let name = format!(
             "nearpath-frozen-{}-{}",
@@ -51,7 +52,7 @@ impl Freezer {
         None
     }
 
-    /// Returns when all of them stand still.
+    /// Freezes the processes, and returns when all are frozen.
     pub async fn freeze(&self) {
         self.write_state("1", "FROZEN");
         let (file, word) = if self.unified {
@@ -66,7 +67,7 @@ impl Freezer {
         eventually("all processes are frozen", stands).await;
     }
 
-    /// Lets them go on.
+    /// Resumes the processes.
     pub fn thaw(&self) {
         self.write_state("0", "THAWED");
     }
@@ -85,7 +86,7 @@ impl Freezer {
     }
 }
 
-/// The group that a process is in, see cgroups(7).
+/// Control group of a process, see cgroups(7).
 fn own_cgroup(process: u32, unified: bool, root: &Path) -> PathBuf {
     let groups = fs::read_to_string(format!("/proc/{process}/cgroup")).unwrap_or_default();
     let of = |line: &str| match line.splitn(3, ':').collect::<Vec<_>>()[..] {

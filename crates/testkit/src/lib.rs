@@ -1,5 +1,5 @@
-//! For tests only: skips that are counted, ports that are free, deadlines for what can hang, programs that were built, and
-//! (feature `lab`) machines with links between them.
+//! Helpers for tests: counted skips, free ports, deadlines, paths of built programs, and machines
+//! with links between them (feature `lab`).
 #![forbid(unsafe_code)]
 
 use std::future::Future;
@@ -17,8 +17,8 @@ pub mod p2p;
 
 pub use freezer::Freezer;
 
-/// Ends the test early and says why. Every skip is written to the file that `NEARPATH_SKIP_LOG` names; `make test` prints
-/// them and fails when there are more than `tests/skips.allowed` lists.
+/// Ends the test early with a reason. Each skip is written to the file in `NEARPATH_SKIP_LOG`.
+/// `make test` prints them and fails when there are more than `tests/skips.allowed` lists.
 #[macro_export]
 macro_rules! skip {
     ($($reason:tt)*) => {{
@@ -54,8 +54,8 @@ pub fn note_skip(place: &str, reason: &str) {
 
 /// Copies a program that is to be started from there.
 ///
-/// By a process of its own: as long as a file is open for writing somewhere, it cannot be started (`ETXTBSY`), and what this
-/// process has open another thread may just be handing to a child.
+/// By a process of its own: as long as a file is open for writing somewhere, it cannot be started
+/// (`ETXTBSY`), and what this process has open another thread may just be handing to a child.
 ///
 /// # Panics
 /// When it cannot be copied.
@@ -70,7 +70,8 @@ pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     );
 }
 
-/// Locks `folder`, which tests in several processes prepare and then share, until the returned file is dropped.
+/// Locks `folder`, which tests in several processes prepare and share, until the returned file is
+/// dropped.
 ///
 /// The lock is a file beside the folder. It blocks the calling thread.
 ///
@@ -83,19 +84,20 @@ pub fn lock_shared_folder(folder: &Path) -> std::fs::File {
     file
 }
 
-/// Whether the effective user is root.
+/// Returns true if the effective user is root.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
 /// A loopback address that is free for TCP and UDP, and that no other call in this process returns.
 ///
-/// Taken from below the ports that Linux gives to outgoing connections (`ip_local_port_range`, from 32768 on): one of those
-/// could be anybody's by the time a program of the test binds it.
+/// Taken from below the ports that Linux gives to outgoing connections (`ip_local_port_range`, from
+/// 32768 on): one of those could be anybody's by the time a program of the test binds it.
 pub fn free_addr() -> SocketAddr {
     const PORTS: std::ops::Range<u32> = 16_384..32_768;
     static TAKEN: AtomicU32 = AtomicU32::new(0);
-    let first = std::process::id().wrapping_mul(61); // processes of tests side by side begin far from each other
+    // test processes that run in parallel start at distant ports
+    let first = std::process::id().wrapping_mul(61);
     let free = |addr: &SocketAddr| TcpListener::bind(addr).is_ok() && UdpSocket::bind(addr).is_ok();
     let candidate = |_| {
         let port = PORTS.start
@@ -108,14 +110,15 @@ pub fn free_addr() -> SocketAddr {
         .expect("a free loopback port")
 }
 
-/// Runs `what` to its end, or fails the test after 30 seconds: a hang becomes a failure with a name.
+/// Runs `what` to its end, or fails the test after 30 s: a hang becomes a failure with a name.
 pub async fn within<F: Future>(what: F) -> F::Output {
     tokio::time::timeout(Duration::from_secs(30), what)
         .await
         .expect("the test hung for 30 s")
 }
 
-/// Waits until `ready` holds, asking every 5 ms for at most 30 seconds. For states that nothing announces.
+/// Waits until `ready` returns true, checking every 5 ms for at most 30 s. For states that are not
+/// announced.
 pub async fn eventually(what: &str, mut ready: impl AsyncFnMut() -> bool) {
     for _ in 0..6_000 {
         if ready().await {
@@ -126,8 +129,8 @@ pub async fn eventually(what: &str, mut ready: impl AsyncFnMut() -> bool) {
     panic!("not within 30 s: {what}");
 }
 
-/// A program of this workspace that the running test was built beside (`nearpath`, `nearpath-watchdog`).
-/// Panics with what to do when it has not been built.
+/// Path of a program of this workspace that was built with the running test (`nearpath`,
+/// `nearpath-watchdog`). Panics with instructions if it was not built.
 pub fn program(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("a test knows its own path");
     let folder = test.ancestors().nth(2).expect("target/PROFILE/deps/TEST");

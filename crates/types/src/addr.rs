@@ -1,12 +1,13 @@
-//! Addresses, one type a role, so that they can't be swapped.
+//! Addresses, with one type per role, so that they cannot be swapped.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
-/// The address of an instance inside the node's own network: the endpoint IP. It also identifies the caller when an
-/// instance opens a connection to the gateway; the node drops packets that carry another instance's eIP.
+/// The address of an instance inside the node's own network: the endpoint IP. It also identifies
+/// the caller when an instance opens a connection to the gateway; the node drops packets that carry
+/// another instance's eIP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Eip(pub Ipv4Addr);
@@ -17,7 +18,7 @@ impl fmt::Display for Eip {
     }
 }
 
-/// Where an instance's watchdog listens.
+/// Address of an instance's watchdog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct InstanceAddr(pub SocketAddr);

@@ -1,16 +1,16 @@
-//! What is observed of a chain: what its edges counted, who holds its memory, and which path its calls take. The JSON of
+//! Status of a chain: counters of its edges, holders of its memory, and paths of its calls. JSON of
 //! `GET /system/edges`, `/system/memory` and `/system/paths`.
 
 use serde::{Deserialize, Serialize};
 
-use crate::status_query::StatusRow;
+use crate::status_row::StatusRow;
 use crate::{FunctionId, Namespace};
 
-/// The gateway as a caller. No function's full name lacks a dot.
+/// Name of the gateway as a caller. Full names of functions contain a dot, so none is equal.
 pub const GATEWAY_NAME: &str = "gateway";
 
-/// What an edge counted of calls through shared memory, and of those that went straight over QUIC. Calls between functions that went by the
-/// gateway are not in it; messages and bytes are those in memory alone.
+/// Counters of an edge: calls through shared memory, and direct calls over QUIC. Calls by way of
+/// the gateway are not included; messages and bytes are those in shared memory alone.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EdgeStatus {
@@ -24,7 +24,7 @@ pub struct EdgeStatus {
     pub callee: String,
     /// Calls that ended, as the caller counted.
     pub requests: u64,
-    /// Of these, the failed ones: answered with 500 or above, or not at all.
+    /// Of these, the failed ones: status 500 or above, or no response.
     pub failed: u64,
     /// Calls that have not ended.
     pub in_flight: u64,
@@ -32,39 +32,40 @@ pub struct EdgeStatus {
     pub call_messages: u64,
     /// Bytes of these, envelopes included.
     pub call_bytes: u64,
-    /// Messages that the callee sent: answers and their parts.
+    /// Messages that the callee sent: responses and their parts.
     pub answer_messages: u64,
     /// Bytes of these, envelopes included.
     pub answer_bytes: u64,
-    /// How long the calls took together, in seconds.
+    /// Total time of the calls in seconds.
     pub seconds: f64,
-    /// How long each took: from the shortest to the longest bucket, which has no upper bound.
+    /// Histogram of latency, from the shortest to the longest bucket, which has no upper bound.
     pub latency: Vec<LatencyBucket>,
 }
 
-/// Calls that a function received from other functions past the gateway: through shared memory, as it counted them itself, or over QUIC, as
-/// its callers did.
+/// Calls that a function received past the gateway: through shared memory as it counted them, over
+/// QUIC as its callers did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DirectCallCounts {
-    /// Those that ended, the failed ones too.
+    /// Calls that have ended, including failed ones.
     pub ended: u64,
-    /// Of these: answered with 500 or above, given up by the caller, or lost with the instance.
+    /// Of these, the failed ones: status 500 or above, cancelled by the caller, or lost with the
+    /// instance.
     pub failed: u64,
-    /// Those that have not ended.
+    /// Calls that have not ended.
     pub open: u64,
 }
 
-/// One bucket of a histogram.
+/// Bucket of a histogram.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct LatencyBucket {
-    /// Upper bound in seconds, itself not included; none: no bound.
+    /// Upper bound in seconds, exclusive; none: no bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub below: Option<f64>,
     /// Calls in this bucket and in no other.
     pub count: u64,
 }
 
-/// The memory of a chain.
+/// Memory of a chain.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MemoryStatus {
@@ -79,21 +80,21 @@ pub struct MemoryStatus {
     /// Bytes of one page: 4096, or 2097152 for huge pages.
     pub page_bytes: u64,
     /// Huge pages were asked for (`nearpath.io/pages`), and there were too few.
-    pub missed_huge: bool,
-    /// Held by parties that have died; given back within a second or so.
+    pub huge_pages_unavailable: bool,
+    /// Bytes held by endpoints that have died; returned within a second or so.
     pub dead_bytes: u64,
-    /// One entry a function that has parties, and one for the gateway.
+    /// Entry per function with endpoints, and one for the gateway.
     pub holders: Vec<HolderStatus>,
 }
 
-/// What a function holds of its chain's memory.
+/// Memory that a function holds in its chain.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HolderStatus {
     /// `NAME.NAMESPACE`, or [`GATEWAY_NAME`].
     pub function: String,
-    /// Its parties: threads that send and receive.
-    pub parties: u64,
+    /// Endpoints: threads that send and receive.
+    pub endpoints: u64,
     /// Slots that they hold.
     pub slots: u64,
     /// Bytes of these slots.
@@ -102,11 +103,11 @@ pub struct HolderStatus {
     pub bound_bytes: u64,
 }
 
-/// Which path a plain call takes from one instance to another.
+/// Path of a plain call from one instance to another.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PathStatus {
-    /// The caller's chain, the callee's if the gateway calls; none: it belongs to none.
+    /// Chain of the caller, or of the callee if the gateway calls; none: it belongs to none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chain: Option<String>,
     /// `NAME.NAMESPACE`, or [`GATEWAY_NAME`].
@@ -122,12 +123,12 @@ pub struct PathStatus {
     /// `shm`, `http`, …; none where an instance is missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// What stands against the next nearer path; none: there is no nearer one.
+    /// Obstacle of the next nearer path; none: there is no nearer one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_nearer: Option<String>,
-    /// The same for people, or why there is no path.
+    /// The obstacle as a sentence, or the reason why there is no path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub why: Option<String>,
+    pub reason: Option<String>,
 }
 
 impl StatusRow for EdgeStatus {
@@ -137,6 +138,7 @@ impl StatusRow for EdgeStatus {
 
     fn is_about(&self, name: &FunctionId) -> bool {
         let function = name.to_string();
+        // A name may be that of a chain or of a function: both are filters of the command line.
         self.chain == name.name.as_str() || self.caller == function || self.callee == function
     }
 }
@@ -148,6 +150,7 @@ impl StatusRow for MemoryStatus {
 
     fn is_about(&self, name: &FunctionId) -> bool {
         let function = name.to_string();
+        // Memory belongs to the chain, so a function selects the whole row of its chain.
         self.chain == name.name.as_str()
             || self
                 .holders
@@ -159,7 +162,8 @@ impl StatusRow for MemoryStatus {
 impl StatusRow for PathStatus {
     /// An edge may begin in one namespace and end in another: its path belongs to both.
     fn is_in_namespace(&self, namespace: &Namespace) -> bool {
-        // The gateway is no function: its name has no dot, and would be read as one of the default namespace.
+        // The gateway is no function: its name has no dot, and would be read as one of the default
+        // namespace.
         let is_in = |function: &str| {
             function.contains('.')
                 && function

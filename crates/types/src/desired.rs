@@ -1,5 +1,5 @@
-//! What the controller wants a node to run. It is always the whole truth: a node that applies it twice, or after a
-//! restart, ends in the same state.
+//! Desired state: the functions that the controller wants a node to run. Always complete, so that a
+//! node that applies it twice, or after a restart, ends in the same state.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::function::FunctionSpec;
 
-/// Grows with each change of a function's spec. Instances of an older revision are replaced, not edited.
+/// Grows with each change of a function's spec. Instances of an older revision are replaced, not
+/// edited.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
 )]
@@ -22,14 +23,14 @@ impl fmt::Display for Revision {
     }
 }
 
-/// One function that should run.
+/// Function that should run.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DesiredFunction {
-    /// What to run.
+    /// Deployment.
     pub spec: Arc<FunctionSpec>,
-    /// Which version of it.
+    /// Version of the deployment.
     pub revision: Revision,
-    /// How many ready instances there should be; 0 means asleep.
+    /// Ready instances that there should be; 0 means asleep.
     pub replicas: u32,
     /// Contents of the secrets that the spec needs: [`FunctionSpec::needed_secrets`].
     pub secrets: BTreeMap<String, Vec<u8>>,
@@ -42,9 +43,9 @@ impl fmt::Debug for DesiredFunction {
     }
 }
 
-/// Everything that should run on a node.
+/// All functions that should run on a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DesiredState {
-    /// One entry a function, in no particular order.
+    /// Entry per function, in no particular order.
     pub functions: Vec<DesiredFunction>,
 }

@@ -1,10 +1,11 @@
-//! Durations as OpenFaaS writes them: Go's notation (`1m30s`, `250ms`), or a bare integer of seconds.
+//! Durations as OpenFaaS writes them: Go's notation (`1m30s`, `250ms`), or a bare integer of
+//! seconds.
 
 use std::time::Duration;
 
 use jiff::SignedDuration;
 
-/// Why a text is not a duration.
+/// Error of a text that is not a duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "invalid duration {0:?}: write seconds (`30`) or a number with a unit (`250ms`, `30s`, `1m30s`, `2h`)"
@@ -14,9 +15,11 @@ pub struct InvalidDuration(String);
 /// The longest duration accepted, 100 years: far from every overflow.
 const MAX_PERIOD: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
 
-/// Reads a duration. Negative ones and those above 100 years are refused.
+/// Parses a duration. Negative ones and those above 100 years are refused.
 pub fn parse_duration(text: &str) -> Result<Duration, InvalidDuration> {
+    // OpenFaaS's bare numbers are seconds, which Go's notation does not know.
     let seconds = |text: &str| text.parse().ok().map(Duration::from_secs);
+    // Negative durations fail in the conversion.
     let with_units = |text: &str| {
         text.parse::<SignedDuration>()
             .ok()
@@ -26,13 +29,15 @@ pub fn parse_duration(text: &str) -> Result<Duration, InvalidDuration> {
     seconds(trimmed)
         .or_else(|| with_units(trimmed))
         .filter(|duration| *duration <= MAX_PERIOD)
+        // The original text, shortened for the message.
         .ok_or_else(|| InvalidDuration(text.chars().take(40).collect()))
 }
 
-/// Writes a duration so that [`parse`] and Go read it back: whole seconds as `30s`, else milliseconds, microseconds or
-/// nanoseconds.
+/// Writes a duration so that [`parse_duration`] and Go read it back: whole seconds as `30s`, else
+/// milliseconds, microseconds or nanoseconds.
 pub fn format_duration(duration: Duration) -> String {
     match duration.as_nanos() {
+        // The coarsest unit without loss, so that `parse_duration` returns the same value.
         n if n % 1_000_000_000 == 0 => format!("{}s", n / 1_000_000_000),
         n if n % 1_000_000 == 0 => format!("{}ms", n / 1_000_000),
         n if n % 1_000 == 0 => format!("{}us", n / 1_000),

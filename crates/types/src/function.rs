@@ -1,4 +1,5 @@
-//! What a tenant deploys. The JSON shape is OpenFaaS's `FunctionDeployment`, so its clients work unchanged.
+//! Deployment of a function. The JSON shape is OpenFaaS's `FunctionDeployment`, so its clients work
+//! unchanged.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,10 +29,11 @@ pub struct InstanceResources {
 pub struct FunctionSpec {
     /// The function's name.
     pub service: FunctionName,
-    /// What to run: `file:///ABSOLUTE/FOLDER` is a folder on this machine; other references need an image store.
+    /// Code to run: `file:///ABSOLUTE/FOLDER` is a folder on this machine; other references need an
+    /// image store.
     #[serde(default)]
     pub image: String,
-    /// Where it lives.
+    /// Namespace of the function.
     #[serde(default, deserialize_with = "empty_is_default")]
     pub namespace: Namespace,
     /// The command that the watchdog starts; overrides `fprocess` in `env_vars`.
@@ -46,7 +48,7 @@ pub struct FunctionSpec {
     /// Secrets mounted at `/var/openfaas/secrets/NAME`.
     #[serde(default, deserialize_with = "null_is_default")]
     pub secrets: Vec<String>,
-    /// Labels: scaling settings and whatever the tenant adds.
+    /// Labels: scaling settings, and those that the tenant adds.
     #[serde(default, deserialize_with = "null_is_default")]
     pub labels: BTreeMap<String, String>,
     /// Annotations: nearpath's own settings are here, see [`crate::policy`].
@@ -55,16 +57,16 @@ pub struct FunctionSpec {
     /// Hard limits of one instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<InstanceResources>,
-    /// What one instance is expected to need.
+    /// Expected use of one instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests: Option<InstanceResources>,
-    /// Whether the instance's root is read-only apart from `/tmp`.
+    /// Makes the instance's root read-only apart from `/tmp`.
     #[serde(default)]
     pub read_only_root_filesystem: bool,
 }
 
 impl FunctionSpec {
-    /// An otherwise empty spec: what tests and builders start from.
+    /// Creates an otherwise empty spec, for tests and builders.
     pub fn named(service: FunctionName) -> Self {
         Self {
             service,
@@ -82,7 +84,7 @@ impl FunctionSpec {
         }
     }
 
-    /// The function's identity.
+    /// Returns the function's identity.
     pub fn id(&self) -> FunctionId {
         FunctionId {
             name: self.service.clone(),
@@ -90,19 +92,21 @@ impl FunctionSpec {
         }
     }
 
-    /// The names of all secrets that it needs: those that its code reads, and those with which the node reaches destinations for it, which its code
-    /// does not see. Each once, in the order in which they are written.
+    /// Returns the names of all secrets that it needs: those that its code reads, and those with
+    /// which the node reaches destinations for it. Each once, in the order in which they are
+    /// written.
     pub fn needed_secrets(&self) -> Vec<String> {
         let declared = self
             .annotations
             .get(EGRESS)
             .and_then(|text| egress::parse_list(text).ok())
-            .unwrap_or_default(); // told elsewhere
+            .unwrap_or_default(); // reported with the policy
         let all = self
             .secrets
             .iter()
             .map(String::as_str)
             .chain(declared.iter().flat_map(egress::EgressSpec::secret_names));
+        // Beside the list, so that the order of the text is kept.
         let mut seen = BTreeSet::new();
         all.filter(|name| seen.insert(*name))
             .map(str::to_owned)
@@ -111,6 +115,7 @@ impl FunctionSpec {
 }
 
 fn empty_is_default<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Namespace, D::Error> {
+    // Clients write an empty namespace for the default one.
     match Option::<String>::deserialize(from)?.as_deref() {
         None | Some("") => Ok(Namespace::default()),
         Some(text) => text.parse().map_err(serde::de::Error::custom),

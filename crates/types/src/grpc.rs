@@ -1,9 +1,11 @@
-//! The platform's errors as gRPC says them ("gRPC over HTTP2", PROTOCOL-HTTP2.md): a status code and an encoded message.
+//! Platform errors in gRPC's form ("gRPC over HTTP2", PROTOCOL-HTTP2.md): a status code and an
+//! encoded message.
 
 use crate::reason::{PlatformError, Reason};
 
 impl Reason {
-    /// Its status code (google.rpc.Code). UNAVAILABLE only where the call has certainly not run: clients repeat it unasked.
+    /// Returns the status code (google.rpc.Code). UNAVAILABLE only where the call has certainly not
+    /// run: clients repeat it by themselves.
     pub fn grpc_status(self) -> u16 {
         match self.status() {
             499 => 1,                                // CANCELLED
@@ -20,8 +22,10 @@ impl Reason {
 }
 
 impl PlatformError {
-    /// Its text for `grpc-message`: everything but printable ASCII, and the percent sign, is percent-encoded.
+    /// Returns the text for `grpc-message`: everything but printable ASCII, and the percent sign,
+    /// is percent-encoded.
     pub fn grpc_message(&self) -> String {
+        // Header values may hold spaces, so they stay readable.
         let plain = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'%';
         let encode = |byte: u8| {
             if plain(byte) {
@@ -51,7 +55,10 @@ mod tests {
     #[test]
     fn a_message_is_percent_encoded_ascii() {
         let error = PlatformError::new("gateway", Reason::Internal, "50 % or größer");
-        assert_eq!(error.grpc_message(), "gateway: 50 %25 or gr%C3%B6%C3%9Fer");
+        assert_eq!(
+            error.grpc_message(),
+            "gateway: internal: 50 %25 or gr%C3%B6%C3%9Fer"
+        );
     }
 
     proptest! {

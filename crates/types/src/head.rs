@@ -1,15 +1,16 @@
-//! The head of a message, through memory or over QUIC: names and values, one after another.
+//! Head of a message, through shared memory or over QUIC: names and values, one after another.
 //!
-//! `name length u16, value length u16, name, value`. Names are lower-case ASCII without spaces or controls; values are any
-//! bytes but NUL, CR and LF, so that a field can go on as an HTTP header without a second look.
+//! `name length u16, value length u16, name, value`. Names are lower-case ASCII without spaces or
+//! controls; values are any bytes but NUL, CR and LF, so that a field can go on as an HTTP header
+//! without a second look.
 
-/// Longest head in bytes.
+/// Maximum bytes of a head.
 pub const MAX_HEAD_BYTES: u32 = 64 * 1024;
 
-/// Most fields of a head.
+/// Maximum number of fields of a head.
 pub const MAX_FIELDS: usize = 256;
 
-/// The fields of a private copy of a head. Ends after the first fault.
+/// Iterator over the fields of a private copy of a head. Ends after the first error.
 #[derive(Debug, Clone)]
 pub struct HeadFields<'a> {
     rest: &'a [u8],
@@ -17,8 +18,10 @@ pub struct HeadFields<'a> {
 }
 
 impl<'a> HeadFields<'a> {
-    /// Of a private copy of a head's bytes.
+    /// Creates the iterator. The bytes must be a private copy: shared memory may change between
+    /// check and use.
     pub fn new(head: &'a [u8]) -> Self {
+        // A head that is too long yields an error at once, not the fields of its beginning.
         let too_long = head.len() > MAX_HEAD_BYTES as usize;
         Self {
             rest: head,
@@ -26,7 +29,7 @@ impl<'a> HeadFields<'a> {
         }
     }
 
-    /// The first field of this name. A faulty head has no fields.
+    /// Returns the first field of this name; fields after an error do not count.
     pub fn get(&self, name: &str) -> Option<&'a [u8]> {
         let mut fields = self.clone().map_while(Result::ok);
         fields
@@ -34,12 +37,13 @@ impl<'a> HeadFields<'a> {
             .map(|field| field.value)
     }
 
-    /// Looks at every field.
+    /// Checks every field.
     pub fn check_all(&self) -> Result<(), HeadError> {
         self.clone().try_for_each(|field| field.map(drop))
     }
 
     fn take_field(&mut self) -> Result<HeadField<'a>, HeadError> {
+        // Counted, because empty fields cost as much to handle as long ones.
         self.remaining_fields = self
             .remaining_fields
             .checked_sub(1)
@@ -65,6 +69,7 @@ impl<'a> Iterator for HeadFields<'a> {
             return None;
         }
         let field = self.take_field();
+        // After an error the next field's beginning is unknown.
         if field.is_err() {
             self.rest = &[];
         }
@@ -72,22 +77,25 @@ impl<'a> Iterator for HeadFields<'a> {
     }
 }
 
-/// One field.
+/// Field of a head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeadField<'a> {
-    /// Lower case; begins with `:` if it is the request's own.
+    /// Name in lower case; begins with `:` if it is the request's own.
     pub name: &'a str,
-    /// As it came.
+    /// Value, unchanged.
     pub value: &'a [u8],
 }
 
 impl<'a> HeadField<'a> {
-    /// Checks both for what they may hold.
+    /// Creates a field from a valid name and value.
     pub fn new(name: &'a [u8], value: &'a [u8]) -> Result<Self, HeadError> {
+        // Lower case alone, so that names compare byte by byte, as in HTTP/2 (RFC 9113 section
+        // 8.2.1).
         let good = |byte: &u8| byte.is_ascii_graphic() && !byte.is_ascii_uppercase();
         if name.is_empty() || !name.iter().all(good) {
             return Err(HeadError::Name);
         }
+        // CR and LF would end a header of HTTP/1.1, and NUL is invalid (RFC 9110 section 5.5).
         if value.iter().any(|byte| matches!(byte, 0 | b'\r' | b'\n')) {
             return Err(HeadError::Value);
         }
@@ -97,7 +105,7 @@ impl<'a> HeadField<'a> {
         })
     }
 
-    /// The four bytes before name and value.
+    /// Returns the four bytes before name and value.
     pub fn length_prefix(&self) -> Result<[u8; 4], HeadError> {
         let name = u16::try_from(self.name.len())
             .map_err(|_| HeadError::Name)?
@@ -108,16 +116,16 @@ impl<'a> HeadField<'a> {
         Ok([name[0], name[1], value[0], value[1]])
     }
 
-    /// Bytes in a head.
+    /// Returns the bytes that the field takes in a head.
     pub fn encoded_len(&self) -> usize {
         4 + self.name.len() + self.value.len()
     }
 }
 
-/// Why this is no head, or why a field cannot be added.
+/// Error of an invalid head or field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HeadError {
-    /// A length leads out of the head.
+    /// A length points beyond the head.
     #[error("the head ends within a field")]
     Truncated,
     /// More than 256 fields or 65,536 bytes.

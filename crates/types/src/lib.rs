@@ -1,5 +1,7 @@
-//! The words of nearpath: ids, addresses by role, what a tenant deploys, what the data plane is told, and why a
-//! request was refused. Nothing here does I/O, knows a clock or owns a task; every other crate builds on it.
+//! Shared types: ids, addresses by role, deployments, the data plane's snapshot, and reasons for
+//! refusals.
+//!
+//! Nothing here does I/O, reads a clock or owns a task; every other crate builds on it.
 #![forbid(unsafe_code)]
 
 pub mod addr;
@@ -20,6 +22,7 @@ pub mod snapshot;
 pub mod spiffe;
 pub mod status;
 pub mod status_query;
+mod status_row;
 pub mod topic;
 
 pub use addr::{Eip, InstanceAddr};
@@ -36,4 +39,5 @@ pub use spiffe::SpiffeId;
 pub use status::{
     FunctionStatus, LogLine, LogQuery, ObservedFunction, ObservedInstance, StartPhase,
 };
-pub use status_query::{StatusQuery, StatusReport, StatusRow, StatusSource};
+pub use status_query::{StatusQuery, StatusReport, StatusSource};
+pub use status_row::StatusRow;

@@ -1,19 +1,22 @@
 //! Names of functions, namespaces and instances.
 //!
-//! A function's name follows RFC 1035 labels (letters, digits and `-`, starts with a letter, at most 63 octets, lower
-//! case). On paths and in metrics it is written `NAME.NAMESPACE`; the namespace is what follows the last dot.
+//! A function's name follows RFC 1035 labels (letters, digits and `-`, starts with a letter, at
+//! most 63 octets, lower case). On paths and in metrics it is written `NAME.NAMESPACE`; the
+//! namespace is what follows the last dot.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// The namespace that a name without a suffix belongs to. OpenFaaS clients append this very name by themselves.
+/// The namespace that a name without a suffix belongs to. OpenFaaS clients append this very name by
+/// themselves.
 pub const DEFAULT_NAMESPACE: &str = "openfaas-fn";
 
+// RFC 1035 section 2.3.4.
 const MAX_LABEL_BYTES: usize = 63;
 
-/// Why a string is not a name.
+/// Error of an invalid name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "invalid {what} {text:?}: {why} (RFC 1035: lower-case letters, digits and '-', starts with a letter, ends with a letter or digit, at most 63 octets)"
@@ -25,6 +28,7 @@ pub struct InvalidName {
 }
 
 fn check_label(what: &'static str, text: &str) -> Result<(), InvalidName> {
+    // Shortened, because the text may come from any caller.
     let fail = |why| {
         Err(InvalidName {
             what,
@@ -89,12 +93,12 @@ macro_rules! label {
 }
 
 label!(
-    /// What a tenant calls a function, without its namespace.
+    /// Name of a function, without its namespace.
     FunctionName,
     "function name"
 );
 label!(
-    /// A group of functions and secrets that do not see those of another.
+    /// Group of functions and secrets that do not see those of another.
     Namespace,
     "namespace"
 );
@@ -105,18 +109,19 @@ impl Default for Namespace {
     }
 }
 
-/// A function's full identity. Displays as `NAME.NAMESPACE`, the form used on paths, in metrics and in logs.
+/// Full identity of a function. Displays as `NAME.NAMESPACE`, the form used on paths, in metrics
+/// and in logs.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct FunctionId {
     /// Name within the namespace.
     pub name: FunctionName,
-    /// Namespace it lives in.
+    /// Namespace of the function.
     pub namespace: Namespace,
 }
 
 impl FunctionId {
-    /// A function in the default namespace or the one given.
+    /// Creates the identity of a function in a namespace, or in the default one.
     pub fn new(name: FunctionName, namespace: Option<Namespace>) -> Self {
         Self {
             name,
@@ -129,6 +134,7 @@ impl FromStr for FunctionId {
     type Err = InvalidName;
     /// Reads `NAME` or `NAME.NAMESPACE`.
     fn from_str(text: &str) -> Result<Self, InvalidName> {
+        // The last dot, so that a dot in the name is refused as an invalid label.
         match text.rsplit_once('.') {
             Some((name, namespace)) => Ok(Self {
                 name: name.parse()?,
@@ -158,7 +164,7 @@ impl fmt::Display for FunctionId {
     }
 }
 
-/// One running copy of a function. Unique within a node for as long as its data directory lives.
+/// Instance of a function. Unique within a node for as long as its data directory lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct InstanceId(pub u64);

@@ -1,14 +1,14 @@
-//! What is observed of connections to destinations outside. The JSON of `GET /system/pool`.
+//! Status of connections to destinations outside. JSON of `GET /system/pool`.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::status_query::StatusRow;
+use crate::status_row::StatusRow;
 use crate::{FunctionId, Namespace};
 
-/// The connections of one function, or of a chain that shares them, to one destination. Counters begin with the node, and go on while instances come and go
-/// and settings change.
+/// Connections of one function, or of a chain that shares them, to one destination. Counters begin
+/// with the node, and outlive instances and settings.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PoolStatus {
@@ -18,18 +18,18 @@ pub struct PoolStatus {
     pub namespace: String,
     /// `HOST:PORT`.
     pub destination: String,
-    /// What is spoken there: `tcp`, `http`, `postgres`, `mysql`, `redis`.
+    /// Protocol: `tcp`, `http`, `postgres`, `mysql`, `redis`.
     pub protocol: String,
-    /// As whom, and through which TLS; empty: the function speaks for itself.
+    /// Login and TLS of the node; empty: the function brings its own.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub identity: String,
-    /// Most connections there with which it may open one more.
+    /// Open connections up to which it may open one more.
     pub max: u32,
-    /// Connections that the namespace has there, whosever they are.
-    pub open_there: u32,
+    /// Connections of the whole namespace to the destination.
+    pub open_in_group: u32,
     /// Of them, its own.
     pub open: u32,
-    /// Of its own, open for nobody yet.
+    /// Of its own, those without a first client yet.
     pub warm: u32,
     /// Of its own, being opened.
     pub connecting: u32,
@@ -39,56 +39,59 @@ pub struct PoolStatus {
     pub hits: u64,
     /// Clients whose connection had to be opened.
     pub misses: u64,
-    /// Clients that waited for a place below the ceiling.
+    /// Clients that waited for a connection below the limit.
     pub waits: u64,
     /// Clients that got no connection.
     pub refused: u64,
-    /// Connections that the destination did not take.
+    /// Connections that the destination refused.
     pub failed: u64,
     /// Warm connections found dead when they were to be handed out.
     pub stale: u64,
     /// Used connections cleaned for their next client.
     pub resets: u64,
-    /// Warm sockets that took the place of a function's own at connect(); they are hits, too.
+    /// Warm sockets that replaced a function's own at connect(); they are hits, too.
     #[serde(default)]
-    pub given: u64,
-    /// Connections given that began with a window which their path had borne before.
+    pub replaced_sockets: u64,
+    /// Connections handed out with an initial window that their path had used before.
     #[serde(default)]
-    pub opened: u64,
-    /// Calls of connect() for which none did, by the reason: they went by the node's way out.
+    pub initial_windows: u64,
+    /// Calls of connect() without a replacement, by reason: they went through the egress proxy.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub passed: BTreeMap<String, u64>,
-    /// Requests answered with what was kept of an earlier answer (`cache`).
+    pub pass_through: BTreeMap<String, u64>,
+    /// Requests answered from the cache (`cache`).
     #[serde(default)]
     pub cache_hits: u64,
-    /// Writes, or connections of a protocol that is not known, that were taken before the destination had them (`writes=async`).
+    /// Writes, or connections of an unknown protocol, accepted before the destination had them
+    /// (`writes=async`).
     #[serde(default)]
     pub early_writes: u64,
-    /// Of those, what did not get there.
+    /// Of those, the ones that were not delivered.
     #[serde(default)]
     pub failed_writes: u64,
     /// Reads that were issued when a call arrived (`prefetch`), and used.
     #[serde(default)]
     pub prefetch_used: u64,
-    /// Such reads that nobody asked for in time.
+    /// Such reads that were not used in time.
     #[serde(default)]
     pub prefetch_unused: u64,
-    /// Bytes to the destination. Those of connections that took the place of a function's own are in neither number.
+    /// Bytes to the destination. Sockets that replaced a function's own are in neither number.
     pub sent_bytes: u64,
     /// Bytes from it.
     pub received_bytes: u64,
-    /// Clients that had to keep a connection until they left, by the reason.
+    /// Clients that had to keep a connection to their end, by reason.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub pins: BTreeMap<String, u64>,
-    /// For how long the oldest warm connection has been open, in seconds; none: there is none.
+    /// Age of the oldest warm connection in seconds; none: there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oldest_seconds: Option<f64>,
 }
 
 impl PoolStatus {
-    /// Adds what another epoch of the same function and destination counted; what is now is that of all epochs together.
+    /// Adds the counters of another epoch of the same function and destination; states are those of
+    /// all epochs together.
     pub fn merge_epoch(&mut self, other: &Self) {
-        self.open_there = self.open_there.max(other.open_there);
+        // Counted by the namespace, so both epochs have seen the same connections.
+        self.open_in_group = self.open_in_group.max(other.open_in_group);
         self.open += other.open;
         self.warm += other.warm;
         self.connecting += other.connecting;
@@ -100,17 +103,18 @@ impl PoolStatus {
         self.failed += other.failed;
         self.stale += other.stale;
         self.resets += other.resets;
-        self.opened += other.opened;
+        self.initial_windows += other.initial_windows;
         self.sent_bytes += other.sent_bytes;
         self.received_bytes += other.received_bytes;
-        self.given += other.given;
+        self.replaced_sockets += other.replaced_sockets;
         self.cache_hits += other.cache_hits;
         self.early_writes += other.early_writes;
         self.failed_writes += other.failed_writes;
         self.prefetch_used += other.prefetch_used;
         self.prefetch_unused += other.prefetch_unused;
         add_counts(&mut self.pins, &other.pins);
-        add_counts(&mut self.passed, &other.passed);
+        add_counts(&mut self.pass_through, &other.pass_through);
+        // `None` in one epoch must not hide the age of the other.
         self.oldest_seconds = [self.oldest_seconds, other.oldest_seconds]
             .into_iter()
             .flatten()
@@ -124,6 +128,7 @@ impl StatusRow for PoolStatus {
     }
 
     fn is_about(&self, name: &FunctionId) -> bool {
+        // A slash marks a chain as the owner.
         let chain = self.owner.split_once('/').map(|(_, chain)| chain);
         self.owner == name.to_string() || chain == Some(name.name.as_str())
     }
@@ -167,7 +172,7 @@ mod tests {
     fn empty_fields_are_left_out_of_the_json() {
         let text = serde_json::to_string(&PoolStatus::default()).unwrap();
         assert!(
-            !text.contains("pins") && !text.contains("oldestSeconds") && text.contains("openThere"),
+            !text.contains("pins") && !text.contains("oldestSeconds") && text.contains("openInGroup"),
             "{text}"
         );
         assert_eq!(

@@ -1,6 +1,6 @@
 //! Amounts of memory and CPU as Kubernetes and OpenFaaS write them (`128Mi`, `1G`, `500m`, `0.5`).
 
-/// Why a text is not a quantity.
+/// Error of a text that is not a quantity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid {what} {text:?}: write {hint}")]
 pub struct InvalidQuantity {
@@ -9,6 +9,7 @@ pub struct InvalidQuantity {
     hint: &'static str,
 }
 
+// Kubernetes' suffixes; those with an `i` are powers of two.
 const MEMORY_UNITS: &[(&str, u64)] = &[
     ("Ki", 1 << 10),
     ("Mi", 1 << 20),
@@ -24,10 +25,11 @@ const MEMORY_UNITS: &[(&str, u64)] = &[
     ("", 1),
 ];
 
-/// Bytes of a memory quantity. At least one byte.
+/// Parses a memory quantity into bytes, at least 1.
 pub fn parse_memory(text: &str) -> Result<u64, InvalidQuantity> {
     let fail = || InvalidQuantity {
         what: "memory",
+        // Shortened, because the text of a tenant goes into messages.
         text: text.chars().take(40).collect(),
         hint: "bytes, or a number with Ki, Mi, Gi, k, M or G (`128Mi`)",
     };
@@ -37,12 +39,13 @@ pub fn parse_memory(text: &str) -> Result<u64, InvalidQuantity> {
         .find(|(name, _)| *name == unit)
         .ok_or_else(fail)?
         .1;
+    // A limit of 0 bytes would let no instance start.
     scale_to_unit(number, u128::from(unit))
         .filter(|n| *n > 0)
         .ok_or_else(fail)
 }
 
-/// Thousandths of a core of a CPU quantity. At least one.
+/// Parses a CPU quantity into thousandths of a core, at least 1.
 pub fn parse_cpu(text: &str) -> Result<u64, InvalidQuantity> {
     let fail = || InvalidQuantity {
         what: "cpu",
@@ -50,6 +53,7 @@ pub fn parse_cpu(text: &str) -> Result<u64, InvalidQuantity> {
         hint: "cores (`0.5`, `2`) or thousandths (`500m`)",
     };
     let (number, unit) = split_unit(text.trim());
+    // Kubernetes counts cores in thousandths, too.
     let unit = match unit {
         "" => 1_000,
         "m" => 1,
@@ -69,10 +73,12 @@ fn split_unit(text: &str) -> (&str, &str) {
 
 fn scale_to_unit(number: &str, unit: u128) -> Option<u64> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+    // Nine digits are finer than any unit, and keep the product within `u128`.
     if whole.is_empty() || fraction.is_empty() || fraction.contains('.') || fraction.len() > 9 {
         return None;
     }
     let part = fraction.parse::<u128>().ok()? * unit / 10u128.pow(fraction.len() as u32);
+    // In `u128`, so that an overflow is found instead of wrapped.
     u64::try_from(
         whole
             .parse::<u64>()

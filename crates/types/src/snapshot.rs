@@ -1,4 +1,5 @@
-//! The routing state that the node hands to the data plane. Swapped as a whole; no request waits for the control plane.
+//! The routing state that the node hands to the data plane. Swapped as a whole; no request waits
+//! for the control plane.
 
 use std::sync::Arc;
 
@@ -6,14 +7,14 @@ use crate::addr::InstanceAddr;
 use crate::name::{FunctionId, InstanceId};
 use crate::policy::{CallTransport, FunctionPolicy};
 
-/// What may be done with an instance.
+/// State of an instance for the data plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InstanceState {
-    /// It exists, its watchdog or handler is not ready: it may call, but is not called.
+    /// Exists, but its watchdog or handler is not ready: may call, but is not called.
     Starting,
-    /// It may be called.
+    /// May be called.
     Ready,
-    /// Withdrawn: it finishes what it has and may still call, but gets nothing new.
+    /// Withdrawn: finishes open calls and may still call, but gets no new ones.
     Draining,
 }
 
@@ -26,27 +27,28 @@ pub enum InstanceLocality {
     OtherNode,
 }
 
-/// One instance as the data plane sees it.
+/// Instance as the data plane sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstanceRoute {
-    /// Its id: stable for its life, never used again by another one.
+    /// Stable for its life, never used again by another one.
     pub id: InstanceId,
-    /// Where its watchdog listens, and the address from which its own calls come.
+    /// Address of its watchdog, from which its own calls come.
     pub addr: InstanceAddr,
-    /// On which machine it runs: the node that publishes the snapshot knows.
+    /// Machine of the instance, known to the node that publishes the snapshot.
     pub locality: InstanceLocality,
-    /// What may be done with it.
+    /// State for the data plane.
     pub state: InstanceState,
-    /// The name by which it is called over QUIC, at the same address; none: over HTTP only.
+    /// Name for calls over QUIC at the same address; none: HTTP only.
     pub quic: Option<Arc<str>>,
-    /// What its callers have to speak: what its function asked for when it was started, which an update does not change.
+    /// Transport that its callers must use: the function's setting when it was started, which an
+    /// update does not change.
     pub transport: CallTransport,
 }
 
-/// One function that can be called.
+/// Function that can be called.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FunctionRoute {
-    /// Who it is.
+    /// Full name.
     pub id: FunctionId,
     /// Limits, timeouts and permitted edges.
     pub policy: Arc<FunctionPolicy>,
@@ -54,15 +56,16 @@ pub struct FunctionRoute {
     pub replicas: u32,
     /// All its instances, whatever their state.
     pub instances: Vec<InstanceRoute>,
-    /// Why no instance is ready, when one should be (a handler that crashes at start), for the caller's error text.
+    /// Reason why no instance is ready when one should be (a handler that crashes at start), for
+    /// the caller's error text.
     pub trouble: Option<Arc<str>>,
 }
 
-/// Everything that can be called on this node, at one moment.
+/// All functions that can be called on this node, at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RoutingSnapshot {
     /// Grows by one with each change.
     pub version: u64,
-    /// One entry a function.
+    /// Entry per function.
     pub functions: Vec<FunctionRoute>,
 }

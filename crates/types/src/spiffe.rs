@@ -1,35 +1,36 @@
-//! Who a party is on the wire: a SPIFFE ID, the URI in its certificate.
+//! Identity of an endpoint on the wire: a SPIFFE ID, the URI in its certificate.
 //!
-//! `spiffe://TRUST-DOMAIN/ns/NAMESPACE/fn/FUNCTION/instance/ID` for an instance, `spiffe://TRUST-DOMAIN/node/NODE/gateway` for a
-//! gateway (SPIFFE-ID specification, section 2). Two parties of different trust domains have nothing to say to each other.
+//! `spiffe://TRUST-DOMAIN/ns/NAMESPACE/fn/FUNCTION/instance/ID` for an instance,
+//! `spiffe://TRUST-DOMAIN/node/NODE/gateway` for a gateway (SPIFFE-ID specification, section 2).
+//! Endpoints of different trust domains do not talk to each other.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::name::{FunctionId, FunctionName, InstanceId, Namespace};
 
-/// Longest trust domain and longest node name, in bytes; a SPIFFE ID has at most 2048 (section 2.3).
+/// Maximum bytes of a trust domain or of a node name; a SPIFFE ID has at most 2048 (section 2.3).
 const MAX_PART_BYTES: usize = 255;
 
-/// What a party is.
+/// Role of an identity.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum SpiffeRole {
-    /// One running copy of a function.
+    /// Instance of a function.
     Instance(FunctionId, InstanceId),
-    /// The gateway of a node.
+    /// Gateway of a node.
     Gateway(String),
 }
 
-/// A party's name in the whole installation.
+/// Identity that is unique in the whole installation.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SpiffeId {
-    /// Whose word its certificate is.
+    /// Trust domain whose authority issued the certificate.
     pub trust_domain: String,
-    /// What it is there.
+    /// Role within the trust domain.
     pub role: SpiffeRole,
 }
 
-/// Why this is no such name.
+/// Error of an invalid identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidSpiffeId {
     /// Another scheme, a query, a port or an empty part.
@@ -46,7 +47,7 @@ pub enum InvalidSpiffeId {
 }
 
 impl SpiffeId {
-    /// Of an instance.
+    /// Creates the identity of an instance.
     pub fn for_instance(trust_domain: &str, function: FunctionId, instance: InstanceId) -> Self {
         Self {
             trust_domain: trust_domain.to_owned(),
@@ -54,7 +55,7 @@ impl SpiffeId {
         }
     }
 
-    /// Of a node's gateway.
+    /// Creates the identity of a node's gateway.
     pub fn for_gateway(trust_domain: &str, node: &str) -> Self {
         Self {
             trust_domain: trust_domain.to_owned(),
@@ -67,6 +68,7 @@ impl FromStr for SpiffeId {
     type Err = InvalidSpiffeId;
 
     fn from_str(text: &str) -> Result<Self, InvalidSpiffeId> {
+        // In this spelling alone, because identities are compared as text.
         let rest = text
             .strip_prefix("spiffe://")
             .ok_or(InvalidSpiffeId::Form)?;
@@ -103,6 +105,7 @@ fn parse_role(path: &str) -> Option<SpiffeRole> {
 }
 
 fn is_part(text: &str) -> bool {
+    // Lower case alone: trust domains are compared byte by byte (section 2.1).
     let good = |byte: u8| {
         byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'.' | b'-' | b'_')
     };

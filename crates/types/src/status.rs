@@ -1,4 +1,4 @@
-//! What is observed: the answers of the REST API, and what a node tells the controller.
+//! Observed state: responses of the REST API, and reports of a node to the controller.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -10,7 +10,7 @@ use crate::function::FunctionSpec;
 use crate::name::{FunctionId, InstanceId};
 use crate::snapshot::InstanceState;
 
-/// OpenFaaS's `FunctionStatus`: the spec as deployed, plus what is observed.
+/// OpenFaaS's `FunctionStatus`: the spec as deployed, and the observed state.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FunctionStatus {
@@ -19,7 +19,8 @@ pub struct FunctionStatus {
     /// The rest of the spec; `service` is left out on the wire.
     #[serde(flatten)]
     pub spec: SpecFields,
-    /// Requests answered since nearpath started: the gateway's, and those of other functions through shared memory.
+    /// Requests answered since nearpath started: the gateway's, and those of other functions
+    /// through shared memory.
     pub invocation_count: f64,
     /// Replicas wanted.
     pub replicas: u64,
@@ -27,16 +28,17 @@ pub struct FunctionStatus {
     pub available_replicas: u64,
     /// RFC 3339, UTC.
     pub created_at: String,
-    /// The revision wanted: an update has arrived when the instances run it (nearpath's addition; 0: not told).
+    /// The revision wanted: an update has arrived when the instances run it (nearpath's addition;
+    /// 0: unknown).
     #[serde(default)]
     pub revision: u64,
     /// CPU and memory, when asked for with `usage=1`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<UsageStatus>,
-    /// Why fewer instances are ready than wanted (nearpath's addition).
+    /// Reason why fewer instances are ready than wanted (nearpath's addition).
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub trouble: Option<String>,
-    /// One entry an instance (nearpath's addition).
+    pub not_ready_reason: Option<String>,
+    /// Entry per instance (nearpath's addition).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub instances: Vec<InstanceStatus>,
 }
@@ -91,13 +93,13 @@ impl From<&FunctionSpec> for SpecFields {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct UsageStatus {
-    /// Thousandths of a core, averaged since the last look.
+    /// Thousandths of a core, averaged since the last reading.
     pub cpu: f64,
     /// Resident memory.
     pub total_memory_bytes: f64,
 }
 
-/// One instance, as `describe` shows it.
+/// Instance, as `describe` shows it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InstanceStatus {
@@ -105,26 +107,26 @@ pub struct InstanceStatus {
     pub id: String,
     /// `starting`, `ready` or `draining`.
     pub state: String,
-    /// Where its watchdog listens.
+    /// Address of its watchdog.
     pub addr: String,
     /// The revision it runs.
     pub revision: u64,
     /// Process id of its watchdog on the node.
     pub pid: u32,
-    /// How long its start took, phase by phase, in milliseconds.
+    /// Duration of its start in milliseconds, by phase.
     pub start_ms: BTreeMap<String, f64>,
 }
 
-/// One phase of an instance's start.
+/// Phase of an instance's start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StartPhase {
     /// `spawn`, `network`, `root`, `lockdown`, `watchdog`, `handler`, …
     pub name: String,
-    /// How long it took.
+    /// Duration.
     pub took: Duration,
 }
 
-/// What a node observes of one instance.
+/// Observations of one instance.
 #[derive(Debug, Clone)]
 #[allow(missing_docs)] // the names and meanings are those of `InstanceStatus`
 pub struct ObservedInstance {
@@ -136,14 +138,14 @@ pub struct ObservedInstance {
     pub start: Vec<StartPhase>,
 }
 
-/// What a node observes of one function.
+/// Observations of one function.
 #[derive(Debug, Clone)]
 pub struct ObservedFunction {
-    /// Who it is.
+    /// Full name.
     pub id: FunctionId,
     /// Its instances, whatever their state and revision.
     pub instances: Vec<ObservedInstance>,
-    /// The last reason why an instance failed to start or died, until one becomes ready.
+    /// Last reason why an instance failed to start or died, until one becomes ready.
     pub trouble: Option<String>,
 }
 
@@ -157,7 +159,7 @@ impl ObservedFunction {
     }
 }
 
-/// One line that an instance wrote.
+/// Line of an instance's output.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogLine {
     /// The function's name.
@@ -166,25 +168,25 @@ pub struct LogLine {
     pub namespace: String,
     /// The instance's id.
     pub instance: String,
-    /// When the node read it; RFC 3339 on the wire.
+    /// Time at which the node read it; RFC 3339 on the wire.
     #[serde(with = "rfc3339")]
     pub timestamp: SystemTime,
     /// The line without its end.
     pub text: String,
 }
 
-/// Which log lines are asked for.
+/// Selection of log lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogQuery {
-    /// Whose lines.
+    /// Function.
     pub function: FunctionId,
-    /// Only this instance's.
+    /// Instance; `None`: all.
     pub instance: Option<String>,
-    /// At most the last so many of those kept; `NoConnection`: all.
+    /// Number of last lines; `None`: all that are kept.
     pub tail: Option<usize>,
-    /// Only lines not older.
+    /// Oldest time; `None`: any.
     pub since: Option<SystemTime>,
-    /// Whether to go on with new lines.
+    /// Goes on with new lines.
     pub follow: bool,
 }
 
@@ -209,6 +211,7 @@ pub mod rfc3339 {
 
     /// Writes a time, as `2026-01-31T08:09:10.123456789Z`.
     pub fn format_time(time: SystemTime) -> String {
+        // Years after 9999 have no RFC 3339 form, so the last one stands for them.
         Timestamp::try_from(time)
             .unwrap_or(Timestamp::MAX)
             .to_string()

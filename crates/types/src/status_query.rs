@@ -1,14 +1,16 @@
-//! Status queries of a node: the JSON of `GET /system/edges`, `/system/memory`, `/system/paths` and `/system/pool`.
+//! Status queries of a node: the JSON of `GET /system/edges`, `/system/memory`, `/system/paths` and
+//! `/system/pool`.
 //!
-//! The node implements [`StatusSource`], the API and the command line work on [`StatusReport`]: neither knows the single queries.
+//! The node implements [`StatusSource`], the API and the command line work on [`StatusReport`]:
+//! neither knows the single queries.
 
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::chain_status::{EdgeStatus, MemoryStatus, PathStatus};
 use crate::pool_status::PoolStatus;
-use crate::{FunctionId, Namespace};
+use crate::status_row::StatusRow;
 
-/// A question about the state of a node.
+/// Query of the state of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StatusQuery {
     /// Calls and bytes per edge.
@@ -21,13 +23,13 @@ pub enum StatusQuery {
     Pool,
 }
 
-/// The reply to a query: its rows, as JSON a list.
+/// Reply to a query: its rows, a list in JSON.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum StatusReport {
-    /// For [`StatusQuery::QuicPeers`].
+    /// For [`StatusQuery::Edges`].
     Edges(Vec<EdgeStatus>),
-    /// For [`StatusQuery::Shm`].
+    /// For [`StatusQuery::Memory`].
     Memory(Vec<MemoryStatus>),
     /// For [`StatusQuery::Paths`].
     Paths(Vec<PathStatus>),
@@ -35,19 +37,11 @@ pub enum StatusReport {
     Pool(Vec<PoolStatus>),
 }
 
-/// Replies to status queries.
+/// Source of replies to status queries.
 pub trait StatusSource: Send + Sync + 'static {
-    /// Reads the current state. Takes no longer than to look at every counter and slot; waits for no instance or disk.
+    /// Reads the current state. Takes no longer than to look at every counter and slot; waits for
+    /// no instance or disk.
     fn status(&self, query: StatusQuery) -> StatusReport;
-}
-
-/// One row of a report, as far as filters need it.
-pub trait StatusRow {
-    /// Returns whether the row belongs to the namespace.
-    fn is_in_namespace(&self, namespace: &Namespace) -> bool;
-
-    /// Returns whether the row is about the chain or function of that name.
-    fn is_about(&self, name: &FunctionId) -> bool;
 }
 
 impl StatusQuery {
@@ -103,6 +97,7 @@ impl StatusReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::FunctionId;
 
     #[test]
     fn a_report_is_read_as_it_was_written() {

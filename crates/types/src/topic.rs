@@ -1,24 +1,28 @@
-//! MQTT topics and the filters that select them (MQTT 5.0 section 4.7; 3.1.1 has the same). Pure functions over text.
+//! MQTT topics and the filters that select them (MQTT 5.0 section 4.7; 3.1.1 has the same). Pure
+//! functions over text.
 
-/// Longest topic or filter, in bytes: a string's length is two bytes on the wire.
+/// Maximum bytes of a topic or filter: a string's length is two bytes on the wire (MQTT 5.0 section
+/// 1.5.4).
 pub const MAX_TOPIC_BYTES: usize = u16::MAX as usize;
 
-/// A filter that selects nothing, because it is not one.
+/// Error of an invalid filter.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no topic filter: `+` and `#` stand alone between slashes, and `#` comes last")]
+#[error("invalid topic filter {0:?}: `+` and `#` stand alone between slashes, and `#` comes last")]
 pub struct InvalidTopicFilter(pub String);
 
-/// Whether a text is a filter.
+/// Checks a topic filter.
 ///
 /// # Errors
 /// When it is empty, too long, or has a wildcard in a wrong place.
 pub fn check_filter(filter: &str) -> Result<(), InvalidTopicFilter> {
     let mut levels = filter.split('/').peekable();
+    // No string of MQTT may contain NUL (section 1.5.4).
     let mut is_valid =
         !filter.is_empty() && filter.len() <= MAX_TOPIC_BYTES && !filter.contains('\0');
     while let Some(level) = levels.next() {
         is_valid &= match level {
             "+" => true,
+            // `#` covers all further levels, so nothing can follow it.
             "#" => levels.peek().is_none(),
             other => !other.contains(['+', '#']),
         };
@@ -30,19 +34,22 @@ pub fn check_filter(filter: &str) -> Result<(), InvalidTopicFilter> {
     }
 }
 
-/// Whether a text can be published to: no wildcards.
+/// Returns whether a text can be published to: no wildcards.
 pub fn is_topic(topic: &str) -> bool {
     !topic.is_empty() && topic.len() <= MAX_TOPIC_BYTES && !topic.contains(['+', '#', '\0'])
 }
 
-/// Whether a filter selects a topic. Wildcards in front do not select topics that begin with `$`.
+/// Returns whether a filter selects a topic. Wildcards in front do not select topics that begin
+/// with `$`.
 pub fn filter_matches(filter: &str, topic: &str) -> bool {
+    // Topics with `$` belong to the server (section 4.7.2).
     if topic.starts_with('$') && filter.starts_with(['+', '#']) {
         return false;
     }
     let mut levels = topic.split('/');
     for wanted in filter.split('/') {
         match (wanted, levels.next()) {
+            // Before the topic's end is checked: `sport/#` selects `sport`, too (section 4.7.1.2).
             ("#", _) => return true,
             ("+", Some(_)) => {}
             (wanted, Some(level)) if wanted == level => {}
@@ -52,11 +59,12 @@ pub fn filter_matches(filter: &str, topic: &str) -> bool {
     levels.next().is_none()
 }
 
-/// Whether there can be a topic that both filters select.
+/// Returns whether a topic can exist that both filters select.
 pub fn filters_overlap(one: &str, other: &str) -> bool {
     let (mut these, mut those) = (one.split('/'), other.split('/'));
     loop {
         match (these.next(), those.next()) {
+            // `#` covers whatever the other filter still has.
             (None, None) | (Some("#"), _) | (_, Some("#")) => return true,
             (Some(a), Some(b)) if a == b || a == "+" || b == "+" => {}
             _ => return false,

@@ -1,4 +1,4 @@
-//! The command line: it only asks questions; all settings are variables.
+//! Command line of the watchdog. Arguments only query; all settings are environment variables.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -11,9 +11,11 @@ use crate::inherited_fds;
 use crate::lifecycle;
 use crate::start_notes::StartNotes;
 
-/// Runs the program with this process's arguments and environment; the result is its exit code.
+/// Runs the program with this process's arguments and environment. Returns its exit code.
 pub fn main() -> ExitCode {
+    // First, because the phases reported to the node count from the start of the process.
     let started_at = Instant::now();
+    // Before anything else is opened, so that a wrong number cannot be a file of this process.
     let notes = StartNotes::new(inherited_fds::take_inherited_fd("NEARPATH_NOTES_FD"));
     let identity = inherited_fds::take_inherited_fd("NEARPATH_IDENTITY_FD");
     match std::env::args().nth(1).as_deref() {
@@ -49,7 +51,7 @@ fn start_watchdog(mut notes: StartNotes, identity: Option<File>, started_at: Ins
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
-    let local = tokio::task::LocalSet::new(); // a party lives on one thread
+    let local = tokio::task::LocalSet::new(); // an endpoint of shared memory lives on one thread
     match runtime.map(|runtime| {
         local.block_on(
             &runtime,
@@ -63,12 +65,14 @@ fn start_watchdog(mut notes: StartNotes, identity: Option<File>, started_at: Ins
 }
 
 fn fail_start(notes: &mut StartNotes, fault: &str) -> ExitCode {
+    // stderr reaches the function's log; the note reaches the node, which reports why the start
+    // failed.
     eprintln!("nearpath-watchdog: {fault}");
     notes.write_failure(fault);
     ExitCode::FAILURE
 }
 
-/// Asks the watchdog of this machine for its health, as a container's health probe does.
+/// Queries the health of the watchdog on this machine, as a container's health probe does.
 fn run_health_check() -> ExitCode {
     let config = match WatchdogConfig::read(&env_variable) {
         Ok(config) => config,
@@ -77,6 +81,7 @@ fn run_health_check() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    // The unspecified address is one to bind, not one to connect to.
     let address = if config.bind_address.is_unspecified() {
         IpAddr::V4(Ipv4Addr::LOCALHOST)
     } else {
@@ -95,11 +100,13 @@ fn report_unhealthy(why: &str) -> ExitCode {
 }
 
 fn request_health(addr: SocketAddr) -> std::io::Result<String> {
+    // A probe that hangs counts as failed, so it gets a limit of its own.
     let limit = Duration::from_secs(5);
     let mut stream = TcpStream::connect_timeout(&addr, limit)?;
     stream.set_read_timeout(Some(limit))?;
     stream.write_all(b"GET /_/health HTTP/1.1\r\nHost: watchdog\r\nConnection: close\r\n\r\n")?;
     let mut answer = String::new();
+    // The status line decides. The bound keeps another server on this port from filling the memory.
     stream.take(4096).read_to_string(&mut answer)?;
     Ok(answer)
 }

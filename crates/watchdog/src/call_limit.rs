@@ -1,16 +1,16 @@
-//! How many calls are in progress, and the limit on them.
+//! Number of calls in progress, and the limit on it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Counts calls; 0 as limit: any number.
+/// Counter of calls with a limit; 0: none.
 #[derive(Debug, Clone)]
 pub(crate) struct CallLimiter {
     in_progress: Arc<AtomicUsize>,
     limit: usize,
 }
 
-/// One call's place; free again when dropped.
+/// Permit of one call; returned when dropped.
 #[derive(Debug)]
 pub(crate) struct CallPermit(Arc<AtomicUsize>);
 
@@ -26,7 +26,7 @@ impl CallLimiter {
         self.limit
     }
 
-    /// A place, if one is free.
+    /// Takes a permit, if one is free.
     pub(crate) fn try_acquire(&self) -> Option<CallPermit> {
         let limit = if self.limit == 0 {
             usize::MAX
@@ -34,13 +34,14 @@ impl CallLimiter {
             self.limit
         };
         let more = |now| (now < limit).then_some(now + 1);
+        // Relaxed: the counter guards no other data, so only its own value matters.
         self.in_progress
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
             .ok()?;
         Some(CallPermit(Arc::clone(&self.in_progress)))
     }
 
-    /// Whether another call would be refused.
+    /// Returns whether another call would be refused.
     pub(crate) fn is_full(&self) -> bool {
         self.limit != 0 && self.in_progress.load(Ordering::Relaxed) >= self.limit
     }

@@ -1,8 +1,9 @@
-//! Who calls over a connection, and whether that is enough.
+//! Access of a connection: plain or authenticated, and the requests that it may make.
 //!
-//! A function whose transport is encrypted (`nearpath.io/transport`: `quic`, `tls13`, `tls12`) answers plain HTTP to health checks
-//! alone, wherever they come from: what stands between is not known here, and a machine's probes speak nothing else. Over TLS the
-//! peer must be admitted. Refusals are answers in HTTP, because TLS has no words for them.
+//! A function with an encrypted transport (`nearpath.io/transport`: `quic`, `tls13`, `tls12`)
+//! answers only health checks over plain HTTP, from any address: probes speak nothing else. Over
+//! TLS the peer must be admitted by its certificate. Refusals are HTTP responses, because TLS
+//! alerts carry no text.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -17,33 +18,36 @@ use nearpath_wire::not_run_header;
 
 use crate::errors::{self, watchdog_error};
 use crate::health_paths::is_health_check;
-use crate::mode;
 use crate::response_body::WatchdogBody;
+use nearpath_wire::hop::grpc::has_grpc_content;
 
-/// See the module's text.
+/// Access of one connection.
 #[derive(Debug, Clone)]
 pub(crate) enum CallerAccess {
-    /// Plain HTTP; what the function's callers have to speak.
+    /// Plain HTTP, with the transport that the function asks for.
     Plain(CallTransport),
-    /// Proved who it is.
+    /// Authenticated peer that is admitted.
     Admitted,
-    /// Likewise, but is not let in.
+    /// Authenticated peer that is refused, with the reason.
     Refused(Arc<PeerRefusal>),
 }
 
 impl CallerAccess {
-    /// The one at the end of a connection with TLS.
+    /// Checks the peer of a TLS connection.
     pub(crate) fn of_peer(peer: &AcceptedPeer) -> Self {
+        // Checked for each connection: a resumed session does not check the certificate again (ADR
+        // 23).
         match peer.admit_peer(SystemTime::now()) {
             Ok(_) => Self::Admitted,
             Err(refusal) => Self::Refused(Arc::new(refusal)),
         }
     }
 
-    /// Why a request on this path is not looked at.
+    /// Returns the error for a request on this path, or `None` if it may be handled.
     pub(crate) fn refusal_for(&self, path: &str) -> Option<PlatformError> {
         match self {
             Self::Admitted | Self::Plain(CallTransport::Auto | CallTransport::Tcp) => None,
+            // Before the refusal: probes of machines and containers speak plain HTTP.
             Self::Plain(_) if is_health_check(path) => None,
             Self::Plain(transport) => Some(encryption_required(*transport)),
             Self::Refused(refusal) => Some(watchdog_error(Reason::NotAllowed, refusal.to_string())),
@@ -58,18 +62,20 @@ fn encryption_required(transport: CallTransport) -> PlatformError {
     watchdog_error(Reason::NotAllowed, text).governed_by(nearpath_types::policy::TRANSPORT)
 }
 
-/// The answer to a request that is not looked at; its connection ends with it.
+/// Builds the response to a refused request. An HTTP/1.1 connection closes with it.
 pub(crate) fn refuse_request<B>(
     request: &Request<B>,
     fault: &PlatformError,
 ) -> Response<WatchdogBody> {
     let mut response = errors::error_response(fault);
+    // The mark tells the gateway that nothing ran, so that it may send the call elsewhere.
     not_run_header::set_not_run(response.headers_mut(), Some(fault.reason));
     match request.version() {
-        Version::HTTP_2 if mode::is_grpc(request.headers()) => {
+        Version::HTTP_2 if has_grpc_content(request.headers()) => {
             errors::grpc_error_response(response, fault)
         }
         Version::HTTP_2 => response,
+        // HTTP/2 has no `Connection` header (RFC 9113 section 8.2.2), and its other streams go on.
         _ => {
             response
                 .headers_mut()
@@ -114,10 +120,7 @@ mod tests {
                 (fault.reason, fault.reason.status()),
                 (Reason::NotAllowed, 403)
             );
-            assert!(
-                fault.to_string().contains("showed no certificate"),
-                "{fault}"
-            );
+            assert!(fault.to_string().contains("sent no certificate"), "{fault}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A caller's connection: plain, or in TLS. One type, so that HTTP is in the program once.
+//! Connection of a caller: plain or TLS. One type, so that HTTP is compiled once.
 
 use std::io;
 use std::pin::Pin;
@@ -8,23 +8,24 @@ use nearpath_wire::mtls::{PeekedStream, ServerStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// See the module's text.
+/// Connection of a caller.
 #[derive(Debug)]
-pub(crate) enum Socket {
-    /// Nobody looked at it before HTTP does.
+pub(crate) enum CallerSocket {
+    /// Plain, where TLS is not possible.
     Plain(TcpStream),
-    /// It could have been TLS, and is not.
-    Begun(PeekedStream<TcpStream>),
+    /// Plain, after its first bytes were inspected for TLS.
+    Peeked(PeekedStream<TcpStream>),
+    /// TLS; boxed, because its state is large and most connections are plain.
     Tls(Box<ServerStream<PeekedStream<TcpStream>>>),
 }
 
-/// Does the same with whichever it is.
+/// Applies the expression to the inner stream.
 macro_rules! each {
     ($socket:expr, $io:ident => $do:expr) => {
         match $socket.get_mut() {
-            Socket::Plain($io) => $do,
-            Socket::Begun($io) => $do,
-            Socket::Tls(boxed) => {
+            CallerSocket::Plain($io) => $do,
+            CallerSocket::Peeked($io) => $do,
+            CallerSocket::Tls(boxed) => {
                 let $io = &mut **boxed;
                 $do
             }
@@ -32,7 +33,7 @@ macro_rules! each {
     };
 }
 
-impl AsyncRead for Socket {
+impl AsyncRead for CallerSocket {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -42,7 +43,7 @@ impl AsyncRead for Socket {
     }
 }
 
-impl AsyncWrite for Socket {
+impl AsyncWrite for CallerSocket {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -62,7 +63,7 @@ impl AsyncWrite for Socket {
     fn is_write_vectored(&self) -> bool {
         match self {
             Self::Plain(io) => io.is_write_vectored(),
-            Self::Begun(io) => io.is_write_vectored(),
+            Self::Peeked(io) => io.is_write_vectored(),
             Self::Tls(io) => io.is_write_vectored(),
         }
     }

@@ -1,5 +1,6 @@
-//! A request as variables, for the tenant's process in the forking modes: `Http_Method`, `Http_Path`, `Http_Query`,
-//! `Http_Content_Length`, `Http_Transfer_Encoding`, and `Http_NAME` for each header.
+//! Environment variables that describe a request to a process of the forking modes: `Http_Method`,
+//! `Http_Path`, `Http_Query`, `Http_Content_Length`, `Http_Transfer_Encoding`, and `Http_NAME` for
+//! each header.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -8,8 +9,9 @@ use std::os::unix::ffi::OsStringExt;
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, request};
 
-/// The variables of one request. The first value of a repeated header counts, and no header can pose as one of the request's
-/// own parts. The prefix's small letters keep a `TestProxy` header from becoming `HTTP_PROXY` (CVE-2016-5385).
+/// Returns the variables of one request. Of a repeated header the first value counts, and no header
+/// can replace one of the request's own parts. The prefix in small letters keeps a `Proxy` header
+/// from becoming `HTTP_PROXY` (CVE-2016-5385).
 pub fn cgi_variables(
     request: &request::Parts,
     body_bytes: Option<u64>,
@@ -19,6 +21,8 @@ pub fn cgi_variables(
         let value = request.headers[name].as_bytes().to_vec();
         variables.insert(variable_name(name.as_str()), OsString::from_vec(value));
     }
+    // After the headers, and removed when absent: a header `Method` must not stand in for the
+    // method.
     let mut set = |name: &str, value: Option<String>| {
         let name = OsString::from(name);
         match value {
@@ -28,6 +32,7 @@ pub fn cgi_variables(
     };
     set("Http_Method", Some(request.method.as_str().to_owned()));
     set("Http_Path", Some(request.uri.path().to_owned()));
+    // of-watchdog sets the variable only for a query that is not empty.
     set(
         "Http_Query",
         request
@@ -51,7 +56,8 @@ fn header_text(headers: &HeaderMap, name: HeaderName) -> Option<String> {
     headers.get(name)?.to_str().ok().map(str::to_owned)
 }
 
-/// `x-call-id` → `Http_X_Call_Id`: Go's way to write a header's name, with underscores.
+/// Converts `x-call-id` to `Http_X_Call_Id`: Go's canonical header name, with underscores for
+/// dashes.
 fn variable_name(header: &str) -> OsString {
     let mut name = String::with_capacity("Http_".len() + header.len());
     name.push_str("Http_");

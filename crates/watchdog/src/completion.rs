@@ -1,4 +1,4 @@
-//! The record of one call, which counts and logs it exactly once, when it is dropped.
+//! Record of one call, which counts and logs it exactly once, when it is dropped.
 
 use std::sync::Arc;
 
@@ -13,10 +13,11 @@ use crate::process::output::TenantOutput;
 use crate::stream_timeouts::BusyGuard;
 
 const X_CALL_ID: HeaderName = HeaderName::from_static("x-call-id");
-/// The status that stands for a caller who left before there was one.
+/// Status recorded for a caller that left before a status was known.
 const CALLER_GONE: u16 = Reason::CallerGone.status();
 
-/// One call from its head to the last byte of its answer; counted and logged when dropped.
+/// Record of a call from its head to the last byte of its response; counted and logged when
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct CallCompletion {
     metrics: Arc<WatchdogMetrics>,
@@ -29,7 +30,7 @@ pub(crate) struct CallCompletion {
     _drain_token: DrainToken,
 }
 
-/// What the log says of a call.
+/// Fields of a call's log line.
 #[derive(Debug)]
 struct CallLogLine {
     method: Method,
@@ -46,6 +47,7 @@ impl CallLogLine {
             .and_then(|id| id.to_str().ok())
             .unwrap_or("none");
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        // Boxed, because few calls are logged and every record carries the field.
         Box::new(Self {
             method,
             path,
@@ -56,7 +58,7 @@ impl CallLogLine {
 }
 
 impl CallCompletion {
-    /// Begins a call. With `log`, a line goes there at its end.
+    /// Begins a call. With `log`, its line is written there at the end.
     pub(crate) fn begin_call<B>(
         metrics: &Arc<WatchdogMetrics>,
         log: Option<&Arc<TenantOutput>>,
@@ -68,6 +70,8 @@ impl CallCompletion {
         Self {
             metrics: Arc::clone(metrics),
             method: request.method().into(),
+            // Replaced as soon as there is a response: a record dropped before belongs to a caller
+            // that left.
             code: CALLER_GONE,
             started_at: Instant::now(),
             log_line: log.map(|output| CallLogLine::for_request(request, output)),
@@ -82,6 +86,7 @@ impl Drop for CallCompletion {
     fn drop(&mut self) {
         let took = self.started_at.elapsed();
         self.metrics.end_request(self.code, self.method, took);
+        // Only with `log_callid`: the gateway keeps the access log.
         let Some(line) = self.log_line.take() else {
             return;
         };
@@ -96,6 +101,7 @@ impl Drop for CallCompletion {
             self.code,
             took.as_secs_f64()
         );
+        // Dropping cannot wait for a slow log pipe, so a task writes the line.
         tokio::spawn(async move { output.write_line(&text).await });
     }
 }

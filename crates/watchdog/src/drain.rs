@@ -1,11 +1,11 @@
-//! The end of all connections: they are told to finish, and waited for.
+//! Drain of all connections: they are told to finish, and waited for.
 
 use tokio::sync::{mpsc, watch};
 
-/// Proof that something is still at work; the drain waits until all are gone.
+/// Token of work in progress; the drain waits until all are dropped.
 pub(crate) type DrainToken = mpsc::Sender<()>;
 
-/// Tells connections to finish, and waits for them.
+/// Starts the drain and waits for its end.
 #[derive(Debug)]
 pub(crate) struct DrainControl {
     close_sender: watch::Sender<bool>,
@@ -13,7 +13,7 @@ pub(crate) struct DrainControl {
     all_closed: mpsc::Receiver<()>,
 }
 
-/// What a connection needs to know of [`DrainControl`].
+/// Side of a connection: learns when to close, and holds a token.
 #[derive(Debug, Clone)]
 pub(crate) struct CloseWatch {
     close_receiver: watch::Receiver<bool>,
@@ -21,13 +21,16 @@ pub(crate) struct CloseWatch {
 }
 
 impl CloseWatch {
-    /// Returns when connections are to finish.
+    /// Returns when connections must finish.
     pub(crate) async fn wait_close_requested(&mut self) {
+        // An error means that the control is gone, which is a reason to close as well.
         let _ = self.close_receiver.wait_for(|closing| *closing).await;
     }
 
-    /// Returns when nobody waits any more for connections to finish.
+    /// Returns when the drain has ended or was given up.
     pub(crate) async fn wait_drain_ended(&mut self) {
+        // The sender is dropped with the future of `drain_connections`, also when its timeout
+        // cancels it.
         while self.close_receiver.changed().await.is_ok() {}
     }
 }
@@ -37,8 +40,8 @@ impl DrainControl {
         let (token, all_closed) = mpsc::channel(1);
         Self {
             close_sender: watch::Sender::new(false),
-            token: token,
-            all_closed: all_closed,
+            token,
+            all_closed,
         }
     }
 
@@ -49,15 +52,17 @@ impl DrainControl {
         }
     }
 
-    /// Ports close at once, connections after the answer they are giving; done when the last call has ended.
+    /// Closes ports at once, and connections after their current response. Returns when the last
+    /// call has ended.
     pub(crate) async fn drain_connections(self) {
         let Self {
             close_sender,
             token,
-            all_closed: mut gone,
+            mut all_closed,
         } = self;
         close_sender.send_replace(true);
+        // The own token first, or the receiver would never see the last one dropped.
         drop(token);
-        let _ = gone.recv().await; // always `NoConnection`, when no sender is left
+        let _ = all_closed.recv().await; // always `None`, when no sender is left
     }
 }

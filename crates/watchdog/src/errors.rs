@@ -1,4 +1,5 @@
-//! Answers that the watchdog makes itself when a call cannot be made or fails: status, marker, reason, text.
+//! Responses of the watchdog itself when a call cannot be made or fails: status, marker, reason,
+//! text.
 
 use std::borrow::Cow;
 
@@ -7,13 +8,15 @@ use http::{HeaderValue, Response, StatusCode};
 use nearpath_types::{PlatformError, Reason};
 
 use crate::response_body::WatchdogBody;
+use nearpath_wire::hop::grpc::set_trailers_only;
 
-/// OpenFaaS's mark of an answer that the tenant's code did not make; its queue worker repeats these.
+/// OpenFaaS's mark of a response that the tenant's code did not make; its queue worker repeats such
+/// calls.
 pub(crate) const X_OPENFAAS_INTERNAL: HeaderName = HeaderName::from_static("x-openfaas-internal");
-/// The reason's name.
+/// Name of the reason.
 pub(crate) const X_NEARPATH_REASON: HeaderName = HeaderName::from_static("x-nearpath-reason");
 
-/// An error of this component.
+/// Creates an error of this component.
 pub(crate) fn watchdog_error(
     reason: Reason,
     message: impl Into<Cow<'static, str>>,
@@ -21,7 +24,7 @@ pub(crate) fn watchdog_error(
     PlatformError::new("watchdog", reason, message)
 }
 
-/// The answer for it. Its reason is among the extensions, where no tenant's answer can have one.
+/// Returns the response for an error. Its reason is in the extensions, which no tenant can set.
 pub(crate) fn error_response(error: &PlatformError) -> Response<WatchdogBody> {
     let mut response = Response::new(WatchdogBody::from(format!("{error}\n")));
     response.extensions_mut().insert(error.reason);
@@ -33,11 +36,13 @@ pub(crate) fn error_response(error: &PlatformError) -> Response<WatchdogBody> {
         CONTENT_TYPE,
         HeaderValue::from_static("text/plain; charset=utf-8"),
     );
+    // The value that of-watchdog writes.
     headers.insert(X_OPENFAAS_INTERNAL, HeaderValue::from_static("of-watchdog"));
     headers.insert(
         X_NEARPATH_REASON,
         HeaderValue::from_static(error.reason.name()),
     );
+    // Both pass: a permit is returned, or another instance starts.
     if [
         StatusCode::TOO_MANY_REQUESTS,
         StatusCode::SERVICE_UNAVAILABLE,
@@ -49,20 +54,14 @@ pub(crate) fn error_response(error: &PlatformError) -> Response<WatchdogBody> {
     response
 }
 
-/// Makes an answer for `error` one that a gRPC client understands: HTTP says 200, and the status is a trailer that comes at
-/// once ("Trailers-Only", PROTOCOL-HTTP2.md of gRPC).
+/// Converts the response into the form of gRPC clients: HTTP 200, and the status as a trailer that
+/// comes at once ("Trailers-Only", PROTOCOL-HTTP2.md of gRPC).
 pub(crate) fn grpc_error_response(
     mut response: Response<WatchdogBody>,
     error: &PlatformError,
 ) -> Response<WatchdogBody> {
-    *response.status_mut() = StatusCode::OK;
     *response.body_mut() = WatchdogBody::empty();
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    headers.insert("grpc-status", HeaderValue::from(error.reason.grpc_status()));
-    let message =
-        HeaderValue::try_from(error.grpc_message()).expect("only printable ASCII is left");
-    headers.insert("grpc-message", message);
+    set_trailers_only(&mut response, error);
     response
 }
 

@@ -1,4 +1,5 @@
-//! A body as it came: piece by piece from a connection or a stream, or out of the chain's memory, whole or in parts.
+//! Body of a request as it comes in: from a connection, from a QUIC stream, or from the chain's
+//! shared memory.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -13,25 +14,25 @@ use crate::response_body::AnyError;
 
 type QuicStream = nearpath_wire::quic::StreamBody<RequestOpening>;
 
-/// See the module's text.
+/// Body of an incoming request, by its source.
 #[derive(Debug)]
 pub(crate) enum IncomingBody {
-    /// From a connection.
+    /// From an HTTP connection.
     Http(Incoming),
-    /// From a stream of another machine.
+    /// From a QUIC stream.
     Quic(LimitedBody),
-    /// From memory that is shared with who wrote it.
+    /// From memory shared with the caller.
     Shm(SharedMemoryBody),
 }
 
-/// A body from a stream, of which no more than so many bytes are taken.
+/// Body of a QUIC stream with an upper bound on its bytes.
 #[derive(Debug)]
 pub(crate) struct LimitedBody {
     stream: QuicStream,
     remaining_bytes: usize,
 }
 
-/// A body is longer than it may be.
+/// Error of a body that is longer than `nearpath.io/max-body` allows.
 #[derive(Debug, thiserror::Error)]
 #[error("the request's body is too large")]
 pub(crate) struct RequestTooLarge;
@@ -55,11 +56,13 @@ impl Body for LimitedBody {
     ) -> Poll<Option<Result<Frame<Bytes>, AnyError>>> {
         let this = self.get_mut();
         let next = std::task::ready!(Pin::new(&mut this.stream).poll_frame(cx));
+        // Trailers and errors count nothing: the bound is on data.
         let bytes = next
             .as_ref()
             .and_then(|next| next.as_ref().ok())
             .and_then(Frame::data_ref)
             .map_or(0, Bytes::len);
+        // Checked piece by piece: a stream need not declare its length.
         match this.remaining_bytes.checked_sub(bytes) {
             Some(left) => {
                 this.remaining_bytes = left;
@@ -78,17 +81,19 @@ impl Body for LimitedBody {
     }
 }
 
-/// What came first, and what follows.
+/// Body from shared memory: the bytes of the first message, then a reader for the parts that
+/// follow.
 #[derive(Debug)]
 pub(crate) struct SharedMemoryBody {
     first: Bytes,
     reader: Option<BodyReader>,
-    /// Bytes that are still to come, if the sender said.
+    /// Bytes still to come, if the sender declared a total.
     remaining_bytes: Option<u64>,
 }
 
 impl SharedMemoryBody {
     pub(crate) fn new(first: Bytes, reader: Option<BodyReader>) -> Self {
+        // A single message has a known length; parts have one only if their sender declared it.
         let remaining_bytes = match &reader {
             Some(rest) => rest.total_bytes(),
             None => Some(first.len() as u64),
@@ -122,6 +127,8 @@ impl Body for SharedMemoryBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, AnyError>>> {
         let this = self.get_mut();
+        // The first bytes came with the call's message, so they precede everything that the reader
+        // yields.
         if !this.first.is_empty() {
             let first = std::mem::take(&mut this.first);
             this.subtract_received(first.len());
@@ -133,6 +140,8 @@ impl Body for SharedMemoryBody {
         let next = std::task::ready!(rest.poll(cx));
         match &next {
             Some(Ok(part)) => this.subtract_received(part.len()),
+            // Dropped at the end or an error: the sender learns at once that no more parts are
+            // read.
             _ => this.reader = None,
         }
         Poll::Ready(next.map(|part| part.map(Frame::data).map_err(Into::into)))

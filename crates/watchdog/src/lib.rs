@@ -1,9 +1,11 @@
-//! The process inside an instance: HTTP outwards, HTTP or stdio to the tenant's code. It keeps of-watchdog's contract.
+//! Process inside an instance: takes HTTP from callers and passes it to the tenant's code by HTTP
+//! or stdio.
 //!
-//! A request walks `listen` (connections) → `serve::answer` (health, limit, deadline, one completion a request) →
-//! `mode::{http, streaming, serializing, static}` → the tenant's process or files. `life` is the other axis: start, drain,
-//! stop; `process` starts, reaps and kills, because the watchdog is PID 1 of its instance; `notes` tells the node how
-//! the start goes. One thread does it all: an instance has few cores and the watchdog should cost none of them.
+//! Keeps of-watchdog's contract. A request passes `listen` (connections), `serve::handle_request`
+//! (health, limit, deadline, one completion per request) and `mode::{http, streaming, serializing,
+//! static}`, which runs the tenant's code or serves files. `lifecycle` starts, drains and stops.
+//! `process` starts, reaps and kills, because the watchdog is PID 1 of its instance. `start_notes`
+//! reports the start to the node. All work runs on one thread: an instance has few cores.
 
 mod args;
 mod call_limit;
@@ -17,7 +19,6 @@ mod errors;
 #[doc(hidden)]
 pub mod fuzz;
 mod health_paths;
-mod hop_headers;
 mod identity;
 mod incoming_body;
 mod inherited_fds;

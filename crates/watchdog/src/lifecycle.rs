@@ -1,7 +1,8 @@
-//! The life of an instance: start, serve, drain, stop.
+//! Lifecycle of an instance: start, serve, drain, stop.
 //!
-//! Stop order (of-watchdog's): unhealthy at once → wait until callers have noticed → close the port and finish what is in
-//! progress → SIGTERM, then SIGKILL, to the tenant's process. A second signal while waiting skips to the next step.
+//! Stop order (of-watchdog's): unhealthy at once → wait until callers have noticed → close the port
+//! and finish open calls → SIGTERM, then SIGKILL, to the tenant's process. A second signal while
+//! waiting skips to the next step.
 
 use std::fs::File;
 use std::io;
@@ -26,7 +27,7 @@ use crate::drain::DrainControl;
 use crate::identity;
 use crate::listen;
 use crate::lock_file::LockFile;
-use crate::logs::{OutputStream, say};
+use crate::logs::{OutputStream, log_line};
 use crate::metrics::WatchdogMetrics;
 use crate::mode::{
     HttpMode, ModeHandler, ProcessSpawner, SerializingMode, ServerReadiness, StaticMode,
@@ -41,13 +42,14 @@ use crate::shm_server::{self, ShmMembership};
 use crate::start_notes::StartNotes;
 use crate::upstream::connect_any;
 
-/// First and longest pause between two tries to connect to the tenant's server.
+/// Delay between two attempts to connect to the tenant's server: the first, and the longest.
 const PROBE_DELAY_RANGE: (Duration, Duration) =
     (Duration::from_millis(1), Duration::from_millis(20));
-/// For the callers of a tenant's process that died to get their answers, and for its last words to be read.
+/// Time for the callers of a dead tenant process to get their responses, and for its last output to
+/// be read.
 const EXIT_GRACE: Duration = Duration::from_millis(500);
 
-/// Why an instance could not start or go on.
+/// Error of an instance that could not start or go on.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LifecycleError {
     #[error(transparent)]
@@ -66,18 +68,21 @@ pub(crate) enum LifecycleError {
     EarlyExit { exit: TenantExit, tail: String },
 }
 
-/// Runs the instance to its end; the code is this process's.
+/// Runs the instance to its end. Returns this process's exit code.
 ///
 /// # Errors
-/// When the start fails. What happens later is in the code.
+/// When the start fails. Later failures are in the exit code.
 pub(crate) async fn run(
     config: WatchdogConfig,
     notes: &mut StartNotes,
     identity: Option<File>,
     started_at: Instant,
 ) -> Result<ExitCode, LifecycleError> {
+    // Before anything else: a signal without a handler is lost for PID 1 (pid_namespaces(7)).
     let mut signals = StopSignals::install()?;
+    // Before any child exists, or its exit could be missed.
     let reaper = ChildReaper::start_collecting()?;
+    // The outbound proxy shares the port, on a loopback address.
     let listener = listen::bind_listener(
         SocketAddr::new(config.bind_address, config.port),
         config.instance_env.outbound.is_some(),
@@ -90,42 +95,46 @@ pub(crate) async fn run(
         MtlsAcceptor::new(identity.is_some()),
     )?);
     let membership = ShmMembership::default();
-    let edges = QuicPeers::default();
+    let quic_peers = QuicPeers::default();
     if let Some(addrs) = app.config.instance_env.outbound {
         outbound::start_proxy(
             addrs,
             membership.clone(),
-            edges.clone(),
+            quic_peers.clone(),
             app.config.read_timeout,
         )?; // the tenant may call while it starts
     }
     let mut tenant = TenantServer::start(&app, &reaper)?;
     let drain_control = DrainControl::new();
     let addr = listener.local_addr()?;
-    say!("listening on {addr}, mode {:?}", app.config.mode);
+    log_line!("listening on {addr}, mode {:?}", app.config.mode);
+    // Before the tenant's server is up: early calls wait for it instead of being refused.
     tokio::spawn(listen::accept_connections(
         listener,
         Arc::clone(&app),
         drain_control.subscribe(),
     ));
     let (identity_ready, identity_task) =
-        start_identity(&app, addr, identity, &drain_control, edges);
+        start_identity(&app, addr, identity, &drain_control, quic_peers);
     start_metrics(&app);
+    // Without the wait for the tenant: the phase is the watchdog's own start.
     notes.write_phase("watchdog", started_at.elapsed());
 
     let handler_started_at = Instant::now();
     tokio::select! {
         up = async {
             let up = tenant.wait_ready(&app).await;
-            let _ = identity_ready.await; // it listens, or never will
+            let _ = identity_ready.await; // QUIC and TLS listen, or never will
             up
         } => {
             up?;
+            // Only mode `http` has a server to wait for, hence this phase.
             if matches!(app.mode, ModeHandler::Http(_)) {
                 notes.write_phase("handler", handler_started_at.elapsed());
             }
             started.mark_ready();
             notes.write_ready();
+            // Last, so that joining the domain delays no call over HTTP.
             join_domain(&app, membership, &drain_control);
         }
         () = signals.wait_next() => return Ok(stop_instance(&app, drain_control, tenant, &mut signals, identity_task).await),
@@ -136,7 +145,7 @@ pub(crate) async fn run(
     }
 }
 
-/// Opens the second way in, once there is nothing that it could delay.
+/// Joins the domain for calls through shared memory, once nothing is delayed by it.
 fn join_domain(app: &Arc<WatchdogState>, membership: ShmMembership, drain_control: &DrainControl) {
     if let Some(socket_path) = app.config.instance_env.dispatch_path.clone() {
         tokio::task::spawn_local(shm_server::join_domain(
@@ -153,7 +162,7 @@ impl WatchdogState {
         config: WatchdogConfig,
         reaper: &Arc<ChildReaper>,
         started: &Arc<ServerReadiness>,
-        entrance: MtlsAcceptor,
+        tls_acceptor: MtlsAcceptor,
     ) -> io::Result<Self> {
         let output = Arc::new(TenantOutput::new(
             config.prefix_logs,
@@ -176,6 +185,7 @@ impl WatchdogState {
             ModeName::Serializing => {
                 ModeHandler::Serializing(SerializingMode::new(&config, new_spawner()))
             }
+            // Fallible: a missing folder stops the start instead of failing every request.
             ModeName::Static => ModeHandler::Static(StaticMode::new(&config.static_path)?),
         };
         Ok(Self {
@@ -185,28 +195,31 @@ impl WatchdogState {
             lock_file: LockFile::create(config.lock_file.clone())?,
             is_healthy: AtomicBool::new(true),
             output,
-            tls_acceptor: entrance,
+            tls_acceptor,
             config,
         })
     }
 }
 
-/// Without an identity there is nobody to be over QUIC or TLS. Returns what an instance that is to be told who it is waits for before it is
-/// ready: callers would find nobody, which ends in every case; and the task, which ends with the last call over QUIC.
+/// Starts the identity session. Returns a receiver that ends when TLS and QUIC listen, or never
+/// will. Also returns the session's task, which ends with the last call over QUIC. Without an
+/// identity both end at once.
 fn start_identity(
     app: &Arc<WatchdogState>,
     addr: SocketAddr,
     identity: Option<File>,
     drain_control: &DrainControl,
-    edges: QuicPeers,
+    quic_peers: QuicPeers,
 ) -> (oneshot::Receiver<()>, JoinHandle<()>) {
     let (ready_sender, ready_receiver) = oneshot::channel();
-    let ready_sender = Some(ready_sender).filter(|_| app.config.expects_identity); // dropped: nobody has to wait
-    let edges = Some(edges).filter(|_| app.config.instance_env.outbound.is_some());
+    let ready_sender = Some(ready_sender).filter(|_| app.config.expects_identity); // dropped: nothing has to wait
+    // Without the outbound proxy no call of the tenant passes the watchdog, so callees are useless.
+    let quic_peers = Some(quic_peers).filter(|_| app.config.instance_env.outbound.is_some());
     let Some(identity) = identity else {
         return (ready_receiver, tokio::spawn(std::future::ready(())));
     };
     let socket = std::os::unix::net::UnixStream::from(OwnedFd::from(identity));
+    // `UnixStream::from_std` demands a descriptor that does not block.
     match socket
         .set_nonblocking(true)
         .and_then(|()| UnixStream::from_std(socket))
@@ -218,19 +231,21 @@ fn start_identity(
                 node,
                 drain_control.subscribe(),
                 ready_sender,
-                edges,
+                quic_peers,
             );
             (ready_receiver, tokio::task::spawn_local(serving))
         }
         Err(fault) => {
             app.tls_acceptor.stop_waiting();
-            say!("no QUIC, no TLS: NEARPATH_IDENTITY_FD is no socket: {fault}");
+            log_line!(
+                "identity: NEARPATH_IDENTITY_FD is no socket, so there is neither QUIC nor TLS: {fault}"
+            );
             (ready_receiver, tokio::spawn(std::future::ready(())))
         }
     }
 }
 
-/// A port that is taken costs the metrics, not the function.
+/// Starts the metrics server. A taken port costs the metrics, not the function.
 fn start_metrics(app: &Arc<WatchdogState>) {
     let Some(port) = app.config.metrics_port else {
         return;
@@ -240,11 +255,13 @@ fn start_metrics(app: &Arc<WatchdogState>) {
             listener,
             Arc::clone(app),
         ))),
-        Err(fault) => say!("no metrics: {fault} (metrics_port)"),
+        Err(fault) => log_line!(
+            "metrics: no listener, the function runs without them: {fault} (metrics_port)"
+        ),
     }
 }
 
-/// SIGTERM and SIGINT; as PID 1 a process gets only signals that it asks for.
+/// SIGTERM and SIGINT: as PID 1 a process gets only signals that it handles.
 struct StopSignals {
     term: Signal,
     int: Signal,
@@ -265,7 +282,8 @@ impl StopSignals {
         }
     }
 
-    /// Waits for `what`, at most `limit` or until another signal; whether it came to its end.
+    /// Waits for `work`, at most `limit` or until another signal. Returns whether it ended by
+    /// itself.
     async fn wait_unless_signalled<F: Future>(&mut self, limit: Duration, work: F) -> bool {
         tokio::select! {
             done = timeout(limit, work) => done.is_ok(),
@@ -274,7 +292,7 @@ impl StopSignals {
     }
 }
 
-/// The tenant's server of mode `http`; nothing in the other modes.
+/// Server of the tenant in mode `http`; `None` in the other modes.
 struct TenantServer(Option<ServerProcess>);
 
 struct ServerProcess {
@@ -287,6 +305,7 @@ struct ServerProcess {
 
 impl TenantServer {
     fn start(app: &Arc<WatchdogState>, reaper: &Arc<ChildReaper>) -> Result<Self, LifecycleError> {
+        // Mode `static` runs no code of the tenant.
         if app.config.mode == ModeName::Static {
             return Ok(Self(None));
         }
@@ -296,8 +315,9 @@ impl TenantServer {
             source,
         };
         let (ModeName::Http, Some(target)) = (app.config.mode, &app.config.upstream) else {
-            return command.check_program().map(|()| Self(None)).map_err(failed); // told now, not by the first call
+            return command.check_program().map(|()| Self(None)).map_err(failed); // reported now, not by the first call
         };
+        // No stdin: a server takes its requests from connections.
         let started = command.start_process(reaper, [], false).map_err(failed)?;
         let tail = OutputTail::default();
         let copy_output = |pipe, stream| {
@@ -318,17 +338,19 @@ impl TenantServer {
         })))
     }
 
-    /// Waits until calls can be answered.
+    /// Waits until the tenant can take calls.
     async fn wait_ready(&mut self, app: &WatchdogState) -> Result<(), LifecycleError> {
         let Some(server) = &mut self.0 else {
             return Ok(());
         };
         let limit = app.config.start_timeout;
+        // The exit as well: a server that has died would be waited for until the timeout.
         let exit = tokio::select! {
             up = timeout(limit, wait_accepting(&server.addrs)) => match up {
                 Ok(()) => return Ok(()),
                 Err(_) => None,
             },
+            // The sender is lost only with the reaper, hence at the end of this process.
             exit = &mut server.exit => Some(exit.unwrap_or(TenantExit::Signal(0))),
         };
         let tail = server.output_tail(exit.is_some()).await;
@@ -342,7 +364,7 @@ impl TenantServer {
         })
     }
 
-    /// Its end; never, if there is none.
+    /// Waits for the server's exit; for ever without a server.
     async fn wait_exit(&mut self) -> TenantExit {
         match &mut self.0 {
             Some(server) => (&mut server.exit).await.unwrap_or(TenantExit::Signal(0)),
@@ -352,10 +374,12 @@ impl TenantServer {
 }
 
 impl ServerProcess {
-    /// The last lines of its output; of a dead process, after all of them were read.
+    /// Returns the last lines of the server's output; of an exited process, after all of them were
+    /// read.
     async fn output_tail(&mut self, has_exited: bool) -> String {
         if has_exited {
             let [stdout, stderr] = &mut self.output_tasks;
+            // Bounded: a background process may hold the pipes open after the exit.
             let _ = timeout(EXIT_GRACE, async { (stdout.await, stderr.await) }).await;
         }
         match self.tail.joined_lines() {
@@ -365,7 +389,8 @@ impl ServerProcess {
     }
 }
 
-/// Returns when a connection could be made. The server gets the connection and its end, which every server survives.
+/// Returns when a connection could be made. The server sees it close at once, which every server
+/// survives.
 async fn wait_accepting(addrs: &[SocketAddr]) {
     let mut delay = PROBE_DELAY_RANGE.0;
     while connect_any(addrs).await.is_err() {
@@ -374,7 +399,8 @@ async fn wait_accepting(addrs: &[SocketAddr]) {
     }
 }
 
-/// The tenant's server has died: what was in progress gets its answers, then this process ends too and the node starts anew.
+/// Handles the exit of the tenant's server: open calls get their responses, then this process ends
+/// and the node starts anew.
 async fn handle_server_exit(
     exit: TenantExit,
     drain_control: DrainControl,
@@ -385,9 +411,9 @@ async fn handle_server_exit(
         Some(server) => server.output_tail(true).await,
         None => String::new(),
     };
-    say!("the tenant's process ended with {exit}{tail}");
+    log_line!("the tenant's process ended with {exit}{tail}");
     let _ = timeout(EXIT_GRACE, drain_control.drain_connections()).await;
-    let _ = timeout(EXIT_GRACE, identity_task).await; // callers over QUIC learn of an end only by being told
+    let _ = timeout(EXIT_GRACE, identity_task).await; // callers over QUIC notice an end only by its CLOSE frame
     ExitCode::from(exit.failure_code())
 }
 
@@ -398,12 +424,14 @@ async fn stop_instance(
     signals: &mut StopSignals,
     identity_task: JoinHandle<()>,
 ) -> ExitCode {
+    // Both marks at once: probes of containers look at the file, HTTP probes at the flag.
     app.is_healthy.store(false, Ordering::Relaxed);
     app.lock_file.remove();
-    say!(
+    log_line!(
         "stopping: unhealthy for {:?}, then closing",
         app.config.healthcheck_interval
     );
+    // Calls are still accepted, because the gateway needs this long to notice.
     signals
         .wait_unless_signalled(
             app.config.healthcheck_interval,
@@ -415,23 +443,28 @@ async fn stop_instance(
         .wait_unless_signalled(drain_timeout, drain_control.drain_connections())
         .await
     {
-        say!("calls were still in progress after {drain_timeout:?} (write_timeout) and are cut");
+        log_line!(
+            "calls were still in progress after {drain_timeout:?} (write_timeout) and are cut"
+        );
     }
-    let _ = timeout(EXIT_GRACE, identity_task).await; // callers over QUIC learn of an end only by being told
+    let _ = timeout(EXIT_GRACE, identity_task).await; // callers over QUIC notice an end only by its CLOSE frame
+    // After the drain, because open calls still need the tenant.
     stop_tenant(tenant, app.config.stop_grace).await;
-    say!("stopped");
+    log_line!("stopped");
     ExitCode::SUCCESS
 }
 
 async fn stop_tenant(tenant: TenantServer, grace: Duration) {
     let Some(mut server) = tenant.0 else { return };
+    // To the whole group: a shell in between would not pass the signal on.
     server.group.send_signal(Kill::TERM);
     if timeout(grace, &mut server.exit).await.is_err() {
-        say!(
+        log_line!(
             "the tenant's process did not end within {grace:?} of SIGTERM (stop_grace) and is killed"
         );
         server.group.send_signal(Kill::KILL);
         let _ = (&mut server.exit).await;
     }
+    // The output is copied by tasks, which end with this process.
     let _ = server.output_tail(true).await;
 }

@@ -1,4 +1,5 @@
-//! Ports and connections: HTTP/1.1 and h2c on the same port, and both in TLS, told apart by their first bytes.
+//! Ports and connections: HTTP/1.1 and h2c on one port, both also over TLS, told apart by their
+//! first bytes.
 
 use std::convert::Infallible;
 use std::io;
@@ -20,33 +21,34 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use crate::caller_access::{CallerAccess, refuse_request};
-use crate::caller_socket::Socket;
+use crate::caller_socket::CallerSocket;
 use crate::drain::CloseWatch;
 use crate::incoming_body::IncomingBody;
 use crate::response_body::WatchdogBody;
 use crate::serve::{WatchdogState, handle_request, metrics_response};
 use crate::stream_timeouts::{BusyCount, TimeoutStream};
 
-/// Largest head of a request in bytes.
+/// Maximum bytes of a request's head.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
-/// Most header fields of a request.
+/// Maximum number of header fields of a request.
 const MAX_HEADERS: usize = 128;
-/// Bytes of one HTTP/2 stream that may be on the way unread, and four times that of a connection.
+/// Flow-control window of an HTTP/2 stream in bytes; a connection has four times that.
 const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
-/// Connections that the kernel keeps until they are accepted; it caps this at `net.core.somaxconn`.
+/// Connections that the kernel queues before accept; capped by `net.core.somaxconn` (listen(2)).
 const ACCEPT_BACKLOG: u32 = 4096;
-/// Longest handshake, where the reading of heads has no limit; and how long a peer that is not admitted may be told so.
+/// Time limit of a TLS handshake without `read_timeout`, and of telling a refused peer the reason.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a connection that was made before the end may take to bring its first call: who opened it could not know, and cannot tell
-/// whether it ran.
+/// Time for the first call of a connection that was made before the drain: its caller could not
+/// know of the drain, and cannot tell whether the call ran.
 const FIRST_CALL_GRACE: Duration = Duration::from_secs(1);
-/// Pause after accept fails, usually for want of file descriptors: trying at once would burn the core.
+/// Delay after a failed accept, usually for lack of descriptors: an immediate retry would burn the
+/// core.
 pub(crate) const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(10);
 
-/// Opens a port; with `shared`, one that another listener of this program has on another address.
+/// Opens a port. With `reuse_port`, this program may listen on it with another address as well.
 ///
 /// # Errors
-/// With the address in the text.
+/// The error of the system, with the address.
 pub(crate) fn bind_listener(addr: SocketAddr, reuse_port: bool) -> io::Result<TcpListener> {
     let named = |fault: io::Error| {
         io::Error::new(fault.kind(), format!("cannot listen on {addr}: {fault}"))
@@ -62,7 +64,7 @@ pub(crate) fn bind_listener(addr: SocketAddr, reuse_port: bool) -> io::Result<Tc
     socket.listen(ACCEPT_BACKLOG).map_err(named)
 }
 
-/// Accepts until the watch says to close.
+/// Accepts connections until the watch closes.
 pub(crate) async fn accept_connections(
     listener: TcpListener,
     app: Arc<WatchdogState>,
@@ -75,6 +77,7 @@ pub(crate) async fn accept_connections(
             () = watch.wait_close_requested() => return,
         };
         match accepted {
+            // Detached: the token in the watch makes the drain wait for the task.
             Ok(accepted) => drop(tokio::spawn(handle_connection(
                 accepted,
                 Arc::clone(&http),
@@ -86,15 +89,17 @@ pub(crate) async fn accept_connections(
     }
 }
 
-/// How connections are served.
+/// Returns the HTTP settings of all connections.
 pub(crate) fn http_builder<E>(executor: E) -> Builder<E> {
     let mut builder = Builder::new(executor);
+    // A caller that closes its writing side has left: half-closed connections are not kept.
     builder
         .http1()
         .max_headers(MAX_HEADERS)
         .max_buf_size(MAX_HEAD_BYTES)
         .half_close(false);
     let mut http2 = builder.http2();
+    // PINGs find callers that vanished. HTTP/1.1 has none, hence the timeouts of `TimeoutStream`.
     http2
         .timer(TokioTimer::new())
         .keep_alive_interval(Duration::from_secs(20))
@@ -114,9 +119,10 @@ async fn handle_connection(
 ) {
     let _ = stream.set_nodelay(true); // a connection that is already gone shows it at the first read
     let plain = CallerAccess::Plain(app.config.transport);
+    // Without an identity there is no TLS to tell apart.
     if !app.tls_acceptor.may_accept_tls() {
         return serve_http(
-            Socket::Plain(stream),
+            CallerSocket::Plain(stream),
             plain,
             &Notify::const_new(),
             &http,
@@ -125,18 +131,18 @@ async fn handle_connection(
         )
         .await;
     }
-    let begun = tokio::select! {
-        begun = PeekedStream::peek(stream) => begun,
+    let peeked = tokio::select! {
+        peeked = PeekedStream::peek(stream) => peeked,
         () = wait_drain_grace(&mut watch) => return,
     };
-    match begun {
+    match peeked {
         // On the heap, so that a plain connection is no larger for it.
-        Ok(begun) if begun.detected_protocol() == DetectedProtocol::Tls => {
-            Box::pin(serve_tls(begun, from, &http, app, watch)).await
+        Ok(peeked) if peeked.detected_protocol() == DetectedProtocol::Tls => {
+            Box::pin(serve_tls(peeked, from, &http, app, watch)).await
         }
-        Ok(begun) => {
+        Ok(peeked) => {
             serve_http(
-                Socket::Begun(begun),
+                CallerSocket::Peeked(peeked),
                 plain,
                 &Notify::const_new(),
                 &http,
@@ -145,11 +151,12 @@ async fn handle_connection(
             )
             .await
         }
-        Err(_) => {} // it broke off before it said anything
+        Err(_) => {} // closed before its first byte
     }
 }
 
-/// A connection with TLS. It takes no more calls when its peer's certificate has ended, and is cut when the peer was taken back.
+/// Serves a connection over TLS. It takes no more calls once the peer's certificate has expired,
+/// and is cut when it is revoked.
 async fn serve_tls(
     peeked: PeekedStream<TcpStream>,
     from: SocketAddr,
@@ -160,17 +167,18 @@ async fn serve_tls(
     let limit = app.config.read_timeout.unwrap_or(HANDSHAKE_TIMEOUT);
     let Ok((stream, mut peer)) = app.tls_acceptor.accept_peer(peeked, from, limit).await else {
         return;
-    }; // the peer has its alert
+    }; // the peer got a TLS alert
     let (caller, expired) = (CallerAccess::of_peer(&peer), Notify::new());
     let refused = matches!(caller, CallerAccess::Refused(_));
     let serving = serve_http(
-        Socket::Tls(Box::new(stream)),
+        CallerSocket::Tls(Box::new(stream)),
         caller,
         &expired,
         http,
         app,
         watch,
     );
+    // A refused peer gets the reason over HTTP, but cannot hold the connection open.
     if refused {
         return drop(timeout(limit, serving).await);
     }
@@ -180,17 +188,18 @@ async fn serve_tls(
     }
 }
 
-/// Returns when the connection is to be cut.
+/// Returns when the connection must be cut.
 async fn wait_access_lost(peer: &mut AcceptedPeer, expired: &Notify) {
     while let PeerRefusal::Expired(_) = peer.wait_refused().await {
-        expired.notify_one(); // calls that are under way go on
+        expired.notify_one(); // open calls go on
         peer.policy_changed().await;
     }
 }
 
-/// Until the caller has had enough, or the watchdog, or `ending` says so; then calls that are under way end first.
+/// Serves HTTP until the caller closes, the drain begins, or `close_requested`; open calls end
+/// first.
 async fn serve_http(
-    stream: Socket,
+    stream: CallerSocket,
     caller: CallerAccess,
     close_requested: &Notify,
     http: &Builder<TokioExecutor>,
@@ -207,6 +216,7 @@ async fn serve_http(
     );
     let service = service_fn(|request: Request<Incoming>| {
         first_call.notify_one();
+        // Decided for each request, because health checks are exempt from encryption.
         let refusal = caller.refusal_for(request.uri().path());
         let (app, busy, open) = (Arc::clone(&app), busy.begin_request(), token.clone());
         async move {
@@ -221,19 +231,23 @@ async fn serve_http(
     let connection = http.serve_connection_with_upgrades(TokioIo::new(io), service);
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
-        _ = connection.as_mut() => return, // its end is the caller's affair; calls are recorded one by one
+        _ = connection.as_mut() => return, // errors end the connection alone; calls are recorded one by one
         () = close_requested.notified() => {}
+        // A first call may be on its way already, so the connection stays open for it.
         () = async {
             watch.wait_close_requested().await;
             let _ = timeout(FIRST_CALL_GRACE, first_call.notified()).await;
         } => {}
     }
+    // Open calls finish, and HTTP/2 callers get a GOAWAY (RFC 9113 section 6.8).
     connection.as_mut().graceful_shutdown();
     let _ = connection.await;
 }
 
-/// Marks an answer of the watchdog's own after which the call may go to another instance, and no other.
+/// Marks a response after which the call may go to another instance, and removes the mark from all
+/// others.
 fn mark_not_run(mut response: Response<WatchdogBody>) -> Response<WatchdogBody> {
+    // The extension proves that the watchdog made the response: no tenant can set one.
     let own = response
         .extensions()
         .get()
@@ -243,7 +257,7 @@ fn mark_not_run(mut response: Response<WatchdogBody>) -> Response<WatchdogBody> 
     response
 }
 
-/// A while after connections are to finish.
+/// Returns some time after the drain began.
 async fn wait_drain_grace(watch: &mut CloseWatch) {
     watch.wait_close_requested().await;
     tokio::time::sleep(FIRST_CALL_GRACE).await;

@@ -1,7 +1,8 @@
-//! Where lines go: the tenant's output and the watchdog's own words, on this process's stdout and stderr.
+//! Log output: the tenant's lines and the watchdog's own, on this process's stdout and stderr.
 //!
-//! A full pipe must not stop the event loop, so pipes are written to without blocking and whoever writes waits; then the
-//! tenant's own writes wait too. Files and terminals do not block for long and are written to directly.
+//! A full pipe must not stop the event loop, so pipes are written without blocking and the writer
+//! waits. Then the tenant's writes wait, too. Files and terminals do not block for long and are
+//! written directly.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -12,7 +13,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
 use tokio::sync::Mutex;
 
-/// One of the two streams.
+/// Standard output stream of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OutputStream {
     Stdout,
@@ -20,7 +21,7 @@ pub(crate) enum OutputStream {
 }
 
 impl OutputStream {
-    /// Its name in log prefixes.
+    /// Returns its name for log prefixes.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Stdout => "stdout",
@@ -36,7 +37,7 @@ impl OutputStream {
     }
 }
 
-/// The writing end of one stream.
+/// Writer of one stream.
 #[derive(Debug)]
 pub(crate) struct OutputSink {
     stream: OutputStream,
@@ -44,7 +45,7 @@ pub(crate) struct OutputSink {
 }
 
 impl OutputSink {
-    /// Must be called inside the runtime.
+    /// Opens the stream. Must be called inside the runtime.
     pub(crate) fn open_stream(stream: OutputStream) -> Self {
         Self {
             stream,
@@ -52,9 +53,10 @@ impl OutputSink {
         }
     }
 
-    /// Writes whole lines. What cannot be written is lost: there is nowhere to say so.
+    /// Writes whole lines. Errors are dropped: there is nowhere to report them.
     pub(crate) async fn write(&self, bytes: &[u8]) {
         let _ = match &self.pipe {
+            // Locked, so that lines of several tasks stay whole.
             Some(pipe) => pipe.lock().await.write_all(bytes).await,
             None => self.write_now(bytes),
         };
@@ -69,6 +71,7 @@ impl OutputSink {
 }
 
 fn open_pipe(stream: OutputStream) -> io::Result<pipe::Sender> {
+    // A duplicate, because tokio closes what it owns.
     let fd = stream.duplicate_fd()?;
     match FileType::from_raw_mode(fstat(&fd)?.st_mode) {
         FileType::Fifo => pipe::Sender::from_owned_fd(fd),
@@ -76,19 +79,20 @@ fn open_pipe(stream: OutputStream) -> io::Result<pipe::Sender> {
     }
 }
 
-/// Says a line of the watchdog's own on stderr, if there is room for it.
+/// Writes a line of the watchdog to stderr, if there is room for it.
 pub(crate) fn write_own(line: fmt::Arguments<'_>) {
     let line = format!("nearpath-watchdog: {line}\n");
+    // A single write that does not wait: a full pipe loses the line instead of stopping the loop.
     let _ = rustix::io::write(io::stderr(), line.as_bytes());
 }
 
 /// [`write_own`] with a format.
-macro_rules! say {
+macro_rules! log_line {
     ($($text:tt)*) => { $crate::logs::write_own(format_args!($($text)*)) };
 }
-pub(crate) use say;
+pub(crate) use log_line;
 
-/// `2026/01/31 23:59:59`, UTC: the prefix's form of now.
+/// Returns the time for log prefixes, UTC: `2026/01/31 23:59:59`.
 pub(crate) fn timestamp() -> String {
     jiff::Timestamp::now()
         .strftime("%Y/%m/%d %H:%M:%S")

@@ -1,8 +1,8 @@
-//! The program: all of it is in the library, so that tests can reach its parts.
+//! Program entry. The library holds everything else, so that tests and fuzz targets can reach it.
 
 use std::process::ExitCode;
 
-/// musl's own allocator asks the kernel for nearly every page by itself.
+/// musl's own allocator makes a system call for nearly every page.
 #[cfg(target_env = "musl")]
 #[global_allocator]
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;

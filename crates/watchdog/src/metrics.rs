@@ -1,4 +1,5 @@
-//! of-watchdog's metrics, by its names: `http_requests_total`, `http_request_duration_seconds`, `http_requests_in_flight`.
+//! of-watchdog's metrics, by its names: `http_requests_total`, `http_request_duration_seconds`,
+//! `http_requests_in_flight`.
 
 use std::time::Duration;
 
@@ -11,17 +12,18 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-/// Seconds; the Go client's default buckets, so that dashboards made for of-watchdog fit.
+/// Bucket bounds in seconds: the Go client's defaults, so that dashboards of of-watchdog fit.
 const LATENCY_BUCKETS: [f64; 11] = [
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 ];
 
-/// Method names are free text in HTTP; unknown ones share one label so that a caller cannot grow the memory.
+/// Label of a method. Unknown methods share one label, so that a caller cannot grow the memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct MethodLabel(&'static str);
 
 impl From<&Method> for MethodLabel {
     fn from(method: &Method) -> Self {
+        // RFC 9110 section 9.3, and PATCH (RFC 5789).
         const KNOWN: [&str; 9] = [
             "get", "post", "put", "delete", "head", "options", "patch", "connect", "trace",
         ];
@@ -44,7 +46,7 @@ struct RequestLabels {
     method: MethodLabel,
 }
 
-/// The metrics and how they are shown. The families hold locks, which one thread never contends.
+/// Metrics and their registry. The families hold locks, which one thread never contends.
 #[derive(Debug)]
 pub(crate) struct WatchdogMetrics {
     requests: Family<RequestLabels, Counter>,
@@ -61,6 +63,7 @@ impl WatchdogMetrics {
         });
         let in_flight = Gauge::default();
         let mut registry = Registry::default();
+        // Without `_total`, which the encoder appends to counters.
         registry.register(
             "http_requests",
             "Total number of HTTP requests",
@@ -84,12 +87,12 @@ impl WatchdogMetrics {
         }
     }
 
-    /// A call has begun.
+    /// Counts a call that begins.
     pub(crate) fn begin_request(&self) {
         self.in_flight.inc();
     }
 
-    /// A call has ended with `code` after `took`.
+    /// Counts a call that ended with `code` after `took`.
     pub(crate) fn end_request(&self, code: u16, method: MethodLabel, took: Duration) {
         self.in_flight.dec();
         let labels = RequestLabels { code, method };
@@ -99,7 +102,7 @@ impl WatchdogMetrics {
         self.requests.get_or_create(&labels).inc();
     }
 
-    /// All of them in OpenMetrics text.
+    /// Returns all metrics as OpenMetrics text.
     pub(crate) fn encode_text(&self) -> String {
         let mut text = String::new();
         encode(&mut text, &self.registry).expect("writing to a String never fails");

@@ -1,7 +1,8 @@
-//! The body of a request on its way to the tenant: as it arrives, or held whole.
+//! Body of a request on its way to the tenant: as it arrives, or buffered whole.
 //!
-//! While the tenant has not begun to answer, a body that stops arriving is the caller's fault and ends in 408; so does a call
-//! whose time is over while its body is waited for. Afterwards silence is normal: both sides may be talking.
+//! Until the tenant begins to respond, a body that stops arriving is the caller's fault and ends in
+//! 408. So does a call whose time ends while its body is awaited. Afterwards silence is normal:
+//! both sides may be talking.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,12 +21,12 @@ use crate::incoming_body::{IncomingBody, RequestTooLarge};
 use crate::response_body::AnyError;
 use crate::upstream::StreamPermit;
 
-/// The caller fell silent inside a body.
+/// Error of a body whose caller stopped sending.
 #[derive(Debug, thiserror::Error)]
 #[error("the request's body stopped arriving")]
 pub(crate) struct UploadStalled;
 
-/// See the module's text.
+/// Body of a request for the tenant, with a monitor of the caller's silence.
 #[derive(Debug)]
 pub(crate) struct RequestBody {
     content: RequestContent,
@@ -39,7 +40,7 @@ enum RequestContent {
     Full(Bytes),
 }
 
-/// A body whose caller is held to account.
+/// Monitor of a body whose caller must keep sending.
 #[derive(Debug)]
 struct UploadMonitor {
     upload: UploadState,
@@ -47,7 +48,8 @@ struct UploadMonitor {
     stall_timer: Option<Pin<Box<Sleep>>>,
 }
 
-/// What a call's two ends know of its request: the body says when it is waited for, the mode when the answer has begun.
+/// State of a call's upload, shared by its two ends: the body sets that it is awaited, the mode
+/// that the response has begun.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct UploadState(Arc<UploadFlags>);
 
@@ -58,25 +60,26 @@ struct UploadFlags {
 }
 
 impl UploadState {
-    /// The tenant has begun to answer.
+    /// Records that the tenant has begun to respond.
     pub(crate) fn mark_answered(&self) {
         self.0.answered.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the rest of the body is waited for, and so it is the caller who holds the call up. A body that has not arrived
-    /// because the tenant does not take what is there is not waited for.
+    /// Returns whether the call waits for the rest of the body, so that the caller delays it. A
+    /// body that the tenant does not read is not awaited.
     pub(crate) fn is_awaited(&self) -> bool {
         self.0.awaited.load(Ordering::Relaxed)
     }
 }
 
 impl RequestBody {
-    /// As it arrives; `limit` bounds the caller's silence until the answer begins.
+    /// Body as it arrives; `limit` bounds the caller's silence until the response begins.
     pub(crate) fn monitored(
         body: IncomingBody,
         limit: Option<Duration>,
         upload: &UploadState,
     ) -> Self {
+        // A body that has ended already cannot stall.
         let monitor = (!body.is_end_stream()).then(|| UploadMonitor {
             upload: upload.clone(),
             limit,
@@ -84,12 +87,12 @@ impl RequestBody {
         });
         Self {
             content: RequestContent::Incoming(body),
-            monitor: monitor,
+            monitor,
             stream_permit: None,
         }
     }
 
-    /// As it arrives, where the caller's silence is part of the conversation.
+    /// Body as it arrives, without a limit on silence: pauses are part of the protocol, as in gRPC.
     pub(crate) fn unmonitored(body: IncomingBody) -> Self {
         Self {
             content: RequestContent::Incoming(body),
@@ -98,7 +101,7 @@ impl RequestBody {
         }
     }
 
-    /// Held whole.
+    /// Body that was buffered whole.
     pub(crate) fn buffered(bytes: Bytes) -> Self {
         Self {
             content: RequestContent::Full(bytes),
@@ -107,7 +110,8 @@ impl RequestBody {
         }
     }
 
-    /// Keeps an HTTP/2 stream's place until the body is gone: a stream is open until both of its directions have ended.
+    /// Holds an HTTP/2 stream's permit until the body is dropped: a stream is open until both
+    /// directions have ended.
     pub(crate) fn hold_stream(&mut self, stream_permit: Arc<StreamPermit>) {
         self.stream_permit = Some(stream_permit);
     }
@@ -120,8 +124,10 @@ impl From<Bytes> for RequestBody {
 }
 
 impl UploadMonitor {
-    /// Takes note of a poll; whether the caller has been silent too long.
+    /// Records a poll. Returns whether the caller has been silent for too long.
     fn is_stalled(&mut self, pending: bool, cx: &mut Context<'_>) -> bool {
+        // Relaxed, as all accesses here: one thread polls and reads, and the flags guard no other
+        // data.
         self.upload.0.awaited.store(pending, Ordering::Relaxed);
         if !pending {
             self.stall_timer = None;
@@ -133,6 +139,7 @@ impl UploadMonitor {
         else {
             return false;
         };
+        // Armed by the first poll that has to wait, so that only uninterrupted silence counts.
         self.stall_timer
             .get_or_insert_with(|| Box::pin(sleep(limit)))
             .as_mut()
@@ -157,6 +164,7 @@ impl Body for RequestBody {
             }
             RequestContent::Incoming(body) => Pin::new(body).poll_frame(cx),
         };
+        // After the poll: bytes at hand are no silence, however late they come.
         if let Some(monitor) = &mut this.monitor
             && monitor.is_stalled(polled.is_pending(), cx)
         {
@@ -180,19 +188,21 @@ impl Body for RequestBody {
     }
 }
 
-/// Holds a whole body of at most `max` bytes.
+/// Buffers a whole body of at most `max` bytes.
 ///
 /// # Errors
-/// `body_too_large`, `slow_request`, or `bad_request` when the caller broke off.
+/// `body_too_large`, `slow_request`, or `bad_request` when the body broke off.
 pub(crate) async fn collect_body(
     body: IncomingBody,
     max: usize,
     limit: Option<Duration>,
     upload: &UploadState,
 ) -> Result<Bytes, PlatformError> {
+    // A declared length above the limit is refused before anything is read.
     if body.size_hint().lower() > max as u64 {
         return Err(body_too_large(max));
     }
+    // The limit counts bytes as well, because a chunked body declares no length.
     let body = Limited::new(RequestBody::monitored(body, limit, upload), max);
     match body.collect().await {
         Ok(all) => Ok(all.to_bytes()),
@@ -209,8 +219,9 @@ fn body_too_large(max: usize) -> PlatformError {
     .governed_by("max_body")
 }
 
-/// What a body that failed while it arrived means for the call.
+/// Returns the error for a body that failed while it arrived.
 pub(crate) fn body_error(fault: &(dyn std::error::Error + 'static)) -> PlatformError {
+    // Told apart by type, because another setting governs each of them.
     if fault.is::<UploadStalled>() {
         return watchdog_error(Reason::SlowRequest, UploadStalled.to_string())
             .governed_by("read_timeout");

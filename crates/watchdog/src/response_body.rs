@@ -1,7 +1,8 @@
-//! The body of an answer: bytes at hand or a stream, with what must happen when it ends.
+//! Body of a response: bytes at hand or a stream, with the work that must happen at its end.
 //!
-//! A call is over when its answer's body is dropped, not when its head is sent. So the body carries the deadline and the
-//! [`CallCompletion`], and both also do their work when the caller goes away in the middle.
+//! A call ends when its response body is dropped, not when the head is sent. So the body carries
+//! the deadline and the [`CallCompletion`]. Both also take effect when the caller leaves in the
+//! middle.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -14,15 +15,15 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::completion::CallCompletion;
 
-/// Any error that can travel between tasks.
+/// Any error that can be sent between tasks.
 pub(crate) type AnyError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A body that was cut because the call's time was over.
+/// Error of a body that was cut at the call's deadline.
 #[derive(Debug, thiserror::Error)]
-#[error("watchdog: the answer was cut at the call's deadline")]
+#[error("watchdog: exec_timeout: the answer was cut at the call's deadline")]
 pub(crate) struct DeadlinePassed;
 
-/// See the module's text.
+/// Response body with the call's deadline and completion.
 #[derive(Debug, Default)]
 pub(crate) struct WatchdogBody {
     content: BodyContent,
@@ -39,12 +40,12 @@ enum BodyContent {
 }
 
 impl WatchdogBody {
-    /// A body of zero bytes.
+    /// Empty body.
     pub(crate) fn empty() -> Self {
         Self::default()
     }
 
-    /// Any other body.
+    /// Body from a stream of frames.
     pub(crate) fn from_stream<B>(body: B) -> Self
     where
         B: HttpBody<Data = Bytes> + Send + 'static,
@@ -56,12 +57,14 @@ impl WatchdogBody {
         }
     }
 
-    /// Cuts the body at `deadline` and completes the call when the body is gone.
+    /// Attaches the deadline, which cuts a streamed body, and the completion, which is dropped with
+    /// the body.
     pub(crate) fn with_completion(
         mut self,
         deadline: Option<Instant>,
         completion: CallCompletion,
     ) -> Self {
+        // Bytes at hand are sent in one piece, so only a stream can outlast the deadline.
         let is_stream = matches!(self.content, BodyContent::Stream(_));
         self.deadline = deadline
             .filter(|_| is_stream)
@@ -101,7 +104,9 @@ impl HttpBody for WatchdogBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, AnyError>>> {
+        // Before the content: a stream that is always ready would otherwise never be cut.
         if self.is_deadline_passed(cx) {
+            // Emptied, so that a poll after the error ends instead of continuing the stream.
             self.content = BodyContent::Empty;
             self.deadline = None;
             return Poll::Ready(Some(Err(DeadlinePassed.into())));
@@ -120,6 +125,7 @@ impl HttpBody for WatchdogBody {
     fn is_end_stream(&self) -> bool {
         match &self.content {
             BodyContent::Empty => true,
+            // hyper sends no frame of a body that has ended, so bytes at hand count as one to come.
             BodyContent::Full(_) => false,
             BodyContent::Stream(body) => body.is_end_stream(),
         }

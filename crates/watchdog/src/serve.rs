@@ -1,4 +1,4 @@
-//! The way of one request through the watchdog: health, limit, deadline, mode, completion.
+//! Handling of a request: health, limit, deadline, mode, completion.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -22,15 +22,16 @@ use crate::health_paths::{HEALTH_PATH, READY_PATH};
 use crate::incoming_body::IncomingBody;
 use crate::lock_file::LockFile;
 use crate::metrics::WatchdogMetrics;
-use crate::mode::{self, ModeCall, ModeHandler, ModeResponse};
+use crate::mode::{ModeCall, ModeHandler, ModeResponse};
 use crate::process::output::TenantOutput;
 use crate::request_body::UploadState;
 use crate::response_body::WatchdogBody;
 use crate::stream_timeouts::BusyGuard;
+use nearpath_wire::hop::grpc::has_grpc_content;
 
 const X_TIMEOUT: HeaderName = HeaderName::from_static("x-timeout");
 
-/// All that a request needs to be answered.
+/// State that every request needs.
 #[derive(Debug)]
 pub(crate) struct WatchdogState {
     pub(crate) config: WatchdogConfig,
@@ -39,19 +40,20 @@ pub(crate) struct WatchdogState {
     pub(crate) metrics: Arc<WatchdogMetrics>,
     pub(crate) lock_file: LockFile,
     pub(crate) output: Arc<TenantOutput>,
-    /// Where callers with certificates come in over TCP.
+    /// Accepts callers with certificates over TCP.
     pub(crate) tls_acceptor: MtlsAcceptor,
     /// False from the first SIGTERM on.
     pub(crate) is_healthy: AtomicBool,
 }
 
-/// Answers one request, from wherever it came.
+/// Handles one request, from any transport.
 pub(crate) async fn handle_request(
     app: Arc<WatchdogState>,
     request: Request<IncomingBody>,
     busy: BusyGuard,
     token: DrainToken,
 ) -> Response<WatchdogBody> {
+    // Before limit and metrics: health checks are no calls.
     match request.uri().path() {
         HEALTH_PATH => health_response(&app),
         READY_PATH => ready_response(&app, request).await,
@@ -60,6 +62,7 @@ pub(crate) async fn handle_request(
 }
 
 fn health_response(app: &WatchdogState) -> Response<WatchdogBody> {
+    // Relaxed: the flag guards no other data, and a late answer is no harm.
     if app.is_healthy.load(Ordering::Relaxed) && app.lock_file.is_present() {
         return Response::new(WatchdogBody::from("OK"));
     }
@@ -69,7 +72,8 @@ fn health_response(app: &WatchdogState) -> Response<WatchdogBody> {
     ))
 }
 
-/// Of the three answers, the limit's comes first: an instance that is full is alive, but not to be called.
+/// Responds to a readiness check. The limit comes first: a full instance is alive, but must not be
+/// called.
 async fn ready_response(
     app: &WatchdogState,
     request: Request<IncomingBody>,
@@ -116,7 +120,8 @@ async fn run_call(
 ) -> Response<WatchdogBody> {
     let log = app.config.log_callid.then_some(&app.output);
     let mut completion = CallCompletion::begin_call(&app.metrics, log, &request, busy, token);
-    let grpc = request.version() == Version::HTTP_2 && mode::is_grpc(request.headers());
+    let grpc = request.version() == Version::HTTP_2 && has_grpc_content(request.headers());
+    // Kept in the record, so that it is returned when the response's body ends.
     completion.permit = app.call_limiter.try_acquire();
     if completion.permit.is_none() {
         return refuse_call(completion, &overload_error(app), grpc);
@@ -124,6 +129,7 @@ async fn run_call(
     let deadline = CallDeadline::after(time_limit(app.config.exec_timeout, request.headers()));
     match run_until_deadline(deadline, &app.mode, request, completion.started_at).await {
         Ok(ModeResponse::Plain(response)) => {
+            // A stream that lasts as long as both sides like had its deadline for the head.
             let cut = deadline
                 .instant()
                 .filter(|_| !is_endless(response.headers()));
@@ -131,6 +137,7 @@ async fn run_call(
         }
         Ok(ModeResponse::Upgraded(response, tunnel)) => {
             completion.code = response.status().as_u16();
+            // In a task that keeps the completion, hence the permit, as long as bytes pass.
             tokio::spawn(tunnel.run(completion));
             response
         }
@@ -146,20 +153,20 @@ fn overload_error(app: &WatchdogState) -> PlatformError {
     watchdog_error(Reason::Overload, text).governed_by("max_inflight")
 }
 
-/// A caller may ask for less time than the function has, never for more. What is not a duration is ignored, as
-/// of-watchdog does.
+/// Returns the call's time limit. A caller may shorten the function's, never extend it. An invalid
+/// value is ignored, as in of-watchdog.
 fn time_limit(max_time: Option<Duration>, headers: &HeaderMap) -> Option<Duration> {
     let requested = headers
         .get(X_TIMEOUT)
         .and_then(|value| duration::parse_duration(value.to_str().ok()?).ok());
-    match (max_time, requested.filter(|asked| !asked.is_zero())) {
-        (Some(most), Some(asked)) => Some(most.min(asked)),
-        (most, asked) => most.or(asked),
+    match (max_time, requested.filter(|requested| !requested.is_zero())) {
+        (Some(max), Some(requested)) => Some(max.min(requested)),
+        (max, requested) => max.or(requested),
     }
 }
 
-/// Whether an answer lasts as long as both sides like: its head met the deadline, its end need not. Events, lines of JSON, and
-/// gRPC, where the caller's own deadline ends the call by a reset.
+/// Returns whether a response may last as long as both sides like: events, JSON lines and gRPC. Its
+/// head met the deadline; a gRPC caller ends the call by a reset at its own.
 pub(crate) fn is_endless(headers: &HeaderMap) -> bool {
     let kind = headers
         .get(CONTENT_TYPE)
@@ -177,7 +184,7 @@ pub(crate) fn is_endless(headers: &HeaderMap) -> bool {
     .any(begins)
 }
 
-/// When a call must be over, and how long it had.
+/// Deadline of a call, and the limit that it came from.
 #[derive(Debug, Clone, Copy)]
 struct CallDeadline(Option<(Instant, Duration)>);
 
@@ -191,7 +198,8 @@ impl CallDeadline {
     }
 }
 
-/// Dropping the mode's work at the deadline kills the call's process or closes its connection.
+/// Runs the mode until the deadline. Dropping its future kills the call's process or closes its
+/// connection.
 async fn run_until_deadline(
     deadline: CallDeadline,
     mode: &ModeHandler,
@@ -207,12 +215,14 @@ async fn run_until_deadline(
     let Some((at, limit)) = deadline.0 else {
         return work.await;
     };
+    // Read after the timeout: the state of the upload then says whose fault it is.
     timeout_at(at, work)
         .await
         .unwrap_or_else(|_| Err(deadline_error(limit, upload.is_awaited())))
 }
 
-/// Whose fault it is that a call's time is over: the caller's, while the call waits for the rest of its body.
+/// Returns the error of an expired call: the caller's fault while its body is awaited, else the
+/// function's.
 fn deadline_error(limit: Duration, awaited: bool) -> PlatformError {
     let limit = duration::format_duration(limit);
     let fault = match awaited {
@@ -228,7 +238,7 @@ fn deadline_error(limit: Duration, awaited: bool) -> PlatformError {
     fault.governed_by("exec_timeout")
 }
 
-/// Completes the call when the answer's body is gone.
+/// Completes the call when the response's body is dropped.
 fn complete_with_body(
     mut completion: CallCompletion,
     response: Response<WatchdogBody>,
@@ -238,12 +248,13 @@ fn complete_with_body(
     response.map(|body| body.with_completion(deadline, completion))
 }
 
-/// The answer for a call that was refused: counted by its status in HTTP, in whatever words the caller reads it.
+/// Responds to a refused call. Metrics count the HTTP status, also where gRPC gets another.
 fn refuse_call(
     completion: CallCompletion,
     error: &PlatformError,
     grpc: bool,
 ) -> Response<WatchdogBody> {
+    // First, because the gRPC form has status 200.
     let response = complete_with_body(completion, errors::error_response(error), None);
     if grpc {
         errors::grpc_error_response(response, error)
@@ -252,7 +263,7 @@ fn refuse_call(
     }
 }
 
-/// The answer of the metrics port.
+/// Responds on the metrics port.
 pub(crate) fn metrics_response(
     app: &WatchdogState,
     request: &Request<Incoming>,
@@ -260,7 +271,7 @@ pub(crate) fn metrics_response(
     if request.uri().path() != "/metrics" {
         return Ok(errors::error_response(&watchdog_error(
             Reason::NotFound,
-            "only /metrics is here",
+            "the only path on this port is /metrics",
         )));
     }
     let mut response = Response::new(WatchdogBody::from(app.metrics.encode_text()));
@@ -301,9 +312,9 @@ mod tests {
 
     #[test]
     fn x_timeout_only_shortens() {
-        let limit = |most: Option<u64>, asked: &'static str| {
-            let headers = HeaderMap::from_iter([(X_TIMEOUT, HeaderValue::from_static(asked))]);
-            time_limit(most.map(Duration::from_secs), &headers).map(|limit| limit.as_secs())
+        let limit = |max: Option<u64>, requested: &'static str| {
+            let headers = HeaderMap::from_iter([(X_TIMEOUT, HeaderValue::from_static(requested))]);
+            time_limit(max.map(Duration::from_secs), &headers).map(|limit| limit.as_secs())
         };
         assert_eq!(limit(Some(30), "10s"), Some(10));
         assert_eq!(limit(Some(30), "10"), Some(10));

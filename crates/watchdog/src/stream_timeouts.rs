@@ -1,7 +1,9 @@
-//! A connection to a caller that gives up on one that stalls: inside a request's head, or by not taking the answer.
+//! Timeouts of a caller's connection: inside a request's head, and for a response that is not
+//! taken.
 //!
-//! hyper's own limit on heads also closes idle connections, and a request that the gateway sends in that moment would be
-//! lost without proof that it was. So idle connections stay open, and time only runs from a head's first byte.
+//! hyper's own timeout for heads also closes idle connections. A request that the gateway sends at
+//! that moment would be lost without proof. So idle connections stay open, and time runs only from
+//! the first byte of a head.
 
 use std::io;
 use std::pin::Pin;
@@ -13,22 +15,23 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-use crate::caller_socket::Socket;
+use crate::caller_socket::CallerSocket;
 
-/// What an HTTP/2 connection begins with.
+/// Beginning of the HTTP/2 connection preface (RFC 9113 section 3.4).
 const HTTP2_PREFACE_START: &[u8] = b"PRI ";
 
-/// Counts the requests of one connection that are being answered.
+/// Number of requests of one connection that are being handled.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct BusyCount(Arc<AtomicUsize>);
 
-/// One request being answered, until dropped.
+/// Request being handled, until dropped.
 #[derive(Debug)]
 pub(crate) struct BusyGuard(BusyCount);
 
 impl BusyCount {
-    /// One more.
+    /// Counts a request that begins.
     pub(crate) fn begin_request(&self) -> BusyGuard {
+        // Relaxed, as all accesses here: the count guards no other data.
         self.0.fetch_add(1, Ordering::Relaxed);
         BusyGuard(self.clone())
     }
@@ -44,12 +47,13 @@ impl Drop for BusyGuard {
     }
 }
 
-/// See the module's text.
+/// Connection with timeouts for stalled callers.
 #[derive(Debug)]
 pub(crate) struct TimeoutStream {
-    io: Socket,
+    io: CallerSocket,
     busy: BusyCount,
-    /// HTTP/2 has heads, pings and data at any time; hyper's keep-alive looks after such connections.
+    /// Known from the first bytes. HTTP/2 has frames at any time; hyper's keep-alive watches such
+    /// connections.
     is_http2: Option<bool>,
     read_limit: Option<Duration>,
     write_limit: Option<Duration>,
@@ -59,7 +63,7 @@ pub(crate) struct TimeoutStream {
 
 impl TimeoutStream {
     pub(crate) fn new(
-        io: Socket,
+        io: CallerSocket,
         busy: BusyCount,
         read_limit: Option<Duration>,
         write_limit: Option<Duration>,
@@ -75,13 +79,14 @@ impl TimeoutStream {
         }
     }
 
-    /// Bytes have come: a head has begun, unless a request is being answered.
+    /// Handles received bytes: a head has begun, unless a request is being handled.
     fn note_received(&mut self, bytes: &[u8]) {
         let is_http2 = *self
             .is_http2
             .get_or_insert_with(|| bytes.starts_with(HTTP2_PREFACE_START));
         match self.read_limit {
             Some(limit) if !is_http2 && self.busy.is_idle() => {
+                // A running timer stays: single bytes must not extend it.
                 self.head_timer
                     .get_or_insert_with(|| Box::pin(sleep(limit)));
             }
@@ -90,6 +95,7 @@ impl TimeoutStream {
     }
 
     fn is_head_too_slow(&mut self, cx: &mut Context<'_>) -> bool {
+        // hyper has called the service, so the head is complete.
         if !self.busy.is_idle() {
             self.head_timer = None;
         }
@@ -107,6 +113,7 @@ impl TimeoutStream {
             self.write_timer = None;
             return polled;
         };
+        // Armed by the first write that must wait, cleared by the next that succeeds.
         match self
             .write_timer
             .get_or_insert_with(|| Box::pin(sleep(limit)))
@@ -134,6 +141,7 @@ impl AsyncRead for TimeoutStream {
         if buf.filled().len() > before {
             this.note_received(&buf.filled()[before..]);
         }
+        // Only without new bytes: those at hand are read first.
         if polled.is_pending() && this.is_head_too_slow(cx) {
             return Poll::Ready(Err(io::Error::new(
                 io::ErrorKind::TimedOut,

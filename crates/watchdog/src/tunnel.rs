@@ -1,4 +1,5 @@
-//! HTTP/1.1 upgrades, such as WebSocket: when the tenant agrees (101), bytes pass both ways until a side has had enough.
+//! HTTP/1.1 upgrades, such as WebSocket: after the tenant's 101, bytes pass both ways until a side
+//! closes.
 
 use http::header::{CONNECTION, UPGRADE};
 use http::{Request, Response, Version};
@@ -15,7 +16,7 @@ pub(crate) struct UpgradeTunnel {
     pub(crate) tenant: OnUpgrade,
 }
 
-/// The caller's half, if the request asks for an upgrade.
+/// Returns the caller's half, if the request asks for an upgrade.
 pub(crate) fn requested_upgrade<B>(request: &mut Request<B>) -> Option<OnUpgrade> {
     let headers = request.headers();
     let options = headers
@@ -26,13 +27,14 @@ pub(crate) fn requested_upgrade<B>(request: &mut Request<B>) -> Option<OnUpgrade
     let names_upgrade = options
         .map(str::trim)
         .any(|word| word.eq_ignore_ascii_case("upgrade"));
+    // Only HTTP/1.1 has upgrades, and only `Connection` makes one valid (RFC 9110 section 7.8).
     let possible =
         request.version() == Version::HTTP_11 && headers.contains_key(UPGRADE) && names_upgrade;
     possible.then(|| on(request))
 }
 
 impl UpgradeTunnel {
-    /// The tunnel of an answer with status 101.
+    /// Creates the tunnel of a response with status 101.
     pub(crate) fn from_response<B>(caller: OnUpgrade, response: &mut Response<B>) -> Self {
         Self {
             caller,
@@ -40,15 +42,17 @@ impl UpgradeTunnel {
         }
     }
 
-    /// Passes bytes. The call counts as in progress all the while; a tunnel has no time limit, a drain ends it.
+    /// Copies bytes. The call counts as in progress meanwhile; a tunnel has no time limit, only a
+    /// drain ends it.
     pub(crate) async fn run(self, completion: CallCompletion) {
         self.copy_bytes().await;
         drop(completion);
     }
 
-    /// Passes bytes until a side has had enough.
+    /// Copies bytes until a side closes.
     pub(crate) async fn copy_bytes(self) {
         if let Ok((caller, tenant)) = tokio::try_join!(self.caller, self.tenant) {
+            // An error is an end like any other: either side may leave at any time.
             let _ = copy_bidirectional(&mut TokioIo::new(caller), &mut TokioIo::new(tenant)).await;
         }
     }

@@ -1,4 +1,4 @@
-//! One body type for answers that nearpath makes itself and for those it passes on.
+//! The body type of messages that nearpath produces itself and of those that it forwards.
 
 use std::error::Error;
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
 
-/// Any error that can travel between threads.
+/// Any error that can be sent between threads.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
 /// A message's body. Only [`Body::boxed`] allocates.
@@ -32,7 +32,7 @@ impl Body {
         Self::default()
     }
 
-    /// Wraps any other body.
+    /// Wraps any other body, in one allocation.
     pub fn boxed<B>(body: B) -> Self
     where
         B: HttpBody<Data = Bytes> + Send + 'static,
@@ -54,7 +54,7 @@ impl<T: Into<Bytes>> From<T> for Body {
 }
 
 impl Body {
-    /// What a peer sends, as it arrives.
+    /// Wraps a body that hyper receives from a peer.
     pub fn incoming(body: Incoming) -> Self {
         Self(BodyKind::Incoming(body))
     }
@@ -71,6 +71,7 @@ impl HttpBody for Body {
         match &mut self.0 {
             BodyKind::Empty => Poll::Ready(None),
             BodyKind::Full(bytes) => {
+                // A full body yields one frame; `Empty` then reports the end.
                 let bytes = std::mem::take(bytes);
                 self.0 = BodyKind::Empty;
                 Poll::Ready(Some(Ok(Frame::data(bytes))))

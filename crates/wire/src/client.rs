@@ -1,5 +1,6 @@
-//! Connections to an instance: HTTP/1.1 by default, HTTP/2 for gRPC, without TLS (h2c by prior knowledge, RFC 9113 section 3.3)
-//! or on a stream that has it ([`crate::mtls`]). The task that drives a connection stays on the thread that made it.
+//! Connections to an instance: HTTP/1.1 by default, HTTP/2 for gRPC. They run without TLS (h2c by
+//! prior knowledge, RFC 9113 section 3.3) or on a TLS stream ([`crate::mtls`]). The task that
+//! drives a connection stays on the thread that opened it.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,40 +16,40 @@ use crate::BoxError;
 use crate::local_executor::LocalExec;
 use crate::mtls::TlsDialError;
 
-/// Largest head of a response, and the most that is read ahead, in bytes. Its header fields are bounded by hyper's own 100:
-/// another number would cost an allocation for each response.
+/// Maximum size of a response head, and of the read-ahead buffer, in bytes. The number of header
+/// fields keeps hyper's default of 100: any other number costs an allocation for each response.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
-/// Bytes of one stream that may be on the way without being consumed.
+/// Flow-control window of one stream in bytes.
 const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 
-/// Why there is no connection. In every case nothing of the request was sent.
+/// Reasons why a connection could not be opened. In every case nothing of the request was sent.
 #[derive(Debug, thiserror::Error)]
 pub enum InstanceConnectError {
     /// Refused, unreachable, or out of file descriptors.
     #[error("cannot connect to {addr}: {source}")]
     Io {
-        /// Where to.
+        /// Address that was dialed.
         addr: SocketAddr,
-        /// What the kernel said.
+        /// Error of the kernel.
         source: io::Error,
     },
-    /// The peer did not answer in time.
-    #[error("cannot connect to {addr}: no answer within {limit:?}")]
+    /// The peer did not respond in time.
+    #[error("cannot connect to {addr}: no response within {limit:?}")]
     Timeout {
-        /// Where to.
+        /// Address that was dialed.
         addr: SocketAddr,
-        /// How long was waited.
+        /// Time limit.
         limit: Duration,
     },
-    /// No connection with TLS.
+    /// The TLS connection failed.
     #[error(transparent)]
     Tls(#[from] TlsDialError),
-    /// The peer accepted, but did not speak HTTP.
+    /// The peer accepted the connection but does not speak HTTP.
     #[error("cannot speak HTTP with {addr}: {source}")]
     Http {
-        /// Where to.
+        /// Address that was dialed.
         addr: SocketAddr,
-        /// What was wrong.
+        /// Error of the HTTP handshake.
         source: hyper::Error,
     },
 }
@@ -81,10 +82,10 @@ where
     handshake_http1(connect_tcp(addr, limit).await?, addr).await
 }
 
-/// Speaks HTTP/1.1 on a stream from `addr`. Must run inside a `LocalSet`.
+/// Starts HTTP/1.1 on a stream from `addr`. Must run inside a `LocalSet`.
 ///
 /// # Errors
-/// [`InstanceConnectError::HttpMode`].
+/// [`InstanceConnectError::Http`].
 pub async fn handshake_http1<S, B>(
     stream: S,
     addr: SocketAddr,
@@ -125,10 +126,10 @@ where
     handshake_http2(connect_tcp(addr, limit).await?, addr).await
 }
 
-/// Speaks HTTP/2 on a stream from `addr`. Must run inside a `LocalSet`.
+/// Starts HTTP/2 on a stream from `addr`. Must run inside a `LocalSet`.
 ///
 /// # Errors
-/// [`InstanceConnectError::HttpMode`].
+/// [`InstanceConnectError::Http`].
 pub async fn handshake_http2<S, B>(
     stream: S,
     addr: SocketAddr,
@@ -143,6 +144,7 @@ where
     builder
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(4 * STREAM_WINDOW_BYTES);
+    // Keep-alive needs a timer, and detects an instance whose host disappeared.
     builder.timer(hyper_util::rt::TokioTimer::new());
     builder
         .keep_alive_interval(Duration::from_secs(20))

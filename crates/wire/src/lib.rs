@@ -1,14 +1,15 @@
-//! HTTP/1, 2 and 3, TLS and QUIC as nearpath uses them: how a port is opened, how a server and a client speak, what a body is.
+//! HTTP/1, 2 and 3, TLS and QUIC as nearpath uses them: sockets, servers, clients and bodies.
 //!
-//! Nothing here knows functions or instances. The protocols are hyper's and rustls's; this crate holds the settings that
-//! nearpath gives them, in one place: limits against hostile peers ([`server_config`]), connections to instances ([`client_config`]),
-//! certificates ([`tls`]), HTTP/3 for everybody ([`h3`]), sharing a port among threads ([`bind`]) and which headers end at a hop ([`hop_headers`]).
+//! This crate does not know functions. The protocols are hyper's and rustls's. The crate holds
+//! nearpath's settings in one place: limits against hostile peers ([`server`]), connections to
+//! instances ([`client`]), certificates ([`tls`]), HTTP/3 for public clients ([`h3`]), ports that
+//! threads share ([`sockets`]) and the rules of one HTTP hop ([`hop`]).
 #![forbid(unsafe_code)]
 
 pub mod body;
 pub mod client;
 pub mod h3;
-pub mod hop_headers;
+pub mod hop;
 pub mod identity;
 pub mod local_executor;
 pub mod mtls;

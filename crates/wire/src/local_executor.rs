@@ -1,9 +1,9 @@
-//! Where hyper's own tasks go: the thread that made them.
+//! Executor that keeps hyper's tasks on the thread that spawned them.
 
 use std::future::Future;
 
-/// Runs HTTP/2's tasks on the current thread's `tokio::task::LocalSet`, so that nothing in them has to be `Send`.
-/// Panics outside of one.
+/// Spawns HTTP/2's tasks on the current thread's `tokio::task::LocalSet`, so that nothing in them
+/// has to be `Send`. Panics outside of a `LocalSet`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LocalExec;
 
@@ -12,6 +12,7 @@ where
     F: Future<Output = ()> + 'static,
 {
     fn execute(&self, task: F) {
+        // The handle is dropped: the task ends with its connection.
         tokio::task::spawn_local(task);
     }
 }

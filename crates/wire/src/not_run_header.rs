@@ -1,24 +1,29 @@
-//! How a watchdog says over HTTP that a call has not run, so that another instance may.
+//! The header `x-nearpath-not-run`, with which a watchdog reports over HTTP that a call has not
+//! run, so that another instance may run it.
 //!
-//! In memory and over QUIC there is a place for it beside the head; HTTP has none. So it is a header that nobody else can write: the watchdog takes it out of what
-//! its tenant answers, the gateway out of what its callers see. A tenant that passes on a refusal which it met itself says nothing of its own call.
+//! In shared memory and over QUIC the response's opening reports it. Over HTTP it is a header that
+//! only watchdogs can set: the watchdog removes it from its tenant's responses, the gateway from
+//! responses to its callers. A tenant that forwards such a response reports nothing about its own
+//! call.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use nearpath_types::Reason;
 
-/// See the module's text. Its value is a reason's name.
+/// Name of the header. Its value is the name of a reason.
 pub const NOT_RUN: HeaderName = HeaderName::from_static("x-nearpath-not-run");
 
-/// Says in an answer's head that the call has not run, for this reason; nothing: that the tenant answers.
+/// Sets the header to `reason`; `None` removes it, because the tenant responded.
 pub fn set_not_run(headers: &mut HeaderMap, reason: Option<Reason>) {
     match reason {
+        // `insert` replaces all values, so a tenant cannot add one of its own.
         Some(reason) => drop(headers.insert(NOT_RUN, HeaderValue::from_static(reason.name()))),
         None => drop(headers.remove(NOT_RUN)),
     }
 }
 
-/// Takes the mark out again: why the call has not run.
+/// Removes the header and returns the reason.
 pub fn take_not_run(headers: &mut HeaderMap) -> Option<Reason> {
+    // Removed in any case: an unknown value must not reach the caller either.
     let value = headers.remove(NOT_RUN)?;
     Reason::ALL
         .iter()

@@ -1,7 +1,8 @@
-//! TLS and QUIC for two peers that know each other's identity, and connect once: workers of a job.
+//! TLS and QUIC for two workers of a job, which know each other's identity and connect once.
 //!
-//! No sessions are kept and nothing goes early: a pair of workers shakes hands once in its life. Neither has a name in any
-//! DNS, so the name in a certificate follows from the identity ([`worker_dns_name`]), and is not chosen.
+//! No sessions are kept and no early data is sent: a pair of workers performs one handshake. The
+//! workers have no DNS names, so the name in a certificate is derived from the identity
+//! ([`worker_dns_name`]).
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -20,26 +21,27 @@ use crate::identity::{Credentials, PeerIdentity, PeerRefusal, Trust};
 use crate::quic::config::{TlsConfigError, crypto_provider};
 use crate::zero_rtt::TokenKey;
 
-/// What is spoken: the bytes of a way between two workers, and nothing else.
+/// ALPN protocol of the byte stream between two workers.
 pub const ALPN: &[u8] = b"nearpath-way/1";
 
-/// Who was met is not who was meant.
+/// Reasons why the peer is not the expected one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityMismatch {
-    /// Its certificate is not good.
+    /// The certificate is not valid.
     #[error(transparent)]
     NotAdmitted(#[from] PeerRefusal),
-    /// It is somebody else's.
-    #[error("the peer is {met}, and {meant} was meant")]
+    /// The certificate belongs to another worker.
+    #[error("unexpected peer {actual}: expected {expected}")]
     WrongPeer {
-        /// Who it is.
-        met: Box<SpiffeId>,
-        /// Who it was to be.
-        meant: Box<SpiffeId>,
+        /// Identity in the peer's certificate.
+        actual: Box<SpiffeId>,
+        /// Expected identity.
+        expected: Box<SpiffeId>,
     },
 }
 
-/// What all connections of a worker to its peers have in common. Made once: reading keys takes longer than a message.
+/// TLS configuration that all connections of a worker share. Created once, because parsing keys
+/// takes longer than a message.
 #[derive(Debug, Clone)]
 pub struct P2pTlsConfig {
     trust: Trust,
@@ -47,24 +49,26 @@ pub struct P2pTlsConfig {
     server: Arc<ServerConfig>,
 }
 
-/// Both ends of one worker's connections to one peer.
+/// TLS configuration of a worker for one peer, for both directions.
 #[derive(Debug, Clone)]
 pub struct PeerTlsConfig {
     base: P2pTlsConfig,
     peer: SpiffeId,
 }
 
-/// The name that the certificate of a worker bears beside its identity: 32 digits of SHA-256, below `worker.nearpath`.
+/// DNS name in a worker's certificate, derived from its identity: 32 digits of SHA-256, below
+/// `worker.nearpath`.
 pub fn worker_dns_name(id: &SpiffeId) -> String {
     let mut name = String::from("w");
+    // 16 of 32 bytes: collisions are infeasible, and a DNS label holds 63 characters at most.
     for byte in &digest(&SHA256, id.to_string().as_bytes()).as_ref()[..16] {
-        let _ = write!(name, "{byte:02x}"); // a String takes everything
+        let _ = write!(name, "{byte:02x}"); // writing to a String cannot fail
     }
     name + ".worker.nearpath"
 }
 
 impl P2pTlsConfig {
-    /// For connections as `credentials`, to peers for whom `trust` speaks.
+    /// Creates the configuration for connections with `credentials` to peers that `trust` admits.
     ///
     /// # Errors
     /// See [`TlsConfigError`].
@@ -75,6 +79,7 @@ impl P2pTlsConfig {
             .with_protocol_versions(&[&TLS13])?
             .with_webpki_verifier(servers)
             .with_client_auth_cert(credentials.chain.clone(), credentials.private_key())?;
+        // A pair connects once, so a stored session would only be a secret to lose.
         client.resumption = Resumption::disabled();
         let clients = WebPkiClientVerifier::builder_with_provider(trust.roots(), crypto_provider())
             .build()?;
@@ -92,7 +97,7 @@ impl P2pTlsConfig {
         })
     }
 
-    /// For connections to that one.
+    /// Returns the configuration for connections to `peer`.
     pub fn for_peer(&self, peer: SpiffeId) -> PeerTlsConfig {
         PeerTlsConfig {
             base: self.clone(),
@@ -102,7 +107,7 @@ impl P2pTlsConfig {
 }
 
 impl PeerTlsConfig {
-    /// For a worker that has one peer.
+    /// Creates the configuration for a worker with a single peer.
     ///
     /// # Errors
     /// See [`TlsConfigError`].
@@ -114,32 +119,33 @@ impl PeerTlsConfig {
         Ok(P2pTlsConfig::new(credentials, trust.clone())?.for_peer(peer))
     }
 
-    /// Who is meant.
+    /// Expected identity of the peer.
     pub fn peer(&self) -> &SpiffeId {
         &self.peer
     }
 
-    /// The name to connect to.
+    /// DNS name of the peer.
     pub fn dns_name(&self) -> String {
         worker_dns_name(&self.peer)
     }
 
-    /// The same for TLS.
+    /// DNS name of the peer, for rustls.
     pub fn server_name(&self) -> ServerName<'static> {
+        // The name is built from hexadecimal digits, so it is always valid.
         ServerName::try_from(self.dns_name()).expect("digits, letters and dots")
     }
 
-    /// For TLS, as the one who connects.
+    /// TLS configuration of the connecting side.
     pub fn client_config(&self) -> &Arc<ClientConfig> {
         &self.base.client
     }
 
-    /// For TLS, as the one who accepts.
+    /// TLS configuration of the accepting side.
     pub fn server_config(&self) -> &Arc<ServerConfig> {
         &self.base.server
     }
 
-    /// For QUIC, as the one who connects.
+    /// QUIC configuration of the connecting side.
     ///
     /// # Errors
     /// See [`TlsConfigError`].
@@ -149,7 +155,7 @@ impl PeerTlsConfig {
         )))
     }
 
-    /// For QUIC, as the one who accepts. `key`: of the tokens by which addresses are proven.
+    /// QUIC configuration of the accepting side. `key` protects the tokens that validate addresses.
     ///
     /// # Errors
     /// See [`TlsConfigError`].
@@ -164,7 +170,7 @@ impl PeerTlsConfig {
         ))
     }
 
-    /// Looks at the certificate of who was met. Chain and proof of the key are rustls's.
+    /// Checks the peer's certificate. rustls has verified chain and proof of the key.
     ///
     /// # Errors
     /// See [`IdentityMismatch`].
@@ -173,13 +179,14 @@ impl PeerTlsConfig {
         chain: &[CertificateDer<'_>],
         now: SystemTime,
     ) -> Result<PeerIdentity, IdentityMismatch> {
-        let met = self.base.trust.admit_peer(chain, now)?;
-        if met.id == self.peer {
-            return Ok(met);
+        // The trust admits every worker of the job; only one of them is the expected peer.
+        let identity = self.base.trust.admit_peer(chain, now)?;
+        if identity.id == self.peer {
+            return Ok(identity);
         }
         Err(IdentityMismatch::WrongPeer {
-            met: Box::new(met.id),
-            meant: Box::new(self.peer.clone()),
+            actual: Box::new(identity.id),
+            expected: Box::new(self.peer.clone()),
         })
     }
 }

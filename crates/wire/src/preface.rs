@@ -1,28 +1,30 @@
-//! Tells HTTP/2 from HTTP/1 by a connection's first bytes, and gives those bytes back to whoever reads next.
+//! Detection of HTTP/2 by a connection's first bytes, which are returned for the actual reader.
 
 use std::io;
 
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// What an HTTP/2 client sends first (RFC 9113 section 3.4).
+/// Preface of an HTTP/2 client (RFC 9113 section 3.4).
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Room for one usual request, so that telling the protocol costs no system call of its own.
+/// Size of the first read: a typical request, so that detection costs no extra system call.
 const FIRST_READ_BYTES: usize = 4096;
 
-/// Which protocol a cleartext peer speaks.
+/// Protocol of a peer without TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClearTextProtocol {
-    /// Anything that is not the preface; hyper judges it.
+    /// Anything that is not the preface; hyper checks it.
     Http1,
-    /// The whole preface was seen.
+    /// The whole preface was received.
     Http2,
 }
 
-/// Judges the bytes so far; `NoConnection`: they are a beginning of the preface, more are needed.
+/// Detects the protocol from the bytes so far. `None`: they are a prefix of the preface, and more
+/// are needed.
 pub fn detect_protocol(bytes: &[u8]) -> Option<ClearTextProtocol> {
     let seen = bytes.len().min(PREFACE.len());
+    // The first differing byte decides, so no HTTP/1 request waits for 24 bytes.
     match bytes[..seen] == PREFACE[..seen] {
         false => Some(ClearTextProtocol::Http1),
         true if seen == PREFACE.len() => Some(ClearTextProtocol::Http2),
@@ -30,7 +32,8 @@ pub fn detect_protocol(bytes: &[u8]) -> Option<ClearTextProtocol> {
     }
 }
 
-/// Reads until the protocol is known. `NoConnection`: the peer closed without a word. The bytes are to be replayed.
+/// Reads until the protocol is known. `None`: the peer closed without sending. The returned bytes
+/// must be read again.
 ///
 /// # Errors
 /// When reading fails.

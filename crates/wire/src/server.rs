@@ -1,7 +1,7 @@
-//! The server's side of HTTP/1 and HTTP/2, with limits that a hostile peer cannot stretch.
+//! Server settings of HTTP/1 and HTTP/2, with limits that a hostile peer cannot exceed.
 //!
-//! Time limits are not set here: the owner of the connection watches it, which is cheaper than hyper's timer for each
-//! request.
+//! Timeouts are not set here: the owner of the connection watches it, which is cheaper than a hyper
+//! timer for each request.
 
 use std::time::Duration;
 
@@ -10,18 +10,20 @@ use hyper_util::rt::TokioTimer;
 
 use crate::local_executor::LocalExec;
 
-/// What a peer may make the server hold.
+/// Resources that a peer may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HttpLimits {
-    /// Largest request head in bytes (HTTP/1), largest decoded header list (HTTP/2). Above: 431.
+    /// Maximum size of a request head (HTTP/1) or of the decoded header list (HTTP/2) in bytes.
+    /// Above: 431.
     pub max_header_bytes: usize,
-    /// Most header fields. Above: 431.
+    /// Maximum number of header fields. Above: 431.
     pub max_headers: usize,
-    /// HTTP/2 streams that one connection may have open.
+    /// Maximum number of open HTTP/2 streams of one connection.
     pub max_streams: u32,
-    /// HTTP/2 streams that a peer may open and reset before they are looked at (CVE-2023-44487). Above: GOAWAY.
+    /// HTTP/2 streams that a peer may open and reset before they are processed (CVE-2023-44487).
+    /// Above: GOAWAY.
     pub max_pending_resets: usize,
-    /// How often a silent HTTP/2 peer is asked whether it is there (PING).
+    /// Interval of PINGs to an idle HTTP/2 peer.
     pub ping_interval: Duration,
 }
 
@@ -37,7 +39,8 @@ impl Default for HttpLimits {
     }
 }
 
-/// HTTP/1.0 and 1.1. A peer that closes its sending half counts as gone, so that its request can be cancelled.
+/// Settings for HTTP/1.0 and 1.1. A peer that closes its sending half counts as gone, so that its
+/// request can be cancelled.
 pub fn http1_builder(limits: &HttpLimits) -> http1::Builder {
     const HYPER_DEFAULT: usize = 100;
     let mut builder = http1::Builder::new();
@@ -45,12 +48,13 @@ pub fn http1_builder(limits: &HttpLimits) -> http1::Builder {
         .max_buf_size(limits.max_header_bytes.max(8192))
         .half_close(false);
     if limits.max_headers != HYPER_DEFAULT {
-        builder.max_headers(limits.max_headers); // any number set, even this one, costs a fill or an allocation a request
+        // any explicit number, even the default, costs an allocation for each request
+        builder.max_headers(limits.max_headers);
     }
     builder
 }
 
-/// HTTP/2, over TLS or in clear text.
+/// Settings for HTTP/2, over TLS or in clear text.
 pub fn http2_builder(limits: &HttpLimits) -> http2::Builder<LocalExec> {
     const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
     let mut builder = http2::Builder::new(LocalExec);
@@ -58,8 +62,10 @@ pub fn http2_builder(limits: &HttpLimits) -> http2::Builder<LocalExec> {
         .timer(TokioTimer::new())
         .max_concurrent_streams(limits.max_streams)
         .max_header_list_size(u32::try_from(limits.max_header_bytes).unwrap_or(u32::MAX))
+        // Above it hyper closes the connection, so a reset flood costs the peer its connection.
         .max_pending_accept_reset_streams(limits.max_pending_resets)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        // Four uploads can fill their windows; more share the connection's.
         .initial_connection_window_size(4 * STREAM_WINDOW_BYTES)
         .keep_alive_interval(limits.ping_interval)
         .keep_alive_timeout(limits.ping_interval);

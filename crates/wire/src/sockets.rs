@@ -1,4 +1,4 @@
-//! Opens a port once for each thread that will accept on it.
+//! Listening sockets: opens a port once for each thread that will accept on it.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -9,32 +9,37 @@ use rustix::net::sockopt::{
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, getsockname, socket_with};
 
-/// Connections that the kernel keeps until they are accepted; it caps this at `net.core.somaxconn`.
+// The default of `somaxconn` since Linux 5.4; a lower setting of the administrator decides.
+/// Connections that the kernel queues until they are accepted. The kernel caps it at
+/// `net.core.somaxconn`.
 const LISTEN_BACKLOG: i32 = 4096;
 
-/// Opens `addr` with `n` sockets among which the kernel spreads new connections (`SO_REUSEPORT`, socket(7)).
-/// With port 0 the kernel chooses one, the same for all of them. The sockets are non-blocking. What they accept sends small
-/// pieces at once: Linux lets connections inherit `TCP_NODELAY`, which saves a system call for each.
+/// Opens `addr` with `n` TCP sockets, among which the kernel spreads new connections
+/// (`SO_REUSEPORT`, socket(7)).
+///
+/// With port 0 the kernel chooses a port, the same for all sockets. The sockets are non-blocking.
+/// Accepted connections inherit `TCP_NODELAY`, which saves a system call for each.
 ///
 /// # Errors
-/// When the address is not this machine's, or the port is in use, also by another program that shares it: the
-/// error's text names the address.
+/// When the address is not local, or another program uses or shares the port. The error's text
+/// names the address.
 pub fn bind_tcp(addr: SocketAddr, n: usize) -> io::Result<Vec<TcpListener>> {
     open_all(addr, n, open_listener).map_err(|error| listen_error(addr, "", error))
 }
 
-/// The same for datagrams, in the order in which the kernel numbers them.
+/// Opens `addr` with `n` UDP sockets, in the order in which the kernel numbers them.
 ///
 /// # Errors
-/// See [`bind`].
+/// See [`bind_tcp`].
 pub fn bind_udp(addr: SocketAddr, n: usize) -> io::Result<Vec<UdpSocket>> {
     open_all(addr, n, open_udp).map_err(|error| listen_error(addr, " (UDP)", error))
 }
 
-/// Further sockets for datagrams on a port that this user's processes share already, behind those that there are.
+/// Opens `n` further UDP sockets on a port that processes of this user share already. The kernel
+/// numbers them after the existing ones.
 ///
 /// # Errors
-/// When the port is somebody else's.
+/// When another user's process holds the port.
 pub fn bind_more_udp(addr: SocketAddr, n: usize) -> io::Result<Vec<UdpSocket>> {
     let opened = (0..n)
         .map(|_| open_udp(addr, true))
@@ -56,7 +61,8 @@ fn open_all<S: AsFd>(
     open: impl Fn(SocketAddr, bool) -> io::Result<S>,
 ) -> io::Result<Vec<S>> {
     if addr.port() != 0 {
-        drop(open(addr, false)?); // sharing would hide another program on the port
+        // with SO_REUSEPORT alone, another program on the port would go unnoticed
+        drop(open(addr, false)?);
     }
     let first = open(addr, true)?;
     let chosen = SocketAddr::try_from(getsockname(&first)?)?;
@@ -66,7 +72,9 @@ fn open_all<S: AsFd>(
 
 fn open_listener(addr: SocketAddr, shared: bool) -> io::Result<TcpListener> {
     let socket = new_socket(addr, SocketType::STREAM, shared)?;
+    // Without it a restart fails while connections of the previous process are in TIME_WAIT.
     set_socket_reuseaddr(&socket, true)?;
+    // Set on the listener: accepted sockets inherit it on Linux.
     set_tcp_nodelay(&socket, true)?;
     rustix::net::bind(&socket, &addr)?;
     if shared {
@@ -94,6 +102,8 @@ fn new_socket(addr: SocketAddr, kind: SocketType, shared: bool) -> io::Result<Ow
         None,
     )?;
     if addr.is_ipv6() {
+        // The default depends on `net.ipv6.bindv6only`; an IPv6 wildcard must accept IPv4
+        // everywhere.
         set_ipv6_v6only(&socket, false)?;
     }
     if shared {

@@ -1,4 +1,4 @@
-//! A server's certificate and key, read from PEM files, with errors that say what to mend.
+//! Certificate and key of a server, read from PEM files, with errors that say how to fix them.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use rustls::crypto::ring;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-/// Why TLS cannot be served.
+/// Reasons why TLS cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file is missing, unreadable or not PEM.
@@ -19,22 +19,22 @@ pub enum TlsError {
         what: &'static str,
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Fault of the file.
         why: String,
     },
-    /// Both were read, but do not work together.
+    /// Both files are valid, but do not match.
     #[error("certificate {} and key {} do not work together: {source}", cert.display(), key.display())]
     Mismatch {
         /// The certificate's file.
         cert: PathBuf,
         /// The key's file.
         key: PathBuf,
-        /// What rustls says.
+        /// Error of rustls.
         source: rustls::Error,
     },
 }
 
-/// A certificate chain and its key, as they were read.
+/// A certificate chain and its key.
 pub struct CertifiedKeyPair {
     /// The server's own certificate first.
     pub chain: Vec<CertificateDer<'static>>,
@@ -48,7 +48,7 @@ impl fmt::Debug for CertifiedKeyPair {
     }
 }
 
-/// Reads a certificate chain and its key, without a look at whether they belong together.
+/// Reads a certificate chain and its key, without checking that they match.
 ///
 /// # Errors
 /// See [`TlsError`]; every text names the file.
@@ -58,7 +58,7 @@ pub fn read_key_pair(cert: &Path, key: &Path) -> Result<CertifiedKeyPair, TlsErr
     Ok(CertifiedKeyPair { chain, key })
 }
 
-/// Reads a certificate chain and its key. Clients may choose HTTP/2 or HTTP/1.1 (ALPN); TLS 1.2 and 1.3.
+/// Reads a certificate chain and its key, for HTTP/2 or HTTP/1.1 (ALPN) over TLS 1.2 and 1.3.
 ///
 /// # Errors
 /// See [`TlsError`]; every text names the file.
@@ -69,6 +69,7 @@ pub fn load_config(cert: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsErro
         key: key.into(),
         source,
     };
+    // The provider is passed explicitly: a process-wide default could be another library's.
     let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .and_then(|builder| {
@@ -77,6 +78,7 @@ pub fn load_config(cert: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsErro
                 .with_single_cert(chain, secret)
         })
         .map_err(mismatch)?;
+    // In order of preference: HTTP/2 saves connections.
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Arc::new(config))
 }
@@ -84,6 +86,7 @@ pub fn load_config(cert: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsErro
 fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     match read {
+        // A fault of the file, which an error of rustls would not name.
         Ok(chain) if chain.is_empty() => {
             Err(file_error("certificate", path, &pem::Error::NoItemsFound))
         }
@@ -95,7 +98,7 @@ fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
 fn file_error(what: &'static str, path: &Path, error: &pem::Error) -> TlsError {
     let why = match error {
         pem::Error::Io(error) => error.to_string(),
-        pem::Error::NoItemsFound => format!("it holds no PEM {what}"),
+        pem::Error::NoItemsFound => format!("it contains no PEM {what}"),
         other => format!("it is not valid PEM: {other}"),
     };
     TlsError::File {

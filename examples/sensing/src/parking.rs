@@ -59,7 +59,7 @@ impl Visit {
         !self.plate.is_multiple_of(10)
     }
 
-    /// Whom `function` calls next; `NoConnection`: the chain ends.
+    /// Whom `function` calls next; `None`: the chain ends.
     pub fn next(&self, function: &str) -> Option<&'static str> {
         match function {
             "detection" => Some("search"),
@@ -98,7 +98,7 @@ pub fn picture(seed: u64, plate: u32) -> Vec<u8> {
     picture
 }
 
-/// Reads the plate. `NoConnection`: this is no such picture.
+/// Reads the plate. `None`: this is no such picture.
 pub fn detect(picture: &[u8]) -> Option<Visit> {
     let pixels = picture
         .strip_prefix(HEAD)

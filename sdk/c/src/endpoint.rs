@@ -1,34 +1,27 @@
-//! `np_party`: joining, leaving, serving, and the last error.
+//! `np_party`: joining, leaving, and the last error.
 
 use std::cell::{Cell, RefCell};
-use std::ffi::{CString, c_char, c_void};
-use std::num::NonZeroUsize;
+use std::ffi::{CString, c_char};
 
 use nearpath::blocking::ThreadEndpoint;
-use nearpath::{BodyDraft, Error, Request, Response};
+use nearpath::{BodyDraft, Error};
 
-use crate::answer::CAnswer;
-use crate::code::{self, CCode, MISUSE, OK};
+use crate::code::{self, CCode, MISUSE};
 use crate::options::BadOptions;
-use crate::request::CRequest;
 
 /// `np_party`. C uses one pointer to it, also while a handler runs. So nothing is borrowed as a whole, and `current` is the
 /// reference through which the endpoint may be used now.
 #[derive(Debug)]
 pub struct CEndpoint {
-    current: Cell<*mut ThreadEndpoint>,
-    serving: Cell<bool>,
+    pub(crate) current: Cell<*mut ThreadEndpoint>,
+    pub(crate) serving: Cell<bool>,
     error: RefCell<CString>,
     retry: Cell<bool>,
 }
 
-/// `np_handler`.
-pub type CHandler =
-    Option<unsafe extern "C" fn(*mut CEndpoint, *const CRequest, *mut CAnswer, *mut c_void)>;
-
 impl CEndpoint {
     /// Creates an endpoint for a running handler.
-    fn for_handler(party: *mut ThreadEndpoint) -> Self {
+    pub(crate) fn for_handler(party: *mut ThreadEndpoint) -> Self {
         let (error, retry) = (RefCell::default(), Cell::new(false));
         Self {
             current: Cell::new(party),
@@ -108,91 +101,6 @@ pub unsafe extern "C" fn np_leave(party: *mut CEndpoint) {
         let party = Box::from_raw(party);
         drop(Box::from_raw(party.current.get()));
     }
-}
-
-/// `np_serving`.
-#[repr(C)]
-#[derive(Debug)]
-pub struct CServing {
-    size: usize,
-    threads: u32,
-    flags: u32,
-}
-
-const STREAM_FLAG: u32 = 1;
-
-/// A handler function of C with its `user` pointer.
-struct HandlerCall(
-    unsafe extern "C" fn(*mut CEndpoint, *const CRequest, *mut CAnswer, *mut c_void),
-    *mut c_void,
-);
-
-// SAFETY: the header says that with several threads both are used on all of them.
-unsafe impl Sync for HandlerCall {}
-
-impl HandlerCall {
-    fn run_handler(&self, party: *mut CEndpoint, request: Request) -> Response {
-        let (request, mut answer) = (CRequest::new(request), CAnswer::new(party));
-        // SAFETY: C's function with C's `user`; endpoint, request and answer live until it returns.
-        unsafe { (self.0)(party, &request, &mut answer, self.1) };
-        answer.into_response()
-    }
-}
-
-/// See `nearpath.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn np_serve(
-    party: *mut CEndpoint,
-    handler: CHandler,
-    user: *mut c_void,
-) -> CCode {
-    // SAFETY: as the header says.
-    unsafe { np_serve_with(party, std::ptr::null(), handler, user) }
-}
-
-/// See `nearpath.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn np_serve_with(
-    party: *mut CEndpoint,
-    how: *const CServing,
-    handler: CHandler,
-    user: *mut c_void,
-) -> CCode {
-    // SAFETY: NULL, or as the header says.
-    let (of_c, how) = unsafe { (party.as_ref(), how.as_ref()) };
-    let (Some(of_c), Some(handler)) = (of_c, handler) else {
-        return MISUSE;
-    };
-    if how.is_some_and(|how| how.size < size_of::<CServing>()) {
-        return of_c.record_misuse("np_serving.size is too small: begin with NP_SERVING");
-    }
-    if of_c.serving.replace(true) {
-        return of_c.record_misuse("np_serve was called in a handler");
-    }
-    let before = of_c.current.get();
-    // SAFETY: the box of `np_join`: no handler runs. It is used through the handler's reference only, until `serve` returns.
-    let inner = unsafe { &mut *before };
-    inner.set_streaming(how.is_some_and(|how| how.flags & STREAM_FLAG != 0));
-    let handling = HandlerCall(handler, user);
-    let served = match how
-        .and_then(|how| NonZeroUsize::new(how.threads as usize))
-        .filter(|count| count.get() > 1)
-    {
-        None => inner.serve_calls(|inner, request| {
-            of_c.current.set(inner);
-            handling.run_handler(party, request)
-        }),
-        Some(threads) => {
-            let handling = &handling;
-            inner.serve_on(threads, move |inner, request| {
-                let mut party = CEndpoint::for_handler(inner);
-                handling.run_handler(&mut party, request)
-            })
-        }
-    };
-    of_c.current.set(before);
-    of_c.serving.set(false);
-    served.map_or_else(|error| of_c.record_error(&error), |()| OK)
 }
 
 /// See `nearpath.h`.

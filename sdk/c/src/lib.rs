@@ -2,7 +2,7 @@
 //!
 //! All logic is in [`nearpath::blocking`]; this crate only converts at the boundary. Every `unsafe` block relies on the rules for C:
 //! a pointer is NULL, or came from this library and was not passed back; text ends with NUL; lengths are right; an endpoint and its
-//! results stay on one thread (`docs/adr/0012-one-abi-for-the-sdks.md`). A panic aborts the process instead of unwinding into C.
+//! results stay on one thread (`docs/adr/0012-sdks-share-one-implementation-with-a-boundary-per-language.md`). A panic aborts the process instead of unwinding into C.
 #![allow(unsafe_code)]
 #![deny(unsafe_op_in_unsafe_fn)]
 #![allow(
@@ -20,6 +20,7 @@ mod exchange;
 mod options;
 mod reply;
 mod request;
+mod serving;
 
 pub use answer::*;
 pub use call::*;
@@ -30,3 +31,4 @@ pub use exchange::*;
 pub use options::*;
 pub use reply::*;
 pub use request::*;
+pub use serving::*;

@@ -100,7 +100,7 @@ class Fetch {
 /** What stood against memory for a call that provably did not run; the platform's answer; or why there is none, as fetch says it. */
 function failed(error, url, signal, body) {
   const isOurs = error instanceof NearpathError; // else it was given up, or its body failed
-  if (isOurs && error.retryIsSafe && (body?.whole ?? true)) return { obstacle: error.path === Path.SHM ? Obstacle.NO_ROOM : Obstacle.NO_PARTY };
+  if (isOurs && error.retryIsSafe && (body?.whole ?? true)) return { obstacle: error.path === Path.SHM ? Obstacle.NO_ROOM : Obstacle.NO_ENDPOINT };
   body?.leave?.();
   if (signal.aborted) throw error;
   if (error.kind === 'platform') return { response: refused(error, url) };
@@ -114,7 +114,7 @@ function isOfRequest({ input, init }) {
 
 /** A request as it goes out: its head, and its body as bytes where that is possible. */
 async function opened(input, init, wanted) {
-  if (!process.env.NEARPATH_DISPATCH) return { body: null, obstacle: Obstacle.CALLER_NO_PARTY };
+  if (!process.env.NEARPATH_DISPATCH) return { body: null, obstacle: Obstacle.CALLER_NO_ENDPOINT };
   const request = new Request(input instanceof Request ? new Request(wanted.far, input) : wanted.far, init);
   const isOthers = request.headers.has('upgrade') || request.integrity !== ''; // what only a connection, or fetch itself, can do
   if (isOthers) return { body: null, obstacle: Obstacle.UPGRADE };

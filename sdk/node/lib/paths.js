@@ -32,9 +32,9 @@ const Obstacle = Object.freeze({
   /** caller and callee belong to different chains */
   OTHER_DOMAIN: 'other_domain',
   /** the caller does not use shared memory: its calls go to the gateway over HTTP */
-  CALLER_NO_PARTY: 'caller_no_party',
+  CALLER_NO_ENDPOINT: 'caller_no_endpoint',
   /** the instance does not take calls through shared memory */
-  NO_PARTY: 'no_party',
+  NO_ENDPOINT: 'no_endpoint',
   /** the channel or the memory pool had no room for the call at that moment */
   NO_ROOM: 'no_room',
   /** an upgraded connection needs a connection of its own */

@@ -1,8 +1,9 @@
-//! The native half of the SDK for Node; `index.js` is what users load.
+//! The native half of the SDK for Node; users load `index.js`.
 //!
-//! JavaScript runs on its own thread; a second one, [`runtime`], is the party of the domain and has an event loop of its own. Orders
-//! go to it through a channel; what comes goes back through one function of JavaScript's, in batches as they fit. A body is
-//! copied once on its way out of a slot, so that the slot does not wait for a garbage collector.
+//! JavaScript runs on its own thread. A second one, [`runtime`], has the domain's endpoint and an
+//! event loop. Commands reach it through a channel; messages return through one JavaScript
+//! function. A body is copied once when it leaves its slot, so that the slot does not wait for a
+//! garbage collector.
 #![allow(unsafe_code, reason = "the macros of napi-derive")]
 
 mod bodies;
@@ -19,7 +20,8 @@ use runtime::{CallKind, RuntimeCommand, RuntimeHandle};
 use types::{AskOfJs, Message, ResponseOfJs};
 
 thread_local! {
-    /// That of this thread of JavaScript, the main one or a Worker's, from its first call on.
+    // Thread-local, because each Worker of Node has an event loop of its own.
+    /// Runtime of this JavaScript thread, the main one or a Worker's, from its first call on.
     static RUNTIME: RefCell<Option<RuntimeHandle>> = const { RefCell::new(None) };
 }
 
@@ -27,15 +29,17 @@ fn send_command(order: RuntimeCommand) -> bool {
     RUNTIME.with_borrow(|desk| desk.as_ref().is_some_and(|desk| desk.send_command(order)))
 }
 
-/// Begins; `tell` is called with everything that comes. `streams`: handlers are called when a request begins.
+/// Starts the runtime, which passes all messages to `tell`. `streams`: handlers run as soon as a
+/// request begins.
 ///
 /// # Errors
-/// When the system gives no thread.
+/// When the system cannot create a thread.
 #[napi]
 pub fn open(tell: Function<'_, Message, ()>, serves: bool, streams: bool) -> napi::Result<()> {
     let tell = tell
         .build_threadsafe_function()
         .callee_handled::<false>()
+        // Weak: the callback alone must not keep the process alive.
         .weak::<true>()
         .build()?;
     let desk = RuntimeHandle::start(tell, serves, streams)
@@ -44,7 +48,8 @@ pub fn open(tell: Function<'_, Message, ()>, serves: bool, streams: bool) -> nap
     Ok(())
 }
 
-/// Makes a call; a message with this number tells its end. `pieces`: its body is pushed. `stream`: its answer's is pulled.
+/// Makes a call; a message with this number reports its end. `pieces`: its body is pushed.
+/// `stream`: its response body is pulled.
 #[napi]
 pub fn call(
     id: f64,
@@ -63,8 +68,8 @@ pub fn call(
     })
 }
 
-/// Sends an event, to a function or, with `topic`, to those who subscribe to one; with `later`, a call for the gateway's queue. A
-/// message with this number tells its end.
+/// Sends an event to a function or, with `topic`, to the subscribers of a topic. With `later` it is
+/// a call for the gateway's queue. A message with this number reports its end.
 #[napi]
 pub fn tell(
     id: f64,
@@ -88,13 +93,13 @@ pub fn tell(
     })
 }
 
-/// Nobody waits for a call any more: its callee is told, and no message comes.
+/// Cancels a call at its callee; no message follows.
 #[napi]
 pub fn give_up(id: f64) -> bool {
     send_command(RuntimeCommand::GiveUp { id })
 }
 
-/// Answers a call that came. `pieces`: its body is pushed.
+/// Responds to a received call. `pieces`: its body is pushed.
 #[napi]
 pub fn answer(id: f64, response: ResponseOfJs, pieces: bool) -> bool {
     send_command(RuntimeCommand::Answer {
@@ -104,9 +109,11 @@ pub fn answer(id: f64, response: ResponseOfJs, pieces: bool) -> bool {
     })
 }
 
-/// A piece of a body of a call that was taken or made; nothing at its end. A message tells whether more is wanted.
+/// Adds a piece to a body of a received or an outgoing call; nothing ends it. A message tells
+/// whether more is wanted.
 #[napi]
 pub fn push(id: f64, taken: bool, piece: Option<&[u8]>) -> bool {
+    // Copied, because JavaScript may reuse its buffer after this call.
     let piece = piece.map(|piece| Ok(Bytes::copy_from_slice(piece)));
     send_command(RuntimeCommand::Push {
         body: (taken, id as u64),
@@ -114,7 +121,7 @@ pub fn push(id: f64, taken: bool, piece: Option<&[u8]>) -> bool {
     })
 }
 
-/// A body breaks off.
+/// Aborts a body.
 #[napi]
 pub fn break_off(id: f64, taken: bool, why: String) -> bool {
     send_command(RuntimeCommand::Push {
@@ -123,7 +130,7 @@ pub fn break_off(id: f64, taken: bool, why: String) -> bool {
     })
 }
 
-/// Asks for the next part of a body; a message tells it.
+/// Requests the next part of a body; a message delivers it.
 #[napi]
 pub fn pull(id: f64, taken: bool) -> bool {
     send_command(RuntimeCommand::Pull {
@@ -131,7 +138,7 @@ pub fn pull(id: f64, taken: bool) -> bool {
     })
 }
 
-/// Nobody reads a body any more.
+/// Stops reading a body.
 #[napi]
 pub fn leave(id: f64, taken: bool) -> bool {
     send_command(RuntimeCommand::Leave {
@@ -139,7 +146,7 @@ pub fn leave(id: f64, taken: bool) -> bool {
     })
 }
 
-/// Serves no more; a message tells when open calls are finished.
+/// Stops serving; a message reports when open calls are finished.
 #[napi]
 pub fn stop() -> bool {
     send_command(RuntimeCommand::Stop)

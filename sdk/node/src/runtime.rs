@@ -1,4 +1,4 @@
-//! The thread that is the party.
+//! The thread with the endpoint.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -19,13 +19,14 @@ use tokio::task::{AbortHandle, spawn_local};
 use crate::bodies::{BodyKey, BodyPiece, BodyTable};
 use crate::types::{AskOfJs, FinishedCall, Message, RequestOfJs, ResponseOfJs};
 
-/// What tells JavaScript; it does not keep the process alive, `index.js` does while something is open.
+/// Callback that passes messages to JavaScript. It does not keep the process alive; `index.js` does
+/// while something is open.
 pub(crate) type MessageCallback = ThreadsafeFunction<Message, (), Message, Status, false, true>;
 
-/// Number of the message that serving has ended.
+/// Number of the message that reports the end of serving.
 const SERVING_ENDED_ID: f64 = -1.0;
 
-/// What JavaScript wants.
+/// Command from JavaScript.
 #[derive(Debug)]
 pub(crate) enum RuntimeCommand {
     Call {
@@ -35,46 +36,46 @@ pub(crate) enum RuntimeCommand {
         options: AskOfJs,
         kind: CallKind,
     },
-    /// `pieces`: its body is written.
+    /// `pieces`: the body is pushed.
     Answer {
         id: f64,
         response: ResponseOfJs,
         pieces: bool,
     },
-    /// A piece of a body; nothing when it is complete.
+    /// A piece of a body; `None` ends it.
     Push {
         body: BodyKey,
         piece: Option<BodyPiece>,
     },
-    /// The next part of a body is wanted.
+    /// Requests the next part of a body.
     Pull {
         body: BodyKey,
     },
-    /// Nobody reads it any more.
+    /// Drops a body that is not read any more.
     Leave {
         body: BodyKey,
     },
-    /// Nobody waits for it any more.
+    /// Cancels a call.
     GiveUp {
         id: f64,
     },
     Stop,
 }
 
-/// What a call is.
+/// Kind of an outgoing call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum CallKind {
     Event,
     Topic,
     Queued,
-    /// `pieces`: its body is written. `stream`: its answer is read as it comes.
+    /// `pieces`: its body is pushed. `stream`: its response is read as it arrives.
     Call {
         pieces: bool,
         stream: bool,
     },
 }
 
-/// The way to the thread. Dropping it ends the thread, after the calls that are open.
+/// Handle of the thread. Dropping it ends the thread after the open calls.
 pub(crate) struct RuntimeHandle(UnboundedSender<RuntimeCommand>);
 
 impl RuntimeHandle {
@@ -100,26 +101,26 @@ impl RuntimeHandle {
         Ok(Self(sender))
     }
 
-    pub(crate) fn send_command(&self, order: RuntimeCommand) -> bool {
-        self.0.send(order).is_ok()
+    pub(crate) fn send_command(&self, command: RuntimeCommand) -> bool {
+        self.0.send(command).is_ok()
     }
 }
 
-/// What the thread knows.
+/// State of the thread.
 struct CallRuntime {
     callback: Arc<MessageCallback>,
     open_requests: RefCell<HashMap<u64, HandlerRequest>>,
     last_id: Cell<f64>,
     bodies: BodyTable,
-    /// What ends a call that was made.
+    /// Abort handles of outgoing calls.
     outgoing_calls: RefCell<HashMap<u64, AbortHandle>>,
-    /// Handlers are called when a request begins.
+    /// Handlers run as soon as a request begins.
     is_streaming: bool,
 }
 
-/// A call whose handler runs in JavaScript.
+/// A received call whose handler runs in JavaScript.
 struct HandlerRequest {
-    /// What the calls of its handler begin with.
+    /// Options that the handler's own calls inherit.
     options: CallOptions,
     answer: oneshot::Sender<HandlerResponse>,
 }
@@ -131,6 +132,7 @@ impl CallRuntime {
         let commands_done = async move {
             handle_commands(handler_runtime, commands).await;
         };
+        // Without handlers no function server is needed: the thread only makes calls.
         if !serves {
             return drop(nearpath::run(commands_done));
         }
@@ -152,12 +154,14 @@ impl CallRuntime {
     }
 
     fn send_message(&self, message: Message) {
+        // Non-blocking: a full queue of JavaScript must not stop the event loop.
         self.callback
             .call(message, ThreadsafeFunctionCallMode::NonBlocking);
     }
 
-    /// Has a call answered by JavaScript.
+    /// Passes a call to JavaScript and waits for its response.
     async fn handle_request(self: Rc<Self>, mut request: Request) -> HandlerResponse {
+        // Numbers of received and outgoing calls are separate, see `BodyKey`.
         let id = self.last_id.replace(self.last_id.get() + 1.0) + 1.0;
         let (answer, answered) = oneshot::channel();
         self.open_requests.borrow_mut().insert(
@@ -176,8 +180,9 @@ impl CallRuntime {
             request: Some(RequestOfJs::from_request(&request)),
             ..Message::new_for(id)
         });
-        drop(request); // its slot is free
+        drop(request); // frees its slot
         let answered = answered.await;
+        // The call has a response, so its caller was not lost.
         std::mem::forget(guard);
         answered.unwrap_or_else(|_| {
             Response::new("the function is stopping\n")
@@ -205,7 +210,7 @@ impl CallRuntime {
     }
 }
 
-/// Tells JavaScript when the caller no longer waits: the future is dropped then.
+/// Notifies JavaScript when the caller no longer waits: the future is dropped then.
 struct AbandonGuard<'a> {
     runtime: &'a Rc<CallRuntime>,
     id: f64,
@@ -225,26 +230,29 @@ impl Drop for AbandonGuard<'_> {
     }
 }
 
-/// Numbers are whole and below 2^53.
+/// Converts a number of JavaScript, which is an integer below 2^53.
 fn id_key(id: f64) -> u64 {
+    // JavaScript has no other numbers; below 2^53 each integer is exact.
     id as u64
 }
 
-/// Until JavaScript wants no more. The calls that it has made end first when nobody serves.
+/// Handles commands until JavaScript stops. Without a server, outgoing calls are completed first.
 async fn handle_commands(
     runtime: Rc<CallRuntime>,
     mut commands: UnboundedReceiver<RuntimeCommand>,
 ) {
     let mut calls = tokio::task::JoinSet::new();
+    // Ends when the handle is dropped.
     while let Some(command) = commands.recv().await {
         match command {
             RuntimeCommand::Stop => {
-                // Calls that are open still call others and are answered.
+                // Handlers of open calls may still make calls, and their responses are sent.
                 spawn_local(drain_commands(runtime, commands));
                 return;
             }
             command => handle_command(&runtime, command, &mut calls),
         }
+        // Frees the results of finished calls, which the set would keep.
         while calls.try_join_next().is_some() {}
     }
     while calls.join_next().await.is_some() {}
@@ -267,11 +275,12 @@ fn handle_command(
             id,
             name,
             payload,
-            options: ask,
+            options,
             kind,
         } => {
             let runtime = Rc::clone(runtime);
-            let following = ask
+            // Resolved now: the parent may have ended when the call starts.
+            let inherited = options
                 .parent
                 .and_then(|parent| runtime.inherited_options(parent));
             let task_runtime = Rc::clone(&runtime);
@@ -281,12 +290,13 @@ fn handle_command(
                     id,
                     &name,
                     payload,
-                    ask.into_options(following.as_ref()),
+                    options.into_options(inherited.as_ref()),
                     kind,
                 )
                 .await;
                 if outcome.is_err() || !matches!(kind, CallKind::Call { stream: true, .. }) {
-                    task_runtime.bodies.finish_outgoing((false, id_key(id))); // else it may go on while the answer is read
+                    // A streamed call may still send its body while the response is read.
+                    task_runtime.bodies.finish_outgoing((false, id_key(id)));
                 }
                 task_runtime.outgoing_calls.borrow_mut().remove(&id_key(id));
                 task_runtime.send_message(Message::for_outcome(id, &outcome));
@@ -296,41 +306,20 @@ fn handle_command(
                 .borrow_mut()
                 .insert(id_key(id), abort_handle);
         }
-        RuntimeCommand::GiveUp { id } => {
-            if let Some(abort_handle) = runtime.outgoing_calls.borrow_mut().remove(&id_key(id)) {
-                abort_handle.abort();
-            }
-            let body = (false, id_key(id));
-            runtime.bodies.finish_outgoing(body);
-            runtime.bodies.drop_incoming(body);
-        }
+        RuntimeCommand::GiveUp { id } => abort_call(runtime, id),
         RuntimeCommand::Push {
             body,
             piece: Some(piece),
-        } => {
-            let runtime = Rc::clone(runtime);
-            spawn_local(async move {
-                let room = Some(runtime.bodies.write_piece(body, piece).await);
-                runtime.send_message(Message {
-                    room,
-                    ..Message::for_body(body)
-                });
-            });
-        }
+        } => write_piece(runtime, body, piece),
         RuntimeCommand::Push { body, piece: None } => runtime.bodies.finish_outgoing(body),
-        RuntimeCommand::Pull { body } => {
-            let runtime = Rc::clone(runtime);
-            spawn_local(async move {
-                let part = runtime.bodies.next_part(body).await;
-                runtime.send_message(Message::for_body_part(body, part));
-            });
-        }
+        RuntimeCommand::Pull { body } => read_part(runtime, body),
         RuntimeCommand::Leave { body } => runtime.bodies.drop_incoming(body),
         RuntimeCommand::Answer {
             id,
             response,
             pieces,
         } => {
+            // A response to an unknown call is ignored: its caller has gone.
             if let Some(open) = runtime.open_requests.borrow_mut().remove(&id_key(id)) {
                 let _ =
                     open.answer
@@ -341,6 +330,37 @@ fn handle_command(
     }
 }
 
+fn abort_call(runtime: &CallRuntime, id: f64) {
+    if let Some(abort_handle) = runtime.outgoing_calls.borrow_mut().remove(&id_key(id)) {
+        abort_handle.abort();
+    }
+    // Both directions end: the callee gets no more, and nothing is read.
+    let body = (false, id_key(id));
+    runtime.bodies.finish_outgoing(body);
+    runtime.bodies.drop_incoming(body);
+}
+
+/// Writes a piece in the background, and tells JavaScript whether more is wanted.
+fn write_piece(runtime: &Rc<CallRuntime>, body: BodyKey, piece: BodyPiece) {
+    let runtime = Rc::clone(runtime);
+    spawn_local(async move {
+        let room = Some(runtime.bodies.write_piece(body, piece).await);
+        runtime.send_message(Message {
+            room,
+            ..Message::for_body(body)
+        });
+    });
+}
+
+/// Reads the next part in the background, and passes it to JavaScript.
+fn read_part(runtime: &Rc<CallRuntime>, body: BodyKey) {
+    let runtime = Rc::clone(runtime);
+    spawn_local(async move {
+        let part = runtime.bodies.next_part(body).await;
+        runtime.send_message(Message::for_body_part(body, part));
+    });
+}
+
 async fn make_call(
     runtime: &CallRuntime,
     id: f64,
@@ -349,20 +369,20 @@ async fn make_call(
     options: Result<CallOptions, Error>,
     kind: CallKind,
 ) -> Result<FinishedCall, Error> {
-    let (ask, body) = (options?, (false, id_key(id)));
+    let (options, body) = (options?, (false, id_key(id)));
     let streaming = match kind {
         CallKind::Event => {
-            return nearpath::notify_with(name, payload, ask)
+            return nearpath::notify_with(name, payload, options)
                 .await
                 .map(|()| FinishedCall::Answer(Response::new("")));
         }
         CallKind::Queued => {
-            return nearpath::call_later(name, payload, ask)
+            return nearpath::call_later(name, payload, options)
                 .await
                 .map(FinishedCall::Accepted);
         }
         CallKind::Topic => {
-            return nearpath::publish_with(name, payload, ask)
+            return nearpath::publish_with(name, payload, options)
                 .await
                 .map(FinishedCall::Published);
         }
@@ -370,16 +390,17 @@ async fn make_call(
             pieces: false,
             stream: false,
         } => {
-            return nearpath::call_with(name, payload, ask)
+            return nearpath::call_with(name, payload, options)
                 .await
                 .map(FinishedCall::Answer);
         }
         CallKind::Call { pieces: true, .. } => {
-            nearpath::call_stream_with(name, runtime.bodies.open_outgoing(body), ask).await?
+            nearpath::call_stream_with(name, runtime.bodies.open_outgoing(body), options).await?
         }
         CallKind::Call { .. } => {
+            // A complete payload as a stream of one piece, so that the response can be streamed.
             let whole = futures_util::stream::iter([Ok::<_, Error>(payload)]);
-            nearpath::call_stream_with(name, whole, ask).await?
+            nearpath::call_stream_with(name, whole, options).await?
         }
     };
     if !matches!(kind, CallKind::Call { stream: true, .. }) {

@@ -1,4 +1,4 @@
-//! What goes to JavaScript and comes from there.
+//! Values that are exchanged with JavaScript.
 
 use std::time::Duration;
 
@@ -7,71 +7,72 @@ use napi::bindgen_prelude::Buffer;
 use napi_derive::napi;
 use nearpath::{CallOptions, Error, ErrorKind, HeaderFields, PublishReport, Request, Response};
 
-/// How a call is made.
+/// Options of a call.
 #[napi(object)]
 #[derive(Debug)]
 pub struct AskOfJs {
-    /// POST unless told.
+    /// HTTP method; POST by default.
     pub method: Option<String>,
-    /// `/` unless told.
+    /// Path; `/` by default.
     pub path: Option<String>,
-    /// Names and values in turn.
+    /// Names and values, alternating.
     pub headers: Vec<String>,
-    /// Milliseconds from now.
+    /// Deadline in milliseconds from now.
     pub deadline: Option<f64>,
-    /// Running it twice does no harm.
+    /// The call may be repeated safely.
     pub idempotent: Option<bool>,
-    /// Shared memory or nothing.
+    /// Only shared memory may be used.
     pub near_only: Option<bool>,
-    /// The number of the call whose handler calls.
+    /// Number of the call whose handler makes this one.
     pub parent: Option<f64>,
 }
 
 impl AskOfJs {
-    /// As the SDK says it; `following` is the request of the handler that calls.
+    /// Converts to the SDK's options; `following` holds those of the handler's call.
     pub(crate) fn into_options(
         self,
         following: Option<&CallOptions>,
     ) -> Result<CallOptions, Error> {
-        let mut ask = following.cloned().unwrap_or_default();
-        ask = self.method.into_iter().fold(ask, CallOptions::method);
-        ask = self.path.into_iter().fold(ask, CallOptions::path);
+        let mut options = following.cloned().unwrap_or_default();
+        options = self.method.into_iter().fold(options, CallOptions::method);
+        options = self.path.into_iter().fold(options, CallOptions::path);
         for pair in self.headers.chunks_exact(2) {
-            ask = ask.header(&pair[0], &pair[1])?;
+            options = options.header(&pair[0], &pair[1])?;
         }
+        // Not a finite, positive number: no deadline.
         let deadline = self
             .deadline
             .and_then(|ms| Duration::try_from_secs_f64(ms / 1000.0).ok());
-        ask = deadline.into_iter().fold(ask, CallOptions::deadline);
-        ask = if self.idempotent == Some(true) {
-            ask.idempotent()
+        options = deadline.into_iter().fold(options, CallOptions::deadline);
+        options = if self.idempotent == Some(true) {
+            options.idempotent()
         } else {
-            ask
+            options
         };
         Ok(if self.near_only == Some(true) {
-            ask.shm_only()
+            options.shm_only()
         } else {
-            ask
+            options
         })
     }
 }
 
-/// An answer: one that came, or that of a handler.
+/// A response: received, or returned by a handler.
 #[napi(object)]
 pub struct ResponseOfJs {
     /// HTTP status.
     pub status: u16,
-    /// Names and values in turn.
+    /// Names and values, alternating.
     pub headers: Vec<String>,
-    /// The payload.
+    /// Payload of the message.
     pub body: Buffer,
-    /// The way that a call took.
+    /// Path of the call.
     pub path: Option<String>,
-    /// What stood against a nearer one.
+    /// Obstacle of the next shorter path.
     pub not_nearer: Option<String>,
-    /// Who answered.
+    /// Instance that responded.
     pub instance: Option<f64>,
-    /// Bytes of the whole body, as its sender said.
+    /// Announced length of the whole body in bytes.
     pub length: Option<f64>,
 }
 
@@ -96,10 +97,12 @@ impl ResponseOfJs {
         }
     }
 
-    /// As the SDK says it; what no field can be is an answer of its own.
+    /// Converts to the SDK's response; an invalid field becomes a response with status 500.
     pub(crate) fn into_response(self) -> Response {
         let mut head = HeaderFields::default();
         for pair in self.headers.chunks_exact(2) {
+            // The error must reach the caller: a dropped header could change the response's
+            // meaning.
             if let Err(error) = head.push_field(&pair[0], pair[1].as_bytes()) {
                 return Response::new(error.to_string()).with_status(500);
             }
@@ -110,28 +113,28 @@ impl ResponseOfJs {
     }
 }
 
-/// A call that came in.
+/// A received call.
 #[napi(object)]
 pub struct RequestOfJs {
-    /// POST when the caller says nothing.
+    /// HTTP method; POST by default.
     pub method: String,
     /// Path and query after the function's name.
     pub path: String,
-    /// Names and values in turn.
+    /// Names and values, alternating.
     pub headers: Vec<String>,
-    /// The payload.
+    /// Payload of the message.
     pub body: Buffer,
-    /// The function that calls.
+    /// Calling function.
     pub caller: Option<String>,
-    /// The way that it came.
+    /// Path of the call.
     pub came_over: String,
-    /// Nobody waits for an answer.
+    /// True for an event, which has no response.
     pub is_event: bool,
-    /// Of an event that was published.
+    /// Topic of a published event.
     pub topic: Option<String>,
     /// Milliseconds that the caller still waits.
     pub time_left: Option<f64>,
-    /// The trace that it belongs to.
+    /// Trace context of the call.
     pub traceparent: Option<String>,
 }
 
@@ -156,30 +159,31 @@ impl RequestOfJs {
 }
 
 fn flatten_headers(head: &HeaderFields) -> Vec<String> {
+    // A flat list crosses the boundary faster than an object for each field.
     head.iter()
         .flat_map(|(name, value)| [name.to_owned(), String::from_utf8_lossy(value).into_owned()])
         .collect()
 }
 
-/// Why there is no answer.
+/// Reason why a call has no response.
 #[napi(object)]
 #[derive(Debug)]
 pub struct ErrorOfJs {
-    /// The kind's name.
+    /// Name of the error's kind.
     pub kind: String,
-    /// For people.
+    /// Message for people.
     pub message: String,
-    /// Which function.
+    /// Function that was called.
     pub function: String,
-    /// Which path.
+    /// Path of the call.
     pub path: Option<String>,
-    /// Whether the call provably did not run.
+    /// True if the call provably did not run.
     pub retry_is_safe: bool,
     /// Of the platform's answer.
     pub status: Option<u16>,
     /// Of the platform's answer.
     pub reason: Option<String>,
-    /// Of the platform's answer, for people.
+    /// Text of the platform's response.
     pub text: Option<String>,
 }
 
@@ -206,30 +210,30 @@ impl ErrorOfJs {
     }
 }
 
-/// What JavaScript is told.
+/// Message to JavaScript.
 #[napi(object)]
 pub struct Message {
-    /// Of the call that it is about; below 0: about serving.
+    /// Number of the call; negative: about serving.
     pub id: f64,
-    /// A call came.
+    /// A received call.
     pub request: Option<RequestOfJs>,
-    /// An answer came.
+    /// A response.
     pub response: Option<ResponseOfJs>,
-    /// Something failed.
+    /// A failure.
     pub error: Option<ErrorOfJs>,
-    /// The caller of this number no longer waits.
+    /// True when the caller no longer waits.
     pub given_up: Option<bool>,
-    /// About the body of a call that came, or of one that was made.
+    /// True for the body of a received call, false for that of an outgoing one.
     pub taken: Option<bool>,
-    /// A part of it.
+    /// A part of the body.
     pub part: Option<Buffer>,
-    /// It is complete.
+    /// Ends a body.
     pub end: Option<bool>,
-    /// Whether another piece of it is wanted.
+    /// True if another piece of the body is wanted.
     pub room: Option<bool>,
-    /// To how many functions an event went, and to how many it did not.
+    /// Number of functions that received an event, and of those that missed it.
     pub published: Option<Vec<u32>>,
-    /// The number that the gateway gave a call for later; empty: none.
+    /// Id of a queued call from the gateway; empty: none.
     pub accepted: Option<String>,
 }
 
@@ -250,7 +254,7 @@ impl Message {
         }
     }
 
-    /// About a body.
+    /// Creates a message about a body.
     pub(crate) fn for_body((taken, id): (bool, u64)) -> Self {
         Self {
             taken: Some(taken),
@@ -258,7 +262,7 @@ impl Message {
         }
     }
 
-    /// What came of it.
+    /// Creates a message with the next part of a body, its end or its error.
     pub(crate) fn for_body_part(body: (bool, u64), part: Option<Result<Bytes, Error>>) -> Self {
         match part {
             None => Self {
@@ -298,13 +302,13 @@ impl Message {
     }
 }
 
-/// What became of a call.
+/// Successful end of a call.
 #[derive(Debug)]
 pub(crate) enum FinishedCall {
-    /// It was answered; its body may be still to come.
+    /// A response, whose body may still be arriving.
     Answer(Response),
-    /// It was an event for a topic.
+    /// A published event.
     Published(PublishReport),
-    /// It waits in the gateway's queue, by that number.
+    /// A call in the gateway's queue, with its id.
     Accepted(Option<String>),
 }

@@ -65,9 +65,9 @@ describe('fetch in a domain', { skip: missing() }, async () => {
   test('what the domain does not reach goes over HTTP', async () => {
     for (const body of ['text', new Blob(['text']).stream()]) {
       const answer = await nearpath.fetch(`${faas.url}/function/mirror`, { method: 'POST', body, duplex: 'half' });
-      assert.deepEqual([(await answer.json()).body, answer.headers.get('x-nearpath-path')], ['text', 'http; not_nearer=no_party']);
+      assert.deepEqual([(await answer.json()).body, answer.headers.get('x-nearpath-path')], ['text', 'http; not_nearer=no_endpoint']);
     }
     const answer = await nearpath.call('mirror', 'x');
-    assert.deepEqual([answer.path, answer.notNearer], ['http', 'no_party']);
+    assert.deepEqual([answer.path, answer.notNearer], ['http', 'no_endpoint']);
   });
 });

@@ -83,7 +83,7 @@ describe('beside OpenFaaS', async () => {
   after(() => faas.stop());
   const at = (path) => `${faas.url}/function/${path}`;
 
-  scenes({ at, way: 'http; not_nearer=caller_no_party', names: { teapot: 'teapot', slow: 'slow', cut: 'cut' } });
+  scenes({ at, way: 'http; not_nearer=caller_no_endpoint', names: { teapot: 'teapot', slow: 'slow', cut: 'cut' } });
 
   test('names instead of the gateway', async () => {
     for (const url of ['nearpath://mirror/a?b=c', 'nearpath://mirror.openfaas-fn/a?b=c', 'http://mirror/a?b=c', new URL('nearpath://mirror/a?b=c')]) {
@@ -116,7 +116,7 @@ describe('beside OpenFaaS', async () => {
 
   test('a call says its way, and a call for later calls back', async () => {
     const answer = await nearpath.call('mirror.openfaas-fn', 'x', { path: '/a?b', deadline: 30_000, headers: { traceparent: TRACE } });
-    assert.deepEqual([answer.path, answer.notNearer], ['http', 'caller_no_party']);
+    assert.deepEqual([answer.path, answer.notNearer], ['http', 'caller_no_endpoint']);
     const { headers, path } = JSON.parse(answer.body);
     assert.deepEqual([path, headers.traceparent], ['/a', TRACE]);
     assert.match(headers['x-timeout'], /^[0-9]+m?s$/);

@@ -36,7 +36,7 @@ test('a later release may report names that are not known here', async () => {
     ['shm', ['shm', null]],
     ['quic; not_nearer=no_domain', ['quic', 'no_domain']],
     ['direct;not_nearer=fog', ['direct', 'fog']],
-    ['pigeon; not_nearer=fog', ['http', 'caller_no_party']],
+    ['pigeon; not_nearer=fog', ['http', 'caller_no_endpoint']],
   ]) {
     const answer = await nearpath.call('price', '', { headers: { 'x-report': field } });
     assert.deepEqual([answer.path, answer.notNearer], reported, field);

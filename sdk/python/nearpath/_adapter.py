@@ -11,7 +11,7 @@ from urllib3 import Timeout
 from urllib3.exceptions import NameResolutionError
 
 from . import Error, call, handed_on
-from ._paths import CALLER_NO_PARTY, NO_PARTY, NO_ROOM
+from ._paths import CALLER_NO_ENDPOINT, NO_ENDPOINT, NO_ROOM
 from ._raw import raw_response
 from ._retries import Retries
 from ._urls import Target, target
@@ -171,8 +171,8 @@ _RAISED: dict[str, type[exceptions.RequestException]] = {
 
 def _obstacle(error: Error) -> str:
     if not os.environ.get("NEARPATH_DISPATCH"):
-        return CALLER_NO_PARTY
-    return NO_ROOM if error.path == "shm" else NO_PARTY
+        return CALLER_NO_ENDPOINT
+    return NO_ROOM if error.path == "shm" else NO_ENDPOINT
 
 
 def _handed_on(limit: float | None) -> dict[str, str]:

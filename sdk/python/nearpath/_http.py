@@ -14,7 +14,7 @@ import urllib.parse
 from concurrent.futures import ThreadPoolExecutor
 
 from . import _wire
-from ._paths import CALLER_NO_PARTY, PATHS
+from ._paths import CALLER_NO_ENDPOINT, PATHS
 from ._reasons import RETRY_IS_SAFE
 from ._urls import NAME, gateway
 
@@ -243,9 +243,9 @@ def reported_path(field):
     """The path that an answer reports, and what stood against a nearer one. One of a later release counts as HTTP."""
     path, *words = [word.strip() for word in field.split(";")]
     if path not in PATHS:
-        return "http", CALLER_NO_PARTY
+        return "http", CALLER_NO_ENDPOINT
     why = [word.removeprefix("not_nearer=") for word in words if word.startswith("not_nearer=")]
-    return path, why[0] if why else None if path == "shm" else CALLER_NO_PARTY
+    return path, why[0] if why else None if path == "shm" else CALLER_NO_ENDPOINT
 
 
 def call(name, payload=None, /, **how):

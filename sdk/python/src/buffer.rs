@@ -1,4 +1,4 @@
-//! A payload that Python writes where it goes out.
+//! A payload that Python writes in place.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -9,15 +9,16 @@ use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
 use pyo3::{PyErr, ffi};
 
-/// So many zeros to write in: shared memory where there is a slot. `memoryview`, `numpy.frombuffer` and `readinto` write there; a
-/// call or an answer takes it, once, and raises BufferError while one of these still looks.
+/// A zeroed buffer, in shared memory if a slot is free. `memoryview`, `numpy.frombuffer` and
+/// `readinto` write to it. A call or response consumes it once, and raises BufferError while one of
+/// these still refers to it.
 #[pyclass(frozen, module = "nearpath")]
 pub(crate) struct Buffer(Mutex<BufferState>);
 
 struct BufferState {
-    /// Nothing once it was handed over.
+    /// `None` once it was consumed.
     draft: Option<BodyDraft>,
-    /// Who can still write: what Python has asked for and not given back.
+    /// Number of exports that Python has not released and can still write through.
     exports: usize,
 }
 
@@ -31,7 +32,7 @@ fn handed_over_error() -> PyErr {
 
 fn still_exported_error() -> PyErr {
     buffer_error(
-        "somebody can still write in the buffer: release its memoryviews, and drop arrays that lie there",
+        "the buffer is still exported: release its memoryviews and drop arrays that use it",
     )
 }
 
@@ -47,9 +48,10 @@ impl Buffer {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// To be sent. Nobody can write there any more.
+    /// Consumes the buffer to send it. Python cannot write to it any more.
     pub(crate) fn take_body(&self) -> PyResult<CallBody> {
         let mut state = self.lock_state();
+        // A memoryview could still write while the payload is sent.
         if state.exports > 0 {
             return Err(still_exported_error());
         }
@@ -71,7 +73,7 @@ impl Buffer {
             .ok_or_else(handed_over_error)
     }
 
-    /// Cuts what was not needed.
+    /// Cuts the unused end.
     fn truncate(&self, bytes: usize) -> PyResult<()> {
         let mut state = self.lock_state();
         if state.exports > 0 {
@@ -84,7 +86,7 @@ impl Buffer {
             .ok_or_else(handed_over_error)
     }
 
-    /// Whether it lies in shared memory, and not in memory from where it is copied.
+    /// Returns true if the buffer is in shared memory, so that sending does not copy it.
     #[getter]
     fn in_slot(&self) -> PyResult<bool> {
         self.lock_state()
@@ -102,32 +104,34 @@ impl Buffer {
     }
 
     /// # Safety
-    /// Python's: `view` can be written, and is given back through `PyBuffer_Release`.
+    /// Python guarantees that `view` can be written and is released through `PyBuffer_Release`.
     unsafe fn __getbuffer__(
         slf: Bound<'_, Self>,
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
         if view.is_null() {
-            return Err(buffer_error("no place for the buffer"));
+            return Err(buffer_error("missing buffer view"));
         }
         let mut state = slf.get().lock_state();
         let draft = state.draft.as_mut().ok_or_else(handed_over_error)?;
         let (place, length) = (draft.as_mut_ptr(), draft.len() as isize);
-        // SAFETY: `view` can be written; it takes a reference to `slf`, which holds the draft. What it shows stays where it is and
-        // is neither cut nor handed over before `__releasebuffer__`, for `exports` counts it. Python's threads write there under
-        // Python's rules; Rust does not look meanwhile.
+        // SAFETY: `view` can be written; it takes a reference to `slf`, which holds the draft.
+        // `exports` counts it, so the draft is neither moved, cut nor consumed before
+        // `__releasebuffer__`. Python's threads write under Python's rules; Rust does not read
+        // meanwhile.
         let filled =
             unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), place.cast(), length, 0, flags) };
         if filled != 0 {
             return Err(PyErr::fetch(slf.py()));
         }
+        // Counted last: a failed export is never released.
         state.exports += 1;
         Ok(())
     }
 
     /// # Safety
-    /// Python's: once for each buffer that was given.
+    /// Python calls it once for each buffer that it got.
     unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
         self.lock_state().exports -= 1;
     }

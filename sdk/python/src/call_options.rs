@@ -1,4 +1,4 @@
-//! How a call is made, as Python says it.
+//! Call options from Python's keyword arguments.
 
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ pub(crate) fn read_options(
     for (name, value) in keywords {
         let name: String = name.extract()?;
         options = match &*name {
+            // None means the default, as everywhere in the SDK.
             _ if value.is_none() => options,
             "method" => options.method(value.extract::<String>()?),
             "path" => options.path(value.extract::<String>()?),
@@ -44,7 +45,12 @@ pub(crate) fn read_options(
                     options
                 }
             }
-            _ => return Err(PyValueError::new_err(format!("a call has no {name:?}"))),
+            // A misspelled option must not be ignored.
+            _ => {
+                return Err(PyValueError::new_err(format!(
+                    "unknown call option {name:?}"
+                )));
+            }
         };
     }
     Ok(options)
@@ -63,11 +69,12 @@ fn add_headers(
     Ok(options)
 }
 
-/// Text or bytes.
+/// Passes a header value, text or bytes, to `take`.
 pub(crate) fn with_field_value<T>(
     value: &Bound<'_, PyAny>,
     take: impl FnOnce(&[u8]) -> T,
 ) -> PyResult<T> {
+    // Bytes first: header values need not be valid UTF-8.
     if let Ok(bytes) = value.cast::<PyBytes>() {
         return Ok(take(bytes.as_bytes()));
     }

@@ -1,79 +1,18 @@
-//! Calls: each thread of Python is a party of its own, from its first call on.
+//! Calls of functions.
 
-use std::cell::RefCell;
-
-use nearpath::blocking::ThreadEndpoint;
-use nearpath::{BodyDraft, Error};
+use nearpath::BodyDraft;
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyIterator, PyTuple};
 
 use crate::buffer::Buffer;
+use crate::endpoint::{has_pending_error, run_detached, with_endpoint};
 use crate::error::to_python_error;
 use crate::messages::Response;
 use crate::stream::{StreamReader, collect_parts, is_pieces};
 use crate::{call_options, payload};
 
-thread_local! {
-    /// While a handler runs, the party that serves.
-    static ENDPOINT: RefCell<ThreadEndpoint> = RefCell::new(ThreadEndpoint::default().interrupted_by(check_signals));
-    /// What a signal's handler raised while a call waited.
-    static PENDING_ERROR: RefCell<Option<PyErr>> = const { RefCell::new(None) };
-}
-
-/// Has Python handle signals that have come: on its main thread, others have none.
-fn check_signals() -> bool {
-    let raised = Python::attach(|py| py.check_signals().err());
-    let stops = raised.is_some();
-    if stops {
-        PENDING_ERROR.set(raised);
-    }
-    stops || has_pending_error()
-}
-
-/// Whether something was raised that has not been told of.
-fn has_pending_error() -> bool {
-    PENDING_ERROR.with_borrow(Option::is_some)
-}
-
-/// Exchanges this thread's party for another.
-pub(crate) fn swap_endpoint(endpoint: &mut ThreadEndpoint) {
-    ENDPOINT.with_borrow_mut(|own| std::mem::swap(own, endpoint));
-}
-
-/// In the child of a fork, on its only thread: both processes must not read one ring, or one connection.
-#[pyfunction]
-pub(crate) fn forked() {
-    ENDPOINT.with(|endpoint| {
-        endpoint
-            .try_borrow_mut()
-            .map(|mut party| party.reset_after_fork())
-            .ok()
-    });
-    PENDING_ERROR.take();
-}
-
-/// Works with this thread's party, other threads of Python running meanwhile.
-pub(crate) fn with_endpoint<T: Send>(
-    py: Python<'_>,
-    work: impl FnOnce(&mut ThreadEndpoint) -> Result<T, Error> + Send,
-) -> PyResult<T> {
-    let outcome = run_detached(py, work);
-    match PENDING_ERROR.take() {
-        Some(raised) => Err(raised), // and what waited was given up
-        None => outcome.map_err(|error| to_python_error(py, &error)),
-    }
-}
-
-/// As [`with_endpoint`], for what does not fail.
-pub(crate) fn run_detached<T: Send>(
-    py: Python<'_>,
-    work: impl FnOnce(&mut ThreadEndpoint) -> T + Send,
-) -> T {
-    py.detach(|| ENDPOINT.with_borrow_mut(work))
-}
-
-/// So many zeros to write a payload in, where it goes out.
+/// Creates a zeroed buffer for a payload, in shared memory if possible.
 #[pyfunction]
 #[pyo3(signature = (bytes, /))]
 pub(crate) fn buffer(py: Python<'_>, bytes: usize) -> PyResult<Buffer> {
@@ -86,13 +25,15 @@ pub(crate) fn buffer(py: Python<'_>, bytes: usize) -> PyResult<Buffer> {
 
 fn heap_draft(bytes: usize) -> Option<BodyDraft> {
     let mut own = Vec::new();
+    // A huge size raises MemoryError instead of aborting the process.
     own.try_reserve_exact(bytes).ok()?;
     own.resize(bytes, 0);
     Some(BodyDraft::from_vec(own))
 }
 
-/// Calls a function and waits for its answer, whatever status that has. A payload that is an iterator is sent as it yields; with
-/// stream the answer is returned when it begins, and read as it comes.
+/// Calls a function and waits for its response, whatever its status. A payload that is an iterator
+/// is sent as it yields. With stream the response is returned when it begins, and read as it
+/// arrives.
 #[pyfunction]
 #[pyo3(signature = (name, payload=None, /, *, stream=false, **how))]
 pub(crate) fn call(
@@ -114,7 +55,7 @@ pub(crate) fn call(
     with_endpoint(py, |endpoint| endpoint.call(name, payload, &options)).map(Response::new)
 }
 
-/// A call whose body goes, or whose answer comes, bit by bit.
+/// Makes a call whose request or response is streamed.
 fn stream_call(
     py: Python<'_>,
     name: &str,
@@ -125,6 +66,7 @@ fn stream_call(
     let options = call_options::read_options(py, how)?;
     let pieces = payload.map(payload_pieces).transpose()?;
     let mut exchange = with_endpoint(py, |endpoint| endpoint.open_call(name, &options))?;
+    // Without a payload the request ends at once.
     if pieces.is_none() {
         run_detached(py, |endpoint| endpoint.finish_body(&mut exchange));
     }
@@ -132,11 +74,12 @@ fn stream_call(
     if stream {
         return Ok(Response::with_reader(response, reading));
     }
+    // The caller wants a complete response, though the request was streamed.
     let body = collect_parts(py, || reading.next_part(py))?;
     Ok(Response::new(response.with_payload(body)))
 }
 
-/// The pieces of a payload: those that it yields, or itself.
+/// Pieces of a payload: those that it yields, or itself.
 fn payload_pieces(payload: &Bound<'_, PyAny>) -> PyResult<Py<PyIterator>> {
     match payload.cast::<PyIterator>() {
         Ok(iterator) => Ok(iterator.clone().unbind()),
@@ -144,8 +87,8 @@ fn payload_pieces(payload: &Bound<'_, PyAny>) -> PyResult<Py<PyIterator>> {
     }
 }
 
-/// Has a function called later: the gateway queues the call, and POSTs the answer to callback. The call's id; None when the gateway
-/// gives none.
+/// Queues a call at the gateway, which POSTs the response to callback. Returns the call's id; None
+/// when the gateway gives none.
 #[pyfunction]
 #[pyo3(signature = (name, payload=None, /, **how))]
 pub(crate) fn call_later(
@@ -162,13 +105,15 @@ pub(crate) fn call_later(
     with_endpoint(py, |endpoint| endpoint.call_later(name, payload, &options))
 }
 
-/// The fields with which another client hands on what the handler that runs was given: traceparent and x-timeout.
+/// Header fields with which another client propagates the running handler's context: traceparent
+/// and x-timeout.
 #[pyfunction]
 pub(crate) fn handed_on(py: Python<'_>) -> Vec<(&'static str, String)> {
     run_detached(py, |endpoint| endpoint.propagated_fields())
 }
 
-/// Calls several functions at once: each is (name, payload). The answers come in the same order.
+/// Calls several functions concurrently, each given as (name, payload). The responses have the same
+/// order.
 #[pyfunction]
 #[pyo3(signature = (*calls, return_errors=false, **how))]
 pub(crate) fn gather<'py>(
@@ -189,6 +134,7 @@ pub(crate) fn gather<'py>(
             .map(|(name, payload)| endpoint.begin_call(&name, payload, &options))
             .collect();
         let outcomes = pending_calls.into_iter().map(|pending| match pending {
+            // After an exception the remaining calls are cancelled instead of awaited.
             Ok(pending) if has_pending_error() => {
                 endpoint.cancel_call(pending);
                 None
@@ -209,7 +155,7 @@ pub(crate) fn gather<'py>(
     results.collect()
 }
 
-/// Sends an event: nobody answers.
+/// Sends an event, which has no response.
 #[pyfunction]
 #[pyo3(signature = (name, payload=None, /, **how))]
 pub(crate) fn notify(
@@ -226,14 +172,14 @@ pub(crate) fn notify(
     with_endpoint(py, |endpoint| endpoint.send_event(name, payload, &options))
 }
 
-/// What became of an event for a topic.
+/// Delivery of an event to a topic.
 #[pyclass(frozen, eq, module = "nearpath")]
 #[derive(PartialEq)]
 pub(crate) struct Published {
-    /// Functions that subscribe and to one of whose instances it went.
+    /// Subscribed functions that received the event.
     #[pyo3(get)]
     sent: usize,
-    /// Functions that subscribe and whose instances had no room for it.
+    /// Subscribed functions whose instances had no free slot.
     #[pyo3(get)]
     missed: usize,
 }

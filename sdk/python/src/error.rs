@@ -1,4 +1,4 @@
-//! `nearpath.Error`.
+//! The exception `nearpath.Error`.
 
 use nearpath::ErrorKind;
 use pyo3::create_exception;
@@ -12,9 +12,10 @@ create_exception!(
     "Why there is no answer: .kind, .function, .path, .retry_is_safe"
 );
 
-/// With what Python may ask of it.
+/// Converts an error, with its details as attributes.
 pub(crate) fn to_python_error(py: Python<'_>, error: &nearpath::Error) -> PyErr {
     let raised = Error::new_err(error.to_string());
+    // If an attribute cannot be set, that exception is more urgent.
     match set_attributes(raised.value(py).as_any(), error) {
         Ok(()) => raised,
         Err(other) => other,

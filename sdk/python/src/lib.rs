@@ -1,14 +1,15 @@
-//! The native half of the SDK for Python; `nearpath/__init__.py` is what users import.
+//! The native half of the SDK for Python; users import `nearpath/__init__.py`.
 //!
-//! A thread of Python is a party for threads that wait ([`nearpath::blocking`]); the interpreter's lock is let go of while it
-//! waits. Bodies are views: memory of the slot for as long as Python looks at it. `unsafe` is only the buffer protocol, in
-//! [`view`], [`buffer`] and [`payload`].
+//! A Python thread is an endpoint for blocking threads ([`nearpath::blocking`]), which releases the
+//! interpreter's lock while it waits. Bodies are views: they keep their slot while Python refers to
+//! them. Only the buffer protocol needs `unsafe`, in [`view`], [`buffer`] and [`payload`].
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod buffer;
 mod call_options;
 mod calls;
 mod dataflow;
+mod endpoint;
 mod error;
 mod messages;
 mod payload;
@@ -19,7 +20,7 @@ mod view;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// The module.
+/// Defines the Python module.
 #[pymodule]
 fn _nearpath(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<messages::Request>()?;
@@ -27,8 +28,8 @@ fn _nearpath(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<view::View>()?;
     module.add_class::<buffer::Buffer>()?;
     module.add_class::<calls::Published>()?;
-    module.add_class::<stream::RequestPartIterator>()?;
-    module.add_class::<stream::ResponsePartIterator>()?;
+    module.add_class::<messages::RequestPartIterator>()?;
+    module.add_class::<messages::ResponsePartIterator>()?;
     module.add("Error", module.py().get_type::<error::Error>())?;
     module.add_function(wrap_pyfunction!(calls::buffer, module)?)?;
     module.add_function(wrap_pyfunction!(calls::call, module)?)?;
@@ -40,7 +41,10 @@ fn _nearpath(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(serve::serve, module)?)?;
     dataflow::add_module(module)?;
     let after = PyDict::new(module.py());
-    after.set_item("after_in_child", wrap_pyfunction!(calls::forked, module)?)?;
+    after.set_item(
+        "after_in_child",
+        wrap_pyfunction!(endpoint::forked, module)?,
+    )?;
     module
         .py()
         .import("os")?

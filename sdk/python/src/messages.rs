@@ -8,15 +8,13 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping, PyMemoryView, PyTuple};
 
-use crate::calls::with_endpoint;
+use crate::endpoint::with_endpoint;
 use crate::error::to_python_error;
-use crate::stream::{
-    RequestPartIterator, ResponsePartIterator, StreamReader, collect_parts, is_pieces,
-};
+use crate::stream::{StreamReader, collect_parts, is_pieces};
 use crate::view::memoryview;
 use crate::{call_options, payload};
 
-/// A call that came in.
+/// A received call.
 #[pyclass(frozen, module = "nearpath")]
 pub(crate) struct Request(Mutex<nearpath::Request>);
 
@@ -29,7 +27,7 @@ impl Request {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next part of the body. The lock is not held while the interpreter's is waited for.
+    /// Returns the next part of the body. Releases the lock while it waits for the interpreter's.
     pub(crate) fn next_part(&self, py: Python<'_>) -> PyResult<Option<Bytes>> {
         with_endpoint(py, |endpoint| {
             endpoint.next_part(&mut self.lock_request()).transpose()
@@ -39,7 +37,7 @@ impl Request {
 
 #[pymethods]
 impl Request {
-    /// The method; POST when the caller says nothing.
+    /// HTTP method; POST by default.
     #[getter]
     fn method(&self) -> String {
         self.lock_request().method().to_owned()
@@ -51,16 +49,17 @@ impl Request {
         self.lock_request().path().to_owned()
     }
 
-    /// The header fields; of a name that comes more than once the first value.
+    /// Header fields; the first value of a repeated name.
     #[getter]
     fn headers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         header_dict(py, self.lock_request().head())
     }
 
-    /// The payload where it lies, read-only; it stays for as long as somebody looks at it. With serve(…, stream=True) what was
-    /// not read of it: it is waited for, and put together.
+    /// The payload in place, read-only, valid while Python refers to it. With serve(…,
+    /// stream=True): collects the unread rest.
     #[getter]
     fn body<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMemoryView>> {
+        // Collected on first access and put back, so that later ones see the whole body.
         if self.lock_request().is_partial() {
             let body = collect_parts(py, || self.next_part(py))?;
             self.lock_request().put_back(body);
@@ -69,37 +68,37 @@ impl Request {
         memoryview(py, body)
     }
 
-    /// The payload as it comes, with serve(…, stream=True): an iterator of memoryviews.
+    /// The payload as it arrives, with serve(…, stream=True): an iterator of memoryviews.
     #[getter]
     fn stream(slf: Bound<'_, Self>) -> RequestPartIterator {
         RequestPartIterator::new(slf.unbind())
     }
 
-    /// NAME.NAMESPACE of the function that calls, as the node says; None: the gateway.
+    /// NAME.NAMESPACE of the calling function, as the node reports it; None: the gateway.
     #[getter]
     fn caller(&self) -> Option<String> {
         self.lock_request().caller().map(str::to_owned)
     }
 
-    /// "shm" or "http": the way that it came.
+    /// Path of the call: "shm" or "http".
     #[getter]
     fn came_over(&self) -> &'static str {
         self.lock_request().arrival_path().name()
     }
 
-    /// One way: the answer goes nowhere.
+    /// True for an event, whose response is discarded.
     #[getter]
     fn is_event(&self) -> bool {
         self.lock_request().is_event()
     }
 
-    /// The topic of an event that was published; None for everything else.
+    /// Topic of a published event; None for everything else.
     #[getter]
     fn topic(&self) -> Option<String> {
         self.lock_request().topic().map(str::to_owned)
     }
 
-    /// Seconds that the caller still waits; None: it did not say.
+    /// Seconds that the caller still waits; None: unknown.
     #[getter]
     fn time_left(&self) -> Option<f64> {
         self.lock_request()
@@ -118,15 +117,15 @@ impl Request {
     }
 }
 
-/// An answer: one that came, or that of a handler.
+/// A response: received, or returned by a handler.
 #[pyclass(frozen, module = "nearpath")]
 pub(crate) struct Response {
     inner: nearpath::Response,
-    /// What its body is made of, of a handler's answer: an iterable.
+    /// Iterable of body pieces, for a handler's response.
     pieces: Option<Py<PyAny>>,
-    /// How the rest of its body is read, of an answer that comes bit by bit.
+    /// Reader of the rest of a streamed response.
     reading: Option<StreamReader>,
-    /// That body, once it was put together.
+    /// Collected body of a streamed response.
     whole: Mutex<Option<Bytes>>,
 }
 
@@ -163,6 +162,7 @@ impl Response {
         status: u16,
         headers: Option<&Bound<'_, PyMapping>>,
     ) -> PyResult<Self> {
+        // A generator is not read here: `serve` streams it.
         let pieces = body
             .filter(|body| is_pieces(body))
             .map(|body| body.clone().unbind());
@@ -198,14 +198,14 @@ impl Response {
         self.inner.status()
     }
 
-    /// The header fields; of a name that comes more than once the first value.
+    /// Header fields; the first value of a repeated name.
     #[getter]
     fn headers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         header_dict(py, self.inner.head())
     }
 
-    /// The payload where it lies, read-only; it stays for as long as somebody looks at it. Of an answer that comes bit by bit
-    /// what was not read of it: it is waited for, and put together.
+    /// The payload in place, read-only, valid while Python refers to it. Of a streamed response:
+    /// collects the unread rest.
     #[getter]
     fn body<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMemoryView>> {
         if self.reading.is_none() {
@@ -221,13 +221,13 @@ impl Response {
         memoryview(py, body.into())
     }
 
-    /// The payload as it comes, of call(…, stream=True): an iterator of memoryviews.
+    /// The payload as it arrives, of call(…, stream=True): an iterator of memoryviews.
     #[getter]
     fn stream(slf: Bound<'_, Self>) -> ResponsePartIterator {
         ResponsePartIterator::new(slf.unbind())
     }
 
-    /// Reads no more: a callee that has more to say is told. At the end of a with block this happens by itself.
+    /// Stops reading and cancels the rest at the callee. The end of a with block calls it.
     fn close(&self, py: Python<'_>) {
         self.reading
             .iter()
@@ -243,19 +243,19 @@ impl Response {
         self.close(py);
     }
 
-    /// "shm" or "http": the way that the call took; None for an answer of one's own.
+    /// Path of the call: "shm" or "http"; None for a response of this program.
     #[getter]
     fn path(&self) -> Option<&'static str> {
         self.inner.path().map(|path| path.name())
     }
 
-    /// What stood against a nearer path; None: there is no nearer one.
+    /// Obstacle of the next shorter path; None: there is no shorter one.
     #[getter]
     fn not_nearer(&self) -> Option<&str> {
         self.inner.not_nearer()
     }
 
-    /// The header fields as they came, one pair each.
+    /// All header fields in order, as pairs.
     #[getter]
     fn fields(&self) -> Vec<(String, String)> {
         self.inner
@@ -265,13 +265,13 @@ impl Response {
             .collect()
     }
 
-    /// Bytes of the whole body of an answer, as its sender said; None when it did not know.
+    /// Announced length of the whole body in bytes; None if unknown.
     #[getter]
     fn length(&self) -> Option<u64> {
         self.inner.length()
     }
 
-    /// The instance that answered, where it is known.
+    /// Instance that responded, if known.
     #[getter]
     fn instance(&self) -> Option<u64> {
         self.inner.instance()
@@ -287,7 +287,58 @@ impl Response {
     }
 }
 
+/// Iterator over the parts of a request: `request.stream`.
+#[pyclass(frozen, module = "nearpath", name = "Parts")]
+pub(crate) struct RequestPartIterator(Py<Request>);
+
+#[pymethods]
+impl RequestPartIterator {
+    fn __iter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyMemoryView>>> {
+        self.0
+            .get()
+            .next_part(py)?
+            .map(|part| memoryview(py, part.into()))
+            .transpose()
+    }
+}
+
+/// Iterator over the parts of a response: `response.stream`.
+#[pyclass(frozen, module = "nearpath", name = "Parts")]
+pub(crate) struct ResponsePartIterator(Py<Response>);
+
+#[pymethods]
+impl ResponsePartIterator {
+    fn __iter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyMemoryView>>> {
+        self.0
+            .get()
+            .next_part(py)?
+            .map(|part| memoryview(py, part.into()))
+            .transpose()
+    }
+}
+
+impl RequestPartIterator {
+    pub(crate) fn new(request: Py<Request>) -> Self {
+        Self(request)
+    }
+}
+
+impl ResponsePartIterator {
+    pub(crate) fn new(response: Py<Response>) -> Self {
+        Self(response)
+    }
+}
+
 fn header_dict<'py>(py: Python<'py>, head: &HeaderFields) -> PyResult<Bound<'py, PyDict>> {
+    // Repeated names keep the first value: a dict cannot hold several.
     let fields = PyDict::new(py);
     for (name, value) in head.iter() {
         if !fields.contains(name)? {
@@ -297,21 +348,23 @@ fn header_dict<'py>(py: Python<'py>, head: &HeaderFields) -> PyResult<Bound<'py,
     Ok(fields)
 }
 
-/// A field's value as Python's clients for HTTP read it: a character a byte.
+/// Decodes a header value as Latin-1, like Python's HTTP clients.
 fn latin1_text(value: &[u8]) -> String {
+    // RFC 9110 section 5.5: bytes above 0x7f are opaque, and Latin-1 preserves them.
     value.iter().map(|byte| char::from(*byte)).collect()
 }
 
-/// What a handler answers: all of it, or the beginning and an iterable of pieces.
+/// Response of a handler: complete, or a head with an iterable of pieces.
 pub(crate) type HandlerAnswer<'py> = (nearpath::Response, Option<Bound<'py, PyAny>>);
 
-/// What a handler returned: a Response, a payload, an iterator of payloads, (status, payload), or nothing.
+/// Converts a handler's return value: a Response, a payload, an iterator of payloads, (status,
+/// payload), or None.
 pub(crate) fn read_answer<'py>(returned: &Bound<'py, PyAny>) -> PyResult<HandlerAnswer<'py>> {
     if let Ok(response) = returned.cast::<Response>() {
         let (response, py) = (response.get(), returned.py());
         let pieces = match (&response.pieces, &response.reading) {
             (Some(pieces), _) => Some(pieces.bind(py).clone()),
-            (None, Some(_)) => Some(returned.getattr("stream")?), // passed on as it comes
+            (None, Some(_)) => Some(returned.getattr("stream")?), // forwarded as it arrives
             (None, None) => None,
         };
         return Ok((response.inner.clone(), pieces));
@@ -320,6 +373,7 @@ pub(crate) fn read_answer<'py>(returned: &Bound<'py, PyAny>) -> PyResult<Handler
         return Ok((nearpath::Response::new(""), None));
     }
     if let Ok(pair) = returned.cast::<PyTuple>() {
+        // The first element must be a status, so other tuples are no valid responses.
         let (status, inner): (u16, Bound<'_, PyAny>) = pair.extract().map_err(|_| {
             PyTypeError::new_err("a handler that returns a tuple returns (status, payload)")
         })?;

@@ -1,4 +1,4 @@
-//! What Python gives as a payload.
+//! Payloads from Python.
 #![allow(unsafe_code)]
 
 use bytes::Bytes;
@@ -11,26 +11,27 @@ use pyo3::types::{PyBytes, PyMemoryView, PyString};
 use crate::buffer::Buffer;
 use crate::view::View;
 
-/// `bytes` that Python keeps as they are, for as long as somebody reads them.
+/// Python `bytes` that stay alive while they are read.
 struct PinnedBytes {
     address: *const u8,
     length: usize,
     _owner: Py<PyBytes>,
 }
 
-// SAFETY: `bytes` never change and do not move; the owner is let go of by PyO3, which waits for the interpreter's lock.
+// SAFETY: `bytes` never change and do not move. PyO3 drops the owner under the interpreter's lock.
 unsafe impl Send for PinnedBytes {}
 
 impl AsRef<[u8]> for PinnedBytes {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: taken from the owner, which is held; `bytes` never change.
+        // SAFETY: the pointer comes from the owner, which is kept alive; `bytes` never change.
         unsafe { std::slice::from_raw_parts(self.address, self.length) }
     }
 }
 
-/// Without a copy from a `Buffer`, which is taken, from `bytes` and from a body that came in; anything else that is like bytes,
-/// and text, is copied.
+/// Reads a payload. A `Buffer`, which is consumed, `bytes` and a received body are not copied;
+/// other buffers and text are.
 pub(crate) fn read_payload(payload: &Bound<'_, PyAny>) -> PyResult<CallBody> {
+    // First the types that need no copy, from the most specific one on.
     if let Ok(buffer) = payload.cast::<Buffer>() {
         return buffer.get().take_body();
     }
@@ -49,16 +50,18 @@ pub(crate) fn read_payload(payload: &Bound<'_, PyAny>) -> PyResult<CallBody> {
     if let Ok(text) = payload.cast::<PyString>() {
         return Ok(Bytes::copy_from_slice(text.to_cow()?.as_bytes()).into());
     }
+    // Copied: the memory of other buffers may change or move.
     let buffer = PyBuffer::<u8>::get(payload).map_err(|_| {
         PyTypeError::new_err("a payload is bytes, text, or anything with a buffer of bytes")
     })?;
     buffer.to_vec(payload.py()).map(CallBody::from)
 }
 
-/// The body that a memoryview shows, when it shows the whole of one.
+/// Body behind a memoryview that covers all of it.
 fn body_of_view(payload: &Bound<'_, PyAny>) -> Option<CallBody> {
     payload.cast::<PyMemoryView>().ok()?;
     let owner = payload.getattr("obj").ok()?;
     let view = owner.cast::<View>().ok()?;
+    // A slice of a view does not cover the body, and is copied like any buffer.
     (payload.len().ok()? == view.get().0.len()).then(|| view.get().0.share())
 }

@@ -1,4 +1,4 @@
-//! Serving on threads of Python.
+//! Serving calls on Python threads.
 
 use std::num::NonZeroUsize;
 
@@ -7,13 +7,13 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyIterator;
 
-use crate::calls::{run_detached, swap_endpoint};
+use crate::endpoint::{run_detached, swap_endpoint};
 use crate::error::to_python_error;
 use crate::messages::{self, Request};
 use crate::payload;
 use crate::stream::close_generator;
 
-/// Serves until the process is told to stop (SIGTERM, SIGINT). With stream a handler is called when a request begins.
+/// Serves calls until SIGTERM or SIGINT. With stream, handlers run as soon as a request begins.
 #[pyfunction]
 #[pyo3(signature = (handler, /, *, threads=1, stream=false))]
 pub(crate) fn serve(
@@ -24,6 +24,7 @@ pub(crate) fn serve(
 ) -> PyResult<()> {
     let threads =
         NonZeroUsize::new(threads).ok_or_else(|| PyValueError::new_err("threads is at least 1"))?;
+    // Detached while it waits: handlers attach again for each call.
     let served = py.detach(|| {
         let endpoint = ThreadEndpoint::default();
         let mut endpoint = if stream {
@@ -32,7 +33,7 @@ pub(crate) fn serve(
             endpoint
         };
         let handler = |endpoint: &mut ThreadEndpoint, request| {
-            swap_endpoint(endpoint); // the handler's calls go through the party that serves
+            swap_endpoint(endpoint); // the handler's calls use the serving endpoint
             let response = Python::attach(|py| handle_request(py, &handler, request));
             swap_endpoint(endpoint);
             response
@@ -59,6 +60,7 @@ fn handle_request(
         Ok((response, None)) => response,
         Ok((response, Some(pieces))) => write_stream(response, &pieces),
         Err(raised) => {
+            // The caller gets the exception's text; the traceback goes to the function's log.
             let text = raised.to_string();
             raised.print(py);
             nearpath::Response::new(text).with_status(500)
@@ -66,17 +68,19 @@ fn handle_request(
     }
 }
 
-/// Writes an answer as it is made. What raises is broken off: its reader gets an error, never an end.
+/// Streams a response. After an exception the reader gets an error, never a normal end.
 fn write_stream(head: nearpath::Response, pieces: &Bound<'_, PyAny>) -> nearpath::Response {
     let written = pieces
         .try_iter()
         .and_then(|iterator| write_pieces(head, iterator));
     match written {
         Ok(Ok(())) => run_detached(pieces.py(), ThreadEndpoint::finish_response),
+        // The caller has gone: the generator should run its cleanup now.
         Ok(Err(BodyUnwanted)) => close_generator(pieces),
+        // The response is not finished, so its reader gets an error.
         Err(raised) => raised.print(pieces.py()),
     }
-    nearpath::Response::new("") // the answer has gone another way
+    nearpath::Response::new("") // ignored: the response was streamed already
 }
 
 fn write_pieces(

@@ -1,4 +1,4 @@
-//! Bodies that come, or go, bit by bit: iterators on Python's side.
+//! Streamed bodies, which are iterators in Python.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -6,72 +6,20 @@ use bytes::{Bytes, BytesMut};
 use nearpath::blocking::{StreamEvent, StreamingCall};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyIterator, PyMemoryView};
+use pyo3::types::PyIterator;
 
-use crate::calls::{run_detached, with_endpoint};
-use crate::messages::{Request, Response};
+use crate::endpoint::{run_detached, with_endpoint};
 use crate::payload;
-use crate::view::memoryview;
 
-/// The most of a body that is put together.
+/// Maximum size of a collected body in bytes.
 const MAX_BODY_BYTES: usize = 64 << 20;
 
-/// Whether something is an iterator of pieces rather than a payload.
+/// Returns true for an iterator of pieces, false for a payload.
 pub(crate) fn is_pieces(payload: &Bound<'_, PyAny>) -> bool {
     payload.cast::<PyIterator>().is_ok()
 }
 
-/// The parts of a message, as an iterator: `request.stream`.
-#[pyclass(frozen, module = "nearpath", name = "Parts")]
-pub(crate) struct RequestPartIterator(Py<Request>);
-
-#[pymethods]
-impl RequestPartIterator {
-    fn __iter__(slf: Py<Self>) -> Py<Self> {
-        slf
-    }
-
-    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyMemoryView>>> {
-        self.0
-            .get()
-            .next_part(py)?
-            .map(|part| memoryview(py, part.into()))
-            .transpose()
-    }
-}
-
-/// The parts of an answer: `response.stream`.
-#[pyclass(frozen, module = "nearpath", name = "Parts")]
-pub(crate) struct ResponsePartIterator(Py<Response>);
-
-#[pymethods]
-impl ResponsePartIterator {
-    fn __iter__(slf: Py<Self>) -> Py<Self> {
-        slf
-    }
-
-    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyMemoryView>>> {
-        self.0
-            .get()
-            .next_part(py)?
-            .map(|part| memoryview(py, part.into()))
-            .transpose()
-    }
-}
-
-impl RequestPartIterator {
-    pub(crate) fn new(request: Py<Request>) -> Self {
-        Self(request)
-    }
-}
-
-impl ResponsePartIterator {
-    pub(crate) fn new(response: Py<Response>) -> Self {
-        Self(response)
-    }
-}
-
-/// Puts parts together.
+/// Collects parts into one body.
 pub(crate) fn collect_parts(
     py: Python<'_>,
     part: impl Fn() -> PyResult<Option<Bytes>>,
@@ -79,11 +27,12 @@ pub(crate) fn collect_parts(
     let Some(first) = part()? else {
         return Ok(Bytes::new());
     };
+    // A body of one part is returned without a copy.
     let Some(mut next) = part()? else {
         return Ok(first);
     };
     let mut all = BytesMut::from(&first[..]);
-    drop(first); // its slot is free
+    drop(first); // frees its slot
     loop {
         if all.len() + next.len() > MAX_BODY_BYTES {
             return Err(PyValueError::new_err(format!(
@@ -91,6 +40,7 @@ pub(crate) fn collect_parts(
             )));
         }
         all.extend_from_slice(&next);
+        // Ctrl-C must interrupt a long body.
         py.check_signals()?;
         match part()? {
             Some(part) => next = part,
@@ -99,7 +49,7 @@ pub(crate) fn collect_parts(
     }
 }
 
-/// An exchange, and what its body is made of. One thread uses it, that which made the call.
+/// A streamed call and its request body. Used by the thread that made the call.
 pub(crate) struct StreamReader(Mutex<Option<ReaderState>>);
 
 struct ReaderState {
@@ -108,7 +58,7 @@ struct ReaderState {
 }
 
 impl StreamReader {
-    /// Begins a call, and waits until its answer begins; meanwhile the body is sent.
+    /// Starts a call and sends its body until the response begins.
     pub(crate) fn open(
         py: Python<'_>,
         exchange: StreamingCall,
@@ -129,8 +79,9 @@ impl StreamReader {
         }
     }
 
-    /// The next part; nothing at the end, or after it was closed.
+    /// Returns the next part; `None` at the end or after closing.
     pub(crate) fn next_part(&self, py: Python<'_>) -> PyResult<Option<Bytes>> {
+        // Taken out, so that the lock is not held while the interpreter's lock is awaited.
         let Some(mut state) = self.take_state() else {
             return Ok(None);
         };
@@ -165,16 +116,18 @@ impl StreamReader {
 }
 
 impl ReaderState {
-    /// Waits for what comes next; writes when there is room.
+    /// Waits for the next event, and writes a piece when there is capacity.
     fn run_step(&mut self, py: Python<'_>) -> PyResult<StreamEvent> {
         let Self { exchange, pieces } = self;
+        // Only then the endpoint waits for capacity, too.
         let writes = pieces.is_some();
         let step = with_endpoint(py, |endpoint| endpoint.next_event(exchange, writes))?;
         if let (StreamEvent::Writable, Some(iterator)) = (&step, pieces.as_ref()) {
             match iterator.bind(py).clone().next().transpose()? {
                 Some(piece) => {
                     let piece = payload::read_payload(&piece)?;
-                    run_detached(py, |endpoint| endpoint.write_chunk(exchange, piece).is_ok()); // not wanted: the next step says why
+                    // If the callee wants no more, the next event has the reason.
+                    run_detached(py, |endpoint| endpoint.write_chunk(exchange, piece).is_ok());
                 }
                 None => {
                     run_detached(py, |endpoint| endpoint.finish_body(exchange));
@@ -185,7 +138,7 @@ impl ReaderState {
         Ok(step)
     }
 
-    /// Gives it up, if it has not come to its end. A generator is told as well.
+    /// Cancels the call unless it has ended, and closes the generator.
     fn close_call(self, py: Python<'_>) {
         run_detached(py, |endpoint| endpoint.close_call(self.exchange));
         self.pieces
@@ -194,8 +147,9 @@ impl ReaderState {
     }
 }
 
-/// Ends a generator that nobody reads any more.
+/// Closes a generator that is not read any more.
 pub(crate) fn close_generator(pieces: &Bound<'_, PyAny>) {
+    // Only generators have it: their `finally` blocks run now, not at garbage collection.
     if pieces.hasattr("close").unwrap_or(false)
         && let Err(raised) = pieces.call_method0("close")
     {

@@ -1,4 +1,4 @@
-//! Bytes that Python looks at where they lie.
+//! Read-only views of bodies for Python.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -9,25 +9,27 @@ use pyo3::prelude::*;
 use pyo3::types::PyMemoryView;
 use pyo3::{PyErr, ffi};
 
-/// Owner of a body. Python sees a read-only memoryview of it; the slot is free when the last of these is gone.
+/// Owner of a body that Python sees as a read-only memoryview. The slot is freed with its last
+/// reference.
 #[pyclass(frozen, module = "nearpath")]
 pub(crate) struct View(pub(crate) CallBody);
 
 #[pymethods]
 impl View {
     /// # Safety
-    /// Python's: `view` can be written, and is given back through `PyBuffer_Release`.
+    /// Python guarantees that `view` can be written and is released through `PyBuffer_Release`.
     unsafe fn __getbuffer__(
         slf: Bound<'_, Self>,
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
+        // Peers may read the same memory, so a body is never writable.
         if view.is_null() || flags & ffi::PyBUF_WRITABLE == ffi::PyBUF_WRITABLE {
             return Err(PyBufferError::new_err("the body of a message is read-only"));
         }
         let (place, length) = (slf.get().0.as_ptr(), slf.get().0.len());
-        // SAFETY: `view` can be written; it takes a reference to `slf`, which is frozen and holds the bytes until it is dropped.
-        // Read-only, so the cast of the pointer lets nobody write.
+        // SAFETY: `view` can be written; it takes a reference to `slf`, which is frozen and holds
+        // the bytes until it is dropped. Read-only, so no write goes through the cast pointer.
         let filled = unsafe {
             ffi::PyBuffer_FillInfo(
                 view,
@@ -46,7 +48,7 @@ impl View {
     }
 }
 
-/// A memoryview of a body.
+/// Creates a memoryview of a body.
 pub(crate) fn memoryview<'py>(
     py: Python<'py>,
     body: CallBody,

@@ -52,7 +52,7 @@ class Jobs(Elsewhere):
     def test_no_rendezvous(self):
         with self.assertRaisesRegex(ConnectionError, "no rendezvous at ws://127.0.0.1:1 within 0.5 s"):
             self.run_job(jobs.wrong, arguments={"count": 1}, rendezvous="ws://127.0.0.1:1", patience=0.5)
-        with self.assertRaisesRegex(ConnectionError, "does not take the ticket: .* answers 401: no ticket, or none of this rendezvous"):
+        with self.assertRaisesRegex(ConnectionError, "refuses the ticket: .* answers 401: invalid ticket"):
             self.run_job(jobs.wrong, arguments={"count": 1}, key=bytes(32))
         self.assertEqual(self.place.starts, [])
 

@@ -140,11 +140,11 @@ class Asking(Growing):
     def test_what_cannot_grow_is_told_before_anything_starts(self):
         numbers = flow.source(lambda number, of: range(10), workers=2)
         by_key = flow.stage(flow.Worker, workers=2, most=4, name="work").after(numbers, how="by-key")
-        with self.assertRaisesRegex(ValueError, "`work` may grow, so what goes there from `source` cannot go by-key: say"):
+        with self.assertRaisesRegex(ValueError, "`work` can scale out, so its edge from `source` cannot be by-key: use"):
             flow.run(by_key >> flow.collect())
-        with self.assertRaisesRegex(ValueError, "nobody can ask for more of it"):
+        with self.assertRaisesRegex(ValueError, "no worker can request it"):
             flow.run(flow.stage(flow.Worker, most=2) >> flow.collect())
-        with self.assertRaisesRegex(ValueError, "reads 5 streams, 4 is the limit"):
+        with self.assertRaisesRegex(ValueError, "reads 5 streams, the limit is 4"):
             flow.run(numbers >> flow.map(abs, most=5) >> flow.collect(), fan_in=4)
 
     def test_who_was_started_behind_the_checkpoint_is_asked_for_again(self):

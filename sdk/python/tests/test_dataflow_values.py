@@ -21,7 +21,7 @@ class Values(unittest.TestCase):
             self.assertEqual(len({flow.share(key, 1 << 20) for key in alike}), 1, alike)
 
     def test_what_is_not_plain_is_refused(self):
-        with self.assertRaisesRegex(TypeError, "object is no plain value"):
+        with self.assertRaisesRegex(TypeError, "object is not a plain value"):
             flow.encode([object()])
         deep = []
         for _ in range(100):
@@ -92,7 +92,7 @@ class Columns(OwnTemp):
 
         self.assertEqual(len(_native.text_shares(ends(0, 1, 3), b"abc", 2)), 8)
         for wrong in (ends(0, 4), ends(-1, 2), ends(2, 1)):
-            with self.assertRaisesRegex(ValueError, "no column of text"):
+            with self.assertRaisesRegex(ValueError, "invalid text column"):
                 _native.text_shares(wrong, b"abc", 2)
 
 

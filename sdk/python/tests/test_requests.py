@@ -90,7 +90,7 @@ class environment:
 
 
 class BesideOpenFaas(Alike, BesideAGateway, unittest.TestCase):
-    way, teapot, slow, cut = "http; not_nearer=caller_no_party", "teapot", "slow", "cut"
+    way, teapot, slow, cut = "http; not_nearer=caller_no_endpoint", "teapot", "slow", "cut"
     stands_in = OpenFaas
 
     def at(self, path):
@@ -161,8 +161,8 @@ class BesideOpenFaas(Alike, BesideAGateway, unittest.TestCase):
             ("shm", ("shm", None)),
             ("quic; not_nearer=no_domain", ("quic", "no_domain")),
             ("direct;not_nearer=fog", ("direct", "fog")),
-            ("pigeon; not_nearer=fog", ("http", "caller_no_party")),
-            ("", ("http", "caller_no_party")),
+            ("pigeon; not_nearer=fog", ("http", "caller_no_endpoint")),
+            ("", ("http", "caller_no_endpoint")),
         ]:
             self.assertEqual(_http.reported_path(field), wanted, field)
 
@@ -171,7 +171,7 @@ class BesideOpenFaas(Alike, BesideAGateway, unittest.TestCase):
             answer = half.call("mirror.openfaas-fn", b"x", path="/a?b", deadline=DEADLINE, headers={"traceparent": TRACE})
             told = json.loads(bytes(answer.body))
             fields = {name.lower(): value for name, value in told["headers"].items()}
-            self.assertEqual((answer.path, answer.not_nearer), ("http", "caller_no_party"))
+            self.assertEqual((answer.path, answer.not_nearer), ("http", "caller_no_endpoint"))
             self.assertEqual((told["path"], told["query"], fields["traceparent"]), ("/a", "b", TRACE))
             self.assertTrue(fields["x-timeout"].endswith("s"), fields)
             self.assertIn("x-call-id", dict(answer.fields))

@@ -69,9 +69,9 @@ class InADomain(Alike, unittest.TestCase):
 
     def test_what_the_domain_does_not_reach_goes_over_http(self):
         answer = requests.post(f"{self.gateway.url}/function/mirror", data=(word for word in (b"one", b"two")))
-        self.assertEqual((answer.json()["body"], answer.headers["X-Nearpath-Path"]), ("onetwo", "http; not_nearer=no_party"))
+        self.assertEqual((answer.json()["body"], answer.headers["X-Nearpath-Path"]), ("onetwo", "http; not_nearer=no_endpoint"))
         answer = nearpath.call("mirror", b"x")
-        self.assertEqual((answer.path, answer.not_nearer), ("http", "no_party"))
+        self.assertEqual((answer.path, answer.not_nearer), ("http", "no_endpoint"))
 
     def test_cookies(self):
         with requests.Session() as session:

@@ -15,10 +15,13 @@ use nearpath_domain::endpoint::BodyReader;
 use tokio::task::JoinHandle;
 use tokio::time::Sleep;
 
+use nearpath_path::Path;
+
 use crate::context::{CONTEXT, CallContext as Handed};
 use crate::error::{Error, ErrorKind};
-use crate::http_client::MAX_BODY_BYTES;
-use crate::message::Path;
+
+/// Largest body that is collected, the same over HTTP as through memory.
+pub(crate) const MAX_BODY_BYTES: usize = 64 << 20;
 
 /// Source of body parts, readable on any thread.
 #[derive(Debug)]
@@ -180,7 +183,7 @@ impl BodyStream {
     /// All of it, up to 64 MB.
     ///
     /// # Errors
-    /// When it was aborted, or is larger ([`ErrorKind::RequestTooLarge`]).
+    /// When it was aborted, or is larger ([`ErrorKind::TooLarge`]).
     pub async fn collect_all(mut self) -> Result<Bytes, Error> {
         let first = match self.next_part().await {
             None => return Ok(Bytes::new()),

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use nearpath_domain::clock;
+
 use crate::context::CallContext;
 use crate::error::Error;
 use crate::head::HeaderFields;
@@ -84,9 +86,29 @@ impl CallOptions {
         CallContext::current().with_options(self).fields().collect()
     }
 
-    /// Shared memory or nothing: an error of [`crate::ErrorKind::ResponseSendError`] rather than a call over HTTP.
+    /// Shared memory or nothing: an error of [`crate::ErrorKind::Unsent`] rather than a call over HTTP.
     pub fn shm_only(mut self) -> Self {
         self.shm_only = true;
         self
+    }
+}
+
+/// The part of a context that depends on a call's options.
+impl CallContext {
+    /// For a call: the nearer of both deadlines, and the trace that its own fields name.
+    pub(crate) fn with_options(self, ask: &CallOptions) -> Self {
+        let this = ask
+            .context
+            .unwrap_or(self)
+            .with_traceparent(ask.head.get("traceparent"));
+        let own = ask.deadline.map(clock::deadline_after);
+        let deadline = [own, Some(this.deadline).filter(|at| *at != 0)]
+            .into_iter()
+            .flatten()
+            .min();
+        Self {
+            deadline: deadline.unwrap_or(0),
+            ..this
+        }
     }
 }

@@ -4,8 +4,6 @@ use nearpath_domain::clock::{self, MonotonicNanos};
 use nearpath_domain::trace::TraceContext;
 use nearpath_types::duration;
 
-use crate::call_options::CallOptions;
-
 tokio::task_local! {
     /// That of the call whose handler runs; what a handler spawns has none.
     pub(crate) static CONTEXT: CallContext;
@@ -23,23 +21,6 @@ impl CallContext {
     /// That of the running handler.
     pub(crate) fn current() -> Self {
         CONTEXT.try_with(|context| *context).unwrap_or_default()
-    }
-
-    /// For a call: the nearer of both deadlines, and the trace that its own fields name.
-    pub(crate) fn with_options(self, ask: &CallOptions) -> Self {
-        let this = ask
-            .context
-            .unwrap_or(self)
-            .with_traceparent(ask.head.get("traceparent"));
-        let own = ask.deadline.map(clock::deadline_after);
-        let deadline = [own, Some(this.deadline).filter(|at| *at != 0)]
-            .into_iter()
-            .flatten()
-            .min();
-        Self {
-            deadline: deadline.unwrap_or(0),
-            ..this
-        }
     }
 
     /// From the field `traceparent`; one that is none is passed over.
@@ -102,6 +83,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::call_options::CallOptions;
 
     #[test]
     fn a_trace_is_parsed_and_propagated() {

@@ -15,7 +15,7 @@ use nearpath_domain::clock;
 use nearpath_path::Obstacle;
 use tokio::sync::mpsc;
 
-use crate::body_stream::{BodySource, BodyStream, OwnStream};
+use crate::body_stream::{BodySource, BodyStream, MAX_BODY_BYTES, OwnStream};
 use crate::call_options::CallOptions;
 use crate::context::CallContext as Handed;
 use crate::error::{Error, ErrorKind};
@@ -25,8 +25,6 @@ use crate::head::HeaderFields;
 use crate::message::{Path, Response};
 use crate::path_header::{self, ReportedPath};
 
-/// Largest answer that is taken, as through memory.
-pub(crate) const MAX_BODY_BYTES: usize = 64 << 20;
 /// Idle timeout of a connection: shorter than the gateway's own.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -304,7 +302,7 @@ fn response_head(
     let obstacle = if let GatewayMode::Sync(obstacle) = way {
         obstacle
     } else {
-        Obstacle::CallerNoParty
+        Obstacle::CallerNoEndpoint
     };
     let told = ReportedPath::of(told.as_ref().map(http::HeaderValue::as_bytes), obstacle);
     let mut head = HeaderFields::default();

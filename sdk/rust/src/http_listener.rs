@@ -16,11 +16,10 @@ use nearpath_domain::endpoint::CallBody;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::spawn_local;
 
-use crate::body_stream::{BodySource, HttpBody};
+use crate::body_stream::{BodySource, HttpBody, MAX_BODY_BYTES};
 use crate::context::{CONTEXT, CallContext};
 use crate::handler_response::HandlerResponse;
 use crate::head::HeaderFields;
-use crate::http_client::MAX_BODY_BYTES;
 use crate::message::{Path, Request, Response};
 use crate::server::{Handler, HandlerService};
 

@@ -82,7 +82,7 @@ impl Request {
     /// The payload. It may lie in shared memory, whose slot is free when the last clone of these bytes is dropped: copy what is
     /// kept. A function of the domain that breaks the rules can change it meanwhile.
     ///
-    /// Of a server that streams ([`crate::FunctionServer::streaming`]) it is what has come: see [`CertificateRequest::into_stream`].
+    /// Of a server that streams ([`crate::FunctionServer::streaming`]) it is what has come: see [`Request::into_stream`].
     pub fn body(&self) -> &Bytes {
         self.body.bytes()
     }
@@ -282,7 +282,7 @@ impl Response {
         &self.head
     }
 
-    /// The payload; as [`CertificateRequest::body`].
+    /// The payload; as [`Request::body`].
     pub fn body(&self) -> &Bytes {
         self.body.bytes()
     }
@@ -297,7 +297,7 @@ impl Response {
         self.path
     }
 
-    /// Returns the obstacle to a nearer path: a name that `nearpath paths` explains (`caller_no_party`, `no_party`, `no_room`, …).
+    /// Returns the obstacle to a nearer path: a name that `nearpath paths` explains (`caller_no_endpoint`, `no_endpoint`, `no_room`, …).
     pub fn not_nearer(&self) -> Option<&str> {
         self.not_nearer.as_deref()
     }

@@ -4,14 +4,14 @@ use std::borrow::Cow;
 
 use nearpath_path::{Obstacle, Path};
 
-/// Asked with `?` in a request; the answer's value is `shm`, or `http; not_nearer=no_party`.
+/// Asked with `?` in a request; the answer's value is `shm`, or `http; not_nearer=no_endpoint`.
 pub(crate) const FIELD: &str = "x-nearpath-path";
 
 /// Returns what stands against shared memory: of a process in no domain nothing is known, of another whether its domain has the callee.
 pub(crate) fn obstacle(knows: Option<bool>) -> Obstacle {
     match knows {
-        None => Obstacle::CallerNoParty,
-        Some(false) => Obstacle::NoParty,
+        None => Obstacle::CallerNoEndpoint,
+        Some(false) => Obstacle::NoEndpoint,
         Some(true) => Obstacle::NoRoom, // or the callee is full, or stops
     }
 }
@@ -53,7 +53,7 @@ mod tests {
 
     fn told(field: Option<&str>) -> (Path, Option<String>) {
         let ReportedPath { path, not_nearer } =
-            ReportedPath::of(field.map(str::as_bytes), Obstacle::NoParty);
+            ReportedPath::of(field.map(str::as_bytes), Obstacle::NoEndpoint);
         (path, not_nearer.map(Cow::into_owned))
     }
 
@@ -79,7 +79,7 @@ mod tests {
     fn unknown_names_are_no_error() {
         assert_eq!(
             told(Some("pigeon; not_nearer=fog")),
-            (Path::Http, Some("no_party".into()))
+            (Path::Http, Some("no_endpoint".into()))
         );
         assert_eq!(
             told(Some("quic; not_nearer=fog")),
@@ -97,7 +97,7 @@ mod tests {
         for field in [None, Some(""), Some("pigeon"), Some("?")] {
             assert_eq!(
                 told(field),
-                (Path::Http, Some("no_party".into())),
+                (Path::Http, Some("no_endpoint".into())),
                 "{field:?}"
             );
         }

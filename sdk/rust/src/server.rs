@@ -26,7 +26,7 @@ use crate::thread_context;
 /// Default time limit for open calls after a stop request.
 const DEFAULT_DRAIN_GRACE: Duration = Duration::from_secs(30);
 
-/// Handler of calls: every `async` function or closure from [`CertificateRequest`] to a type that is [`IntoResponse`].
+/// Handler of calls: every `async` function or closure from [`Request`] to a type that is [`IntoResponse`].
 pub trait Handler: 'static {
     /// Answers one call. The future is dropped when the caller gives up.
     fn handle(&self, request: Request) -> impl Future<Output = HandlerResponse>;
@@ -68,7 +68,7 @@ impl<H: Handler> FunctionServer<H> {
         self
     }
 
-    /// The handler is called when a request begins, and reads its body as it comes: [`CertificateRequest::into_stream`].
+    /// The handler is called when a request begins, and reads its body as it comes: [`Request::into_stream`].
     pub fn streaming(mut self) -> Self {
         self.streams = true;
         self

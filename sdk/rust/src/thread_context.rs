@@ -16,13 +16,14 @@ use nearpath_path::Obstacle;
 use nearpath_types::{FunctionId, topic};
 use tokio::task::{LocalSet, spawn_local};
 
+use crate::body_stream::MAX_BODY_BYTES;
 use crate::body_stream::{AbortOnDrop, OwnStream, UploadTask};
 use crate::call_options::CallOptions;
 use crate::context::{CONTEXT, CallContext};
 use crate::environment::Environment;
 use crate::error::{Error, ErrorKind};
 use crate::handler_response::StreamingResponse;
-use crate::http_client::{GatewayClient, GatewayMode, MAX_BODY_BYTES, UploadBody};
+use crate::http_client::{GatewayClient, GatewayMode, UploadBody};
 use crate::message::{Path, Response};
 use crate::{http_client, path_header, shm_client};
 

@@ -1,4 +1,4 @@
-//! A client that speaks HTTP/3, and holds a request as long as it likes.
+//! An HTTP/3 client that can keep a request open.
 
 use std::future::poll_fn;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -14,17 +14,17 @@ use quinn::crypto::rustls::QuicClientConfig;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-/// Whatever goes wrong, told in words.
+/// Any failure of a request.
 pub(super) type RequestFailure = Box<dyn std::error::Error + Send + Sync>;
 
-/// A connection of its own, from a port of its own.
+/// A connection from a port of its own.
 pub(super) struct UpgradeClient {
     pub(super) quic: quinn::Connection,
     requests: SendRequest<OpenStreams, Bytes>,
     endpoint: quinn::Endpoint,
 }
 
-/// A request under way: each piece that is sent comes back.
+/// An open request, whose pieces are echoed.
 pub(super) struct HalfSentRequest(RequestStream<BidiStream<Bytes>, Bytes>);
 
 impl UpgradeClient {
@@ -64,7 +64,7 @@ impl UpgradeClient {
         ))
     }
 
-    /// A whole request; gives what came back.
+    /// Sends a complete request and returns the response.
     pub(super) async fn send_request(
         &mut self,
         function: &str,
@@ -75,7 +75,7 @@ impl UpgradeClient {
         open.end_request().await
     }
 
-    /// Its client gets another address.
+    /// Rebinds the client to another address.
     pub(super) fn rebind_socket(&self) {
         self.endpoint
             .rebind(std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap())
@@ -84,7 +84,7 @@ impl UpgradeClient {
 }
 
 impl HalfSentRequest {
-    /// Sends a piece and waits until it has come back.
+    /// Sends a piece and waits for its echo.
     pub(super) async fn echo_piece(&mut self, piece: &'static str) -> Result<(), RequestFailure> {
         within(self.0.send_data(piece.into())).await?;
         if piece.starts_with("first") {
@@ -100,7 +100,7 @@ impl HalfSentRequest {
         Ok(())
     }
 
-    /// Ends it and reads the rest.
+    /// Ends the request and reads the rest.
     pub(super) async fn end_request(mut self) -> Result<(StatusCode, String), RequestFailure> {
         within(self.0.finish()).await?;
         let status = within(self.0.recv_response()).await?.status();
@@ -111,7 +111,7 @@ impl HalfSentRequest {
         Ok((status, body))
     }
 
-    /// The same, where the head has come.
+    /// Reads the rest after the head was received.
     pub(super) async fn read_rest(&mut self) -> Result<String, RequestFailure> {
         let mut back = Vec::new();
         while let Some(mut data) = within(self.0.recv_data()).await? {

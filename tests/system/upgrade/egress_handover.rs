@@ -1,4 +1,4 @@
-//! What goes outside while one process takes over from another: each has an exit, stand-ins and ceilings of its own.
+//! Egress while one process takes over from another: each has its own proxy, stand-ins and limits.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -12,7 +12,7 @@ use crate::external_server::{ExternalServer, MACHINE_NAME, MACHINE_V4, TestRedis
 use crate::shm::run_cli;
 use crate::test_server::{TestServer, need_forwarding};
 
-/// A place that says nothing until it is told to.
+/// A server that responds only on request.
 struct SlowServer(TcpListener);
 
 impl SlowServer {
@@ -34,7 +34,7 @@ impl SlowServer {
     }
 }
 
-/// Waits for the end of what is open for nobody.
+/// Asserts that an idle connection is closed.
 async fn assert_closed(mut client: TcpStream) {
     let ended = tokio::task::spawn_blocking(move || client.read(&mut [0; 9]));
     assert!(
@@ -121,14 +121,14 @@ async fn both_processes_reach_what_is_declared_through_forwarders_of_their_own()
     egress_in_both_processes(&["--forward", "tc"]).await;
 }
 
-/// As the runner says it: one connection, `INCR n`.
+/// Python code for the runner: one connection, `INCR n`.
 fn count_rows(port: u16) -> String {
     format!(
         "s = socket.create_connection(('{MACHINE_V4}', {port}), 20)\ns.sendall(b'*2\\r\\n$4\\r\\nINCR\\r\\n$1\\r\\nn\\r\\n')\nsaid = s.recv(99).decode().strip()\ns.close()"
     )
 }
 
-/// Connections of clients that the server has now, the one that asks not counted.
+/// Number of the server's client connections, without the querying one.
 fn redis_clients(redis: &TestRedis) -> u32 {
     redis
         .read_info("connected_clients")
@@ -219,14 +219,15 @@ async fn the_old_process_keeps_no_idle_connections() {
     assert!(within(async { server.wait_exit().await }).await.success());
 }
 
-/// A call that writes so much without waiting for anybody, and closes.
+/// Python code that writes `bytes` without waiting for responses, and closes.
 fn write_values(port: u16, bytes: usize) -> String {
     format!(
         "s = socket.create_connection(('{MACHINE_V4}', {port}), 20)\ns.sendall(b'x' * {bytes})\ns.close()\nsaid = 'written'"
     )
 }
 
-/// What was taken (`writes=async`) and could not be delivered before another process took over is delivered by the old one, which waits for that.
+/// Accepted writes (`writes=async`) that were not delivered before the handover are delivered by
+/// the old process, which waits for that.
 #[tokio::test]
 async fn accepted_writes_are_delivered_by_the_process_that_accepted_them() {
     const BYTES: usize = 800_000;
@@ -311,7 +312,7 @@ async fn undeliverable_writes_are_reported_by_the_process_that_accepted_them() {
         server.log()
     );
     let _successor = server.hand_over().await;
-    drop(slow); // nobody took it, and what was sent there is reset
+    drop(slow); // not accepted, so its connection is reset
     let status = within(async { server.wait_exit().await }).await;
     assert!(status.success(), "{status}\n{}", server.log());
     let report = |line: &str| {

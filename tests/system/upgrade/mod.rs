@@ -1,4 +1,4 @@
-//! A process that takes over from another one: what was asked is answered by the old one, what is new comes to the new one.
+//! Handover between processes: the old one completes its requests, new ones go to the new one.
 
 mod client;
 mod egress_handover;
@@ -20,10 +20,10 @@ use crate::load::open_loop;
 use crate::test_server::{TestServer, echo_function, http_function, script_function};
 use client::{HalfSentRequest, RequestFailure, UpgradeClient};
 
-/// Connections that are there when the new process comes: each of the two threads has some.
+/// Connections that exist at the handover: each of the two threads has some.
 const CONNECTIONS: usize = 8;
 
-/// A house with HTTP/3 and a function that sends back what it gets, as it gets it.
+/// A server with HTTP/3 and an echo function.
 struct UpgradeFixture {
     server: TestServer,
     address: SocketAddr,
@@ -56,7 +56,7 @@ impl UpgradeFixture {
             .unwrap()
     }
 
-    /// Connections with a request on each that is half-way.
+    /// Opens connections with a half-sent request on each.
     async fn begin_requests(&self) -> Vec<(UpgradeClient, HalfSentRequest)> {
         let mut connections = Vec::new();
         for _ in 0..CONNECTIONS {
@@ -69,7 +69,7 @@ impl UpgradeFixture {
     }
 }
 
-/// What the operator reads of the process that he reaches.
+/// Reads the metrics of the process that currently serves.
 async fn read_metrics(server: &TestServer) -> String {
     let request = http::Request::get("/metrics")
         .body(http_body_util::Full::default())
@@ -88,13 +88,13 @@ async fn connection_count(server: &TestServer) -> u64 {
     line.unwrap().parse().unwrap()
 }
 
-/// GOAWAY came: nothing new is begun on the connection.
+/// Waits for GOAWAY: no new request may start on the connection.
 async fn has_goaway(line: &mut UpgradeClient) {
     eventually("it is told to leave", async || {
         match line.begin_request("echo").await {
             Err(error) => error.to_string().contains("closing"),
             Ok(open) => {
-                let _ = open.finish_request().await; // it was on its way when GOAWAY went
+                let _ = open.finish_request().await; // it was underway at the GOAWAY
                 false
             }
         }
@@ -150,7 +150,7 @@ async fn requests_over_http3_outlive_the_process_that_took_them() {
         .await;
 }
 
-/// Leads every packet to the socket with a number.
+/// Routes every packet to the socket with a number.
 fn route_all_to(number: u32, at: SocketAddr) -> UdpSocket {
     let socket = socket(AddressFamily::INET, SocketType::DGRAM, None).unwrap();
     set_socket_reuseport(&socket, true).unwrap();
@@ -165,7 +165,8 @@ async fn control_without_steering_they_do_not() {
     let fixture = UpgradeFixture::new(&[]).await;
     let mut lines = fixture.begin_requests().await;
     let _successor = fixture.server.hand_over().await;
-    let _same_port = route_all_to(2, fixture.address); // the new process's first socket: those of the old one are 0 and 1
+    // the first socket of the new process: the old one has 0 and 1
+    let _same_port = route_all_to(2, fixture.address);
     for (_, open) in &mut lines {
         let error = open.echo_piece("second").await.unwrap_err();
         assert!(
@@ -200,7 +201,7 @@ async fn three_processes_serve_at_a_time() {
     for (_line, open) in third {
         assert_eq!(open.finish_request().await.unwrap(), "");
     }
-    // The next one takes the place of the first one, whose sockets the last one has kept.
+    // The next process reuses the first one's part, whose sockets the last one has kept open.
     let mut again = fixture.begin_requests().await;
     let mut last = last;
     let next = last.hand_over().await;
@@ -234,7 +235,7 @@ async fn the_new_process_may_have_more_threads_or_fewer() {
         servers.push(newest.hand_over_with(&["--threads", threads]).await);
         lines.extend(fixture.begin_requests().await);
         for _ in 0..CONNECTIONS {
-            // Each socket that is open has somebody who accepts on it.
+            // Each open socket has a process that accepts on it.
             assert_eq!(
                 fixture.server.call_function("echo", "tcp").await.body(),
                 "tcp"
@@ -293,7 +294,8 @@ async fn a_process_killed_while_it_drains_leaves_nothing_and_its_clients_notice(
     for (line, open) in &mut lines {
         assert!(open.echo_piece("second").await.is_err());
         let closed = within(line.quic.closed()).await;
-        assert!(matches!(closed, quinn::ConnectionError::Reset), "{closed}"); // not silence: the new one answers for it
+        // not a timeout: the new process sends the reset
+        assert!(matches!(closed, quinn::ConnectionError::Reset), "{closed}");
     }
     eventually("nothing is left", async || {
         cgroups(&successor.data_dir, "").is_empty()
@@ -325,7 +327,7 @@ async fn a_new_process_that_dies_half_way_costs_only_commands() {
     fixture.server.deploy_ready(&idle).await;
     fixture.server.scale("asleep", 0).await;
     fixture.server.wait_available("asleep", 0).await;
-    // One that takes for ever to start, so that the new process waits for it.
+    // An instance that never becomes ready, so that the new process waits for it.
     let slow = http_function(&fixture.server.data_dir, "slow", "self.answer(200, b'')");
     fixture.server.deploy_ready(&slow).await;
     let server = fixture.server.data_dir.join("fn-slow/server.py");
@@ -407,7 +409,7 @@ async fn no_request_is_lost() {
         let near = futures_util::future::join_all(
             (0..2).map(|_| request_in_a_loop(fixture.address, &fixture.authority)),
         );
-        // Whose handshakes take 40 ms: some are always under way.
+        // Handshakes take 40 ms, so some are always under way.
         let far = futures_util::future::join_all(
             (0..8).map(|_| request_in_a_loop(far, &fixture.authority)),
         );
@@ -427,7 +429,7 @@ async fn no_request_is_lost() {
     assert!(failures.is_empty(), "{failures:?}");
 }
 
-/// Connects and asks, for six seconds, and gives what failed.
+/// Connects and sends requests for 6 s; returns the failures.
 async fn request_in_a_loop(at: SocketAddr, authority: &Path) -> Vec<String> {
     let until = tokio::time::Instant::now() + Duration::from_secs(6);
     let mut failures = Vec::new();
@@ -442,7 +444,8 @@ async fn request_in_a_loop(at: SocketAddr, authority: &Path) -> Vec<String> {
     failures
 }
 
-/// As clients do: a request that was not taken, because the connection is about to end or has ended in good order, goes on a new one.
+/// Sends a request like real clients: one that was rejected because the connection ends is repeated
+/// on a new connection.
 async fn request_once(at: SocketAddr, authority: &Path) -> Result<(), RequestFailure> {
     const NOT_TAKEN: [&str; 3] = ["closing", "H3_REQUEST_REJECTED", "H3_NO_ERROR"];
     loop {

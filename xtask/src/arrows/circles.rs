@@ -49,12 +49,15 @@ impl<'a> Search<'a> {
         for next in self.graph.get(file).into_iter().flatten() {
             let reached = match self.visited.get(next) {
                 None => self.visit(next),
+                // An open file is on the current path, so a circle leads back to it.
                 Some((number, _)) if self.open.contains(&next) => *number,
+                // A closed component cannot reach this file.
                 Some(_) => continue,
             };
             earliest = earliest.min(reached);
         }
         self.visited.insert(file, (number, earliest));
+        // Nothing earlier is reachable: the file is the root of its component.
         if earliest == number {
             self.close(file);
         }
@@ -69,7 +72,9 @@ impl<'a> Search<'a> {
             .rposition(|open| *open == first)
             .unwrap_or(0);
         let mut files: Vec<_> = self.open.drain(at..).cloned().collect();
+        // Stable output, whatever the order of the visit.
         files.sort();
+        // A single file is no circle: imports of itself are not in the graph.
         if files.len() > 1 {
             self.circles.push(files);
         }

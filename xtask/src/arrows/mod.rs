@@ -1,9 +1,11 @@
-//! Checks the imports between the files of each crate against `layers.toml`: circles, and arrows that run upwards.
+//! Checks the imports between the files of each crate against `layers.toml`: circles, and arrows
+//! that run upwards.
 //!
-//! An arrow goes from a file to the file that *defines* what it uses. Re-exports are followed to the definition, so a `mod.rs` that only
-//! re-exports its children imports none of them. A `mod.rs` imports a child when its own code uses the child, also by a
-//! re-exported name. A child is a part of its parent: that it uses what the parent defines is no arrow. Code under
-//! `#[cfg(test)]` is left out: tests may use anything.
+//! An arrow goes from a file to the file that *defines* what it uses. Re-exports are followed to
+//! the definition, so a `mod.rs` that only re-exports its children imports none of them. A `mod.rs`
+//! imports a child when its own code uses the child, also by a re-exported name. A child is a part
+//! of its parent: that it uses what the parent defines is no arrow. Code under `#[cfg(test)]` is
+//! left out: tests may use anything.
 
 mod circles;
 mod modules;
@@ -89,6 +91,7 @@ pub(crate) fn check() -> Result<String, Vec<String>> {
                 .into_iter()
                 .map(|files| Circle::new(name, files, &graph)),
         );
+        // A crate's programs have roots of their own, whose folders have no order.
         if let Some(order) = rules.folders.get(name).filter(|_| root.ends_with("lib.rs")) {
             let folders = FolderGraph::new(&graph, root.parent().unwrap_or(Path::new(".")));
             arrows += folders.arrows.len();
@@ -150,6 +153,7 @@ impl FolderGraph {
             else {
                 continue;
             };
+            // Imports within a folder have no direction.
             if above != below {
                 arrows
                     .entry((above, below))
@@ -166,8 +170,10 @@ impl FolderGraph {
         let mut faults = Vec::new();
         for ((from, to), files) in &self.arrows {
             match (place(from), place(to)) {
+                // A lower position is a higher layer, so this arrow points down.
                 (Some(above), Some(below)) if above < below => {}
                 (Some(_), Some(_)) => {
+                    // One example is enough to find the others.
                     let (user, used) = &files[0];
                     let example = format!("{} uses {}", user.display(), used.display());
                     faults.push(format!(
@@ -187,11 +193,13 @@ impl FolderGraph {
     }
 }
 
-/// The folder below `source` that a file is in, or its own name there; `NoConnection` for the crate's root, which belongs to none.
+/// Folder below `source` that contains the file, or the file's own name there; `None` for the
+/// crate's root.
 fn top_folder(file: &Path, source: &Path) -> Option<String> {
     let inside = file.strip_prefix(source).ok()?;
     let first = Path::new(inside.components().next()?.as_os_str());
     let name = first.file_stem()?.to_str()?;
+    // The root only declares modules and re-exports.
     (!matches!(name, "lib" | "main")).then(|| name.to_owned())
 }
 

@@ -1,4 +1,5 @@
-//! The modules of a crate: the file of each, the names that it defines and imports, and the paths that its code uses.
+//! The modules of a crate: the file of each, the names that it defines and imports, and the paths
+//! that its code uses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -62,7 +63,8 @@ impl ModuleTree {
     }
 }
 
-/// `a.rs` and `a/mod.rs` have their children in the folder `a`; a root has them beside it. `NoConnection`: a `#[path]` leads elsewhere.
+/// File of a child module. `a.rs` and `a/mod.rs` have their children in the folder `a`; a root has
+/// them beside it. `None`: a `#[path]` names another file.
 fn child_file(parent: &Path, module: &[String], child: &[String], name: &str) -> Option<PathBuf> {
     let beside = parent.parent().unwrap_or(Path::new("."));
     let is_root = module.is_empty() || parent.ends_with("mod.rs");
@@ -71,7 +73,7 @@ fn child_file(parent: &Path, module: &[String], child: &[String], name: &str) ->
     } else {
         parent.with_extension("")
     };
-    folder.extend(&child[module.len()..child.len() - 1]); // inline modules between
+    folder.extend(&child[module.len()..child.len() - 1]); // inline modules add folders
     let candidates = [
         folder.join(format!("{name}.rs")),
         folder.join(name).join("mod.rs"),
@@ -114,12 +116,14 @@ impl Reader {
     fn read_module(&mut self, tree: &mut ModuleTree, module: &[String], file: &Path) {
         let mut depth = 0;
         while self.at < self.tokens.len() {
+            // Tests may use anything, so their items are left out.
             if self.sign(self.at) == Some('#') && self.is_test_attribute() {
                 self.skip_item();
                 continue;
             }
             match self.sign(self.at) {
                 Some('{') => depth += 1,
+                // The closing brace of an inline module.
                 Some('}') if depth == 0 => return,
                 Some('}') => depth -= 1,
                 _ => {}
@@ -132,6 +136,7 @@ impl Reader {
                 .modules
                 .get_mut(module)
                 .expect("it was inserted before it is read");
+            // `use<'a>` is a bound of an opaque type, not an import.
             if self.word(self.at) == Some("use") && !matches!(self.sign(self.at + 1), Some('<')) {
                 self.at += 1;
                 self.read_use(here, Vec::new());
@@ -169,7 +174,7 @@ impl Reader {
         true
     }
 
-    /// `#[cfg(test)]` and `#[cfg(all(test, …))]`.
+    /// Returns true at `#[cfg(test)]` and `#[cfg(all(test, …))]`.
     fn is_test_attribute(&self) -> bool {
         let cfg = self.sign(self.at + 1) == Some('[') && self.word(self.at + 2) == Some("cfg");
         let test = |at| self.word(at) == Some("test");
@@ -195,7 +200,7 @@ impl Reader {
                 _ => {}
             }
             if depth < 0 {
-                self.at -= 1; // the end of what surrounds the item
+                self.at -= 1; // belongs to the item's surroundings
                 return;
             }
         }
@@ -218,10 +223,12 @@ impl Reader {
                     .globs
                     .push(std::mem::replace(&mut path, prefix.clone())),
                 Token::Sign('{') => {
+                    // The group's entries share the path before the brace.
                     self.read_use(here, path.clone());
                     path.clone_from(&prefix);
                 }
                 Token::Sign(end @ (',' | '}' | ';')) => {
+                    // After a group or a glob the path is empty again.
                     if path.len() > prefix.len() {
                         let name = path
                             .iter()
@@ -265,8 +272,10 @@ impl Reader {
                     Token::Name(name) if name != "mut" => Some(name.clone()),
                     _ => None,
                 });
+            // Only items at the top level can be imported.
             here.items.extend(name);
         }
+        // A field or method after a single dot; two dots are a range.
         let is_field = self.at > 0
             && self.sign(self.at - 1) == Some('.')
             && self.sign(self.at.wrapping_sub(2)) != Some('.');
@@ -292,7 +301,8 @@ fn bind(here: &mut Module, name: String, mut path: UsedPath) {
     if path.last().is_some_and(|last| last == "self") && path.len() > 1 {
         path.pop();
     }
-    let name = if name == "_" { path.join("::") } else { name }; // a trait that is used by its methods
+    // an unnamed trait import counts as used
+    let name = if name == "_" { path.join("::") } else { name };
     here.imports.insert(name, path);
 }
 

@@ -1,4 +1,4 @@
-//! From paths to the files that define what they name.
+//! Resolves paths to the files with their definitions.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::FileGraph;
 use super::modules::{Module, ModuleTree};
 
-/// Re-exports that are followed in a row; more are a circle of re-exports, which no compiler accepts.
+/// Maximum length of a chain of re-exports. A longer one is a circle, which no compiler accepts.
 const MAX_REEXPORTS: usize = 16;
 
 /// The imports between the files of a crate.
@@ -14,13 +14,15 @@ pub(super) fn file_graph(tree: &ModuleTree) -> FileGraph {
     let mut graph = FileGraph::new();
     for (path, module) in &tree.modules {
         let used = graph.entry(module.file.clone()).or_default();
+        // A part and its parent form a unit, so a child's use of its parent is no arrow.
         let counts = |file: &PathBuf| *file != module.file && !is_part(&module.file, file);
         used.extend(used_files(tree, path, module).into_iter().filter(counts));
     }
     graph
 }
 
-/// Whether `file` is in the folder of the module `parent`: `a/mod.rs` and `a.rs` have theirs in `a`.
+/// Returns true if `file` is in the folder of the module `parent`: `a/mod.rs` and `a.rs` have
+/// theirs in `a`.
 fn is_part(file: &Path, parent: &Path) -> bool {
     let owns_folder = parent
         .file_stem()
@@ -38,6 +40,7 @@ fn used_files(tree: &ModuleTree, at: &[String], module: &Module) -> BTreeSet<Pat
     let used = module
         .imports
         .iter()
+        // Trait imports without a name are kept under their path, see `bind`.
         .filter(|(name, _)| module.names.contains(*name) || name.contains("::"));
     let imports = used.map(|(_, path)| path);
     let all = imports.chain(&module.globs).chain(&module.paths);
@@ -45,7 +48,8 @@ fn used_files(tree: &ModuleTree, at: &[String], module: &Module) -> BTreeSet<Pat
         .collect()
 }
 
-/// The file that defines what `path` names, seen from the module `at`; `NoConnection` for other crates, and for modules as such.
+/// File with the definition of `path` as seen from the module `at`; `None` for other crates, and
+/// for modules as such.
 fn definition(tree: &ModuleTree, at: &[String], path: &[String], depth: usize) -> Option<PathBuf> {
     if depth > MAX_REEXPORTS {
         return None;
@@ -60,6 +64,7 @@ fn definition(tree: &ModuleTree, at: &[String], path: &[String], depth: usize) -
             (module, rest) = (child, tail);
             continue;
         }
+        // A re-export: the definition is where the import leads.
         if let Some(import) = here.imports.get(name) {
             let whole = [&import[..], tail].concat();
             return definition(tree, &module, &whole, depth + 1);
@@ -67,6 +72,7 @@ fn definition(tree: &ModuleTree, at: &[String], path: &[String], depth: usize) -
         if here.items.contains(name) {
             return Some(here.file.clone());
         }
+        // Globs come last, as in Rust's own name resolution.
         let from_glob = here.globs.iter().find_map(|glob| {
             let whole = [&glob[..], rest].concat();
             definition(tree, &module, &whole, depth + 1).filter(|file| *file != here.file)
@@ -99,6 +105,7 @@ fn start<'a>(
         name => {
             let here = tree.modules.get(at)?;
             let child = [at, std::slice::from_ref(first)].concat();
+            // A first name that is neither a module nor an import belongs to another crate.
             let known = tree.modules.contains_key(&child)
                 || here.imports.get(name).is_some_and(|import| import != path);
             known.then(|| (at.to_vec(), path))

@@ -1,4 +1,5 @@
-//! The tokens of a Rust file, as far as imports need them: names, paths and brackets, without comments and literals.
+//! The tokens of a Rust file, as far as imports need them: names, paths and brackets, without
+//! comments and literals.
 
 /// A token.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +22,7 @@ pub(super) fn tokens(text: &str) -> Vec<Token> {
             '/' if rest.starts_with(&['/', '/']) => line_length(rest),
             '/' if rest.starts_with(&['/', '*']) => block_comment_length(rest),
             '"' => string_length(rest),
+            // A quote inside a literal must not start a string.
             '\'' => char_or_lifetime_length(rest),
             c if c.is_alphabetic() || c == '_' => name(rest, &mut tokens),
             c if c.is_ascii_digit() => rest
@@ -54,6 +56,7 @@ fn block_comment_length(rest: &[char]) -> usize {
             ['*', '/', ..] => (at, depth) = (at + 2, depth - 1),
             _ => at += 1,
         }
+        // Rust's block comments nest.
         if depth == 0 {
             break;
         }
@@ -64,6 +67,7 @@ fn block_comment_length(rest: &[char]) -> usize {
 fn string_length(rest: &[char]) -> usize {
     let mut at = 1;
     while at < rest.len() && rest[at] != '"' {
+        // An escaped quote does not end the string.
         at += if rest[at] == '\\' { 2 } else { 1 };
     }
     at + 1
@@ -92,7 +96,7 @@ fn name(rest: &[char], tokens: &mut Vec<Token>) -> usize {
         }
         ("b" | "c", Some('"')) => length + string_length(after),
         ("b", Some('\'')) => length + char_or_lifetime_length(after),
-        ("r", Some('#')) => length + 1, // a raw name: what follows is the name
+        ("r", Some('#')) => length + 1, // a raw identifier: the name follows
         _ => {
             tokens.push(Token::Name(name));
             length

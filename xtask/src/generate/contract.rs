@@ -45,7 +45,7 @@ pub(super) struct ObstacleRow {
     pub(super) text: String,
 }
 
-/// The party that can mend an obstacle, or the cause of a reason.
+/// Role that can remove an obstacle, or that causes a reason.
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Who {
@@ -116,6 +116,7 @@ impl PathContract {
             ),
         );
         for row in &self.paths {
+            // A planned path has no code yet; any other must have some.
             if row.planned != row.carried_by.is_empty() {
                 faults.push(format!(
                     "path {}: either it is planned, or carried_by names a folder",
@@ -135,6 +136,7 @@ impl PathContract {
         }
         let known: BTreeSet<_> = self.paths.iter().map(|row| &row.name).collect();
         for row in &self.obstacles {
+            // A misspelled path would silently disable the obstacle.
             if row.against.is_empty() || !row.against.iter().all(|path| known.contains(path)) {
                 faults.push(format!(
                     "obstacle {}: `against` names paths of this file",
@@ -154,9 +156,11 @@ impl ReasonContract {
                 .map(|(name, row)| (name.as_str(), row.text.as_str())),
         );
         let numbers: BTreeSet<_> = rows.values().map(|row| row.number).collect();
+        // 0 means "no reason" in the call protocol.
         if numbers.len() != rows.len() || numbers.contains(&0) {
             faults.push("reasons.toml: numbers begin with 1, and each is used once".to_owned());
         }
+        // Retired numbers stay in the contract, so that they are never reused.
         let mut live: Vec<_> = rows.into_iter().filter(|(_, row)| !row.retired).collect();
         live.sort_by_key(|(_, row)| row.number);
         if faults.is_empty() {
@@ -174,7 +178,8 @@ fn parse<T: DeserializeOwned>(root: &Path, name: &str) -> Result<T, Vec<String>>
     parsed.map_err(|fault| vec![format!("{}: {fault}", path.display())])
 }
 
-/// Names become identifiers in five languages, and texts comments and literals.
+/// Faults of names and texts: names become identifiers in five languages, texts become comments and
+/// literals.
 fn unfit<'a>(rows: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<String> {
     let (mut faults, mut seen) = (Vec::new(), BTreeSet::new());
     for (name, text) in rows {
@@ -187,6 +192,7 @@ fn unfit<'a>(rows: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<String> {
                 "{name:?}: a name is in lower case with underscores, and used once"
             ));
         }
+        // The text goes unescaped into comments and literals of all languages.
         if text.len() < 10 || text.contains(['"', '\\', '\n']) || text.contains("*/") {
             faults.push(format!("{name}: its text is one line without quotes"));
         }

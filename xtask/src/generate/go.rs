@@ -109,6 +109,7 @@ func RetryIsSafe(name string) bool {{
 /// Rows with their cells below each other; the last cell ends the line.
 fn aligned<const N: usize>(rows: impl Iterator<Item = [String; N]>) -> String {
     let rows: Vec<_> = rows.collect();
+    // gofmt would change unaligned columns, and the file would be stale.
     let width: [usize; N] =
         std::array::from_fn(|k| rows.iter().map(|row| row[k].len()).max().unwrap_or(0));
     let line = |row: &[String; N]| {

@@ -1,9 +1,9 @@
 //! Identifiers made of the contract's names.
 
-/// Words that Go writes in capitals.
+/// Words that Go writes in capitals (initialisms).
 const INITIALISMS: [&str; 5] = ["grpc", "http", "quic", "tls", "udp"];
 
-/// `no_party` → `NoParty`.
+/// `no_endpoint` → `NoEndpoint`.
 pub(super) fn camel(name: &str) -> String {
     name.split('_').map(capitalized).collect()
 }
@@ -20,12 +20,13 @@ pub(super) fn go_camel(name: &str) -> String {
     name.split('_').map(word).collect()
 }
 
-/// `no_party` → `NO_PARTY`.
+/// `no_endpoint` → `NO_ENDPOINT`.
 pub(super) fn upper(name: &str) -> String {
     name.to_uppercase()
 }
 
 fn capitalized(word: &str) -> String {
+    // Names are ASCII, so one byte is one character; an empty word stays empty.
     let (first, rest) = word.split_at(word.len().min(1));
     first.to_uppercase() + rest
 }

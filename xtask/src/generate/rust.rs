@@ -17,26 +17,39 @@ pub(super) fn paths(contract: &PathContract) -> String {
         .map(|(traffic, _)| contract.candidates(*traffic).len())
         .max()
         .unwrap_or(0);
-    let facts = TRAFFIC.map(|(_, facts)| facts).join(", ");
     format!(
         r#"// {banner}
 //! The lists of `contract/paths.toml`.
 
 use std::ffi::CStr;
 
-use crate::facts::{{{facts}}};
-use crate::paths::{{{modules}}};
-use crate::{{Candidate, Facts}};
-
 {path}
 {obstacle}
 /// Most paths of one kind of traffic.
 pub(crate) const MAX_CANDIDATES: usize = {most};
-{candidates}"#,
+"#,
         banner = banner("paths.toml"),
-        modules = modules(contract).join(", "),
         path = path_enum(&contract.paths),
         obstacle = obstacle_enum(&contract.obstacles),
+    )
+}
+
+/// The candidates of each kind of traffic, with the functions of their modules.
+///
+/// A file of its own: the modules use the lists, and nothing that they use may use them.
+pub(super) fn candidate_lists(contract: &PathContract) -> String {
+    format!(
+        r#"// {banner}
+//! The paths of each kind of traffic, nearest first.
+
+use crate::facts::{{{facts}}};
+use crate::generated::Path;
+use crate::paths::{{{modules}}};
+use crate::{{Candidate, Facts}};
+{candidates}"#,
+        banner = banner("paths.toml"),
+        facts = TRAFFIC.map(|(_, facts)| facts).join(", "),
+        modules = modules(contract).join(", "),
         candidates = TRAFFIC
             .map(|(traffic, facts)| candidates(&contract.candidates(traffic), facts))
             .concat(),

@@ -1,6 +1,8 @@
-//! Holds the names of the code against `names.toml`: words per name, names defined in many crates, forbidden words.
+//! Checks the names of the code against `names.toml`: words per name, names defined in many crates,
+//! forbidden words.
 //!
-//! `cargo xtask names` prints the figures and every fault; `cargo xtask names CRATE` lists the names of one crate.
+//! `cargo xtask names` prints the figures and every fault; `cargo xtask names CRATE` lists the
+//! names of one crate.
 
 mod report;
 mod scan;
@@ -88,7 +90,9 @@ pub(crate) fn check() -> Result<String, Vec<String>> {
 
 /// The faults, if there are more of them than the bound.
 fn above(what: &str, faults: Vec<String>, bound: usize) -> Vec<String> {
+    // Printed in any case, so that a bound can be lowered to the figure.
     println!("faults of {what}: {}, bound {bound}", faults.len());
+    // The bound may only fall: it keeps old faults from blocking every change.
     if faults.len() > bound {
         faults
     } else {

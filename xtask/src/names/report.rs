@@ -7,7 +7,7 @@ use super::Bounds;
 use super::scan::{Definition, Scan, Subject};
 use super::words::words_of;
 
-/// First words of docs that make the reader guess what the sentence is about.
+/// First words of docs that leave the sentence's subject open.
 const QUESTION_WORDS: [&str; 6] = ["What", "Who", "Whether", "Where", "One", "It"];
 
 /// Figures over the definitions outside tests.
@@ -25,6 +25,7 @@ pub(super) struct Figures {
 
 impl Figures {
     pub(super) fn of(scan: &Scan) -> Self {
+        // Tests have helpers and sentences as names, which would distort the figures.
         let product = || {
             scan.definitions
                 .iter()

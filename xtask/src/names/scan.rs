@@ -57,7 +57,7 @@ pub(super) struct Scan {
     pub comments: Vec<Comment>,
     /// Tokens outside tests and in tests, by crate.
     pub tokens: Vec<(String, bool, usize)>,
-    /// First words of the docs of modules and files (`//!`).
+    /// Lines of code.
     pub lines: usize,
 }
 
@@ -81,6 +81,7 @@ impl Scan {
         self.add_comments(path, &krate, text, |line| {
             in_test || test_lines.iter().any(|range| range.contains(&line))
         });
+        // Tokens instead of lines: the density of comments must not depend on formatting.
         let all: TokenStream = text.parse().map_err(|e| format!("{path}: {e}"))?;
         self.count_tokens(&krate, all, |line| {
             in_test || test_lines.iter().any(|range| range.contains(&line))
@@ -165,6 +166,7 @@ fn count(
         let line = token.span().start().line;
         let mut own = usize::from(!joint);
         joint = matches!(&token, TokenTree::Punct(punct) if punct.spacing() == Spacing::Joint);
+        // `#![doc = …]` has a `!` between hash and group.
         let hash = matches!(&token, TokenTree::Punct(punct) if punct.as_char() == '#' || (after_hash && punct.as_char() == '!'));
         if let TokenTree::Group(group) = &token {
             // `#[doc = "…"]` is how a doc comment arrives here.
@@ -178,6 +180,7 @@ fn count(
             }
         }
         after_hash = hash;
+        // Tests are counted apart: they need fewer comments.
         *if is_test(line) {
             &mut *test
         } else {
@@ -188,6 +191,7 @@ fn count(
 
 /// The comment of a line: whether it is a doc comment, and its text.
 fn comment_of(line: &str) -> Option<(bool, &str)> {
+    // Doc comments first: their marks begin like a plain comment's.
     let trimmed = line.trim_start();
     for mark in ["///", "//!"] {
         if let Some(rest) = trimmed.strip_prefix(mark) {
@@ -359,6 +363,7 @@ impl<'ast> Visit<'ast> for Visitor<'_> {
     }
 
     fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
+        // Methods of a trait have the trait's names.
         let imposed = item.trait_.is_some();
         for part in &item.items {
             if let syn::ImplItem::Fn(method) = part {

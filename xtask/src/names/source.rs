@@ -18,6 +18,7 @@ pub(super) fn scan_tree() -> Result<Scan, String> {
 }
 
 fn tracked_files() -> Result<Vec<String>, String> {
+    // Tracked files only: build output and scratch files are not checked.
     let out = Command::new("git")
         .args(["ls-files", "*.rs"])
         .output()

@@ -8,6 +8,7 @@ pub(super) fn words_of(name: &str) -> Vec<String> {
     let chars: Vec<char> = name.chars().collect();
     let mut words = vec![String::new()];
     for (index, &c) in chars.iter().enumerate() {
+        // Capitals in a row are an acronym; the last one starts a word if lower case follows.
         let starts_word = c.is_uppercase()
             && index > 0
             && (!chars[index - 1].is_uppercase()
@@ -24,7 +25,7 @@ pub(super) fn words_of(name: &str) -> Vec<String> {
     words
 }
 
-/// What is wrong with a name, if anything is.
+/// Fault of a name, if any.
 pub(super) fn name_fault(definition: &Definition, rules: &Rules) -> Option<String> {
     if rules.allowed.contains(&definition.name) || definition.imposed {
         return None;
@@ -40,7 +41,8 @@ pub(super) fn name_fault(definition: &Definition, rules: &Rules) -> Option<Strin
     hit.map(|(word, instead)| format!("{definition}: `{word}` is no term of the field: {instead}"))
 }
 
-/// What is wrong with the name of a time, if anything is: a reader must see whether it is waited for, repeated or granted.
+/// Fault of a time constant's name, if any: readers must see whether it is a timeout, an interval
+/// or a grace period.
 pub(super) fn time_fault(definition: &Definition, rules: &Rules) -> Option<String> {
     if !definition.is_time || definition.in_test || rules.allowed.contains(&definition.name) {
         return None;
@@ -49,7 +51,7 @@ pub(super) fn time_fault(definition: &Definition, rules: &Rules) -> Option<Strin
     (!rules.time_endings.contains(&last)).then(|| format!("{definition}: a time ends in _TIMEOUT, _INTERVAL, _GRACE or another word of `time_endings`"))
 }
 
-/// What is wrong with a line of a comment, if anything is.
+/// Fault of a comment line, if any.
 pub(super) fn comment_fault(comment: &Comment, rules: &Rules) -> Option<String> {
     let words = comment
         .text

@@ -95,7 +95,7 @@ fn told(times: impl Iterator<Item = Duration>) -> Sample {
 #[derive(Debug, Clone, Copy)]
 struct Times {
     first: Duration,
-    /// `NoConnection`: the relay it was.
+    /// `None`: the relay it was.
     direct: Option<Duration>,
 }
 

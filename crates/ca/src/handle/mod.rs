@@ -4,33 +4,22 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::time::Duration;
 
 use nearpath_types::{FunctionId, InstanceId};
 use nearpath_wire::quic::CallerConfig;
 use thiserror::Error;
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 
 use crate::issuer::{Issuer, TimePoint};
 use crate::responder::HandshakeResponder;
 use crate::thread::{self, IssueRequest, IssuerJob};
+pub use crate::types::{InstanceIdentity, IssuerSettings};
 
 /// Instances whose requests may be queued; more wait for a permit, first come, first served.
 const MAX_QUEUED_INSTANCES: usize = 256;
-
-/// Settings of an issuer.
-#[derive(Debug, Clone)]
-pub struct IssuerSettings {
-    /// The node's name.
-    pub node: String,
-    /// Source address of the gateway's packets to instances: address tokens are bound to it.
-    pub gateway_ip: IpAddr,
-    /// Lifetime of certificates; they are renewed after two thirds of it.
-    pub lifetime: Duration,
-}
 
 /// The issuer could not be started.
 #[derive(Debug, Error)]
@@ -41,15 +30,6 @@ pub enum IssuerStartError {
     /// The operating system started no thread.
     #[error("the issuer's thread: {0}")]
     Thread(io::Error),
-}
-
-/// The identity of one instance.
-#[derive(Debug)]
-pub struct InstanceIdentity {
-    /// Name under which callers reach it (TLS server name).
-    pub name: Arc<str>,
-    /// Provisions for its watchdog: the first is there at once, others follow with each change.
-    pub frames: mpsc::Receiver<Vec<u8>>,
 }
 
 /// A handle to the issuer's thread, which ends with the last handle.

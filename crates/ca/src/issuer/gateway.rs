@@ -9,7 +9,7 @@ use nearpath_wire::zero_rtt::CallerSessions;
 
 use super::{BoxError, TRUST_DOMAIN, TimePoint, sign};
 use crate::authority::Authority;
-use crate::handle::IssuerSettings;
+use crate::types::IssuerSettings;
 
 /// The gateway as a caller, with its sessions to instances.
 pub(super) struct GatewayIdentity {

@@ -17,9 +17,9 @@ use nearpath_wire::zero_rtt::{Provision, SessionEntry, TokenKey, WorkerSessions,
 use tokio::sync::{mpsc, watch};
 
 use crate::authority::Authority;
-use crate::handle::{InstanceIdentity, IssuerSettings};
 use crate::renewal_queue::{RenewalQueue, renewal_time};
 use crate::revocations::Revocations;
+use crate::types::{InstanceIdentity, IssuerSettings};
 use gateway::{GatewayIdentity, PendingGateway};
 use renewal::RenewalTarget;
 

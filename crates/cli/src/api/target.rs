@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use http::Uri;
 
-use crate::args::GatewayArgs;
 use crate::data_dir::default_data_dir;
 use crate::exit::{CommandError, ExitStatus};
+use crate::gateway_args::GatewayArgs;
 
 /// The gateway's address if nothing names another.
 pub(crate) const DEFAULT_GATEWAY: &str = "http://127.0.0.1:8080";

@@ -1,8 +1,7 @@
 //! `completion`: a script for a shell, generated from the definition of the command line.
 
-use clap::{Args, CommandFactory};
+use clap::Args;
 
-use crate::args::Cli;
 use crate::exit::{CommandResult, ExitStatus};
 use crate::output;
 
@@ -14,9 +13,10 @@ pub struct CompletionArgs {
     pub shell: clap_complete::Shell,
 }
 
-pub(super) fn run(args: &CompletionArgs) -> CommandResult {
+/// `definition` is the whole command line, which this file does not know.
+pub(super) fn run(args: &CompletionArgs, mut definition: clap::Command) -> CommandResult {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "nearpath", &mut script);
+    clap_complete::generate(args.shell, &mut definition, "nearpath", &mut script);
     output::print(&String::from_utf8_lossy(&script))?;
     Ok(ExitStatus::Ok)
 }

@@ -12,8 +12,8 @@ use super::progress::{self, WaitItem};
 use super::readiness::{ReadyPhase, WaitOutcome};
 use super::{first_failure, secrets, stack_file};
 use crate::api::{ApiClient, DeployOutcome, GatewayTarget};
-use crate::args::{GatewayArgs, parse_pair};
 use crate::exit::{CommandError, CommandResult, ExitStatus};
+use crate::gateway_args::{GatewayArgs, parse_pair};
 use crate::output::{self, TextTable};
 
 /// Options of `deploy`.

@@ -9,8 +9,8 @@ use nearpath_types::{FunctionId, FunctionStatus, InstanceResources, policy};
 
 use super::readiness::ReadyPhase;
 use crate::api::{ApiClient, GatewayTarget};
-use crate::args::GatewayArgs;
 use crate::exit::{CommandResult, ExitStatus};
+use crate::gateway_args::GatewayArgs;
 use crate::output::{self, TextStyle, TextTable};
 
 /// Options of `describe`.

@@ -13,8 +13,8 @@ use nearpath_types::{FunctionId, duration};
 use ureq::Body;
 
 use crate::api::{ApiClient, GatewayTarget, error_text, percent_encode};
-use crate::args::{GatewayArgs, parse_pair};
 use crate::exit::{CommandError, CommandResult, ExitStatus};
+use crate::gateway_args::{GatewayArgs, parse_pair};
 use crate::output;
 
 /// Options of `invoke`.
@@ -251,8 +251,8 @@ mod tests {
     #[test]
     fn the_reason_is_named_once() {
         assert_eq!(
-            platform_error(404, "no_function", "gateway: none"),
-            "404: none"
+            platform_error(404, "no_function", "gateway: no_function: none"),
+            "404: gateway: no_function: none"
         );
         assert_eq!(
             platform_error(502, "connect_failed", "bad gateway"),

@@ -8,8 +8,8 @@ use nearpath_types::status::rfc3339;
 use nearpath_types::{FunctionId, LogLine, LogQuery, duration};
 
 use crate::api::{ApiClient, GatewayTarget};
-use crate::args::GatewayArgs;
 use crate::exit::{CommandError, CommandResult, ExitStatus};
+use crate::gateway_args::GatewayArgs;
 use crate::output;
 
 /// Options of `logs`.

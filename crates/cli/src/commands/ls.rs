@@ -4,8 +4,8 @@ use clap::Args;
 use nearpath_types::{FunctionStatus, Namespace};
 
 use crate::api::{ApiClient, GatewayTarget};
-use crate::args::GatewayArgs;
 use crate::exit::{CommandResult, ExitStatus};
+use crate::gateway_args::GatewayArgs;
 use crate::output::{self, TextTable};
 
 /// Options of `ls`.
@@ -40,7 +40,7 @@ fn function_table(functions: &[FunctionStatus]) -> TextTable {
             (_, 0) => "asleep".to_owned(),
             (ready, wanted) => format!(
                 "{ready}/{wanted}{}",
-                if function.trouble.is_some() {
+                if function.not_ready_reason.is_some() {
                     " trouble"
                 } else {
                     ""

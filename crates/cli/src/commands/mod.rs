@@ -14,6 +14,7 @@ mod scale;
 mod secrets;
 mod stack_file;
 mod status;
+mod status_tables;
 mod version;
 
 use std::process::ExitCode;
@@ -30,7 +31,9 @@ pub(crate) use scale::ScaleArgs;
 pub(crate) use status::StatusCommand;
 pub(crate) use version::VersionArgs;
 
-use crate::args::Command;
+use clap::CommandFactory;
+
+use crate::args::{Cli, Command};
 use crate::exit::{CommandResult, ExitStatus};
 
 /// Runs a command and prints its error, if any, on standard error.
@@ -49,7 +52,7 @@ pub fn run(command: Command) -> ExitCode {
         Command::Rm(args) => rm::run(&args),
         Command::Doctor(args) => crate::doctor::run(&args),
         Command::Version(args) => version::run(&args),
-        Command::Completion(args) => completion::run(&args),
+        Command::Completion(args) => completion::run(&args, Cli::command()),
     };
     match result {
         Ok(exit) => exit.into(),

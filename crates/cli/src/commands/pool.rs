@@ -8,10 +8,11 @@ use clap::{Args, Subcommand};
 use nearpath_types::pool_status::PoolStatus;
 use nearpath_types::{StatusQuery, StatusReport, duration};
 
-use super::status::{StatusArgs, StatusFilter, format_bytes, show};
+use super::status::{StatusArgs, StatusFilter, show};
+use super::status_tables::{current_columns, format_bytes};
 use crate::api::{ApiClient, GatewayTarget};
-use crate::args::GatewayArgs;
 use crate::exit::{CommandError, CommandResult, ExitStatus};
+use crate::gateway_args::GatewayArgs;
 use crate::output::{self, TextTable};
 
 /// Views of the connections to destinations outside.
@@ -80,88 +81,6 @@ fn sample(
     }
 }
 
-/// The table of `pool ls`.
-pub(super) fn pool_table(all: &[PoolStatus]) -> TextTable {
-    let headings = [
-        "OWNER",
-        "DESTINATION",
-        "PROTOCOL",
-        "OPEN",
-        "WARM",
-        "THERE",
-        "WAITING",
-        "HITS",
-        "MISSES",
-        "WAITS",
-        "REFUSED",
-        "RESETS",
-        "BYTES",
-        "AGE",
-        "AHEAD",
-        "PINS",
-    ];
-    let mut table = (3..14).fold(TextTable::new(&headings), TextTable::align_right);
-    for one in all {
-        let names = [
-            one.owner.clone(),
-            one.destination.clone(),
-            one.protocol.clone(),
-        ];
-        let counts = [one.hits, one.misses, one.waits, one.refused, one.resets]
-            .map(|count| count.to_string());
-        let bytes = format_bytes(one.sent_bytes.saturating_add(one.received_bytes));
-        let age = one
-            .oldest_seconds
-            .map_or("-".to_owned(), |age| format!("{age:.0}s"));
-        let pins: Vec<_> = one
-            .pins
-            .iter()
-            .map(|(why, count)| format!("{why} {count}"))
-            .collect();
-        let rest = [bytes, age, count_ahead(one), pins.join(", ")];
-        table.add_row(
-            names
-                .into_iter()
-                .chain(current_columns(one))
-                .chain(counts)
-                .chain(rest),
-        );
-    }
-    table
-}
-
-/// Counters of work done ahead of the function or the destination, without those that are 0.
-fn count_ahead(one: &PoolStatus) -> String {
-    let counts = [
-        ("cached", one.cache_hits),
-        ("early", one.early_writes),
-        ("lost", one.failed_writes),
-        ("prefetched", one.prefetch_used),
-        ("in vain", one.prefetch_unused),
-    ];
-    let shown: Vec<_> = counts
-        .iter()
-        .filter(|(_, count)| *count > 0)
-        .map(|(what, count)| format!("{what} {count}"))
-        .collect();
-    if shown.is_empty() {
-        "-".to_owned()
-    } else {
-        shown.join(", ")
-    }
-}
-
-/// Current values: its own connections, the idle ones of them, all at the destination of `max`, waiting clients.
-fn current_columns(one: &PoolStatus) -> [String; 4] {
-    let at_destination = format!("{}/{}", one.open_there, one.max);
-    [
-        one.open.to_string(),
-        one.warm.to_string(),
-        at_destination,
-        one.waiting.to_string(),
-    ]
-}
-
 /// Rates per second between two samples, the busiest first.
 fn rate_table(before: &[PoolStatus], after: &[PoolStatus], time: Duration) -> TextTable {
     let headings = [
@@ -221,6 +140,7 @@ fn growth(before: &[PoolStatus], one: &PoolStatus) -> [u64; 5] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::status_tables::pool_table;
 
     fn one(hits: u64) -> PoolStatus {
         PoolStatus {
@@ -228,7 +148,7 @@ mod tests {
             destination: "db:5432".into(),
             protocol: "postgres".into(),
             open: 3,
-            open_there: 12,
+            open_in_group: 12,
             max: 20,
             hits,
             sent_bytes: hits * 1024,

@@ -30,7 +30,7 @@ impl ReadyPhase {
     /// Derives the phase from a status.
     pub(crate) fn of(status: &FunctionStatus) -> Self {
         let (ready, wanted) = (count_ready(status), status.replicas);
-        match &status.trouble {
+        match &status.not_ready_reason {
             _ if wanted == 0 => Self::Asleep,
             _ if ready >= wanted => Self::Ready { wanted },
             // The reason holds output of the tenant: control characters could steer a terminal.
@@ -147,7 +147,7 @@ mod tests {
             .count();
         serde_json::from_value(json!({
             "name": "f", "image": "", "namespace": "openfaas-fn", "invocationCount": 0.0, "replicas": replicas,
-            "availableReplicas": ready, "createdAt": "", "revision": revision, "trouble": trouble,
+            "availableReplicas": ready, "createdAt": "", "revision": revision, "notReadyReason": trouble,
             "instances": instances.iter().map(instance).collect::<Vec<_>>(),
         }))
         .unwrap()

@@ -10,8 +10,8 @@ use serde::Serialize;
 
 use super::{first_failure, stack_file};
 use crate::api::{ApiClient, GatewayTarget};
-use crate::args::GatewayArgs;
 use crate::exit::{CommandError, CommandResult, ExitStatus};
+use crate::gateway_args::GatewayArgs;
 use crate::output;
 
 /// Options of `rm`.

@@ -8,8 +8,8 @@ use serde_json::json;
 
 use super::progress::{self, WaitItem};
 use crate::api::{ApiClient, GatewayTarget};
-use crate::args::GatewayArgs;
 use crate::exit::{CommandError, CommandResult, ExitStatus};
+use crate::gateway_args::GatewayArgs;
 use crate::output;
 
 /// Options of `scale`.

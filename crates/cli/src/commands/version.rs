@@ -4,8 +4,8 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::api::{ApiClient, GatewayInfo, GatewayTarget};
-use crate::args::GatewayArgs;
 use crate::exit::{CommandResult, ExitStatus};
+use crate::gateway_args::GatewayArgs;
 use crate::output;
 
 /// Options of `version`.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use nearpath_server::CpuQuota;
 use nearpath_types::duration;
 
-use super::device_args::DeviceArgs;
+use super::device_args::{DeviceArgs, connection_limit};
 
 /// Options of `nearpath up`.
 #[derive(Debug, Clone, clap::Args)]
@@ -189,16 +189,6 @@ fn certificate_lifetime(text: &str) -> Result<Duration, String> {
         Ok(_) => Err("expected a time from 3s to 24h".to_owned()),
         Err(error) => Err(error.to_string()),
     }
-}
-
-/// Parses a number of connections; more than the upper bound exceeds the file descriptors of one machine.
-pub(super) fn connection_limit(text: &str) -> Result<usize, String> {
-    let number = text
-        .trim()
-        .parse()
-        .ok()
-        .filter(|number| (1..=1_000_000).contains(number));
-    number.ok_or_else(|| "expected a number from 1 to 1000000".to_owned())
 }
 
 #[cfg(test)]

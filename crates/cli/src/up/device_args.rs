@@ -5,8 +5,6 @@ use std::time::Duration;
 
 use nearpath_types::duration;
 
-use super::args::connection_limit;
-
 /// Smallest interval between two calls of an observed function: each of them costs a call per function.
 const MIN_OBSERVE_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -48,4 +46,14 @@ fn observe_interval(text: &str) -> Result<Duration, String> {
         Ok(interval) => Ok(interval),
         Err(error) => Err(error.to_string()),
     }
+}
+
+/// Parses a number of connections; more than the upper bound exceeds the file descriptors of one machine.
+pub(super) fn connection_limit(text: &str) -> Result<usize, String> {
+    let number = text
+        .trim()
+        .parse()
+        .ok()
+        .filter(|number| (1..=1_000_000).contains(number));
+    number.ok_or_else(|| "expected a number from 1 to 1000000".to_owned())
 }

@@ -32,7 +32,7 @@ async fn ls_prints_a_table_or_the_statuses() {
 #[tokio::test]
 async fn pool_shows_a_snapshot_or_rates() {
     let one = |hits: usize| {
-        json!({"owner": "cart.dev", "namespace": "dev", "destination": "db:5432", "protocol": "postgres", "max": 20, "openThere": 12,
+        json!({"owner": "cart.dev", "namespace": "dev", "destination": "db:5432", "protocol": "postgres", "max": 20, "openInGroup": 12,
             "open": 3, "warm": 1, "connecting": 0, "waiting": 2, "hits": hits, "misses": 4, "waits": 0, "refused": 0, "failed": 0,
             "stale": 0, "resets": 6, "sentBytes": 1024, "receivedBytes": 1024, "pins": {"LISTEN": 1}, "oldestSeconds": 2.5})
     };
@@ -97,7 +97,7 @@ async fn describe_shows_instances_and_trouble() {
         .expect(0)
         .json();
     assert_eq!(json["instances"][0]["startMs"]["spawn"], 1.25);
-    assert_eq!(json["trouble"], "exit 1");
+    assert_eq!(json["notReadyReason"], "exit 1");
     let none = FakeGateway::start(|_, _| (404, "".into())).await;
     assert!(
         none.run(&["describe", "web"])

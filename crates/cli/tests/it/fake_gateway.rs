@@ -129,7 +129,7 @@ pub(crate) fn function_status(name: &str, wanted: u64, ready: u64, trouble: Opti
     let instance = |n| json!({"id": format!("i{n}"), "state": "ready", "addr": "10.62.0.2:8080", "revision": 3, "pid": 42, "startMs": {"spawn": 1.25, "handler": 10.0}});
     value["instances"] = (0..ready).map(instance).collect();
     if let Some(trouble) = trouble {
-        value["trouble"] = trouble.into();
+        value["notReadyReason"] = trouble.into();
     }
     value
 }

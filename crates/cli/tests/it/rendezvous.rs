@@ -88,7 +88,7 @@ async fn a_ticket_admits_a_worker_until_shutdown() {
     let pid = rustix::process::Pid::from_raw(child.id().unwrap().cast_signed()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     assert!(
-        matches!(within(heard.recv()).await, Some(ControlEvent::Disconnected { why }) if why.contains("going down"))
+        matches!(within(heard.recv()).await, Some(ControlEvent::Disconnected { why }) if why.contains("shutting down"))
     );
     assert_eq!(within(child.wait()).await.unwrap().code(), Some(0));
 }

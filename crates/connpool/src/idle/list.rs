@@ -1,8 +1,9 @@
-//! The shelf itself: which used connection is taken, which are too old. Time is an argument.
+//! List of idle connections: which one is taken, which ones have expired. Pure: time is an
+//! argument.
 
 use std::time::{Duration, Instant};
 
-/// A used connection, with the time of its birth.
+/// A used connection and the time when it was opened.
 #[derive(Debug)]
 pub struct UsedConnection<T> {
     /// The connection.
@@ -11,7 +12,7 @@ pub struct UsedConnection<T> {
 }
 
 impl<T> UsedConnection<T> {
-    /// One that was opened at `born`.
+    /// Wraps a connection that was opened at `opened_at`.
     pub fn new(connection: T, opened_at: Instant) -> Self {
         Self {
             connection,
@@ -19,18 +20,18 @@ impl<T> UsedConnection<T> {
         }
     }
 
-    /// The connection, and when it was opened.
+    /// Returns the connection and the time when it was opened.
     pub fn into_parts(self) -> (T, Instant) {
         (self.connection, self.opened_at)
     }
 }
 
-/// How long connections stay.
+/// Maximum times of used connections.
 #[derive(Debug, Clone, Copy)]
 pub struct IdleLimits {
-    /// Unused for so long, one is closed.
+    /// Maximum idle time.
     pub max_idle: Duration,
-    /// Older than this, one is not used again.
+    /// Maximum age since it was opened.
     pub max_age: Duration,
 }
 
@@ -40,7 +41,7 @@ struct IdleEntry<F, T> {
     idle_since: Instant,
 }
 
-/// Used connections that wait for their next client, the one that waits longest first.
+/// Idle connections, the one that has been idle longest first.
 pub(super) struct IdleList<F, T> {
     limits: IdleLimits,
     entries: Vec<IdleEntry<F, T>>,
@@ -54,65 +55,68 @@ impl<F: PartialEq, T> IdleList<F, T> {
         }
     }
 
+    /// Adds a connection.
+    ///
     /// # Errors
-    /// With the connection, when it is too old to be kept.
+    /// Returns the connection when it is too old to be kept.
     pub(super) fn put(
         &mut self,
         fingerprint: F,
-        kept: UsedConnection<T>,
+        used: UsedConnection<T>,
         now: Instant,
     ) -> Result<(), T> {
-        if now.saturating_duration_since(kept.opened_at) >= self.limits.max_age
+        // With `idle=0` the function wants no reuse.
+        if now.saturating_duration_since(used.opened_at) >= self.limits.max_age
             || self.limits.max_idle.is_zero()
         {
-            return Err(kept.connection);
+            return Err(used.connection);
         }
         self.entries.push(IdleEntry {
             fingerprint,
-            used: kept,
+            used,
             idle_since: now,
         });
         Ok(())
     }
 
-    /// The one that was used last, so that those which are not needed grow old.
+    /// Takes the most recently used connection, so that surplus ones expire.
     pub(super) fn take(&mut self, fingerprint: &F, now: Instant) -> Option<UsedConnection<T>> {
         let limits = self.limits;
-        let at = self
-            .entries
-            .iter()
-            .rposition(|row| &row.fingerprint == fingerprint && row.expires_at(limits) > now)?;
-        Some(self.entries.remove(at).used)
+        let index = self.entries.iter().rposition(|entry| {
+            &entry.fingerprint == fingerprint && entry.expires_at(limits) > now
+        })?;
+        Some(self.entries.remove(index).used)
     }
 
-    /// Since when the first one waits.
+    /// Returns since when the first one has been idle.
     pub(super) fn oldest_since(&self) -> Option<Instant> {
-        self.entries.first().map(|row| row.idle_since)
+        self.entries.first().map(|entry| entry.idle_since)
     }
 
-    /// The one that waits longest.
+    /// Takes the connection that has been idle longest.
     pub(super) fn take_oldest(&mut self) -> Option<T> {
+        // A key has at most `max` connections, so the shift is cheap.
         (!self.entries.is_empty()).then(|| self.entries.remove(0).used.connection)
     }
 
-    /// All whose time is over, and all that `dead` finds dead.
+    /// Takes all that have expired, and all that `dead` reports as dead.
     pub(super) fn take_expired(
         &mut self,
         now: Instant,
         mut dead: impl FnMut(&T) -> bool,
     ) -> Vec<T> {
         let limits = self.limits;
-        let over = self.entries.extract_if(.., |row| {
-            row.expires_at(limits) <= now || dead(&row.used.connection)
+        let expired = self.entries.extract_if(.., |entry| {
+            entry.expires_at(limits) <= now || dead(&entry.used.connection)
         });
-        over.map(|row| row.used.connection).collect()
+        expired.map(|entry| entry.used.connection).collect()
     }
 
-    /// When the next one's time is over.
+    /// Returns when the next connection expires.
     pub(super) fn next_expiry(&self) -> Option<Instant> {
         self.entries
             .iter()
-            .map(|row| row.expires_at(self.limits))
+            .map(|entry| entry.expires_at(self.limits))
             .min()
     }
 
@@ -142,13 +146,12 @@ mod tests {
 
     #[test]
     fn the_one_used_last_is_taken_first_and_only_by_its_like() {
-        let (start, mut shelf) = (Instant::now(), IdleList::new(LIMITS));
+        let (start, mut list) = (Instant::now(), IdleList::new(LIMITS));
         for (fingerprint, item) in [("a", 1), ("b", 2), ("a", 3)] {
-            shelf
-                .put(fingerprint, UsedConnection::new(item, start), start)
+            list.put(fingerprint, UsedConnection::new(item, start), start)
                 .unwrap();
         }
-        let mut take = |fingerprint| shelf.take(&fingerprint, start).map(|kept| kept.connection);
+        let mut take = |fingerprint| list.take(&fingerprint, start).map(|used| used.connection);
         assert_eq!(
             [take("a"), take("a"), take("a"), take("b")],
             [Some(3), Some(1), None, Some(2)]
@@ -157,44 +160,42 @@ mod tests {
 
     #[test]
     fn idle_and_age_end_a_connection() {
-        let (start, mut shelf) = (Instant::now(), IdleList::new(LIMITS));
-        shelf
-            .put((), UsedConnection::new("idle", start), start)
+        let (start, mut list) = (Instant::now(), IdleList::new(LIMITS));
+        list.put((), UsedConnection::new("idle", start), start)
             .unwrap();
-        assert_eq!(shelf.next_expiry(), Some(after_seconds(start, 60)));
+        assert_eq!(list.next_expiry(), Some(after_seconds(start, 60)));
         assert!(
-            shelf.take(&(), after_seconds(start, 60)).is_none(),
+            list.take(&(), after_seconds(start, 60)).is_none(),
             "idle for too long, and not swept yet"
         );
         assert_eq!(
-            shelf.take_expired(after_seconds(start, 60), |_| false),
+            list.take_expired(after_seconds(start, 60), |_| false),
             ["idle"]
         );
-        shelf
-            .put(
-                (),
-                UsedConnection::new("old", start),
-                after_seconds(start, 90),
-            )
-            .unwrap();
+        list.put(
+            (),
+            UsedConnection::new("old", start),
+            after_seconds(start, 90),
+        )
+        .unwrap();
         assert_eq!(
-            shelf.next_expiry(),
+            list.next_expiry(),
             Some(after_seconds(start, 100)),
             "its age ends it before its idleness"
         );
         assert_eq!(
-            shelf.take_expired(after_seconds(start, 91), |_| true),
+            list.take_expired(after_seconds(start, 91), |_| true),
             ["old"],
             "found dead"
         );
         assert_eq!(
-            shelf.put(
+            list.put(
                 (),
                 UsedConnection::new("older", start),
                 after_seconds(start, 100)
             ),
             Err("older")
         );
-        assert_eq!(shelf.next_expiry(), None);
+        assert_eq!(list.next_expiry(), None);
     }
 }

@@ -1,9 +1,11 @@
-//! Where used connections wait for their next client: one [`IdlePool`] for each [`Key`](crate::destination_of::Key) and protocol, with a shelf of idle ones
-//! and a line of clients for whom there was none.
+//! Used connections that wait for their next client. Each [`PoolKey`](crate::destination::PoolKey)
+//! and protocol has one [`IdlePool`] with a list of idle connections and a queue of waiting
+//! clients.
 //!
-//! A client that finds nothing on the shelf asks the keeper for a new connection and stands in line at the same time, and takes what comes first
-//! ([`IdlePool::acquire`]). A connection that is given back goes to the first in line, or on the shelf, or is closed when somebody whom it cannot serve
-//! waits below the same ceiling ([`NextWaiter`]).
+//! A client that finds no idle connection queues for one and dials a new one at the same time. It
+//! takes what comes first ([`IdlePool::acquire`]). A connection that is given back goes to the
+//! first queued client, or into the list. It is closed when the next waiter below the same limit
+//! cannot use it ([`NextWaiter`]).
 
 mod list;
 #[cfg(test)]
@@ -28,33 +30,36 @@ use list::IdleList;
 pub use list::{IdleLimits, UsedConnection};
 use waiters::{QueuedReuse, ReuseQueue};
 
-/// Idle connections are looked at this often: one that the destination has closed holds no place for longer.
+/// Interval of the checks of idle connections. A connection closed by the destination holds its
+/// slot no longer than that.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A used connection that can serve again.
+/// A used connection that can serve another client.
 pub trait ReusableConnection: Debug + 'static {
-    /// Whether it is open and has nothing to read.
+    /// Returns true if the connection is open and has nothing to read.
     fn is_quiet(&self) -> bool;
 
-    /// Whether it goes to where its destination is now.
+    /// Returns true if the destination's name still resolves to the server of this connection.
     fn is_binding_current(&self) -> bool {
         true
     }
 
-    /// Takes leave in the words of its protocol. Its lease is dropped when the destination has let go of it, so that a ceiling holds there, too.
+    /// Closes with the farewell of its protocol. The lease is dropped once the destination has
+    /// closed, so that the limit holds there as well.
     fn close(self);
 }
 
-/// What a client of [`IdlePool::acquire`] gets.
+/// Result of [`IdlePool::acquire`].
 #[derive(Debug)]
 pub enum AcquireOutcome<T> {
-    /// A connection that has served before, and is quiet.
+    /// A connection that has served before and is quiet.
     Reused(UsedConnection<T>),
-    /// A connection that nobody has used.
+    /// A connection without any previous client.
     New(ConnectionLease),
 }
 
-/// The used connections of one key. `F` says which of them serve whom: as whom they are logged in, and the like.
+/// Used connections of one key. `F` is the fingerprint that connection and client must share, such
+/// as the login.
 pub struct IdlePool<F, T: ReusableConnection> {
     list: RefCell<IdleList<F, T>>,
     waiters: ReuseQueue<F, T>,
@@ -63,7 +68,7 @@ pub struct IdlePool<F, T: ReusableConnection> {
 }
 
 impl<F: Clone + PartialEq + 'static, T: ReusableConnection> IdlePool<F, T> {
-    /// With the limits of its destination.
+    /// Creates an empty pool with the limits of its destination.
     pub fn new(to: &EgressDestination) -> Rc<Self> {
         let limits = IdleLimits {
             max_idle: to.egress.idle,
@@ -77,49 +82,55 @@ impl<F: Clone + PartialEq + 'static, T: ReusableConnection> IdlePool<F, T> {
         })
     }
 
-    /// An idle connection for `fingerprint`, if there is a quiet one.
+    /// Takes a quiet idle connection with this fingerprint, if there is one.
     pub fn take(&self, fingerprint: &F) -> Option<UsedConnection<T>> {
         loop {
-            let kept = self.list.borrow_mut().take(fingerprint, Instant::now())?;
-            if kept.connection.is_quiet() && kept.connection.is_binding_current() {
-                return Some(kept);
+            // Servers often close idle connections, so each one is checked before it is handed out.
+            let used = self.list.borrow_mut().take(fingerprint, Instant::now())?;
+            if used.connection.is_quiet() && used.connection.is_binding_current() {
+                return Some(used);
             }
-            kept.connection.close();
+            used.connection.close();
         }
     }
 
-    /// An idle connection, or a new one, or the first one that is given back, until `deadline` at the latest.
+    /// Returns an idle connection, a new one, or the first one given back, until `deadline` at the
+    /// latest.
     ///
     /// # Errors
-    /// As [`ConnectionSource::connect_to_address`](crate::pool::ConnectionSource::connect_to_address).
+    /// As [`ConnectionSource::connect`](crate::pool::ConnectionSource::connect).
     pub async fn acquire(
         self: &Rc<Self>,
         upstream: &UpstreamHandle,
         fingerprint: &F,
         deadline: Instant,
     ) -> Result<AcquireOutcome<T>, NoConnection> {
-        if let Some(kept) = self.take(fingerprint) {
+        if let Some(used) = self.take(fingerprint) {
             DestinationCounters::increase(&upstream.counters.hits, 1);
-            return Ok(AcquireOutcome::Reused(kept));
+            return Ok(AcquireOutcome::Reused(used));
         }
-        let mut place = WaiterGuard {
+        // Queued before the dial starts, so that a connection given back meanwhile is not missed.
+        let mut waiter = WaiterGuard {
             pool: self,
             upstream,
             fingerprint,
             waiter: self.waiters.join(fingerprint.clone()),
         };
         let mut connecting = upstream.source.connect(&upstream.destination, deadline);
-        let mut asked = false;
+        let mut reclaim_asked = false;
         poll_fn(|cx| {
-            if let Poll::Ready(Ok(kept)) = Pin::new(&mut place.waiter.receiver).poll(cx) {
+            // Used connections first: they are logged in already. Dropping the dial returns its
+            // socket to the pool.
+            if let Poll::Ready(Ok(used)) = Pin::new(&mut waiter.waiter.receiver).poll(cx) {
                 DestinationCounters::increase(&upstream.counters.hits, 1);
-                return Poll::Ready(Ok(AcquireOutcome::Reused(kept)));
+                return Poll::Ready(Ok(AcquireOutcome::Reused(used)));
             }
             if let Poll::Ready(done) = connecting.as_mut().poll(cx) {
                 return Poll::Ready(done.map(AcquireOutcome::New));
             }
-            // Idle connections that cannot serve this client may be what stands in its way.
-            if !std::mem::replace(&mut asked, true)
+            // Idle connections with other fingerprints may be what fills the limit; closing one
+            // frees a slot for this client.
+            if !std::mem::replace(&mut reclaim_asked, true)
                 && upstream.source.next_waiter(&upstream.destination) != NextWaiter::None
             {
                 upstream.adapters.reclaim_oldest(&upstream.destination.key);
@@ -129,38 +140,46 @@ impl<F: Clone + PartialEq + 'static, T: ReusableConnection> IdlePool<F, T> {
         .await
     }
 
-    /// Takes a connection back that its adapter has proved quiet.
+    /// Takes back a connection that its adapter has reset.
     pub fn give_back(
         self: &Rc<Self>,
         upstream: &UpstreamHandle,
         fingerprint: &F,
-        kept: UsedConnection<T>,
+        used: UsedConnection<T>,
     ) {
         let next = match upstream.source.next_waiter(&upstream.destination) {
-            _ if self.is_shut_down.get() || !kept.connection.is_binding_current() => {
-                return kept.connection.close();
+            // A pool that shuts down keeps nothing, and a server that the name has left must not
+            // serve again.
+            _ if self.is_shut_down.get() || !used.connection.is_binding_current() => {
+                return used.connection.close();
             }
-            NextWaiter::OtherKey => return kept.connection.close(),
+            // The next waiter has another key: closing this connection frees the slot for it.
+            NextWaiter::OtherKey => return used.connection.close(),
+            // The limit is reached, so only the first client counts.
             NextWaiter::SameKey => self.waiters.take_first(fingerprint),
             NextWaiter::None => Ok(self.waiters.take_matching(fingerprint)),
         };
         match next {
-            Ok(Some(place)) => drop(
-                place
-                    .give(kept)
-                    .map_err(|kept| self.give_back(upstream, fingerprint, kept)),
+            // The client may have gone in between; then the next one is served.
+            Ok(Some(waiter)) => drop(
+                waiter
+                    .give(used)
+                    .map_err(|used| self.give_back(upstream, fingerprint, used)),
             ),
-            Ok(None) => self.store_idle(fingerprint.clone(), kept),
-            Err(_) => kept.connection.close(),
+            Ok(None) => self.store_idle(fingerprint.clone(), used),
+            // The first client needs another fingerprint: closing frees the slot for its new
+            // connection.
+            Err(_) => used.connection.close(),
         }
     }
 
-    fn store_idle(self: &Rc<Self>, fingerprint: F, kept: UsedConnection<T>) {
+    fn store_idle(self: &Rc<Self>, fingerprint: F, used: UsedConnection<T>) {
         let put = self
             .list
             .borrow_mut()
-            .put(fingerprint, kept, Instant::now());
+            .put(fingerprint, used, Instant::now());
         match put {
+            // The sweep runs only while connections are idle, so an unused pool has no timer.
             Ok(()) if !self.sweep_running.replace(true) => {
                 drop(tokio::task::spawn_local(sweep_expired(Rc::downgrade(self))))
             }
@@ -185,6 +204,7 @@ impl<F: Clone + PartialEq + 'static, T: ReusableConnection> IdleConnections for 
     }
 
     fn shut_down(&self) {
+        // Set before the loop, so that nothing is added behind it.
         self.is_shut_down.set(true);
         while self.idle_count() > 0 {
             self.close_oldest();
@@ -192,14 +212,14 @@ impl<F: Clone + PartialEq + 'static, T: ReusableConnection> IdleConnections for 
     }
 }
 
-/// Closes what has been idle for too long. Ends when nothing is on the shelf.
+/// Closes expired and dead connections at [`SWEEP_INTERVAL`]. Ends when the list is empty.
 async fn sweep_expired<F: Clone + PartialEq + 'static, T: ReusableConnection>(
-    bench: Weak<IdlePool<F, T>>,
+    pool: Weak<IdlePool<F, T>>,
 ) {
+    // A weak reference, so that the task does not keep a dropped pool alive.
     let due = || {
         Some(
-            bench
-                .upgrade()?
+            pool.upgrade()?
                 .list
                 .borrow()
                 .next_expiry()?
@@ -208,21 +228,18 @@ async fn sweep_expired<F: Clone + PartialEq + 'static, T: ReusableConnection>(
     };
     while let Some(due) = due() {
         tokio::time::sleep_until(due.into()).await;
-        let Some(bench) = bench.upgrade() else { return };
-        let over = bench
-            .list
-            .borrow_mut()
-            .take_expired(Instant::now(), |item| {
-                !(item.is_quiet() && item.is_binding_current())
-            });
-        over.into_iter().for_each(T::close);
+        let Some(pool) = pool.upgrade() else { return };
+        let expired = pool.list.borrow_mut().take_expired(Instant::now(), |item| {
+            !(item.is_quiet() && item.is_binding_current())
+        });
+        expired.into_iter().for_each(T::close);
     }
-    if let Some(bench) = bench.upgrade() {
-        bench.sweep_running.set(false);
+    if let Some(pool) = pool.upgrade() {
+        pool.sweep_running.set(false);
     }
 }
 
-/// A place in line. Left early, it gives on what it was given in the same moment.
+/// A queued client. On drop it passes on a connection that arrived in the same moment.
 struct WaiterGuard<'a, F: Clone + PartialEq + 'static, T: ReusableConnection> {
     pool: &'a Rc<IdlePool<F, T>>,
     upstream: &'a UpstreamHandle,
@@ -232,9 +249,10 @@ struct WaiterGuard<'a, F: Clone + PartialEq + 'static, T: ReusableConnection> {
 
 impl<F: Clone + PartialEq + 'static, T: ReusableConnection> Drop for WaiterGuard<'_, F, T> {
     fn drop(&mut self) {
+        // Closed first, so that no connection can arrive after the check.
         self.waiter.receiver.close();
-        if let Ok(kept) = self.waiter.receiver.try_recv() {
-            self.pool.give_back(self.upstream, self.fingerprint, kept);
+        if let Ok(used) = self.waiter.receiver.try_recv() {
+            self.pool.give_back(self.upstream, self.fingerprint, used);
         }
     }
 }

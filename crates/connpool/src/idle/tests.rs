@@ -1,4 +1,4 @@
-//! The bench with connections and a keeper that are not real.
+//! The idle pool with fake connections and a fake source.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -11,7 +11,7 @@ use super::*;
 use crate::destination::PoolKey;
 use crate::pool::ConnectionSource;
 
-/// A connection that says when it is closed.
+/// A connection that records when it is closed.
 #[derive(Debug)]
 struct FakeConnection {
     name: u32,
@@ -29,7 +29,7 @@ impl ReusableConnection for FakeConnection {
     }
 }
 
-/// A keeper that never has room.
+/// A source that is always at its limit.
 struct FullSource(Cell<NextWaiter>);
 
 impl ConnectionSource for FullSource {
@@ -85,12 +85,12 @@ impl IdlePoolFixture {
         });
         let source = Rc::new(FullSource(Cell::new(NextWaiter::None)));
         let pool = IdlePool::new(&destination);
-        let (backends, rooms, ledger) = (source.clone(), Rc::default(), Rc::default());
+        let (backends, adapters, counters) = (source.clone(), Rc::default(), Rc::default());
         let upstream = UpstreamHandle {
             destination,
             source: backends,
-            adapters: rooms,
-            counters: ledger,
+            adapters,
+            counters,
         };
         Self {
             pool,
@@ -113,21 +113,21 @@ impl IdlePoolFixture {
         );
     }
 
-    /// A client that waits until it has one, and keeps it.
+    /// Spawns a client that waits for a connection and keeps it.
     fn spawn_client(&self, fingerprint: &'static str) -> tokio::task::JoinHandle<Option<u32>> {
-        let (bench, upstream) = (self.pool.clone(), self.upstream.clone());
+        let (pool, upstream) = (self.pool.clone(), self.upstream.clone());
         tokio::task::spawn_local(async move {
             let deadline = Instant::now() + upstream.destination.egress.wait;
-            match bench.acquire(&upstream, &fingerprint, deadline).await {
-                Ok(AcquireOutcome::Reused(kept)) => Some(kept.connection.name),
-                Ok(AcquireOutcome::New(_)) => panic!("there is no room"),
+            match pool.acquire(&upstream, &fingerprint, deadline).await {
+                Ok(AcquireOutcome::Reused(used)) => Some(used.connection.name),
+                Ok(AcquireOutcome::New(_)) => panic!("the limit is reached"),
                 Err(_) => None,
             }
         })
     }
 }
 
-/// On one thread, as the pool is.
+/// Runs on one thread, as the pool does.
 fn run_local(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -139,20 +139,20 @@ fn run_local(test: impl Future<Output = ()>) {
 #[test]
 fn clients_are_served_in_order_and_the_rest_stays_idle() {
     run_local(async {
-        let house = IdlePoolFixture::new();
-        let (first, second) = (house.spawn_client("a"), house.spawn_client("a"));
+        let fixture = IdlePoolFixture::new();
+        let (first, second) = (fixture.spawn_client("a"), fixture.spawn_client("a"));
         tokio::task::yield_now().await;
         [1, 2, 3]
             .into_iter()
-            .for_each(|name| house.give_back("a", name));
+            .for_each(|name| fixture.give_back("a", name));
         assert_eq!(
             (first.await.unwrap(), second.await.unwrap()),
             (Some(1), Some(2))
         );
         assert_eq!(
             (
-                house.pool.idle_count(),
-                house.spawn_client("a").await.unwrap()
+                fixture.pool.idle_count(),
+                fixture.spawn_client("a").await.unwrap()
             ),
             (1, Some(3))
         );
@@ -162,19 +162,15 @@ fn clients_are_served_in_order_and_the_rest_stays_idle() {
 #[test]
 fn a_client_that_leaves_in_the_same_moment_loses_nothing() {
     run_local(async {
-        let house = IdlePoolFixture::new();
-        let (first, second) = (house.spawn_client("a"), house.spawn_client("a"));
+        let fixture = IdlePoolFixture::new();
+        let (first, second) = (fixture.spawn_client("a"), fixture.spawn_client("a"));
         tokio::task::yield_now().await;
         first.abort();
-        house.give_back("a", 1);
+        fixture.give_back("a", 1);
+        assert_eq!(second.await.unwrap(), Some(1), "the next client got it");
+        fixture.give_back("a", 2);
         assert_eq!(
-            second.await.unwrap(),
-            Some(1),
-            "it went on to the next in line"
-        );
-        house.give_back("a", 2);
-        assert_eq!(
-            house.pool.take(&"a").map(|kept| kept.connection.name),
+            fixture.pool.take(&"a").map(|used| used.connection.name),
             Some(2)
         );
     });
@@ -183,50 +179,50 @@ fn a_client_that_leaves_in_the_same_moment_loses_nothing() {
 #[test]
 fn the_next_waiter_decides_whether_a_connection_is_kept() {
     run_local(async {
-        let house = IdlePoolFixture::new();
-        let other = house.spawn_client("b");
+        let fixture = IdlePoolFixture::new();
+        let other = fixture.spawn_client("b");
         tokio::task::yield_now().await;
-        house.source.0.set(NextWaiter::OtherKey);
-        house.give_back("a", 1);
-        house.source.0.set(NextWaiter::SameKey);
-        house.give_back("a", 2);
+        fixture.source.0.set(NextWaiter::OtherKey);
+        fixture.give_back("a", 1);
+        fixture.source.0.set(NextWaiter::SameKey);
+        fixture.give_back("a", 2);
         assert_eq!(
-            *house.closed.borrow(),
+            *fixture.closed.borrow(),
             [1, 2],
-            "neither serves whom the place is for"
+            "neither serves the next waiter"
         );
-        house.source.0.set(NextWaiter::None);
-        house.give_back("a", 3);
-        house.give_back("b", 4);
+        fixture.source.0.set(NextWaiter::None);
+        fixture.give_back("a", 3);
+        fixture.give_back("b", 4);
         assert_eq!(
-            (other.await.unwrap(), house.pool.idle_count()),
+            (other.await.unwrap(), fixture.pool.idle_count()),
             (Some(4), 1)
         );
-        house.pool.shut_down();
-        house.give_back("a", 5);
-        assert_eq!(*house.closed.borrow(), [1, 2, 3, 5]);
+        fixture.pool.shut_down();
+        fixture.give_back("a", 5);
+        assert_eq!(*fixture.closed.borrow(), [1, 2, 3, 5]);
     });
 }
 
 #[test]
 fn a_connection_that_died_while_idle_is_not_handed_out() {
     run_local(async {
-        let house = IdlePoolFixture::new();
-        house.give_back("a", 1);
+        let fixture = IdlePoolFixture::new();
+        fixture.give_back("a", 1);
         let dead = FakeConnection {
             name: 2,
             quiet: false,
-            closed: house.closed.clone(),
+            closed: fixture.closed.clone(),
         };
-        house.pool.give_back(
-            &house.upstream,
+        fixture.pool.give_back(
+            &fixture.upstream,
             &"a",
             UsedConnection::new(dead, Instant::now()),
         );
         assert_eq!(
-            house.pool.take(&"a").map(|kept| kept.connection.name),
+            fixture.pool.take(&"a").map(|used| used.connection.name),
             Some(1)
         );
-        assert_eq!(*house.closed.borrow(), [2]);
+        assert_eq!(*fixture.closed.borrow(), [2]);
     });
 }

@@ -7,20 +7,20 @@ use tokio::sync::oneshot;
 
 use super::UsedConnection;
 
-/// Whoever stands in line, and by which fingerprint he can be served.
+/// Waiting clients, each with the fingerprint that it needs.
 pub(super) struct ReuseQueue<F, T> {
     waiting: RefCell<VecDeque<(F, ReuseSender<T>)>>,
 }
 
-/// A client's end of a place in line.
+/// The client's half of a queue entry.
 pub(super) struct QueuedReuse<T> {
     pub(super) receiver: oneshot::Receiver<UsedConnection<T>>,
 }
 
-/// The other end.
+/// The pool's half of a queue entry.
 pub(super) struct ReuseSender<T>(oneshot::Sender<UsedConnection<T>>);
 
-/// The first in line needs another kind of connection.
+/// The first client in the queue needs another fingerprint.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct FingerprintMismatch;
 
@@ -34,14 +34,14 @@ impl<F, T> Default for ReuseQueue<F, T> {
 
 impl<F: PartialEq, T> ReuseQueue<F, T> {
     pub(super) fn join(&self, fingerprint: F) -> QueuedReuse<T> {
-        let (giver, got) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         self.waiting
             .borrow_mut()
-            .push_back((fingerprint, ReuseSender(giver)));
-        QueuedReuse { receiver: got }
+            .push_back((fingerprint, ReuseSender(sender)));
+        QueuedReuse { receiver }
     }
 
-    /// The first in line, if a connection of `fingerprint` serves him.
+    /// Takes the first client if a connection with `fingerprint` serves it.
     pub(super) fn take_first(
         &self,
         fingerprint: &F,
@@ -49,29 +49,32 @@ impl<F: PartialEq, T> ReuseQueue<F, T> {
         let mut waiting = self.remove_departed();
         match waiting.front() {
             Some((front, _)) if front != fingerprint => Err(FingerprintMismatch),
-            _ => Ok(waiting.pop_front().map(|(_, giver)| giver)),
+            _ => Ok(waiting.pop_front().map(|(_, sender)| sender)),
         }
     }
 
-    /// The first in line whom a connection of `fingerprint` serves.
+    /// Takes the first client that a connection with `fingerprint` serves.
     pub(super) fn take_matching(&self, fingerprint: &F) -> Option<ReuseSender<T>> {
         let mut waiting = self.remove_departed();
-        let at = waiting.iter().position(|(other, _)| other == fingerprint)?;
-        waiting.remove(at).map(|(_, giver)| giver)
+        let index = waiting.iter().position(|(other, _)| other == fingerprint)?;
+        waiting.remove(index).map(|(_, sender)| sender)
     }
 
     fn remove_departed(&self) -> std::cell::RefMut<'_, VecDeque<(F, ReuseSender<T>)>> {
         let mut waiting = self.waiting.borrow_mut();
-        waiting.retain(|(_, giver)| !giver.0.is_closed());
+        // Clients leave by dropping their half. Their entries must not hide later ones.
+        waiting.retain(|(_, sender)| !sender.0.is_closed());
         waiting
     }
 }
 
 impl<T> ReuseSender<T> {
+    /// Hands the connection to the client.
+    ///
     /// # Errors
-    /// With the connection, when the client has left.
-    pub(super) fn give(self, kept: UsedConnection<T>) -> Result<(), UsedConnection<T>> {
-        self.0.send(kept)
+    /// Returns the connection when the client has gone.
+    pub(super) fn give(self, used: UsedConnection<T>) -> Result<(), UsedConnection<T>> {
+        self.0.send(used)
     }
 }
 
@@ -80,20 +83,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_is_kept_in_order_and_forgets_who_left() {
-        let line = ReuseQueue::<_, ()>::default();
-        let places = ["a", "b", "a", "c"].map(|fingerprint| line.join(fingerprint));
+    fn the_queue_keeps_its_order_and_forgets_departed_clients() {
+        let queue = ReuseQueue::<_, ()>::default();
+        let clients = ["a", "b", "a", "c"].map(|fingerprint| queue.join(fingerprint));
         assert_eq!(
-            line.take_first(&"b").err(),
+            queue.take_first(&"b").err(),
             Some(FingerprintMismatch),
-            "who came first needs another kind"
+            "the first client needs another fingerprint"
         );
-        assert!(line.take_matching(&"b").is_some());
-        assert!(line.take_matching(&"b").is_none(), "served once");
-        assert!(line.take_first(&"a").unwrap().is_some());
-        drop(places);
+        assert!(queue.take_matching(&"b").is_some());
+        assert!(queue.take_matching(&"b").is_none(), "served once");
+        assert!(queue.take_first(&"a").unwrap().is_some());
+        drop(clients);
         assert!(
-            line.take_matching(&"c").is_none() && line.take_first(&"x").unwrap().is_none(),
+            queue.take_matching(&"c").is_none() && queue.take_first(&"x").unwrap().is_none(),
             "all have left"
         );
     }

@@ -1,4 +1,4 @@
-//! The keys that instances have now, as the keeper and the stock know them.
+//! Keys that instances have now, as the pool and the state machine know them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::rc::{Rc, Weak};
@@ -10,28 +10,28 @@ use crate::counters::DestinationCounters;
 use crate::destination::{EgressDestination, PoolKey};
 use crate::state::{KeyId, RequesterId};
 
-/// Keys without an instance whose ledgers are remembered.
+/// Maximum number of keys without an instance whose counters are kept.
 const MAX_REMEMBERED_ACCOUNTS: usize = 1_024;
 
-/// See the module.
+/// Declared keys, their destinations, counters and functions.
 #[derive(Debug, Default)]
 pub(super) struct DeclaredKeys {
     entries: BTreeMap<PoolKey, DeclaredEntry>,
     destinations: HashMap<KeyId, Rc<EgressDestination>>,
     accounts: BTreeMap<PoolKey, KeyAccount>,
-    /// Those of functions that may ask now.
+    /// Ids of functions with a live source.
     requesters: BTreeMap<FunctionId, Weak<RequesterId>>,
     last_requester: u32,
 }
 
-/// What is told of a key, also when no instance has it any more.
+/// Counters of a key, kept after its last instance for reports.
 #[derive(Debug)]
 struct KeyAccount {
     counters: Rc<DestinationCounters>,
     terms: (EgressProtocol, u32),
 }
 
-/// What one key has to tell: whether the stock knows it, what was written down of it, its protocol and its ceiling.
+/// Report of a key: its id while it is declared, its counters, its protocol and its limit.
 pub(super) type KeyReport<'a> = (
     &'a PoolKey,
     Option<KeyId>,
@@ -46,13 +46,14 @@ struct DeclaredEntry {
 }
 
 impl DeclaredKeys {
-    /// One more instance has a key; false: it is the first one, and [`begin`](Self::begin) is next.
+    /// Adds an instance to a key. Returns false for the first one, which needs
+    /// [`add_key`](Self::add_key).
     pub(super) fn add_user(&mut self, key: &PoolKey) -> bool {
         let entry = self.entries.get_mut(key);
         entry.map(|entry| entry.users += 1).is_some()
     }
 
-    /// A key's first instance.
+    /// Adds a key with its first instance.
     pub(super) fn add_key(&mut self, to: &Rc<EgressDestination>, id: KeyId) {
         self.entries
             .insert(to.key.clone(), DeclaredEntry { id, users: 1 });
@@ -60,7 +61,7 @@ impl DeclaredKeys {
         self.destinations.insert(id, Rc::clone(to));
     }
 
-    /// One instance less has it. What the stock is to forget, if it was the last one.
+    /// Removes an instance from a key. Returns the id to forget if it was the last one.
     pub(super) fn remove_user(&mut self, key: &PoolKey) -> Option<KeyId> {
         let entry = self.entries.get_mut(key)?;
         entry.users -= 1;
@@ -72,12 +73,13 @@ impl DeclaredKeys {
         Some(id)
     }
 
-    /// The keys that this one takes the place of: of earlier epochs.
+    /// Returns the keys of earlier epochs that this one replaces.
     pub(super) fn earlier_epochs(&self, key: &PoolKey) -> Vec<(PoolKey, KeyId)> {
         let first = PoolKey {
             epoch: 0,
             ..key.clone()
         };
+        // Keys are ordered by their epoch last, so the earlier epochs directly precede this one.
         self.entries
             .range(first..key.clone())
             .map(|(key, entry)| (key.clone(), entry.id))
@@ -88,7 +90,7 @@ impl DeclaredKeys {
         self.entries.get(key).map(|entry| entry.id)
     }
 
-    /// All that instances have.
+    /// Returns the ids of all declared keys.
     pub(super) fn key_ids(&self) -> Vec<KeyId> {
         self.entries.values().map(|entry| entry.id).collect()
     }
@@ -97,25 +99,29 @@ impl DeclaredKeys {
         self.destinations.get(&id).cloned()
     }
 
-    /// The number that stands for a function where clients take turns: the same one as long as somebody holds it.
+    /// Returns the id of a function for the round-robin, the same one while any holder lives.
     pub(super) fn requester_for(&mut self, function: &FunctionId) -> Rc<RequesterId> {
-        if let Some(asker) = self.requesters.get(function).and_then(Weak::upgrade) {
-            return asker;
+        if let Some(requester) = self.requesters.get(function).and_then(Weak::upgrade) {
+            return requester;
         }
-        self.requesters.retain(|_, asker| asker.strong_count() > 0);
-        self.last_requester = self.last_requester.wrapping_add(1);
-        let asker = Rc::new(RequesterId(self.last_requester));
+        // Ids without a source are dropped here, so the map stays as small as the set of live
+        // functions.
         self.requesters
-            .insert(function.clone(), Rc::downgrade(&asker));
-        asker
+            .retain(|_, requester| requester.strong_count() > 0);
+        // Ids may wrap: 2^32 functions never live at the same time.
+        self.last_requester = self.last_requester.wrapping_add(1);
+        let requester = Rc::new(RequesterId(self.last_requester));
+        self.requesters
+            .insert(function.clone(), Rc::downgrade(&requester));
+        requester
     }
 
-    /// What is written down of a destination.
+    /// Returns the counters of a destination.
     pub(super) fn counters_for(&mut self, to: &EgressDestination) -> Rc<DestinationCounters> {
         Rc::clone(&self.account_for(to).counters)
     }
 
-    /// All keys that are remembered, by owner and destination, epoch after epoch.
+    /// Reports all remembered keys, ordered by owner, destination and epoch.
     pub(super) fn key_reports(&self) -> impl Iterator<Item = KeyReport<'_>> {
         self.accounts
             .iter()
@@ -123,6 +129,7 @@ impl DeclaredKeys {
     }
 
     fn account_for(&mut self, to: &EgressDestination) -> &mut KeyAccount {
+        // Declared keys stay, so that the counters of running functions are never lost.
         if self.accounts.len() >= MAX_REMEMBERED_ACCOUNTS + self.entries.len() {
             self.accounts
                 .retain(|key, _| self.entries.contains_key(key));
@@ -149,7 +156,7 @@ mod tests {
         assert_eq!(
             declared.requester_for(&a),
             first,
-            "all instances of a function wait in one line"
+            "all instances of a function share one queue"
         );
         assert_ne!(first, other);
         drop(first);
@@ -158,12 +165,12 @@ mod tests {
             assert_ne!(
                 declared.requester_for(&passing),
                 other,
-                "nobody takes a number that is in use"
+                "an id in use is not assigned again"
             );
         }
         assert!(
             declared.requesters.len() <= 2,
-            "functions that are gone are not remembered"
+            "functions without a source are forgotten"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Opening a connection: every address of the destination in turn, until one takes it or the time is up.
+//! Dials a destination: tries its addresses in turn until one accepts or time is up.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -13,37 +13,41 @@ use tokio::time::{timeout, timeout_at};
 use super::resolver::NameResolver;
 use crate::destination::EgressDestination;
 
-/// Longest time for one connection, all addresses together.
+/// Maximum time for one connection over all addresses.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Least time for one address, as long as there is any.
+/// Minimum time for one address, unless less is left. An equal share of a long list would be too
+/// short for a distant server.
 const MIN_ADDRESS_TIMEOUT: Duration = Duration::from_millis(500);
-/// A destination that has been silent for so long is asked whether it is still there; three questions without an answer end the connection.
+/// Silence after which keepalive probes start. Three unanswered probes end the connection, so a
+/// dead peer holds a slot for 90 s at most.
 const KEEPALIVE_DELAY: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const MAX_KEEPALIVE_PROBES: u32 = 3;
 
-/// Connects to a destination by `deadline`, but within [`LONGEST`]; `gives`: it may be given away, if it is one that may.
+/// Connects to a destination by `deadline`, within [`CONNECT_TIMEOUT`]. With `hands_over`, the
+/// socket is prepared for handover if the destination allows that.
 pub(crate) async fn dial_destination(
-    names: &NameResolver,
+    resolver: &NameResolver,
     to: &EgressDestination,
     deadline: Instant,
-    gives: bool,
+    hands_over: bool,
 ) -> io::Result<TcpStream> {
-    let begun = Instant::now();
-    let deadline = deadline.min(begun + CONNECT_TIMEOUT);
-    let found = timeout_at(deadline.into(), resolve_host(names, &to.egress.host)).await;
-    let addresses = found.map_err(|_| timed_out("no name server answered"))??;
-    let why = match connect_to_any(&addresses, to, deadline, gives).await {
+    let started = Instant::now();
+    let deadline = deadline.min(started + CONNECT_TIMEOUT);
+    let found = timeout_at(deadline.into(), resolve_host(resolver, &to.egress.host)).await;
+    let addresses = found.map_err(|_| timed_out("the name lookup timed out"))??;
+    let why = match connect_to_any(&addresses, to, deadline, hands_over).await {
         Ok(stream) => return Ok(stream),
         Err(why) => why,
     };
+    // All addresses failed. The name may have moved to another server since it was cached.
     match timeout_at(
         deadline.into(),
-        resolve_moved_host(names, &to.egress.host, &addresses, begun),
+        resolve_moved_host(resolver, &to.egress.host, &addresses, started),
     )
     .await
     {
-        Ok(Some(addresses)) => connect_to_any(&addresses, to, deadline, gives).await,
+        Ok(Some(addresses)) => connect_to_any(&addresses, to, deadline, hands_over).await,
         _ => Err(why),
     }
 }
@@ -52,71 +56,78 @@ async fn connect_to_any(
     addresses: &[IpAddr],
     to: &EgressDestination,
     deadline: Instant,
-    gives: bool,
+    hands_over: bool,
 ) -> io::Result<TcpStream> {
-    let mut why = timed_out("it has no address");
+    let mut why = timed_out("no address to connect to");
     for (tried, address) in addresses.iter().enumerate() {
         let left = deadline.saturating_duration_since(Instant::now());
+        // An equal share of the time for every address left, so a silent one does not use up
+        // all of it.
         let share = (left / (addresses.len() - tried) as u32)
             .max(MIN_ADDRESS_TIMEOUT)
             .min(left);
-        match timeout(share, connect_to_address(to, *address, gives)).await {
+        match timeout(share, connect_to_address(to, *address, hands_over)).await {
             Ok(Ok(stream)) => return Ok(stream),
             Ok(Err(error)) => {
+                // The kind is kept for callers that tell a refusal from a timeout.
                 why = io::Error::new(
                     error.kind(),
-                    format!("{address} did not take the connection: {error}"),
+                    format!("connect to {address} failed: {error}"),
                 )
             }
-            Err(_) => why = timed_out(&format!("{address} did not answer within {share:?}")),
+            Err(_) => why = timed_out(&format!("connect to {address} timed out after {share:?}")),
         }
     }
     Err(why)
 }
 
-async fn resolve_host(names: &NameResolver, host: &EgressHost) -> io::Result<Vec<IpAddr>> {
+async fn resolve_host(resolver: &NameResolver, host: &EgressHost) -> io::Result<Vec<IpAddr>> {
     match host {
         EgressHost::V4(address) => Ok(vec![(*address).into()]),
         EgressHost::V6(address) => Ok(vec![(*address).into()]),
-        EgressHost::Name(name) => names.resolve(name).await,
-        EgressHost::Below(_) => Err(io::Error::other("it is no whole name")),
+        EgressHost::Name(name) => resolver.resolve(name).await,
+        EgressHost::Below(_) => Err(io::Error::other("a wildcard name cannot be resolved")),
     }
 }
 
-/// Where the destination is now, if nobody was found where it was.
+/// Resolves the host again after all its addresses failed; `None` if nothing changed.
 async fn resolve_moved_host(
-    names: &NameResolver,
+    resolver: &NameResolver,
     host: &EgressHost,
     before: &[IpAddr],
-    begun: Instant,
+    started: Instant,
 ) -> Option<Vec<IpAddr>> {
     match host {
         EgressHost::V4(_) | EgressHost::V6(_) | EgressHost::Below(_) => None,
-        EgressHost::Name(name) => names.resolve_moved(name, before, begun).await,
+        EgressHost::Name(name) => resolver.resolve_moved(name, before, started).await,
     }
 }
 
-/// One that may be given away hears its peer alone, from the beginning.
+/// Connects to one address. A socket for handover accepts packets of its peer only, from the start.
 async fn connect_to_address(
     to: &EgressDestination,
     address: IpAddr,
-    gives: bool,
+    hands_over: bool,
 ) -> io::Result<TcpStream> {
     let stream = match (to.uses_v6_sockets(), address) {
+        // An `AF_INET6` socket reaches IPv4 only by mapped addresses.
         (true, IpAddr::V4(v4)) => {
             let mapped = SocketAddr::from((v4.to_ipv6_mapped(), to.egress.port));
             TcpSocket::new_v6()?.connect(mapped).await
         }
         _ => TcpStream::connect(SocketAddr::new(address, to.egress.port)).await,
     }?;
-    if gives && to.can_be_handed_over() {
+    // Locked before it is used, so that the holder never receives packets of another peer.
+    if hands_over && to.can_be_handed_over() {
         lock_to_peer(&stream)?;
     }
     Ok(stream)
 }
 
-/// What the node sets on a connection that it uses itself. One that is given away is as the kernel made it, until it is set as its function's was.
+/// Sets the options of a connection that the node uses itself. A socket for handover keeps the
+/// kernel's defaults, until it gets the options of the function's socket.
 pub(super) fn configure_socket(stream: &TcpStream) -> io::Result<()> {
+    // Adapters write whole messages; Nagle's algorithm would only delay them.
     stream.set_nodelay(true)?;
     sockopt::set_socket_keepalive(stream, true)?;
     sockopt::set_tcp_keepidle(stream, KEEPALIVE_DELAY)?;

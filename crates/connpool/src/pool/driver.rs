@@ -1,7 +1,8 @@
-//! The rim of the stock: does what it says, tells it what happened.
+//! Driver of the state machine: carries out its actions and reports events.
 //!
-//! Everything is on one thread. No borrow is held over a call to another part, and a lease that is dropped, wherever that happens, only leaves word for
-//! [`ConnectionPool::run_maintenance`]: adapters may drop one in the middle of something.
+//! Everything runs on one thread. No borrow is held over a call to another part. A dropped lease
+//! only queues its id for [`ConnectionPool::run_maintenance`], because adapters may drop one while
+//! the state is borrowed.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -19,8 +20,7 @@ use tokio::task::{AbortHandle, spawn_local};
 use super::declared_keys::DeclaredKeys;
 use super::dial::configure_socket;
 use super::liveness::is_quiet;
-use super::pending_connect::{ConnectFailure, ConnectResult, PendingConnect};
-use super::ready_slots::{ReadySlotTable, TakeBackResult};
+use super::ready_slot_table::{ReadySlotTable, TakeBackResult};
 use super::resolver::NameResolver;
 use super::{ConnectionLease, ConnectionSource, LeaseGuard, NextWaiter, NoConnection};
 use crate::adapter_state::AdapterRegistry;
@@ -29,44 +29,58 @@ use crate::cwnd::CwndCache;
 use crate::destination::{EgressDestination, PoolKey};
 use crate::state::{KeyId, KeyTerms, PoolState, RequestOutcome, RequesterId, SocketId, WaitTicket};
 
-/// All connections to destinations, and who waits for one.
+/// All connections to destinations, and the clients that wait for one.
 #[derive(Debug, Default)]
 pub struct ConnectionPool {
     pub(super) state: RefCell<PoolState>,
     pub(super) sockets: RefCell<HashMap<SocketId, PooledSocket>>,
-    /// Leases that were dropped, of which the stock does not know yet.
+    /// Dropped leases that the state machine does not know of yet.
     pub(super) dropped_leases: RefCell<Vec<SocketId>>,
-    /// Wakes [`ConnectionPool::run_maintenance`], which else sleeps until it is due.
+    /// Wakes [`ConnectionPool::run_maintenance`], which otherwise sleeps until the next timer.
     pub(super) state_changed: Notify,
     pub(super) next_wake: Cell<Option<Instant>>,
     /// State that protocol adapters keep between clients.
     pub adapters: Rc<AdapterRegistry>,
     pub(super) declared_keys: RefCell<DeclaredKeys>,
-    /// Whether nothing is kept for nobody.
+    /// True if nothing is kept open ahead of use.
     pub(super) is_draining_idle: Cell<bool>,
-    /// Whether none is ever given away.
+    /// True if no socket is ever handed over.
     pub(super) handover_disabled: Cell<bool>,
-    /// What paths bear; `NoConnection`: no windows are opened.
+    /// Capacity of paths; `None` if windows are left to the kernel.
     pub(super) cwnd_cache: RefCell<Option<CwndCache>>,
     pub(super) ready_slots: RefCell<ReadySlotTable>,
     pub(super) pending_connects: RefCell<HashMap<WaitTicket, oneshot::Sender<ConnectResult>>>,
     pub(super) resolver: NameResolver,
-    /// Why the connection was not taken that is being reported to the stock.
+    /// Error of the failed connect that is being reported to the state machine.
     pub(super) last_error: RefCell<Option<io::Error>>,
 }
 
-/// A connection that nobody has been given.
+/// A connection that has not been handed out.
 #[derive(Debug)]
 pub(super) enum PooledSocket {
-    /// It is being opened.
+    /// The connect is running.
     Connecting(AbortHandle),
-    /// It is open.
+    /// The connection is open.
     Warm(TcpStream),
-    /// It is a clerk's, whose word is on its way.
+    /// A supervisor has taken it, and its report is on the way.
     Taken(TcpStream),
 }
 
-/// See [`ConnectionPool::reserve_key`].
+/// Outcome for a waiting client.
+pub(super) type ConnectResult = Result<(SocketId, TcpStream), ConnectFailure>;
+
+/// Reason why a waiting client gets no connection.
+#[derive(Debug)]
+pub(super) enum ConnectFailure {
+    /// The destination refused the connection.
+    Failed(std::io::Error),
+    /// No slot became free in time; so many connections are open.
+    TimedOut(u32),
+    /// Another reason, as text.
+    Other(&'static str),
+}
+
+/// Keeps a key declared; see [`ConnectionPool::reserve_key`].
 #[derive(Debug)]
 pub struct KeyReservation {
     pool: Rc<ConnectionPool>,
@@ -79,32 +93,35 @@ impl Drop for KeyReservation {
     }
 }
 
-/// The connections that one function asks for: its clients wait in a line of their own.
+/// Source of connections for one function, whose clients share one queue.
 struct FunctionSource {
     pool: Rc<ConnectionPool>,
     requester: Rc<RequesterId>,
 }
 
-/// What instances are told and tell.
+/// Operations of instances.
 impl ConnectionPool {
-    /// Starts minding.
+    /// Starts the pool and its maintenance task on the current local set.
     pub fn start() -> Rc<Self> {
-        let keeper = Rc::<Self>::default();
-        spawn_local(Rc::clone(&keeper).run_maintenance());
-        keeper
+        let pool = Rc::<Self>::default();
+        spawn_local(Rc::clone(&pool).run_maintenance());
+        pool
     }
 
-    /// No connection is given away on this machine. What makes it fit for that is not for everybody: a user may not have a filter on a socket everywhere.
+    /// Disables handover on this machine. Otherwise sockets get a filter that locks them to their
+    /// peer, which unprivileged users may not set everywhere.
     pub fn disable_handover(&self) {
         self.handover_disabled.set(true);
     }
 
-    /// An instance starts that will want connections to it.
+    /// Registers an instance that will connect to this destination.
     pub fn retain_destination(self: &Rc<Self>, to: &Rc<EgressDestination>) {
         let now = Instant::now();
         if !self.declared_keys.borrow_mut().add_user(&to.key) {
-            let before = self.declared_keys.borrow().earlier_epochs(&to.key);
-            for (key, id) in before {
+            // Connections of earlier epochs close now. Instances that still have those keys get new
+            // ones.
+            let earlier = self.declared_keys.borrow().earlier_epochs(&to.key);
+            for (key, id) in earlier {
                 self.state.borrow_mut().retire_key(now, id);
                 self.adapters.forget_key(&key);
             }
@@ -114,83 +131,91 @@ impl ConnectionPool {
                 KeyTerms::from_egress(&to.egress),
             );
             self.declared_keys.borrow_mut().add_key(to, id);
+            // A draining pool serves this key but keeps nothing warm for it.
             if self.is_draining_idle.get() {
                 self.state.borrow_mut().retire_key(now, id);
             }
         }
+        // Connections open while the instance starts, so that its first request finds one.
         if let Some(id) = self.key_id(&to.key) {
             self.state.borrow_mut().expect_clients(now, id, 1);
         }
         self.apply_and_reschedule();
     }
 
-    /// Somebody who came from an instance may need connections when that has ended: as long as this is kept, the key is known.
+    /// Keeps the key declared until the result is dropped, for work that outlives its instance.
     pub fn reserve_key(self: &Rc<Self>, to: &Rc<EgressDestination>) -> Option<KeyReservation> {
-        let known =
+        // A key without instances is not declared again: its settings may be outdated.
+        let is_declared =
             self.key_id(&to.key).is_some() && self.declared_keys.borrow_mut().add_user(&to.key);
-        known.then(|| KeyReservation {
+        is_declared.then(|| KeyReservation {
             pool: Rc::clone(self),
             destination: Rc::clone(to),
         })
     }
 
-    /// Such an instance has ended.
+    /// Unregisters an instance of this destination.
     pub fn release_destination(self: &Rc<Self>, to: &EgressDestination) {
         let last = self.declared_keys.borrow_mut().remove_user(&to.key);
         if let Some(id) = last {
             self.adapters.forget_key(&to.key);
+            // Kept for the report, because the state machine forgets its counts with the key.
             if let Some(figures) = self.state.borrow().key_figures(id) {
                 self.counters_for(to).add_key_figures(&figures);
             }
             self.state.borrow_mut().forget_key(Instant::now(), id);
             self.apply_and_reschedule();
+            // After the actions: closing ready sockets takes them back from the slot.
             self.forget_ready_slot(id);
         }
     }
 
-    /// Keeps nothing for nobody any more, whatever is declared later.
+    /// Closes unused connections and keeps none from now on, whatever is declared later.
     pub fn drain_idle(self: &Rc<Self>) {
         self.is_draining_idle.set(true);
         self.adapters.shut_down();
         let ids = self.declared_keys.borrow().key_ids();
+        // Retired rather than forgotten: running instances still get connections.
         ids.into_iter()
             .for_each(|id| self.state.borrow_mut().retire_key(Instant::now(), id));
         self.apply_and_reschedule();
     }
 
-    /// Whether a name leads somewhere, as far as the machine can say now.
+    /// Checks that the machine can resolve a name now.
     pub async fn check_name_resolves(&self, name: &str) -> io::Result<()> {
         self.resolver.resolve(name).await.map(drop)
     }
 
-    /// What a function asks with.
+    /// Returns the source of connections for a function.
     pub fn source_for(self: &Rc<Self>, function: &FunctionId) -> Rc<dyn ConnectionSource> {
-        let asker = self.declared_keys.borrow_mut().requester_for(function);
+        let requester = self.declared_keys.borrow_mut().requester_for(function);
         Rc::new(FunctionSource {
             pool: Rc::clone(self),
-            requester: asker,
+            requester,
         })
     }
 
-    /// What is written down of a destination.
+    /// Returns the counters of a destination.
     pub fn counters_for(&self, to: &EgressDestination) -> Rc<DestinationCounters> {
         self.declared_keys.borrow_mut().counters_for(to)
     }
 
-    /// A warm connection at once, or none; what is wanted and not there is learnt from.
+    /// Takes a warm connection without waiting. A miss raises the demand.
     pub fn take_warm(self: &Rc<Self>, to: &EgressDestination) -> Option<ConnectionLease> {
         let id = self.key_id(&to.key)?;
+        // A warm socket may have died unnoticed, so the next one is tried until none is left.
         loop {
             let socket = self.state.borrow_mut().take_warm(Instant::now(), id);
-            let good = self.take_if_alive(to, socket?);
+            let alive = self.take_if_alive(to, socket?);
             self.apply_and_reschedule();
-            if let Some(stream) = good {
+            if let Some(stream) = alive {
                 return Some(self.make_lease(to, socket?, stream));
             }
         }
     }
 
-    /// Whether what would be taken next is of another family: of `AF_INET6` while `v4` is wanted, or the other way round.
+    /// Returns true if the next warm connection is of another family: `AF_INET6` while `v4` is set,
+    /// or the other way round.
     pub fn next_has_other_family(&self, to: &EgressDestination, v4: bool) -> bool {
         let next = self
             .key_id(&to.key)
@@ -204,7 +229,7 @@ impl ConnectionPool {
         }
     }
 
-    /// Whether instances have a key.
+    /// Returns true if instances have the key.
     #[cfg(test)]
     pub(super) fn is_declared(&self, key: &PoolKey) -> bool {
         self.key_id(key).is_some()
@@ -215,25 +240,27 @@ impl ConnectionPool {
     }
 }
 
-/// Who asks.
+/// Operations of clients.
 impl ConnectionPool {
     async fn connect(
         self: &Rc<Self>,
-        asker: RequesterId,
+        requester: RequesterId,
         to: &EgressDestination,
         deadline: Instant,
     ) -> Result<ConnectionLease, NoConnection> {
-        let begun = Instant::now();
+        let started = Instant::now();
+        // Before the request, so that a connection to a server that the name has left is not used.
         self.refresh_name(to).await;
         loop {
+            // Looked up in every round: the key may be forgotten during an await.
             let id = self.key_id(&to.key).ok_or_else(|| {
-                no_connection(to, begun, ConnectFailure::Other(NO_INSTANCE_MESSAGE))
+                no_connection(to, started, ConnectFailure::Other(NO_INSTANCE_MESSAGE))
             })?;
-            let answer =
+            let outcome =
                 self.state
                     .borrow_mut()
-                    .request_socket(Instant::now(), id, asker, deadline);
-            let told = match answer {
+                    .request_socket(Instant::now(), id, requester, deadline);
+            let result = match outcome {
                 RequestOutcome::Take(socket) => match self.take_if_alive(to, socket) {
                     Some(stream) => Ok((socket, stream)),
                     None => continue,
@@ -242,29 +269,25 @@ impl ConnectionPool {
                 RequestOutcome::Refused(why) => Err(self.failure_of(why)),
             };
             self.apply_and_reschedule();
-            let (socket, stream) = told.map_err(|why| no_connection(to, begun, why))?;
+            let (socket, stream) = result.map_err(|why| no_connection(to, started, why))?;
             let lease = self.make_lease(to, socket, stream);
+            // Only here: sockets for handover keep the kernel's defaults.
             configure_socket(&lease.stream)
-                .map_err(|error| no_connection(to, begun, ConnectFailure::Failed(error)))?;
+                .map_err(|error| no_connection(to, started, ConnectFailure::Failed(error)))?;
             return Ok(lease);
         }
     }
 
-    fn start_waiting(self: &Rc<Self>, ticket: WaitTicket) -> PendingConnect {
-        let (waiting, tell) = PendingConnect::start(self, ticket);
-        self.pending_connects.borrow_mut().insert(ticket, tell);
-        self.apply_and_reschedule();
-        waiting
-    }
-
     pub(super) fn cancel_wait(self: &Rc<Self>, now: Instant, ticket: WaitTicket) {
+        // The sender goes first. A `Give` that is queued already then finds no client and returns
+        // the socket.
         self.pending_connects.borrow_mut().remove(&ticket);
         if self.state.borrow_mut().cancel_wait(now, ticket) {
             self.apply_and_reschedule();
         }
     }
 
-    /// A connection was given to somebody who had gone.
+    /// Takes back a connection that was given to a client that had gone.
     pub(super) fn return_unused(self: &Rc<Self>, socket: SocketId, stream: TcpStream) {
         self.sockets
             .borrow_mut()
@@ -273,21 +296,24 @@ impl ConnectionPool {
             .borrow_mut()
             .socket_unused(Instant::now(), socket);
         self.mark_slot_fillable(socket);
+        // The socket may stay warm, so the maintenance task has to poll it.
         self.state_changed.notify_one();
         self.apply_and_reschedule();
     }
 
-    /// A warm connection that is handed out, unless it has ended meanwhile, or a clerk was quicker: then that one is who it was handed out to.
+    /// Takes a socket that the state machine hands out. Returns `None` if it has ended. If a
+    /// supervisor was faster, it counts as handed out to that one.
     fn take_if_alive(
         self: &Rc<Self>,
         to: &EgressDestination,
         socket: SocketId,
     ) -> Option<TcpStream> {
+        // Taken back first: a socket must not be used here and by a supervisor at once.
         if self.take_back(socket) == TakeBackResult::AlreadyTaken {
             return None;
         }
-        let held = self.sockets.borrow_mut().remove(&socket);
-        match held {
+        let removed = self.sockets.borrow_mut().remove(&socket);
+        match removed {
             Some(PooledSocket::Warm(stream))
                 if is_quiet(&stream) && self.is_binding_current(to, &stream) =>
             {
@@ -307,31 +333,29 @@ impl ConnectionPool {
         socket: SocketId,
         stream: TcpStream,
     ) -> ConnectionLease {
-        let keeper = Rc::clone(self);
-        let gone = LeaseGuard::on_drop(move || {
-            keeper.dropped_leases.borrow_mut().push(socket);
-            keeper.state_changed.notify_one();
+        let pool = Rc::clone(self);
+        // Only queued here: an adapter may drop a lease while the state is borrowed.
+        let guard = LeaseGuard::on_drop(move || {
+            pool.dropped_leases.borrow_mut().push(socket);
+            pool.state_changed.notify_one();
         });
-        let gone = self
-            .set_initial_cwnd(to, &stream, gone)
+        let guard = self
+            .set_initial_cwnd(to, &stream, guard)
             .with_binding(self.name_binding(to, &stream));
-        ConnectionLease {
-            guard: gone,
-            stream,
-        }
+        ConnectionLease { guard, stream }
     }
 }
 
-pub(super) const NO_INSTANCE_MESSAGE: &str = "no instance that declares it is there any more";
+pub(super) const NO_INSTANCE_MESSAGE: &str = "no running instance declares this destination";
 
-fn no_connection(to: &EgressDestination, begun: Instant, why: ConnectFailure) -> NoConnection {
+fn no_connection(to: &EgressDestination, started: Instant, why: ConnectFailure) -> NoConnection {
     let to = to.key.host_port.clone();
     match why {
         ConnectFailure::Failed(error) => NoConnection::Refused { to, error },
         ConnectFailure::TimedOut(open) => NoConnection::Exhausted {
             to,
             open,
-            waited: begun.elapsed(),
+            waited: started.elapsed(),
         },
         ConnectFailure::Other(what) => NoConnection::Refused {
             to,

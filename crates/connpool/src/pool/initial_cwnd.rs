@@ -1,4 +1,4 @@
-//! What connections show of their paths, and what the next one begins with: the rim of [`crate::cwnd`].
+//! Applies [`crate::cwnd`] to sockets: samples their flows and sets initial windows.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -14,59 +14,63 @@ use crate::cwnd::{CwndCache, PathKey, PathUse};
 use crate::destination::EgressDestination;
 
 impl ConnectionPool {
-    /// From now on it is learned what paths bear, and windows are opened: this thread may do so.
+    /// Starts to learn the capacity of paths and to set windows. Call it only if this thread has
+    /// the BPF programs for that.
     pub fn enable_cwnd_cache(&self) {
         self.cwnd_cache.replace(Some(CwndCache::default()));
     }
 
-    /// Has a connection that is handed out begin with what its path bears, and `gone` hear what it shows.
+    /// Sets the initial window of a connection that is handed out, and lets its guard report flows.
     pub(super) fn set_initial_cwnd(
         self: &Rc<Self>,
         to: &EgressDestination,
         stream: &TcpStream,
-        gone: LeaseGuard,
+        guard: LeaseGuard,
     ) -> LeaseGuard {
-        let Some(one) = self.begin_path_use(to, stream) else {
-            return gone;
+        let Some(path_use) = self.begin_path_use(to, stream) else {
+            return guard;
         };
-        if let Some(window) = one.initial_window {
+        if let Some(window) = path_use.initial_window {
             match set_initial_window(stream, &window) {
                 Ok(()) => DestinationCounters::increase(&self.counters_for(to).windows_opened, 1),
+                // The connection works without it, so a failure is only logged.
                 Err(error) => {
-                    tracing::debug!(to = to.key.host_port, %error, "its window stays as the kernel made it")
+                    tracing::debug!(to = to.key.host_port, %error, "initial window: cannot set it, the kernel's default stays")
                 }
             }
         }
-        let one = RefCell::new(one);
-        let keeper = Rc::clone(self);
-        gone.with_observer(move |seen| keeper.record_flow(&mut one.borrow_mut(), seen))
+        // The observer outlives this call, and a guard reports through a shared reference.
+        let path_use = RefCell::new(path_use);
+        let pool = Rc::clone(self);
+        guard.with_observer(move |seen| pool.record_flow(&mut path_use.borrow_mut(), seen))
     }
 
-    /// Whether a connection would begin with more than the kernel gives it.
+    /// Returns true if a connection would get a larger window than the kernel's.
     pub(super) fn would_raise_cwnd(&self, to: &EgressDestination, stream: &TcpStream) -> bool {
-        let windows = self.cwnd_cache.borrow();
-        let Some(windows) = windows.as_ref().filter(|windows| !windows.is_empty()) else {
+        let cache = self.cwnd_cache.borrow();
+        // An empty cache answers without the system calls below.
+        let Some(cache) = cache.as_ref().filter(|cache| !cache.is_empty()) else {
             return false;
         };
         let (Ok(peer), Ok(flow)) = (stream.peer_addr(), tcp_flow_info(stream)) else {
             return false;
         };
-        windows.would_raise_cwnd(Instant::now(), &PathKey::new(&to.key, peer.ip()), &flow)
+        cache.would_raise_cwnd(Instant::now(), &PathKey::new(&to.key, peer.ip()), &flow)
     }
 
     fn begin_path_use(&self, to: &EgressDestination, stream: &TcpStream) -> Option<PathUse> {
-        let mut windows = self.cwnd_cache.borrow_mut();
-        let windows = windows.as_mut()?;
+        let mut cache = self.cwnd_cache.borrow_mut();
+        let cache = cache.as_mut()?;
         let (peer, flow) = (stream.peer_addr().ok()?, tcp_flow_info(stream).ok()?);
-        Some(windows.begin_use(Instant::now(), PathKey::new(&to.key, peer.ip()), &flow))
+        Some(cache.begin_use(Instant::now(), PathKey::new(&to.key, peer.ip()), &flow))
     }
 
-    /// What a connection shows; nothing: it has ended.
-    fn record_flow(&self, one: &mut PathUse, seen: Option<&TcpFlowInfo>) {
-        if let Some(windows) = self.cwnd_cache.borrow_mut().as_mut() {
+    /// Records a flow; `None` ends the use.
+    fn record_flow(&self, path_use: &mut PathUse, seen: Option<&TcpFlowInfo>) {
+        if let Some(cache) = self.cwnd_cache.borrow_mut().as_mut() {
             match seen {
-                Some(flow) => windows.record_flow(Instant::now(), one, flow),
-                None => windows.end_use(one),
+                Some(flow) => cache.record_flow(Instant::now(), path_use, flow),
+                None => cache.end_use(path_use),
             }
         }
     }

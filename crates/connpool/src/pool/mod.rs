@@ -1,8 +1,7 @@
-//! Connections to destinations: opened, kept warm, and given to whom [`crate::phase`] says.
-
+//! Connections to destinations: opened, kept warm, and handed out as [`crate::state`] decides.
 //!
-//! [`ConnectionPool`] is the rim of the state machine: it dials, watches what is open for nobody, hands over, and tells the stock what happened. Everybody who
-//! wants a connection has a [`ConnectionSource`].
+//! [`ConnectionPool`] drives the state machine: it dials, watches unused connections, hands over,
+//! and reports events. Every client of connections has a [`ConnectionSource`].
 
 mod actions;
 mod declared_keys;
@@ -13,6 +12,7 @@ mod liveness;
 mod maintenance;
 mod name_binding;
 mod pending_connect;
+mod ready_slot_table;
 mod ready_slots;
 pub mod resolver;
 mod status;
@@ -33,129 +33,135 @@ pub use driver::ConnectionPool;
 pub use liveness::is_quiet;
 use resolver::NameBinding;
 
-/// A connection that counts towards its destination's ceiling until this is dropped.
+/// A connection that counts towards its destination's limit until this is dropped.
 #[derive(Debug)]
 pub struct ConnectionLease {
-    /// New: nobody has used it.
+    /// The connection. Nothing has used it yet.
     pub stream: TcpStream,
-    /// Tells the stock that it is gone; see [`Gone`].
+    /// Frees the slot on drop; see [`LeaseGuard`].
     pub guard: LeaseGuard,
 }
 
-/// Frees a connection's place when it is dropped.
+/// Frees a connection's slot on drop.
 pub struct LeaseGuard {
     on_drop: Option<Box<dyn FnOnce()>>,
     binding: Option<NameBinding>,
     observer: Option<FlowObserver>,
 }
 
-/// Wants to know what a connection shows of its path, and, by nothing, that it has ended.
+/// Receives the flow of a connection, and `None` when it ends.
 type FlowObserver = Box<dyn FnMut(Option<&TcpFlowInfo>)>;
 
 impl LeaseGuard {
-    /// Calls `then` when it is dropped.
-    pub fn on_drop(then: impl FnOnce() + 'static) -> Self {
+    /// Calls `release` on drop.
+    pub fn on_drop(release: impl FnOnce() + 'static) -> Self {
         Self {
-            on_drop: Some(Box::new(then)),
+            on_drop: Some(Box::new(release)),
             binding: None,
             observer: None,
         }
     }
 
-    fn with_binding(mut self, home: Option<NameBinding>) -> Self {
-        self.binding = home;
+    fn with_binding(mut self, binding: Option<NameBinding>) -> Self {
+        self.binding = binding;
         self
     }
 
-    /// Whether the name of its destination still means the server that it goes to. It may have moved to another one, although the old one is still there.
+    /// Returns true if the destination's name still resolves to this server. The name may have
+    /// moved while the old server still runs.
     pub fn is_binding_current(&self) -> bool {
         self.binding.as_ref().is_none_or(NameBinding::is_current)
     }
 
-    fn with_observer(mut self, follower: impl FnMut(Option<&TcpFlowInfo>) + 'static) -> Self {
-        self.observer = Some(Box::new(follower));
+    fn with_observer(mut self, observer: impl FnMut(Option<&TcpFlowInfo>) + 'static) -> Self {
+        self.observer = Some(Box::new(observer));
         self
     }
 
-    /// The connection has shown this of its path.
+    /// Reports a flow of the connection.
     pub fn observe_flow(&mut self, flow: &TcpFlowInfo) {
-        if let Some(follower) = &mut self.observer {
-            follower(Some(flow));
+        if let Some(observer) = &mut self.observer {
+            observer(Some(flow));
         }
     }
 
-    /// Looks at what the connection shows, if anybody wants to know. To be done when it was used, before it is closed.
+    /// Samples the flow of the connection, if an observer is set. Call it after use, before the
+    /// connection is closed.
     pub fn sample_flow(&mut self, stream: impl AsFd) {
-        if let Some(follower) = &mut self.observer
+        // Without an observer the system call is not worth its time.
+        if let Some(observer) = &mut self.observer
             && let Ok(flow) = tcp_flow_info(stream)
         {
-            follower(Some(&flow));
+            observer(Some(&flow));
         }
     }
 }
 
 impl std::fmt::Debug for LeaseGuard {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Gone")
+        f.write_str("LeaseGuard")
     }
 }
 
 impl Drop for LeaseGuard {
     fn drop(&mut self) {
-        if let Some(mut follower) = self.observer.take() {
-            follower(None);
+        // The observer first, so that the path's share is free before the slot is.
+        if let Some(mut observer) = self.observer.take() {
+            observer(None);
         }
-        if let Some(then) = self.on_drop.take() {
-            then();
+        if let Some(release) = self.on_drop.take() {
+            release();
         }
     }
 }
 
-/// Why there is no connection.
+/// Reason why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub enum NoConnection {
-    /// All that the ceiling allows are in use, and none became free in time.
+    /// All connections that the limit allows are in use, and none became free in time.
     #[error(
-        "{open} connections to {to} are open, as many as its `max` allows, and none became free within {waited:?}"
+        "limit of {to} reached: {open} connections open and none freed within {waited:?}, raise its `max` or `wait`"
     )]
     Exhausted {
-        /// `HOST:PORT`.
+        /// Destination as `HOST:PORT`.
         to: String,
-        /// The ceiling.
+        /// Open connections, equal to the limit.
         open: u32,
-        /// How long it was waited for.
+        /// Time that the client waited.
         waited: std::time::Duration,
     },
-    /// The destination did not take the connection.
+    /// The destination refused the connection.
     #[error("{to}: {error}")]
     Refused {
-        /// `HOST:PORT`.
+        /// Destination as `HOST:PORT`.
         to: String,
-        /// What the kernel, or the resolver, said.
+        /// Error of the kernel or the resolver.
         error: std::io::Error,
     },
 }
 
-/// Who waits for a place below a destination's ceiling.
+/// Next waiter for a slot below a destination's limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NextWaiter {
-    /// Nobody: there is room, or all are served.
+    /// No client waits, or slots that are being freed serve all of them.
     None,
-    /// The next in turn is a client of the same key.
+    /// A client of the same key.
     SameKey,
-    /// The next in turn is a client of another key: a connection closed now serves it, one kept does not.
+    /// A client of another key: a closed connection serves it, a kept one does not.
     OtherKey,
 }
 
-/// What opens connections: the keeper, or a test's.
+/// A source of new connections: the pool, or a fake of a test.
 pub trait ConnectionSource {
-    /// Who is next in turn for a place at `to`. Whoever holds an idle connection there asks before keeping it.
+    /// Returns the next waiter for a slot at `to`. Holders of an idle connection ask before they
+    /// keep it.
     fn next_waiter(&self, to: &EgressDestination) -> NextWaiter {
+        // Sources without a limit never keep a client waiting.
         let _ = to;
         NextWaiter::None
     }
 
-    /// A connection that nobody has used, warm if there is one, until `deadline` at the latest.
+    /// Returns an unused connection, warm if possible, until `deadline` at the latest.
     fn connect<'a>(
         &'a self,
         to: &'a EgressDestination,

@@ -1,4 +1,4 @@
-//! Names that move: a connection to one server is of use as long as its name leads there.
+//! Names that move: a connection to a single server is usable only while its name resolves to it.
 
 use std::time::Duration;
 
@@ -9,11 +9,13 @@ use super::driver::ConnectionPool;
 use super::resolver::NameBinding;
 use crate::destination::EgressDestination;
 
-/// Longest wait for what a name means, where a connection may be open already.
+/// Maximum wait for a lookup while a warm connection may exist. A slow name server must not cost
+/// more than the connect that the pool spares.
 const NAME_LOOKUP_TIMEOUT: Duration = Duration::from_millis(200);
 
 impl ConnectionPool {
-    /// Where a connection is at home whose destination is one server, wherever that is: a database's. What else has a name may be many.
+    /// Binds a connection to its name if that stands for a single server, such as a database. Other
+    /// names may have many addresses at once.
     pub(super) fn name_binding(
         &self,
         to: &EgressDestination,
@@ -25,13 +27,14 @@ impl ConnectionPool {
 
     pub(super) fn is_binding_current(&self, to: &EgressDestination, stream: &TcpStream) -> bool {
         self.name_binding(to, stream)
-            .is_none_or(|home| home.is_current())
+            .is_none_or(|binding| binding.is_current())
     }
 
-    /// What lies ready was opened to where such a name led. Whether it still does is asked first, unless that takes long.
+    /// Resolves such a name again before a warm connection is used, unless that takes too long.
     pub(super) async fn refresh_name(&self, to: &EgressDestination) {
         if let Some(name) = to.single_server_name() {
-            let _ = timeout(NAME_LOOKUP_TIMEOUT, self.resolver.resolve(name)).await; // who dials is told of a failure
+            // The dial reports a failed lookup.
+            let _ = timeout(NAME_LOOKUP_TIMEOUT, self.resolver.resolve(name)).await;
         }
     }
 }

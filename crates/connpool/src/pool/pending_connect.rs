@@ -1,65 +1,65 @@
-//! One who waits for a connection, until it has one, is refused, or goes.
+//! A client that waits for a connection until it has one, is refused, or gives up.
 
 use std::rc::Rc;
 use std::time::Instant;
 
-use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
-use super::driver::ConnectionPool;
-use crate::state::{SocketId, WaitTicket};
+use super::driver::{ConnectFailure, ConnectResult, ConnectionPool};
+use crate::state::WaitTicket;
 
-/// What a waiter is told in the end.
-pub(super) type ConnectResult = Result<(SocketId, TcpStream), ConnectFailure>;
-
-/// Why a waiter gets none.
-#[derive(Debug)]
-pub(super) enum ConnectFailure {
-    /// The destination did not take the connection.
-    Failed(std::io::Error),
-    /// None became free in time: so many are open.
-    TimedOut(u32),
-    /// In other words.
-    Other(&'static str),
-}
-
-/// A place in line. Who drops it does not wait any more; what it was given meanwhile is another one's.
+/// A waiting client. Dropping it cancels the wait, and returns a connection that arrived in the
+/// same moment.
 pub(super) struct PendingConnect {
     pool: Rc<ConnectionPool>,
     ticket: WaitTicket,
     result: oneshot::Receiver<ConnectResult>,
 }
 
+impl ConnectionPool {
+    /// Registers a waiting client with the pool.
+    pub(super) fn start_waiting(self: &Rc<Self>, ticket: WaitTicket) -> PendingConnect {
+        let (pending, sender) = PendingConnect::start(self, ticket);
+        self.pending_connects.borrow_mut().insert(ticket, sender);
+        self.apply_and_reschedule();
+        pending
+    }
+}
+
 impl PendingConnect {
-    pub(super) fn start(
-        keeper: &Rc<ConnectionPool>,
+    fn start(
+        pool: &Rc<ConnectionPool>,
         ticket: WaitTicket,
     ) -> (Self, oneshot::Sender<ConnectResult>) {
-        let (tell, told) = oneshot::channel();
+        let (sender, result) = oneshot::channel();
         (
             Self {
-                pool: Rc::clone(keeper),
+                pool: Rc::clone(pool),
                 ticket,
-                result: told,
+                result,
             },
-            tell,
+            sender,
         )
     }
 
     pub(super) async fn wait(mut self) -> ConnectResult {
         (&mut self.result)
             .await
-            .unwrap_or(Err(ConnectFailure::Other("the pool has ended")))
+            .unwrap_or(Err(ConnectFailure::Other(
+                "the connection pool has stopped",
+            )))
     }
 }
 
 impl Drop for PendingConnect {
     fn drop(&mut self) {
+        // Closed first, so that no connection can arrive after the check.
         self.result.close();
         match self.result.try_recv() {
             Ok(Ok((socket, stream))) => self.pool.return_unused(socket, stream),
             Ok(Err(_)) => {}
-            Err(_) => self.pool.cancel_wait(Instant::now(), self.ticket), // it may have been told already, which is no matter
+            // After an answer the ticket is unknown, and cancelling does nothing.
+            Err(_) => self.pool.cancel_wait(Instant::now(), self.ticket),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the keeper has to tell of its connections.
+//! Status report of the pool.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -9,17 +9,19 @@ use super::declared_keys::KeyReport;
 use super::driver::ConnectionPool;
 
 impl ConnectionPool {
-    /// How each owner stands with each destination: what its instances have now, and what was counted of those that are gone.
+    /// Reports the status of each owner and destination: current figures plus counters of earlier
+    /// epochs.
     pub fn report(&self, now: Instant) -> Vec<PoolStatus> {
         let mut all: Vec<PoolStatus> = Vec::new();
-        for told in self.declared_keys.borrow().key_reports() {
-            let mut one = self.key_status(told, now);
-            match all.last_mut().filter(|last| is_same_key(last, &one)) {
+        for report in self.declared_keys.borrow().key_reports() {
+            let mut status = self.key_status(report, now);
+            // Epochs of a key follow each other in the order of the keys.
+            match all.last_mut().filter(|last| is_same_key(last, &status)) {
                 Some(last) => {
-                    one.merge_epoch(last); // the newest epoch says what is declared
-                    *last = one;
+                    status.merge_epoch(last); // the newest epoch has the declared settings
+                    *last = status;
                 }
-                None => all.push(one),
+                None => all.push(status),
             }
         }
         all
@@ -27,13 +29,13 @@ impl ConnectionPool {
 
     fn key_status(
         &self,
-        (key, id, ledger, (protocol, max)): KeyReport<'_>,
+        (key, id, counters, (protocol, max)): KeyReport<'_>,
         now: Instant,
     ) -> PoolStatus {
-        let stock = self.state.borrow();
-        let stands = id.and_then(|id| stock.key_figures(id)).unwrap_or_default();
+        let state = self.state.borrow();
+        let figures = id.and_then(|id| state.key_figures(id)).unwrap_or_default();
         let oldest = id
-            .and_then(|id| stock.oldest_warm_since(id))
+            .and_then(|id| state.oldest_warm_since(id))
             .into_iter()
             .chain(self.adapters.oldest_since(key))
             .min();
@@ -50,35 +52,36 @@ impl ConnectionPool {
             protocol: protocol.to_string(),
             identity: key.base_identity().to_owned(),
             max,
-            open_there: stands.open_in_group,
-            open: stands.open,
-            warm: stands.warm + self.adapters.idle_count(key) as u32,
-            connecting: stands.connecting,
-            waiting: stands.waiting,
-            hits: stands.hits + ledger.hits.get(),
-            misses: stands.misses + ledger.misses.get(),
-            waits: stands.waits + ledger.waits.get(),
-            refused: stands.refused + ledger.refused.get(),
-            failed: stands.failed + ledger.failed.get(),
-            stale: stands.stale + ledger.stale.get(),
-            resets: ledger.resets.get(),
-            sent_bytes: ledger.sent_bytes.get(),
-            received_bytes: ledger.received_bytes.get(),
-            given: ledger.handed_over.get(),
-            cache_hits: ledger.cache_hits.get(),
-            early_writes: ledger.early_writes.get(),
-            failed_writes: ledger.failed_writes.get(),
-            prefetch_used: ledger.prefetch_used.get(),
-            prefetch_unused: ledger.prefetch_unused.get(),
-            opened: ledger.windows_opened.get(),
-            passed: by_reason(&ledger.pass_through.borrow()),
-            pins: by_reason(&ledger.pins.borrow()),
+            open_in_group: figures.open_in_group,
+            open: figures.open,
+            // Used idle connections count as warm: a client gets them without a wait.
+            warm: figures.warm + self.adapters.idle_count(key) as u32,
+            connecting: figures.connecting,
+            waiting: figures.waiting,
+            hits: figures.hits + counters.hits.get(),
+            misses: figures.misses + counters.misses.get(),
+            waits: figures.waits + counters.waits.get(),
+            refused: figures.refused + counters.refused.get(),
+            failed: figures.failed + counters.failed.get(),
+            stale: figures.stale + counters.stale.get(),
+            resets: counters.resets.get(),
+            sent_bytes: counters.sent_bytes.get(),
+            received_bytes: counters.received_bytes.get(),
+            replaced_sockets: counters.handed_over.get(),
+            cache_hits: counters.cache_hits.get(),
+            early_writes: counters.early_writes.get(),
+            failed_writes: counters.failed_writes.get(),
+            prefetch_used: counters.prefetch_used.get(),
+            prefetch_unused: counters.prefetch_unused.get(),
+            initial_windows: counters.windows_opened.get(),
+            pass_through: by_reason(&counters.pass_through.borrow()),
+            pins: by_reason(&counters.pins.borrow()),
             oldest_seconds: oldest.map(|since| now.saturating_duration_since(since).as_secs_f64()),
         }
     }
 }
 
-/// Whether both are of the same owner, destination and identity, in different epochs.
+/// Returns true if both have the same owner, destination and identity, in different epochs.
 fn is_same_key(one: &PoolStatus, other: &PoolStatus) -> bool {
     let of = |status: &PoolStatus| {
         [&status.owner, &status.destination, &status.identity].map(Clone::clone)

@@ -1,4 +1,4 @@
-//! The keeper with real connections, on loopback.
+//! The pool with real connections on loopback.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -45,7 +45,7 @@ impl KeepingServer {
         .await;
     }
 
-    /// The end of a client's connection.
+    /// Takes the server's end of a client's connection.
     async fn take_peer(&self, client: &TcpStream) -> TcpStream {
         let client = client.local_addr().unwrap();
         let find = || {
@@ -99,15 +99,15 @@ fn parse_destination(text: &str, epoch: u64) -> Rc<EgressDestination> {
     })
 }
 
-fn source_of(keeper: &Rc<ConnectionPool>, function: &str) -> Rc<dyn ConnectionSource> {
-    keeper.source_for(&function.parse().unwrap())
+fn source_of(pool: &Rc<ConnectionPool>, function: &str) -> Rc<dyn ConnectionSource> {
+    pool.source_for(&function.parse().unwrap())
 }
 
 async fn connect_within_20s(
-    backends: &dyn ConnectionSource,
+    source: &dyn ConnectionSource,
     to: &EgressDestination,
 ) -> Result<ConnectionLease, NoConnection> {
-    backends
+    source
         .connect(to, Instant::now() + Duration::from_secs(20))
         .await
 }
@@ -116,10 +116,10 @@ async fn connect_within_20s(
 fn a_declared_destination_is_open_before_the_first_request() {
     run_local(async {
         let (server, port) = KeepingServer::start().await;
-        let (keeper, to) = (ConnectionPool::start(), destination_at(port, "warm=1"));
-        keeper.retain_destination(&to);
+        let (pool, to) = (ConnectionPool::start(), destination_at(port, "warm=1"));
+        pool.retain_destination(&to);
         server.wait_for_count(1).await;
-        let lease = connect_within_20s(&*source_of(&keeper, "f"), &to)
+        let lease = connect_within_20s(&*source_of(&pool, "f"), &to)
             .await
             .unwrap();
         assert_eq!(
@@ -134,18 +134,18 @@ fn a_declared_destination_is_open_before_the_first_request() {
 fn a_draining_pool_serves_requests_and_keeps_nothing_idle() {
     run_local(async {
         let (server, port) = KeepingServer::start().await;
-        let (keeper, to) = (ConnectionPool::start(), destination_at(port, "warm=1"));
-        keeper.retain_destination(&to);
+        let (pool, to) = (ConnectionPool::start(), destination_at(port, "warm=1"));
+        pool.retain_destination(&to);
         server.wait_for_count(1).await;
-        keeper.drain_idle();
+        pool.drain_idle();
         let mut warm = server.0.borrow_mut().remove(0);
         assert_eq!(
             warm.read(&mut [0]).await.unwrap(),
             0,
-            "what was warm is closed"
+            "the warm connection is closed"
         );
-        keeper.retain_destination(&destination_at_epoch(port, "warm=1", 2));
-        let (first, second) = (source_of(&keeper, "f"), source_of(&keeper, "g"));
+        pool.retain_destination(&destination_at_epoch(port, "warm=1", 2));
+        let (first, second) = (source_of(&pool, "f"), source_of(&pool, "g"));
         let leases = (
             connect_within_20s(&*first, &to).await.unwrap(),
             connect_within_20s(&*second, &to).await.unwrap(),
@@ -157,8 +157,7 @@ fn a_draining_pool_serves_requests_and_keeps_nothing_idle() {
             assert_eq!(used.read(&mut [0]).await.unwrap(), 0);
         }
         let none = async || {
-            keeper
-                .report(Instant::now())
+            pool.report(Instant::now())
                 .iter()
                 .all(|one| (one.open, one.connecting) == (0, 0))
         };
@@ -172,8 +171,8 @@ fn a_connection_that_was_closed_or_has_unread_bytes_is_never_handed_out() {
     run_local(async {
         for says in [false, true] {
             let (server, port) = KeepingServer::start().await;
-            let (keeper, to) = (ConnectionPool::start(), destination_at(port, "warm=1"));
-            keeper.retain_destination(&to);
+            let (pool, to) = (ConnectionPool::start(), destination_at(port, "warm=1"));
+            pool.retain_destination(&to);
             server.wait_for_count(1).await;
             let mut first = server.0.borrow_mut().remove(0);
             if says {
@@ -181,14 +180,14 @@ fn a_connection_that_was_closed_or_has_unread_bytes_is_never_handed_out() {
             } else {
                 drop(first);
             }
-            let mut lease = connect_within_20s(&*source_of(&keeper, "f"), &to)
+            let mut lease = connect_within_20s(&*source_of(&pool, "f"), &to)
                 .await
                 .unwrap();
-            let mut ours = server.take_peer(&lease.stream).await;
-            ours.write_all(b"right").await.unwrap();
-            let mut heard = [0; 5];
-            lease.stream.read_exact(&mut heard).await.unwrap();
-            assert_eq!(&heard, b"right");
+            let mut peer = server.take_peer(&lease.stream).await;
+            peer.write_all(b"right").await.unwrap();
+            let mut received = [0; 5];
+            lease.stream.read_exact(&mut received).await.unwrap();
+            assert_eq!(&received, b"right");
         }
     });
 }
@@ -197,17 +196,17 @@ fn a_connection_that_was_closed_or_has_unread_bytes_is_never_handed_out() {
 fn the_limit_is_never_exceeded_and_waiters_are_refused_in_time() {
     run_local(async {
         let (server, port) = KeepingServer::start().await;
-        let (keeper, to) = (
+        let (pool, to) = (
             ConnectionPool::start(),
             destination_at(port, "max=2 warm=0"),
         );
-        keeper.retain_destination(&to);
-        let backends = source_of(&keeper, "f");
+        pool.retain_destination(&to);
+        let source = source_of(&pool, "f");
         let (first, _second) = (
-            connect_within_20s(&*backends, &to).await.unwrap(),
-            connect_within_20s(&*backends, &to).await.unwrap(),
+            connect_within_20s(&*source, &to).await.unwrap(),
+            connect_within_20s(&*source, &to).await.unwrap(),
         );
-        let late = backends.connect(&to, Instant::now()).await.unwrap_err();
+        let late = source.connect(&to, Instant::now()).await.unwrap_err();
         assert!(
             matches!(&late, NoConnection::Exhausted { open: 2, .. }),
             "{late}"
@@ -216,10 +215,10 @@ fn the_limit_is_never_exceeded_and_waiters_are_refused_in_time() {
             late.to_string().contains("max"),
             "it names the setting: {late}"
         );
-        let waits = connect_within_20s(&*backends, &to);
+        let waits = connect_within_20s(&*source, &to);
         let frees = async {
-            eventually("somebody waits", async || {
-                backends.next_waiter(&to) == NextWaiter::SameKey
+            eventually("a client waits", async || {
+                source.next_waiter(&to) == NextWaiter::SameKey
             })
             .await;
             drop(first);
@@ -234,21 +233,21 @@ fn the_limit_is_never_exceeded_and_waiters_are_refused_in_time() {
 fn a_waiter_that_gives_up_takes_nothing_from_others() {
     run_local(async {
         let (_server, port) = KeepingServer::start().await;
-        let (keeper, to) = (
+        let (pool, to) = (
             ConnectionPool::start(),
             destination_at(port, "max=1 warm=0"),
         );
-        keeper.retain_destination(&to);
-        let backends = source_of(&keeper, "f");
-        let first = connect_within_20s(&*backends, &to).await.unwrap();
+        pool.retain_destination(&to);
+        let source = source_of(&pool, "f");
+        let first = connect_within_20s(&*source, &to).await.unwrap();
         for _ in 0..10 {
             let given_up =
-                tokio::time::timeout(Duration::ZERO, connect_within_20s(&*backends, &to)).await;
+                tokio::time::timeout(Duration::ZERO, connect_within_20s(&*source, &to)).await;
             assert!(given_up.is_err());
         }
-        assert_eq!(backends.next_waiter(&to), NextWaiter::None);
+        assert_eq!(source.next_waiter(&to), NextWaiter::None);
         drop(first);
-        connect_within_20s(&*backends, &to).await.unwrap();
+        connect_within_20s(&*source, &to).await.unwrap();
     });
 }
 
@@ -261,9 +260,9 @@ fn a_destination_that_is_down_is_reported_at_once() {
             .local_addr()
             .unwrap()
             .port();
-        let (keeper, to) = (ConnectionPool::start(), destination_at(port, ""));
-        keeper.retain_destination(&to);
-        let why = connect_within_20s(&*source_of(&keeper, "f"), &to)
+        let (pool, to) = (ConnectionPool::start(), destination_at(port, ""));
+        pool.retain_destination(&to);
+        let why = connect_within_20s(&*source_of(&pool, "f"), &to)
             .await
             .unwrap_err();
         match &why {
@@ -280,14 +279,14 @@ fn a_destination_that_is_down_is_reported_at_once() {
 fn connections_of_old_settings_and_of_no_instance_are_closed() {
     run_local(async {
         let (server, port) = KeepingServer::start().await;
-        let (keeper, before, after) = (
+        let (pool, before, after) = (
             ConnectionPool::start(),
             destination_at_epoch(port, "warm=1", 1),
             destination_at_epoch(port, "warm=1", 2),
         );
-        keeper.retain_destination(&before);
+        pool.retain_destination(&before);
         server.wait_for_count(1).await;
-        keeper.retain_destination(&after);
+        pool.retain_destination(&after);
         server.wait_for_count(2).await;
         let (mut first, mut second) = {
             let mut both = server.0.borrow_mut();
@@ -299,37 +298,37 @@ fn connections_of_old_settings_and_of_no_instance_are_closed() {
             "the old one is closed"
         );
         assert!(
-            keeper.take_warm(&before).is_none() && keeper.is_declared(&before.key),
+            pool.take_warm(&before).is_none() && pool.is_declared(&before.key),
             "its instances are there still"
         );
-        keeper.release_destination(&before);
-        keeper.release_destination(&after);
+        pool.release_destination(&before);
+        pool.release_destination(&after);
         assert_eq!(
             second.read(&mut [0]).await.unwrap(),
             0,
             "and the new one with its last instance"
         );
         assert!(
-            connect_within_20s(&*source_of(&keeper, "f"), &after)
+            connect_within_20s(&*source_of(&pool, "f"), &after)
                 .await
                 .is_err(),
-            "nobody may ask any more"
+            "the key is not declared any more"
         );
     });
 }
 
 #[test]
-fn a_warm_one_is_taken_without_waiting_or_not_at_all() {
+fn a_warm_connection_is_taken_without_waiting_or_not_at_all() {
     run_local(async {
         let (server, port) = KeepingServer::start().await;
-        let (keeper, to) = (ConnectionPool::start(), destination_at(port, "warm=1"));
-        keeper.retain_destination(&to);
+        let (pool, to) = (ConnectionPool::start(), destination_at(port, "warm=1"));
+        pool.retain_destination(&to);
         server.wait_for_count(1).await;
         eventually("it is known to be open", async || {
-            keeper.take_warm(&to).is_some()
+            pool.take_warm(&to).is_some()
         })
         .await;
-        assert!(keeper.take_warm(&to).is_none());
+        assert!(pool.take_warm(&to).is_none());
     });
 }
 
@@ -337,22 +336,22 @@ fn a_warm_one_is_taken_without_waiting_or_not_at_all() {
 fn counters_outlive_settings_and_instances() {
     run_local(async {
         let (server, port) = KeepingServer::start().await;
-        let (keeper, before, after) = (
+        let (pool, before, after) = (
             ConnectionPool::start(),
             destination_at_epoch(port, "warm=1", 1),
             destination_at_epoch(port, "warm=1 max=7", 2),
         );
-        keeper.retain_destination(&before);
+        pool.retain_destination(&before);
         server.wait_for_count(1).await;
-        let backends = source_of(&keeper, "f");
-        let held = connect_within_20s(&*backends, &before).await.unwrap();
-        keeper.counters_for(&before).count_pin("LISTEN");
-        let report = |keeper: &ConnectionPool| {
-            let all = keeper.report(Instant::now());
+        let source = source_of(&pool, "f");
+        let lease = connect_within_20s(&*source, &before).await.unwrap();
+        pool.counters_for(&before).count_pin("LISTEN");
+        let report = |pool: &ConnectionPool| {
+            let all = pool.report(Instant::now());
             assert_eq!(all.len(), 1, "one line for all epochs: {all:?}");
             all.into_iter().next().unwrap()
         };
-        let one = report(&keeper);
+        let one = report(&pool);
         assert_eq!(
             (
                 one.owner.as_str(),
@@ -363,30 +362,30 @@ fn counters_outlive_settings_and_instances() {
             ("f.ns", "ns", 1, 100)
         );
         assert_eq!(
-            (one.pins["LISTEN"], one.open >= 1, one.open_there),
+            (one.pins["LISTEN"], one.open >= 1, one.open_in_group),
             (1, true, one.open)
         );
-        keeper.retain_destination(&after);
+        pool.retain_destination(&after);
         assert_eq!(
-            (report(&keeper).hits, report(&keeper).max),
+            (report(&pool).hits, report(&pool).max),
             (1, 7),
-            "the newest settings, and what was counted before"
+            "the newest settings, and the earlier counts"
         );
-        drop(held);
-        keeper.release_destination(&before);
-        keeper.release_destination(&after);
-        let one = report(&keeper);
+        drop(lease);
+        pool.release_destination(&before);
+        pool.release_destination(&after);
+        let one = report(&pool);
         assert_eq!((one.hits, one.open, one.warm), (1, 0, 0));
     });
 }
 
-/// A link has a round trip to speak of: on loopback hardly anything is ever under way.
+/// A link has a round trip worth measuring: on loopback almost nothing is ever in flight.
 #[test]
 fn a_connection_begins_with_the_window_that_its_predecessor_proved() {
     nearpath_testkit::need_root!();
     let mut lab = NetworkLab::new().unwrap();
     let (near, far) = (lab.add_node("near").unwrap(), lab.add_node("far").unwrap());
-    let cable = lab
+    let link = lab
         .connect_nodes(
             &near,
             &far,
@@ -397,50 +396,51 @@ fn a_connection_begins_with_the_window_that_its_predecessor_proved() {
         )
         .unwrap();
     let listener = far
-        .enter(|| std::net::TcpListener::bind((cable.second_end().v4, 0)))
+        .enter(|| std::net::TcpListener::bind((link.second_end().v4, 0)))
         .unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
         while let Ok((mut client, _)) = listener.accept() {
-            // Takes all, says that it has, and waits for the end.
+            // Reads everything, acknowledges it, and waits for the end.
             let all = io::copy(&mut io::Read::take(&mut client, 400_000), &mut io::sink());
             let _ = all
                 .and_then(|_| io::Write::write_all(&mut client, b"."))
                 .and_then(|()| io::copy(&mut client, &mut io::sink()));
         }
     });
-    let text = format!("{}:{port} warm=0", cable.second_end().v4);
-    let windows = near.enter(|| {
-        let fence = SocketCgroupGuard::enter_current_thread()
-            .and_then(|fence| fence.check_window_programs().map(|()| fence));
-        let _fence = fence.map_err(|why| why.to_string())?;
-        let mut windows = Vec::new();
+    let text = format!("{}:{port} warm=0", link.second_end().v4);
+    let segments = near.enter(|| {
+        let guard = SocketCgroupGuard::enter_current_thread()
+            .and_then(|guard| guard.check_window_programs().map(|()| guard));
+        let _fence = guard.map_err(|why| why.to_string())?;
+        let mut segments = Vec::new();
         run_local(async {
-            let (keeper, to) = (ConnectionPool::start(), parse_destination(&text, 1));
-            keeper.enable_cwnd_cache();
-            keeper.retain_destination(&to);
+            let (pool, to) = (ConnectionPool::start(), parse_destination(&text, 1));
+            pool.enable_cwnd_cache();
+            pool.retain_destination(&to);
             for _ in 0..3 {
                 let ConnectionLease {
                     mut stream,
-                    guard: mut gone,
-                } = connect_within_20s(&*source_of(&keeper, "f.ns"), &to)
+                    guard: mut lease_guard,
+                } = connect_within_20s(&*source_of(&pool, "f.ns"), &to)
                     .await
                     .unwrap();
-                windows.push(tcp_flow_info(&stream).unwrap().cwnd_segments);
+                segments.push(tcp_flow_info(&stream).unwrap().cwnd_segments);
                 stream.write_all(&[7; 400_000]).await.unwrap();
                 stream.read_u8().await.unwrap();
                 stream.shutdown().await.unwrap();
-                let _ = stream.read(&mut [0]).await; // the end was confirmed: what came last was nothing but that
-                gone.sample_flow(&stream);
+                // The end was confirmed, so the last segment was the FIN alone.
+                let _ = stream.read(&mut [0]).await;
+                lease_guard.sample_flow(&stream);
             }
-            assert_eq!(keeper.counters_for(&to).windows_opened.get(), 2);
+            assert_eq!(pool.counters_for(&to).windows_opened.get(), 2);
         });
-        Ok::<_, String>(windows)
+        Ok::<_, String>(segments)
     });
-    match windows {
-        Ok(windows) => assert!(
-            windows[0] == 10 && windows[1] > 20 && windows[2] > 20,
-            "{windows:?}"
+    match segments {
+        Ok(segments) => assert!(
+            segments[0] == 10 && segments[1] > 20 && segments[2] > 20,
+            "{segments:?}"
         ),
         Err(why) => nearpath_testkit::skip!("no windows here: {why}"),
     }

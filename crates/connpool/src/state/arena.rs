@@ -1,8 +1,8 @@
-//! Things by ids that are never used again.
+//! Values by ids that are never reused.
 
 use slab::Slab;
 
-/// Keeps things where they were put; what was taken out leaves room for the next, under another id.
+/// A slab whose slots carry a generation, so that the id of a removed value finds nothing.
 #[derive(Debug)]
 pub(super) struct IdArena<T> {
     slots: Slab<(u32, T)>,
@@ -17,24 +17,26 @@ impl<T> IdArena<T> {
         }
     }
 
-    pub(super) fn insert(&mut self, thing: T) -> u64 {
+    pub(super) fn insert(&mut self, value: T) -> u64 {
+        // The generation wraps after 2^32 inserts; no id is kept for that long.
         self.generation = self.generation.wrapping_add(1);
-        let index = self.slots.insert((self.generation, thing));
+        let index = self.slots.insert((self.generation, value));
+        // Upper half: generation. Lower half: slot.
         u64::from(self.generation) << 32 | index as u64
     }
 
     pub(super) fn get(&self, id: u64) -> Option<&T> {
         self.slots
             .get(slot_index(id))
-            .filter(|(turn, _)| *turn == generation_of(id))
-            .map(|(_, thing)| thing)
+            .filter(|(generation, _)| *generation == generation_of(id))
+            .map(|(_, value)| value)
     }
 
     pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut T> {
         self.slots
             .get_mut(slot_index(id))
-            .filter(|(turn, _)| *turn == generation_of(id))
-            .map(|(_, thing)| thing)
+            .filter(|(generation, _)| *generation == generation_of(id))
+            .map(|(_, value)| value)
     }
 
     pub(super) fn remove(&mut self, id: u64) -> Option<T> {

@@ -1,35 +1,36 @@
-//! How many connections of one key are worth keeping open.
+//! Number of warm connections worth keeping for one key.
 //!
-//! Clients that come within the time that a connection takes to open cannot be served by ones opened for them: so many have to be there before. That number
-//! is what is looked for: most clients within one such time, lately. It grows at once and is forgotten after a time without use.
+//! Clients that arrive within one connect time cannot wait for connections of their own. So that
+//! many must be open before. The demand is the largest number of clients within one connect time,
+//! lately. It grows at once and expires after a time without use.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Added to the time that a connection takes: the node does other things, too.
+/// Added to the connect time for the node's scheduling.
 const SLACK_DELAY: Duration = Duration::from_millis(5);
-/// A measured time counts for one part in so many.
+/// Weight of a new measurement: one part in this many, an exponential average as in RFC 6298.
 const SMOOTHING_DIVISOR: u32 = 8;
 
-/// The demand for connections of one key.
+/// Demand for connections of one key.
 #[derive(Debug)]
 pub(super) struct KeyDemand {
-    /// More than so many are never wanted.
+    /// Maximum that is ever wanted.
     max: u32,
-    /// When the last clients came, no more of them than `most`.
+    /// Times of the last requests, at most `max` of them.
     recent_requests: VecDeque<Instant>,
-    /// How long a connection takes to open.
+    /// Time that a connect takes, smoothed.
     connect_time: Duration,
-    /// Most clients at a time, in this window and in the one before.
+    /// Most concurrent clients in this window and in the one before.
     peaks: [u32; 2],
-    /// Half of the time after which use is forgotten.
+    /// Half of the time after which demand expires.
     window_length: Duration,
     /// End of this window.
     window_end: Instant,
     expected_clients: ExpectedClients,
 }
 
-/// Clients that were announced.
+/// Announced clients.
 #[derive(Debug)]
 struct ExpectedClients {
     clients: u32,
@@ -37,7 +38,7 @@ struct ExpectedClients {
 }
 
 impl KeyDemand {
-    /// None yet. It is forgotten after `idle` without use; more than `most` are never wanted.
+    /// Creates an empty demand that expires after `idle` without requests and never exceeds `max`.
     pub(super) fn new(now: Instant, max: u32, idle: Duration) -> Self {
         let expected_clients = ExpectedClients {
             clients: 0,
@@ -55,9 +56,11 @@ impl KeyDemand {
         }
     }
 
-    /// A client came.
+    /// Records a request.
     pub(super) fn record_request(&mut self, now: Instant) {
         self.roll_window(now);
+        // The replacement of a taken connection is open one connect time later. The factor of two
+        // is a margin.
         let span = self.connect_time * 2 + SLACK_DELAY;
         while self
             .recent_requests
@@ -70,10 +73,11 @@ impl KeyDemand {
             self.recent_requests.push_back(now);
         }
         self.peaks[0] = self.peaks[0].max(self.recent_requests.len() as u32);
+        // An announced client has arrived.
         self.expected_clients.clients = self.expected_clients.clients.saturating_sub(1);
     }
 
-    /// So many clients will come soon.
+    /// Announces clients that will come soon.
     pub(super) fn expect_clients(&mut self, now: Instant, clients: u32) {
         self.roll_window(now);
         let until = now + self.window_length * 2;
@@ -83,15 +87,16 @@ impl KeyDemand {
         };
     }
 
-    /// A connection was opened in this time.
+    /// Records the time that a connect took.
     pub(super) fn record_connect_time(&mut self, time: Duration) {
         self.connect_time = match self.connect_time {
+            // The first measurement counts in full.
             Duration::ZERO => time,
             takes => (takes * (SMOOTHING_DIVISOR - 1) + time) / SMOOTHING_DIVISOR,
         };
     }
 
-    /// How many are worth having open for nobody yet.
+    /// Returns the number of connections worth keeping warm.
     pub(super) fn wanted_warm(&mut self, now: Instant) -> u32 {
         self.roll_window(now);
         self.peaks[0]
@@ -100,7 +105,7 @@ impl KeyDemand {
             .min(self.max)
     }
 
-    /// Nothing is wanted any more.
+    /// Stops keeping connections warm.
     pub(super) fn stop(&mut self) {
         self.max = 0;
     }
@@ -112,6 +117,7 @@ impl KeyDemand {
         if now < self.window_end {
             return;
         }
+        // After a whole window without a call the previous peak is outdated, too.
         let missed = now >= self.window_end + self.window_length;
         self.peaks = [0, if missed { 0 } else { self.peaks[0] }];
         self.window_end = now + self.window_length;
@@ -137,24 +143,27 @@ mod tests {
         }
         assert_eq!(demand.wanted_warm(now), 1, "one after the other needs one");
         (0..100).for_each(|_| demand.record_request(now));
-        assert_eq!(demand.wanted_warm(now), 8, "never more than the most");
+        assert_eq!(demand.wanted_warm(now), 8, "never more than the maximum");
         assert_eq!(demand.recent_requests.len(), 8, "nor more remembered");
     }
 
     #[test]
     fn slow_destinations_need_more_connections() {
         let start = Instant::now();
-        let [mut near, mut far] = [MS, 50 * MS].map(|time| {
+        let [mut nearby, mut distant] = [MS, 50 * MS].map(|time| {
             let mut demand = KeyDemand::new(start, 100, IDLE);
             demand.record_connect_time(time);
             demand
         });
         for n in 0..1_000 {
-            near.record_request(start + n * MS);
-            far.record_request(start + n * MS);
+            nearby.record_request(start + n * MS);
+            distant.record_request(start + n * MS);
         }
         let now = start + 1_000 * MS;
-        assert_eq!((near.wanted_warm(now), far.wanted_warm(now)), (7, 100));
+        assert_eq!(
+            (nearby.wanted_warm(now), distant.wanted_warm(now)),
+            (7, 100)
+        );
     }
 
     #[test]
@@ -172,7 +181,7 @@ mod tests {
         assert_eq!(
             demand.wanted_warm(start + IDLE * 10),
             0,
-            "also when nobody looked meanwhile"
+            "also without a call meanwhile"
         );
     }
 
@@ -187,7 +196,7 @@ mod tests {
         demand.record_request(start + 40 * MS);
         assert_eq!(demand.wanted_warm(start + 40 * MS), 1, "all are there");
         demand.expect_clients(start, 5);
-        assert_eq!(demand.wanted_warm(start + IDLE), 0, "nobody came");
+        assert_eq!(demand.wanted_warm(start + IDLE), 0, "no client came");
     }
 
     #[test]

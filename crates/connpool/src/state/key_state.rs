@@ -1,4 +1,4 @@
-//! The connections of one key.
+//! State of one key and of its connections.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Instant;
@@ -6,22 +6,22 @@ use std::time::Instant;
 use super::demand::KeyDemand;
 use super::types::{KeyTerms, SocketId, WaitTicket};
 
-/// What is open for one key, who waits for one of its connections, and how many are worth keeping.
+/// Connections of one key, its waiting clients and its demand.
 #[derive(Debug)]
 pub(super) struct KeyState {
     pub(super) group: u64,
     pub(super) terms: KeyTerms,
     pub(super) demand: KeyDemand,
-    /// Open for nobody yet, the oldest first.
+    /// Open and unused, the oldest first.
     pub(super) warm: VecDeque<SocketId>,
     pub(super) connecting: BTreeSet<SocketId>,
-    /// For whom connections are being opened, never more than those.
+    /// Waiters for which a connect is running; never more than connects.
     pub(super) granted: BTreeSet<WaitTicket>,
-    /// Connections in whatever state.
+    /// Connections in any phase.
     pub(super) open: u32,
-    /// Clients that wait, granted or not.
+    /// Waiting clients, granted or not.
     pub(super) waiting: u32,
-    /// When it is on the agenda.
+    /// Time of its entry in the timer queue.
     pub(super) review_at: Option<Instant>,
     pub(super) lifecycle: KeyLifecycle,
     pub(super) hits: u64,
@@ -33,33 +33,33 @@ pub(super) struct KeyState {
     pub(super) wasted: u64,
 }
 
-/// How much longer a key is of use.
+/// Phases of a key, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum KeyLifecycle {
-    /// It is kept warm.
+    /// Connections are kept warm.
     Current,
-    /// A newer one took its place: instances that still have it get new connections.
+    /// Replaced by a newer epoch: remaining instances get new connections.
     Retired,
-    /// Nobody may ask any more.
+    /// No instance is left, so every request is refused.
     Forgotten,
 }
 
-/// One connection.
+/// A connection.
 #[derive(Debug)]
 pub(super) struct SocketRecord {
     pub(super) key: super::KeyId,
     pub(super) phase: SocketPhase,
-    /// Since when it is in this state.
+    /// Start of the current phase.
     pub(super) since: Instant,
 }
 
-/// What a connection is to the stock.
+/// Phase of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SocketPhase {
     Connecting,
     Warm,
     InUse,
-    /// Being closed, by order of the stock.
+    /// Being closed at the request of the state machine.
     Closing,
 }
 
@@ -90,18 +90,18 @@ impl KeyState {
         }
     }
 
-    /// Connections being opened for nobody.
+    /// Returns the connects that no waiter has been granted.
     pub(super) fn unassigned_connects(&self) -> usize {
         self.connecting.len().saturating_sub(self.granted.len())
     }
 
-    /// How many more should be opened for nobody.
+    /// Returns how many more connections should be opened ahead of use.
     pub(super) fn missing_warm(&mut self, now: Instant) -> usize {
         (self.demand.wanted_warm(now) as usize)
             .saturating_sub(self.warm.len() + self.unassigned_connects())
     }
 
-    /// When a warm one that was opened at `since` has been kept for long enough.
+    /// Returns when a warm connection that was opened at `since` expires.
     pub(super) fn expires_at(&self, since: Instant) -> Instant {
         since + self.terms.idle.min(self.terms.age)
     }

@@ -1,4 +1,4 @@
-//! What all keys of one destination have in common: the ceiling, who waits below it, and whether it takes connections at all.
+//! State that all keys of one destination share: the limit, the wait queue and failures.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -6,29 +6,30 @@ use std::time::{Duration, Instant};
 use super::types::KeyId;
 use super::wait_queue::LimitWaitQueue;
 
-/// The first pause after a failure; each further one doubles it.
+/// Delay after the first failure; each further failure doubles it.
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(100);
-/// The longest pause.
+/// Maximum delay after a failure.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(30);
-/// A connection that dies this young while nobody uses it was not really taken.
+/// Age below which the death of an unused connection counts as a failed connect: some servers
+/// accept and then drop.
 pub(super) const MIN_STABLE_AGE: Duration = Duration::from_secs(1);
 
-/// One destination.
+/// Keys whose connections count together.
 #[derive(Debug, Default)]
 pub(super) struct LimitGroup {
-    /// What it is called.
+    /// Name of the group.
     pub(super) name: Box<str>,
-    /// Keys that were declared for it.
+    /// Keys of the group.
     pub(super) keys: BTreeSet<KeyId>,
-    /// Connections of all its keys, in whatever state.
+    /// Connections of all its keys, in any phase.
     pub(super) open_count: u32,
-    /// Of them, being closed to make room.
+    /// Connections being closed to free their slots.
     pub(super) closing_count: u32,
-    /// Who waits for room.
+    /// Clients that wait for a slot.
     pub(super) queue: LimitWaitQueue,
-    /// Keys that would keep more if they could.
+    /// Keys that would keep more connections if there were slots.
     pub(super) starved_keys: BTreeSet<KeyId>,
-    /// Failures since the last success, and when it may be tried again for nobody.
+    /// Failures since the last success, and when the next connect ahead of use is allowed.
     failures: u32,
     retry_at: Option<Instant>,
     last_failure: Option<Instant>,
@@ -42,18 +43,20 @@ impl LimitGroup {
         }
     }
 
-    /// Whether connections failed lately.
+    /// Returns true if recent connects failed.
     pub(super) fn is_failing(&self) -> bool {
         self.failures > 0
     }
 
-    /// When it may be tried again for nobody, if that is not now.
+    /// Returns when a connect ahead of use is allowed again, if that is not now.
     pub(super) fn paused_until(&self, now: Instant) -> Option<Instant> {
         self.retry_at.filter(|retry| *retry > now)
     }
 
-    /// It took a connection. A failure is forgiven only after a while: some take connections and drop them.
+    /// Records a successful connect. A failure is cleared only after a while, because some servers
+    /// accept and then drop.
     pub(super) fn record_success(&mut self, now: Instant) {
+        // The pause ends early, but not before the connection has proved stable.
         self.retry_at = self
             .last_failure
             .map(|last| last + MIN_STABLE_AGE)
@@ -63,12 +66,14 @@ impl LimitGroup {
         }
     }
 
-    /// It did not take a connection. Connections that fail together count as one failure.
+    /// Records a failed connect. Failures during one pause count once.
     pub(super) fn record_failure(&mut self, now: Instant) {
         self.last_failure = Some(now);
+        // Connects that ran at the same time fail together and count once.
         if self.paused_until(now).is_some() {
             return;
         }
+        // Exponential backoff. The shift is bounded against overflow.
         let pause = MIN_RETRY_DELAY
             .saturating_mul(1 << self.failures.min(16))
             .min(MAX_RETRY_DELAY);
@@ -76,7 +81,7 @@ impl LimitGroup {
         self.retry_at = Some(now + pause);
     }
 
-    /// How many of those who wait will not be served by what is being closed already.
+    /// Returns how many waiters the slots being freed will not serve.
     pub(super) fn unserved_waiters(&self) -> usize {
         self.queue.len().saturating_sub(self.closing_count as usize)
     }
@@ -88,13 +93,13 @@ mod tests {
 
     #[test]
     fn pauses_double_and_end_with_success() {
-        let mut place = LimitGroup::with_name("db:5432");
+        let mut group = LimitGroup::with_name("db:5432");
         let mut now = Instant::now();
         let mut pauses = Vec::new();
         for _ in 0..12 {
-            place.record_failure(now);
-            place.record_failure(now);
-            let until = place.paused_until(now).unwrap();
+            group.record_failure(now);
+            group.record_failure(now);
+            let until = group.paused_until(now).unwrap();
             pauses.push(until - now);
             now = until;
         }
@@ -104,14 +109,14 @@ mod tests {
             "two at a time are one failure"
         );
         assert_eq!(pauses.last(), Some(&MAX_RETRY_DELAY));
-        assert!(place.is_failing() && place.paused_until(now).is_none());
-        place.record_failure(now);
-        place.record_success(now + MIN_STABLE_AGE / 2);
+        assert!(group.is_failing() && group.paused_until(now).is_none());
+        group.record_failure(now);
+        group.record_success(now + MIN_STABLE_AGE / 2);
         assert!(
-            place.is_failing() && place.paused_until(now) == Some(now + MIN_STABLE_AGE),
-            "it is seen whether that lasts"
+            group.is_failing() && group.paused_until(now) == Some(now + MIN_STABLE_AGE),
+            "the success must last first"
         );
-        place.record_success(now + MIN_STABLE_AGE);
-        assert!(!place.is_failing() && place.paused_until(now).is_none());
+        group.record_success(now + MIN_STABLE_AGE);
+        assert!(!group.is_failing() && group.paused_until(now).is_none());
     }
 }

@@ -1,14 +1,18 @@
-//! What is kept open: a pure state machine. No socket, no clock: time is an argument.
+//! Which connections stay open: a pure state machine. No socket, no clock: time is an argument.
 //!
-//! Events go in (a client asks, a connection is open, failed or closed, time has passed) and [`StateAction`]s come out of [`PoolState::poll`]. Every connection is
-//! opened for one key and serves that one; it is handed out once, and never comes back once it was used.
+//! Events go in: a client asks, a connection is open, failed or closed, time has passed.
+//! [`StateAction`]s come out of [`PoolState::poll`]. Every connection is opened for one key and
+//! serves only that key. It is handed out once, and never returns after it was used.
 //!
-//! Connections of all keys of one place count below one ceiling: each key has its own, and opens another connection while fewer are open there, whosever they
-//! are. Who finds no room waits in [`line`]: first come, first served within a function, functions in turn. Room that somebody waits for is never kept for
-//! nobody: what is warm is closed, and adapters are asked for what they keep. How many are kept warm follows [`demand`]; [`place`] knows failures.
+//! Connections of all keys in a limit group count together. Each key has its own limit on that
+//! count. Clients above the limit wait in `wait_queue`: FIFO within a function, round-robin
+//! between functions. A slot that a client waits for is never kept idle: warm connections are
+//! closed, and adapters are asked for idle ones. `demand` decides how many stay warm;
+//! `limit_group` tracks failures.
 //!
-//! What holds at any time: a connection is being opened for each waiter that has been granted one; a waiter is in line only while no connection of its key is
-//! warm, and there is no room below its ceiling; nothing is opened for nobody while somebody waits.
+//! Invariants: a connection is being opened for each granted waiter. A waiter is queued only while
+//! no connection of its key is warm and its limit is reached. Nothing is opened ahead of use while
+//! a client waits.
 
 mod arena;
 mod demand;
@@ -59,7 +63,7 @@ impl Default for PoolState {
 }
 
 impl PoolState {
-    /// Nothing is declared.
+    /// Creates an empty state.
     pub const fn new() -> Self {
         Self {
             keys: IdArena::new(),
@@ -73,223 +77,235 @@ impl PoolState {
         }
     }
 
-    /// A new key, whose connections go to `place`: keys with the same place count below one ceiling.
-    pub fn declare_key(&mut self, now: Instant, place: &str, terms: KeyTerms) -> KeyId {
-        let at = match self.group_ids.get(place) {
-            Some(at) => *at,
+    /// Declares a new key in a limit group. Keys in one group count together.
+    pub fn declare_key(&mut self, now: Instant, group: &str, terms: KeyTerms) -> KeyId {
+        let group_id = match self.group_ids.get(group) {
+            Some(group_id) => *group_id,
             None => {
-                let at = self.groups.insert(LimitGroup::with_name(place));
-                self.group_ids.insert(place.into(), at);
-                at
+                let group_id = self.groups.insert(LimitGroup::with_name(group));
+                self.group_ids.insert(group.into(), group_id);
+                group_id
             }
         };
-        let key = KeyId(self.keys.insert(KeyState::new(now, at, terms)));
-        self.limit_group_mut(at).keys.insert(key);
+        let key = KeyId(self.keys.insert(KeyState::new(now, group_id, terms)));
+        self.limit_group_mut(group_id).keys.insert(key);
         key
     }
 
-    /// So many clients of this key will come soon: their instances are about to start.
+    /// Announces clients of this key: their instances are about to start.
     pub fn expect_clients(&mut self, now: Instant, key: KeyId, clients: u32) {
-        let Some(rack) = self.keys.get_mut(key.0) else {
+        let Some(key_state) = self.keys.get_mut(key.0) else {
             return;
         };
-        rack.demand.expect_clients(now, clients);
+        key_state.demand.expect_clients(now, clients);
         self.replenish_key(now, key);
     }
 
-    /// A warm connection, if there is one; else nothing has happened.
+    /// Takes a warm connection. Returns `None` and changes nothing if there is none.
     pub fn take_warm(&mut self, now: Instant, key: KeyId) -> Option<SocketId> {
-        let rack = self.keys.get(key.0)?;
-        let newest = *rack.warm.back()?;
-        if now >= rack.expires_at(self.phase_since(newest)) {
-            self.review_key(now, key); // then all are too old
+        let key_state = self.keys.get(key.0)?;
+        let newest = *key_state.warm.back()?;
+        if now >= key_state.expires_at(self.phase_since(newest)) {
+            // If the newest has expired, all have.
+            self.review_key(now, key);
             return None;
         }
-        let rack = self.key_state_mut(key);
-        rack.warm.pop_back();
-        rack.hits += 1;
-        rack.demand.record_request(now);
+        let key_state = self.key_state_mut(key);
+        key_state.warm.pop_back();
+        key_state.hits += 1;
+        key_state.demand.record_request(now);
         self.set_phase(now, newest, SocketPhase::InUse);
         self.replenish_key(now, key);
         Some(newest)
     }
 
-    /// The warm connections in the order in which [`take`](Self::take) would give them.
+    /// Returns the warm connections in the order in which [`take_warm`](Self::take_warm) takes
+    /// them.
     pub fn warm_sockets(&self, key: KeyId) -> impl Iterator<Item = SocketId> {
         self.keys
             .get(key.0)
             .into_iter()
-            .flat_map(|rack| rack.warm.iter().rev().copied())
+            .flat_map(|key_state| key_state.warm.iter().rev().copied())
     }
 
-    /// Whose a connection is.
+    /// Returns the key of a connection.
     pub fn key_of(&self, socket: SocketId) -> Option<KeyId> {
-        self.sockets.get(socket.0).map(|held| held.key)
+        self.sockets.get(socket.0).map(|record| record.key)
     }
 
-    /// A warm connection was taken without asking; one that was to be closed at the same moment, too. Else nothing has happened.
+    /// Records that a warm connection was taken from its ready slot, even one that was about to be
+    /// closed. Otherwise changes nothing.
     pub fn confirm_taken(&mut self, now: Instant, socket: SocketId) {
-        let Some(&SocketRecord {
-            key, phase: state, ..
-        }) = self.sockets.get(socket.0)
-        else {
+        let Some(&SocketRecord { key, phase, .. }) = self.sockets.get(socket.0) else {
             return;
         };
-        let rack = self.key_state_mut(key);
-        match state {
-            SocketPhase::Warm => rack.warm.retain(|warm| *warm != socket),
-            SocketPhase::Closing => rack.wasted -= 1,
+        let key_state = self.key_state_mut(key);
+        match phase {
+            SocketPhase::Warm => key_state.warm.retain(|warm| *warm != socket),
+            // The close was counted as waste, but a supervisor uses the connection after all.
+            SocketPhase::Closing => key_state.wasted -= 1,
             SocketPhase::Connecting | SocketPhase::InUse => return,
         }
-        rack.hits += 1;
-        rack.demand.record_request(now);
-        let at = rack.group;
+        key_state.hits += 1;
+        key_state.demand.record_request(now);
+        let group_id = key_state.group;
         self.set_phase(now, socket, SocketPhase::InUse);
-        if state == SocketPhase::Closing {
-            self.limit_group_mut(at).closing_count -= 1; // whoever was to have its room waits for another's
-            self.serve_waiters(now, at);
-            self.request_reclaim(at);
+        if phase == SocketPhase::Closing {
+            // A waiter that was to get this slot now waits for another one.
+            self.limit_group_mut(group_id).closing_count -= 1;
+            self.serve_waiters(now, group_id);
+            self.request_reclaim(group_id);
         }
         self.replenish_key(now, key);
     }
 
-    /// A client asks for a connection that nobody has used. It waits for room until `deadline`; how long its connection may take to open is for whoever opens
-    /// it to say, by [`failed`](Self::failed).
+    /// Requests an unused connection. The client waits for a slot until `deadline`. The dialler
+    /// bounds the time to open it, and reports [`socket_failed`](Self::socket_failed).
     pub fn request_socket(
         &mut self,
         now: Instant,
         key: KeyId,
-        asker: RequesterId,
+        requester: RequesterId,
         deadline: Instant,
     ) -> RequestOutcome {
         if let Some(socket) = self.take_warm(now, key) {
             return RequestOutcome::Take(socket);
         }
         match self.keys.get_mut(key.0) {
-            Some(rack) if rack.lifecycle < KeyLifecycle::Forgotten => {
-                rack.demand.record_request(now)
+            // A miss counts as demand, so that the next client finds a warm connection.
+            Some(key_state) if key_state.lifecycle < KeyLifecycle::Forgotten => {
+                key_state.demand.record_request(now)
             }
             _ => return RequestOutcome::Refused(RefusalReason::KeyForgotten),
         }
-        let answer = self.request_new(now, key, asker, deadline);
+        let outcome = self.request_new(now, key, requester, deadline);
         self.replenish_key(now, key);
-        answer
+        outcome
     }
 
-    /// A connection is open.
+    /// Records that a connection is open.
     pub fn socket_connected(&mut self, now: Instant, socket: SocketId) {
-        let Some(held) = self
+        // A connect that was aborted meanwhile is in phase `Closing`; its close is reported as
+        // well.
+        let Some(record) = self
             .sockets
             .get(socket.0)
-            .filter(|held| held.phase == SocketPhase::Connecting)
+            .filter(|record| record.phase == SocketPhase::Connecting)
         else {
             return;
         };
-        let (key, took) = (held.key, now.duration_since(held.since));
-        let rack = self.key_state_mut(key);
-        rack.connecting.remove(&socket);
-        rack.demand.record_connect_time(took);
-        let at = rack.group;
-        self.limit_group_mut(at).record_success(now);
+        let (key, took) = (record.key, now.duration_since(record.since));
+        let key_state = self.key_state_mut(key);
+        key_state.connecting.remove(&socket);
+        key_state.demand.record_connect_time(took);
+        let group_id = key_state.group;
+        self.limit_group_mut(group_id).record_success(now);
         self.place_open_socket(now, key, socket);
-        self.serve_waiters(now, at);
+        self.serve_waiters(now, group_id);
         self.replenish_key(now, key);
     }
 
-    /// The destination did not take a connection. One waiter at most learns it: each has its own try.
+    /// Records that the destination refused a connection. At most one waiter fails with it: each
+    /// has its own attempt.
     pub fn socket_failed(&mut self, now: Instant, socket: SocketId) {
-        let Some(held) = self.sockets.get(socket.0) else {
+        let Some(record) = self.sockets.get(socket.0) else {
             return;
         };
-        let tried = held.phase == SocketPhase::Connecting;
-        let at = self.remove_socket(socket);
+        // A connection that was open before is no failed connect.
+        let tried = record.phase == SocketPhase::Connecting;
+        let removed = self.remove_socket(socket);
         if tried {
-            self.limit_group_mut(at.group).record_failure(now);
-            self.key_state_mut(at.key).failed += 1;
+            self.limit_group_mut(removed.group).record_failure(now);
+            self.key_state_mut(removed.key).failed += 1;
         }
-        let rack = self.key_state(at.key);
-        if rack.granted.len() > rack.connecting.len() {
-            let first = *rack.granted.first().expect("more than none are granted");
+        let key_state = self.key_state(removed.key);
+        // More grants than connects: a waiter has lost its attempt.
+        if key_state.granted.len() > key_state.connecting.len() {
+            let first = *key_state
+                .granted
+                .first()
+                .expect("more grants than connects");
             self.refuse_waiter(first, RefusalReason::Failed);
         }
-        self.follow_removal(now, at);
+        self.follow_removal(now, removed);
     }
 
-    /// A connection that was given was not used: whoever it was for has gone.
+    /// Takes back a connection that was handed to a client that had gone.
     pub fn socket_unused(&mut self, now: Instant, socket: SocketId) {
-        let Some(held) = self
+        let Some(record) = self
             .sockets
             .get(socket.0)
-            .filter(|held| held.phase == SocketPhase::InUse)
+            .filter(|record| record.phase == SocketPhase::InUse)
         else {
             return;
         };
-        let key = held.key;
+        let key = record.key;
         self.place_open_socket(now, key, socket);
-        let at = self.key_state_mut(key).group;
-        self.serve_waiters(now, at);
+        let group_id = self.key_state_mut(key).group;
+        self.serve_waiters(now, group_id);
     }
 
-    /// A connection is closed, whoever did it.
+    /// Records that a connection is closed, by either side.
     pub fn socket_closed(&mut self, now: Instant, socket: SocketId) {
-        let Some(&SocketRecord {
-            phase: state,
-            since,
-            ..
-        }) = self.sockets.get(socket.0)
-        else {
+        let Some(&SocketRecord { phase, since, .. }) = self.sockets.get(socket.0) else {
             return;
         };
-        if state == SocketPhase::Connecting {
+        if phase == SocketPhase::Connecting {
             return self.socket_failed(now, socket);
         }
-        let at = self.remove_socket(socket);
-        if state == SocketPhase::Warm && now.duration_since(since) < MIN_STABLE_AGE {
-            self.limit_group_mut(at.group).record_failure(now);
+        let removed = self.remove_socket(socket);
+        // A server that accepts and drops at once would otherwise be dialled in a tight loop.
+        if phase == SocketPhase::Warm && now.duration_since(since) < MIN_STABLE_AGE {
+            self.limit_group_mut(removed.group).record_failure(now);
         }
-        self.follow_removal(now, at);
+        self.follow_removal(now, removed);
     }
 
-    /// A connection that was to be handed out is found dead, and closed.
+    /// Records that a connection to be handed out was found dead and closed.
     pub fn socket_stale(&mut self, now: Instant, socket: SocketId) {
         let Some(&SocketRecord { key, .. }) = self.sockets.get(socket.0) else {
             return;
         };
-        let rack = self.key_state_mut(key);
-        rack.stale += 1;
-        rack.hits = rack.hits.saturating_sub(1);
+        let key_state = self.key_state_mut(key);
+        key_state.stale += 1;
+        // The connection was counted as a hit when it was taken.
+        key_state.hits = key_state.hits.saturating_sub(1);
         self.socket_closed(now, socket);
     }
 
-    /// Who is next in turn for a place where this key's connections go. Whoever keeps a used connection there asks before.
+    /// Returns the next waiter for a slot in the key's limit group. Holders of used connections ask
+    /// before they keep one.
     pub fn next_waiter(&self, key: KeyId) -> NextWaiter {
-        let Some(rack) = self.keys.get(key.0) else {
+        let Some(key_state) = self.keys.get(key.0) else {
             return NextWaiter::None;
         };
-        let place = self.limit_group(rack.group);
-        if place.unserved_waiters() == 0 {
+        let group = self.limit_group(key_state.group);
+        // Slots that are being freed already serve all waiters.
+        if group.unserved_waiters() == 0 {
             return NextWaiter::None;
         }
-        match place.queue.next_servable(|_| true) {
+        // Own limits do not matter here: a freed slot may be what the waiter needs.
+        match group.queue.next_servable(|_| true) {
             None => NextWaiter::None,
             Some((_, _, next)) if next == key => NextWaiter::SameKey,
             Some(_) => NextWaiter::OtherKey,
         }
     }
 
-    /// The settings of the key's functions have changed: what is open for nobody is closed, and nothing is kept any more. Instances that still have the key
-    /// are served by new connections.
+    /// Closes the unused connections of a key whose settings have changed, and keeps none.
+    /// Instances that still have the key get new connections.
     pub fn retire_key(&mut self, now: Instant, key: KeyId) {
         self.end_key(now, key, KeyLifecycle::Retired);
     }
 
-    /// The key's last instance is gone: who still waits is refused, and nobody may ask any more.
+    /// Forgets a key whose last instance is gone: refuses its waiters and all later requests.
     pub fn forget_key(&mut self, now: Instant, key: KeyId) {
         let of_key = self
             .waiters
             .iter()
             .filter(|(_, waiter)| waiter.key == key)
             .map(|(ticket, _)| *ticket);
+        // Collected first: refusing removes waiters.
         let of_key: Vec<_> = of_key.collect();
         of_key
             .into_iter()
@@ -298,7 +314,7 @@ impl PoolState {
         self.drop_forgotten_key(key);
     }
 
-    /// Time has passed.
+    /// Handles timers that are due.
     pub fn tick(&mut self, now: Instant) {
         while let Some(due) = self.timers.pop_due(now) {
             match due {
@@ -308,36 +324,36 @@ impl PoolState {
         }
     }
 
-    /// When [`Self::tick`] is due, if ever.
+    /// Returns when [`Self::tick`] is due next.
     pub fn wake_at(&self) -> Option<Instant> {
         self.timers.next_due()
     }
 
-    /// What is to be done next. To be asked after every event until there is nothing.
+    /// Returns the next action. Callers repeat it after every event until it returns `None`.
     pub fn poll(&mut self) -> Option<StateAction> {
         self.actions.pop_front()
     }
 
-    /// How a key stands, while it is known.
+    /// Returns the figures of a key, while it is known.
     pub fn key_figures(&self, key: KeyId) -> Option<KeyFigures> {
-        let rack = self.keys.get(key.0)?;
+        let key_state = self.keys.get(key.0)?;
         Some(KeyFigures {
-            open: rack.open,
-            warm: rack.warm.len() as u32,
-            connecting: rack.connecting.len() as u32,
-            waiting: rack.waiting,
-            open_in_group: self.limit_group(rack.group).open_count,
-            hits: rack.hits,
-            misses: rack.misses,
-            waits: rack.waits,
-            refused: rack.refused,
-            failed: rack.failed,
-            stale: rack.stale,
-            wasted: rack.wasted,
+            open: key_state.open,
+            warm: key_state.warm.len() as u32,
+            connecting: key_state.connecting.len() as u32,
+            waiting: key_state.waiting,
+            open_in_group: self.limit_group(key_state.group).open_count,
+            hits: key_state.hits,
+            misses: key_state.misses,
+            waits: key_state.waits,
+            refused: key_state.refused,
+            failed: key_state.failed,
+            stale: key_state.stale,
+            wasted: key_state.wasted,
         })
     }
 
-    /// Since when the oldest warm connection of a key is open.
+    /// Returns since when the oldest warm connection of a key is open.
     pub fn oldest_warm_since(&self, key: KeyId) -> Option<Instant> {
         let first = self.keys.get(key.0)?.warm.front()?;
         Some(self.phase_since(*first))

@@ -1,4 +1,5 @@
-//! Clients, servers and redeployments in any order, with a virtual clock: after every step the promises are held against what was done.
+//! Clients, servers and redeployments in any order, with a virtual clock. Every step checks the
+//! promises.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,9 +21,9 @@ enum SimulationStep {
     Take {
         function: usize,
     },
-    /// A clerk takes one, and its word comes at once.
+    /// A supervisor takes a ready socket, and its report arrives at once.
     Taken(usize),
-    /// The stock has one closed that a clerk takes at that moment.
+    /// A supervisor takes a socket that is being closed at that moment.
     TakenWhileClosing(usize),
     Cancel(usize),
     Connected(usize),
@@ -68,7 +69,7 @@ fn simulation_step() -> impl Strategy<Value = SimulationStep> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SocketFate {
     Connecting,
-    /// Open for nobody, as far as is known here.
+    /// Open and unused, as far as is known here.
     Warm,
     InUse,
     /// Used before, and kept idle by an adapter.
@@ -105,7 +106,7 @@ struct Simulation {
     now: Instant,
     state: PoolState,
     keys: BTreeMap<KeyId, SimulatedKey>,
-    /// The key of each function.
+    /// Current key of each function.
     current_keys: Vec<KeyId>,
     sockets: BTreeMap<SocketId, SimulatedSocket>,
     clients: BTreeMap<WaitTicket, SimulatedClient>,
@@ -113,34 +114,34 @@ struct Simulation {
 
 impl Simulation {
     fn new() -> Self {
-        let (now, stock) = (Instant::now(), PoolState::new());
-        let mut world = Self {
+        let (now, state) = (Instant::now(), PoolState::new());
+        let mut simulation = Self {
             now,
-            state: stock,
+            state,
             keys: BTreeMap::new(),
             current_keys: Vec::new(),
             sockets: BTreeMap::new(),
             clients: BTreeMap::new(),
         };
         for function in 0..FUNCTION_COUNT {
-            let key = world.declare(function % GROUPS.len(), 3, 2);
-            world.current_keys.push(key);
+            let key = simulation.declare(function % GROUPS.len(), 3, 2);
+            simulation.current_keys.push(key);
         }
-        world
+        simulation
     }
 
-    fn declare(&mut self, place: usize, max: u32, warm: u32) -> KeyId {
+    fn declare(&mut self, group: usize, max: u32, warm: u32) -> KeyId {
         let terms = KeyTerms {
             max,
             warm,
             idle: IDLE_TIMEOUT,
             age: IDLE_TIMEOUT * 3,
         };
-        let key = self.state.declare_key(self.now, GROUPS[place], terms);
+        let key = self.state.declare_key(self.now, GROUPS[group], terms);
         let old = self.keys.insert(
             key,
             SimulatedKey {
-                group: place,
+                group,
                 max,
                 warm,
                 retired: None,
@@ -160,21 +161,23 @@ impl Simulation {
                 let socket = self.state.take_warm(self.now, self.current_keys[function]);
                 self.hand_out(self.current_keys[function], socket);
             }
-            SimulationStep::Taken(n) => self.confirm_taken(n, SocketFate::Warm),
-            SimulationStep::TakenWhileClosing(n) => self.confirm_taken(n, SocketFate::Closing),
-            SimulationStep::Cancel(n) => self.cancel_wait(n),
-            SimulationStep::Connected(n) => self.connect_socket(n),
-            SimulationStep::Failed(n) => {
-                let Some(socket) = self.pick_socket(n, SocketFate::Connecting) else {
+            SimulationStep::Taken(index) => self.confirm_taken(index, SocketFate::Warm),
+            SimulationStep::TakenWhileClosing(index) => {
+                self.confirm_taken(index, SocketFate::Closing)
+            }
+            SimulationStep::Cancel(index) => self.cancel_wait(index),
+            SimulationStep::Connected(index) => self.connect_socket(index),
+            SimulationStep::Failed(index) => {
+                let Some(socket) = self.pick_socket(index, SocketFate::Connecting) else {
                     return;
                 };
                 self.sockets.remove(&socket);
                 self.state.socket_failed(self.now, socket);
             }
-            SimulationStep::ClientCloses(n) => self.end_socket(n, SocketFate::InUse),
-            SimulationStep::AdapterIdles(n) => self.idle_socket(n),
-            SimulationStep::WarmDies(n) => self.end_socket(n, SocketFate::Warm),
-            SimulationStep::Closed(n) => self.end_socket(n, SocketFate::Closing),
+            SimulationStep::ClientCloses(index) => self.end_socket(index, SocketFate::InUse),
+            SimulationStep::AdapterIdles(index) => self.idle_socket(index),
+            SimulationStep::WarmDies(index) => self.end_socket(index, SocketFate::Warm),
+            SimulationStep::Closed(index) => self.end_socket(index, SocketFate::Closing),
             SimulationStep::ExpectClients { function, clients } => {
                 self.state
                     .expect_clients(self.now, self.current_keys[function], clients)
@@ -184,21 +187,21 @@ impl Simulation {
                 max,
                 warm,
             } => self.redeploy_function(function, max, warm),
-            SimulationStep::Forget(n) => self.forget_key(n),
+            SimulationStep::Forget(index) => self.forget_key(index),
             SimulationStep::PassTime(ms) => self.pass_time(Duration::from_millis(ms)),
         }
         self.apply_actions();
         self.check_promises();
     }
 
-    fn pick_socket(&self, n: usize, fate: SocketFate) -> Option<SocketId> {
+    fn pick_socket(&self, index: usize, fate: SocketFate) -> Option<SocketId> {
         let all: Vec<_> = self
             .sockets
             .iter()
-            .filter(|(_, line)| line.fate == fate)
+            .filter(|(_, socket_record)| socket_record.fate == fate)
             .map(|(socket, _)| *socket)
             .collect();
-        (!all.is_empty()).then(|| all[n % all.len()])
+        (!all.is_empty()).then(|| all[index % all.len()])
     }
 
     fn request_socket(&mut self, function: usize, wait: Duration) {
@@ -209,7 +212,7 @@ impl Simulation {
         {
             RequestOutcome::Take(socket) => {
                 let waits = self.clients.values().any(|client| client.key == key);
-                assert!(!waits, "a newcomer does not pass who waits");
+                assert!(!waits, "a new client does not pass a waiting one");
                 self.hand_out(key, Some(socket));
             }
             RequestOutcome::Wait(ticket) => {
@@ -224,7 +227,10 @@ impl Simulation {
                 assert!(last.is_none(), "a ticket is never used again");
             }
             RequestOutcome::Refused(RefusalReason::TimedOut { .. }) => {
-                assert!(deadline <= self.now, "who waits is not refused at once")
+                assert!(
+                    deadline <= self.now,
+                    "a waiting client is not refused at once"
+                )
             }
             RequestOutcome::Refused(why) => assert!(
                 why == RefusalReason::KeyForgotten && self.keys[&key].forgotten,
@@ -233,47 +239,47 @@ impl Simulation {
         }
     }
 
-    fn confirm_taken(&mut self, n: usize, fate: SocketFate) {
+    fn confirm_taken(&mut self, index: usize, fate: SocketFate) {
         let Some(socket) = self
-            .pick_socket(n, fate)
+            .pick_socket(index, fate)
             .filter(|socket| self.sockets[socket].was_open)
         else {
             return;
         };
         self.state.confirm_taken(self.now, socket);
-        let line = self.sockets.get_mut(&socket).expect("it was picked");
-        (line.fate, line.handed_out) = (SocketFate::InUse, true);
+        let socket_record = self.sockets.get_mut(&socket).expect("it was picked");
+        (socket_record.fate, socket_record.handed_out) = (SocketFate::InUse, true);
     }
 
     fn hand_out(&mut self, key: KeyId, socket: Option<SocketId>) {
         let Some(socket) = socket else { return };
-        let line = self
+        let socket_record = self
             .sockets
             .get_mut(&socket)
-            .expect("only what is open is handed out");
-        assert_eq!(line.key, key, "a connection serves its own key");
+            .expect("only an open connection is handed out");
+        assert_eq!(socket_record.key, key, "a connection serves its own key");
         assert_eq!(
-            (line.fate, line.handed_out),
+            (socket_record.fate, socket_record.handed_out),
             (SocketFate::Warm, false),
-            "only what nobody used is handed out"
+            "only an unused connection is handed out"
         );
         assert!(
-            self.now.duration_since(line.opened_at) < IDLE_TIMEOUT,
-            "only what is young enough is handed out"
+            self.now.duration_since(socket_record.opened_at) < IDLE_TIMEOUT,
+            "only a connection that has not expired is handed out"
         );
         let retired = self.keys[&key].retired;
         assert!(
-            retired.is_none_or(|retired| line.opened_at >= retired),
-            "not what was opened before the change"
+            retired.is_none_or(|retired| socket_record.opened_at >= retired),
+            "no connection from before the change"
         );
-        (line.fate, line.handed_out) = (SocketFate::InUse, true);
+        (socket_record.fate, socket_record.handed_out) = (SocketFate::InUse, true);
     }
 
-    fn cancel_wait(&mut self, n: usize) {
+    fn cancel_wait(&mut self, index: usize) {
         let Some(ticket) = self
             .clients
             .keys()
-            .nth(n % self.clients.len().max(1))
+            .nth(index % self.clients.len().max(1))
             .copied()
         else {
             return;
@@ -282,26 +288,30 @@ impl Simulation {
         assert!(self.state.cancel_wait(self.now, ticket));
     }
 
-    fn connect_socket(&mut self, n: usize) {
-        let Some(socket) = self.pick_socket(n, SocketFate::Connecting) else {
+    fn connect_socket(&mut self, index: usize) {
+        let Some(socket) = self.pick_socket(index, SocketFate::Connecting) else {
             return;
         };
-        let line = self.sockets.get_mut(&socket).expect("it was picked");
-        (line.fate, line.opened_at, line.was_open) = (SocketFate::Warm, self.now, true);
+        let socket_record = self.sockets.get_mut(&socket).expect("it was picked");
+        (
+            socket_record.fate,
+            socket_record.opened_at,
+            socket_record.was_open,
+        ) = (SocketFate::Warm, self.now, true);
         self.state.socket_connected(self.now, socket);
     }
 
-    fn end_socket(&mut self, n: usize, fate: SocketFate) {
-        let Some(socket) = self.pick_socket(n, fate) else {
+    fn end_socket(&mut self, index: usize, fate: SocketFate) {
+        let Some(socket) = self.pick_socket(index, fate) else {
             return;
         };
         self.sockets.remove(&socket);
         self.state.socket_closed(self.now, socket);
     }
 
-    /// An adapter has proved a connection quiet, and keeps it unless somebody else needs the room.
-    fn idle_socket(&mut self, n: usize) {
-        let Some(socket) = self.pick_socket(n, SocketFate::InUse) else {
+    /// An adapter keeps a used connection, unless another key needs the slot.
+    fn idle_socket(&mut self, index: usize) {
+        let Some(socket) = self.pick_socket(index, SocketFate::InUse) else {
             return;
         };
         let key = self.sockets[&socket].key;
@@ -319,14 +329,16 @@ impl Simulation {
         self.serve_from_idle();
     }
 
-    /// Adapters give what they keep to their own clients.
+    /// Adapters give their idle connections to their own clients.
     fn serve_from_idle(&mut self) {
-        let benched = self
+        let idle = self
             .sockets
             .iter()
-            .filter(|(_, line)| line.fate == SocketFate::IdleAtAdapter);
-        let benched: Vec<_> = benched.map(|(socket, line)| (*socket, line.key)).collect();
-        for (socket, key) in benched {
+            .filter(|(_, socket_record)| socket_record.fate == SocketFate::IdleAtAdapter);
+        let idle: Vec<_> = idle
+            .map(|(socket, socket_record)| (*socket, socket_record.key))
+            .collect();
+        for (socket, key) in idle {
             let own = self
                 .clients
                 .iter()
@@ -347,31 +359,31 @@ impl Simulation {
         self.keys.get_mut(&old).expect("it was declared").retired = Some(self.now);
     }
 
-    /// The last instance with an old key is gone.
-    fn forget_key(&mut self, n: usize) {
+    /// The last instance of an old key is gone.
+    fn forget_key(&mut self, index: usize) {
         let old: Vec<_> = self
             .keys
             .iter()
             .filter(|(_, key)| key.retired.is_some() && !key.forgotten)
             .map(|(id, _)| *id)
             .collect();
-        let Some(key) = old.get(n % old.len().max(1)).copied() else {
+        let Some(key) = old.get(index % old.len().max(1)).copied() else {
             return;
         };
         self.keys.get_mut(&key).expect("it was declared").forgotten = true;
         self.state.forget_key(self.now, key);
     }
 
-    /// The clock is never moved past what is due: the driver wakes up for it.
+    /// The clock never skips a timer: the driver wakes up for it.
     fn pass_time(&mut self, time: Duration) {
         let until = self.now + time;
         while let Some(at) = self.state.wake_at().filter(|at| *at <= until) {
-            assert!(at >= self.now, "what is due was looked at");
+            assert!(at >= self.now, "no timer was missed");
             self.now = at;
             self.state.tick(self.now);
             assert!(
                 self.state.wake_at().is_none_or(|at| at > self.now),
-                "what was looked at is not due again"
+                "a handled timer is not due again"
             );
             self.apply_actions();
             self.check_promises();
@@ -379,7 +391,7 @@ impl Simulation {
         self.now = until;
     }
 
-    /// Carries out what the stock wants, but for the ends of connections, which take time.
+    /// Carries out all actions, except closes, which take time.
     fn apply_actions(&mut self) {
         while let Some(action) = self.state.poll() {
             match action {
@@ -393,10 +405,10 @@ impl Simulation {
     }
 
     fn open_socket(&mut self, key: KeyId, socket: SocketId) {
-        let place = self.keys[&key].group;
+        let group = self.keys[&key].group;
         assert!(
-            self.open_in_group(place) < self.keys[&key].max,
-            "nothing is opened above the ceiling"
+            self.open_in_group(group) < self.keys[&key].max,
+            "nothing is opened above the limit"
         );
         let old = self.sockets.insert(
             socket,
@@ -415,7 +427,7 @@ impl Simulation {
         let client = self
             .clients
             .remove(&ticket)
-            .expect("only who waits is given one");
+            .expect("only a waiting client is given one");
         let own = self
             .clients
             .iter()
@@ -431,10 +443,13 @@ impl Simulation {
         let client = self
             .clients
             .remove(&ticket)
-            .expect("only who waits is refused");
+            .expect("only a waiting client is refused");
         match why {
             RefusalReason::TimedOut { .. } => {
-                assert!(client.deadline <= self.now, "nobody is refused too early")
+                assert!(
+                    client.deadline <= self.now,
+                    "no client is refused too early"
+                )
             }
             RefusalReason::KeyForgotten => assert!(self.keys[&client.key].forgotten),
             RefusalReason::Failed | RefusalReason::QueueFull => {}
@@ -442,40 +457,44 @@ impl Simulation {
     }
 
     fn close_socket(&mut self, socket: SocketId) {
-        let line = self
+        let socket_record = self
             .sockets
             .get_mut(&socket)
-            .expect("only what is there is closed");
+            .expect("only a known connection is closed");
         assert!(
-            matches!(line.fate, SocketFate::Connecting | SocketFate::Warm) && !line.handed_out,
-            "what is used is not closed: {line:?}"
+            matches!(
+                socket_record.fate,
+                SocketFate::Connecting | SocketFate::Warm
+            ) && !socket_record.handed_out,
+            "a connection in use is not closed: {socket_record:?}"
         );
-        line.fate = SocketFate::Closing;
+        socket_record.fate = SocketFate::Closing;
     }
 
     fn reclaim_idle(&mut self, key: KeyId) {
-        let place = self.keys[&key].group;
-        let benched = self.sockets.iter().find(|(_, line)| {
-            line.fate == SocketFate::IdleAtAdapter && self.keys[&line.key].group == place
+        let group = self.keys[&key].group;
+        let idle = self.sockets.iter().find(|(_, socket_record)| {
+            socket_record.fate == SocketFate::IdleAtAdapter
+                && self.keys[&socket_record.key].group == group
         });
-        if let Some(socket) = benched.map(|(socket, _)| *socket) {
+        if let Some(socket) = idle.map(|(socket, _)| *socket) {
             self.sockets.remove(&socket);
             self.state.socket_closed(self.now, socket);
         }
     }
 
-    /// Connections at a place, in whatever state.
-    fn open_in_group(&self, place: usize) -> u32 {
+    /// Returns the connections of a group in any phase.
+    fn open_in_group(&self, group: usize) -> u32 {
         self.sockets
             .values()
-            .filter(|line| self.keys[&line.key].group == place)
+            .filter(|socket_record| self.keys[&socket_record.key].group == group)
             .count() as u32
     }
 
     fn count_sockets(&self, key: KeyId, fate: SocketFate) -> u32 {
         self.sockets
             .values()
-            .filter(|line| line.key == key && line.fate == fate)
+            .filter(|socket_record| socket_record.key == key && socket_record.fate == fate)
             .count() as u32
     }
 
@@ -483,22 +502,26 @@ impl Simulation {
         for (key, declared) in &self.keys {
             let Some(figures) = self.state.key_figures(*key) else {
                 assert!(
-                    declared.forgotten && self.sockets.values().all(|line| line.key != *key),
-                    "what is open is known"
+                    declared.forgotten
+                        && self
+                            .sockets
+                            .values()
+                            .all(|socket_record| socket_record.key != *key),
+                    "every open connection is known"
                 );
                 continue;
             };
             let open = self
                 .sockets
                 .values()
-                .filter(|line| line.key == *key)
+                .filter(|socket_record| socket_record.key == *key)
                 .count() as u32;
-            assert_eq!(figures.open, open, "what is counted is what is open");
+            assert_eq!(figures.open, open, "the count matches the open connections");
             assert_eq!(figures.open_in_group, self.open_in_group(declared.group));
             assert_eq!(
                 figures.warm,
                 self.count_sockets(*key, SocketFate::Warm),
-                "what is open is used or kept"
+                "every open connection is in use or warm"
             );
             assert_eq!(
                 figures.connecting,
@@ -511,22 +534,22 @@ impl Simulation {
                     } else {
                         declared.warm
                     },
-                "no more is kept than may be"
+                "no more than the maximum is kept warm"
             );
             let waiting = self
                 .clients
                 .values()
                 .filter(|client| client.key == *key)
                 .count() as u32;
-            assert_eq!(figures.waiting, waiting, "who waits is known");
+            assert_eq!(figures.waiting, waiting, "every waiting client is known");
         }
-        (0..GROUPS.len()).for_each(|place| self.check_group(place));
+        (0..GROUPS.len()).for_each(|group| self.check_group(group));
     }
 
-    /// Nobody waits without a reason.
-    fn check_group(&self, place: usize) {
-        let here = |key: &KeyId| self.keys[key].group == place;
-        let mut in_line = 0;
+    /// Checks that no client waits without a reason.
+    fn check_group(&self, group: usize) {
+        let here = |key: &KeyId| self.keys[key].group == group;
+        let mut queued = 0;
         for key in self.keys.keys().filter(|key| here(key)) {
             let waiting = self
                 .clients
@@ -535,31 +558,35 @@ impl Simulation {
                 .count() as u32;
             let opening = self.count_sockets(*key, SocketFate::Connecting);
             if waiting > opening {
-                in_line += waiting - opening;
+                queued += waiting - opening;
                 assert!(
-                    self.open_in_group(place) >= self.keys[key].max,
-                    "who waits with no connection being opened finds no room: {key:?}"
+                    self.open_in_group(group) >= self.keys[key].max,
+                    "a queued client has no free slot: {key:?}"
                 );
                 assert_eq!(
                     self.count_sockets(*key, SocketFate::Warm),
                     0,
-                    "nor one that is warm"
+                    "a queued client has no warm connection"
                 );
             }
         }
-        let ends = self
+        let closing = self
             .sockets
             .values()
-            .filter(|line| here(&line.key) && line.fate == SocketFate::Closing)
+            .filter(|socket_record| {
+                here(&socket_record.key) && socket_record.fate == SocketFate::Closing
+            })
             .count() as u32;
-        let kept = self
+        let warm_count = self
             .sockets
             .values()
-            .filter(|line| here(&line.key) && line.fate == SocketFate::Warm)
+            .filter(|socket_record| {
+                here(&socket_record.key) && socket_record.fate == SocketFate::Warm
+            })
             .count();
         assert!(
-            in_line <= ends || kept == 0,
-            "what is kept for nobody makes room for who waits"
+            queued <= closing || warm_count == 0,
+            "warm connections make room for queued clients"
         );
         let due = self.state.wake_at();
         let overdue = self
@@ -570,15 +597,18 @@ impl Simulation {
         let opening = self
             .sockets
             .values()
-            .filter(|line| here(&line.key) && line.fate == SocketFate::Connecting)
+            .filter(|socket_record| {
+                here(&socket_record.key) && socket_record.fate == SocketFate::Connecting
+            })
             .count() as u32;
         assert!(
             overdue <= opening || due.is_some_and(|due| due <= self.now),
-            "nobody waits for room past its deadline"
+            "no client is queued past its deadline"
         );
     }
 
-    /// From now on everything goes well: each connection opens, each client leaves, and nobody new comes. In the end nothing is kept, and nothing is due.
+    /// From now on every connect succeeds, every client leaves, and no new one comes. In the end
+    /// nothing is open and no timer is set.
     fn drain_all(&mut self) {
         let mut rounds = 0;
         while !self.clients.is_empty() || !self.sockets.is_empty() || self.state.wake_at().is_some()
@@ -622,8 +652,8 @@ impl Simulation {
 proptest! {
     #[test]
     fn any_order_of_events(steps in prop::collection::vec(simulation_step(), 1..150)) {
-        let mut world = Simulation::new();
-        steps.into_iter().for_each(|step| world.apply_step(step));
-        world.drain_all();
+        let mut simulation = Simulation::new();
+        steps.into_iter().for_each(|step| simulation.apply_step(step));
+        simulation.drain_all();
     }
 }

@@ -1,4 +1,4 @@
-//! One promise at a time; [`super::simulation`] holds them against any order of events.
+//! Tests of single promises; [`super::simulation`] checks them against any order of events.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ const MAX_AGE: Duration = Duration::from_secs(1_800);
 const WAIT_TIMEOUT: Duration = Duration::from_secs(10);
 const MS: Duration = Duration::from_millis(1);
 
-/// A stock, a clock, and a server that does what it is told.
+/// A state machine, a clock, and a server that accepts everything.
 struct StateFixture {
     state: PoolState,
     now: Instant,
@@ -38,13 +38,17 @@ impl StateFixture {
             .declare_key(self.now, GROUP, key_terms(max, warm))
     }
 
-    fn request_socket(&mut self, key: KeyId, asker: u32) -> RequestOutcome {
-        self.state
-            .request_socket(self.now, key, RequesterId(asker), self.now + WAIT_TIMEOUT)
+    fn request_socket(&mut self, key: KeyId, requester: u32) -> RequestOutcome {
+        self.state.request_socket(
+            self.now,
+            key,
+            RequesterId(requester),
+            self.now + WAIT_TIMEOUT,
+        )
     }
 
-    fn expect_wait(&mut self, key: KeyId, asker: u32) -> WaitTicket {
-        match self.request_socket(key, asker) {
+    fn expect_wait(&mut self, key: KeyId, requester: u32) -> WaitTicket {
+        match self.request_socket(key, requester) {
             RequestOutcome::Wait(ticket) => ticket,
             other => panic!("{other:?}"),
         }
@@ -61,17 +65,18 @@ impl StateFixture {
         std::iter::from_fn(|| self.state.poll()).collect()
     }
 
-    /// Carries out what is asked for: every connection opens at once, every close is done. What clients were told.
+    /// Carries out all actions: every connect and every close succeeds at once. Returns the actions
+    /// for clients.
     fn carry_out(&mut self) -> Vec<StateAction> {
-        let mut told = Vec::new();
+        let mut for_clients = Vec::new();
         while let Some(action) = self.state.poll() {
             match action {
                 StateAction::Connect(_, socket) => self.state.socket_connected(self.now, socket),
                 StateAction::Close(socket) => self.state.socket_closed(self.now, socket),
-                told_one => told.push(told_one),
+                for_client => for_clients.push(for_client),
             }
         }
-        told
+        for_clients
     }
 
     fn pass_time(&mut self, time: Duration) {
@@ -83,106 +88,108 @@ impl StateFixture {
         self.state.key_figures(key).unwrap().warm
     }
 
-    /// `n` connections handed out.
-    fn hand_out(&mut self, key: KeyId, asker: u32, n: u32) -> Vec<SocketId> {
-        let mut out = Vec::new();
+    /// Hands out `n` connections.
+    fn hand_out(&mut self, key: KeyId, requester: u32, n: u32) -> Vec<SocketId> {
+        let mut in_use = Vec::new();
         for _ in 0..n {
-            match self.request_socket(key, asker) {
-                RequestOutcome::Take(socket) => out.push(socket),
-                RequestOutcome::Wait(ticket) => out.extend(self.carry_out().into_iter().find_map(
-                    |action| match action {
-                        StateAction::Give(other, socket) if other == ticket => Some(socket),
-                        _ => None,
-                    },
-                )),
+            match self.request_socket(key, requester) {
+                RequestOutcome::Take(socket) => in_use.push(socket),
+                RequestOutcome::Wait(ticket) => in_use.extend(
+                    self.carry_out()
+                        .into_iter()
+                        .find_map(|action| match action {
+                            StateAction::Give(other, socket) if other == ticket => Some(socket),
+                            _ => None,
+                        }),
+                ),
                 RequestOutcome::Refused(why) => panic!("{why:?}"),
             }
             self.carry_out();
         }
-        out
+        in_use
     }
 }
 
 #[test]
 fn the_first_client_waits_for_its_connection_and_the_next_finds_one() {
-    let mut desk = StateFixture::new();
-    let key = desk.declare(20, 8);
-    let ticket = desk.expect_wait(key, 0);
-    let told = desk.carry_out();
+    let mut fixture = StateFixture::new();
+    let key = fixture.declare(20, 8);
+    let ticket = fixture.expect_wait(key, 0);
+    let for_clients = fixture.carry_out();
     assert!(
-        matches!(told[..], [StateAction::Give(given, _)] if given == ticket),
-        "{told:?}"
+        matches!(for_clients[..], [StateAction::Give(given, _)] if given == ticket),
+        "{for_clients:?}"
     );
-    desk.pass_time(20 * MS);
-    let socket = desk.expect_warm(key);
-    let next = desk.drain_actions();
+    fixture.pass_time(20 * MS);
+    let socket = fixture.expect_warm(key);
+    let next = fixture.drain_actions();
     assert!(
         matches!(next[..], [StateAction::Connect(_, next)] if next != socket),
         "the next one is opened at once: {next:?}"
     );
-    let figures = desk.state.key_figures(key).unwrap();
+    let figures = fixture.state.key_figures(key).unwrap();
     assert_eq!((figures.hits, figures.misses, figures.waits), (1, 1, 0));
 }
 
 #[test]
 fn a_client_that_does_not_wait_finds_one_or_nothing() {
-    let mut desk = StateFixture::new();
-    let key = desk.declare(20, 8);
+    let mut fixture = StateFixture::new();
+    let key = fixture.declare(20, 8);
     assert_eq!(
         (
-            desk.state.take_warm(desk.now, key),
-            desk.drain_actions().len()
+            fixture.state.take_warm(fixture.now, key),
+            fixture.drain_actions().len()
         ),
         (None, 0)
     );
-    desk.state.expect_clients(desk.now, key, 1);
-    desk.carry_out();
-    assert!(desk.state.take_warm(desk.now, key).is_some());
+    fixture.state.expect_clients(fixture.now, key, 1);
+    fixture.carry_out();
+    assert!(fixture.state.take_warm(fixture.now, key).is_some());
 }
 
 #[test]
 fn connections_are_warm_before_the_instances_that_are_expected() {
-    let mut desk = StateFixture::new();
-    let key = desk.declare(20, 8);
-    desk.state.expect_clients(desk.now, key, 3);
-    desk.carry_out();
-    assert_eq!(desk.warm_count(key), 3);
-    let before = desk.now;
-    let taken: Vec<_> = (0..3).map(|_| desk.expect_warm(key)).collect();
-    assert_eq!((taken.len(), desk.now), (3, before), "all at once");
+    let mut fixture = StateFixture::new();
+    let key = fixture.declare(20, 8);
+    fixture.state.expect_clients(fixture.now, key, 3);
+    fixture.carry_out();
+    assert_eq!(fixture.warm_count(key), 3);
+    let before = fixture.now;
+    let taken: Vec<_> = (0..3).map(|_| fixture.expect_warm(key)).collect();
+    assert_eq!((taken.len(), fixture.now), (3, before), "all at once");
 }
 
 #[test]
 fn without_use_nothing_is_kept_and_nothing_is_due() {
-    let mut desk = StateFixture::new();
-    let key = desk.declare(20, 8);
-    desk.state.expect_clients(desk.now, key, 8);
-    desk.hand_out(key, 0, 5);
+    let mut fixture = StateFixture::new();
+    let key = fixture.declare(20, 8);
+    fixture.state.expect_clients(fixture.now, key, 8);
+    fixture.hand_out(key, 0, 5);
     for _ in 0..10 {
-        let Some(at) = desk.state.wake_at() else {
+        let Some(at) = fixture.state.wake_at() else {
             break;
         };
-        desk.pass_time(at.duration_since(desk.now));
-        desk.carry_out();
+        fixture.pass_time(at.duration_since(fixture.now));
+        fixture.carry_out();
     }
-    let figures = desk.state.key_figures(key).unwrap();
+    let figures = fixture.state.key_figures(key).unwrap();
     assert_eq!((figures.warm, figures.connecting, figures.open), (0, 0, 5));
-    assert_eq!(desk.state.wake_at(), None);
+    assert_eq!(fixture.state.wake_at(), None);
 }
 
 #[test]
 fn the_newest_is_handed_out_and_the_old_ones_are_replaced() {
-    let mut desk = StateFixture::new();
-    let key = desk.declare(20, 8);
-    desk.state.expect_clients(desk.now, key, 2);
-    desk.carry_out();
-    desk.pass_time(IDLE_TIMEOUT - MS);
-    let figures = desk.state.key_figures(key).unwrap();
+    let mut fixture = StateFixture::new();
+    let key = fixture.declare(20, 8);
+    fixture.state.expect_clients(fixture.now, key, 2);
+    fixture.carry_out();
+    fixture.pass_time(IDLE_TIMEOUT - MS);
+    let figures = fixture.state.key_figures(key).unwrap();
     assert_eq!(figures.warm, 2);
-    let kept = desk.expect_warm(key);
-    desk.carry_out();
-    desk.pass_time(MS);
-    let closed: Vec<_> = desk
+    let kept = fixture.expect_warm(key);
+    fixture.carry_out();
+    fixture.pass_time(MS);
+    let closed: Vec<_> = fixture
         .drain_actions()
         .into_iter()
         .filter(|action| matches!(action, StateAction::Close(_)))
@@ -193,14 +200,15 @@ fn the_newest_is_handed_out_and_the_old_ones_are_replaced() {
 
 #[test]
 fn an_expired_connection_is_not_handed_out_even_before_a_tick() {
-    let mut desk = StateFixture::new();
-    let key = desk.declare(20, 8);
-    desk.state.expect_clients(desk.now, key, 2);
-    desk.carry_out();
-    desk.now += IDLE_TIMEOUT;
-    desk.expect_wait(key, 0);
+    let mut fixture = StateFixture::new();
+    let key = fixture.declare(20, 8);
+    fixture.state.expect_clients(fixture.now, key, 2);
+    fixture.carry_out();
+    fixture.now += IDLE_TIMEOUT;
+    fixture.expect_wait(key, 0);
     assert_eq!(
-        desk.drain_actions()
+        fixture
+            .drain_actions()
             .iter()
             .filter(|action| matches!(action, StateAction::Close(_)))
             .count(),
@@ -209,38 +217,41 @@ fn an_expired_connection_is_not_handed_out_even_before_a_tick() {
 }
 
 #[test]
-fn nothing_is_opened_above_the_limit_and_room_goes_to_waiters() {
-    let mut desk = StateFixture::new();
-    let key = desk.declare(3, 0);
-    let out = desk.hand_out(key, 0, 3);
-    let (first, second) = (desk.expect_wait(key, 0), desk.expect_wait(key, 0));
+fn nothing_is_opened_above_the_limit_and_free_slots_go_to_waiters() {
+    let mut fixture = StateFixture::new();
+    let key = fixture.declare(3, 0);
+    let in_use = fixture.hand_out(key, 0, 3);
+    let (first, second) = (fixture.expect_wait(key, 0), fixture.expect_wait(key, 0));
     assert_eq!(
-        desk.carry_out(),
+        fixture.carry_out(),
         [StateAction::Reclaim(key), StateAction::Reclaim(key)]
     );
-    desk.state.socket_closed(desk.now, out[1]);
+    fixture.state.socket_closed(fixture.now, in_use[1]);
     assert!(
-        matches!(desk.carry_out()[..], [StateAction::Reclaim(_), StateAction::Give(given, _)] if given == first)
+        matches!(fixture.carry_out()[..], [StateAction::Reclaim(_), StateAction::Give(given, _)] if given == first)
     );
-    assert!(desk.state.cancel_wait(desk.now, second) && !desk.state.cancel_wait(desk.now, first));
-    assert_eq!(desk.state.next_waiter(key), NextWaiter::None);
+    assert!(
+        fixture.state.cancel_wait(fixture.now, second)
+            && !fixture.state.cancel_wait(fixture.now, first)
+    );
+    assert_eq!(fixture.state.next_waiter(key), NextWaiter::None);
 }
 
 #[test]
 fn functions_take_turns_and_a_flood_of_one_does_not_starve_another() {
-    let mut desk = StateFixture::new();
-    let (loud, quiet) = (desk.declare(2, 0), desk.declare(2, 0));
-    let mut out = desk.hand_out(loud, 0, 2);
-    let flood: Vec<_> = (0..100).map(|_| desk.expect_wait(loud, 0)).collect();
-    let others: Vec<_> = (0..3).map(|_| desk.expect_wait(quiet, 1)).collect();
-    desk.carry_out();
+    let mut fixture = StateFixture::new();
+    let (loud, quiet) = (fixture.declare(2, 0), fixture.declare(2, 0));
+    let mut in_use = fixture.hand_out(loud, 0, 2);
+    let flood: Vec<_> = (0..100).map(|_| fixture.expect_wait(loud, 0)).collect();
+    let others: Vec<_> = (0..3).map(|_| fixture.expect_wait(quiet, 1)).collect();
+    fixture.carry_out();
     let mut order = Vec::new();
     for _ in 0..6 {
-        desk.state.socket_closed(desk.now, out.remove(0));
-        for action in desk.carry_out() {
+        fixture.state.socket_closed(fixture.now, in_use.remove(0));
+        for action in fixture.carry_out() {
             if let StateAction::Give(ticket, socket) = action {
                 order.push(ticket);
-                out.push(socket);
+                in_use.push(socket);
             }
         }
     }
@@ -254,106 +265,108 @@ fn functions_take_turns_and_a_flood_of_one_does_not_starve_another() {
 
 #[test]
 fn a_function_fills_only_its_own_queue() {
-    let mut desk = StateFixture::new();
-    let key = desk.declare(1, 0);
-    desk.hand_out(key, 0, 1);
-    let waits = |answer| matches!(answer, RequestOutcome::Wait(_));
+    let mut fixture = StateFixture::new();
+    let key = fixture.declare(1, 0);
+    fixture.hand_out(key, 0, 1);
+    let waits = |outcome| matches!(outcome, RequestOutcome::Wait(_));
     assert_eq!(
         (0..2_000)
-            .filter(|_| waits(desk.request_socket(key, 0)))
+            .filter(|_| waits(fixture.request_socket(key, 0)))
             .count(),
         1_024
     );
     assert_eq!(
-        desk.request_socket(key, 0),
+        fixture.request_socket(key, 0),
         RequestOutcome::Refused(RefusalReason::QueueFull)
     );
-    assert!(waits(desk.request_socket(key, 1)));
+    assert!(waits(fixture.request_socket(key, 1)));
 }
 
 #[test]
 fn no_client_waits_past_its_deadline() {
-    let mut desk = StateFixture::new();
-    let key = desk.declare(1, 0);
-    desk.hand_out(key, 0, 1);
-    let ticket = desk.expect_wait(key, 0);
-    desk.drain_actions();
-    assert_eq!(desk.state.wake_at(), Some(desk.now + WAIT_TIMEOUT));
-    desk.pass_time(WAIT_TIMEOUT - MS);
-    assert_eq!(desk.drain_actions(), []);
-    desk.pass_time(MS);
+    let mut fixture = StateFixture::new();
+    let key = fixture.declare(1, 0);
+    fixture.hand_out(key, 0, 1);
+    let ticket = fixture.expect_wait(key, 0);
+    fixture.drain_actions();
+    assert_eq!(fixture.state.wake_at(), Some(fixture.now + WAIT_TIMEOUT));
+    fixture.pass_time(WAIT_TIMEOUT - MS);
+    assert_eq!(fixture.drain_actions(), []);
+    fixture.pass_time(MS);
     let why = RefusalReason::TimedOut {
         open: 1,
         failing: false,
     };
-    assert_eq!(desk.drain_actions(), [StateAction::Refuse(ticket, why)]);
+    assert_eq!(fixture.drain_actions(), [StateAction::Refuse(ticket, why)]);
     assert_eq!(
-        desk.state
-            .request_socket(desk.now, key, RequesterId(0), desk.now),
+        fixture
+            .state
+            .request_socket(fixture.now, key, RequesterId(0), fixture.now),
         RequestOutcome::Refused(why),
-        "who does not wait is told at once"
+        "a client without time to wait is refused at once"
     );
 }
 
 #[test]
 fn warm_connections_make_room_for_another_key() {
-    let mut desk = StateFixture::new();
-    let (first, second) = (desk.declare(4, 4), desk.declare(4, 4));
-    desk.state.expect_clients(desk.now, first, 4);
-    desk.carry_out();
-    assert_eq!(desk.warm_count(first), 4);
-    let ticket = desk.expect_wait(second, 1);
-    let actions = desk.drain_actions();
+    let mut fixture = StateFixture::new();
+    let (first, second) = (fixture.declare(4, 4), fixture.declare(4, 4));
+    fixture.state.expect_clients(fixture.now, first, 4);
+    fixture.carry_out();
+    assert_eq!(fixture.warm_count(first), 4);
+    let ticket = fixture.expect_wait(second, 1);
+    let actions = fixture.drain_actions();
     assert!(
         matches!(actions[..], [StateAction::Close(_)]),
         "{actions:?}"
     );
     assert_eq!(
-        desk.state.next_waiter(first),
+        fixture.state.next_waiter(first),
         NextWaiter::None,
-        "what is being closed serves it"
+        "the slot being freed serves it"
     );
     let StateAction::Close(socket) = actions[0] else {
         unreachable!()
     };
-    desk.state.socket_closed(desk.now, socket);
-    assert!(matches!(desk.carry_out()[..], [StateAction::Give(given, _)] if given == ticket));
+    fixture.state.socket_closed(fixture.now, socket);
+    assert!(matches!(fixture.carry_out()[..], [StateAction::Give(given, _)] if given == ticket));
 }
 
 #[test]
 fn adapters_learn_which_key_waits() {
-    let mut desk = StateFixture::new();
-    let (first, second) = (desk.declare(2, 0), desk.declare(2, 0));
-    let out = desk.hand_out(first, 0, 2);
-    assert_eq!(desk.state.next_waiter(first), NextWaiter::None);
-    let ticket = desk.expect_wait(second, 1);
+    let mut fixture = StateFixture::new();
+    let (first, second) = (fixture.declare(2, 0), fixture.declare(2, 0));
+    let in_use = fixture.hand_out(first, 0, 2);
+    assert_eq!(fixture.state.next_waiter(first), NextWaiter::None);
+    let ticket = fixture.expect_wait(second, 1);
     assert_eq!(
         (
-            desk.state.next_waiter(first),
-            desk.state.next_waiter(second)
+            fixture.state.next_waiter(first),
+            fixture.state.next_waiter(second)
         ),
         (NextWaiter::OtherKey, NextWaiter::SameKey)
     );
-    assert_eq!(desk.drain_actions(), [StateAction::Reclaim(second)]);
-    desk.state.socket_closed(desk.now, out[0]);
-    assert!(matches!(desk.carry_out()[..], [StateAction::Give(given, _)] if given == ticket));
+    assert_eq!(fixture.drain_actions(), [StateAction::Reclaim(second)]);
+    fixture.state.socket_closed(fixture.now, in_use[0]);
+    assert!(matches!(fixture.carry_out()[..], [StateAction::Give(given, _)] if given == ticket));
 }
 
 #[test]
 fn a_lower_limit_stops_only_its_own_function() {
-    let mut desk = StateFixture::new();
-    let (wide, narrow) = (desk.declare(4, 0), desk.declare(2, 0));
-    let out = desk.hand_out(wide, 0, 3);
-    let low = desk.expect_wait(narrow, 1);
-    let high = desk.expect_wait(wide, 0);
+    let mut fixture = StateFixture::new();
+    let (wide, narrow) = (fixture.declare(4, 0), fixture.declare(2, 0));
+    let in_use = fixture.hand_out(wide, 0, 3);
+    let low = fixture.expect_wait(narrow, 1);
+    let high = fixture.expect_wait(wide, 0);
     assert!(
-        desk.carry_out()
+        fixture
+            .carry_out()
             .iter()
             .any(|action| matches!(action, StateAction::Give(given, _) if *given == high))
     );
-    for (n, socket) in out.into_iter().enumerate() {
-        desk.state.socket_closed(desk.now, socket);
-        let given = desk
+    for (n, socket) in in_use.into_iter().enumerate() {
+        fixture.state.socket_closed(fixture.now, socket);
+        let given = fixture
             .carry_out()
             .iter()
             .any(|action| matches!(action, StateAction::Give(given, _) if *given == low));
@@ -363,140 +376,144 @@ fn a_lower_limit_stops_only_its_own_function() {
 
 #[test]
 fn a_failure_is_reported_at_once_to_its_waiter() {
-    let mut desk = StateFixture::new();
-    let key = desk.declare(20, 0);
-    let tickets = [desk.expect_wait(key, 0), desk.expect_wait(key, 0)];
+    let mut fixture = StateFixture::new();
+    let key = fixture.declare(20, 0);
+    let tickets = [fixture.expect_wait(key, 0), fixture.expect_wait(key, 0)];
     let opened = |action| match action {
         StateAction::Connect(_, socket) => socket,
         other => panic!("{other:?}"),
     };
-    let sockets: Vec<_> = desk.drain_actions().into_iter().map(opened).collect();
-    desk.state.socket_failed(desk.now, sockets[0]);
+    let sockets: Vec<_> = fixture.drain_actions().into_iter().map(opened).collect();
+    fixture.state.socket_failed(fixture.now, sockets[0]);
     assert_eq!(
-        desk.drain_actions(),
+        fixture.drain_actions(),
         [StateAction::Refuse(tickets[0], RefusalReason::Failed)]
     );
-    desk.state.socket_connected(desk.now, sockets[1]);
+    fixture.state.socket_connected(fixture.now, sockets[1]);
     assert_eq!(
-        desk.drain_actions(),
+        fixture.drain_actions(),
         [StateAction::Give(tickets[1], sockets[1])]
     );
 }
 
 #[test]
 fn a_failing_group_is_retried_after_pauses_and_for_clients_at_once() {
-    let mut desk = StateFixture::new();
-    let key = desk.declare(20, 8);
-    desk.state.expect_clients(desk.now, key, 4);
+    let mut fixture = StateFixture::new();
+    let key = fixture.declare(20, 8);
+    fixture.state.expect_clients(fixture.now, key, 4);
     let mut tries = 0;
-    let until = desk.now + IDLE_TIMEOUT / 2;
-    while desk.now < until {
-        for action in desk.drain_actions() {
+    let until = fixture.now + IDLE_TIMEOUT / 2;
+    while fixture.now < until {
+        for action in fixture.drain_actions() {
             let StateAction::Connect(_, socket) = action else {
                 panic!("{action:?}")
             };
-            desk.state.socket_failed(desk.now, socket);
+            fixture.state.socket_failed(fixture.now, socket);
             tries += 1;
         }
-        let Some(at) = desk.state.wake_at() else {
+        let Some(at) = fixture.state.wake_at() else {
             break;
         };
-        desk.pass_time(at.duration_since(desk.now));
+        fixture.pass_time(at.duration_since(fixture.now));
     }
     assert!((4..20).contains(&tries), "{tries}");
-    desk.drain_actions();
-    desk.expect_wait(key, 0);
+    fixture.drain_actions();
+    fixture.expect_wait(key, 0);
     assert!(
-        matches!(desk.drain_actions()[..], [StateAction::Connect(..)]),
+        matches!(fixture.drain_actions()[..], [StateAction::Connect(..)]),
         "a client's own try"
     );
 }
 
 #[test]
 fn a_server_that_accepts_and_drops_connections_is_not_hammered() {
-    let mut desk = StateFixture::new();
-    let key = desk.declare(20, 8);
-    desk.state.expect_clients(desk.now, key, 4);
-    let (mut opened, until) = (0, desk.now + IDLE_TIMEOUT / 2);
-    while desk.now < until {
-        while let Some(StateAction::Connect(_, socket)) = desk.state.poll() {
+    let mut fixture = StateFixture::new();
+    let key = fixture.declare(20, 8);
+    fixture.state.expect_clients(fixture.now, key, 4);
+    let (mut opened, until) = (0, fixture.now + IDLE_TIMEOUT / 2);
+    while fixture.now < until {
+        while let Some(StateAction::Connect(_, socket)) = fixture.state.poll() {
             opened += 1;
-            desk.state.socket_connected(desk.now, socket);
-            desk.state.socket_closed(desk.now, socket);
+            fixture.state.socket_connected(fixture.now, socket);
+            fixture.state.socket_closed(fixture.now, socket);
         }
-        let Some(at) = desk.state.wake_at() else {
+        let Some(at) = fixture.state.wake_at() else {
             break;
         };
-        desk.pass_time(at.duration_since(desk.now));
+        fixture.pass_time(at.duration_since(fixture.now));
     }
     assert!((4..200).contains(&opened), "a few a second: {opened}");
 }
 
 #[test]
 fn a_stale_connection_is_no_hit() {
-    let mut desk = StateFixture::new();
-    let key = desk.declare(20, 8);
-    desk.state.expect_clients(desk.now, key, 1);
-    desk.carry_out();
-    let socket = desk.expect_warm(key);
-    desk.state.socket_stale(desk.now, socket);
-    let figures = desk.state.key_figures(key).unwrap();
+    let mut fixture = StateFixture::new();
+    let key = fixture.declare(20, 8);
+    fixture.state.expect_clients(fixture.now, key, 1);
+    fixture.carry_out();
+    let socket = fixture.expect_warm(key);
+    fixture.state.socket_stale(fixture.now, socket);
+    let figures = fixture.state.key_figures(key).unwrap();
     assert_eq!((figures.hits, figures.stale), (0, 1));
 }
 
 #[test]
 fn connections_from_before_a_change_are_not_handed_out_after_it() {
-    let mut desk = StateFixture::new();
-    let key = desk.declare(20, 8);
-    desk.state.expect_clients(desk.now, key, 3);
-    desk.carry_out();
-    let out = desk.expect_warm(key);
-    desk.state.retire_key(desk.now, key);
-    desk.carry_out();
-    let figures = desk.state.key_figures(key).unwrap();
-    assert_eq!((figures.open, figures.warm), (1, 0), "what is in use stays");
-    desk.expect_wait(key, 0);
-    assert!(
-        matches!(desk.carry_out()[..], [StateAction::Give(..)]),
-        "instances that are being drained are served"
+    let mut fixture = StateFixture::new();
+    let key = fixture.declare(20, 8);
+    fixture.state.expect_clients(fixture.now, key, 3);
+    fixture.carry_out();
+    let in_use = fixture.expect_warm(key);
+    fixture.state.retire_key(fixture.now, key);
+    fixture.carry_out();
+    let figures = fixture.state.key_figures(key).unwrap();
+    assert_eq!(
+        (figures.open, figures.warm),
+        (1, 0),
+        "a connection in use stays"
     );
-    assert_eq!(desk.warm_count(key), 0);
-    desk.state.socket_closed(desk.now, out);
+    fixture.expect_wait(key, 0);
+    assert!(
+        matches!(fixture.carry_out()[..], [StateAction::Give(..)]),
+        "draining instances are served"
+    );
+    assert_eq!(fixture.warm_count(key), 0);
+    fixture.state.socket_closed(fixture.now, in_use);
 }
 
 #[test]
 fn a_forgotten_key_leaves_nothing_behind() {
-    let mut desk = StateFixture::new();
-    let key = desk.declare(1, 1);
-    let out = desk.hand_out(key, 0, 1);
-    let ticket = desk.expect_wait(key, 0);
-    desk.carry_out();
-    desk.state.forget_key(desk.now, key);
+    let mut fixture = StateFixture::new();
+    let key = fixture.declare(1, 1);
+    let in_use = fixture.hand_out(key, 0, 1);
+    let ticket = fixture.expect_wait(key, 0);
+    fixture.carry_out();
+    fixture.state.forget_key(fixture.now, key);
     assert_eq!(
-        desk.carry_out(),
+        fixture.carry_out(),
         [StateAction::Refuse(ticket, RefusalReason::KeyForgotten)]
     );
     assert_eq!(
-        desk.request_socket(key, 0),
+        fixture.request_socket(key, 0),
         RequestOutcome::Refused(RefusalReason::KeyForgotten)
     );
-    desk.state.socket_closed(desk.now, out[0]);
+    fixture.state.socket_closed(fixture.now, in_use[0]);
     assert_eq!(
-        (desk.state.key_figures(key), desk.state.wake_at()),
+        (fixture.state.key_figures(key), fixture.state.wake_at()),
         (None, None)
     );
-    assert!(desk.state.group_ids.is_empty());
+    assert!(fixture.state.group_ids.is_empty());
 }
 
 #[test]
 fn an_unused_connection_serves_another_client() {
-    let mut desk = StateFixture::new();
-    let key = desk.declare(1, 1);
-    let out = desk.hand_out(key, 0, 1)[0];
-    let ticket = desk.expect_wait(key, 0);
-    desk.carry_out();
-    desk.state.socket_unused(desk.now, out);
-    assert_eq!(desk.carry_out(), [StateAction::Give(ticket, out)]);
-    desk.state.socket_unused(desk.now, out);
-    assert_eq!((desk.carry_out(), desk.warm_count(key)), (vec![], 1));
+    let mut fixture = StateFixture::new();
+    let key = fixture.declare(1, 1);
+    let in_use = fixture.hand_out(key, 0, 1)[0];
+    let ticket = fixture.expect_wait(key, 0);
+    fixture.carry_out();
+    fixture.state.socket_unused(fixture.now, in_use);
+    assert_eq!(fixture.carry_out(), [StateAction::Give(ticket, in_use)]);
+    fixture.state.socket_unused(fixture.now, in_use);
+    assert_eq!((fixture.carry_out(), fixture.warm_count(key)), (vec![], 1));
 }

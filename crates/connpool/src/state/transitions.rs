@@ -1,4 +1,4 @@
-//! What follows from events: who is served, what is opened and what is closed.
+//! Consequences of events: who is served, what is opened and what is closed.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use super::timers::TimerEntry;
 use super::types::{KeyId, SocketId, StateAction};
 use super::wait_queue::QueuedRequest;
 
-/// Whose connection is gone.
+/// Key and group of a removed connection.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RemovedFrom {
     pub(super) key: KeyId,
@@ -17,140 +17,169 @@ pub(super) struct RemovedFrom {
 }
 
 impl PoolState {
-    /// Starts to open a connection.
+    /// Starts a connect.
     pub(super) fn start_connect(&mut self, now: Instant, key: KeyId) {
         let socket = SocketId(self.sockets.insert(SocketRecord {
             key,
             phase: SocketPhase::Connecting,
             since: now,
         }));
-        let rack = self.key_state_mut(key);
-        rack.connecting.insert(socket);
-        rack.open += 1;
-        let at = rack.group;
-        self.limit_group_mut(at).open_count += 1;
+        let key_state = self.key_state_mut(key);
+        key_state.connecting.insert(socket);
+        key_state.open += 1;
+        let group_id = key_state.group;
+        self.limit_group_mut(group_id).open_count += 1;
         self.actions.push_back(StateAction::Connect(key, socket));
     }
 
-    /// An open connection goes to the first who waits for one of its key, or is kept.
+    /// Gives an open connection to the first waiter of its key, or keeps it warm.
     pub(super) fn place_open_socket(&mut self, now: Instant, key: KeyId, socket: SocketId) {
-        let rack = self.key_state_mut(key);
-        let at = rack.group;
-        if let Some(ticket) = rack.granted.first().copied() {
+        let key_state = self.key_state_mut(key);
+        let group_id = key_state.group;
+        // Granted waiters first: any connection of the key serves the one granted longest.
+        if let Some(ticket) = key_state.granted.first().copied() {
             return self.give_socket(now, ticket, socket);
         }
+        // Then queued ones: the connection is open, so no slot is needed.
         if let Some((_, ticket, _)) = self
-            .limit_group(at)
+            .limit_group(group_id)
             .queue
             .next_servable(|other| other == key)
         {
             return self.give_socket(now, ticket, socket);
         }
-        let rack = self.key_state_mut(key);
-        if rack.lifecycle > KeyLifecycle::Current || rack.warm.len() >= rack.terms.warm as usize {
+        let key_state = self.key_state_mut(key);
+        if key_state.lifecycle > KeyLifecycle::Current
+            || key_state.warm.len() >= key_state.terms.warm as usize
+        {
             return self.close_socket(now, socket);
         }
-        rack.warm.push_back(socket);
+        key_state.warm.push_back(socket);
         self.set_phase(now, socket, SocketPhase::Warm);
         self.schedule_expiry(now, key);
     }
 
-    /// After a connection is gone: its room is for who waits, then for what is kept.
-    pub(super) fn follow_removal(&mut self, now: Instant, at: RemovedFrom) {
-        self.serve_waiters(now, at.group);
-        self.request_reclaim(at.group);
-        self.replenish_key(now, at.key);
-        self.drop_forgotten_key(at.key);
+    /// After a removal: gives the free slot to a waiter, or replenishes the key.
+    pub(super) fn follow_removal(&mut self, now: Instant, removed: RemovedFrom) {
+        // In order of priority: waiters, idle connections of adapters, warm connections. Last, the
+        // key may be dropped.
+        self.serve_waiters(now, removed.group);
+        self.request_reclaim(removed.group);
+        self.replenish_key(now, removed.key);
+        self.drop_forgotten_key(removed.key);
     }
 
-    /// Gives room to who is next in turn, makes more if that is not enough, and lets keys keep what they could not before.
-    pub(super) fn serve_waiters(&mut self, now: Instant, at: u64) {
-        while let Some(next) = self.next_grantable(at) {
-            self.limit_group_mut(at).queue.mark_served(next);
+    /// Grants slots to the next waiters, frees more if needed, and replenishes keys that lacked
+    /// slots.
+    pub(super) fn serve_waiters(&mut self, now: Instant, group_id: u64) {
+        while let Some(next) = self.next_grantable(group_id) {
+            self.limit_group_mut(group_id).queue.mark_served(next);
             self.grant_connect(now, next.1);
         }
-        while self.limit_group(at).unserved_waiters() > 0 && self.evict_unused(now, at) {}
-        if !self.limit_group(at).queue.is_empty() {
+        // Closing takes time, so no more than the waiters still need.
+        while self.limit_group(group_id).unserved_waiters() > 0 && self.evict_unused(now, group_id)
+        {
+        }
+        // Connections ahead of use are opened only when no client waits.
+        if !self.limit_group(group_id).queue.is_empty() {
             return;
         }
-        let hungry = std::mem::take(&mut self.limit_group_mut(at).starved_keys);
-        hungry
+        // Taken out first: replenishing may add keys again.
+        let starved = std::mem::take(&mut self.limit_group_mut(group_id).starved_keys);
+        starved
             .into_iter()
             .for_each(|key| self.replenish_key(now, key));
     }
 
-    /// Asks adapters for room, if somebody waits whom nothing else helps.
-    pub(super) fn request_reclaim(&mut self, at: u64) {
-        let place = self.limit_group(at);
-        if let Some((_, _, key)) = place
+    /// Asks adapters for a slot if a waiter remains that nothing else serves.
+    pub(super) fn request_reclaim(&mut self, group_id: u64) {
+        let group = self.limit_group(group_id);
+        if let Some((_, _, key)) = group
             .queue
             .next_servable(|_| true)
-            .filter(|_| place.unserved_waiters() > 0)
+            .filter(|_| group.unserved_waiters() > 0)
         {
             self.actions.push_back(StateAction::Reclaim(key));
         }
     }
 
-    pub(super) fn next_grantable(&self, at: u64) -> Option<QueuedRequest> {
-        let place = self.limit_group(at);
-        place
+    pub(super) fn next_grantable(&self, group_id: u64) -> Option<QueuedRequest> {
+        let group = self.limit_group(group_id);
+        // A waiter below its own limit may pass one whose limit is lower.
+        group
             .queue
-            .next_servable(|key| self.key_state(key).terms.max > place.open_count)
+            .next_servable(|key| self.key_state(key).terms.max > group.open_count)
     }
 
-    /// Closes one connection at a place that is there for nobody: the one that has been for longest of the key that has most.
-    pub(super) fn evict_unused(&mut self, now: Instant, at: u64) -> bool {
-        let spares = |key: &&KeyId| {
-            let rack = self.key_state(**key);
-            rack.warm.len() + rack.unassigned_connects()
+    /// Closes one unused connection of a group: the oldest of the key that has most.
+    pub(super) fn evict_unused(&mut self, now: Instant, group_id: u64) -> bool {
+        let unused_count = |key: &&KeyId| {
+            let key_state = self.key_state(**key);
+            key_state.warm.len() + key_state.unassigned_connects()
         };
-        let Some(key) = self.limit_group(at).keys.iter().max_by_key(spares).copied() else {
+        let Some(key) = self
+            .limit_group(group_id)
+            .keys
+            .iter()
+            .max_by_key(unused_count)
+            .copied()
+        else {
             return false;
         };
-        let rack = self.key_state_mut(key);
-        let socket = match rack.warm.pop_front() {
+        let key_state = self.key_state_mut(key);
+        let socket = match key_state.warm.pop_front() {
             Some(socket) => socket,
-            None if rack.unassigned_connects() > 0 => rack
+            // The newest connect has made the least progress.
+            None if key_state.unassigned_connects() > 0 => key_state
                 .connecting
                 .pop_last()
-                .expect("what is spare is being opened"),
+                .expect("an unassigned connect is connecting"),
             None => return false,
         };
         self.close_socket(now, socket);
         true
     }
 
-    /// Opens what is worth keeping, as far as there is room and nobody waits.
+    /// Opens connections ahead of use, as far as slots are free and no client waits.
     pub(super) fn replenish_key(&mut self, now: Instant, key: KeyId) {
-        let Some(rack) = self.keys.get_mut(key.0) else {
+        let Some(key_state) = self.keys.get_mut(key.0) else {
             return;
         };
-        let (mut lacks, max, at) = (rack.missing_warm(now), rack.terms.max, rack.group);
-        let place = self.limit_group(at);
-        if let Some(retry) = place.paused_until(now).filter(|_| lacks > 0) {
+        let (mut missing, max, group_id) = (
+            key_state.missing_warm(now),
+            key_state.terms.max,
+            key_state.group,
+        );
+        let group = self.limit_group(group_id);
+        // After a failure the timer tries again.
+        if let Some(retry) = group.paused_until(now).filter(|_| missing > 0) {
             return self.schedule_review(key, retry);
         }
-        if place.is_failing() {
-            lacks = lacks.min(usize::from(self.key_state(key).connecting.is_empty())); // one is enough to see
+        if group.is_failing() {
+            // A single attempt shows whether the destination accepts again.
+            missing = missing.min(usize::from(self.key_state(key).connecting.is_empty()));
         }
-        while lacks > 0 {
-            let place = self.limit_group_mut(at);
-            if place.open_count >= max || !place.queue.is_empty() {
-                place.starved_keys.insert(key);
+        while missing > 0 {
+            let group = self.limit_group_mut(group_id);
+            // Remembered, because a freed slot replenishes only starved keys.
+            if group.open_count >= max || !group.queue.is_empty() {
+                group.starved_keys.insert(key);
                 return;
             }
             self.start_connect(now, key);
-            lacks -= 1;
+            missing -= 1;
         }
     }
 
-    /// Its time has come: what is too old goes, what is wanted comes.
+    /// Closes expired connections and replenishes the key.
     pub(super) fn review_key(&mut self, now: Instant, key: KeyId) {
-        let Some(rack) = self.keys.get_mut(key.0) else {
+        let Some(key_state) = self.keys.get_mut(key.0) else {
             return;
         };
+        // The timer has fired or is replaced below.
         self.timers
-            .cancel_timer(TimerEntry::Key(key), rack.review_at.take());
+            .cancel_timer(TimerEntry::Key(key), key_state.review_at.take());
+        // The oldest is in front, so the first one that is young enough ends the search.
         while let Some(first) = self.key_state(key).warm.front().copied() {
             if now < self.key_state(key).expires_at(self.phase_since(first)) {
                 break;
@@ -162,31 +191,35 @@ impl PoolState {
         self.schedule_expiry(now, key);
     }
 
-    /// Sees to it that the key is looked at when its oldest warm connection is too old.
+    /// Schedules a review for when the oldest warm connection expires.
     pub(super) fn schedule_expiry(&mut self, now: Instant, key: KeyId) {
         if let Some(since) = self.oldest_warm_since(key) {
             let expiry = self.key_state(key).expires_at(since);
+            // Never in the past, so that the driver does not see a missed timer.
             self.schedule_review(key, expiry.max(now));
         }
     }
 
     pub(super) fn schedule_review(&mut self, key: KeyId, at: Instant) {
-        let Some(rack) = self.keys.get_mut(key.0) else {
+        let Some(key_state) = self.keys.get_mut(key.0) else {
             return;
         };
-        if rack.review_at.is_none_or(|due| at < due) {
-            let before = rack.review_at.replace(at);
+        // A later time needs no timer of its own: the earlier review schedules it.
+        if key_state.review_at.is_none_or(|due| at < due) {
+            let before = key_state.review_at.replace(at);
             self.timers.schedule(TimerEntry::Key(key), before, at);
         }
     }
 
-    /// Orders a connection closed that is in no list any more. It counts until that is done.
+    /// Requests the close of a connection that is in no list any more. It counts until it is
+    /// closed.
     pub(super) fn close_socket(&mut self, now: Instant, socket: SocketId) {
-        let held = self.set_phase(now, socket, SocketPhase::Closing);
-        let rack = self.key_state_mut(held);
-        rack.wasted += 1;
-        let at = rack.group;
-        self.limit_group_mut(at).closing_count += 1;
+        let key = self.set_phase(now, socket, SocketPhase::Closing);
+        let key_state = self.key_state_mut(key);
+        // Only unused connections are closed here.
+        key_state.wasted += 1;
+        let group_id = key_state.group;
+        self.limit_group_mut(group_id).closing_count += 1;
         self.actions.push_back(StateAction::Close(socket));
     }
 
@@ -194,75 +227,79 @@ impl PoolState {
         &mut self,
         now: Instant,
         socket: SocketId,
-        state: SocketPhase,
+        phase: SocketPhase,
     ) -> KeyId {
-        let held = self.sockets.get_mut(socket.0).expect("it was found before");
-        (held.phase, held.since) = (state, now);
-        held.key
+        let record = self.sockets.get_mut(socket.0).expect("the id is valid");
+        (record.phase, record.since) = (phase, now);
+        record.key
     }
 
-    /// Strikes a connection from all lists.
+    /// Removes a connection from all lists.
     pub(super) fn remove_socket(&mut self, socket: SocketId) -> RemovedFrom {
-        let SocketRecord {
-            key, phase: state, ..
-        } = self.sockets.remove(socket.0).expect("it was found before");
-        let rack = self.key_state_mut(key);
-        rack.open -= 1;
-        match state {
-            SocketPhase::Connecting => drop(rack.connecting.remove(&socket)),
-            SocketPhase::Warm => rack.warm.retain(|warm| *warm != socket),
+        let SocketRecord { key, phase, .. } =
+            self.sockets.remove(socket.0).expect("the id is valid");
+        let key_state = self.key_state_mut(key);
+        key_state.open -= 1;
+        match phase {
+            SocketPhase::Connecting => drop(key_state.connecting.remove(&socket)),
+            SocketPhase::Warm => key_state.warm.retain(|warm| *warm != socket),
             SocketPhase::InUse | SocketPhase::Closing => {}
         }
-        let at = rack.group;
-        let place = self.limit_group_mut(at);
-        place.open_count -= 1;
-        place.closing_count -= u32::from(state == SocketPhase::Closing);
-        RemovedFrom { key, group: at }
+        let group_id = key_state.group;
+        let group = self.limit_group_mut(group_id);
+        group.open_count -= 1;
+        group.closing_count -= u32::from(phase == SocketPhase::Closing);
+        RemovedFrom {
+            key,
+            group: group_id,
+        }
     }
 
-    /// Nothing of this key is kept any more.
-    pub(super) fn end_key(&mut self, now: Instant, key: KeyId, life: KeyLifecycle) {
-        let Some(rack) = self.keys.get_mut(key.0) else {
+    /// Stops keeping connections of a key.
+    pub(super) fn end_key(&mut self, now: Instant, key: KeyId, lifecycle: KeyLifecycle) {
+        let Some(key_state) = self.keys.get_mut(key.0) else {
             return;
         };
-        rack.lifecycle = rack.lifecycle.max(life);
-        rack.demand.stop();
-        let mut close: Vec<_> = rack.warm.drain(..).collect();
-        while rack.unassigned_connects() > 0 {
-            close.extend(rack.connecting.pop_last());
+        // Phases only advance: a forgotten key does not become retired.
+        key_state.lifecycle = key_state.lifecycle.max(lifecycle);
+        key_state.demand.stop();
+        // Collected first: closing borrows the whole state.
+        let mut close: Vec<_> = key_state.warm.drain(..).collect();
+        // Connects for granted waiters continue; only surplus ones are aborted.
+        while key_state.unassigned_connects() > 0 {
+            close.extend(key_state.connecting.pop_last());
         }
-        let at = rack.group;
+        let group_id = key_state.group;
         close
             .into_iter()
             .for_each(|socket| self.close_socket(now, socket));
-        self.serve_waiters(now, at);
+        self.serve_waiters(now, group_id);
     }
 
-    /// Strikes a key from all lists once it is forgotten and has no connection left, and its place with its last key.
+    /// Removes a forgotten key that has no connection left, and its group with the last key.
     pub(super) fn drop_forgotten_key(&mut self, key: KeyId) {
-        let Some(rack) = self
-            .keys
-            .get(key.0)
-            .filter(|rack| rack.lifecycle == KeyLifecycle::Forgotten && rack.open == 0)
-        else {
+        let Some(key_state) = self.keys.get(key.0).filter(|key_state| {
+            key_state.lifecycle == KeyLifecycle::Forgotten && key_state.open == 0
+        }) else {
             return;
         };
-        let (at, due) = (rack.group, rack.review_at);
+        let (group_id, due) = (key_state.group, key_state.review_at);
         self.timers.cancel_timer(TimerEntry::Key(key), due);
         self.keys.remove(key.0);
-        let place = self.limit_group_mut(at);
-        place.keys.remove(&key);
-        place.starved_keys.remove(&key);
-        if place.keys.is_empty() {
-            let place = self.groups.remove(at).expect("it was found before");
-            self.group_ids.remove(&place.name);
+        let group = self.limit_group_mut(group_id);
+        group.keys.remove(&key);
+        group.starved_keys.remove(&key);
+        // Without keys no client can ask for the group again under this id.
+        if group.keys.is_empty() {
+            let group = self.groups.remove(group_id).expect("the id is valid");
+            self.group_ids.remove(&group.name);
         }
     }
 
     pub(super) fn phase_since(&self, socket: SocketId) -> Instant {
         self.sockets
             .get(socket.0)
-            .expect("what is in a list is held")
+            .expect("a listed connection has a record")
             .since
     }
 
@@ -278,11 +315,15 @@ impl PoolState {
             .expect("a key outlives its connections and waiters")
     }
 
-    pub(super) fn limit_group(&self, at: u64) -> &LimitGroup {
-        self.groups.get(at).expect("a place outlives its keys")
+    pub(super) fn limit_group(&self, group_id: u64) -> &LimitGroup {
+        self.groups
+            .get(group_id)
+            .expect("a group outlives its keys")
     }
 
-    pub(super) fn limit_group_mut(&mut self, at: u64) -> &mut LimitGroup {
-        self.groups.get_mut(at).expect("a place outlives its keys")
+    pub(super) fn limit_group_mut(&mut self, group_id: u64) -> &mut LimitGroup {
+        self.groups
+            .get_mut(group_id)
+            .expect("a group outlives its keys")
     }
 }

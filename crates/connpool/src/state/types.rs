@@ -1,44 +1,45 @@
-//! What the stock is told, and what it says.
+//! Inputs and outputs of the state machine.
 
 use std::time::Duration;
 
 use nearpath_types::egress::{EgressProtocol, EgressSpec};
 
-/// A key that was declared. Never used again for another one.
+/// Id of a declared key. Never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyId(pub(super) u64);
 
-/// One connection, from the moment that it is to be opened until it is closed. Never used again for another one.
+/// Id of a connection, from the start of its connect until it is closed. Never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SocketId(pub u64);
 
-/// One who waits. Tickets grow in the order in which they are drawn.
+/// Id of a waiting client. Later clients have greater tickets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WaitTicket(pub(super) u64);
 
-/// Whose turn it is goes round between these: a number for each function.
+/// Id of a function for the round-robin between functions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequesterId(pub u32);
 
-/// What holds for the connections of one key.
+/// Settings of the connections of one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyTerms {
-    /// Most connections at the place, whosever they are, with which this key may open one more.
+    /// Maximum connections in the limit group with which this key may open one more.
     pub max: u32,
-    /// Most that are kept open for nobody yet.
+    /// Maximum connections kept warm.
     pub warm: u32,
-    /// One that is open for nobody for so long is closed.
+    /// Maximum idle time of a warm connection.
     pub idle: Duration,
-    /// One older than this is not handed out.
+    /// Maximum age of a connection that is handed out.
     pub age: Duration,
 }
 
-/// PostgreSQL drops who has not said who he is within a minute (`authentication_timeout`).
+/// PostgreSQL closes connections that have not authenticated within 60 s
+/// (`authentication_timeout`); the rest is margin.
 const MAX_POSTGRES_IDLE_AGE: Duration = Duration::from_secs(40);
 
 impl KeyTerms {
-    /// As declared; but where the server waits only a short time for the first word, connections that nobody has used are kept for less, and where it
-    /// speaks first, not at all.
+    /// Takes the declared settings. Servers that close silent connections get a shorter idle time.
+    /// Servers that speak first keep none warm, because their greeting would wait unread.
     pub fn from_egress(egress: &EgressSpec) -> Self {
         let &EgressSpec {
             max,
@@ -54,6 +55,7 @@ impl KeyTerms {
                 idle: idle.min(MAX_POSTGRES_IDLE_AGE),
                 age,
             },
+            // MySQL's server sends its handshake first, which a kept connection would hold unread.
             EgressProtocol::Mysql => Self {
                 max,
                 warm: 0,
@@ -70,76 +72,81 @@ impl KeyTerms {
     }
 }
 
-/// What one who asks for a connection gets.
+/// Outcome of a request for a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum RequestOutcome {
-    /// This one, open and never used.
+    /// This connection, open and unused.
     Take(SocketId),
-    /// A place in line: [`StateAction::Give`] or [`StateAction::Refuse`] will name it, unless it is cancelled.
+    /// The client waits: [`StateAction::Give`] or [`StateAction::Refuse`] follows, unless it
+    /// cancels.
     Wait(WaitTicket),
-    /// None.
+    /// No connection.
     Refused(RefusalReason),
 }
 
-/// Why one gets no connection.
+/// Reason why a client gets no connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefusalReason {
-    /// The destination did not take the connection that was opened for it: the one that has just been reported as failed.
+    /// The destination refused the connection opened for it, the one just reported as failed.
     Failed,
-    /// None became free in time.
+    /// No slot became free in time.
     TimedOut {
-        /// Connections that are open at the place.
+        /// Connections open in the limit group.
         open: u32,
-        /// Whether the place has lately refused connections.
+        /// True if the group has refused connections lately.
         failing: bool,
     },
-    /// Too many of its function wait already.
+    /// Too many clients of the function wait already.
     QueueFull,
     /// The key was forgotten.
     KeyForgotten,
 }
 
-/// What is to be done. The order matters.
+/// Action for the driver. The order matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StateAction {
-    /// Open a connection, and report [`connected`](super::PoolState::connected) or [`failed`](super::PoolState::failed).
+    /// Open a connection, then report [`socket_connected`](super::PoolState::socket_connected) or
+    /// [`socket_failed`](super::PoolState::socket_failed).
     Connect(KeyId, SocketId),
-    /// This open connection is that waiter's. When it has gone meanwhile: [`unused`](super::PoolState::unused).
+    /// Hand this connection to this waiter. If the waiter has gone, report
+    /// [`socket_unused`](super::PoolState::socket_unused).
     Give(WaitTicket, SocketId),
-    /// That waiter gets none.
+    /// Refuse this waiter.
     Refuse(WaitTicket, RefusalReason),
-    /// Close it, or give up opening it, and report [`socket_closed`](super::PoolState::socket_closed).
+    /// Close the connection or abort its connect, then report
+    /// [`socket_closed`](super::PoolState::socket_closed).
     Close(SocketId),
-    /// Somebody with this key waits below the ceiling: if an adapter keeps an idle connection at the same place, close that.
+    /// A client of this key waits below the limit: close an idle connection of an adapter in the
+    /// same group, if there is one.
     Reclaim(KeyId),
 }
 
-/// How one key stands.
+/// Figures of one key.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KeyFigures {
-    /// Connections of this key, in whatever state.
+    /// Connections of the key in any phase.
     pub open: u32,
-    /// Of them, kept open for nobody yet.
+    /// Warm ones among them.
     pub warm: u32,
-    /// Of them, being opened.
+    /// Connects among them.
     pub connecting: u32,
-    /// Clients that wait.
+    /// Waiting clients.
     pub waiting: u32,
-    /// Connections that are open at the place, over all keys.
+    /// Connections open in the limit group, over all keys.
     pub open_in_group: u32,
-    /// Connections given that were open already.
+    /// Connections handed out that were open already.
     pub hits: u64,
-    /// Connections given that had to be opened.
+    /// Connections handed out that had to be opened.
     pub misses: u64,
-    /// Clients that waited for a place below the ceiling.
+    /// Clients that waited for a slot below the limit.
     pub waits: u64,
     /// Clients that got no connection.
     pub refused: u64,
-    /// Connections that the destination did not take.
+    /// Connections that the destination refused.
     pub failed: u64,
     /// Connections found dead when they were to be handed out.
     pub stale: u64,
-    /// Connections closed without ever having been used.
+    /// Connections closed without any use.
     pub wasted: u64,
 }

@@ -1,4 +1,4 @@
-//! Windows over a link: what leaves before the first acknowledgement can have come.
+//! Initial windows over a link: bytes that leave before the first acknowledgement can arrive.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -12,51 +12,55 @@ use nearpath_testkit::lab::{LabLink, LinkConditions, LinkDirection, NetworkLab};
 use nearpath_testkit::{need_root, skip};
 use rustix::net::sockopt;
 
-/// More than a kernel lets go by itself (ten, and some that probe for loss), and less than the peer's window lets come.
+/// More than the kernel sends by itself (ten segments and loss probes), and less than the
+/// receiver's window.
 const WINDOW_SEGMENTS: u32 = 40;
-/// Longer than a retransmission timeout over the link of the test: by then a kernel takes a window back that was not used.
+/// Longer than a retransmission timeout on the test's link: by then the kernel resets an unused
+/// window.
 const IDLE_TIME: Duration = Duration::from_millis(900);
 const LINK_DELAY: Duration = Duration::from_millis(20);
 
-/// Connects, is idle, and sends while nothing comes back; how many octets arrive until `enough` have, or time is up.
+/// Connects, idles, and sends while nothing comes back. Returns the bytes that arrive until
+/// `enough` have, or time is up.
 fn measure_first_flight(
     algorithm: &str,
     window: bool,
     enough: usize,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<(usize, TcpFlowInfo), String> {
     let mut lab = NetworkLab::new().map_err(|error| error.to_string())?;
-    let (near, far) = (lab.add_node("near").unwrap(), lab.add_node("far").unwrap());
-    let cable = lab
+    let (sender_node, receiver_node) =
+        (lab.add_node("near").unwrap(), lab.add_node("far").unwrap());
+    let link = lab
         .connect_nodes(
-            &near,
-            &far,
+            &sender_node,
+            &receiver_node,
             &LinkConditions {
                 delay: LINK_DELAY,
                 ..LinkConditions::default()
             },
         )
         .unwrap();
-    let listener = far
-        .enter(|| TcpListener::bind((cable.second_end().v4, 0)))
+    let listener = receiver_node
+        .enter(|| TcpListener::bind((link.second_end().v4, 0)))
         .unwrap();
     let address = listener.local_addr().unwrap();
-    let arrived = count_arrivals(listener, enough, patience);
-    let flow = near.enter(|| send_one_way(address, algorithm, window, &cable))?;
+    let arrived = count_arrivals(listener, enough, timeout);
+    let flow = sender_node.enter(|| send_one_way(address, algorithm, window, &link))?;
     Ok((arrived.recv().unwrap(), flow))
 }
 
-/// How much arrives at a server.
+/// Counts the bytes that arrive at a server.
 fn count_arrivals(
     listener: TcpListener,
     enough: usize,
-    patience: Duration,
+    timeout: Duration,
 ) -> mpsc::Receiver<usize> {
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
         let (mut peer, _) = listener.accept().unwrap();
         let (mut piece, mut arrived) = ([0; 65_536], peer.read(&mut [0]).unwrap());
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         while arrived < enough && Instant::now() < deadline {
             let left = deadline
                 .saturating_duration_since(Instant::now())
@@ -69,19 +73,19 @@ fn count_arrivals(
                 Err(error) => panic!("{error}"),
             }
         }
-        let _ = tell.send(arrived);
+        let _ = sender.send(arrived);
     });
-    told
+    receiver
 }
 
 fn send_one_way(
     to: SocketAddr,
     algorithm: &str,
     window: bool,
-    cable: &LabLink,
+    link: &LabLink,
 ) -> Result<TcpFlowInfo, String> {
-    let fence = SocketCgroupGuard::enter_current_thread().map_err(|why| why.to_string())?;
-    fence
+    let guard = SocketCgroupGuard::enter_current_thread().map_err(|why| why.to_string())?;
+    guard
         .check_window_programs()
         .map_err(|why| why.to_string())?;
     let stream = TcpStream::connect(to).unwrap();
@@ -90,28 +94,27 @@ fn send_one_way(
     thread::sleep(IDLE_TIME);
     let segment = tcp_flow_info(&stream).unwrap().mss_bytes;
     let octets = u64::from(WINDOW_SEGMENTS) * u64::from(segment);
-    let opened = InitialWindow {
+    let initial_window = InitialWindow {
         segments: WINDOW_SEGMENTS,
         bytes: octets,
         pacing_rate: 100_000_000,
     };
-    window.then(|| set_initial_window(&stream, &opened).unwrap());
-    cable
-        .set_one_direction(
-            LinkDirection::Backward,
-            &LinkConditions {
-                delay: LINK_DELAY,
-                loss: 1.0,
-                ..LinkConditions::default()
-            },
-        )
-        .unwrap();
+    window.then(|| set_initial_window(&stream, &initial_window).unwrap());
+    link.set_one_direction(
+        LinkDirection::Backward,
+        &LinkConditions {
+            delay: LINK_DELAY,
+            loss: 1.0,
+            ..LinkConditions::default()
+        },
+    )
+    .unwrap();
     let mut left = octets as usize + 100_000;
     while let Ok(written @ 1..) = (&stream).write(&vec![0; left]) {
         left -= written;
     }
     let flow = tcp_flow_info(&stream).unwrap();
-    thread::sleep(Duration::from_secs(2)); // an end that comes early would be news of its own
+    thread::sleep(Duration::from_secs(2)); // a FIN that comes early would be counted
     Ok(flow)
 }
 
@@ -119,7 +122,7 @@ fn check_first_flight(algorithm: &str) -> Result<(), String> {
     let enough = (WINDOW_SEGMENTS as usize - 1) * 1_400;
     let (arrived, flow) = measure_first_flight(algorithm, true, enough, Duration::from_secs(20))?;
     assert!(arrived >= enough, "{arrived}, {flow:?}");
-    // The control: the same, as the kernel does it.
+    // The control: the same without the window.
     let (arrived, flow) = measure_first_flight(algorithm, false, enough, Duration::from_secs(1))?;
     assert!(arrived < 20 * 1_500, "{arrived}, {flow:?}");
     Ok(())
@@ -137,22 +140,23 @@ fn an_opened_window_leaves_at_once_after_a_pause_with_bbr() {
     check_first_flight("bbr").unwrap_or_else(|why| skip!("no windows here: {why}"));
 }
 
-/// Nothing is left of the pace that was named for the first flight.
+/// The pace of the first flight does not outlast it.
 #[test]
 fn the_pace_holds_for_the_first_flight_alone() {
     need_root!();
     let mut lab = NetworkLab::new().unwrap();
-    let (near, far) = (lab.add_node("near").unwrap(), lab.add_node("far").unwrap());
-    let cable = lab
-        .connect_nodes(&near, &far, &LinkConditions::default())
+    let (sender_node, receiver_node) =
+        (lab.add_node("near").unwrap(), lab.add_node("far").unwrap());
+    let link = lab
+        .connect_nodes(&sender_node, &receiver_node, &LinkConditions::default())
         .unwrap();
-    let listener = far
-        .enter(|| TcpListener::bind((IpAddr::from(cable.second_end().v4), 0)))
+    let listener = receiver_node
+        .enter(|| TcpListener::bind((IpAddr::from(link.second_end().v4), 0)))
         .unwrap();
     let address = listener.local_addr().unwrap();
-    let done = near.enter(|| {
-        let fence = SocketCgroupGuard::enter_current_thread().map_err(|why| why.to_string())?;
-        fence
+    let done = sender_node.enter(|| {
+        let guard = SocketCgroupGuard::enter_current_thread().map_err(|why| why.to_string())?;
+        guard
             .check_window_programs()
             .map_err(|why| why.to_string())?;
         let stream = TcpStream::connect(address).unwrap();

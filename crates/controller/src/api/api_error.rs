@@ -1,4 +1,4 @@
-//! A refusal as a response: status, text for people, reason for programs.
+//! Errors as responses: status, text for people, reason for programs.
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderName, HeaderValue, StatusCode, header};
@@ -9,12 +9,12 @@ use crate::model::{CommandRefusal, InvalidSecretName};
 use crate::store::StoreError;
 use crate::store_writer::ControllerError;
 
-/// Who made the error, for OpenFaaS's clients.
+/// Origin of the error, for OpenFaaS's clients.
 const INTERNAL_HEADER: HeaderName = HeaderName::from_static("x-openfaas-internal");
-/// Why, as listed in `contract/reasons.toml`.
+/// Reason, as listed in `contract/reasons.toml`.
 const REASON_HEADER: HeaderName = HeaderName::from_static("x-nearpath-reason");
 
-/// A refused request. The status is the reason's unless [`Refused::with_status`] says otherwise.
+/// A refused request. The status is the reason's, unless [`ApiError::with_status`] changes it.
 #[derive(Debug, Clone)]
 pub(crate) struct ApiError {
     status: StatusCode,
@@ -31,12 +31,12 @@ impl ApiError {
         }
     }
 
-    /// The caller's request cannot be understood.
+    /// Error for a request that cannot be understood.
     pub(crate) fn bad_request(message: impl Into<String>) -> Self {
         Self::new(Reason::BadRequest, message)
     }
 
-    /// OpenFaaS answers with another status than the reason's.
+    /// Replaces the status, where OpenFaaS has another one for this error.
     pub(crate) fn with_status(mut self, status: StatusCode) -> Self {
         self.status = status;
         self
@@ -47,6 +47,7 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let reason = self.error.reason;
         let mut response = (self.status, format!("{}\n", self.error)).into_response();
+        // Text and header are those of OpenFaaS's own provider.
         if reason == Reason::Unauthorized {
             response = (self.status, "invalid credentials").into_response();
             response.headers_mut().insert(

@@ -1,4 +1,5 @@
-//! Basic authentication (RFC 7617) in front of everything but the open paths, and no orders from other sites' pages.
+//! Basic authentication (RFC 7617) for everything but the public paths, and protection against
+//! requests of other web sites.
 
 use axum::extract::{Request, State};
 use axum::middleware::Next;
@@ -24,18 +25,20 @@ pub(crate) async fn authenticate(
     }
 }
 
-/// Where another site's page asks, there is no question for a password: a browser would put it to its user.
+/// Checks a request. Requests of other sites' pages get no password challenge: a browser would show
+/// it to its user.
 fn check_request(
     required: Option<&AdminCredentials>,
     uri: &Uri,
     headers: &HeaderMap,
 ) -> Result<(), ApiError> {
     let is_system_call = uri.path().starts_with("/system/");
+    // Before the password: a browser may attach stored credentials to a foreign page's request.
     if is_system_call {
         request_origin::check_origin(uri, headers)?;
     }
     match required {
-        // an empty `Bearer`, which OpenFaaS's clients send without a login, is as good as nothing
+        // OpenFaaS's clients send an empty `Bearer` without a login: the header is ignored.
         None if is_system_call => Ok(request_origin::check_host(uri, headers)?),
         None => Ok(()),
         Some(wanted) if is_public_path(uri.path()) || has_credentials(headers, wanted) => Ok(()),
@@ -43,7 +46,7 @@ fn check_request(
     }
 }
 
-/// What anybody may ask. Everything that is not listed here is closed, whether it exists or not.
+/// Paths without authentication. All others require it, whether they exist or not.
 fn is_public_path(path: &str) -> bool {
     path == "/healthz" || path.starts_with("/async-function/")
 }
@@ -55,13 +58,14 @@ fn has_credentials(headers: &HeaderMap, required: &AdminCredentials) -> bool {
     else {
         return false;
     };
+    // The first colon ends the user name; a password may contain more (RFC 7617, section 2).
     let Some(colon) = pair.iter().position(|byte| *byte == b':') else {
         return false;
     };
     required.matches(&pair[..colon], &pair[colon + 1..])
 }
 
-/// The decoded `USER:PASSWORD` of a `Basic` value; the scheme's name is case-insensitive.
+/// Decodes the `USER:PASSWORD` of a `Basic` value. The scheme's name is case-insensitive.
 pub fn decode_basic(value: &[u8]) -> Option<Vec<u8>> {
     let (scheme, token) = value.split_at_checked(6)?;
     if !scheme.eq_ignore_ascii_case(b"basic ") {

@@ -1,4 +1,4 @@
-//! What handlers read: bodies, query parameters, names in the path.
+//! Input of handlers: bodies, query parameters, names in the path.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,11 +16,11 @@ use super::api_error::ApiError;
 use crate::controller::Controller;
 use crate::model::CommandRefusal;
 
-/// How long a body may take to arrive.
+/// Time for a body to arrive. Bodies have at most 1 MiB, so only a stalled client needs longer.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A JSON body. Unknown fields are ignored, the content type is not looked at: OpenFaaS's clients do not always send
-/// one.
+/// A JSON body. Unknown fields and the content type are ignored, because OpenFaaS's clients do not
+/// always send one.
 pub(crate) struct JsonBody<T>(pub(crate) T);
 
 impl<T: DeserializeOwned, S: Sync> FromRequest<S> for JsonBody<T> {
@@ -37,7 +37,8 @@ fn parse_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
     serde_json::from_slice(body).map_err(|error| explain_json_error(&error))
 }
 
-/// Every body is an object. A list would do for the parser, which takes its items for the fields in their order.
+/// Requires an object. The parser would also accept a list and take its items for the fields in
+/// order.
 fn check_object(body: &[u8]) -> Result<(), String> {
     let found = match body.iter().find(|byte| !byte.is_ascii_whitespace()) {
         None => return Err("the body is empty: a JSON object is expected".to_owned()),
@@ -51,7 +52,7 @@ fn check_object(body: &[u8]) -> Result<(), String> {
     ))
 }
 
-/// The parser's words, without the names of our own types.
+/// Error text of the parser, without names of internal types.
 fn explain_json_error(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let text = match (
@@ -63,10 +64,10 @@ fn explain_json_error(error: &serde_json::Error) -> String {
         }
         _ => text,
     };
-    format!("the body is not as expected: {text}")
+    format!("invalid body: {text}")
 }
 
-/// Like [`JsonBody`], with an empty body read as `{}`.
+/// Like [`JsonBody`]; an empty body is read as `{}`.
 pub(crate) struct OptionalJsonBody<T>(pub(crate) T);
 
 impl<T: DeserializeOwned, S: Sync> FromRequest<S> for OptionalJsonBody<T> {
@@ -86,6 +87,7 @@ impl<T: DeserializeOwned, S: Sync> FromRequest<S> for OptionalJsonBody<T> {
 }
 
 async fn read_body(body: Body, time_limit: Duration) -> Result<Bytes, ApiError> {
+    // The size limit counts while reading: `Content-Length` may be missing or wrong.
     let collected =
         tokio::time::timeout(time_limit, Limited::new(body, MAX_BODY_BYTES).collect()).await;
     match collected {
@@ -104,7 +106,7 @@ async fn read_body(body: Body, time_limit: Duration) -> Result<Bytes, ApiError> 
     }
 }
 
-/// Query parameters; of one that is given twice, the last counts. An empty value is as good as none.
+/// Query parameters; the last of equal ones counts. An empty value counts as missing.
 pub(crate) struct QueryParams(BTreeMap<String, String>);
 
 impl<S: Sync> FromRequestParts<S> for QueryParams {
@@ -121,7 +123,7 @@ impl<S: Sync> FromRequestParts<S> for QueryParams {
 }
 
 impl QueryParams {
-    /// A parameter's value, unless it is empty.
+    /// Value of a parameter, unless it is empty.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.0
             .get(name)
@@ -129,7 +131,7 @@ impl QueryParams {
             .filter(|value| !value.is_empty())
     }
 
-    /// The namespace that a listing is for; it has to exist.
+    /// Namespace of a listing; it must exist.
     pub(crate) fn listed_namespace(&self, controller: &Controller) -> Result<Namespace, ApiError> {
         let name = parse_namespace(self.get("namespace"))?;
         match controller.model().has_namespace(&name) {
@@ -139,7 +141,7 @@ impl QueryParams {
     }
 }
 
-/// The `{name}` in the path.
+/// `{name}` in the path.
 pub(crate) struct PathName(pub(crate) String);
 
 impl<S: Send + Sync> FromRequestParts<S> for PathName {
@@ -155,7 +157,7 @@ impl<S: Send + Sync> FromRequestParts<S> for PathName {
     }
 }
 
-/// A namespace that may be left out or empty.
+/// Reads a namespace, which may be missing or empty.
 pub(crate) fn parse_namespace(text: Option<&str>) -> Result<Namespace, ApiError> {
     match text {
         None | Some("") => Ok(Namespace::default()),
@@ -163,7 +165,8 @@ pub(crate) fn parse_namespace(text: Option<&str>) -> Result<Namespace, ApiError>
     }
 }
 
-/// A function from `NAME` or `NAME.NAMESPACE` and a namespace given beside it. Two different namespaces are an error.
+/// Reads a function from `NAME` or `NAME.NAMESPACE` and a separate namespace. Two different
+/// namespaces are an error.
 pub(crate) fn parse_function_id(
     name: &str,
     explicit_namespace: Option<&str>,
@@ -175,14 +178,15 @@ pub(crate) fn parse_function_id(
             namespace: text.parse()?,
             ..id
         }),
+        // OpenFaaS's clients often send both; that is no contradiction.
         Some(text) if text == id.namespace.as_str() => Ok(id),
         Some(text) => Err(ApiError::bad_request(format!(
-            "{name:?} contradicts the namespace {text:?} given beside it"
+            "{name:?} contradicts the separate namespace {text:?}"
         ))),
     }
 }
 
-/// Go clients write `null` for an empty map or text.
+/// Reads `null` as the default: Go clients write it for an empty map or text.
 pub(crate) fn null_is_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
     from: D,
 ) -> Result<T, D::Error> {

@@ -22,6 +22,7 @@ pub(crate) async fn list_functions(
     let namespace = params.listed_namespace(&it)?;
     let (model, fleet) = (it.model(), &it.inner.fleet);
     let observed = fleet.observed_functions();
+    // Indexed once: a search per function would be quadratic in a large namespace.
     let observed: HashMap<_, _> = observed.iter().map(|seen| (&seen.id, seen)).collect();
     let all = model.functions_in(&namespace).map(|function| {
         let id = function.spec.id();
@@ -34,7 +35,7 @@ pub(crate) async fn list_functions(
     Ok(Answer(all.collect()))
 }
 
-/// `POST /system/functions`: deploys, and replaces a function that exists by a rolling update.
+/// `POST /system/functions`: deploys a function; an existing one is replaced by a rolling update.
 pub(crate) async fn deploy_function(
     State(it): State<Controller>,
     JsonBody(spec): JsonBody<FunctionSpec>,
@@ -43,7 +44,7 @@ pub(crate) async fn deploy_function(
     Ok(StatusCode::ACCEPTED)
 }
 
-/// `PUT /system/functions`: a rolling update; 404 tells OpenFaaS's clients to `POST` instead.
+/// `PUT /system/functions`: a rolling update. 404 makes OpenFaaS's clients send a `POST`.
 pub(crate) async fn update_function(
     State(it): State<Controller>,
     JsonBody(spec): JsonBody<FunctionSpec>,
@@ -87,6 +88,7 @@ pub(crate) async fn describe_function(
         .get(&id)
         .ok_or_else(|| CommandRefusal::NoFunction(id.clone()))?;
     let usage = match params.get("usage") {
+        // Only on request: reading the usage takes time.
         Some("1" | "true") => Some(fleet.function_usage(id.clone()).await),
         _ => None,
     };
@@ -99,7 +101,8 @@ pub(crate) async fn describe_function(
     )))
 }
 
-/// OpenFaaS's `ScaleServiceRequest`. A missing number is an error: Go would read it as 0 and put the function to sleep.
+/// OpenFaaS's `ScaleServiceRequest`. A missing number is an error: Go would read it as 0 and put
+/// the function to sleep.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ScaleFunctionRequest {
@@ -117,10 +120,13 @@ pub(crate) async fn scale_function(
     params: QueryParams,
     JsonBody(request): JsonBody<ScaleFunctionRequest>,
 ) -> Result<StatusCode, ApiError> {
+    // Clients differ in where they put the namespace; the body wins over the query.
     let namespace = Some(request.namespace.as_str())
         .filter(|text| !text.is_empty())
         .or(params.get("namespace"));
     let id = parse_function_id(&name, namespace)?;
+    // OpenFaaS's clients repeat the name in the body; scaling another function than the path says
+    // would be dangerous.
     if !request.service_name.is_empty()
         && parse_function_id(&request.service_name, namespace)? != id
     {

@@ -1,4 +1,4 @@
-//! Who answers here, and whether it is well.
+//! Version and health of the controller.
 
 use axum::Json as Answer;
 use axum::extract::State;
@@ -10,6 +10,8 @@ use crate::controller::Controller;
 /// `GET /system/info`
 pub(crate) async fn system_info(State(it): State<Controller>) -> Answer<Value> {
     let version = &it.inner.version;
+    // Reported twice: OpenFaaS has a version of the provider and one of the gateway, which are one
+    // program here.
     let version = json!({
         "release": version.release, "sha": version.commit_sha, "commit_message": version.commit_message,
     });
@@ -20,8 +22,8 @@ pub(crate) async fn system_info(State(it): State<Controller>) -> Answer<Value> {
     }))
 }
 
-/// `GET /healthz`. A store that takes no changes is told and not failed: calls go on, and a health check that fails
-/// would turn them away too.
+/// `GET /healthz`. A read-only store is reported but not a failure: calls go on, and a failed
+/// health check would stop them too.
 pub(crate) async fn health_check(State(it): State<Controller>) -> String {
     match it.read_only_reason() {
         None => "OK\n".to_owned(),
@@ -36,5 +38,6 @@ pub(crate) async fn ui_page() -> Html<&'static str> {
 
 /// `/`
 pub(crate) async fn redirect_to_ui() -> Redirect {
+    // Temporary: browsers cache a permanent redirect without end.
     Redirect::temporary("/ui/")
 }

@@ -1,4 +1,4 @@
-//! `GET /system/logs`: what instances wrote, one JSON object a line, sent as it comes.
+//! `GET /system/logs`: output of instances, one JSON object per line, sent as it arrives.
 
 use axum::body::{Body, Bytes};
 use axum::extract::State;
@@ -23,7 +23,7 @@ pub(crate) async fn stream_logs(
         return Err(CommandRefusal::NoFunction(query.function).into());
     }
     let mut lines = it.inner.fleet.read_logs(query);
-    // The handle is kept by nobody: a reader that stays for days does not keep the store open.
+    // A reader may stay for days: the handle must not keep the store open for so long.
     drop(it);
     let lines = stream::poll_fn(move |context| lines.poll_recv(context));
     let body =
@@ -52,7 +52,7 @@ fn parse_query(params: &QueryParams) -> Result<LogQuery, ApiError> {
     })
 }
 
-/// 0 and below mean all, as OpenFaaS has it.
+/// Reads the number of lines; 0 and below mean all, as in OpenFaaS.
 fn parse_tail(text: Option<&str>) -> Result<Option<usize>, ApiError> {
     let number = text.map_or(Ok(-1), |text| {
         text.parse::<i64>()
@@ -66,7 +66,7 @@ fn parse_since(text: &str) -> Result<std::time::SystemTime, ApiError> {
         .ok_or_else(|| invalid_parameter(format!("since: {text:?} is not an RFC 3339 time")))
 }
 
-/// The words of Go's `ParseBool`, which OpenFaaS's clients write.
+/// Reads a boolean in the forms of Go's `ParseBool`, which OpenFaaS's clients write.
 fn parse_follow(text: &str) -> Result<bool, ApiError> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
@@ -82,5 +82,6 @@ fn invalid_parameter(why: impl Into<String>) -> ApiError {
 }
 
 fn unprocessable(error: ApiError) -> ApiError {
+    // OpenFaaS's log provider answers 422 for parameters that it cannot read.
     error.with_status(StatusCode::UNPROCESSABLE_ENTITY)
 }

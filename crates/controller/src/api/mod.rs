@@ -1,8 +1,8 @@
 //! OpenFaaS's REST API, as an axum router.
 //!
-//! A request passes `record` (one log line), `auth`, its handler, and leaves as JSON, as nothing but a status, or
-//! as a `Refused`: text, with the reason in `X-Nearpath-Reason`. What a handler reads comes through the
-//! extractors of `input`, so that every error of reading has the same shape.
+//! A request passes `request_log` (one log line), `auth` and its handler. The response is JSON, a
+//! bare status, or an `ApiError`: text, with the reason in `X-Nearpath-Reason`. Handlers read their
+//! input through the extractors of `extractors`, so that all input errors have the same shape.
 
 mod api_error;
 mod auth;
@@ -36,11 +36,12 @@ pub use request_origin::is_loopback;
 
 use api_error::ApiError;
 
-/// Largest request body in bytes.
+/// Largest request body, in bytes.
 pub const MAX_BODY_BYTES: usize = 1 << 20;
 
 impl Controller {
-    /// The API: `/system/…`, `/ui/`, `/healthz`, and `/async-function/…`, which is yet to come. Needs a tokio runtime.
+    /// Router of the API: `/system/…`, `/ui/`, `/healthz`, and `/async-function/…`, which is not
+    /// implemented yet. Needs a tokio runtime.
     pub fn build_router(&self) -> Router {
         let system = Router::new()
             .route(
@@ -81,13 +82,14 @@ impl Controller {
             .route("/", get(info::redirect_to_ui))
             .fallback(unknown_path)
             .method_not_allowed_fallback(wrong_method)
+            // The layer that is added last runs first: refused logins are logged too.
             .layer(from_fn_with_state(self.clone(), auth::authenticate))
             .layer(axum::middleware::from_fn(request_log::log_request))
             .with_state(self.clone())
     }
 
-    /// Answers one request, whatever its body type: what a gateway calls. Build the router once with [`Self::build_router`]
-    /// and use [`answer`] where the cost of building it matters.
+    /// Answers one request of any body type, for a gateway. Where the cost of a router matters,
+    /// build it once with [`Self::build_router`] and use [`answer_with_router`].
     pub fn answer_request<B>(&self, request: Request<B>) -> BoxFuture<'static, Response<Body>>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
@@ -97,7 +99,7 @@ impl Controller {
     }
 }
 
-/// Answers one request with a router that was built before; cloning a router is cheap.
+/// Answers one request with an existing router; cloning a router is cheap.
 pub fn answer_with_router<B>(
     router: Router,
     request: Request<B>,
@@ -121,7 +123,7 @@ async fn unknown_path(request: axum::extract::Request) -> ApiError {
 
 async fn wrong_method(request: axum::extract::Request) -> ApiError {
     let text = format!(
-        "{} does not take {}",
+        "{} does not support {}",
         request.uri().path(),
         request.method()
     );

@@ -25,7 +25,7 @@ pub(crate) struct NamespaceBody {
 }
 
 impl NamespaceBody {
-    /// Name and content; a name in the path has to agree with one in the body.
+    /// Name and content; a name in the path must agree with one in the body.
     fn into_entry(self, path_name: Option<&str>) -> Result<(Namespace, NamespaceEntry), ApiError> {
         let entry = NamespaceEntry {
             labels: self.labels,
@@ -70,7 +70,8 @@ pub(crate) async fn describe_namespace(
     }))
 }
 
-/// `POST /system/namespace/`: how OpenFaaS's client creates one, with the name in the body.
+/// `POST /system/namespace/`: OpenFaaS's client creates a namespace this way, with the name in the
+/// body.
 pub(crate) async fn create_namespace_from_body(
     State(it): State<Controller>,
     JsonBody(body): JsonBody<NamespaceBody>,

@@ -1,4 +1,5 @@
-//! Status queries of the node: edges, memory, paths and pool. nearpath's own, not OpenFaaS's.
+//! Status queries of the node: edges, memory, paths and pool. Specific to nearpath, not part of
+//! OpenFaaS's API.
 
 use axum::Json as Answer;
 use axum::Router;
@@ -21,7 +22,7 @@ pub(crate) fn status_routes() -> Router<Controller> {
     StatusQuery::ALL.into_iter().fold(Router::new(), route)
 }
 
-/// The report's rows of one namespace.
+/// Rows of one namespace.
 fn status_report(
     it: &Controller,
     query: StatusQuery,
@@ -29,6 +30,7 @@ fn status_report(
 ) -> Result<Answer<StatusReport>, ApiError> {
     let namespace = params.listed_namespace(it)?;
     let mut report = it.inner.status.status(query);
+    // Filtered here and not at the node: the query stays the same for every namespace.
     report.retain(|row| row.is_in_namespace(&namespace));
     Ok(Answer(report))
 }

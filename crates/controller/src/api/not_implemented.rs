@@ -1,24 +1,23 @@
-//! Paths of OpenFaaS's API that are known and not served yet. They say so, instead of pretending or looking mistyped.
+//! Paths of OpenFaaS's API without an implementation. They return 501 with a reason, so that they
+//! do not look mistyped.
 
 use nearpath_types::Reason;
 
 use super::api_error::ApiError;
 
-/// `POST /async-function/…`: will enter the queue here.
+/// `POST /async-function/…`, for calls through a queue.
 pub(crate) async fn async_call() -> ApiError {
-    not_implemented("asynchronous calls come with the queue; call /function/… instead")
+    not_implemented("asynchronous calls are not implemented: call /function/… instead")
 }
 
-/// `POST /system/alert`: will feed the scaler here.
+/// `POST /system/alert`, for an autoscaler.
 pub(crate) async fn scale_alert() -> ApiError {
-    not_implemented(
-        "scaling by alert comes with the autoscaler; POST /system/scale-function/NAME instead",
-    )
+    not_implemented("scaling by alert is not implemented: POST /system/scale-function/NAME instead")
 }
 
 /// `GET /system/telemetry`.
 pub(crate) async fn system_telemetry() -> ApiError {
-    not_implemented("there is no telemetry; metrics are on the operator's port, /metrics")
+    not_implemented("telemetry is not implemented: metrics are on the operator's port, /metrics")
 }
 
 fn not_implemented(text: &str) -> ApiError {

@@ -1,4 +1,4 @@
-//! One log line a request: refusals with their reason, changes, and, at debug level, reads.
+//! Log line of each request: refusals with their reason, changes, and reads at debug level.
 
 use std::time::Instant;
 
@@ -10,6 +10,7 @@ use nearpath_types::{PlatformError, Reason};
 use tracing::Level;
 
 pub(crate) async fn log_request(request: Request, next: Next) -> Response {
+    // Copied: the handler consumes the request.
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let started = Instant::now();
     let response = next.run(request).await;
@@ -34,8 +35,8 @@ pub(crate) async fn log_request(request: Request, next: Next) -> Response {
     response
 }
 
-/// How much a request matters to whoever reads the log. Clients deploy by an update and create what is not there yet: a
-/// refused update of nothing is half of an ordinary deploy.
+/// Level of a request's log line. Clients deploy by an update and create functions that do not
+/// exist yet: a refused update of an unknown function is part of an ordinary deploy.
 fn log_level(method: &Method, status: u16, reason: Option<Reason>) -> Level {
     match reason {
         Some(_) if status >= 500 => Level::ERROR,

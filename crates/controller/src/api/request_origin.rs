@@ -1,8 +1,10 @@
-//! Whose page sent a request: what keeps other web sites from giving orders through an administrator's browser.
+//! Origin of requests: protects against other web sites that send commands through an
+//! administrator's browser.
 //!
-//! A browser sends requests for any page, with the credentials that it once was given; what cannot be forged by a page is
-//! `ImageSource` (RFC 6454), `Sec-Fetch-Site` (W3C Fetch Metadata) and `EgressHost`. The last one matters where there is no password: a
-//! page whose own name is made to point to this machine (DNS rebinding) is of the same origin, but under its own name.
+//! A browser sends requests for any page, with credentials that it has stored. A page cannot forge
+//! `Origin` (RFC 6454), `Sec-Fetch-Site` (W3C Fetch Metadata) and `Host`. The last one matters
+//! without a password: a page whose host name is made to point to this machine (DNS rebinding) has
+//! the same origin, but keeps its own name.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -11,16 +13,16 @@ use http::{HeaderMap, HeaderName, Uri, header};
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Why a request of a browser is not obeyed.
+/// Reasons to refuse a browser's request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ForeignRequest {
-    /// The page is not of this server.
+    /// The page belongs to another server.
     #[error(
         "a page of another web site sent this request: call the API from a program, such as nearpath or curl, or from a \
          page under the gateway's own address"
     )]
     ForeignPage,
-    /// Asked under a name that is not this machine's own, where there is no password.
+    /// Without a password, the host name is not this machine's own.
     #[error(
         "without a password the API answers under a loopback address only: ask http://127.0.0.1 or http://localhost with \
          the gateway's port, or start the gateway without --insecure"
@@ -28,7 +30,8 @@ pub(crate) enum ForeignRequest {
     ForeignHost,
 }
 
-/// Refuses what another site's page may have sent. Programs send neither `ImageSource` nor `Sec-Fetch-Site` and pass.
+/// Refuses requests that another site's page may have sent. Programs send neither `Origin` nor
+/// `Sec-Fetch-Site` and pass.
 pub(crate) fn check_origin(uri: &Uri, headers: &HeaderMap) -> Result<(), ForeignRequest> {
     let is_own_origin = |origin: &[u8]| {
         let page = ["http://", "https://"]
@@ -36,12 +39,15 @@ pub(crate) fn check_origin(uri: &Uri, headers: &HeaderMap) -> Result<(), Foreign
             .find_map(|scheme| origin.strip_prefix(scheme.as_bytes()));
         let is_origin_host = |host: &[u8]| page.is_some_and(|page| host.eq_ignore_ascii_case(page));
         let mut hosts = request_hosts(uri, headers);
+        // At least one host, and all of them: two different ones would let a page pick the matching
+        // one.
         hosts.next().is_some_and(is_origin_host) && hosts.all(is_origin_host)
     };
     let origins_are_own = headers
         .get_all(header::ORIGIN)
         .iter()
         .all(|origin| is_own_origin(origin.as_bytes()));
+    // `same-site` is refused too: a sibling host name may belong to somebody else.
     let is_foreign_site = |site: &[u8]| site == b"cross-site" || site == b"same-site";
     let is_sent_by_foreign_site = headers
         .get_all(SEC_FETCH_SITE)
@@ -54,7 +60,8 @@ pub(crate) fn check_origin(uri: &Uri, headers: &HeaderMap) -> Result<(), Foreign
     }
 }
 
-/// Refuses names that are not this machine's own. A request without any (HTTP/1.0) comes from no browser.
+/// Refuses host names that are not this machine's own. A request without any (HTTP/1.0) does not
+/// come from a browser.
 pub(crate) fn check_host(uri: &Uri, headers: &HeaderMap) -> Result<(), ForeignRequest> {
     if request_hosts(uri, headers).all(is_loopback) {
         Ok(())
@@ -63,7 +70,7 @@ pub(crate) fn check_host(uri: &Uri, headers: &HeaderMap) -> Result<(), ForeignRe
     }
 }
 
-/// All names under which a request asks: `:authority` or an absolute target, and `EgressHost`.
+/// All host names of a request: `:authority` or an absolute target, and `Host`.
 fn request_hosts<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> impl Iterator<Item = &'a [u8]> {
     let authority = uri
         .authority()
@@ -76,11 +83,13 @@ fn request_hosts<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> impl Iterator<Item
     )
 }
 
-/// `localhost`, 127.0.0.0/8 or `[::1]`, with a port or without.
+/// True for `localhost`, 127.0.0.0/8 or `[::1]`, with or without a port.
 pub fn is_loopback(host: &[u8]) -> bool {
     let Ok(authority) = Authority::try_from(host) else {
         return false;
     };
+    // `evil.example@localhost` has the host `localhost`, but no browser sends user information in
+    // `Host`.
     if authority.as_str().contains('@') {
         return false;
     }

@@ -1,4 +1,4 @@
-//! Secrets: list, create, update, remove. Values go in and never come out.
+//! Secrets: list, create, update, remove. Values are never returned.
 
 use axum::Json as Answer;
 use axum::extract::State;
@@ -12,7 +12,7 @@ use super::extractors::{JsonBody, QueryParams, null_is_default, parse_namespace}
 use crate::controller::Controller;
 use crate::model::{ControllerCommand, SecretId, SecretValue};
 
-/// OpenFaaS's `SecretValue`.
+/// OpenFaaS's `Secret`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct SecretBody {
@@ -21,7 +21,7 @@ pub(crate) struct SecretBody {
     namespace: String,
     #[serde(default, deserialize_with = "null_is_default")]
     value: String,
-    /// Base64, for values that are not text; counts before `value`.
+    /// Base64, for values that are not text; used before `value`.
     #[serde(default, deserialize_with = "null_is_default")]
     raw_value: String,
 }
@@ -34,8 +34,9 @@ impl SecretBody {
         })
     }
 
-    /// The error text never holds the value.
+    /// Value of the secret. The error text never contains it.
     fn secret_value(&self) -> Result<SecretValue, ApiError> {
+        // The decoder's own error is dropped: it quotes bytes of the secret.
         let raw = STANDARD.decode(&self.raw_value);
         let raw = raw.map_err(|_| {
             ApiError::bad_request("rawValue is not base64 (RFC 4648, with padding)")
@@ -50,7 +51,7 @@ impl SecretBody {
     }
 }
 
-/// What is shown of a secret.
+/// Visible part of a secret.
 #[derive(Debug, Serialize)]
 pub(crate) struct SecretSummary {
     name: String,
@@ -74,7 +75,7 @@ pub(crate) async fn list_secrets(
     ))
 }
 
-/// `POST /system/secrets`; 409 tells OpenFaaS's clients that it exists.
+/// `POST /system/secrets`. 409 tells OpenFaaS's clients that the secret exists.
 pub(crate) async fn create_secret(
     State(it): State<Controller>,
     JsonBody(body): JsonBody<SecretBody>,
@@ -87,7 +88,7 @@ pub(crate) async fn create_secret(
     Ok(StatusCode::CREATED)
 }
 
-/// `PUT /system/secrets`: functions that use it are renewed with the new value.
+/// `PUT /system/secrets`: functions that use it restart with the new value.
 pub(crate) async fn update_secret(
     State(it): State<Controller>,
     JsonBody(body): JsonBody<SecretBody>,
@@ -100,7 +101,7 @@ pub(crate) async fn update_secret(
     Ok(StatusCode::OK)
 }
 
-/// `DELETE /system/secrets`. Never 204, which OpenFaaS's clients take for an error.
+/// `DELETE /system/secrets`. Never 204, which OpenFaaS's clients treat as an error.
 pub(crate) async fn remove_secret(
     State(it): State<Controller>,
     JsonBody(body): JsonBody<SecretBody>,

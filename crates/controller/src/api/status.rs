@@ -1,11 +1,11 @@
-//! A function as the API shows it: what is wanted beside what is observed.
+//! Status of a function in the API: desired state beside observed state.
 
 use nearpath_types::status::{InstanceStatus, SpecFields, UsageStatus, rfc3339};
 use nearpath_types::{FunctionStatus, InstanceState, ObservedFunction, ObservedInstance};
 
 use crate::model::DeployedFunction;
 
-/// Puts a status together. `observed` is `NoConnection` when the node has not heard of the function yet.
+/// Builds a status. `observed` is `None` while the node does not know the function.
 pub(crate) fn function_status(
     function: &DeployedFunction,
     observed: Option<&ObservedFunction>,
@@ -14,18 +14,19 @@ pub(crate) fn function_status(
     FunctionStatus {
         name: function.spec.service.to_string(),
         spec: SpecFields::from(&*function.spec),
+        // OpenFaaS's JSON has a floating-point number here.
         invocation_count: invocations as f64,
         replicas: function.replicas.into(),
         available_replicas: observed.map_or(0, ObservedFunction::available_count),
         created_at: rfc3339::format_time(function.created_at),
         revision: function.revision.0,
         usage: None,
-        trouble: observed.and_then(|observed| observed.trouble.clone()),
+        not_ready_reason: observed.and_then(|observed| observed.trouble.clone()),
         instances: Vec::new(),
     }
 }
 
-/// Adds what only `describe` shows.
+/// Adds the fields that only `describe_function` shows.
 pub(crate) fn with_details(
     status: FunctionStatus,
     observed: Option<&ObservedFunction>,

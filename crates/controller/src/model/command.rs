@@ -1,10 +1,11 @@
-//! What may be asked of the model, and what comes of it.
+//! Commands to the model, and their results.
 
 use nearpath_types::{FunctionId, FunctionSpec, Namespace, Revision};
 
 use super::{DeployedFunction, NamespaceEntry, SecretId, SecretValue};
 
-/// A wish. Its fields are syntactically valid; whether it fits the model is for [`super::decide`] to say.
+/// A command. Its fields are syntactically valid; [`super::decide_command`] checks them against the
+/// model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ControllerCommand {
     /// Deploys a function, or replaces it.
@@ -13,9 +14,10 @@ pub enum ControllerCommand {
     Update(FunctionSpec),
     /// Removes a function.
     Remove(FunctionId),
-    /// Sets how many instances are wanted: 0 puts it to sleep, more than its maximum means its maximum.
+    /// Sets the desired number of instances: 0 puts the function to sleep; the function's maximum
+    /// is the upper limit.
     Scale(FunctionId, u64),
-    /// Scales a sleeping function to its minimum; nothing happens to any other.
+    /// Scales a sleeping function to its minimum; without effect on others.
     Wake(FunctionId),
     /// Adds a secret.
     CreateSecret(SecretId, SecretValue),
@@ -31,43 +33,43 @@ pub enum ControllerCommand {
     RemoveNamespace(Namespace),
 }
 
-/// One step of the model, as written to disk.
+/// Change of the model, as written to disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ModelChange {
-    /// A function is new or different.
+    /// A function is new or changed.
     PutFunction(DeployedFunction),
-    /// A function is gone.
+    /// A function was removed.
     DropFunction(FunctionId),
-    /// A secret is new or different.
+    /// A secret is new or changed.
     PutSecret(SecretId, SecretValue),
-    /// A secret is gone.
+    /// A secret was removed.
     DropSecret(SecretId),
-    /// A namespace is new or different.
+    /// A namespace is new or changed.
     PutNamespace(Namespace, NamespaceEntry),
-    /// A namespace is gone.
+    /// A namespace was removed.
     DropNamespace(Namespace),
-    /// Revisions up to this one have been given away.
+    /// Revisions up to this one are used.
     Revision(Revision),
 }
 
-/// What a command did.
+/// Result of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CommandOutcome {
-    /// Something is new.
+    /// Something was created.
     Created,
-    /// Something that existed is different.
+    /// Something was changed.
     Updated,
-    /// Something is gone.
+    /// Something was removed.
     Removed,
-    /// It was so already.
+    /// The model had this state already.
     Unchanged,
 }
 
-/// An accepted command: nothing of it has happened yet.
+/// An accepted command that is not carried out yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandDecision {
-    /// What to tell the caller once the changes are on disk.
+    /// Reply for the caller once the changes are on disk.
     pub outcome: CommandOutcome,
-    /// To be written together or not at all.
+    /// Changes to write together or not at all.
     pub changes: Vec<ModelChange>,
 }

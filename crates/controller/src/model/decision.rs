@@ -1,4 +1,4 @@
-//! Command × model → changes, or a refusal.
+//! Decision on a command: changes of the model, or a refusal.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use super::{
 
 type DecisionResult = Result<CommandDecision, CommandRefusal>;
 
-/// Decides a command. `now` becomes the creation time of what is new.
+/// Decides a command. `now` becomes the creation time of new functions.
 ///
 /// # Errors
-/// When the command does not fit the model; nothing is to be changed then.
+/// When the command does not fit the model; nothing changes then.
 pub fn decide_command(
     model: &ControllerModel,
     command: &ControllerCommand,
@@ -45,8 +45,9 @@ pub fn decide_command(
     }
 }
 
-/// An equal spec gets a new revision too: what its folder holds may have changed, and a deploy is how one asks for that
-/// to be picked up. A deploy wakes a sleeping function, so that its author sees whether it starts.
+/// Deploys or replaces a function. An equal spec gets a new revision too: the content of its folder
+/// may have changed, and a deploy is how a user applies that. A deploy wakes a sleeping function,
+/// so that its author sees whether it starts.
 fn deploy_function(
     model: &ControllerModel,
     spec: &FunctionSpec,
@@ -64,6 +65,8 @@ fn deploy_function(
     let replicas = old
         .map_or(0, |old| old.replicas)
         .clamp(policy.scale_min, policy.scale_max);
+    // An update keeps the creation time and the replicas: scaling and deploying are separate
+    // operations.
     let created_at = old.map_or(now, |old| old.created_at);
     let function = DeployedFunction {
         spec: Arc::new(spec),
@@ -80,7 +83,8 @@ fn deploy_function(
     })
 }
 
-/// Without what says nothing: empty quantities, which some clients send for none, and secrets named twice.
+/// Removes settings without meaning: empty quantities, which some clients send for none, and
+/// secrets that are named twice.
 fn normalize_spec(spec: &FunctionSpec) -> FunctionSpec {
     let mut spec = spec.clone();
     for resources in [&mut spec.limits, &mut spec.requests].into_iter().flatten() {
@@ -95,6 +99,7 @@ fn normalize_spec(spec: &FunctionSpec) -> FunctionSpec {
 fn scale_function(model: &ControllerModel, id: &FunctionId, replicas: u64) -> DecisionResult {
     let function = find_function(model, id)?;
     let max_replicas = function.policy().scale_max;
+    // Cut to the maximum instead of refused: autoscalers and users may ask for any number.
     Ok(with_replicas(
         function,
         u32::try_from(replicas)
@@ -147,6 +152,7 @@ fn update_secret(model: &ControllerModel, id: &SecretId, value: &SecretValue) ->
     }
     let mut revision = model.revision;
     let mut changes = vec![ModelChange::PutSecret(id.clone(), value.clone())];
+    // A new revision restarts the instances: a secret is copied into an instance at its start.
     for function in model.functions_using(id) {
         revision.0 += 1;
         changes.push(ModelChange::PutFunction(DeployedFunction {
@@ -205,7 +211,8 @@ fn update_namespace(
     }
 }
 
-/// Only an empty one goes: removing functions and secrets by the way would be a surprise that nothing can undo.
+/// Removes an empty namespace. Removing its functions and secrets too would be a surprise that
+/// nothing can undo.
 fn remove_namespace(model: &ControllerModel, name: &Namespace) -> DecisionResult {
     if *name == Namespace::default() {
         return Err(CommandRefusal::DefaultNamespace(name.clone()));
@@ -228,7 +235,7 @@ fn remove_namespace(model: &ControllerModel, name: &Namespace) -> DecisionResult
     }
 }
 
-/// The first few of a list, and how many more there are.
+/// The first five items, and the number of the others.
 fn summarize_list(items: impl Iterator<Item = String>) -> String {
     let all: Vec<_> = items.collect();
     match all.len().checked_sub(5) {

@@ -1,8 +1,8 @@
-//! The desired state and how it may change. Pure: a [`ControllerCommand`] meets a [`ControllerModel`] and becomes [`ModelChange`]s or a
-//! [`CommandRefusal`]; nothing here knows a disk, a clock or a socket.
+//! Desired state and its changes. Pure: a [`ControllerCommand`] and a [`ControllerModel`] give
+//! [`ModelChange`]s or a [`CommandRefusal`], without disk, clock or socket.
 //!
-//! The same [`ModelChange`] is what the store writes, what it reads back at start, and what brings the model in memory
-//! forward, so that the two cannot drift apart.
+//! The store writes the same [`ModelChange`] that it reads back at the start and that updates the
+//! model in memory. So the two cannot differ.
 
 mod command;
 mod decision;
@@ -31,37 +31,38 @@ pub use secret_name::{InvalidSecretName, SecretId, SecretName};
 /// A deployed function.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeployedFunction {
-    /// As the tenant deployed it.
+    /// Spec, as deployed by the tenant.
     pub spec: Arc<FunctionSpec>,
-    /// Drawn from one counter for all functions that never goes back, so that a function that is deleted and deployed
-    /// again is not mistaken for its predecessor.
+    /// Taken from one counter for all functions that never decreases. So a function that is deleted
+    /// and deployed again differs from its predecessor.
     pub revision: Revision,
-    /// Instances wanted; 0 means asleep.
+    /// Desired number of instances; 0 means asleep.
     pub replicas: u32,
-    /// When it was first deployed.
+    /// Time of the first deployment.
     #[serde(with = "rfc3339")]
     pub created_at: SystemTime,
 }
 
 impl DeployedFunction {
-    /// The settings in its spec. A spec from an older version that this one no longer understands gets the defaults:
-    /// what was accepted once keeps running.
+    /// Settings in its spec. A spec of an older version that this one does not understand gets the
+    /// defaults: an accepted function keeps running.
     pub fn policy(&self) -> FunctionPolicy {
         FunctionPolicy::from_spec(&self.spec).unwrap_or_default()
     }
 }
 
-/// A secret's content. Its bytes never reach a log.
+/// Content of a secret. Its bytes never reach a log.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SecretValue(pub Arc<[u8]>);
 
 impl fmt::Debug for SecretValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // By hand: a derived `Debug` would print the content wherever a command is logged.
         write!(f, "Secret({} bytes)", self.0.len())
     }
 }
 
-/// Labels and annotations of a namespace; kept and shown.
+/// Labels and annotations of a namespace, stored without interpretation.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamespaceEntry {
     /// Labels.
@@ -72,21 +73,22 @@ pub struct NamespaceEntry {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// Everything that the controller wants.
+/// The whole desired state.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ControllerModel {
     /// Functions by id.
     pub functions: BTreeMap<FunctionId, DeployedFunction>,
     /// Secrets by id.
     pub secrets: BTreeMap<SecretId, SecretValue>,
-    /// Namespaces by name, without the default one, which always exists, unless somebody gave that one labels.
+    /// Namespaces by name. The default one always exists and is included only when it has labels or
+    /// annotations of its own.
     pub namespaces: BTreeMap<Namespace, NamespaceEntry>,
-    /// The last revision given to a function.
+    /// Last revision given to a function.
     pub revision: Revision,
 }
 
 impl ControllerModel {
-    /// Takes a change in. Never fails: what may not happen was refused by [`decide`].
+    /// Applies a change. Never fails: [`decide_command`] refused what is not allowed.
     pub fn apply_change(&mut self, change: ModelChange) {
         match change {
             ModelChange::PutFunction(function) => {
@@ -97,16 +99,17 @@ impl ControllerModel {
             ModelChange::DropSecret(id) => drop(self.secrets.remove(&id)),
             ModelChange::PutNamespace(name, entry) => drop(self.namespaces.insert(name, entry)),
             ModelChange::DropNamespace(name) => drop(self.namespaces.remove(&name)),
+            // The maximum: the counter never decreases, in whatever order changes are applied.
             ModelChange::Revision(revision) => self.revision = self.revision.max(revision),
         }
     }
 
-    /// Whether the namespace exists.
+    /// True when the namespace exists.
     pub fn has_namespace(&self, name: &Namespace) -> bool {
         *name == Namespace::default() || self.namespaces.contains_key(name)
     }
 
-    /// All namespaces, the default one included, in order.
+    /// All namespaces, including the default one, in order.
     pub fn namespace_names(&self) -> BTreeSet<Namespace> {
         self.namespaces
             .keys()
@@ -115,8 +118,9 @@ impl ControllerModel {
             .collect()
     }
 
-    /// A namespace's labels and annotations; `NoConnection`: there is no such namespace.
+    /// Labels and annotations of a namespace; `None` when there is no such namespace.
     pub fn namespace_entry(&self, name: &Namespace) -> Option<NamespaceEntry> {
+        // OpenFaaS marks namespaces that may hold functions with this annotation.
         let default_entry = || NamespaceEntry {
             annotations: BTreeMap::from([("openfaas".to_owned(), "1".to_owned())]),
             ..NamespaceEntry::default()
@@ -139,7 +143,7 @@ impl ControllerModel {
             .map(|(_, function)| function)
     }
 
-    /// Functions that need a secret: it is mounted into them, or the node reaches destinations with it for them.
+    /// Functions that need a secret: as a file, or for destinations that the node reaches for them.
     pub fn functions_using<'a>(
         &'a self,
         secret: &'a SecretId,
@@ -154,7 +158,7 @@ impl ControllerModel {
             })
     }
 
-    /// The whole truth for the node.
+    /// Desired state of all functions, for the node.
     pub fn desired_state(&self) -> DesiredState {
         DesiredState {
             functions: self
@@ -166,6 +170,8 @@ impl ControllerModel {
     }
 
     fn desired_function(&self, function: &DeployedFunction) -> DesiredFunction {
+        // A deploy refuses missing secrets; a spec that an older version accepted may still name
+        // one.
         let secret_content = |name: String| {
             let id = SecretId {
                 namespace: function.spec.namespace.clone(),

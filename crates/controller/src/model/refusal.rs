@@ -1,56 +1,58 @@
-//! Why a command does not fit the model.
+//! Refusals of commands that do not fit the model.
 
 use nearpath_types::policy::InvalidSetting;
 use nearpath_types::{FunctionId, Namespace, Reason};
 
 use super::SecretId;
 
-/// A refused command: the model is as it was. The text is for whoever sent it.
+/// A refused command; the model is unchanged. The text is for the caller.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CommandRefusal {
-    /// Nothing to update, scale or remove.
+    /// The function to update, scale or remove does not exist.
     #[error("there is no function {0}: deploy it first")]
     NoFunction(FunctionId),
     /// The namespace in a body or a query does not exist.
     #[error("there is no namespace {0}: create it first")]
     UnknownNamespace(Namespace),
-    /// The namespace that should be changed does not exist.
+    /// The namespace to change does not exist.
     #[error("there is no namespace {0}")]
     NoNamespace(Namespace),
-    /// It is there already.
+    /// The namespace exists already.
     #[error("namespace {0} exists already")]
     NamespaceExists(Namespace),
-    /// It still holds something.
-    #[error("namespace {0} still holds {1}: remove them first")]
+    /// The namespace contains functions or secrets.
+    #[error("namespace {0} still contains {1}: remove them first")]
     NamespaceNotEmpty(Namespace, String),
-    /// It cannot go.
+    /// The default namespace cannot be removed.
     #[error("namespace {0} is the default one and cannot be removed")]
     DefaultNamespace(Namespace),
-    /// No such secret.
+    /// The secret does not exist.
     #[error("there is no secret {} in namespace {}", .0.name, .0.namespace)]
     NoSecret(SecretId),
-    /// It is there already.
+    /// The secret exists already.
     #[error("secret {} exists already in namespace {}: update it instead", .0.name, .0.namespace)]
     SecretExists(SecretId),
-    /// Functions are using it.
+    /// Functions use the secret.
     #[error("secret {} is used by {}: remove them or deploy them without it first", .0.name, .1)]
     SecretInUse(SecretId, String),
     /// The spec names secrets that do not exist.
     #[error("no such secret in namespace {0}: {1}: create it first with POST /system/secrets")]
     UnknownSecrets(Namespace, String),
-    /// A label, annotation or variable is not understood.
+    /// A label, annotation or variable is invalid.
     #[error(transparent)]
     InvalidSetting(#[from] InvalidSetting),
-    /// Another part of the spec is not understood: which, and why.
+    /// Another field of the spec is invalid: its name, and the reason.
     #[error("{0}: {1}")]
     InvalidField(String, String),
 }
 
 impl CommandRefusal {
-    /// The reason, which also gives the HTTP status.
+    /// Reason code, which also determines the HTTP status.
     pub fn reason(&self) -> Reason {
         match self {
             Self::NoFunction(_) => Reason::NoFunction,
+            // 404 only for the resource in the path or body itself; an unknown namespace beside it
+            // makes a bad request.
             Self::NoNamespace(_) | Self::NoSecret(_) => Reason::NotFound,
             Self::NamespaceExists(_)
             | Self::NamespaceNotEmpty(..)

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use nearpath_types::Namespace;
 
-/// Why a string is not a secret's name.
+/// A string that is no secret name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "invalid secret name {0:?} (lower-case letters, digits, '-' and '.', starts and ends with a letter or digit, \
@@ -13,13 +13,13 @@ use nearpath_types::Namespace;
 )]
 pub struct InvalidSecretName(String);
 
-/// A secret's name: a DNS-1123 subdomain, the rule of Kubernetes. It becomes a file name inside the instance, so it
-/// holds no `/` and is never `.` or `..`.
+/// Name of a secret: a DNS-1123 subdomain, the rule of Kubernetes. It becomes a file name inside
+/// the instance, so it contains no `/` and is never `.` or `..`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SecretName(String);
 
 impl SecretName {
-    /// The name as text.
+    /// Name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -38,6 +38,7 @@ impl FromStr for SecretName {
         };
         match text.len() <= 253 && text.split('.').all(label) {
             true => Ok(Self(text.to_owned())),
+            // Cut for the error text: the input may be of any length.
             false => Err(InvalidSecretName(text.chars().take(80).collect())),
         }
     }
@@ -49,11 +50,11 @@ impl fmt::Display for SecretName {
     }
 }
 
-/// A secret's full identity. Displays as `NAMESPACE/NAME`: a secret's name may hold dots, a namespace's may not hold
-/// `/`.
+/// Identity of a secret. Displays as `NAMESPACE/NAME`: a secret's name may contain dots, a
+/// namespace's no `/`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SecretId {
-    /// Namespace it lives in; functions of other namespaces cannot use it.
+    /// Namespace of the secret; functions of other namespaces cannot use it.
     pub namespace: Namespace,
     /// Name within the namespace.
     pub name: SecretName,

@@ -300,7 +300,7 @@ pub(crate) fn any_command() -> impl Strategy<Value = ControllerCommand> {
     ]
 }
 
-/// What holds in every model that commands can lead to.
+/// Invariants of every model that commands can lead to.
 fn assert_sound(model: &ControllerModel) {
     for (id, function) in &model.functions {
         assert_eq!(*id, function.spec.id());

@@ -1,4 +1,4 @@
-//! What a spec must fulfil before it is kept: whatever can be known at deploy time is told at deploy time.
+//! Validation of a spec: everything that can be known at deploy time is reported at deploy time.
 
 use std::path::Path;
 
@@ -22,12 +22,12 @@ pub(super) fn validate_spec(
     Ok(FunctionPolicy::from_spec(spec)?)
 }
 
-/// The seam for an image store: until there is one, only folders can be run, and saying so beats an instance that never
-/// starts.
+/// Accepts folders only, because there is no image store. An error here beats an instance that
+/// never starts.
 fn check_image(image: &str) -> Result<(), CommandRefusal> {
     let hint = "write file:///ABSOLUTE/FOLDER, a folder on the node";
     match image.strip_prefix("file://") {
-        _ if image.is_empty() => Err(invalid_field("image", format!("it is missing: {hint}"))),
+        _ if image.is_empty() => Err(invalid_field("image", format!("missing: {hint}"))),
         None => Err(invalid_field(
             "image",
             format!("{image:?}: images from a registry cannot be run yet: {hint}"),
@@ -36,30 +36,34 @@ fn check_image(image: &str) -> Result<(), CommandRefusal> {
             "image",
             format!("{image:?} is not absolute: {hint}"),
         )),
+        // `..` could leave the checked prefix again, and the kernel ends a path at NUL.
         Some(path) if path.contains('\0') || path.split('/').any(|part| part == "..") => Err(
-            invalid_field("image", format!("{image:?} holds `..` or a NUL: {hint}")),
+            invalid_field("image", format!("{image:?} contains `..` or a NUL: {hint}")),
         ),
         Some(path)
+            // Kernel file systems: as a function's folder they would expose the node's devices and
+            // processes.
             if ["/proc", "/sys", "/dev"]
                 .iter()
                 .any(|root| Path::new(path).starts_with(root)) =>
         {
             Err(invalid_field(
                 "image",
-                format!("{image:?} is the kernel's, not a function's folder: {hint}"),
+                format!("{image:?} is a kernel file system, not a function's folder: {hint}"),
             ))
         }
         Some("/") => Err(invalid_field(
             "image",
-            format!("{image:?} is the whole machine: {hint}"),
+            format!("{image:?} is the root folder of the machine: {hint}"),
         )),
         Some(_) => Ok(()),
     }
 }
 
-/// Names and values that no process could be started with.
+/// Refuses names and values that no process can be started with.
 fn check_environment(spec: &FunctionSpec) -> Result<(), CommandRefusal> {
     for (name, value) in &spec.env_vars {
+        // execve(2) takes `NAME=VALUE` texts that end with NUL.
         if name.is_empty() || name.contains(['=', '\0']) {
             return Err(invalid_field(
                 "envVars",
@@ -69,12 +73,12 @@ fn check_environment(spec: &FunctionSpec) -> Result<(), CommandRefusal> {
         if value.contains('\0') {
             return Err(invalid_field(
                 "envVars",
-                format!("the value of {name} holds a NUL"),
+                format!("the value of {name} contains a NUL"),
             ));
         }
     }
     match spec.env_process.contains('\0') {
-        true => Err(invalid_field("envProcess", "it holds a NUL".to_owned())),
+        true => Err(invalid_field("envProcess", "contains a NUL".to_owned())),
         false => Ok(()),
     }
 }
@@ -95,9 +99,10 @@ fn check_resources(
             .map_err(|error| invalid_field(&format!("{field}.cpu"), error.to_string()))?;
     }
     match resources.pids {
+        // A limit of 0 processes would stop the watchdog itself.
         Some(0) => Err(invalid_field(
             &format!("{field}.pids"),
-            "at least 1 is needed".to_owned(),
+            "must be at least 1".to_owned(),
         )),
         _ => Ok(()),
     }

@@ -1,4 +1,4 @@
-//! One process a data directory.
+//! Exclusive use of a data directory.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -10,23 +10,25 @@ use rustix::io::Errno;
 
 use super::error::StoreOpenError;
 
-/// A data directory that belongs to this process for as long as the value lives. The kernel lets go of it when the
-/// process dies, however it dies.
+/// A data directory that belongs to this process while the value lives. The kernel releases the
+/// lock when the process dies, however it dies.
 ///
-/// Whatever else works in the directory, or cleans up after a predecessor, has to do so under the claim: else a second
-/// process would sweep the first one's instances away before it learns that it is the second.
+/// Everything else that uses the directory, or cleans up after a predecessor, must hold the claim.
+/// Else a second process would remove the first one's instances before it learns that it is the
+/// second.
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
-    #[allow(dead_code, reason = "held, not read")]
+    #[allow(dead_code, reason = "holds the lock")]
     lock: File,
 }
 
 impl DataDir {
-    /// Claims `path`; it is created, for its owner only, when it does not exist.
+    /// Claims `path`. A missing directory is created for its owner only.
     ///
     /// # Errors
-    /// When another process holds it ([`StoreOpenError::InUse`] names it) or it cannot be used.
+    /// When another process has claimed it ([`StoreOpenError::InUse`] names it) or it cannot be
+    /// used.
     pub fn claim(path: impl Into<PathBuf>) -> Result<Self, StoreOpenError> {
         let path = path.into();
         create_folder(&path).map_err(|source| StoreOpenError::UnusableFolder {
@@ -37,13 +39,13 @@ impl DataDir {
         Ok(Self { path, lock })
     }
 
-    /// Where it is.
+    /// Path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// One that exists keeps its mode: it may be somebody's home.
+/// Creates the folder. An existing one keeps its mode: it may be a user's home directory.
 fn create_folder(folder: &Path) -> io::Result<()> {
     DirBuilder::new()
         .recursive(true)
@@ -51,12 +53,14 @@ fn create_folder(folder: &Path) -> io::Result<()> {
         .create(folder)?;
     let mode = folder.metadata()?.permissions().mode();
     if mode & 0o022 != 0 {
-        tracing::warn!(path = %folder.display(), "others may write to the data directory: chmod 700 it");
+        // A warning, not an error: shared group folders are a choice of the operator.
+        tracing::warn!(path = %folder.display(), "data directory: writable by others, run chmod 700");
     }
     Ok(())
 }
 
-/// The locked file holds the owner's process id, for the error text of whoever comes second.
+/// Locks the folder. The lock file contains the owner's process id, for the error text of a second
+/// process.
 fn lock_folder(folder: &Path) -> Result<File, StoreOpenError> {
     let path = folder.join("lock");
     let to_error = |source| StoreOpenError::UnusableFolder {
@@ -72,6 +76,8 @@ fn lock_folder(folder: &Path) -> Result<File, StoreOpenError> {
         .mode(0o600)
         .open(&path)
         .map_err(to_error)?;
+    // flock(2) belongs to the open file, so a crash releases it; a pid file alone would stay
+    // behind.
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(Errno::WOULDBLOCK) => {
@@ -94,13 +100,13 @@ fn read_owner(file: &mut File) -> String {
     }
 }
 
-/// Writes the process id down. On a full disk the lock holds without it.
+/// Writes the process id. On a full disk the lock holds without it.
 fn write_process_id(file: &mut File) {
     let written = file
         .set_len(0)
         .and_then(|()| file.rewind())
         .and_then(|()| writeln!(file, "{}", std::process::id()));
     if let Err(error) = written {
-        tracing::warn!(%error, "cannot write the process id into the lock file");
+        tracing::warn!(%error, "data directory: cannot write the process id into the lock file");
     }
 }

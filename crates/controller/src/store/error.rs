@@ -1,29 +1,29 @@
-//! What can go wrong with the disk, and what to do about it.
+//! Errors of the disk, and their corrections.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use rusqlite::ErrorCode;
 
-/// Why the data directory cannot be opened.
+/// Reasons why the data directory cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreOpenError {
-    /// Another process is at work there.
+    /// Another process uses it.
     #[error(
-        "{} is in use by process {pid}: stop that one first, or give this one another --data-dir", path.display()
+        "{} is in use by process {pid}: stop that process, or use another --data-dir", path.display()
     )]
     InUse {
         /// The data directory.
         path: PathBuf,
-        /// Who holds it, as it wrote itself down.
+        /// Process id of the owner, as written in the lock file.
         pid: String,
     },
-    /// The operating system refuses.
+    /// The operating system reported an error.
     #[error("cannot use {} as data directory: {source}", path.display())]
     UnusableFolder {
         /// The data directory or a file in it.
         path: PathBuf,
-        /// Its words.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// The content is damaged.
@@ -34,16 +34,16 @@ pub enum StoreOpenError {
     Damaged {
         /// The database.
         path: PathBuf,
-        /// Where, as exactly as is known.
+        /// Location of the damage, as exactly as known.
         what: String,
     },
-    /// It is a database, but of another program.
+    /// The database belongs to another program.
     #[error("{} is not a nearpath database: move it away or choose another --data-dir", path.display())]
     NotNearpath {
         /// The database.
         path: PathBuf,
     },
-    /// It was written by a newer version.
+    /// A newer version wrote the database.
     #[error(
         "{} has schema {found}, this version knows up to {known}: run the newer nearpath, or put back the backup made \
          before the upgrade", path.display()
@@ -51,9 +51,9 @@ pub enum StoreOpenError {
     NewerSchema {
         /// The database.
         path: PathBuf,
-        /// Its schema.
+        /// Schema of the database.
         found: i64,
-        /// The newest schema that this version knows.
+        /// Newest schema that this version supports.
         known: i64,
     },
     /// Any other error of the database.
@@ -61,19 +61,19 @@ pub enum StoreOpenError {
     Database {
         /// The database.
         path: PathBuf,
-        /// SQLite's words.
+        /// Error of SQLite.
         source: rusqlite::Error,
     },
     /// Credentials for the API are missing or unusable.
     #[error(transparent)]
     Credentials(#[from] crate::credentials::CredentialsError),
-    /// No thread could be started.
+    /// The thread could not be started.
     #[error("cannot start the store's thread: {0}")]
     Thread(io::Error),
 }
 
 impl StoreOpenError {
-    /// Sorts an error of SQLite's that came up while opening.
+    /// Classifies an error of SQLite during opening.
     pub(super) fn from_sqlite(path: &Path, source: rusqlite::Error) -> Self {
         match source.sqlite_error_code() {
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Self::Damaged {
@@ -88,10 +88,10 @@ impl StoreOpenError {
     }
 }
 
-/// Why a change was not written.
+/// Reasons why a change was not written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// No space. Nothing was changed; the next change is tried anew.
+    /// No space. Nothing was changed; the next change is tried again.
     #[error("the disk under {} is full: nothing was changed; make room and repeat the request", path.display())]
     DiskFull {
         /// The database.
@@ -99,7 +99,7 @@ pub enum StoreError {
     },
     /// An error after which nothing is written until a restart.
     #[error(
-        "{} is read-only since an error: {why}. Calls go on; mend the disk and restart nearpath", path.display()
+        "{} is read-only since an error: {why}. Calls go on; repair the disk and restart nearpath", path.display()
     )]
     ReadOnly {
         /// The database.
@@ -112,7 +112,7 @@ pub enum StoreError {
     Failed {
         /// The database.
         path: PathBuf,
-        /// SQLite's words.
+        /// Error of SQLite.
         why: String,
     },
 }
@@ -122,8 +122,12 @@ impl StoreError {
         let path = path.to_owned();
         let why = error.to_string();
         match error.sqlite_error_code() {
+            // The dropped transaction is rolled back, so the database stays consistent and the next
+            // commit may succeed.
             Some(ErrorCode::DiskFull) => Self::DiskFull { path },
             Some(
+                // After these the content of the disk is unknown, and a second fsync may report
+                // success without writing anything.
                 ErrorCode::SystemIoFailure
                 | ErrorCode::DatabaseCorrupt
                 | ErrorCode::NotADatabase

@@ -1,9 +1,10 @@
 //! The model on disk: one SQLite database, one process, one thread.
 //!
-//! A commit is on disk (write-ahead log, `synchronous=FULL`) when `ControllerStore::commit_changes` returns. Every row carries a
-//! checksum, because SQLite notices a damaged page but not a damaged value. A full disk is an answer, and the next
-//! commit is tried anew; any other I/O error ends writing until a restart, since after a failed fsync nobody knows what
-//! is on disk and a second fsync may lie ("fsyncgate").
+//! A commit is on disk (write-ahead log, `synchronous=FULL`) when `ControllerStore::commit_changes`
+//! returns. Every row has a checksum, because SQLite detects a damaged page but not a damaged
+//! value. After a full disk the next commit is tried again. Any other I/O error ends writing until
+//! a restart: after a failed fsync the content of the disk is unknown, and a second fsync may lie
+//! ("fsyncgate").
 
 mod data_dir;
 mod error;
@@ -21,10 +22,11 @@ use crate::model::{ControllerModel, ModelChange};
 pub use data_dir::DataDir;
 pub use error::{StoreError, StoreOpenError};
 
-/// The database's name in the data directory.
+/// File name of the database in the data directory.
 pub const DATABASE_FILE: &str = "nearpath.db";
 
-/// Size of the write-ahead log at which it is copied into the database without waiting for a quiet moment.
+/// Size of the write-ahead log at which it is copied into the database without waiting for an idle
+/// moment.
 const CHECKPOINT_BYTES: u64 = 4 << 20;
 
 /// The open database. Not shared: one thread owns it.
@@ -33,11 +35,12 @@ pub(crate) struct ControllerStore {
     db: Connection,
     path: PathBuf,
     broken_reason: Option<String>,
+    // Keeps the lock until the database is closed: fields are dropped in this order.
     _data_dir: DataDir,
 }
 
 impl ControllerStore {
-    /// Opens the database in `folder`, creating it if need be, and reads the model.
+    /// Opens the database in `data_dir`, creating it if necessary, and reads the model.
     ///
     /// # Errors
     /// When the database cannot be created, is damaged or from a newer version.
@@ -56,8 +59,8 @@ impl ControllerStore {
         ))
     }
 
-    /// Writes changes, all or none. They are on disk when this returns `Ok`. After an error other than a full disk,
-    /// what was asked for may or may not be there after a restart, and nothing more is written.
+    /// Writes changes, all or none. They are on disk when this returns `Ok`. After an error other
+    /// than a full disk, they may or may not exist after a restart, and nothing more is written.
     pub(crate) fn commit_changes(&mut self, changes: &[ModelChange]) -> Result<(), StoreError> {
         if let Some(why) = &self.broken_reason {
             return Err(StoreError::ReadOnly {
@@ -67,13 +70,14 @@ impl ControllerStore {
         }
         let result = self.write_changes(changes);
         result.map_err(|error| self.classify_error(&error))?;
+        // Under constant load no idle moment comes, and the log would grow without limit.
         if self.log_bytes() >= CHECKPOINT_BYTES {
             self.checkpoint_log();
         }
         Ok(())
     }
 
-    /// Why nothing can be written until a restart.
+    /// Reason why nothing can be written until a restart.
     pub(crate) fn broken_reason(&self) -> Option<&str> {
         self.broken_reason.as_deref()
     }
@@ -86,21 +90,21 @@ impl ControllerStore {
         transaction.commit()
     }
 
-    /// Whether there is something to [`tidy`](Self::tidy).
+    /// True when there is something to [copy](Self::checkpoint_log).
     pub(crate) fn needs_checkpoint(&self) -> bool {
         self.broken_reason.is_none() && self.log_bytes() > 0
     }
 
-    /// Copies the log into the database and empties it. Done here and not by SQLite's own hook, which swallows errors;
-    /// done early, since SQLite takes a damaged log for a short one, while damage in the database is seen. On a full
-    /// disk the log stays as it is and still holds everything.
+    /// Copies the log into the database and empties it. SQLite's own hook would swallow errors.
+    /// Early, because SQLite takes a damaged log for a short one, while damage in the database is
+    /// detected. On a full disk the log stays as it is and still contains everything.
     pub(crate) fn checkpoint_log(&mut self) {
         if let Err(error) = self
             .db
             .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
         {
             let error = self.classify_error(&error);
-            tracing::warn!(%error, "store: the log could not be copied into the database");
+            tracing::warn!(%error, "store: checkpoint of the log failed");
         }
     }
 
@@ -111,7 +115,7 @@ impl ControllerStore {
     fn classify_error(&mut self, error: &rusqlite::Error) -> StoreError {
         let classified = StoreError::from_sqlite(&self.path, error);
         if let StoreError::ReadOnly { why, .. } = &classified {
-            tracing::error!(path = %self.path.display(), %why, "store: no changes are taken until a restart");
+            tracing::error!(path = %self.path.display(), %why, "store: read-only until a restart");
             self.broken_reason = Some(why.clone());
         }
         classified

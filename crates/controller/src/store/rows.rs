@@ -1,4 +1,4 @@
-//! Changes as rows and rows as changes. A row is a key, a body and a CRC-32 over table, key and body.
+//! Mapping between changes and rows. A row is a key, a body and a CRC-32 of table, key and body.
 
 use std::path::Path;
 
@@ -8,6 +8,7 @@ use rusqlite::Connection;
 use super::error::StoreOpenError;
 use crate::model::{ControllerModel, ModelChange, SecretValue};
 
+// The order does not matter: rows of different tables do not refer to each other.
 const TABLES: [&str; 4] = ["counter", "namespace", "secret", "function"];
 
 /// Writes one change.
@@ -30,8 +31,8 @@ pub(super) fn write_change(db: &Connection, change: &ModelChange) -> rusqlite::R
     }
 }
 
-/// Reads the whole model. A row that fails its checksum or cannot be understood is named, and the database refused:
-/// starting with less than was acknowledged would remove functions from the node.
+/// Reads the whole model. The first invalid row is named, and the database refused: starting with
+/// less than was acknowledged would remove functions from the node.
 pub(super) fn load_model(db: &Connection, path: &Path) -> Result<ControllerModel, StoreOpenError> {
     let open_error = |error| StoreOpenError::from_sqlite(path, error);
     let mut model = ControllerModel::default();
@@ -53,6 +54,8 @@ pub(super) fn load_model(db: &Connection, path: &Path) -> Result<ControllerModel
             if row_checksum(table, &key, &body) != sum {
                 return Err(damaged_row("its checksum does not match".to_owned()));
             }
+            // Through the same changes that were written: the model has no second way to read a
+            // row.
             model.apply_change(change_from_row(table, &key, &body).map_err(damaged_row)?);
         }
     }
@@ -89,6 +92,7 @@ fn delete_row(db: &Connection, table: &str, key: &str) -> rusqlite::Result<()> {
 
 fn row_checksum(table: &str, key: &str, body: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
+    // Table and key are part of the sum: a row that damage moved to another key is detected too.
     for part in [table.as_bytes(), b"\0", key.as_bytes(), b"\0", body] {
         hasher.update(part);
     }

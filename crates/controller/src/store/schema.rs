@@ -1,4 +1,4 @@
-//! The database's settings, its schema, and the way from older schemas to the present one.
+//! Settings of the database, its schema, and migrations from older schemas.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -8,10 +8,11 @@ use rusqlite::{Connection, OpenFlags};
 
 use super::error::StoreOpenError;
 
-/// `npth`: tells nearpath's database from any other SQLite file.
+/// `npth`: distinguishes nearpath's database from other SQLite files (PRAGMA application_id).
 const APPLICATION_ID: i64 = 0x6e70_7468;
 
-/// Step N brings schema N to N+1. Steps are never edited once released; a change is a new step.
+/// Migration N leads from schema N to N+1. Released migrations are never edited; a change is a new
+/// migration.
 const MIGRATIONS: &[&str] = &["
     CREATE TABLE function  (key TEXT PRIMARY KEY, body BLOB NOT NULL, sum INTEGER NOT NULL) STRICT, WITHOUT ROWID;
     CREATE TABLE secret    (key TEXT PRIMARY KEY, body BLOB NOT NULL, sum INTEGER NOT NULL) STRICT, WITHOUT ROWID;
@@ -19,7 +20,7 @@ const MIGRATIONS: &[&str] = &["
     CREATE TABLE counter   (key TEXT PRIMARY KEY, body BLOB NOT NULL, sum INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 "];
 
-/// Opens, checks and, where needed, migrates the database.
+/// Opens, checks and, where necessary, migrates the database.
 pub(super) fn open_database(path: &Path) -> Result<Connection, StoreOpenError> {
     let open_error = |error| StoreOpenError::from_sqlite(path, error);
     if !path.exists() {
@@ -27,21 +28,22 @@ pub(super) fn open_database(path: &Path) -> Result<Connection, StoreOpenError> {
     }
     let mut db = connect_exclusively(path).map_err(open_error)?;
     let version = schema_version(&db, path)?;
+    // Before anything is written: a damaged database stays as it was found.
     check_integrity(&db, path)?;
     apply_settings(&db).map_err(open_error)?;
     migrate_schema(&mut db, version).map_err(open_error)?;
     Ok(db)
 }
 
-/// Makes the database beside its place and moves it there when it is whole: so one that is empty has been damaged, and
-/// is not taken for a new one.
+/// Creates the database under a temporary name and renames it when it is complete. So an empty
+/// database is a damaged one, and not taken for a new one.
 fn create_database(path: &Path) -> Result<(), StoreOpenError> {
     let temporary = path.with_extension("db-new");
     let folder_error = |source| StoreOpenError::UnusableFolder {
         path: temporary.clone(),
         source,
     };
-    let _ = fs::remove_file(path.with_extension("db-new-journal")); // of a start that was cut off
+    let _ = fs::remove_file(path.with_extension("db-new-journal")); // left by an interrupted start
     OpenOptions::new()
         .write(true)
         .create(true)
@@ -54,7 +56,9 @@ fn create_database(path: &Path) -> Result<(), StoreOpenError> {
     migrate_schema(&mut db, 0).map_err(|error| StoreOpenError::from_sqlite(path, error))?;
     db.close()
         .map_err(|(_, error)| StoreOpenError::from_sqlite(path, error))?;
+    // After the close: the name must never refer to a half-written database.
     fs::rename(&temporary, path).map_err(folder_error)?;
+    // The rename is durable only when the folder is synced (fsync(2)).
     let folder = path.parent().unwrap_or(Path::new("."));
     File::open(folder)
         .and_then(|folder| folder.sync_all())
@@ -66,17 +70,21 @@ fn connect_exclusively(path: &Path) -> rusqlite::Result<Connection> {
         path,
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
     )?;
+    // Before the first access to the log: later, SQLite has already created the shared-memory file.
     db.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
     Ok(db)
 }
 
-/// Exclusive locking keeps the log's index in memory instead of in a mapped file (one file less that a full disk can
-/// break) and keeps every other program out. Checkpoints are the store's own, see [`super::ControllerStore`].
+/// Applies the settings. Exclusive locking keeps the log's index in memory instead of in a mapped
+/// file, which a full disk could break, and keeps other programs out. Checkpoints are made by
+/// [`super::ControllerStore`].
 fn apply_settings(db: &Connection) -> rusqlite::Result<()> {
     let mode: String = db.query_row("PRAGMA journal_mode=WAL", [], |row| row.get(0))?;
     if mode != "wal" {
         tracing::warn!(%mode, "store: no write-ahead log on this file system");
     }
+    // FULL syncs the log at every commit; NORMAL could lose acknowledged changes in a power
+    // failure.
     db.pragma_update(None, "synchronous", "FULL")?;
     db.pragma_update(None, "wal_autocheckpoint", 0)?;
     db.pragma_update(None, "cell_size_check", true)
@@ -91,6 +99,7 @@ fn schema_version(db: &Connection, path: &Path) -> Result<i64, StoreOpenError> {
         .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
         .map_err(open_error)?;
     match pragma("application_id").map_err(open_error)? {
+        // SQLite opens a file of 0 bytes as an empty database without an error.
         0 if version == 0 && tables == 0 => Err(StoreOpenError::Damaged {
             path: path.to_owned(),
             what: "it is empty".to_owned(),
@@ -125,9 +134,11 @@ fn migrate_schema(db: &mut Connection, from: i64) -> rusqlite::Result<()> {
         let transaction = db.transaction()?;
         transaction.execute_batch(migration)?;
         transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+        // In the same transaction as the step: a crash leaves the old or the new schema, never half
+        // of one.
         transaction.pragma_update(None, "user_version", number as i64 + 1)?;
         transaction.commit()?;
-        tracing::info!(schema = number + 1, "store: schema brought forward");
+        tracing::info!(schema = number + 1, "store: schema migrated");
     }
     Ok(())
 }

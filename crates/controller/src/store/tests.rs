@@ -4,7 +4,7 @@ use super::*;
 use crate::model::tests::any_command;
 use crate::model::{ControllerCommand, decide_command};
 
-/// Runs commands against both, in commits of a few each, and reads the store back.
+/// Runs commands against model and store, with a few per commit, and reads the store back.
 fn write_and_reload(commands: Vec<Vec<ControllerCommand>>) -> (ControllerModel, ControllerModel) {
     let folder = tempfile::tempdir().unwrap();
     let (mut store, mut model) =
@@ -37,7 +37,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
-    fn what_is_written_is_read(commands in prop::collection::vec(prop::collection::vec(any_command(), 1..5), 0..12)) {
+    fn written_models_are_read_back(commands in prop::collection::vec(prop::collection::vec(any_command(), 1..5), 0..12)) {
         let (model, read) = write_and_reload(commands);
         prop_assert_eq!(model, read);
     }

@@ -1,4 +1,4 @@
-//! The API's answers: what OpenFaaS's clients rely on, and what bad input gets.
+//! Replies of the API, as OpenFaaS's clients need them, and replies to invalid input.
 
 use std::time::Duration;
 
@@ -12,22 +12,26 @@ use crate::fixture::{ControllerFixture, spec_json};
 
 #[tokio::test]
 async fn a_function_is_deployed_described_scaled_and_removed() {
-    let lab = ControllerFixture::new().await;
-    lab.expect_status(404, "PUT", "/system/functions", &spec_json("echo", ""))
+    let fixture = ControllerFixture::new().await;
+    fixture
+        .expect_status(404, "PUT", "/system/functions", &spec_json("echo", ""))
         .await; // faas-cli tries PUT first and POSTs on 404
-    lab.expect_status(
-        202,
-        "POST",
-        "/system/functions",
-        &spec_json("echo", r#","labels":{},"annotations":{}"#),
-    )
-    .await;
-    lab.expect_status(200, "PUT", "/system/functions", &spec_json("echo", ""))
+    fixture
+        .expect_status(
+            202,
+            "POST",
+            "/system/functions",
+            &spec_json("echo", r#","labels":{},"annotations":{}"#),
+        )
         .await;
-    lab.expect_status(202, "POST", "/system/functions", &spec_json("echo", ""))
+    fixture
+        .expect_status(200, "PUT", "/system/functions", &spec_json("echo", ""))
+        .await;
+    fixture
+        .expect_status(202, "POST", "/system/functions", &spec_json("echo", ""))
         .await;
     assert_eq!(
-        lab.fleet.desired_function("echo").unwrap().revision,
+        fixture.fleet.desired_function("echo").unwrap().revision,
         Revision(3)
     );
 
@@ -37,82 +41,91 @@ async fn a_function_is_deployed_described_scaled_and_removed() {
         "/system/function/echo?namespace=openfaas-fn",
     ] {
         assert_eq!(
-            lab.expect_status(200, "GET", path, "").await.json()["name"],
+            fixture.expect_status(200, "GET", path, "").await.json()["name"],
             "echo"
         );
     }
-    lab.expect_status(
-        400,
-        "GET",
-        "/system/function/echo.dev?namespace=openfaas-fn",
-        "",
-    )
-    .await;
-    lab.expect_status(404, "GET", "/system/function/echo?namespace=dev", "")
+    fixture
+        .expect_status(
+            400,
+            "GET",
+            "/system/function/echo.dev?namespace=openfaas-fn",
+            "",
+        )
+        .await;
+    fixture
+        .expect_status(404, "GET", "/system/function/echo?namespace=dev", "")
         .await;
 
-    lab.expect_status(
-        202,
-        "POST",
-        "/system/scale-function/echo",
-        r#"{"serviceName":"echo","replicas":0}"#,
-    )
-    .await;
+    fixture
+        .expect_status(
+            202,
+            "POST",
+            "/system/scale-function/echo",
+            r#"{"serviceName":"echo","replicas":0}"#,
+        )
+        .await;
     assert_eq!(
-        lab.get_path("/system/function/echo").await.json()["replicas"],
+        fixture.get_path("/system/function/echo").await.json()["replicas"],
         0
     );
-    lab.expect_status(
-        202,
-        "POST",
-        "/system/scale-function/echo",
-        r#"{"serviceName":"echo.openfaas-fn","replicas":1000}"#,
-    )
-    .await;
+    fixture
+        .expect_status(
+            202,
+            "POST",
+            "/system/scale-function/echo",
+            r#"{"serviceName":"echo.openfaas-fn","replicas":1000}"#,
+        )
+        .await;
     assert_eq!(
-        lab.get_path("/system/function/echo").await.json()["replicas"],
+        fixture.get_path("/system/function/echo").await.json()["replicas"],
         20
     );
 
-    lab.expect_status(
-        200,
-        "DELETE",
-        "/system/functions",
-        r#"{"functionName":"echo"}"#,
-    )
-    .await;
-    assert!(lab.fleet.desired_function("echo").is_none());
-    lab.expect_status(
-        404,
-        "DELETE",
-        "/system/functions",
-        r#"{"functionName":"echo"}"#,
-    )
-    .await;
-    lab.expect_status(
-        404,
-        "POST",
-        "/system/scale-function/echo",
-        r#"{"replicas":1}"#,
-    )
-    .await;
+    fixture
+        .expect_status(
+            200,
+            "DELETE",
+            "/system/functions",
+            r#"{"functionName":"echo"}"#,
+        )
+        .await;
+    assert!(fixture.fleet.desired_function("echo").is_none());
+    fixture
+        .expect_status(
+            404,
+            "DELETE",
+            "/system/functions",
+            r#"{"functionName":"echo"}"#,
+        )
+        .await;
+    fixture
+        .expect_status(
+            404,
+            "POST",
+            "/system/scale-function/echo",
+            r#"{"replicas":1}"#,
+        )
+        .await;
 }
 
-/// What faas-cli reads: a change here is a change of the contract.
+/// Fields that faas-cli reads: a change here is a change of the contract.
 #[tokio::test]
 async fn the_json_of_a_function_is_the_documented_one() {
-    let lab = ControllerFixture::new().await;
-    lab.expect_status(
-        201,
-        "POST",
-        "/system/secrets",
-        r#"{"name":"key","value":"x"}"#,
-    )
-    .await;
+    let fixture = ControllerFixture::new().await;
+    fixture
+        .expect_status(
+            201,
+            "POST",
+            "/system/secrets",
+            r#"{"name":"key","value":"x"}"#,
+        )
+        .await;
     let body = r#"{"service":"echo","image":"file:///srv/echo","envProcess":"cat","envVars":{"A":"b"},"constraints":["x=y"],
         "secrets":["key"],"labels":{"com.openfaas.scale.min":"2"},"annotations":{"topic":"t"},
         "limits":{"memory":"128Mi","cpu":"500m"},"requests":{"memory":"64Mi"},"readOnlyRootFilesystem":true,"new":{}}"#;
-    lab.expect_status(202, "POST", "/system/functions", body)
+    fixture
+        .expect_status(202, "POST", "/system/functions", body)
         .await;
     let instance = ObservedInstance {
         id: InstanceId(26),
@@ -134,9 +147,12 @@ async fn the_json_of_a_function_is_the_documented_one() {
         instances: vec![instance],
         trouble: Some("slow".into()),
     };
-    *lab.fleet.observed.lock().unwrap() = vec![echo].into();
+    *fixture.fleet.observed.lock().unwrap() = vec![echo].into();
 
-    let mut described = lab.get_path("/system/function/echo?usage=1").await.json();
+    let mut described = fixture
+        .get_path("/system/function/echo?usage=1")
+        .await
+        .json();
     let created = described["createdAt"].take();
     assert!(
         nearpath_types::status::rfc3339::parse_time(created.as_str().unwrap()).is_some(),
@@ -146,7 +162,7 @@ async fn the_json_of_a_function_is_the_documented_one() {
         "name": "echo", "image": "file:///srv/echo", "namespace": "openfaas-fn", "envProcess": "cat", "envVars": {"A": "b"},
         "constraints": ["x=y"], "secrets": ["key"], "labels": {"com.openfaas.scale.min": "2"}, "annotations": {"topic": "t"},
         "limits": {"memory": "128Mi", "cpu": "500m"}, "requests": {"memory": "64Mi"}, "readOnlyRootFilesystem": true,
-        "invocationCount": 7.0, "replicas": 2, "availableReplicas": 1, "createdAt": null, "revision": 1, "trouble": "slow",
+        "invocationCount": 7.0, "replicas": 2, "availableReplicas": 1, "createdAt": null, "revision": 1, "notReadyReason": "slow",
     });
     let mut wanted = shared.clone();
     wanted["usage"] = json!({"cpu": 12.5, "totalMemoryBytes": 4096.0});
@@ -155,14 +171,14 @@ async fn the_json_of_a_function_is_the_documented_one() {
     }]);
     assert_eq!(described, wanted);
 
-    let mut listed = lab.get_path("/system/functions").await.json();
+    let mut listed = fixture.get_path("/system/functions").await.json();
     listed[0]["createdAt"].take();
     assert_eq!(listed, json!([shared]));
 }
 
 #[tokio::test]
 async fn invalid_bodies_are_refused_with_the_field() {
-    let lab = ControllerFixture::new().await;
+    let fixture = ControllerFixture::new().await;
     let refused = |body: &'static str, words: &'static [&'static str]| (body, words);
     for (body, words) in [
         refused("{\"service\":\n  nonsense}", &["line 2 column 4"]),
@@ -207,7 +223,7 @@ async fn invalid_bodies_are_refused_with_the_field() {
             &["limits.memory"],
         ),
     ] {
-        let reply = lab
+        let reply = fixture
             .expect_status(400, "POST", "/system/functions", body)
             .await;
         assert!(
@@ -225,27 +241,29 @@ async fn invalid_bodies_are_refused_with_the_field() {
         assert!(reply.header("content-type").starts_with("text/plain"));
     }
     assert_eq!(
-        lab.get_path("/system/functions").await.text,
+        fixture.get_path("/system/functions").await.text,
         "[]",
         "nothing was deployed"
     );
 
     let bomb = format!(r#"{{"service":"echo","image":"{}"}}"#, "x".repeat(1 << 20));
     assert_eq!(
-        lab.expect_status(413, "POST", "/system/functions", &bomb)
+        fixture
+            .expect_status(413, "POST", "/system/functions", &bomb)
             .await
             .header("x-nearpath-reason"),
         "body_too_large"
     );
     let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
-    lab.expect_status(400, "POST", "/system/functions", &deep)
+    fixture
+        .expect_status(400, "POST", "/system/functions", &deep)
         .await;
 }
 
 #[tokio::test]
 async fn replicas_are_bounded() {
-    let lab = ControllerFixture::new().await;
-    lab.deploy_function("echo").await;
+    let fixture = ControllerFixture::new().await;
+    fixture.deploy_function("echo").await;
     for bad in [
         r#"{"replicas":-1}"#,
         r#"{"replicas":1.5}"#,
@@ -254,88 +272,97 @@ async fn replicas_are_bounded() {
         r#"{"replicas":1,"serviceName":"other"}"#,
         r#"{"replicas":1,"namespace":"-"}"#,
     ] {
-        lab.expect_status(400, "POST", "/system/scale-function/echo", bad)
+        fixture
+            .expect_status(400, "POST", "/system/scale-function/echo", bad)
             .await;
     }
-    lab.expect_status(
-        202,
-        "POST",
-        "/system/scale-function/echo",
-        r#"{"replicas":18446744073709551615}"#,
-    )
-    .await;
-    assert_eq!(lab.fleet.desired_function("echo").unwrap().replicas, 20);
-    lab.expect_status(
-        400,
-        "POST",
-        "/system/scale-function/%FF",
-        r#"{"replicas":1}"#,
-    )
-    .await;
-    lab.expect_status(
-        400,
-        "POST",
-        "/system/scale-function/a%2Fb",
-        r#"{"replicas":1}"#,
-    )
-    .await;
+    fixture
+        .expect_status(
+            202,
+            "POST",
+            "/system/scale-function/echo",
+            r#"{"replicas":18446744073709551615}"#,
+        )
+        .await;
+    assert_eq!(fixture.fleet.desired_function("echo").unwrap().replicas, 20);
+    fixture
+        .expect_status(
+            400,
+            "POST",
+            "/system/scale-function/%FF",
+            r#"{"replicas":1}"#,
+        )
+        .await;
+    fixture
+        .expect_status(
+            400,
+            "POST",
+            "/system/scale-function/a%2Fb",
+            r#"{"replicas":1}"#,
+        )
+        .await;
 }
 
 #[tokio::test]
 async fn secret_values_are_never_returned() {
-    let lab = ControllerFixture::new().await;
-    lab.expect_status(
-        201,
-        "POST",
-        "/system/secrets",
-        r#"{"name":"key","value":"hush-1","namespace":""}"#,
-    )
-    .await;
-    assert_eq!(
-        lab.expect_status(
-            409,
+    let fixture = ControllerFixture::new().await;
+    fixture
+        .expect_status(
+            201,
             "POST",
             "/system/secrets",
-            r#"{"name":"key","value":"hush-2"}"#
+            r#"{"name":"key","value":"hush-1","namespace":""}"#,
         )
-        .await
-        .header("x-nearpath-reason"),
+        .await;
+    assert_eq!(
+        fixture
+            .expect_status(
+                409,
+                "POST",
+                "/system/secrets",
+                r#"{"name":"key","value":"hush-2"}"#
+            )
+            .await
+            .header("x-nearpath-reason"),
         "conflict"
     );
-    lab.expect_status(
-        404,
-        "PUT",
-        "/system/secrets",
-        r#"{"name":"cert","value":"x"}"#,
-    )
-    .await;
-    lab.expect_status(
-        202,
-        "POST",
-        "/system/functions",
-        &spec_json("echo", r#","secrets":["key"]"#),
-    )
-    .await;
+    fixture
+        .expect_status(
+            404,
+            "PUT",
+            "/system/secrets",
+            r#"{"name":"cert","value":"x"}"#,
+        )
+        .await;
+    fixture
+        .expect_status(
+            202,
+            "POST",
+            "/system/functions",
+            &spec_json("echo", r#","secrets":["key"]"#),
+        )
+        .await;
     assert_eq!(
-        lab.fleet.desired_function("echo").unwrap().secrets["key"],
+        fixture.fleet.desired_function("echo").unwrap().secrets["key"],
         b"hush-1"
     );
 
-    lab.expect_status(
-        200,
-        "PUT",
-        "/system/secrets",
-        r#"{"name":"key","rawValue":"AP8="}"#,
-    )
-    .await;
-    let wanted = lab.fleet.desired_function("echo").unwrap();
+    fixture
+        .expect_status(
+            200,
+            "PUT",
+            "/system/secrets",
+            r#"{"name":"key","rawValue":"AP8="}"#,
+        )
+        .await;
+    let wanted = fixture.fleet.desired_function("echo").unwrap();
     assert_eq!(
         (wanted.secrets["key"].as_slice(), wanted.revision),
         ([0u8, 255].as_slice(), Revision(2))
     );
 
     assert_eq!(
-        lab.get_path("/system/secrets").await.json(),
+        fixture.get_path("/system/secrets").await.json(),
         json!([{"name": "key", "namespace": "openfaas-fn"}])
     );
     for bad in [
@@ -344,128 +371,160 @@ async fn secret_values_are_never_returned() {
         r#"{"name":"k"}"#,
         r#"{"value":"x"}"#,
     ] {
-        let reply = lab.expect_status(400, "POST", "/system/secrets", bad).await;
+        let reply = fixture
+            .expect_status(400, "POST", "/system/secrets", bad)
+            .await;
         assert!(!reply.text.contains("hush"), "{}", reply.text);
     }
-    lab.expect_status(
-        400,
-        "POST",
-        "/system/secrets",
-        r#"{"name":"k","value":"x","namespace":"dev"}"#,
-    )
-    .await;
+    fixture
+        .expect_status(
+            400,
+            "POST",
+            "/system/secrets",
+            r#"{"name":"k","value":"x","namespace":"dev"}"#,
+        )
+        .await;
 
-    let used = lab
+    let used = fixture
         .expect_status(409, "DELETE", "/system/secrets", r#"{"name":"key"}"#)
         .await;
     assert!(used.text.contains("echo"), "{}", used.text);
-    lab.expect_status(
-        200,
-        "DELETE",
-        "/system/functions",
-        r#"{"functionName":"echo"}"#,
-    )
-    .await;
-    lab.expect_status(202, "DELETE", "/system/secrets", r#"{"name":"key"}"#)
+    fixture
+        .expect_status(
+            200,
+            "DELETE",
+            "/system/functions",
+            r#"{"functionName":"echo"}"#,
+        )
+        .await;
+    fixture
+        .expect_status(202, "DELETE", "/system/secrets", r#"{"name":"key"}"#)
         .await; // 204 would be an error to faas-cli
-    lab.expect_status(404, "DELETE", "/system/secrets", r#"{"name":"key"}"#)
+    fixture
+        .expect_status(404, "DELETE", "/system/secrets", r#"{"name":"key"}"#)
         .await;
 }
 
 #[tokio::test]
 async fn namespaces_are_created_changed_and_removed() {
-    let lab = ControllerFixture::new().await;
+    let fixture = ControllerFixture::new().await;
     let body = r#"{"name":"dev","annotations":{"openfaas":"1"},"labels":{"openfaas":"1"}}"#;
-    lab.expect_status(201, "POST", "/system/namespace/", body)
+    fixture
+        .expect_status(201, "POST", "/system/namespace/", body)
         .await;
-    lab.expect_status(409, "POST", "/system/namespace/", body)
+    fixture
+        .expect_status(409, "POST", "/system/namespace/", body)
         .await;
-    lab.expect_status(201, "POST", "/system/namespace/ops", "")
+    fixture
+        .expect_status(201, "POST", "/system/namespace/ops", "")
         .await;
     assert_eq!(
-        lab.get_path("/system/namespaces").await.json(),
+        fixture.get_path("/system/namespaces").await.json(),
         json!(["dev", "openfaas-fn", "ops"])
     );
     assert_eq!(
-        lab.get_path("/system/namespace/dev").await.json(),
+        fixture.get_path("/system/namespace/dev").await.json(),
         serde_json::from_str::<serde_json::Value>(body).unwrap()
     );
     assert_eq!(
-        lab.get_path("/system/namespace/openfaas-fn").await.json()["annotations"]["openfaas"],
+        fixture
+            .get_path("/system/namespace/openfaas-fn")
+            .await
+            .json()["annotations"]["openfaas"],
         "1"
     );
 
-    lab.expect_status(
-        200,
-        "PUT",
-        "/system/namespace/dev",
-        r#"{"labels":{"a":"b"},"annotations":null}"#,
-    )
-    .await;
+    fixture
+        .expect_status(
+            200,
+            "PUT",
+            "/system/namespace/dev",
+            r#"{"labels":{"a":"b"},"annotations":null}"#,
+        )
+        .await;
     assert_eq!(
-        lab.get_path("/system/namespace/dev").await.json()["labels"],
+        fixture.get_path("/system/namespace/dev").await.json()["labels"],
         json!({"a": "b"})
     );
-    lab.expect_status(400, "PUT", "/system/namespace/dev", r#"{"name":"ops"}"#)
+    fixture
+        .expect_status(400, "PUT", "/system/namespace/dev", r#"{"name":"ops"}"#)
         .await;
-    lab.expect_status(404, "PUT", "/system/namespace/qa", "{}")
+    fixture
+        .expect_status(404, "PUT", "/system/namespace/qa", "{}")
         .await;
-    lab.expect_status(404, "GET", "/system/namespace/qa", "")
+    fixture
+        .expect_status(404, "GET", "/system/namespace/qa", "")
         .await;
-    lab.expect_status(400, "POST", "/system/namespace/", r#"{"labels":{}}"#)
+    fixture
+        .expect_status(400, "POST", "/system/namespace/", r#"{"labels":{}}"#)
         .await;
-    lab.expect_status(400, "POST", "/system/namespace/Dev", "")
+    fixture
+        .expect_status(400, "POST", "/system/namespace/Dev", "")
         .await;
 
-    lab.expect_status(
-        202,
-        "POST",
-        "/system/functions",
-        &spec_json("echo", r#","namespace":"dev""#),
-    )
-    .await;
-    assert_eq!(lab.get_path("/system/functions").await.json(), json!([]));
+    fixture
+        .expect_status(
+            202,
+            "POST",
+            "/system/functions",
+            &spec_json("echo", r#","namespace":"dev""#),
+        )
+        .await;
     assert_eq!(
-        lab.get_path("/system/functions?namespace=dev").await.json()[0]["namespace"],
+        fixture.get_path("/system/functions").await.json(),
+        json!([])
+    );
+    assert_eq!(
+        fixture
+            .get_path("/system/functions?namespace=dev")
+            .await
+            .json()[0]["namespace"],
         "dev"
     );
-    lab.expect_status(400, "GET", "/system/functions?namespace=qa", "")
+    fixture
+        .expect_status(400, "GET", "/system/functions?namespace=qa", "")
         .await;
-    lab.expect_status(400, "GET", "/system/secrets?namespace=qa", "")
+    fixture
+        .expect_status(400, "GET", "/system/secrets?namespace=qa", "")
         .await;
-    let refused = lab
+    let refused = fixture
         .expect_status(409, "DELETE", "/system/namespace/dev", "")
         .await;
     assert!(refused.text.contains("function echo"), "{}", refused.text);
-    lab.expect_status(
-        200,
-        "DELETE",
-        "/system/functions",
-        r#"{"functionName":"echo","namespace":"dev"}"#,
-    )
-    .await;
-    lab.expect_status(202, "DELETE", "/system/namespace/dev", r#"{"name":"dev"}"#)
+    fixture
+        .expect_status(
+            200,
+            "DELETE",
+            "/system/functions",
+            r#"{"functionName":"echo","namespace":"dev"}"#,
+        )
         .await;
-    lab.expect_status(404, "DELETE", "/system/namespace/dev", "")
+    fixture
+        .expect_status(202, "DELETE", "/system/namespace/dev", r#"{"name":"dev"}"#)
         .await;
-    lab.expect_status(409, "DELETE", "/system/namespace/openfaas-fn", "")
+    fixture
+        .expect_status(404, "DELETE", "/system/namespace/dev", "")
+        .await;
+    fixture
+        .expect_status(409, "DELETE", "/system/namespace/openfaas-fn", "")
         .await;
 }
 
 #[tokio::test]
 async fn the_other_endpoints_answer() {
-    let lab = ControllerFixture::new().await;
-    let info = lab.get_path("/system/info").await.json();
+    let fixture = ControllerFixture::new().await;
+    let info = fixture.get_path("/system/info").await.json();
     assert_eq!(
         (info["provider"]["provider"].as_str(), info["arch"].as_str()),
         (Some("nearpath"), Some(std::env::consts::ARCH))
     );
     assert_eq!(info["version"]["release"], env!("CARGO_PKG_VERSION"));
-    assert_eq!(lab.get_path("/healthz").await.text, "OK\n");
-    lab.expect_status(200, "HEAD", "/healthz", "").await;
-    assert!(lab.get_path("/ui/").await.text.contains("nearpath ls"));
+    assert_eq!(fixture.get_path("/healthz").await.text, "OK\n");
+    fixture.expect_status(200, "HEAD", "/healthz", "").await;
+    assert!(fixture.get_path("/ui/").await.text.contains("nearpath ls"));
     assert_eq!(
-        lab.expect_status(307, "GET", "/", "")
+        fixture
+            .expect_status(307, "GET", "/", "")
             .await
             .header("location"),
         "/ui/"
@@ -477,19 +536,21 @@ async fn the_other_endpoints_answer() {
         ("POST", "/async-function/echo.dev/a/b?c"),
     ] {
         assert_eq!(
-            lab.expect_status(501, method, path, "")
+            fixture
+                .expect_status(501, method, path, "")
                 .await
                 .header("x-nearpath-reason"),
             "not_implemented"
         );
     }
     assert_eq!(
-        lab.expect_status(404, "GET", "/system/nonsense", "")
+        fixture
+            .expect_status(404, "GET", "/system/nonsense", "")
             .await
             .header("x-nearpath-reason"),
         "not_found"
     );
-    let wrong = lab
+    let wrong = fixture
         .expect_status(405, "PATCH", "/system/functions", "")
         .await;
     assert_eq!(wrong.header("x-nearpath-reason"), "method_not_allowed");
@@ -498,30 +559,34 @@ async fn the_other_endpoints_answer() {
 
 #[tokio::test]
 async fn waking_a_sleeping_function_scales_it_to_its_minimum() {
-    let lab = ControllerFixture::new().await;
-    lab.expect_status(
-        202,
-        "POST",
-        "/system/functions",
-        &spec_json("echo", r#","labels":{"com.openfaas.scale.min":"3"}"#),
-    )
-    .await;
-    let id = "echo".parse().unwrap();
-    for _ in 0..3 {
-        lab.expect_status(
+    let fixture = ControllerFixture::new().await;
+    fixture
+        .expect_status(
             202,
             "POST",
-            "/system/scale-function/echo",
-            r#"{"replicas":0}"#,
+            "/system/functions",
+            &spec_json("echo", r#","labels":{"com.openfaas.scale.min":"3"}"#),
         )
         .await;
-        (0..100).for_each(|_| lab.controller.wake_function(&id));
-        lab.fleet.wait_for_replicas("echo", 3).await;
+    let id = "echo".parse().unwrap();
+    for _ in 0..3 {
+        fixture
+            .expect_status(
+                202,
+                "POST",
+                "/system/scale-function/echo",
+                r#"{"replicas":0}"#,
+            )
+            .await;
+        (0..100).for_each(|_| fixture.controller.wake_function(&id));
+        fixture.fleet.wait_for_replicas("echo", 3).await;
     }
-    lab.controller.wake_function(&"unknown".parse().unwrap());
-    let lab = lab.reopen().await;
+    fixture
+        .controller
+        .wake_function(&"unknown".parse().unwrap());
+    let fixture = fixture.reopen().await;
     assert_eq!(
-        lab.fleet.desired_function("echo").unwrap().replicas,
+        fixture.fleet.desired_function("echo").unwrap().replicas,
         3,
         "a wake-up is kept like any other change"
     );
@@ -529,14 +594,14 @@ async fn waking_a_sleeping_function_scales_it_to_its_minimum() {
 
 #[tokio::test]
 async fn status_queries_are_filtered_by_namespace() {
-    let lab = ControllerFixture::new().await;
+    let fixture = ControllerFixture::new().await;
     for (path, first) in [
         ("edges", "front"),
         ("memory", "shop"),
         ("paths", "gateway"),
         ("pool", "LISTEN"),
     ] {
-        let here = lab
+        let here = fixture
             .expect_status(200, "GET", &format!("/system/{path}"), "")
             .await;
         assert!(here.text.contains(first), "{path}: {}", here.text);
@@ -546,7 +611,8 @@ async fn status_queries_are_filtered_by_namespace() {
             Some(1),
             "the other one is in another namespace: {listed}"
         );
-        lab.expect_status(400, "GET", &format!("/system/{path}?namespace=nowhere"), "")
+        fixture
+            .expect_status(400, "GET", &format!("/system/{path}?namespace=nowhere"), "")
             .await;
     }
 }

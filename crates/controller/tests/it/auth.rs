@@ -1,4 +1,4 @@
-//! Who may use the API.
+//! Authentication of the API.
 
 use axum::body::Body;
 use http::Request;
@@ -7,7 +7,7 @@ use nearpath_controller::{AdminCredentials, AuthMode};
 use crate::fixture::{ApiReply, ControllerFixture, spec_json, test_config};
 
 async fn get_with_authorization(
-    lab: &ControllerFixture,
+    fixture: &ControllerFixture,
     path: &str,
     authorization: Option<&str>,
 ) -> ApiReply {
@@ -15,7 +15,9 @@ async fn get_with_authorization(
     if let Some(value) = authorization {
         request = request.header("authorization", value);
     }
-    lab.send_request(request.body(Body::empty()).unwrap()).await
+    fixture
+        .send_request(request.body(Body::empty()).unwrap())
+        .await
 }
 
 #[tokio::test]
@@ -25,7 +27,7 @@ async fn unauthenticated_requests_get_openfaas_replies() {
         user: "admin".into(),
         password: "secret".into(),
     };
-    let lab =
+    let fixture =
         ControllerFixture::with_config(test_config(folder.path(), AuthMode::Provided(credentials)))
             .await;
     for wrong in [
@@ -43,7 +45,7 @@ async fn unauthenticated_requests_get_openfaas_replies() {
             "/system/nonsense",
             "/nonsense",
         ] {
-            let reply = get_with_authorization(&lab, path, wrong).await;
+            let reply = get_with_authorization(&fixture, path, wrong).await;
             assert_eq!(
                 (reply.status.as_u16(), reply.text.as_str()),
                 (401, "invalid credentials"),
@@ -57,22 +59,28 @@ async fn unauthenticated_requests_get_openfaas_replies() {
         }
     }
     assert_eq!(
-        get_with_authorization(&lab, "/system/functions", Some("Basic YWRtaW46c2VjcmV0"))
-            .await
-            .status,
+        get_with_authorization(
+            &fixture,
+            "/system/functions",
+            Some("Basic YWRtaW46c2VjcmV0")
+        )
+        .await
+        .status,
         200
     );
     assert_eq!(
-        get_with_authorization(&lab, "/healthz", None).await.status,
+        get_with_authorization(&fixture, "/healthz", None)
+            .await
+            .status,
         200
     );
 }
 
 #[tokio::test]
 async fn without_authentication_an_empty_bearer_is_anonymous() {
-    let lab = ControllerFixture::new().await;
+    let fixture = ControllerFixture::new().await;
     assert_eq!(
-        get_with_authorization(&lab, "/system/functions", Some("Bearer "))
+        get_with_authorization(&fixture, "/system/functions", Some("Bearer "))
             .await
             .status,
         200
@@ -84,7 +92,8 @@ async fn a_password_is_generated_at_the_first_start_and_kept() {
     use base64::Engine;
     let folder = tempfile::tempdir().unwrap();
     drop(ControllerFixture::with_config(test_config(folder.path(), AuthMode::Generated)).await);
-    let lab = ControllerFixture::with_config(test_config(folder.path(), AuthMode::Generated)).await;
+    let fixture =
+        ControllerFixture::with_config(test_config(folder.path(), AuthMode::Generated)).await;
     let read = |name| std::fs::read_to_string(folder.path().join(name)).unwrap();
     let pair = format!(
         "{}:{}",
@@ -96,17 +105,18 @@ async fn a_password_is_generated_at_the_first_start_and_kept() {
         base64::engine::general_purpose::STANDARD.encode(pair)
     );
     assert_eq!(
-        get_with_authorization(&lab, "/system/functions", Some(&header))
+        get_with_authorization(&fixture, "/system/functions", Some(&header))
             .await
             .status,
         200
     );
-    let debug = format!("{:?}", lab.controller.credentials());
+    let debug = format!("{:?}", fixture.controller.credentials());
     assert!(!debug.contains(&read("basic-auth-password")), "{debug}");
 }
 
-/// What a page of another site makes a browser send: no preflight asks before a `text/plain` body.
-async fn post_from_page(lab: &ControllerFixture, headers: &[(&str, &str)]) -> ApiReply {
+/// A request as a browser sends it for a page of another site: a `text/plain` body needs no
+/// preflight.
+async fn post_from_page(fixture: &ControllerFixture, headers: &[(&str, &str)]) -> ApiReply {
     let mut request = Request::builder()
         .method("POST")
         .uri("/system/functions")
@@ -114,11 +124,12 @@ async fn post_from_page(lab: &ControllerFixture, headers: &[(&str, &str)]) -> Ap
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
-    lab.send_request(request.body(Body::from(spec_json("echo", ""))).unwrap())
+    fixture
+        .send_request(request.body(Body::from(spec_json("echo", ""))).unwrap())
         .await
 }
 
-fn assert_refused(lab: &ControllerFixture, reply: &ApiReply, what_to_do: &str) {
+fn assert_refused(fixture: &ControllerFixture, reply: &ApiReply, what_to_do: &str) {
     assert_eq!(
         (reply.status.as_u16(), reply.header("x-nearpath-reason")),
         (403, "not_allowed"),
@@ -126,12 +137,12 @@ fn assert_refused(lab: &ControllerFixture, reply: &ApiReply, what_to_do: &str) {
         reply.text
     );
     assert!(reply.text.contains(what_to_do), "{}", reply.text);
-    assert!(lab.controller.model().functions.is_empty());
+    assert!(fixture.controller.model().functions.is_empty());
 }
 
 #[tokio::test]
 async fn without_authentication_foreign_pages_are_refused() {
-    let lab = ControllerFixture::new().await;
+    let fixture = ControllerFixture::new().await;
     let own = ("host", "127.0.0.1:8080");
     for header in [
         ("origin", "http://evil.example"),
@@ -139,8 +150,8 @@ async fn without_authentication_foreign_pages_are_refused() {
         ("sec-fetch-site", "cross-site"),
     ] {
         assert_refused(
-            &lab,
-            &post_from_page(&lab, &[own, header]).await,
+            &fixture,
+            &post_from_page(&fixture, &[own, header]).await,
             "call the API from a program",
         );
     }
@@ -150,12 +161,12 @@ async fn without_authentication_foreign_pages_are_refused() {
         ("sec-fetch-site", "same-origin"),
     ];
     assert_refused(
-        &lab,
-        &post_from_page(&lab, &rebound).await,
+        &fixture,
+        &post_from_page(&fixture, &rebound).await,
         "ask http://127.0.0.1",
     );
     assert_eq!(
-        post_from_page(&lab, &[own, ("origin", "http://127.0.0.1:8080")])
+        post_from_page(&fixture, &[own, ("origin", "http://127.0.0.1:8080")])
             .await
             .status,
         202
@@ -169,7 +180,7 @@ async fn foreign_pages_cannot_use_a_browsers_stored_password() {
         user: "admin".into(),
         password: "secret".into(),
     };
-    let lab =
+    let fixture =
         ControllerFixture::with_config(test_config(folder.path(), AuthMode::Provided(credentials)))
             .await;
     let stored = [
@@ -182,13 +193,13 @@ async fn foreign_pages_cannot_use_a_browsers_stored_password() {
     ] {
         let headers = [&stored[..], &[header]].concat();
         assert_refused(
-            &lab,
-            &post_from_page(&lab, &headers).await,
+            &fixture,
+            &post_from_page(&fixture, &headers).await,
             "call the API from a program",
         );
     }
     assert_eq!(
-        post_from_page(&lab, &stored).await.status,
+        post_from_page(&fixture, &stored).await.status,
         202,
         "any name will do with a password"
     );

@@ -1,4 +1,4 @@
-//! Tests that need a process of their own: to be killed, or to see another disk.
+//! Tests in a child process, which is killed or sees another disk.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -8,7 +8,8 @@ use tokio::process::Command;
 
 const FOLDER_VARIABLE: &str = "NEARPATH_TEST_FOLDER";
 
-/// This test binary again, running one ignored test on `folder`; `wrapper` comes before it on the command line.
+/// This test binary, running one ignored test on `folder`, with `wrapper` in front of its command
+/// line.
 pub(crate) fn child_command(wrapper: &[&str], test: &str, folder: &Path) -> Command {
     let me = std::env::current_exe()
         .unwrap()
@@ -30,7 +31,7 @@ pub(crate) fn child_command(wrapper: &[&str], test: &str, folder: &Path) -> Comm
     command
 }
 
-/// Runs it to its end, which has to be a good one.
+/// Runs the command to its end, which must be a success.
 pub(crate) async fn assert_success(mut command: Command) {
     let output = within(command.stderr(Stdio::piped()).output())
         .await
@@ -43,7 +44,7 @@ pub(crate) async fn assert_success(mut command: Command) {
     );
 }
 
-/// The folder that a child works on; `NoConnection` when somebody runs the ignored tests by hand.
+/// Folder of a child; `None` when a user runs the ignored tests by hand.
 pub(crate) fn child_folder() -> Option<std::path::PathBuf> {
     std::env::var_os(FOLDER_VARIABLE).map(Into::into)
 }

@@ -1,4 +1,4 @@
-//! Holds every answer that a test sees against `contract/openapi/nearpath.yaml`.
+//! Checks every reply in a test against `contract/openapi/nearpath.yaml`.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -62,7 +62,8 @@ fn path_matches(template: &str, path: &str) -> bool {
     }
 }
 
-/// Fails the test when the answer is not documented. What the document does not know must have been refused.
+/// Fails the test when the reply is not documented. Requests that the document does not contain
+/// must be refused.
 pub(crate) fn check_documented(method: &str, path: &str, status: u16) {
     let path = path.split('?').next().unwrap_or_default();
     let method = if method == "HEAD" { "GET" } else { method };

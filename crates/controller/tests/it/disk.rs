@@ -1,4 +1,4 @@
-//! Bad days of the disk: full, damaged, in use, failing.
+//! Faults of the disk: full, damaged, in use, failing.
 
 use std::fs;
 use std::path::Path;
@@ -40,14 +40,15 @@ async fn the_data_directory_is_private() {
     use std::os::unix::fs::PermissionsExt;
     let parent = tempfile::tempdir().unwrap();
     let folder = parent.path().join("a/data");
-    let lab = ControllerFixture::open_on(&folder).await;
-    lab.expect_status(
-        201,
-        "POST",
-        "/system/secrets",
-        r#"{"name":"key","value":"x"}"#,
-    )
-    .await;
+    let fixture = ControllerFixture::open_on(&folder).await;
+    fixture
+        .expect_status(
+            201,
+            "POST",
+            "/system/secrets",
+            r#"{"name":"key","value":"x"}"#,
+        )
+        .await;
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&folder), 0o700);
     for file in fs::read_dir(&folder).unwrap() {
@@ -65,25 +66,27 @@ async fn an_unusable_folder_is_named() {
     assert!(error.contains(path.to_str().unwrap()), "{error}");
 }
 
-/// Turns one byte over at many places of the database, and cuts it short. Each time it is either refused by name and
-/// left alone, or nothing is lost.
+/// Flips one byte at many positions of the database, and truncates it. Each time the database is
+/// refused by name and left alone, or nothing is lost.
 #[tokio::test]
 async fn damage_is_refused_or_harmless() {
-    let lab = ControllerFixture::new().await;
+    let fixture = ControllerFixture::new().await;
     for number in 0..20 {
         let body = format!(r#"{{"name":"s{number}","value":"{}"}}"#, "x".repeat(300));
-        lab.expect_status(201, "POST", "/system/secrets", &body)
+        fixture
+            .expect_status(201, "POST", "/system/secrets", &body)
             .await;
-        lab.expect_status(
-            202,
-            "POST",
-            "/system/functions",
-            &spec_json(&format!("f{number}"), r#","secrets":["s0"]"#),
-        )
-        .await;
+        fixture
+            .expect_status(
+                202,
+                "POST",
+                "/system/functions",
+                &spec_json(&format!("f{number}"), r#","secrets":["s0"]"#),
+            )
+            .await;
     }
     let whole = tempfile::tempdir().unwrap();
-    let before = copy_database(lab, whole.path()).await;
+    let before = copy_database(fixture, whole.path()).await;
     let good = fs::read(whole.path().join(DATABASE_FILE)).unwrap();
 
     let mut refused = 0;
@@ -106,14 +109,19 @@ async fn damage_is_refused_or_harmless() {
 }
 
 async fn copy_database(
-    lab: ControllerFixture,
+    fixture: ControllerFixture,
     to: &Path,
 ) -> Arc<nearpath_controller::ControllerModel> {
-    let lab = lab.reopen().await; // nothing is left in the log then
-    let model = lab.controller.model();
-    fs::copy(lab.data_dir().join(DATABASE_FILE), to.join(DATABASE_FILE)).unwrap();
+    let fixture = fixture.reopen().await; // nothing is left in the log then
+    let model = fixture.controller.model();
+    fs::copy(
+        fixture.data_dir().join(DATABASE_FILE),
+        to.join(DATABASE_FILE),
+    )
+    .unwrap();
     assert!(
-        !lab.data_dir()
+        !fixture
+            .data_dir()
             .join("nearpath.db-wal")
             .metadata()
             .is_ok_and(|log| log.len() > 0)
@@ -129,7 +137,7 @@ async fn refused_or_equal(bytes: &[u8], model: &nearpath_controller::ControllerM
         Ok(controller) => assert_eq!(
             *controller.model(),
             *model,
-            "something was lost without a word"
+            "something was lost without an error"
         ),
         Err(error) => {
             assert!(
@@ -173,23 +181,27 @@ async fn on_a_small_disk() {
     let ballast = folder.join("ballast");
     fs::write(&ballast, vec![0; 300 << 10]).unwrap();
     let data = folder.join("data");
-    let lab = ControllerFixture::open_on(&data).await;
-    lab.deploy_function("sleeper").await;
-    lab.expect_status(
-        202,
-        "POST",
-        "/system/scale-function/sleeper",
-        r#"{"replicas":0}"#,
-    )
-    .await;
-    lab.deploy_function("neighbour").await;
-    let kept = fill_disk(&lab).await;
-    exhaust_disk(&lab, &folder).await;
+    let fixture = ControllerFixture::open_on(&data).await;
+    fixture.deploy_function("sleeper").await;
+    fixture
+        .expect_status(
+            202,
+            "POST",
+            "/system/scale-function/sleeper",
+            r#"{"replicas":0}"#,
+        )
+        .await;
+    fixture.deploy_function("neighbour").await;
+    let kept = fill_disk(&fixture).await;
+    exhaust_disk(&fixture, &folder).await;
 
-    lab.controller.wake_function(&"sleeper".parse().unwrap());
-    lab.fleet.wait_for_replicas("sleeper", 1).await; // calls go on
+    fixture
+        .controller
+        .wake_function(&"sleeper".parse().unwrap());
+    fixture.fleet.wait_for_replicas("sleeper", 1).await; // calls go on
     assert_eq!(
-        lab.get_path("/system/secrets")
+        fixture
+            .get_path("/system/secrets")
             .await
             .json()
             .as_array()
@@ -198,24 +210,25 @@ async fn on_a_small_disk() {
         kept
     );
     assert_eq!(
-        lab.get_path("/healthz").await.text,
+        fixture.get_path("/healthz").await.text,
         "OK\n",
-        "it mends itself: no state to speak of"
+        "a full disk is no permanent state"
     );
 
-    drop(lab);
-    let lab = ControllerFixture::open_on(&data).await; // a restart on the full disk
-    assert_eq!(lab.controller.model().secrets.len(), kept);
+    drop(fixture);
+    let fixture = ControllerFixture::open_on(&data).await; // a restart on the full disk
+    assert_eq!(fixture.controller.model().secrets.len(), kept);
     fs::remove_file(&ballast).unwrap();
     fs::remove_file(folder.join("stuffing")).unwrap();
-    lab.expect_status(
-        201,
-        "POST",
-        "/system/secrets",
-        &secret_json("after", 30_000),
-    )
-    .await;
-    drop(lab);
+    fixture
+        .expect_status(
+            201,
+            "POST",
+            "/system/secrets",
+            &secret_json("after", 30_000),
+        )
+        .await;
+    drop(fixture);
     assert_eq!(
         ControllerFixture::open_on(&data)
             .await
@@ -227,14 +240,14 @@ async fn on_a_small_disk() {
     );
 }
 
-/// Adds secrets until there is no room, even for a small one; returns how many were acknowledged.
-async fn fill_disk(lab: &ControllerFixture) -> usize {
+/// Adds secrets until even a small one has no room. Returns the number of acknowledged ones.
+async fn fill_disk(fixture: &ControllerFixture) -> usize {
     let mut kept = 0;
     for (number, size) in [50_000, 5_000, 500]
         .into_iter()
         .flat_map(|size| (0..100).map(move |number| (number, size)))
     {
-        let reply = lab
+        let reply = fixture
             .call_api(
                 "POST",
                 "/system/secrets",
@@ -259,12 +272,14 @@ async fn fill_disk(lab: &ControllerFixture) -> usize {
     kept
 }
 
-/// Takes the last page of the disk, then scales to and fro until even so small a change as a wake-up finds no room.
-async fn exhaust_disk(lab: &ControllerFixture, folder: &Path) {
-    let _ = fs::write(folder.join("stuffing"), vec![0; 1 << 20]); // fails half-way, which is the aim
+/// Takes the last page of the disk, then scales up and down until even a change as small as a
+/// wake-up has no room.
+async fn exhaust_disk(fixture: &ControllerFixture, folder: &Path) {
+    // Fails half-way, which is the aim.
+    let _ = fs::write(folder.join("stuffing"), vec![0; 1 << 20]);
     for replicas in (1..=2).cycle().take(1_000) {
         let body = format!(r#"{{"replicas":{replicas}}}"#);
-        if lab
+        if fixture
             .call_api("POST", "/system/scale-function/neighbour", body)
             .await
             .status
@@ -308,33 +323,37 @@ async fn on_a_failing_disk() {
         skip!("runs as a child only")
     };
     let (broken, data) = (folder.join("broken"), folder.join("data"));
-    let lab = ControllerFixture::open_on(&data).await;
-    lab.deploy_function("sleeper").await;
-    lab.expect_status(
-        202,
-        "POST",
-        "/system/scale-function/sleeper",
-        r#"{"replicas":0}"#,
-    )
-    .await;
+    let fixture = ControllerFixture::open_on(&data).await;
+    fixture.deploy_function("sleeper").await;
+    fixture
+        .expect_status(
+            202,
+            "POST",
+            "/system/scale-function/sleeper",
+            r#"{"replicas":0}"#,
+        )
+        .await;
     fs::write(&broken, "").unwrap();
-    lab.expect_status(503, "POST", "/system/functions", &spec_json("lost", ""))
+    fixture
+        .expect_status(503, "POST", "/system/functions", &spec_json("lost", ""))
         .await;
     fs::remove_file(&broken).unwrap();
-    let still = lab
+    let still = fixture
         .expect_status(503, "POST", "/system/functions", &spec_json("lost", ""))
         .await;
     assert_eq!(still.header("x-nearpath-reason"), "read_only");
-    let health = lab.get_path("/healthz").await;
+    let health = fixture.get_path("/healthz").await;
     assert!(
         health.status == 200 && health.text.contains("read-only"),
         "{health:?}"
     );
-    lab.controller.wake_function(&"sleeper".parse().unwrap());
-    lab.fleet.wait_for_replicas("sleeper", 1).await; // calls go on
+    fixture
+        .controller
+        .wake_function(&"sleeper".parse().unwrap());
+    fixture.fleet.wait_for_replicas("sleeper", 1).await; // calls go on
 
-    drop(lab);
-    let lab = ControllerFixture::open_on(&data).await; // the restart that the error asks for
-    assert!(lab.fleet.desired_function("sleeper").is_some());
-    lab.deploy_function("found").await;
+    drop(fixture);
+    let fixture = ControllerFixture::open_on(&data).await; // the restart that the error asks for
+    assert!(fixture.fleet.desired_function("sleeper").is_some());
+    fixture.deploy_function("found").await;
 }

@@ -1,4 +1,4 @@
-//! What was acknowledged is there after a restart, also after `kill -9`.
+//! Acknowledged changes survive a restart, also after `kill -9`.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,64 +11,70 @@ use crate::fixture::{ControllerFixture, spec_json};
 
 #[tokio::test]
 async fn a_restart_keeps_everything() {
-    let lab = ControllerFixture::new().await;
-    lab.expect_status(
-        201,
-        "POST",
-        "/system/namespace/dev",
-        r#"{"labels":{"a":"b"}}"#,
-    )
-    .await;
-    lab.expect_status(
-        201,
-        "POST",
-        "/system/secrets",
-        r#"{"name":"key","namespace":"dev","rawValue":"AP8="}"#,
-    )
-    .await;
-    lab.expect_status(
-        202,
-        "POST",
-        "/system/functions",
-        &spec_json("echo", r#","namespace":"dev","secrets":["key"]"#),
-    )
-    .await;
-    lab.expect_status(
-        202,
-        "POST",
-        "/system/scale-function/echo.dev",
-        r#"{"replicas":3}"#,
-    )
-    .await;
-    lab.deploy_function("gone").await;
-    lab.expect_status(
-        200,
-        "DELETE",
-        "/system/functions",
-        r#"{"functionName":"gone"}"#,
-    )
-    .await;
-    lab.deploy_function("asleep").await;
-    lab.expect_status(
-        202,
-        "POST",
-        "/system/scale-function/asleep",
-        r#"{"replicas":0}"#,
-    )
-    .await;
+    let fixture = ControllerFixture::new().await;
+    fixture
+        .expect_status(
+            201,
+            "POST",
+            "/system/namespace/dev",
+            r#"{"labels":{"a":"b"}}"#,
+        )
+        .await;
+    fixture
+        .expect_status(
+            201,
+            "POST",
+            "/system/secrets",
+            r#"{"name":"key","namespace":"dev","rawValue":"AP8="}"#,
+        )
+        .await;
+    fixture
+        .expect_status(
+            202,
+            "POST",
+            "/system/functions",
+            &spec_json("echo", r#","namespace":"dev","secrets":["key"]"#),
+        )
+        .await;
+    fixture
+        .expect_status(
+            202,
+            "POST",
+            "/system/scale-function/echo.dev",
+            r#"{"replicas":3}"#,
+        )
+        .await;
+    fixture.deploy_function("gone").await;
+    fixture
+        .expect_status(
+            200,
+            "DELETE",
+            "/system/functions",
+            r#"{"functionName":"gone"}"#,
+        )
+        .await;
+    fixture.deploy_function("asleep").await;
+    fixture
+        .expect_status(
+            202,
+            "POST",
+            "/system/scale-function/asleep",
+            r#"{"replicas":0}"#,
+        )
+        .await;
     let (before, wanted) = (
-        lab.controller.model(),
-        lab.fleet.desired_function("echo.dev"),
+        fixture.controller.model(),
+        fixture.fleet.desired_function("echo.dev"),
     );
-    let lab = lab.reopen().await;
-    assert_eq!(lab.controller.model(), before);
+    let fixture = fixture.reopen().await;
+    assert_eq!(fixture.controller.model(), before);
     assert_eq!(
-        lab.fleet.desired_function("echo.dev"),
+        fixture.fleet.desired_function("echo.dev"),
         wanted,
-        "the fleet is told at once"
+        "the state is applied at the start"
     );
-    lab.deploy_function("gone").await;
-    let revision = lab.fleet.desired_function("gone").unwrap().revision;
+    fixture.deploy_function("gone").await;
+    let revision = fixture.fleet.desired_function("gone").unwrap().revision;
     assert!(
         wanted.unwrap().revision < revision && before.revision < revision,
         "revisions never go back"
@@ -77,10 +83,10 @@ async fn a_restart_keeps_everything() {
 
 #[tokio::test]
 async fn changes_at_the_same_time_are_all_kept() {
-    let lab = ControllerFixture::new().await;
+    let fixture = ControllerFixture::new().await;
     let names: Vec<String> = (0..200).map(|number| format!("f{number}")).collect();
-    futures_util::future::join_all(names.iter().map(|name| lab.deploy_function(name))).await;
-    let revisions: BTreeSet<_> = lab
+    futures_util::future::join_all(names.iter().map(|name| fixture.deploy_function(name))).await;
+    let revisions: BTreeSet<_> = fixture
         .controller
         .model()
         .functions
@@ -88,23 +94,24 @@ async fn changes_at_the_same_time_are_all_kept() {
         .map(|f| f.revision)
         .collect();
     assert_eq!(revisions.len(), names.len());
-    let before = lab.controller.model();
-    assert_eq!(lab.reopen().await.controller.model(), before);
+    let before = fixture.controller.model();
+    assert_eq!(fixture.reopen().await.controller.model(), before);
 }
 
 #[tokio::test]
 async fn a_closed_controller_refuses_changes_and_frees_the_folder() {
     let folder = tempfile::tempdir().unwrap();
-    let lab = ControllerFixture::open_on(folder.path()).await;
-    lab.deploy_function("echo").await;
-    within(lab.controller.close()).await;
-    within(lab.controller.close()).await;
-    let refused = lab
+    let fixture = ControllerFixture::open_on(folder.path()).await;
+    fixture.deploy_function("echo").await;
+    within(fixture.controller.close()).await;
+    within(fixture.controller.close()).await;
+    let refused = fixture
         .expect_status(503, "POST", "/system/functions", &spec_json("late", ""))
         .await;
     assert_eq!(refused.header("x-nearpath-reason"), "draining");
     assert_eq!(
-        lab.get_path("/system/functions")
+        fixture
+            .get_path("/system/functions")
             .await
             .json()
             .as_array()
@@ -113,7 +120,7 @@ async fn a_closed_controller_refuses_changes_and_frees_the_folder() {
         1
     );
     let next = ControllerFixture::open_on(folder.path()).await;
-    assert_eq!(next.controller.model(), lab.controller.model());
+    assert_eq!(next.controller.model(), fixture.controller.model());
 }
 
 const KILL_ROUNDS: usize = 8;
@@ -125,8 +132,8 @@ async fn what_was_acknowledged_survives_kill_9() {
     let mut acknowledged = Vec::new();
     for round in 0..KILL_ROUNDS {
         acknowledged.extend(write_and_kill(folder.path(), round).await);
-        let lab = ControllerFixture::open_on(folder.path()).await;
-        let model = lab.controller.model();
+        let fixture = ControllerFixture::open_on(folder.path()).await;
+        let model = fixture.controller.model();
         for name in &acknowledged {
             let secret = model
                 .secrets
@@ -144,7 +151,8 @@ async fn what_was_acknowledged_survives_kill_9() {
     );
 }
 
-/// Lets a child write until it has acknowledged some changes, kills it in the middle, and returns what it acknowledged.
+/// Runs a child until it has acknowledged some changes, kills it in the middle, and returns the
+/// acknowledged changes.
 async fn write_and_kill(folder: &Path, round: usize) -> Vec<String> {
     let mut command = child::child_command(&[], "durability::writes_for_ever", folder);
     let mut writer = command.env("ROUND", round.to_string()).spawn().unwrap();
@@ -153,7 +161,7 @@ async fn write_and_kill(folder: &Path, round: usize) -> Vec<String> {
     while let Some(line) = within(lines.next_line()).await.unwrap() {
         acknowledged.extend(line.strip_prefix("acknowledged ").map(str::to_owned));
         if acknowledged.len() == 15 + 11 * round {
-            writer.start_kill().unwrap(); // and read on: what it still said counts
+            writer.start_kill().unwrap(); // reading goes on: later acknowledgements count
         }
     }
     within(writer.wait()).await.unwrap();
@@ -167,14 +175,15 @@ async fn writes_for_ever() {
         skip!("runs as a child only")
     };
     let round = std::env::var("ROUND").unwrap();
-    let lab = ControllerFixture::open_on(&folder).await;
+    let fixture = ControllerFixture::open_on(&folder).await;
     let series = |series: usize| {
-        let (lab, round) = (&lab, &round);
+        let (fixture, round) = (&fixture, &round);
         async move {
             for number in 0.. {
                 let name = format!("r{round}-s{series}-{number}");
                 let body = format!(r#"{{"name":"{name}","value":"{name}"}}"#);
-                lab.expect_status(201, "POST", "/system/secrets", &body)
+                fixture
+                    .expect_status(201, "POST", "/system/secrets", &body)
                     .await;
                 println!("\nacknowledged {name}");
             }

@@ -1,4 +1,4 @@
-//! A controller on a folder of its own, with a fleet that only remembers, and a client.
+//! A controller on its own folder, with a fleet that only records, and a client.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -23,8 +23,9 @@ use tokio::sync::{mpsc, watch};
 
 use crate::contract;
 
-/// Opens it as soon as the directory is free: a process that another test is just starting has, until it runs its program, a
-/// copy of every descriptor, also of the lock of a controller that has closed.
+/// Opens the controller as soon as the directory is free. A process that another test has just
+/// forked has a copy of every descriptor until it executes its program, including the lock of a
+/// closed controller.
 async fn open_when_free(config: ControllerConfig, fleet: &Arc<FakeFleet>) -> Controller {
     loop {
         match Controller::open(config.clone(), fleet.clone(), fleet.clone()).await {
@@ -34,7 +35,7 @@ async fn open_when_free(config: ControllerConfig, fleet: &Arc<FakeFleet>) -> Con
     }
 }
 
-/// Remembers what it was told.
+/// Records the applied state and the log queries.
 pub(crate) struct FakeFleet {
     desired: watch::Sender<DesiredState>,
     pub(crate) observed: Mutex<Arc<Vec<ObservedFunction>>>,
@@ -55,7 +56,7 @@ impl Default for FakeFleet {
 }
 
 impl FakeFleet {
-    /// What is wanted of a function now.
+    /// Current desired state of a function.
     pub(crate) fn desired_function(&self, name: &str) -> Option<DesiredFunction> {
         let id: FunctionId = name.parse().unwrap();
         self.desired
@@ -66,7 +67,7 @@ impl FakeFleet {
             .cloned()
     }
 
-    /// Waits until as many replicas are wanted.
+    /// Waits until this number of replicas is desired.
     pub(crate) async fn wait_for_replicas(&self, name: &str, replicas: u32) {
         let mut applied = self.desired.subscribe();
         while self
@@ -108,7 +109,7 @@ impl Fleet for FakeFleet {
 }
 
 impl StatusSource for FakeFleet {
-    /// One row in the default namespace, one in another.
+    /// A row in the default namespace, and a row in another.
     fn status(&self, query: StatusQuery) -> StatusReport {
         fn rows<T>(row: impl Fn(String) -> T) -> Vec<T> {
             ["openfaas-fn", "elsewhere"]
@@ -143,7 +144,7 @@ impl StatusSource for FakeFleet {
     }
 }
 
-/// An answer, read to its end.
+/// A reply, read completely.
 #[derive(Debug)]
 pub(crate) struct ApiReply {
     pub(crate) status: StatusCode,
@@ -173,12 +174,12 @@ pub(crate) struct ControllerFixture {
 impl ControllerFixture {
     pub(crate) async fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let mut lab = Self::open_on(folder.path()).await;
-        lab.folder = Some(folder);
-        lab
+        let mut fixture = Self::open_on(folder.path()).await;
+        fixture.folder = Some(folder);
+        fixture
     }
 
-    /// The data directory of a lab made by [`ControllerFixture::new`].
+    /// Data directory of a fixture made by [`ControllerFixture::new`].
     pub(crate) fn data_dir(&self) -> &Path {
         self.folder.as_ref().unwrap().path()
     }
@@ -198,16 +199,16 @@ impl ControllerFixture {
         }
     }
 
-    /// Closes the controller and opens it anew on the same folder.
+    /// Closes the controller and opens it again on the same folder.
     pub(crate) async fn reopen(self) -> Self {
         let folder = self.folder;
         drop((self.router, self.controller));
-        let mut lab = Self::open_on(folder.as_ref().unwrap().path()).await;
-        lab.folder = folder;
-        lab
+        let mut fixture = Self::open_on(folder.as_ref().unwrap().path()).await;
+        fixture.folder = folder;
+        fixture
     }
 
-    /// Sends a request and holds the answer against the contract.
+    /// Sends a request and checks the reply against the contract.
     pub(crate) async fn call_api(
         &self,
         method: &str,
@@ -244,7 +245,7 @@ impl ControllerFixture {
         }
     }
 
-    /// Sends a request that has to be answered with `status`.
+    /// Sends a request whose reply must have `status`.
     pub(crate) async fn expect_status(
         &self,
         status: u16,
@@ -262,7 +263,7 @@ impl ControllerFixture {
         reply
     }
 
-    /// Deploys a function that is nothing but its name.
+    /// Deploys a function without settings.
     pub(crate) async fn deploy_function(&self, name: &str) {
         self.expect_status(202, "POST", "/system/functions", &spec_json(name, ""))
             .await;
@@ -276,7 +277,7 @@ pub(crate) fn test_config(folder: &Path, auth: AuthMode) -> ControllerConfig {
     }
 }
 
-/// A function's JSON with more fields (`,"key":value`).
+/// JSON of a function, with more fields (`,"key":value`).
 pub(crate) fn spec_json(name: &str, more: &str) -> String {
     format!(r#"{{"service":"{name}","image":"file:///srv/{name}"{more}}}"#)
 }

@@ -1,4 +1,4 @@
-//! The log stream.
+//! Tests of the log stream.
 
 use std::time::{Duration, SystemTime};
 
@@ -20,17 +20,17 @@ fn log_line(text: &str) -> LogLine {
 
 #[tokio::test]
 async fn lines_are_ndjson() {
-    let lab = ControllerFixture::new().await;
-    lab.deploy_function("echo").await;
+    let fixture = ControllerFixture::new().await;
+    fixture.deploy_function("echo").await;
     let (lines, stream) = mpsc::channel(8);
-    *lab.fleet.log_lines.lock().unwrap() = Some(stream);
+    *fixture.fleet.log_lines.lock().unwrap() = Some(stream);
     lines.send(log_line("one")).await.unwrap();
     lines
         .send(log_line("two \"quoted\"\u{1b}[0m"))
         .await
         .unwrap();
     drop(lines);
-    let reply = lab
+    let reply = fixture
         .get_path("/system/logs?follow=true&name=echo&tail=-1")
         .await;
     assert_eq!(reply.header("content-type"), "application/x-ndjson");
@@ -41,11 +41,11 @@ async fn lines_are_ndjson() {
 
 #[tokio::test]
 async fn queries_are_parsed_or_refused() {
-    let lab = ControllerFixture::new().await;
-    lab.deploy_function("echo").await;
+    let fixture = ControllerFixture::new().await;
+    fixture.deploy_function("echo").await;
     let query_of = async |path: &str| {
-        lab.expect_status(200, "GET", path, "").await;
-        lab.fleet.log_queries.lock().unwrap().pop().unwrap()
+        fixture.expect_status(200, "GET", path, "").await;
+        fixture.fleet.log_queries.lock().unwrap().pop().unwrap()
     };
     let all = LogQuery {
         function: "echo".parse().unwrap(),
@@ -86,10 +86,10 @@ async fn queries_are_parsed_or_refused() {
         "name=echo&follow=yes",
         "name=echo&since=yesterday",
     ] {
-        let reply = lab
+        let reply = fixture
             .expect_status(422, "GET", &format!("/system/logs?{bad}"), "")
             .await;
         assert_eq!(reply.header("x-nearpath-reason"), "bad_request");
     }
-    within(lab.expect_status(404, "GET", "/system/logs?name=other", "")).await;
+    within(fixture.expect_status(404, "GET", "/system/logs?name=other", "")).await;
 }

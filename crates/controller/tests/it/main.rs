@@ -1,4 +1,5 @@
-//! The controller from outside: its API over HTTP, its promises about the disk. One binary, so that it links once.
+//! Tests of the controller from outside: its API over HTTP and its durability. A single binary, so
+//! that it links once.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has to panic")]
 

@@ -1,4 +1,4 @@
-//! Over a real socket: what only shows on the wire.
+//! Behaviour that only shows over a real socket.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -13,11 +13,11 @@ use tokio::sync::mpsc;
 
 use crate::fixture::ControllerFixture;
 
-/// Serves a lab as a gateway would: hyper's body in, the router's answer out.
-async fn serve_fixture(lab: &ControllerFixture) -> SocketAddr {
+/// Serves a fixture like a gateway: hyper's body in, the router's reply out.
+async fn serve_fixture(fixture: &ControllerFixture) -> SocketAddr {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let addr = listener.local_addr().unwrap();
-    let controller = lab.controller.clone();
+    let controller = fixture.controller.clone();
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let controller = controller.clone();
@@ -36,11 +36,15 @@ async fn serve_fixture(lab: &ControllerFixture) -> SocketAddr {
 
 #[tokio::test]
 async fn a_followed_log_line_arrives_while_the_stream_is_open() {
-    let lab = ControllerFixture::new().await;
-    lab.deploy_function("echo").await;
+    let fixture = ControllerFixture::new().await;
+    fixture.deploy_function("echo").await;
     let (lines, stream) = mpsc::channel(8);
-    *lab.fleet.log_lines.lock().unwrap() = Some(stream);
-    let mut client = BufReader::new(TcpStream::connect(serve_fixture(&lab).await).await.unwrap());
+    *fixture.fleet.log_lines.lock().unwrap() = Some(stream);
+    let mut client = BufReader::new(
+        TcpStream::connect(serve_fixture(&fixture).await)
+            .await
+            .unwrap(),
+    );
     client
         .write_all(b"GET /system/logs?name=echo&follow=true HTTP/1.1\r\nhost: localhost\r\n\r\n")
         .await
@@ -65,13 +69,15 @@ async fn a_followed_log_line_arrives_while_the_stream_is_open() {
         }
     }
     drop(client);
-    within(lines.closed()).await; // whoever leaves is noticed
+    within(lines.closed()).await; // the end of the client is noticed
 }
 
 #[tokio::test]
 async fn a_truncated_body_changes_nothing() {
-    let lab = ControllerFixture::new().await;
-    let mut client = TcpStream::connect(serve_fixture(&lab).await).await.unwrap();
+    let fixture = ControllerFixture::new().await;
+    let mut client = TcpStream::connect(serve_fixture(&fixture).await)
+        .await
+        .unwrap();
     client
         .write_all(b"POST /system/functions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 500\r\n\r\n{\"service\":")
         .await
@@ -80,5 +86,5 @@ async fn a_truncated_body_changes_nothing() {
     let mut answer = String::new();
     let _ = within(client.read_to_string(&mut answer)).await;
     assert!(!answer.contains(" 202 "), "{answer}");
-    assert!(lab.controller.model().functions.is_empty());
+    assert!(fixture.controller.model().functions.is_empty());
 }

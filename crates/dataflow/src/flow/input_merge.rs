@@ -1,92 +1,95 @@
-//! Many inputs, one reader: fair, and cut by barriers at one place.
+//! Merge of all inputs of a worker: fair, and cut by barriers at one point.
 //!
-//! A barrier with number n stops its input until every other input has it or has ended; only then the reader gets it, once
-//! (Carbone et al., *Lightweight Asynchronous Snapshots for Distributed Dataflows*, 2015). So what was read before it is
-//! exactly what all producers sent before theirs. A worker with no input left, as a source always is, takes its barriers
-//! from [`InputMerge::trigger`].
+//! A barrier with number n stops its input until every other input has reached it or has ended.
+//! Only then the reader gets it, once (Carbone et al., *Lightweight Asynchronous Snapshots for
+//! Distributed Dataflows*, 2015). So everything read before it is exactly what all producers sent
+//! before their barrier n. A worker without open inputs, such as a source, takes its barriers from
+//! [`InputMerge::add_trigger`].
 //!
-//! An input may be there [`InputStart::Later`]: barriers do not wait for it, but the reader does not end before it is known whether it
-//! opens ([`InputMerge::open`]) or never does ([`InputMerge::never`]). Both are only said between two checkpoints ([`crate::scale_out`]).
+//! An input may start as [`InputStart::Undecided`]. Barriers do not wait for it, but the reader
+//! does not end before it opens ([`InputMerge::open_input`]) or is declared unused
+//! ([`InputMerge::mark_unused`]). Both happen only between two checkpoints ([`crate::scale_out`]).
 
 use std::collections::{BTreeSet, VecDeque};
 
-/// What comes on an input.
+/// Item that arrives on an input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamItem<T> {
     /// A batch.
     Batch(T),
-    /// The checkpoint of this number is here.
+    /// Barrier of the checkpoint with this number.
     Barrier(u64),
-    /// Nothing follows.
+    /// Last item.
     End,
 }
 
-/// How an input begins.
+/// Initial state of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InputStart {
-    /// Behind the frame of that number; 0: at its beginning.
+    /// Open, behind the frame of that number; 0: at the beginning.
     After(u64),
-    /// It has ended.
+    /// The stream has ended.
     Ended,
-    /// It may open while the job runs.
+    /// May open while the job runs.
     Undecided,
 }
 
-/// What the reader is to do.
+/// Next step of the reader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MergeStep<T> {
-    /// Process this.
+    /// Process a batch.
     Batch {
-        /// Which input it came from.
+        /// Index of the input.
         input: usize,
         /// The batch.
         data: T,
     },
-    /// Write down what is known, then hand the barrier on.
+    /// Save the state, then forward the barrier.
     Barrier(u64),
     /// All inputs have ended.
     Ended,
-    /// Nothing is there.
+    /// No item is available.
     Idle,
 }
 
-/// A frame that cannot come now.
+/// A frame that violates the order of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "each says what it is")]
 pub enum StreamOrderError {
-    #[error("frame {came} came where {awaited} was awaited: something was lost or came twice")]
-    Sequence { awaited: u64, came: u64 },
-    #[error("barrier {came} came after barrier {last}")]
-    Barrier { last: u64, came: u64 },
-    #[error("barriers {left} and {right} came side by side: a producer left one out")]
+    #[error("frame {received} received instead of {expected}: a frame was lost or duplicated")]
+    Sequence { expected: u64, received: u64 },
+    #[error("barrier {received} received after barrier {last}")]
+    Barrier { last: u64, received: u64 },
+    #[error("inputs are at the different barriers {left} and {right}: a producer skipped one")]
     Misaligned { left: u64, right: u64 },
-    #[error("a frame came after the end, or before the stream was open")]
+    #[error("frame received after the end, or before the stream was open")]
     NotOpen,
 }
 
 #[derive(Clone, Debug)]
 struct MergeInput<T> {
     queue: VecDeque<StreamItem<T>>,
-    /// The number of the next frame to come.
+    /// Number of the next expected frame.
     next_sequence: u64,
-    /// Of the last frame that the reader has finished with.
+    /// Number of the last frame that the reader has processed.
     processed: u64,
     last_barrier: u64,
-    /// Nothing may come: it is not open yet, or the end came, which may still be in the queue.
+    /// No frame may arrive: the input is not open yet, or its end has arrived and may still be
+    /// queued.
     is_closed: bool,
     state: InputState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum InputState {
-    /// Whether it opens is not known yet.
+    /// May open later.
     Undecided,
     Open,
-    /// Its barrier is here, another input's is not.
+    /// Stopped at this barrier, which another input has not reached.
     Aligned(u64),
     /// The reader has seen the end.
     Ended,
-    /// It never opens.
+    /// Never opens.
     Unused,
 }
 
@@ -113,17 +116,18 @@ impl<T> MergeInput<T> {
 #[derive(Clone, Debug)]
 pub struct InputMerge<T> {
     inputs: Vec<MergeInput<T>>,
-    /// Which input is looked at first.
+    /// Index of the input that is tried first.
     next_input: usize,
-    /// What was read last, and is processed when more is asked for.
+    /// Input of the batch that the reader is processing.
     current_input: Option<usize>,
-    /// Barriers to begin here, should there be no input left.
+    /// Checkpoints to start here when no input is open.
     pending_triggers: BTreeSet<u64>,
     last_barrier: u64,
 }
 
 impl<T> InputMerge<T> {
-    /// Inputs, and the last checkpoint's number (0: none).
+    /// Merges inputs that start as given. `last_barrier` is the number of the last checkpoint, 0
+    /// for none.
     pub fn new(inputs: impl IntoIterator<Item = InputStart>, last_barrier: u64) -> Self {
         let inputs = inputs
             .into_iter()
@@ -138,30 +142,30 @@ impl<T> InputMerge<T> {
         }
     }
 
-    /// An input that was to open later is open: its first frame has number 1, and the next barrier is awaited on it, too.
-    /// Says nothing new about any other input.
+    /// Opens an undecided input: its first frame has number 1, and the next barrier waits for it.
+    /// No effect on other inputs.
     pub fn open_input(&mut self, input: usize) {
         if self.inputs[input].state == InputState::Undecided {
             self.inputs[input] = MergeInput::new(InputStart::After(0), self.last_barrier);
         }
     }
 
-    /// An input that was to open later never does.
+    /// Declares that an undecided input never opens. No effect on other inputs.
     pub fn mark_unused(&mut self, input: usize) {
         if self.inputs[input].state == InputState::Undecided {
             self.inputs[input].state = InputState::Unused;
         }
     }
 
-    /// Whether that input's fate is open.
+    /// True while the input may still open or stay unused.
     pub fn is_undecided(&self, input: usize) -> bool {
         self.inputs[input].state == InputState::Undecided
     }
 
-    /// A frame came.
+    /// Queues a frame.
     ///
     /// # Errors
-    /// A number or a barrier that is not the next one.
+    /// When the sequence number or the barrier is not the expected one.
     pub fn push(
         &mut self,
         input: usize,
@@ -174,18 +178,20 @@ impl<T> InputMerge<T> {
         }
         if sequence != input.next_sequence {
             return Err(StreamOrderError::Sequence {
-                awaited: input.next_sequence,
-                came: sequence,
+                expected: input.next_sequence,
+                received: sequence,
             });
         }
         match item {
-            StreamItem::Barrier(came) if came <= input.last_barrier => {
+            StreamItem::Barrier(received) if received <= input.last_barrier => {
                 return Err(StreamOrderError::Barrier {
                     last: input.last_barrier,
-                    came,
+                    received,
                 });
             }
-            StreamItem::Barrier(came) => input.last_barrier = came,
+            StreamItem::Barrier(received) => input.last_barrier = received,
+            // Separate from `state`, which changes only when the reader reaches the end in the
+            // queue.
             StreamItem::End => input.is_closed = true,
             StreamItem::Batch(_) => {}
         }
@@ -194,14 +200,15 @@ impl<T> InputMerge<T> {
         Ok(())
     }
 
-    /// A checkpoint begins. Counts only when no input is open; else it comes with the inputs' barriers.
+    /// Announces a checkpoint. Takes effect only while no input is open; else it arrives with the
+    /// barriers of the inputs.
     pub fn add_trigger(&mut self, barrier: u64) {
         if barrier > self.last_barrier {
             self.pending_triggers.insert(barrier);
         }
     }
 
-    /// The barrier that begins here, now. Once for each.
+    /// Returns the barrier that starts here now. Each barrier is returned once.
     pub fn take_due_barrier(&mut self) -> Option<u64> {
         if !self.has_no_open_input() {
             return None;
@@ -217,7 +224,7 @@ impl<T> InputMerge<T> {
             .all(|input| matches!(input.state, InputState::Ended | InputState::Unused))
     }
 
-    /// No input can bring a barrier.
+    /// True when no input can bring a barrier.
     fn has_no_open_input(&self) -> bool {
         self.inputs.iter().all(|input| {
             matches!(
@@ -227,12 +234,14 @@ impl<T> InputMerge<T> {
         })
     }
 
-    /// What is next. What was given before counts as processed.
+    /// Returns the next step. The batch of the previous step counts as processed.
     ///
     /// # Errors
-    /// Inputs at different barriers, which no order of correct producers brings about.
+    /// When inputs are at different barriers, which correct producers never cause.
     pub fn next_step(&mut self) -> Result<MergeStep<T>, StreamOrderError> {
         self.finish_batch();
+        // Round robin by batch: a fast producer must not starve the others, whose barriers would
+        // then never align.
         for offset in 0..self.inputs.len() {
             let at = (self.next_input + offset) % self.inputs.len();
             if let Some(data) = self.take_batch(at) {
@@ -243,14 +252,15 @@ impl<T> InputMerge<T> {
         self.check_alignment()
     }
 
-    /// What was given last is processed.
+    /// Counts the last returned batch as processed.
     pub fn finish_batch(&mut self) {
         if let Some(at) = self.current_input.take() {
             self.inputs[at].processed += 1;
         }
     }
 
-    /// A batch of that input; on the way, an end or a barrier is taken note of.
+    /// Takes a batch of an open input; an end or a barrier in front changes the state of the input
+    /// instead.
     fn take_batch(&mut self, at: usize) -> Option<T> {
         let input = &mut self.inputs[at];
         if input.state != InputState::Open {
@@ -267,11 +277,14 @@ impl<T> InputMerge<T> {
         None
     }
 
-    /// Whether a barrier is complete. Inputs before the turn were looked at in this round, too.
+    /// Checks whether a barrier is complete. Inputs before `next_input` were tried in this round
+    /// too.
     fn check_alignment(&mut self) -> Result<MergeStep<T>, StreamOrderError> {
         if self.all_ended() {
             return Ok(MergeStep::Ended);
         }
+        // Nothing can bring a barrier any more, so a triggered checkpoint starts here: else long
+        // final phases could not be cut.
         if self.has_no_open_input() {
             return Ok(self
                 .take_due_barrier()
@@ -285,12 +298,14 @@ impl<T> InputMerge<T> {
                     return Err(StreamOrderError::Misaligned { left, right });
                 }
                 (InputState::Aligned(barrier), _) => common = Some(barrier),
+                // Still on its way to the barrier: stopped inputs wait for it.
                 (InputState::Open, _) => return Ok(MergeStep::Idle),
             }
         }
         Ok(common.map_or(MergeStep::Idle, |barrier| self.release_barrier(barrier)))
     }
 
+    /// Reopens the inputs that were stopped at the barrier.
     fn release_barrier(&mut self, barrier: u64) -> MergeStep<T> {
         for input in &mut self.inputs {
             if matches!(input.state, InputState::Aligned(_)) {
@@ -299,29 +314,32 @@ impl<T> InputMerge<T> {
             }
         }
         self.last_barrier = barrier;
+        // Older triggers came with the inputs' barriers; starting one of them later would run
+        // numbers backwards.
         self.pending_triggers = self.pending_triggers.split_off(&(barrier + 1));
         MergeStep::Barrier(barrier)
     }
 
-    /// The number up to which everything of that input is processed: what its producer is told.
+    /// Number of the last processed frame of an input, as acknowledged to its producer.
     pub fn processed_sequence(&self, input: usize) -> u64 {
         self.inputs[input].processed
     }
 
-    /// How many frames of that input wait for the reader.
+    /// Number of queued frames of an input.
     pub fn queued_frames(&self, input: usize) -> usize {
         self.inputs[input].queue.len()
     }
 
-    /// For a checkpoint: what each input has processed, or `NoConnection` where it has ended. Of one that was
-    /// never open it has processed 0, whether or not it may still open: at the checkpoint it might have.
+    /// Positions for a checkpoint: the last processed frame of each input, `None` when it has
+    /// ended. An input that never opened has position 0, even when it is unused: at the checkpoint
+    /// it might still have opened.
     pub fn positions(&self) -> Vec<Option<u64>> {
         let position =
             |input: &MergeInput<T>| (input.state != InputState::Ended).then_some(input.processed);
         self.inputs.iter().map(position).collect()
     }
 
-    /// Whether that input's reader has seen its end.
+    /// True when the reader has seen the end of the input.
     pub fn has_ended(&self, input: usize) -> bool {
         self.inputs[input].state == InputState::Ended
     }

@@ -1,6 +1,7 @@
-//! What may be sent, and what is next: the two ends of a worker, without sockets.
+//! Flow control and input order of a worker, without sockets.
 //!
-//! [`SendWindow`] is one edge's producing end, [`InputMerge`] all consuming ends of one worker.
+//! [`SendWindow`] is the producing end of one edge, [`InputMerge`] all consuming ends of one
+//! worker.
 
 mod input_merge;
 mod send_window;

@@ -1,27 +1,28 @@
-//! Which frames of an edge are on their way.
+//! Frames of an edge that are in flight.
 
 use std::collections::VecDeque;
 
-/// The producing end of one edge: numbers its frames and counts their bytes until they are acknowledged.
+/// The producing end of an edge: numbers its frames and counts their bytes until they are
+/// acknowledged.
 ///
-/// A batch that is larger than the window goes alone, so any batch gets through. Barriers and ends weigh nothing: they never
-/// wait for room.
+/// A batch larger than the window is sent alone, so every batch gets through. Barriers and ends
+/// have size 0: they never wait for room.
 #[derive(Clone, Debug)]
 pub struct SendWindow {
     next_sequence: u64,
     window: usize,
     unacked_bytes: usize,
-    /// Number and bytes, oldest first.
+    /// Number and bytes of each frame, oldest first.
     unacked: VecDeque<(u64, usize)>,
 }
 
-/// An acknowledgement of what was never sent, or was acknowledged before.
+/// Acknowledgement of a frame that was never sent or was acknowledged before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the consumer acknowledges frame {0}, which is not on its way")]
+#[error("unexpected ack of frame {0}: it is not in flight")]
 pub struct UnexpectedAck(pub u64);
 
 impl SendWindow {
-    /// Its first frame has that number.
+    /// Starts with the number of the first frame and the size of the window in bytes.
     pub fn new(next_sequence: u64, window: usize) -> Self {
         Self {
             next_sequence,
@@ -31,27 +32,29 @@ impl SendWindow {
         }
     }
 
-    /// Of the next frame.
+    /// Number of the next frame.
     pub fn next_sequence(&self) -> u64 {
         self.next_sequence
     }
 
-    /// Bytes that nobody has processed yet, as far as is known here.
+    /// Bytes that are not acknowledged.
     pub fn unacked_bytes(&self) -> usize {
         self.unacked_bytes
     }
 
-    /// What the consumer allows, once it has said so.
+    /// Sets the window that the consumer announced.
     pub fn set_window(&mut self, window: usize) {
         self.window = window;
     }
 
-    /// Whether so many bytes may go now.
+    /// True when a frame of `bytes` may be sent now.
     pub fn has_room_for(&self, bytes: usize) -> bool {
+        // `self.unacked_bytes == 0` admits one oversized batch, which would otherwise wait without
+        // end.
         bytes == 0 || self.unacked_bytes == 0 || self.unacked_bytes + bytes <= self.window
     }
 
-    /// A frame goes. Its number.
+    /// Counts a sent frame and returns its number.
     pub fn record_send(&mut self, bytes: usize) -> u64 {
         let sequence = self.next_sequence;
         self.next_sequence += 1;
@@ -60,13 +63,15 @@ impl SendWindow {
         sequence
     }
 
-    /// All up to that number is processed. How many bytes that freed.
+    /// Counts all frames up to `sequence` as processed. Returns the bytes that this freed.
     ///
     /// # Errors
-    /// When no such frame is on its way.
+    /// When no such frame is in flight.
     pub fn acknowledge(&mut self, sequence: u64) -> Result<usize, UnexpectedAck> {
         let position = self
             .unacked
+            // An ack must name a frame in flight: anything else shows a peer that counts
+            // differently, and the window would drift.
             .binary_search_by_key(&sequence, |frame| frame.0);
         let position = position.map_err(|_| UnexpectedAck(sequence))?;
         let freed = self.unacked.drain(..=position).map(|frame| frame.1).sum();
@@ -74,7 +79,7 @@ impl SendWindow {
         Ok(freed)
     }
 
-    /// Whether all that was sent is processed.
+    /// True when every sent frame is acknowledged.
     pub fn is_idle(&self) -> bool {
         self.unacked.is_empty()
     }

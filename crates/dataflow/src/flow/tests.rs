@@ -1,4 +1,4 @@
-//! Laws of the two ends.
+//! Properties of the send window and of the input merge.
 
 use proptest::prelude::*;
 
@@ -6,7 +6,7 @@ use super::{
     InputMerge, InputStart, MergeStep, SendWindow, StreamItem, StreamOrderError, UnexpectedAck,
 };
 
-/// What an input sends: how many batches before each barrier, and how many barriers before its end.
+/// Items of one input: the number of batches before each barrier, and before the end.
 #[derive(Clone, Debug)]
 struct InputScript {
     counts: Vec<usize>,
@@ -36,8 +36,8 @@ fn any_scripts() -> impl Strategy<Value = Vec<InputScript>> {
 }
 
 proptest! {
-    /// However frames come in: nothing is lost or comes twice, the order of an input stays, and what is read before barrier n is
-    /// what every input sent before its barrier n.
+    /// In any order of frames, no item is lost or duplicated and the order of each input is kept.
+    /// The items read before barrier n are those that every input sent before its barrier n.
     #[test]
     fn barriers_cut_all_inputs_at_one_place(scripts in any_scripts(), order in prop::collection::vec(any::<(bool, u8)>(), 0..200)) {
         let mut coming: Vec<_> = scripts.iter().enumerate().map(|(at, script)| script.stream_items(at).into_iter().enumerate()).collect();
@@ -76,7 +76,8 @@ proptest! {
         }
     }
 
-    /// Never more than the window on its way, but for one batch that is larger than it; all that is acknowledged is free.
+    /// At most the window is in flight, except for one batch larger than it. Everything
+    /// acknowledged is free again.
     #[test]
     fn window_holds(window in 1..100_usize, sizes in prop::collection::vec(0..150_usize, 1..60), acks in prop::collection::vec(any::<bool>(), 60)) {
         let mut edge = SendWindow::new(1, window);
@@ -132,12 +133,15 @@ fn a_batch_counts_as_processed_at_the_next_step() {
 #[test]
 fn gaps_and_duplicates_are_refused() {
     let mut merge = InputMerge::new([InputStart::After(4)], 2);
-    let refused = |awaited, came| Err(StreamOrderError::Sequence { awaited, came });
+    let refused = |expected, received| Err(StreamOrderError::Sequence { expected, received });
     assert_eq!(merge.push(0, 4, StreamItem::Batch(())), refused(5, 4));
     assert_eq!(merge.push(0, 6, StreamItem::Batch(())), refused(5, 6));
     assert_eq!(
         merge.push(0, 5, StreamItem::Barrier(2)),
-        Err(StreamOrderError::Barrier { last: 2, came: 2 })
+        Err(StreamOrderError::Barrier {
+            last: 2,
+            received: 2
+        })
     );
     assert_eq!(merge.push(0, 5, StreamItem::End), Ok(()));
     assert_eq!(

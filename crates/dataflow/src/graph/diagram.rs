@@ -1,17 +1,19 @@
-//! A picture of the graph: DOT for other programs, SVG for a browser.
+//! Diagrams of a graph: DOT for other programs, SVG for browsers.
 
 use std::collections::HashMap;
 use std::fmt::Write;
 
 use super::{GraphStage, StageGraph};
 
+// All sizes are in SVG user units. The grid leaves room for the arrows and their labels between the
+// boxes.
 const BOX_WIDTH: usize = 130;
 const BOX_HEIGHT: usize = 46;
 const GRID_STEP: (usize, usize) = (210, 76);
 const MARGIN: usize = 20;
 
 impl StageGraph {
-    /// In Graphviz's language.
+    /// Renders the graph in the DOT language of Graphviz.
     pub fn to_dot(&self) -> String {
         let mut text = String::from("digraph job {\n  rankdir=LR;\n  node [shape=box];\n");
         for stage in &self.stages {
@@ -40,7 +42,8 @@ impl StageGraph {
         text
     }
 
-    /// Stages in columns, each one further than all before it. Names must have been checked: they are written as they are.
+    /// Renders the graph as SVG, in columns from left to right. Names must have been checked: they
+    /// are not escaped.
     pub fn to_svg(&self) -> String {
         let positions = self.box_positions();
         let width = positions.values().map(|place| place.0).max().unwrap_or(0) + BOX_WIDTH + MARGIN;
@@ -51,6 +54,7 @@ impl StageGraph {
              font-size=\"13\" text-anchor=\"middle\">\n<defs><marker id=\"tip\" markerWidth=\"8\" markerHeight=\"8\" refX=\"8\" \
              refY=\"4\" orient=\"auto\"><path d=\"M0,0 L8,4 L0,8 z\"/></marker></defs>\n"
         );
+        // Edges first: the boxes of the stages cover their ends.
         for edge in &self.edges {
             if let (Some(from), Some(to)) = (positions.get(&*edge.from), positions.get(&*edge.to)) {
                 draw_edge(&mut text, *from, *to, edge.how.name());
@@ -83,10 +87,12 @@ impl StageGraph {
             .collect()
     }
 
-    /// How many edges the longest way to a stage has. As often as there are stages: enough for any order without cycles.
+    /// Column of each stage: the number of edges on the longest path to it.
     fn stage_columns(&self) -> HashMap<&str, usize> {
         let mut columns: HashMap<&str, usize> =
             self.stages.iter().map(|stage| (&*stage.name, 0)).collect();
+        // Bellman-Ford: as many rounds as stages settle every path, whatever the order of the
+        // edges.
         for _ in &self.stages {
             for edge in &self.edges {
                 let after = columns.get(&*edge.from).map_or(0, |column| column + 1);
@@ -107,7 +113,7 @@ fn worker_count(stage: &GraphStage) -> String {
     }
 }
 
-/// A stage that may grow has a dashed frame.
+/// Draws a stage; a dashed frame means that it can scale out.
 fn draw_stage(text: &mut String, stage: &GraphStage, (x, y): (usize, usize)) {
     let (name, workers) = (&stage.name, worker_count(stage));
     let dashed = if stage.can_scale_out() {

@@ -1,4 +1,4 @@
-//! From stages to workers.
+//! Expansion of stages to workers.
 
 use std::collections::HashMap;
 
@@ -11,10 +11,10 @@ use crate::topology::{
 };
 
 impl StageGraph {
-    /// Whether it can be expanded.
+    /// Checks that the graph can be expanded.
     ///
     /// # Errors
-    /// All flaws, in the words of stages.
+    /// All errors, in terms of stages.
     pub fn check(&self) -> Result<(), TopologyErrors> {
         let mut errors = Vec::new();
         if self.stages.is_empty() {
@@ -46,12 +46,13 @@ impl StageGraph {
 
     fn check_scale_out(&self, errors: &mut Vec<TopologyError>) {
         for stage in &self.stages {
-            let (name, workers, most) = (stage.name.clone(), stage.workers, stage.max_workers());
-            if most < workers {
+            let (name, workers, max_workers) =
+                (stage.name.clone(), stage.workers, stage.max_workers());
+            if max_workers < workers {
                 errors.push(TopologyError::MaxBelowWorkers {
                     stage: name,
                     workers,
-                    most,
+                    max_workers,
                 });
             } else if stage.can_scale_out() && !self.edges.iter().any(|edge| edge.to == name) {
                 errors.push(TopologyError::UnreachableSpare(name));
@@ -79,6 +80,8 @@ impl StageGraph {
             right.workers,
         );
         match edge.how {
+            // Only `spread` may add consumers at run time: the others assign items by the number of
+            // workers.
             Distribution::Spread => {}
             how if to_scales => errors.push(TopologyError::ScalableTarget { from, to, how }),
             Distribution::OneToOne if from_scales => {
@@ -97,13 +100,14 @@ impl StageGraph {
         }
     }
 
-    /// The workers, checked. A stage that no edge leads to gets an input of type `source`, one that none leaves an output of
-    /// type `sink`.
+    /// Makes the workers, checked. A stage without incoming edges gets an input of type `source`, a
+    /// stage without outgoing edges an output of type `sink`.
     ///
     /// # Errors
-    /// All flaws of the graph; then what there would be too many of, before it is made.
+    /// All errors of the graph; then exceeded limits, before any worker is made.
     pub fn expand(&self, limits: TopologyLimits) -> Result<JobTopology, TopologyErrors> {
         self.check()?;
+        // Counted on stages first: a graph of two lines can ask for more workers than memory holds.
         self.check_limits(limits)?;
         let workers = self
             .stages
@@ -113,6 +117,8 @@ impl StageGraph {
             workers: workers.collect(),
         };
         topology.mark_spare_streams();
+        // The expansion follows the rules of a handwritten topology; a mistake here shows as an
+        // error instead of a broken job.
         topology.check_with(limits)?;
         Ok(topology)
     }
@@ -150,7 +156,8 @@ impl StageGraph {
         TopologyErrors::into_result(errors)
     }
 
-    /// Of one worker, with the stages at the other ends of some edges.
+    /// Number of streams per worker, over the edges for which `other` names the stage at the far
+    /// end.
     fn count_streams<'a>(&'a self, other: impl Fn(&'a GraphEdge) -> Option<&'a String>) -> usize {
         let streams_of_edge = |edge: &'a GraphEdge| match (edge.how, other(edge)) {
             (_, None) => 0,
@@ -167,6 +174,7 @@ impl StageGraph {
         let out = self.edges.iter().filter(|edge| edge.from == stage.name);
         let mut outputs: Vec<WorkerPort> =
             out.flat_map(|edge| self.worker_outputs(edge, at)).collect();
+        // Every worker needs an input and an output; these two types call the stage's own code.
         if inputs.is_empty() {
             inputs.push(custom_port("source"));
         }
@@ -184,6 +192,8 @@ impl StageGraph {
     }
 
     fn worker_inputs(&self, edge: &GraphEdge, at: usize) -> Vec<WorkerPort> {
+        // Up to the maximum: streams of spare workers are part of the topology from the start, only
+        // not open.
         let all = 0..self
             .find_stage(&edge.from)
             .map_or(0, GraphStage::max_workers);

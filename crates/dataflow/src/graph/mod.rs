@@ -1,7 +1,7 @@
-//! Stages and edges: what `source >> map >> reduce_by_key >> sink` builds.
+//! Stages and edges: the result of `source >> map >> reduce_by_key >> sink`.
 //!
-//! A stage is one piece of code that several workers run. [`StageGraph::expansion`] makes the workers, `STAGE.NUMBER`, and the streams
-//! between them.
+//! A stage is a piece of code that several workers run. [`StageGraph::expand`] makes the workers,
+//! named `STAGE.NUMBER`, and the streams between them.
 
 mod diagram;
 mod expansion;
@@ -12,53 +12,54 @@ use serde::{Deserialize, Serialize};
 
 use crate::topology::Distribution;
 
-/// A job as its author thinks of it.
+/// A job as its author describes it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StageGraph {
-    /// In any order.
+    /// Stages, in any order.
     pub stages: Vec<GraphStage>,
-    /// Without cycles.
+    /// Edges, without cycles.
     pub edges: Vec<GraphEdge>,
 }
 
-/// Code, and how many run it.
+/// Code, and the number of workers that run it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GraphStage {
-    /// Nobody else's in this graph.
+    /// Name, unique in the graph.
     pub name: String,
-    /// How many workers; at least 1.
+    /// Number of workers at the start, at least 1.
     #[serde(default = "default_workers")]
     pub workers: usize,
-    /// How many there may be once workers that it reads have asked for more; as many as there are where nothing is said.
+    /// Maximum number of workers, when workers that this stage reads may ask for more; default:
+    /// `workers`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub most: Option<usize>,
 }
 
 impl GraphStage {
-    /// All that there may ever be.
+    /// Maximum number of workers.
     pub fn max_workers(&self) -> usize {
         self.most.unwrap_or(self.workers)
     }
 
-    /// Whether there may be more than at the beginning.
+    /// True when workers may be added while the job runs.
     pub fn can_scale_out(&self) -> bool {
         self.max_workers() > self.workers
     }
 }
 
-/// From a stage to another.
+/// Connection from a stage to another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GraphEdge {
-    /// The producers' stage.
+    /// Stage of the producers.
     pub from: String,
-    /// The consumers'.
+    /// Stage of the consumers.
     pub to: String,
-    /// Which consumer an item goes to.
+    /// Choice of the consumer for an item.
     pub how: Distribution,
-    /// Whether batches for which there is no room go to disk.
+    /// Batches without room at the consumer go to disk.
     #[serde(default)]
     pub spill: bool,
 }
@@ -68,10 +69,10 @@ fn default_workers() -> usize {
 }
 
 impl StageGraph {
-    /// From JSON.
+    /// Reads a graph from JSON.
     ///
     /// # Errors
-    /// Text that is not a graph, with line and column.
+    /// When the text is not a graph, with line and column.
     pub fn from_json(text: &str) -> Result<Self, serde_json::Error> {
         serde_json::from_str(text)
     }

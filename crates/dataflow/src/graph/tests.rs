@@ -1,4 +1,4 @@
-//! Graphs that are refused with words that help, and laws of expansion.
+//! Refused graphs with their error texts, and properties of the expansion.
 
 use proptest::prelude::*;
 
@@ -27,7 +27,7 @@ fn expansion_errors(graph: &StageGraph) -> Vec<TopologyError> {
     graph
         .expand(TopologyLimits::default())
         .map(|_| Vec::new())
-        .unwrap_or_else(|flaws| flaws.0)
+        .unwrap_or_else(|errors| errors.0)
 }
 
 #[test]
@@ -295,7 +295,7 @@ fn spares_count_towards_the_limits_and_are_reached_only_by_spread() {
         [TopologyError::MaxBelowWorkers {
             stage: "work".into(),
             workers: 2,
-            most: 1
+            max_workers: 1
         }]
     );
     let mut alone = graph(&[("source", 1)], &[]);
@@ -306,7 +306,7 @@ fn spares_count_towards_the_limits_and_are_reached_only_by_spread() {
     );
 }
 
-/// Graphs whose edges only lead to later stages.
+/// Graphs whose edges lead only to later stages.
 fn any_forward_graph() -> impl Strategy<Value = StageGraph> {
     let stages = prop::collection::vec(1..5_usize, 2..6);
     let edges = prop::collection::btree_set((0..5_usize, 1..5_usize), 0..8);
@@ -355,7 +355,7 @@ fn any_forward_graph() -> impl Strategy<Value = StageGraph> {
 
 proptest! {
     #[test]
-    fn what_only_goes_on_expands(graph in any_forward_graph()) {
+    fn forward_graphs_expand(graph in any_forward_graph()) {
         let topology = graph.expand(TopologyLimits::default()).unwrap();
         let written: usize = topology.workers.iter().map(|worker| worker.target_streams().count()).sum();
         let read: usize = topology.workers.iter().map(|worker| worker.source_streams().count()).sum();

@@ -1,25 +1,25 @@
-//! Calls of producers that nobody has answered yet. Pure.
+//! Calls of producers that wait for an answer. Pure.
 //!
-//! A worker goes through several attempts on one line, and its peers do not begin them all at once: who is ahead calls before
-//! one is there oneself. Such calls wait; those of an attempt that is over, and of workers that are no producers, are not
-//! answered.
+//! A worker goes through several attempts on one connection, and its peers do not start an attempt
+//! at the same moment. Calls of a peer that is ahead wait. Calls of past attempts, and of workers
+//! that are no producers, are not answered.
 
 use std::collections::{HashMap, HashSet};
 
-/// Calls for attempts to come that wait, at most: a worker has no more producers than sessions at a rendezvous.
+/// Calls for later attempts that may wait: as many as a worker can have sessions at a rendezvous.
 const MAX_WAITING_CALLS: usize = 1024;
 
-/// What an edge's call says that it is about.
+/// Subject of the call for an edge, as in `contract/dataflow.md`.
 pub fn call_subject(attempt: u32) -> String {
     format!("edge of attempt {attempt}")
 }
 
-/// The attempt; `NoConnection`: the call is about something else.
+/// Attempt of a call's subject; `None` when the call is about something else.
 pub fn subject_attempt(about: &str) -> Option<u32> {
     about.strip_prefix("edge of attempt ")?.parse().ok()
 }
 
-/// See the module's text. `M` is what comes of a call.
+/// Waiting calls, as in the module's text. `M` is the call itself.
 #[derive(Debug)]
 pub struct CallQueue<M> {
     attempt: u32,
@@ -38,17 +38,21 @@ impl<M> Default for CallQueue<M> {
 }
 
 impl<M> CallQueue<M> {
-    /// An attempt begins, with these producers.
+    /// Begins an attempt with these producers.
     pub fn begin_attempt(&mut self, attempt: u32, producers: impl IntoIterator<Item = String>) {
         (self.attempt, self.producers) = (attempt, producers.into_iter().collect());
         let (current, producers) = (self.attempt, &self.producers);
+        // Producers of a later attempt are not known yet, so its calls are kept unseen.
         self.waiting
             .retain(|from, (of, _)| *of > current || (*of == current && producers.contains(from)));
     }
 
-    /// Somebody calls; a newer call is in the place of an older one. Back comes what is not answered.
+    /// Adds a call; it replaces an older one of the same worker. Returns the call that is not
+    /// answered, if any.
     pub fn add_call(&mut self, from: String, attempt: u32, call: M) -> Option<M> {
         let previous = self.waiting.get(&from);
+        // A producer that repeats a call has given up the older ones, which a slow rendezvous may
+        // deliver later.
         let is_stale =
             attempt < self.attempt || previous.is_some_and(|(other, _)| attempt < *other);
         let is_unknown_producer = attempt == self.attempt && !self.producers.contains(&from);
@@ -63,12 +67,12 @@ impl<M> CallQueue<M> {
             .map(|(_, older)| older)
     }
 
-    /// Whether one of that attempt waits.
+    /// True when a call of that worker for that attempt waits.
     pub fn has_call(&self, from: &str, attempt: u32) -> bool {
         self.waiting.get(from).is_some_and(|(of, _)| *of == attempt)
     }
 
-    /// Answers it.
+    /// Takes a call, to answer it.
     pub fn take_call(&mut self, from: &str, attempt: u32) -> Option<M> {
         if !self.has_call(from, attempt) {
             return None;
@@ -108,7 +112,7 @@ mod tests {
         assert_eq!(
             calls.add_call("a".into(), 2, 9),
             Some(9),
-            "it is ahead already"
+            "the peer is ahead"
         );
     }
 

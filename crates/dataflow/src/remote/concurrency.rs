@@ -1,4 +1,5 @@
-//! How many edges of a worker do at once what takes it time: answer a call, look for a direct way.
+//! Limits on expensive steps of edges that run at the same time: answering calls, searching for
+//! direct paths.
 
 use std::io;
 use std::sync::Arc;
@@ -11,11 +12,12 @@ use nearpath_p2p::migrate::{StreamPath, StreamPaths};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 
-/// Leave to look for a direct way is given back after so long, however it goes: who waits for who waits is not waited for.
+/// A permit to search is returned after this time, whatever the result: no edge waits for another
+/// one that waits.
 const SEARCH_PERMIT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Waits for leave to answer a call. The next one has it when the edge is there and over, or no short one, or has had its time for
-/// either.
+/// Waits for a permit to answer a call. The permit returns when the edge is connected and either
+/// closed or known to be long, and at the latest after both limits.
 pub(crate) async fn acquire_answer_permit(
     answer_permits: Arc<Semaphore>,
     known: oneshot::Receiver<LinkStatus>,
@@ -23,6 +25,8 @@ pub(crate) async fn acquire_answer_permit(
     short_limit: Duration,
 ) {
     let permit = answer_permits.acquire_owned().await;
+    // In a task of its own: the permit outlives the call to this function, and the edge goes on
+    // meanwhile.
     tokio::spawn(async move {
         if let Ok(Ok(known)) = timeout(connect_limit, known).await {
             let _ = timeout(short_limit, wait_until_long_or_closed(known)).await;
@@ -31,7 +35,8 @@ pub(crate) async fn acquire_answer_permit(
     });
 }
 
-/// For a search, once there is leave to begin it. That is given back when the search is settled, or after a while.
+/// Binds the ports of a search once there is a permit. The permit returns when the search has
+/// ended, or after [`SEARCH_PERMIT_TIMEOUT`].
 pub(crate) async fn bind_search_ports(
     search_permits: Arc<Semaphore>,
     transports: Vec<Transport>,
@@ -45,7 +50,7 @@ pub(crate) async fn bind_search_ports(
     LocalPorts::bind(&transports)
 }
 
-/// Until it is over, or carries more than the line takes.
+/// Waits until the link is closed or carries more than a control connection does.
 async fn wait_until_long_or_closed(mut known: LinkStatus) {
     let starts_search = known
         .outcome
@@ -57,7 +62,8 @@ async fn wait_until_long_or_closed(mut known: LinkStatus) {
     }
 }
 
-/// Until the sockets of the search are closed: with the last byte that goes over the relay, or when there is no direct way.
+/// Waits until the sockets of the search are closed: after the last byte over the relay, or when
+/// there is no direct path.
 async fn wait_until_search_ends(known: oneshot::Receiver<LinkStatus>) {
     let Ok(mut known) = known.await else { return };
     let verdict = known
@@ -65,12 +71,13 @@ async fn wait_until_search_ends(known: oneshot::Receiver<LinkStatus>) {
         .wait_for(|verdict| *verdict != SearchOutcome::Searching)
         .await
         .map(|known| *known);
-    tracing::debug!(?verdict, "the search for a direct way is over");
+    tracing::debug!(?verdict, "search for a direct path ended");
     if let Ok(SearchOutcome::Direct { .. }) = verdict {
         let direct = StreamPaths {
             outgoing: StreamPath::Direct,
             incoming: StreamPath::Direct,
         };
-        let _ = known.paths.wait_for(|places| *places == direct).await; // the way may have ended before
+        // Fails when the link has closed before.
+        let _ = known.paths.wait_for(|places| *places == direct).await;
     }
 }

@@ -1,7 +1,7 @@
 //! Edges over links between workers that meet at a rendezvous.
 //!
-//! Both ends ask for an edge: its producer calls, again if need be; its consumer takes the call. An attempt has a [`RemoteConnector`] of
-//! its own, all of them share the process's line.
+//! Both ends request an edge: its producer calls and repeats the call if necessary; its consumer
+//! answers. Each attempt has a [`RemoteConnector`]; all of them share the process's connection.
 
 use std::io;
 use std::sync::Arc;
@@ -24,42 +24,49 @@ use crate::remote::connection::{ConnectionShared, RendezvousConnection};
 use crate::remote::identity::WorkerIdentity;
 use crate::remote::worker_name::{self, InvalidWorkerName};
 
-/// Both are tried on every edge.
+/// Transports to try on every edge: networks that drop UDP let TCP through, and some NATs let only
+/// UDP through.
 const TRANSPORTS: [Transport; 2] = [Transport::Tcp, Transport::Udp];
-/// A direct way is looked for half as long as a peer is waited for, between these bounds: one end may begin an attempt so much
-/// later than the other and still be found.
+/// The search for a direct path takes half the connect timeout, between these bounds. So one end
+/// may start an attempt that much later than the other.
 const SEARCH_TIMEOUT_RANGE: (Duration, Duration) =
     (Duration::from_secs(5), Duration::from_secs(30));
-/// The search has this part of the time for a peer, alone, before the relay is opened: a third of a second of half a minute.
+/// Share of the connect timeout that the search runs alone, before the relay is opened: a third of
+/// a second of 30 s.
 const HEAD_START_DIVISOR: f64 = 90.0;
+/// A longer connect timeout than this marks a slow environment.
 const USUAL_CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
-/// An edge that lasts this part of the time for a peer, ten seconds of a minute, is no short one. A peer may be busy for as long.
+/// An edge that lasts longer than this share of the connect timeout is not short: ten seconds of a
+/// minute. A peer may be busy for as long.
 const SHORT_EDGE_DIVISOR: f64 = 6.0;
-/// To shake hands an edge has this part of the time for a peer to itself, a fifth of a second of a minute; then, if it is short, a tenth.
+/// Share of the connect timeout for the handshake of an answered edge: a fifth of a second of a
+/// minute.
 const ANSWER_PERMIT_DIVISOR: f64 = 300.0;
+// A short edge keeps its permit for half of that again: a tenth of a second of a minute.
 const SHORT_PERMIT_DIVISOR: f64 = 600.0;
-/// First probes of a pair; after the first dozen they go once a second.
+/// Number of first probes of a candidate pair; after a dozen they follow every second.
 const MAX_PROBES: u32 = 24;
-/// What opens an edge has fewer bytes, and goes over the relay more often than not.
+/// The open frames of an edge take fewer bytes, and usually go over the relay.
 const MAX_HANDSHAKE_BYTES: u64 = 2048;
-/// Before another call, and what it grows to.
+/// First and longest delay before a repeated call.
 const CALL_RETRY_DELAY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// One attempt's edges of one worker.
+/// Edges of one worker in one attempt.
 pub struct RemoteConnector {
     shared: Arc<ConnectionShared>,
     identity: WorkerIdentity,
     attempt: u32,
-    /// A little shorter than the worker's: so the reason is told, and not only that it took too long.
+    /// A little shorter than the worker's own timeout, so that the error says why and not only that
+    /// it took too long.
     connect_timeout: Duration,
     transports: Vec<Transport>,
 }
 
-/// Why a worker cannot meet others.
+/// Reasons why a worker cannot connect to others.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "each says what it is")]
 pub enum RemoteConnectorError {
-    #[error("the identity is {identity}, and the orders are for {worker}")]
+    #[error("the identity is for {identity}, the assignment for {worker}")]
     WrongIdentity {
         identity: Box<SpiffeId>,
         worker: Box<SpiffeId>,
@@ -69,16 +76,18 @@ pub enum RemoteConnectorError {
 }
 
 impl RemoteConnector {
-    /// For an attempt that begins: calls for those before it are not answered any more.
+    /// Begins an attempt: calls for earlier ones are not answered any more.
     ///
     /// # Errors
-    /// When the identity is somebody else's.
+    /// When the identity belongs to another worker.
     pub fn new(
         connection: &RendezvousConnection,
         identity: WorkerIdentity,
         assignment: &WorkerAssignment,
     ) -> Result<Self, RemoteConnectorError> {
         let worker = worker_name::to_spiffe_id(connection.job(), &assignment.name)?;
+        // Found here instead of in the TLS handshake of every edge, whose error would blame the
+        // peer.
         if worker != *identity.id() {
             return Err(RemoteConnectorError::WrongIdentity {
                 identity: Box::new(identity.id().clone()),
@@ -91,6 +100,8 @@ impl RemoteConnector {
             .iter()
             .filter(|input| input.processed.is_some());
         shared.begin_attempt(attempt, open.map(|input| input.from.clone()).collect());
+        // Clamped: `from_secs_f64` panics on negative, infinite and huge values, and the number
+        // comes from JSON.
         let connect_timeout =
             Duration::from_secs_f64(assignment.patience.clamp(0.0, 1e6)).mul_f64(0.95);
         Ok(Self {
@@ -102,7 +113,7 @@ impl RemoteConnector {
         })
     }
 
-    /// The same, but direct ways are looked for over these transports alone.
+    /// Restricts the search for direct paths to these transports.
     #[must_use]
     pub fn with_transports(self, transports: &[Transport]) -> Self {
         Self {
@@ -111,7 +122,7 @@ impl RemoteConnector {
         }
     }
 
-    /// As the producer: until the peer answers.
+    /// Producer: calls until the peer answers.
     async fn call_peer(
         &self,
         peer: &str,
@@ -129,6 +140,7 @@ impl RemoteConnector {
                 .await
             {
                 Ok(meeting) => self.connect_link(meeting, pair.clone()).await,
+                // The connection will not come back, so a repeated call cannot succeed.
                 Err(over @ (PeerCallError::Ended(_) | PeerCallError::Closed)) => {
                     return Err(io::Error::other(over));
                 }
@@ -139,11 +151,13 @@ impl RemoteConnector {
                 Err(error) => *last_error = Some(error),
             }
             tokio::time::sleep(retry_delay).await;
+            // Exponential: hundreds of edges call at the start of an attempt, and a rendezvous
+            // limits messages per second.
             retry_delay = (retry_delay * 2).min(CALL_RETRY_DELAY.1);
         }
     }
 
-    /// As the consumer: the newest call counts, for its caller has given up the others.
+    /// Consumer: answers the newest call, because its caller has given up the older ones.
     async fn answer_peer(
         &self,
         peer: &str,
@@ -162,7 +176,7 @@ impl RemoteConnector {
         }
     }
 
-    /// The next call is answered when this edge is over, or has had time to be.
+    /// Answers a call. The permit limits how many edges connect at the same time.
     async fn answer_call(
         &self,
         meeting: PeerSession,
@@ -179,7 +193,7 @@ impl RemoteConnector {
         )
         .await;
         let link = self.connect_link(meeting, pair).await?;
-        let _ = known.send(link.status().clone()); // it has taken too long
+        let _ = known.send(link.status().clone()); // fails when the permit has timed out
         Ok(link)
     }
 
@@ -209,11 +223,12 @@ impl RemoteConnector {
             .connect(meeting, pair, search, self.driver_settings())
             .await
             .map_err(explain_tls_error)?;
-        let _ = known.send(link.status().clone()); // a search may have been given up
+        let _ = known.send(link.status().clone()); // fails when the search has timed out
         Ok(link)
     }
 
-    /// Who gives peers more than a minute has slow surroundings, where asking again soon is work for nothing.
+    /// Settings of the p2p driver. A connect timeout above a minute means a slow environment, where
+    /// frequent probes are wasted work.
     fn driver_settings(&self) -> driver::DriverSettings {
         let mut settings = driver::DriverSettings {
             loopback: self.shared.is_on_loopback(),
@@ -261,30 +276,28 @@ impl EdgeConnector for RemoteConnector {
 
     fn path_probe(&self, link: &P2pLink, end: EdgeEnd) -> EdgePathProbe {
         let known = link.status().clone();
-        let before = relayed_bytes(&known, end); // shaking hands is not counted
+        let before = relayed_bytes(&known, end); // the handshake is not counted
         Arc::new(move |bytes| edge_path(&known, end, before, bytes))
     }
 }
 
-/// TLS says little to people.
+/// Explains a TLS error: the library's text does not name the likely cause.
 fn explain_tls_error(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::InvalidData => io::Error::new(
             error.kind(),
-            format!(
-                "one does not take the other's certificate ({error}): is it of another run of the job?"
-            ),
+            format!("certificate refused ({error}): is it from another run of the job?"),
         ),
         _ => error,
     }
 }
 
 fn timeout_error(end: EdgeEnd, time_limit: Duration, why: Option<io::Error>) -> io::Error {
-    let why = why.map_or_else(String::new, |why| format!("; the last try: {why}"));
+    let why = why.map_or_else(String::new, |why| format!("; last attempt: {why}"));
     let what = if end == EdgeEnd::Producer {
-        "it did not answer"
+        "peer did not answer"
     } else {
-        "it did not call"
+        "peer did not call"
     };
     io::Error::new(
         io::ErrorKind::TimedOut,
@@ -300,7 +313,8 @@ fn relayed_bytes(known: &LinkStatus, end: EdgeEnd) -> u64 {
     }
 }
 
-/// What is still on the relay has all gone over it, and batches that wait to be written will.
+/// Path of an edge. Bytes of an edge still on the relay all went over it, and batches that wait to
+/// be written will too.
 fn edge_path(known: &LinkStatus, end: EdgeEnd, before: u64, bytes: u64) -> EdgePath {
     let relayed = relayed_bytes(known, end) - before;
     let places = *known.paths.borrow();
@@ -309,6 +323,7 @@ fn edge_path(known: &LinkStatus, end: EdgeEnd, before: u64, bytes: u64) -> EdgeP
     } else {
         places.incoming
     };
+    // The handshake is subtracted: a short edge that moved at once would else count as relayed.
     let by_relay = place == StreamPath::Relay || relayed > bytes / 2 + MAX_HANDSHAKE_BYTES;
     EdgePath {
         path: if by_relay { "relay" } else { "punch" },

@@ -1,19 +1,20 @@
-//! Control messages that are longer than a report: cut into parts, and put together again. Pure.
+//! Control messages longer than a report: split into parts and reassembled. Pure.
 //!
-//! A part is the body of a [`Report::WrongIdentity`]: `{"letter":NUMBER,"part":NUMBER,"of":NUMBER,"text":TEXT}`
-//! (`contract/dataflow.md`, "Control messages"). A rendezvous keeps the order of what one worker says, so whoever begins a new
-//! letter has given up the one before.
+//! A part is the body of a [`JobReport::Other`]:
+//! `{"letter":NUMBER,"part":NUMBER,"of":NUMBER,"text":TEXT}` (`contract/dataflow.md`, "Control
+//! messages"). A rendezvous keeps the order of one worker's reports, so the first part of a new
+//! message ends the one before.
 
 use nearpath_p2p::message::{JobReport, MAX_REPORT_BYTES};
 use serde::{Deserialize, Serialize};
 
-/// The longest text, in bytes.
+/// Largest control message, in bytes.
 pub const MAX_MESSAGE_BYTES: usize = 1 << 20;
 
-/// The report around a part takes so much at most.
+/// Upper bound on the JSON around the text of a part.
 const PART_OVERHEAD_BYTES: usize = 128;
 
-/// One part.
+/// One part of a message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MessagePart {
     letter: u64,
@@ -22,17 +23,15 @@ pub struct MessagePart {
     text: String,
 }
 
-/// A text that is not sent.
+/// A message that exceeds [`MAX_MESSAGE_BYTES`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "a control message of {0} bytes is longer than {MAX_MESSAGE_BYTES}: say less, or send it over an edge"
-)]
+#[error("control message of {0} bytes exceeds {MAX_MESSAGE_BYTES}: send less, or use an edge")]
 pub struct MessageTooLong(usize);
 
-/// The reports that carry a text. `letter`: another number than the one before.
+/// Splits a message into reports. `number` must differ from that of the message before.
 ///
 /// # Errors
-/// See [`MessageTooLong`].
+/// When the message is too long: [`MessageTooLong`].
 pub fn split_message(number: u64, text: &str) -> Result<Vec<JobReport>, MessageTooLong> {
     if text.len() > MAX_MESSAGE_BYTES {
         return Err(MessageTooLong(text.len()));
@@ -55,7 +54,8 @@ pub fn split_message(number: u64, text: &str) -> Result<Vec<JobReport>, MessageT
         .collect())
 }
 
-/// Cuts between characters, so that no piece takes more as JSON. Nothing is one piece, too.
+/// Splits between characters, so that no part exceeds `max_bytes` as JSON. An empty text is one
+/// part.
 fn split_text(text: &str, max_bytes: usize) -> Vec<&str> {
     let (mut parts, mut rest, mut part_length, mut split_at_byte) = (Vec::new(), text, 0, 0);
     for character in text.chars() {
@@ -71,17 +71,18 @@ fn split_text(text: &str, max_bytes: usize) -> Vec<&str> {
     parts
 }
 
-/// Bytes of a character in a string of JSON (RFC 8259 section 7).
+/// Bytes of a character in a JSON string (RFC 8259 section 7).
 fn json_length(character: char) -> usize {
     match character {
         '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
+        // Other control characters are written as `\u00XX`.
         '\0'..='\u{1f}' => 6,
         other => other.len_utf8(),
     }
 }
 
 impl MessagePart {
-    /// Reads a report; `NoConnection`: it is no part of a letter.
+    /// Reads a part from a report; `None` when the report is something else.
     pub fn from_report(report: JobReport) -> Option<Self> {
         let JobReport::Other { body } = report else {
             return None;
@@ -90,7 +91,7 @@ impl MessagePart {
     }
 }
 
-/// What came of one worker's letter so far.
+/// Message of one worker that is being reassembled.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MessageAssembly {
     message: u64,
@@ -99,13 +100,13 @@ pub struct MessageAssembly {
 }
 
 impl MessageAssembly {
-    /// Bytes that are kept.
+    /// Bytes of memory in use.
     pub fn buffered_bytes(&self) -> usize {
         self.text.capacity()
     }
 
-    /// The next part; the text, when it was the last one. A letter of which a part is missing, or that is too long, comes to
-    /// nothing.
+    /// Adds the next part, and returns the message after the last one. A message with a missing
+    /// part, or a too long one, is dropped.
     pub fn add_part(&mut self, part: MessagePart) -> Option<String> {
         if part.part == 0 {
             *self = Self {
@@ -117,12 +118,15 @@ impl MessageAssembly {
             part.letter == self.message && part.part == self.next_part && part.part < part.of;
         if !follows || self.text.len() + part.text.len() > MAX_MESSAGE_BYTES {
             *self = Self {
+                // No part has this number, so the rest of the message is ignored until a first part
+                // arrives.
                 next_part: usize::MAX,
                 ..Self::default()
             };
             return None;
         }
-        self.text.reserve_exact(part.text.len()); // what is kept is what came, and not twice that
+        // Exact: `push_str` alone would double the capacity.
+        self.text.reserve_exact(part.text.len());
         self.text += &part.text;
         self.next_part += 1;
         (self.next_part == part.of).then(|| std::mem::take(self).text)
@@ -207,7 +211,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_arrives_in_reports_that_are_passed_on(texts in prop::collection::vec("(?s).{0,3000}", 1..4)) {
+        fn any_message_arrives_in_reports_that_fit(texts in prop::collection::vec("(?s).{0,3000}", 1..4)) {
             let mut all = Vec::new();
             for (letter, text) in texts.iter().enumerate() {
                 let reports = split_message(letter as u64, text).unwrap();

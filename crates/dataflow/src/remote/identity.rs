@@ -1,4 +1,4 @@
-//! Who a worker is to its peers, as text that goes with its orders.
+//! Identity of a worker towards its peers, as text that is part of its assignment.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::remote::worker_name::{self, InvalidWorkerName};
 
-/// As JSON: everything in PEM.
+/// JSON form; all fields are PEM.
 #[derive(Serialize, Deserialize)]
 struct IdentityDocument {
     certificate: String,
@@ -23,24 +23,26 @@ struct IdentityDocument {
     authority: String,
 }
 
-/// A worker's identity, and whose word it takes for its peers'.
+/// Identity of a worker, and the authority that it trusts for its peers.
 #[derive(Debug, Clone)]
 pub struct WorkerIdentity {
     id: SpiffeId,
     own_tls: P2pTlsConfig,
 }
 
-/// Why there is none.
+/// Reasons why an identity cannot be made or read.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "each says what it is")]
 pub enum IdentityError {
-    #[error("a worker's identity is JSON with `certificate`, `key` and `authority`: {0}")]
+    #[error(
+        "invalid worker identity: expected JSON with `certificate`, `key` and `authority`: {0}"
+    )]
     InvalidJson(#[from] serde_json::Error),
-    #[error("a worker's identity cannot be read: {0}")]
+    #[error("invalid worker identity: {0}")]
     InvalidPem(#[from] InvalidPem),
     #[error("the job's authority cannot be trusted: {0}")]
     UntrustedAuthority(#[from] rustls::Error),
-    #[error("a worker's identity is of no use: {0}")]
+    #[error("unusable worker identity: {0}")]
     TlsConfig(#[from] TlsConfigError),
     #[error(transparent)]
     InvalidName(#[from] InvalidWorkerName),
@@ -50,16 +52,18 @@ pub enum IdentityError {
     Issuance(#[from] IssueError),
 }
 
-/// An identity for a worker, from now on for so long.
+/// Issues an identity for a worker, valid from now for `lifetime`.
 ///
 /// # Errors
-/// When the name is none, or the system has no random numbers.
+/// When the name is invalid, or the system has no random numbers.
 pub fn issue_identity(
     authority: &Authority,
     job: &JobName,
     worker: &str,
     lifetime: Duration,
 ) -> Result<String, IdentityError> {
+    // The key is generated here, by the job, and sent with the assignment: a worker has no
+    // authenticated channel before that.
     let (id, request) = (
         worker_name::to_spiffe_id(job, worker)?,
         CertificateRequest::new()?,
@@ -83,10 +87,10 @@ pub fn issue_identity(
 }
 
 impl WorkerIdentity {
-    /// Reads one.
+    /// Reads an identity.
     ///
     /// # Errors
-    /// When it is none.
+    /// When the text is no identity.
     pub fn from_json(text: &str) -> Result<Self, IdentityError> {
         let IdentityDocument {
             certificate,
@@ -94,6 +98,8 @@ impl WorkerIdentity {
             authority,
         } = serde_json::from_str(text)?;
         let credentials = Credentials::from_pem(&certificate, &key)?;
+        // The job's authority alone: other certificates, also of the same trust domain, are
+        // refused.
         let trust = Trust::new(
             &credentials.id.trust_domain,
             &[parse_authority(&authority)?],
@@ -105,12 +111,12 @@ impl WorkerIdentity {
         })
     }
 
-    /// Whose it is.
+    /// SPIFFE id of the worker.
     pub fn id(&self) -> &SpiffeId {
         &self.id
     }
 
-    /// For a connection to that peer.
+    /// TLS settings for a connection to that peer.
     pub(crate) fn peer_tls(&self, peer: SpiffeId) -> Arc<PeerTlsConfig> {
         Arc::new(self.own_tls.for_peer(peer))
     }

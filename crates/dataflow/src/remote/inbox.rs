@@ -1,15 +1,15 @@
-//! What was heard and not read yet, of each worker no more than a megabyte. Pure.
+//! Control messages that were received and not read, at most a megabyte per worker. Pure.
 
 use std::collections::{HashMap, VecDeque};
 
 use crate::remote::control_message::{MAX_MESSAGE_BYTES, MessageAssembly, MessagePart};
 
-/// What a letter takes beside its text.
+/// Memory of a message beside its text.
 const MESSAGE_OVERHEAD_BYTES: usize = 256;
-/// What may be kept of one worker: the letter that comes in, and those that wait.
+/// Memory per worker: the message that is arriving, and those that wait.
 pub const MAX_BYTES_PER_SENDER: usize = MAX_MESSAGE_BYTES + MESSAGE_OVERHEAD_BYTES;
 
-/// See the module's text.
+/// Waiting messages, as in the module's text.
 #[derive(Debug, Default)]
 pub struct MessageInbox {
     assemblies: HashMap<String, MessageAssembly>,
@@ -18,11 +18,13 @@ pub struct MessageInbox {
 }
 
 impl MessageInbox {
-    /// A part came. Letters are states, of which the newest counts: where there is no room, the oldest of the same worker go.
+    /// Adds a part. Messages are states, of which the newest counts: without room, the oldest of
+    /// the same worker are dropped.
     pub fn add_part(&mut self, from: &str, part: MessagePart) {
         let assembly = self.assemblies.entry(from.to_owned()).or_default();
         let message = assembly.add_part(part);
         let buffered = assembly.buffered_bytes();
+        // No empty assemblies stay: else every name that ever sent a part would take memory.
         if buffered == 0 {
             self.assemblies.remove(from);
         }
@@ -56,13 +58,13 @@ impl MessageInbox {
         }
     }
 
-    /// All letters, in the order in which they came: who said it, and what.
+    /// Takes all messages in order of arrival, each with its sender.
     pub fn take_messages(&mut self) -> Vec<(String, String)> {
         self.waiting_bytes.clear();
         self.messages.drain(..).collect()
     }
 
-    /// Whether there is nothing to read.
+    /// True when no message waits.
     pub fn is_empty(&self) -> bool {
         self.messages.is_empty()
     }
@@ -141,12 +143,12 @@ mod tests {
         assert_eq!(
             inbox.take_messages()[0].1.len(),
             MAX_MESSAGE_BYTES,
-            "the longest letter has room"
+            "the largest message fits"
         );
         (0..10_000).for_each(|letter| receive_message(&mut inbox, "a", letter, ""));
         assert!(
             inbox.take_messages().len() <= MAX_BYTES_PER_SENDER / MESSAGE_OVERHEAD_BYTES,
-            "nothing takes room, too"
+            "empty messages use memory too"
         );
     }
 }

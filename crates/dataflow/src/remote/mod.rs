@@ -1,10 +1,12 @@
-//! Jobs whose workers run elsewhere, behind NATs: what their processes say to each other by way of a rendezvous.
+//! Jobs with workers on other machines, behind NATs: communication through a rendezvous.
 //!
-//! Each process has one [`line::RendezvousConnection`]. Over it go control messages, as [`letter`]s that are cut into reports; and calls, of
-//! which [`connector::RemoteConnector`] makes the edges of [`crate::worker`]: the producer calls, the consumer answers, and the two
-//! have a link, over the relay at once and directly as soon as there is a way.
+//! Each process has one [`connection::RendezvousConnection`]. It carries control messages, split
+//! into reports ([`control_message`]), and calls. From calls, a [`connector::RemoteConnector`]
+//! makes the edges of [`crate::worker`]: the producer calls, the consumer answers, and both have a
+//! link. The link starts over the relay and moves to a direct path when there is one.
 //!
-//! What decides is pure: [`name`], [`letter`], [`inbox`], [`outbox`], [`calls`]. What has sockets is at the rim.
+//! The decisions are pure: [`worker_name`], [`control_message`], [`inbox`], [`outbox`],
+//! [`call_queue`].
 
 pub mod call_queue;
 mod concurrency;

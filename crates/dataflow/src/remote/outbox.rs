@@ -1,7 +1,8 @@
-//! What is to be said and is not yet: for each worker the newest. Pure, but for the time that it is told.
+//! Control messages that wait to be sent: the newest for each worker. Pure; time is an argument.
 //!
-//! The rendezvous reads so many messages a second of a line and no more. Control messages are states that are repeated, so one
-//! that still waits when the next one comes is not worth sending; and what waits is bounded by who is spoken to.
+//! The rendezvous limits the messages per second of a connection. Control messages are repeated
+//! states, so a message that still waits when the next one comes need not be sent. The number of
+//! recipients bounds the memory.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -10,20 +11,24 @@ use nearpath_p2p::message::JobReport;
 
 use crate::remote::control_message::{MessageTooLong, split_message};
 
-/// Reports a second, and how many at once: a seventh of what a rendezvous reads by default; what edges say goes over the same line.
+/// Interval between reports: a seventh of what a rendezvous reads by default, because calls of
+/// edges use the same connection.
 const REPORT_INTERVAL: Duration = Duration::from_micros(6667);
+// A message of 1 MiB takes about 265 reports, so a few of them are sent at once.
 const MAX_BURST_REPORTS: u32 = 1500;
 
-/// See the module's text. `W` is whom a letter is for.
+/// Waiting messages, as in the module's text. `W` identifies a recipient.
 #[derive(Debug)]
 pub struct MessageOutbox<W> {
-    /// Whose turn it is; each once.
+    /// Recipients in turn, each once.
     recipients: VecDeque<W>,
     pending: HashMap<W, Vec<JobReport>>,
-    /// The rest of the letter that has begun: it is not given up for a newer one, or none would arrive.
+    /// Rest of the message that has begun. A newer message does not replace it, else none would
+    /// ever arrive.
     current: Option<(W, VecDeque<JobReport>)>,
     last_number: u64,
-    /// When all that was said would have been said at the pace; see GCRA (ITU-T I.371).
+    /// Theoretical arrival time of GCRA (ITU-T I.371): when all sent reports would have been sent
+    /// at the interval.
     theoretical_arrival: Option<Instant>,
 }
 
@@ -40,10 +45,10 @@ impl<W> Default for MessageOutbox<W> {
 }
 
 impl<W: Clone + Eq + std::hash::Hash> MessageOutbox<W> {
-    /// Says this, instead of what still waits for the same worker.
+    /// Queues a message, in place of a waiting one for the same worker.
     ///
     /// # Errors
-    /// When it is too long.
+    /// When the message is too long.
     pub fn put_message(&mut self, to: W, text: &str) -> Result<(), MessageTooLong> {
         self.last_number += 1;
         if self
@@ -56,10 +61,11 @@ impl<W: Clone + Eq + std::hash::Hash> MessageOutbox<W> {
         Ok(())
     }
 
-    /// The next report; when to come back for it; or nothing to say.
+    /// Returns the next report, the time of the next one, or nothing.
     pub fn next_report(&mut self, now: Instant) -> OutboxStep<W> {
         let arrival = self.theoretical_arrival.map_or(now, |paid| paid.max(now));
         let lead = arrival - now;
+        // GCRA: ahead of the interval by more than the burst, so the next report has to wait.
         if lead > REPORT_INTERVAL * MAX_BURST_REPORTS {
             return if self.is_empty() {
                 OutboxStep::Idle
@@ -88,20 +94,20 @@ impl<W: Clone + Eq + std::hash::Hash> MessageOutbox<W> {
         Some((to, report))
     }
 
-    /// Whether all is said.
+    /// True when everything is sent.
     pub fn is_empty(&self) -> bool {
         self.current.is_none() && self.recipients.is_empty()
     }
 }
 
-/// What is to be done.
+/// Next step of the sender.
 #[derive(Debug, PartialEq, Eq)]
 pub enum OutboxStep<W> {
-    /// Say this.
+    /// Send this report.
     Send(W, JobReport),
-    /// Not before then.
+    /// Nothing before this time.
     WaitUntil(Instant),
-    /// Until there is something.
+    /// Nothing until a message is queued.
     Idle,
 }
 
@@ -110,7 +116,7 @@ mod tests {
     use super::*;
     use crate::remote::control_message::{MessageAssembly, MessagePart};
 
-    /// All that goes out now, by worker.
+    /// Messages that are sent now, with their recipients.
     fn drain_messages(outbox: &mut MessageOutbox<u8>, now: Instant) -> Vec<(u8, String)> {
         let (mut assemblies, mut sent) = (HashMap::<u8, MessageAssembly>::new(), Vec::new());
         while let OutboxStep::Send(to, report) = outbox.next_report(now) {

@@ -1,28 +1,32 @@
-//! Which identity a worker's name is, and back.
+//! Identities of worker names, and back.
 //!
-//! A worker is called `STAGE.NUMBER` ([`crate::topology`]), which is almost the name of a function and the number
-//! of an instance. Where it is not, because a stage is called `word_count` or a worker has no number, letters that a function
-//! cannot have are written as `-` and two hexadecimal digits, behind `x-` (with a number) or `one-` (without).
+//! A worker is called `STAGE.NUMBER` ([`crate::topology`]), which resembles the name of a function
+//! and the number of an instance. A stage such as `word_count` is no function name, and a worker
+//! may have no number. Then characters that a function name cannot have are written as `-` and two
+//! hexadecimal digits, behind `x-` (with a number) or `one-` (without).
 
 use nearpath_p2p::ticket::JobName;
 use nearpath_types::spiffe::SpiffeRole;
 use nearpath_types::{FunctionName, InstanceId, SpiffeId};
 
+// Both prefixes are part of `contract/dataflow.md`, "Identities"; stages that begin with one are
+// escaped too.
 const NUMBERED_PREFIX: &str = "x-";
 const SINGLE_PREFIX: &str = "one-";
 
-/// A name that is no worker's elsewhere.
+/// A name that no remote worker can have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` cannot be the name of a worker elsewhere: take up to 60 lower-case letters, digits and `-` (others count three times)"
+    "invalid name `{0}` for a remote worker: use up to 60 lower-case letters, digits and `-` (other characters count three times)"
 )]
 pub struct InvalidWorkerName(pub String);
 
-/// Who has this name.
+/// Identity of a worker name.
 ///
 /// # Errors
-/// When it is too long.
+/// When the name is too long.
 pub fn to_spiffe_id(job: &JobName, name: &str) -> Result<SpiffeId, InvalidWorkerName> {
+    // Cut for the error text: the name may be of any length.
     let bad = || InvalidWorkerName(name.chars().take(100).collect());
     let (function, number) = match split_number(name) {
         Some((stage, number)) => (
@@ -35,7 +39,7 @@ pub fn to_spiffe_id(job: &JobName, name: &str) -> Result<SpiffeId, InvalidWorker
     Ok(job.worker_identity(&function, number))
 }
 
-/// The name of an identity; `NoConnection`: it has none in this job.
+/// Name of an identity; `None` when it is no worker of this job.
 pub fn from_spiffe_id(job: &JobName, id: &SpiffeId) -> Option<String> {
     let SpiffeRole::Instance(function, InstanceId(number)) = &id.role else {
         return None;
@@ -49,10 +53,12 @@ pub fn from_spiffe_id(job: &JobName, id: &SpiffeId) -> Option<String> {
         (None, Some(rest)) => format!("{}.{number}", unescape_label(rest)?),
         (None, None) => format!("{text}.{number}"),
     };
+    // Several spellings could map to one name; only the canonical identity counts.
     (to_spiffe_id(job, &name).as_ref() == Ok(id)).then_some(name)
 }
 
-/// One spelling only.
+/// Splits `STAGE.NUMBER`. Numbers with leading zeros are part of the name: each identity has one
+/// spelling.
 fn split_number(name: &str) -> Option<(&str, u64)> {
     let (stage, digits) = name.rsplit_once('.')?;
     let number: u64 = digits.parse().ok()?;
@@ -134,7 +140,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_two_names_are_one_identity(name in "[A-Za-z0-9_-][A-Za-z0-9._-]{0,18}") {
+        fn every_name_has_its_own_identity(name in "[A-Za-z0-9_-][A-Za-z0-9._-]{0,18}") {
             let job: JobName = "sort".parse().unwrap();
             let id = to_spiffe_id(&job, &name).unwrap();
             prop_assert_eq!(from_spiffe_id(&job, &id.to_string().parse().unwrap()), Some(name));

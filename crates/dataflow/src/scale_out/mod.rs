@@ -1,18 +1,21 @@
-//! Workers that are started while the job runs: what its coordinator decides, without processes, streams or clock.
+//! Workers that start while the job runs: decisions of the coordinator, without processes, streams
+//! or clock.
 //!
-//! All that there may ever be is in the [`JobTopology`]; who is [`spare`](crate::topology::Worker::spare) is started when a worker that it
-//! reads asks for it, and reads that one alone: its owner. Its consumers open the stream from it, its owner the stream to it.
+//! The [`JobTopology`] contains every possible worker. A
+//! [`spare`](crate::topology::WorkerSpec::spare) worker starts when a worker that it reads requests
+//! it, and reads only that one: its owner. Its consumers open the stream from it, its owner the
+//! stream to it.
 //!
-//! A barrier must meet all streams of a worker or none that it does not know of, so streams open only between two checkpoints:
+//! A barrier must pass through all streams of a worker or through none that it does not know. So
+//! streams open only between two checkpoints:
 //!
 //! ```text
-//! ask ─► promised ─► between ─► opening ─► opened, by its owner and all its consumers ─► there
-//!                    no checkpoint        none may begin (`holds`)
-//!                    is under way
+//! request ─► reserved ─► between checkpoints ─► opening ─► opened by its owner and all its consumers ─► running
+//! no checkpoint may begin (`blocks_checkpoints`)
 //! ```
 //!
-//! Nor may a consumer hear that a spare worker never comes while a checkpoint is under way: the workers that could ask may have
-//! written down a moment at which they still could.
+//! A consumer must not learn during a checkpoint that a spare worker stays unused: workers that
+//! could request it may have saved a state in which they still could.
 
 #[cfg(test)]
 mod simulation;
@@ -23,23 +26,24 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use crate::topology::{JobTopology, WorkerSpec};
 
-/// What is known of all workers that may be started in one attempt.
+/// State of all spare workers in one attempt.
 #[derive(Clone, Debug)]
 pub struct ScaleOut {
-    /// In the topology's order.
+    /// Spare workers, in the order of the topology.
     spares: Vec<SpareWorker>,
-    /// Workers that have finished: they ask for nothing more.
+    /// Workers that have finished and request nothing more.
     finished: HashSet<String>,
-    /// For each worker: its last call, and what it was given.
+    /// Number of the last request of each worker, and the workers granted for it.
     last_grants: HashMap<String, (u64, usize)>,
 }
 
 #[derive(Clone, Debug)]
 struct SpareWorker {
     name: String,
-    /// Those that may ask for it, each with its group of outputs in which this one is: in a graph, the stage's name.
+    /// Workers that may request it, each with its output group that contains this worker: in a
+    /// graph, the stage's name.
     requesters: HashMap<String, String>,
-    /// Those that will read it whoever its owner is.
+    /// Workers that read it, whatever its owner.
     consumers: HashSet<String>,
     state: SpareState,
 }
@@ -47,22 +51,23 @@ struct SpareWorker {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum SpareState {
     Available,
-    /// To whom.
+    /// For this owner.
     Reserved(String),
-    /// Whose it is, and whose word is missing.
+    /// For this owner; these workers have not opened their streams yet.
     Opening(String, BTreeSet<String>),
-    /// Since then; or since a checkpoint, and then its owner knows for itself.
+    /// For this owner. `None` when it resumed from a checkpoint: then the owner's own state lists
+    /// the stream.
     Running(Option<String>),
-    /// Nobody is left who may ask.
+    /// No worker is left that could request it.
     Unused,
 }
 
-/// What a worker is to be told: everything, each time. To hear it again does no harm.
+/// Streams of one worker that change: the whole state each time. Receiving it twice is harmless.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EdgeUpdate {
-    /// Inputs that are to be open, by producer.
+    /// Inputs to open, by producer.
     pub inputs: Vec<String>,
-    /// Outputs that are to be open, by consumer: as soon as that one is there.
+    /// Outputs to open, by consumer.
     pub outputs: Vec<String>,
     /// Inputs that never open.
     pub unused: Vec<String>,
@@ -92,14 +97,15 @@ impl SpareWorker {
         }
     }
 
-    /// It is there, or on its way.
+    /// True when it runs or is about to.
     fn is_starting_or_running(&self) -> bool {
         matches!(self.state, SpareState::Opening(..) | SpareState::Running(_))
     }
 }
 
 impl ScaleOut {
-    /// At the beginning of an attempt: who has taken part in the last checkpoint, and who had finished by then.
+    /// State at the start of an attempt. `resumed` are the workers with a state in the last
+    /// checkpoint, `finished` those that had finished by then.
     pub fn new(
         topology: &JobTopology,
         resumed: &HashSet<String>,
@@ -129,6 +135,7 @@ impl ScaleOut {
             .iter_mut()
             .filter(|spare| resumed.contains(&spare.name) || finished.contains(&spare.name))
         {
+            // Part of the checkpoint, so it runs again without a request.
             spare.state = SpareState::Running(None);
         }
         Self {
@@ -138,14 +145,15 @@ impl ScaleOut {
         }
     }
 
-    /// By the checkpoint from which it goes on, a worker had been given so many of that stage that had not been started by then:
-    /// they are promised once more. To be said of all workers before any of them asks.
+    /// Reserves workers that a checkpoint shows as granted but not started. To be called for all
+    /// workers before any request.
     pub fn restore_reservation(&mut self, worker: &str, stage: &str, count: usize) {
         self.reserve(worker, stage, count);
     }
 
-    /// A worker asks for so many more of a stage that reads it (a group of its outputs): how many it gets. `call` counts its calls;
-    /// the last one may be said again, and gets the same answer.
+    /// Handles a request of a worker for `count` more workers of a stage (an output group). Returns
+    /// the number granted. `request` numbers the requests of a worker; a repeated request gets the
+    /// same reply.
     pub fn request_workers(
         &mut self,
         worker: &str,
@@ -154,6 +162,8 @@ impl ScaleOut {
         count: usize,
     ) -> usize {
         match self.last_grants.get(worker) {
+            // Control messages are repeated until they are answered; a repetition must not grant
+            // again.
             Some((last, granted)) if *last >= request => *granted,
             _ => {
                 let granted = self.reserve(worker, stage, count);
@@ -179,12 +189,14 @@ impl ScaleOut {
             .count()
     }
 
-    /// No checkpoint is under way, and none begins before this returns: what was promised begins to open, and who can never come
-    /// any more is known. Whether there is something new to tell.
+    /// To be called while no checkpoint is in progress, before the next one begins. Starts to open
+    /// reserved workers and finds those that stay unused. Returns true when there are updates to
+    /// send.
     pub fn between_checkpoints(&mut self) -> bool {
         let mut changed = false;
         for spare in &mut self.spares {
             if let SpareState::Reserved(owner) = &spare.state {
+                // Finished workers will not confirm any more, and need no stream.
                 let awaited = spare
                     .consumers
                     .iter()
@@ -194,13 +206,16 @@ impl ScaleOut {
                 changed = true;
             }
         }
+        // One at a time: an unused worker requests nothing, which may make the next one
+        // unreachable.
         while self.mark_one_unused() {
             changed = true;
         }
         changed
     }
 
-    /// A spare worker that nobody can ask for any more: all that it reads have finished, or never come themselves.
+    /// Marks a spare worker that cannot be requested any more: all its requesters have finished or
+    /// stay unused.
     fn mark_one_unused(&mut self) -> bool {
         let never = self
             .spares
@@ -222,14 +237,14 @@ impl ScaleOut {
         true
     }
 
-    /// Whether no checkpoint may begin now.
+    /// True while no checkpoint may begin.
     pub fn blocks_checkpoints(&self) -> bool {
         self.spares
             .iter()
             .any(|spare| matches!(spare.state, SpareState::Opening(..)))
     }
 
-    /// A worker has opened its stream from or to that spare worker.
+    /// Records that a worker has opened its stream from or to a spare worker.
     pub fn record_opened(&mut self, worker: &str, spare: &str) {
         let Some(spare) = self.spares.iter_mut().find(|other| other.name == spare) else {
             return;
@@ -242,12 +257,12 @@ impl ScaleOut {
         }
     }
 
-    /// A worker is through.
+    /// Records that a worker has finished.
     pub fn record_finished(&mut self, worker: &str) {
         self.finished.insert(worker.to_owned());
     }
 
-    /// What that worker is to be told.
+    /// Update for a worker.
     pub fn edge_update(&self, worker: &str) -> EdgeUpdate {
         let names = |of: &dyn Fn(&&SpareWorker) -> bool| {
             self.spares
@@ -269,7 +284,7 @@ impl ScaleOut {
         }
     }
 
-    /// Workers that were asked for in this attempt and are to run, with their owners.
+    /// Workers that were requested in this attempt and are to run, with their owners.
     pub fn started_workers(&self) -> BTreeMap<String, String> {
         let opens = self
             .spares

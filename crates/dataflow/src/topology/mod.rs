@@ -1,7 +1,8 @@
-//! Workers and what goes between them: what a job is made of when it starts.
+//! Workers and the streams between them: the form in which a job starts.
 //!
-//! This is the published form (Moyer, *Punching Holes in the Cloud*, Virginia Tech 2021): each worker has a `name`, `inputs` and
-//! `outputs`, each of these a `type`: `tcp`, another worker, or one of the user's own. Names of further fields are nearpath's.
+//! This is the published form (Moyer, *Punching Holes in the Cloud*, Virginia Tech 2021). Each
+//! worker has a `name`, `inputs` and `outputs`. Each input and output has a `type`: `tcp` for
+//! another worker, or a type of the user. The other fields are nearpath's.
 
 mod validation;
 
@@ -17,37 +18,40 @@ pub(crate) use validation::{check_names, find_cycle};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JobTopology {
-    /// In any order.
+    /// Workers, in any order.
     pub workers: Vec<WorkerSpec>,
 }
 
-/// One worker: a process, or a function.
+/// A worker: a process, or a function.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkerSpec {
-    /// Nobody else's in this job: letters, digits, `-`, `_` and `.`.
+    /// Name, unique in the job: ASCII alphanumeric, `-`, `_` and `.`.
     pub name: String,
-    /// Which code it runs; its own name where nothing is said.
+    /// Code that the worker runs; default: its own name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<String>,
-    /// Whether it is only started when a worker that it reads asks for it, while the job runs.
+    /// Started only while the job runs, when a worker that this one reads asks for it.
     #[serde(default, skip_serializing_if = "is_default")]
     pub spare: bool,
-    /// Where its items come from.
+    /// Sources of its items.
     pub inputs: Vec<WorkerPort>,
-    /// Where they go.
+    /// Destinations of its items.
     pub outputs: Vec<WorkerPort>,
 }
 
-/// One input or output.
+/// An input or output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type")]
 pub enum WorkerPort {
-    /// A stream from or to another worker, which names this one in turn. The path that carries it is not said here.
+    /// Stream from or to another worker, which names this one in turn. The network path is not part
+    /// of the topology.
     #[serde(rename = "tcp")]
     Stream(StreamSpec),
-    /// The user's: the worker's `input` or `output` is called with these fields.
+    /// Defined by the user: the worker's `input` or `output` is called with these fields.
     #[serde(untagged)]
+    // Untagged and last: serde tries it when `type` is not `tcp`, so every other word is the
+    // user's.
     Custom(CustomPort),
 }
 
@@ -55,18 +59,20 @@ pub enum WorkerPort {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StreamSpec {
-    /// The other worker.
+    /// Name of the other worker.
     pub worker: String,
-    /// Of an output: which of the worker's outputs of one group an item goes to.
+    /// For an output: choice of the consumer within its group.
     #[serde(default, skip_serializing_if = "is_default")]
     pub how: Distribution,
-    /// Of an output: outputs of one group share the items; every group gets them all. The other worker's stage where nothing is said.
+    /// For an output: outputs of one group share the items, and every group gets all of them.
+    /// Default: the other worker's stage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// Of an output: whether batches for which there is no room go to disk, so that their producer need not wait.
+    /// For an output: batches without room go to disk, so that the producer does not wait.
     #[serde(default, skip_serializing_if = "is_default")]
     pub spill: bool,
-    /// The other worker is spare: the stream opens when that one is started. Whatever is written here, nearpath knows better.
+    /// The other worker is spare: the stream opens when it starts. Computed when the topology is
+    /// read; a written value is ignored.
     #[serde(default, skip_serializing_if = "is_default")]
     pub later: bool,
 }
@@ -74,33 +80,33 @@ pub struct StreamSpec {
 /// An input or output that is not a stream.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CustomPort {
-    /// The user's word for it.
+    /// Type, as named by the user.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The user's fields.
+    /// Further fields of the user.
     #[serde(flatten)]
     pub fields: Map<String, Value>,
 }
 
-/// Which worker of the next stage an item goes to.
+/// Choice of the worker of the next stage for an item.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Distribution {
-    /// The one with the same number.
+    /// The worker with the same number.
     OneToOne,
-    /// All of them.
+    /// All workers.
     #[default]
     Broadcast,
-    /// The one whose share of the keys has the item's: the first of a pair.
+    /// The worker to which the item's key belongs: the first element of a pair.
     ByKey,
-    /// The only one.
+    /// The only worker.
     Gather,
-    /// Each in turn, a batch at a time.
+    /// Each worker in turn, one batch at a time.
     Spread,
 }
 
 impl Distribution {
-    /// As it is written down.
+    /// Name in JSON and in error texts.
     pub fn name(self) -> &'static str {
         match self {
             Self::OneToOne => "one-to-one",
@@ -117,17 +123,18 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 }
 
 impl JobTopology {
-    /// From JSON.
+    /// Reads a topology from JSON.
     ///
     /// # Errors
-    /// Text that is not a topology, with line and column.
+    /// When the text is not a topology, with line and column.
     pub fn from_json(text: &str) -> Result<Self, serde_json::Error> {
         let mut topology: Self = serde_json::from_str(text)?;
+        // Not taken from the text: a stale `later` would make two workers disagree about a stream.
         topology.mark_spare_streams();
         Ok(topology)
     }
 
-    /// Each stream knows whether its other end is spare.
+    /// Marks the streams whose other end is spare.
     pub(crate) fn mark_spare_streams(&mut self) {
         let spares = self
             .workers
@@ -146,24 +153,24 @@ impl JobTopology {
         }
     }
 
-    /// The worker of that name.
+    /// Finds a worker by name.
     pub fn find_worker(&self, name: &str) -> Option<&WorkerSpec> {
         self.workers.iter().find(|worker| worker.name == name)
     }
 }
 
 impl WorkerSpec {
-    /// Which code it runs.
+    /// Code that the worker runs.
     pub fn stage_name(&self) -> &str {
         self.stage.as_deref().unwrap_or(&self.name)
     }
 
-    /// Whom it hears.
+    /// Streams that the worker reads.
     pub fn source_streams(&self) -> impl Iterator<Item = &StreamSpec> {
         self.inputs.iter().filter_map(WorkerPort::as_stream)
     }
 
-    /// Whom it speaks to.
+    /// Streams that the worker writes.
     pub fn target_streams(&self) -> impl Iterator<Item = &StreamSpec> {
         self.outputs.iter().filter_map(WorkerPort::as_stream)
     }
@@ -179,7 +186,7 @@ impl WorkerPort {
 }
 
 impl StreamSpec {
-    /// From or to that worker.
+    /// Stream from or to that worker, with defaults.
     pub fn to_worker(worker: &str) -> Self {
         Self {
             worker: worker.to_owned(),

@@ -1,18 +1,18 @@
-//! What is wrong with a topology, each with the worker's name and what to change.
+//! Validation of a topology; errors name the worker and the correction.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
 use super::{Distribution, JobTopology, WorkerSpec};
 
-/// How much one worker may be connected to.
+/// Limits on workers and connections.
 #[derive(Clone, Copy, Debug)]
 pub struct TopologyLimits {
-    /// Streams that one worker reads. Each is a connection, a descriptor and a window of memory.
+    /// Streams that one worker reads. Each needs a connection, a descriptor and a window of memory.
     pub fan_in: usize,
     /// Streams that one worker writes.
     pub fan_out: usize,
-    /// Of one job.
+    /// Workers of one job.
     pub workers: usize,
 }
 
@@ -26,15 +26,15 @@ impl Default for TopologyLimits {
     }
 }
 
-/// One thing that is wrong.
+/// An error of a topology or graph.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "each says what it is")]
 pub enum TopologyError {
-    #[error("there are no workers: a job needs at least one")]
+    #[error("no workers: a job needs at least one")]
     NoWorkersAtAll,
-    #[error("`{0}` cannot be a name: use 1 to 100 letters, digits, `-`, `_` and `.`")]
+    #[error("invalid name `{0}`: use 1 to 100 letters, digits, `-`, `_` and `.`")]
     InvalidName(String),
-    #[error("two are called `{0}`: rename one of them")]
+    #[error("duplicate name `{0}`: rename one of them")]
     DuplicateName(String),
     #[error("`{worker}` names `{other}`, which does not exist: add `{other}`, or correct the name")]
     UnknownWorker { worker: String, other: String },
@@ -46,16 +46,14 @@ pub enum TopologyError {
         "`{to}` has an input from `{from}`, which has no output to it: add {{\"type\": \"tcp\", \"worker\": \"{to}\"}} to the outputs of `{from}`"
     )]
     MissingOutput { from: String, to: String },
-    #[error("`{from}` goes to `{to}` twice: leave one out")]
+    #[error("duplicate edge from `{from}` to `{to}`: remove one")]
     DuplicateEdge { from: String, to: String },
-    #[error("items would go round for ever: {}: take one of these edges out", .0.join(" -> "))]
+    #[error("cycle {}: remove one of these edges", .0.join(" -> "))]
     Cycle(Vec<String>),
-    #[error(
-        "`{worker}` has no inputs, so nothing ever comes: give it one (of a type of your own, where it makes its items itself)"
-    )]
+    #[error("`{worker}` has no inputs: add one (of a custom type, when it makes its items itself)")]
     WithoutInputs { worker: String },
     #[error(
-        "`{worker}` reads {has} streams, {limit} is the limit: use fewer workers before it, or a stage between that gathers in groups"
+        "`{worker}` reads {has} streams, the limit is {limit}: use fewer workers before it, or a stage between that gathers in groups"
     )]
     FanIn {
         worker: String,
@@ -63,19 +61,19 @@ pub enum TopologyError {
         limit: usize,
     },
     #[error(
-        "`{worker}` writes {has} streams, {limit} is the limit: use fewer workers after it, or a stage between that spreads in groups"
+        "`{worker}` writes {has} streams, the limit is {limit}: use fewer workers after it, or a stage between that spreads in groups"
     )]
     FanOut {
         worker: String,
         has: usize,
         limit: usize,
     },
-    #[error("the job has {has} workers, {limit} is the limit: use fewer")]
+    #[error("the job has {has} workers, the limit is {limit}: use fewer")]
     TooManyWorkers { has: usize, limit: usize },
     #[error("`{0}` has 0 workers: it needs at least 1")]
     NoWorkers(String),
     #[error(
-        "`{from}` has {left} workers and `{to}` has {right}: one-to-one needs the same number, or say `spread`"
+        "`{from}` has {left} workers and `{to}` has {right}: one-to-one needs the same number, or use `spread`"
     )]
     UnequalWorkers {
         from: String,
@@ -83,37 +81,35 @@ pub enum TopologyError {
         left: usize,
         right: usize,
     },
-    #[error("`{to}` has {workers} workers: gather needs exactly 1, or say `spread`")]
+    #[error("`{to}` has {workers} workers: gather needs exactly 1, or use `spread`")]
     GatherToMany { to: String, workers: usize },
     #[error(
-        "`{stage}` has {workers} workers and at most {most}: say a greater `most`, or leave it out"
+        "`{stage}` has {workers} workers and at most {max_workers}: raise `most`, or remove it"
     )]
     MaxBelowWorkers {
         stage: String,
         workers: usize,
-        most: usize,
+        max_workers: usize,
     },
-    #[error("`{to}` may grow, so what goes there from `{from}` cannot go {}: say `spread`", how.name())]
+    #[error("`{to}` can scale out, so its edge from `{from}` cannot be {}: use `spread`", how.name())]
     ScalableTarget {
         from: String,
         to: String,
         how: Distribution,
     },
-    #[error(
-        "`{from}` may grow, so what goes from there to `{to}` cannot go one-to-one: say `spread`"
-    )]
+    #[error("`{from}` can scale out, so its edge to `{to}` cannot be one-to-one: use `spread`")]
     ScalableSource { from: String, to: String },
     #[error(
-        "`{0}` may grow, but reads no stream, so nobody can ask for more of it: leave `most` or `spare` out"
+        "`{0}` can scale out, but reads no stream, so no worker can request it: remove `most` or `spare`"
     )]
     UnreachableSpare(String),
     #[error(
-        "all that `{from}` has for `{group}` is spare: one of them must be there from the beginning"
+        "all workers that `{from}` has for `{group}` are spare: one of them must run from the start"
     )]
     OnlySpares { from: String, group: String },
 }
 
-/// All that is wrong, a line each.
+/// All errors of a topology or graph, one per line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopologyErrors(pub Vec<TopologyError>);
 
@@ -139,16 +135,18 @@ impl TopologyErrors {
 }
 
 impl JobTopology {
-    /// Whether it can run.
+    /// Checks that the topology can run.
     ///
     /// # Errors
-    /// All flaws: names, ends that do not match, cycles, fan-in.
+    /// All errors: names, ends that do not match, cycles, fan-in.
     pub fn check_with(&self, limits: TopologyLimits) -> Result<(), TopologyErrors> {
         let mut errors = Vec::new();
         if self.workers.is_empty() {
             errors.push(TopologyError::NoWorkersAtAll);
         }
         if self.workers.len() > limits.workers {
+            // Alone and first: the other checks are quadratic in places and would take long on a
+            // huge file.
             return Err(TopologyErrors(vec![TopologyError::TooManyWorkers {
                 has: self.workers.len(),
                 limit: limits.workers,
@@ -159,6 +157,7 @@ impl JobTopology {
             self.check_worker(worker, &mut errors);
             check_counts(worker, limits, &mut errors);
         }
+        // Only with matching ends: an edge to an unknown worker has no place in the graph.
         if errors.is_empty() {
             let edges = self
                 .workers
@@ -223,6 +222,8 @@ fn check_spares(worker: &WorkerSpec, errors: &mut Vec<TopologyError>) {
         *only_spares
             .entry(to.group.as_deref().unwrap_or(&to.worker))
             .or_insert(true) &= to.later;
+        // A spare consumer changes the number of outputs at run time; only `spread` does not depend
+        // on that number.
         if to.later && to.how != Distribution::Spread {
             errors.push(TopologyError::ScalableTarget {
                 from: name(),
@@ -231,6 +232,8 @@ fn check_spares(worker: &WorkerSpec, errors: &mut Vec<TopologyError>) {
             });
         }
     }
+    // Items of a group need a consumer from the start; with spares only, they would wait for a
+    // request that may never come.
     let without_initial = only_spares.into_iter().filter(|(_, only)| *only);
     errors.extend(without_initial.map(|(to, _)| TopologyError::OnlySpares {
         from: name(),
@@ -286,7 +289,7 @@ fn check_counts(worker: &WorkerSpec, limits: TopologyLimits, errors: &mut Vec<To
     }
 }
 
-/// Names that cannot be, or are there twice.
+/// Reports invalid and duplicate names.
 pub(crate) fn check_names<'a>(
     names: impl Iterator<Item = &'a str>,
     errors: &mut Vec<TopologyError>,
@@ -302,7 +305,7 @@ pub(crate) fn check_names<'a>(
     }
 }
 
-/// Names become files, so they cannot begin with a dot or hold a slash.
+/// Names become file names, so they neither begin with a dot nor contain a slash.
 fn is_valid_name(name: &str) -> bool {
     let fits = (1..=100).contains(&name.len()) && !name.starts_with('.');
     fits && name
@@ -310,9 +313,11 @@ fn is_valid_name(name: &str) -> bool {
         .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
 }
 
-/// One cycle, from its beginning to its beginning. Without recursion: a chain may be long.
+/// Finds one cycle, with its first element repeated at the end. Without recursion: a chain may be
+/// long.
 pub(crate) fn find_cycle(edges: &HashMap<&str, Vec<&str>>) -> Option<Vec<String>> {
     let mut starts: Vec<&str> = edges.keys().copied().collect();
+    // The map has no order; sorted, the same topology always reports the same cycle.
     starts.sort_unstable();
     let mut done = HashSet::new();
     starts
@@ -320,6 +325,7 @@ pub(crate) fn find_cycle(edges: &HashMap<&str, Vec<&str>>) -> Option<Vec<String>
         .find_map(|start| find_cycle_from(start, edges, &mut done))
 }
 
+/// Depth-first search from `start`; `done` holds the names that lead to no cycle.
 fn find_cycle_from<'a>(
     start: &'a str,
     edges: &HashMap<&'a str, Vec<&'a str>>,
@@ -358,7 +364,7 @@ mod tests {
         let topology = JobTopology::from_json(&format!("{{\"workers\": [{workers}]}}")).unwrap();
         topology
             .check_with(TopologyLimits::default())
-            .map_or_else(|flaws| flaws.0, |()| Vec::new())
+            .map_or_else(|errors| errors.0, |()| Vec::new())
     }
 
     const READER: &str = r#"{"name": "reader", "inputs": [{"type": "file", "path": "a.txt"}], "outputs": [{"type": "tcp", "worker": "writer"}]}"#;

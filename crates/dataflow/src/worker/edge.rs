@@ -1,4 +1,4 @@
-//! The two ends of one stream.
+//! Both ends of one stream.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -13,17 +13,17 @@ use crate::frame::{EdgeFrame, FrameHeader, FrameKind, HEADER_BYTES, OpenFrame};
 use super::shared::WorkerShared;
 use super::{EdgeConnector, EdgeEnd, WorkerFailure};
 
-/// Longest time for telling a peer why this end gives up, and for reading why the peer did.
+/// Time to send a peer the reason of a failure, and to read the peer's reason.
 const CLOSE_GRACE: Duration = Duration::from_millis(500);
-/// Longest wait of a consumer for the producer to end a stream that is through.
+/// Time for the producer to close a finished stream, as `contract/dataflow.md` has it.
 const PRODUCER_END_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why an edge ended before its end.
+/// Reasons why an edge ended early.
 enum EdgeError {
     Io(io::Error),
     PeerFailed(String),
     ProtocolViolation(String),
-    /// Another edge, or the user's code: the peer is told.
+    /// Another edge or the user's code failed: the reason is sent to the peer.
     FailedElsewhere(String),
 }
 
@@ -43,18 +43,19 @@ impl EdgeError {
             }),
             Self::PeerFailed(why) => Some(WorkerFailure::PeerFailed { peer, why }),
             Self::ProtocolViolation(why) => Some(WorkerFailure::ProtocolViolation { peer, why }),
+            // Recorded already, by the edge or call that failed first.
             Self::FailedElsewhere(_) => None,
         }
     }
 }
 
-/// The end that sends batches.
+/// Runs the end that sends batches.
 pub(super) async fn run_producer<C: EdgeConnector>(
     shared: Arc<WorkerShared>,
     connector: Arc<C>,
     at: usize,
 ) {
-    let peer = shared.orders.outputs[at].to.clone();
+    let peer = shared.assignment.outputs[at].to.clone();
     let result = async {
         let mut stream = connect_peer(&shared, &*connector, EdgeEnd::Producer, &peer).await?;
         shared.set_path_probe(
@@ -64,9 +65,9 @@ pub(super) async fn run_producer<C: EdgeConnector>(
         );
         let open = open_frame(
             &shared,
-            &shared.orders.name,
+            &shared.assignment.name,
             &peer,
-            shared.orders.outputs[at].sent + 1,
+            shared.assignment.outputs[at].sent + 1,
         );
         let theirs = exchange_open(&shared, &mut stream, &open).await?;
         shared.set_send_window(at, theirs.window);
@@ -94,13 +95,13 @@ pub(super) async fn run_producer<C: EdgeConnector>(
     }
 }
 
-/// The end that gets them.
+/// Runs the end that receives batches.
 pub(super) async fn run_consumer<C: EdgeConnector>(
     shared: Arc<WorkerShared>,
     connector: Arc<C>,
     at: usize,
 ) {
-    let peer = shared.orders.inputs[at].from.clone();
+    let peer = shared.assignment.inputs[at].from.clone();
     let result = async {
         let mut stream = connect_peer(&shared, &*connector, EdgeEnd::Consumer, &peer).await?;
         shared.set_path_probe(
@@ -108,11 +109,13 @@ pub(super) async fn run_consumer<C: EdgeConnector>(
             at,
             connector.path_probe(&stream, EdgeEnd::Consumer),
         );
-        let next = shared.orders.inputs[at].processed.unwrap_or(0) + 1;
+        // An input of a resumed attempt continues behind the last processed frame of the
+        // checkpoint.
+        let next = shared.assignment.inputs[at].processed.unwrap_or(0) + 1;
         exchange_open(
             &shared,
             &mut stream,
-            &open_frame(&shared, &peer, &shared.orders.name, next),
+            &open_frame(&shared, &peer, &shared.assignment.name, next),
         )
         .await?;
         let (mut read, mut write) = tokio::io::split(stream);
@@ -124,6 +127,8 @@ pub(super) async fn run_consumer<C: EdgeConnector>(
         };
         let result = unless_failed(&shared, transfers).await;
         let result = report_failure(result, &mut write).await;
+        // After a failure the peer closes by itself; only a complete stream has a last ack to
+        // protect.
         if result.is_ok() {
             wait_for_producer_end(&mut read).await;
         }
@@ -138,7 +143,8 @@ pub(super) async fn run_consumer<C: EdgeConnector>(
     }
 }
 
-/// Who can write no more to a peer that has left may still read why it left: that comes first, if it comes.
+/// Waits a moment after a failed write: a peer that has left may have sent its reason, which the
+/// reading half then reports.
 async fn wait_for_peer_reason(
     sending: impl Future<Output = Result<(), EdgeError>>,
 ) -> Result<(), EdgeError> {
@@ -149,12 +155,14 @@ async fn wait_for_peer_reason(
     sent
 }
 
-/// A peer hears why this end gives up, unless it was the peer who did.
+/// Sends the peer the reason of a failure, unless the peer failed itself.
 async fn report_failure(
     result: Result<((), ()), EdgeError>,
     write: &mut (impl AsyncWrite + Unpin),
 ) -> Result<(), EdgeError> {
     if let Err(EdgeError::FailedElsewhere(why) | EdgeError::ProtocolViolation(why)) = &result {
+        // The text of a failure is at most 64 KiB on the wire; 4096 characters are at most 16 KiB
+        // of UTF-8.
         let why: String = why.chars().take(4096).collect();
         let _ = timeout(
             CLOSE_GRACE,
@@ -165,12 +173,14 @@ async fn report_failure(
     result.map(drop)
 }
 
-/// The producer ends the stream once it has the last acknowledgement. Until then that may be lost with this process.
+/// Waits until the producer closes the stream, which it does once it has the last ack. Until then
+/// that ack could be lost with this process.
 async fn wait_for_producer_end(read: &mut (impl AsyncRead + Unpin)) {
-    let _ = timeout(PRODUCER_END_TIMEOUT, read.read(&mut [0])).await; // however it ends: this side has all
+    // Any result will do: this side has everything.
+    let _ = timeout(PRODUCER_END_TIMEOUT, read.read(&mut [0])).await;
 }
 
-/// The peer is not waited for: it has what it needs, or says itself that it has not.
+/// Closes the stream within [`CLOSE_GRACE`]: a peer that still needs bytes reports the loss itself.
 async fn close_stream<C: EdgeConnector>(
     connector: &C,
     result: Result<(), EdgeError>,
@@ -186,9 +196,9 @@ fn open_frame(shared: &WorkerShared, from: &str, to: &str, next: u64) -> OpenFra
         version: 1,
         from,
         to,
-        attempt: shared.orders.attempt,
+        attempt: shared.assignment.attempt,
         next,
-        window: shared.orders.window,
+        window: shared.assignment.window,
     }
 }
 
@@ -198,22 +208,23 @@ async fn connect_peer<C: EdgeConnector>(
     end: EdgeEnd,
     peer: &str,
 ) -> Result<C::Stream, EdgeError> {
-    let connect_timeout = Duration::from_secs_f64(shared.orders.patience);
+    let connect_timeout = Duration::from_secs_f64(shared.assignment.patience);
     let connected = async {
         let connected = timeout(connect_timeout, connector.connect(end, peer)).await;
-        Ok(connected.map_err(|_| peer_timeout(shared.orders.patience))??)
+        Ok(connected.map_err(|_| peer_timeout(shared.assignment.patience))??)
     };
     unless_failed(shared, connected).await
 }
 
-fn peer_timeout(patience: f64) -> io::Error {
+fn peer_timeout(seconds: f64) -> io::Error {
     io::Error::new(
         io::ErrorKind::TimedOut,
-        format!("it did not come within {patience} s"),
+        format!("peer did not connect within {seconds} s"),
     )
 }
 
-/// Edges end together: when another one fails, this one has a moment for the frame that it is writing.
+/// Runs `work` until another edge fails. The edge then has a moment to finish the frame that it is
+/// writing.
 async fn unless_failed<T>(
     shared: &WorkerShared,
     work: impl Future<Output = Result<T, EdgeError>>,
@@ -224,7 +235,7 @@ async fn unless_failed<T>(
     }
 }
 
-/// Both say who they are, and must mean the same place of the same stream.
+/// Exchanges open frames. Both ends must name the same position of the same stream.
 async fn exchange_open<S>(
     shared: &WorkerShared,
     stream: &mut S,
@@ -236,21 +247,24 @@ where
     let text = serde_json::to_vec(ours)
         .map_err(|error| EdgeError::ProtocolViolation(error.to_string()))?;
     let sent = write_frame(stream, &EdgeFrame::unnumbered(FrameKind::Open, text)).await;
+    // Read even when the write failed: the peer may have sent a reason before it closed.
     let frame = timeout(
-        Duration::from_secs_f64(shared.orders.patience),
+        Duration::from_secs_f64(shared.assignment.patience),
         read_frame(stream),
     )
     .await;
-    let frame = frame.map_err(|_| peer_timeout(shared.orders.patience))??; // why it left before it was written to, if it did
+    // Before the write error: the peer's reason says more.
+    let frame = frame.map_err(|_| peer_timeout(shared.assignment.patience))??;
     sent?;
     if frame.kind != FrameKind::Open {
         return Err(EdgeError::ProtocolViolation(format!(
-            "{:?} came first",
+            "expected an open frame first, got {:?}",
             frame.kind
         )));
     }
     let theirs: OpenFrame = serde_json::from_slice(&frame.payload)
         .map_err(|error| EdgeError::ProtocolViolation(error.to_string()))?;
+    // All but the window: only the consumer's counts.
     let same = |open: &OpenFrame| {
         (
             open.version,
@@ -264,7 +278,7 @@ where
         Ok(theirs)
     } else {
         Err(EdgeError::ProtocolViolation(format!(
-            "it opens {theirs:?}, not {ours:?}"
+            "open frames differ: got {theirs:?}, expected {ours:?}"
         )))
     }
 }
@@ -278,6 +292,7 @@ async fn send_frames(
         check_running(shared)?;
         match shared.next_frame(at)? {
             Some(frame) => write_frame(write, &frame).await?,
+            // The end is sent, so no frame can follow; acks are read by the other half.
             None if shared.has_sent_end(at) => return Ok(()),
             None => shared.wait_for_frame(at).await,
         }
@@ -302,7 +317,7 @@ async fn receive_acks(
             FrameKind::Ack => {}
             other => {
                 return Err(EdgeError::ProtocolViolation(format!(
-                    "{other:?} from a consumer"
+                    "unexpected frame {other:?} from a consumer"
                 )));
             }
         }
@@ -335,6 +350,7 @@ async fn send_acks(
     loop {
         check_running(shared)?;
         let (processed, all) = shared.ack_position(at);
+        // Acks are cumulative: several processed batches need one frame.
         if processed > acknowledged {
             acknowledged = processed;
             write_frame(
@@ -347,6 +363,7 @@ async fn send_acks(
             )
             .await?;
         }
+        // Checked after the ack of the end, which the producer waits for.
         if all {
             return Ok(());
         }
@@ -362,6 +379,7 @@ fn check_running(shared: &WorkerShared) -> Result<(), EdgeError> {
 
 async fn write_frame(write: &mut (impl AsyncWrite + Unpin), frame: &EdgeFrame) -> io::Result<()> {
     let header = frame.encode_header();
+    // Vectored: one write for header and payload, without copying the payload.
     let mut unsent = Buf::chain(&header[..], &frame.payload[..]);
     while unsent.has_remaining() {
         let mut slices = [IoSlice::new(&[]); 2];
@@ -375,12 +393,13 @@ async fn write_frame(write: &mut (impl AsyncWrite + Unpin), frame: &EdgeFrame) -
     write.flush().await
 }
 
-/// A peer's farewell is trouble, like a frame that is none.
+/// Reads a frame. A failure reported by the peer is an error, like malformed bytes.
 async fn read_frame(read: &mut (impl AsyncRead + Unpin)) -> Result<EdgeFrame, EdgeError> {
     let mut bytes = [0; HEADER_BYTES];
     read.read_exact(&mut bytes).await?;
     let header = FrameHeader::parse(&bytes)
         .map_err(|error| EdgeError::ProtocolViolation(error.to_string()))?;
+    // At most 64 MiB: the header was checked before.
     let mut payload = BytesMut::with_capacity(header.length);
     while payload.len() < header.length {
         if (&mut *read)

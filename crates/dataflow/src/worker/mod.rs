@@ -1,13 +1,13 @@
-//! One worker: its streams on a thread of their own, and calls that wait for whoever runs the user's code.
+//! A worker: its streams run on their own thread; its calls block the thread of the user's code.
 //!
 //! ```text
-//!  producers ──► edge::consume ─► Merge ─► receive ─► user's code ─► send ─► Outgoing ─► edge::produce ──► consumers
-//!                      ▲                                               │ no room, may spill
-//!                      └── acks: what receive has gone past            └────► Spill ────────┘
+//! producers ──► edge::run_consumer ─► InputMerge ─► receive ─► user's code ─► send ─► SendWindow ─► edge::run_producer ──► consumers
+//! ▲                                                       │ no room, may spill
+//! └── acks: batches that receive has passed               └────► SpillQueue ────┘
 //! ```
 //!
-//! Memory is bounded: what a consumer has not processed is at most its window on each edge, and what a producer holds is part of
-//! that same window.
+//! Memory is bounded: unprocessed batches take at most the window on each edge, and batches held by
+//! a producer are part of that same window.
 
 mod edge;
 mod shared;
@@ -30,20 +30,21 @@ use tokio::task::JoinSet;
 use shared::WorkerShared;
 pub use stats::{EdgeStats, WorkerStats};
 
-/// How a worker gets a stream to another one. Both ends ask: who punches needs both.
+/// Provider of streams to other workers. Both ends request a stream, because NAT hole punching
+/// needs both.
 pub trait EdgeConnector: Send + Sync + 'static {
-    /// What carries the bytes, already as safe as it is going to be.
+    /// Byte stream, with the final encryption.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
-    /// A stream to `peer`, which asks for the other end.
+    /// Connects to `peer`, which requests the other end.
     fn connect(
         &self,
         end: EdgeEnd,
         peer: &str,
     ) -> impl Future<Output = io::Result<Self::Stream>> + Send;
 
-    /// Ends a stream that is through, and waits until the peer has what was written, as far as that can be known: not every
-    /// stream goes on by itself once it is dropped.
+    /// Closes a finished stream, and waits until the peer has all bytes, as far as that can be
+    /// known: a dropped stream does not always send the rest.
     fn close(&self, stream: Self::Stream) -> impl Future<Output = io::Result<()>> + Send {
         async {
             drop(stream);
@@ -51,7 +52,8 @@ pub trait EdgeConnector: Send + Sync + 'static {
         }
     }
 
-    /// How the batches of a stream travel. It is asked now and then, also after the stream's end.
+    /// Returns a probe for the path of a stream. The probe may be called at any time, also after
+    /// the stream's end.
     fn path_probe(&self, stream: &Self::Stream, end: EdgeEnd) -> EdgePathProbe {
         let _ = (stream, end);
         Arc::new(|_| EdgePath {
@@ -61,143 +63,146 @@ pub trait EdgeConnector: Send + Sync + 'static {
     }
 }
 
-/// How so many bytes of batches have travelled.
+/// Maps the bytes of batches so far to the path that they took.
 pub type EdgePathProbe = Arc<dyn Fn(u64) -> EdgePath + Send + Sync>;
 
-/// How bytes went.
+/// Path of the bytes of an edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EdgePath {
-    /// The path of most of them: `local`, `punch` or `relay`.
+    /// Path of most bytes: `local`, `punch` or `relay`.
     pub path: &'static str,
-    /// Bytes that a relay carried, with what encryption adds to them.
+    /// Bytes that a relay carried, including the overhead of encryption.
     pub relayed: u64,
 }
 
-/// Which end of an edge is here.
+/// End of an edge in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EdgeEnd {
-    /// Who sends batches.
+    /// Sends batches.
     Producer,
-    /// Who gets them.
+    /// Receives batches.
     Consumer,
 }
 
-/// What a worker is told when it starts.
+/// Instructions for a worker at its start.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WorkerAssignment {
-    /// Its name.
+    /// Name of the worker.
     pub name: String,
-    /// Which attempt at the job this is.
+    /// Attempt at the job.
     pub attempt: u32,
-    /// Whom it hears.
+    /// Streams that it reads.
     pub inputs: Vec<InputConfig>,
-    /// Whom it speaks to.
+    /// Streams that it writes.
     pub outputs: Vec<OutputConfig>,
-    /// Bytes that may be on their way on each input.
+    /// Bytes that may be in flight on each input.
     pub window: usize,
-    /// The checkpoint from which it goes on; 0: from the beginning.
+    /// Checkpoint from which it resumes; 0: from the start.
     #[serde(default)]
     pub checkpoint: u64,
-    /// Where outputs spill to that may, and how many bytes each.
+    /// Folder and size for outputs that may spill.
     #[serde(default)]
     pub spill: Option<SpillConfig>,
-    /// Seconds in which every peer must be there.
+    /// Time for peers to connect, in seconds.
     pub patience: f64,
 }
 
-/// One stream that comes in.
+/// An incoming stream.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct InputConfig {
-    /// Its producer.
+    /// Name of the producer.
     pub from: String,
-    /// The last frame that is processed; `NoConnection` when the stream has ended.
+    /// Last processed frame; `None` when the stream has ended.
     pub processed: Option<u64>,
-    /// Not there yet: opens by [`Worker::open_input`], if at all.
+    /// Closed at the start: opens by [`DataflowWorker::open_input`], if at all.
     #[serde(default)]
     pub later: bool,
 }
 
-/// One stream that goes out.
+/// An outgoing stream.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct OutputConfig {
-    /// Its consumer.
+    /// Name of the consumer.
     pub to: String,
-    /// The last frame that was sent.
+    /// Last sent frame.
     pub sent: u64,
-    /// Whether it spills.
+    /// Batches without room go to disk.
     #[serde(default)]
     pub spill: bool,
-    /// Not there yet: opens by [`Worker::open_output`], if at all.
+    /// Closed at the start: opens by [`DataflowWorker::open_output`], if at all.
     #[serde(default)]
     pub later: bool,
 }
 
-/// A place on disk.
+/// Disk space for spilled batches.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SpillConfig {
-    /// It exists.
+    /// Existing folder.
     pub folder: PathBuf,
-    /// Bytes, for each edge.
+    /// Bytes per edge.
     pub limit: u64,
 }
 
-/// Where a worker stands on its edges, at a barrier.
+/// Positions of a worker on its edges at a barrier.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EdgePositions {
-    /// In the order of the inputs: the last frame that is processed, or nothing where the stream has ended.
+    /// Last processed frame of each input, in order; `None` when the stream has ended.
     pub inputs: Vec<Option<u64>>,
-    /// In the order of the outputs: the last frame sent, the barrier itself.
+    /// Last sent frame of each output, in order: the barrier itself.
     pub outputs: Vec<u64>,
 }
 
-/// What comes next.
+/// Next event on the inputs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InputEvent {
-    /// Process this.
+    /// Process a batch.
     Batch {
-        /// Which of the inputs.
+        /// Index of the input.
         input: usize,
-        /// As the producer made it.
+        /// The batch, as sent by the producer.
         data: Bytes,
     },
-    /// Hand it on ([`Worker::send_barrier`]) and write down what is known.
+    /// Forward the barrier ([`DataflowWorker::send_barrier`]) and save the state.
     Barrier(u64),
     /// All inputs have ended.
     Ended,
 }
 
-/// Why a worker cannot go on.
+/// Reasons why a worker cannot continue.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "each says what it is")]
 pub enum WorkerFailure {
-    #[error("the stream with `{peer}` is gone: {why}; go on from the last checkpoint")]
+    #[error("stream with `{peer}` lost: {why}; resume from the last checkpoint")]
     StreamLost { peer: String, why: String },
-    #[error("`{peer}` gave up: {why}")]
+    #[error("`{peer}` failed: {why}")]
     PeerFailed { peer: String, why: String },
-    #[error("`{peer}` sent what it may not: {why}")]
+    #[error("`{peer}` violated the protocol: {why}")]
     ProtocolViolation { peer: String, why: String },
     #[error("{0}")]
     Local(String),
 }
 
-/// The longest wait for peers to be told that this worker gives up.
+/// Time for peers to receive the reason of a failure.
 const FAILURE_REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A worker whose streams are being made, or are there.
+/// A worker with its streams, which may still be connecting.
 pub struct DataflowWorker {
     shared: Arc<WorkerShared>,
 }
 
 impl DataflowWorker {
-    /// Begins to connect; calls wait for the streams as they need them. `connector` is made on the worker's own runtime.
+    /// Starts to connect; calls wait for the streams that they need. `connector` runs on the
+    /// worker's own runtime.
     ///
     /// # Errors
-    /// No thread or no runtime.
+    /// When the thread or the runtime cannot be created.
     pub fn start<C: EdgeConnector>(
-        orders: WorkerAssignment,
+        assignment: WorkerAssignment,
         connector: impl FnOnce() -> io::Result<C> + Send + 'static,
     ) -> io::Result<Self> {
-        let shared = Arc::new(WorkerShared::new(orders));
+        let shared = Arc::new(WorkerShared::new(assignment));
+        // A runtime per worker: user code blocks its own thread for long, and the streams must go
+        // on meanwhile.
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -207,81 +212,83 @@ impl DataflowWorker {
         Ok(Self { shared })
     }
 
-    /// The next batch, fairly from all inputs; waits for it. The one before counts as processed now.
+    /// Waits for the next event, fairly over all inputs. The batch before counts as processed.
     ///
     /// # Errors
-    /// Whatever ended an edge.
+    /// The failure that ended an edge.
     pub fn receive_next(&self) -> Result<InputEvent, WorkerFailure> {
         self.shared.receive_next()
     }
 
-    /// What was received is processed, though no more is asked for yet.
+    /// Counts the received batch as processed, without asking for the next.
     pub fn finish_batch(&self) {
         self.shared.finish_batch();
     }
 
-    /// The barrier that begins here: for sources between two batches, and for all when no input is left.
+    /// Returns the barrier that starts here: for sources between two batches, for others when no
+    /// input is left.
     pub fn take_due_barrier(&self) -> Option<u64> {
         self.shared.take_due_barrier()
     }
 
-    /// An input that was to come later is there: its producer is being started. Between two checkpoints only.
+    /// Opens an input: its producer is starting. Only between two checkpoints.
     pub fn open_input(&self, input: usize) {
         self.shared.open_input(input);
     }
 
-    /// An input that was to come later never does. Between two checkpoints only.
+    /// Declares that an input never opens. Only between two checkpoints.
     pub fn mark_input_unused(&self, input: usize) {
         self.shared.mark_input_unused(input);
     }
 
-    /// An output that was to come later is there: its consumer is, too. Between two checkpoints only.
+    /// Opens an output: its consumer is starting. Only between two checkpoints.
     pub fn open_output(&self, output: usize) {
         self.shared.open_output(output);
     }
 
-    /// Those of some outputs that may be sent to.
+    /// Filters `outputs` to those that are open.
     pub fn open_outputs(&self, outputs: &[usize]) -> Vec<usize> {
         self.shared.open_outputs(outputs)
     }
 
-    /// The job begins a checkpoint.
+    /// Announces a checkpoint of the job.
     pub fn trigger_checkpoint(&self, checkpoint: u64) {
         self.shared.trigger_checkpoint(checkpoint);
     }
 
-    /// To one output; waits for room, or for the disk where the edge spills.
+    /// Sends a batch to one output. Waits for room in the window, or on disk when the edge spills.
     ///
     /// # Errors
-    /// Whatever ended an edge; a batch that is longer than a frame.
+    /// The failure that ended an edge; a batch larger than a frame.
     pub fn send_batch(&self, output: usize, batch: Bytes) -> Result<(), WorkerFailure> {
         self.shared.send_batch(output, batch)
     }
 
-    /// Cuts all outputs here. Where the worker stands now belongs in its state.
+    /// Sends a barrier to all outputs. The returned positions belong in the worker's state.
     ///
     /// # Errors
-    /// Whatever ended an edge.
+    /// The failure that ended an edge.
     pub fn send_barrier(&self, checkpoint: u64) -> Result<EdgePositions, WorkerFailure> {
         self.shared.send_barrier(checkpoint)
     }
 
-    /// Ends all outputs that are open, and waits until their consumers have processed all. No other one opens any more.
+    /// Ends all open outputs, and waits until their consumers have processed everything. No other
+    /// output opens any more.
     ///
     /// # Errors
-    /// Whatever ended an edge.
+    /// The failure that ended an edge.
     pub fn finish_outputs(&self) -> Result<(), WorkerFailure> {
         self.shared.finish_outputs()
     }
 
-    /// Tells all peers why this worker cannot go on. They have a second to hear it.
+    /// Fails the worker and sends the reason to all peers, for at most a second.
     pub fn fail_with_reason(&self, why: &str) {
         self.shared
             .record_failure(WorkerFailure::Local(why.to_owned()));
         self.shared.wait_until_closed(FAILURE_REPORT_TIMEOUT);
     }
 
-    /// What went over each edge, and how long was waited.
+    /// Bytes and batches of each edge, and waiting times.
     pub fn stats(&self) -> WorkerStats {
         self.shared.snapshot_stats()
     }
@@ -289,13 +296,15 @@ impl DataflowWorker {
 
 impl Drop for DataflowWorker {
     fn drop(&mut self) {
+        // Ends the edge thread; without effect on a worker that has finished, whose edges are
+        // closed.
         self.shared.record_failure(WorkerFailure::Local(
             "the worker ended before its streams".to_owned(),
         ));
     }
 }
 
-/// All edges, until each is through or one fails, and no other one can come.
+/// Runs all edges until each has ended or one fails, and none can open any more.
 async fn run_edges<C: EdgeConnector>(
     shared: Arc<WorkerShared>,
     connector: impl FnOnce() -> io::Result<C>,
@@ -313,6 +322,8 @@ async fn run_edges<C: EdgeConnector>(
                 EdgeEnd::Producer => edges.spawn(edge::run_producer(shared, connector, at)),
             };
         }
+        // Both conditions: with no edge left, an undecided one may still open between two
+        // checkpoints.
         if edges.is_empty() && !shared.can_open_more() {
             return shared.mark_closed();
         }

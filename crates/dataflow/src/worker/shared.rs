@@ -1,4 +1,4 @@
-//! What the user's thread and the edges share: one lock, taken once a batch by each.
+//! State shared by the user's thread and the edges: one lock, taken once per batch by each.
 
 mod edge_calls;
 mod pending_edges;
@@ -19,42 +19,42 @@ use super::{
     EdgeEnd, EdgePathProbe, EdgeStats, InputConfig, WorkerAssignment, WorkerFailure, WorkerStats,
 };
 
-/// How long an edge may go on with the frame that it is writing, once another one has failed.
+/// Time for an edge to finish the frame that it is writing, once another edge has failed.
 const FRAME_WRITE_GRACE: Duration = Duration::from_millis(200);
 
 pub(super) struct WorkerShared {
-    pub(super) orders: WorkerAssignment,
+    pub(super) assignment: WorkerAssignment,
     state: Mutex<EdgesState>,
-    /// Something came, or an edge failed.
+    /// An item arrived, or an edge failed.
     input_ready: Condvar,
-    /// Something was acknowledged, or an edge failed.
+    /// Bytes were acknowledged, or an edge failed.
     room_ready: Condvar,
-    /// For each input: there is something to acknowledge.
+    /// Per input: there is something to acknowledge.
     ack_ready: Vec<Notify>,
-    /// For each output: there is something to send.
+    /// Per output: there is something to send.
     send_ready: Vec<Notify>,
-    /// An edge is to be made, or none will be any more.
+    /// An edge is to be started, or none will open any more.
     edges_changed: Notify,
-    /// Somebody failed.
+    /// Set by the first failure.
     failed_flag: watch::Sender<bool>,
 }
 
 struct EdgesState {
     merge: InputMerge<Bytes>,
     outputs: Vec<OutputState>,
-    /// For each input: bytes that came since the reader's last word to the edge.
+    /// Per input: bytes received since the last ack.
     unacked_bytes: Vec<usize>,
     current_input: Option<usize>,
     failure: Option<WorkerFailure>,
-    /// Edges that nobody has begun to make.
+    /// Open edges without a task.
     unstarted_edges: Vec<(EdgeEnd, usize)>,
     /// No output opens any more.
     is_finishing: bool,
     is_closed: bool,
     stats: WorkerStats,
-    /// What the user's thread waits for now, and since when.
+    /// Current wait of the user's thread, with its start.
     current_wait: Option<(WaitReason, Instant)>,
-    /// Of the inputs and of the outputs, once there is a stream.
+    /// Per input and per output, once there is a stream.
     path_probes: [Vec<Option<EdgePathProbe>>; 2],
 }
 
@@ -76,17 +76,18 @@ impl WorkerStats {
 
 struct OutputState {
     window: SendWindow,
-    /// Has a number, waits for the socket.
+    /// Numbered frames that wait for the socket.
     send_queue: VecDeque<EdgeFrame>,
     spill: Option<SpillQueue>,
-    /// Its consumer is there.
+    /// The consumer has been started.
     is_open: bool,
     end_sent: bool,
 }
 
 impl OutputState {
-    /// The last frame that was sent, be it to disk.
+    /// Number of the last frame, including frames on disk.
     fn last_sequence(&self) -> u64 {
+        // Spilled frames get the next numbers in order, so the count is enough.
         self.window.next_sequence() - 1 + self.spill.as_ref().map_or(0, |spill| spill.len() as u64)
     }
 }
@@ -99,14 +100,14 @@ fn input_start(input: &InputConfig) -> InputStart {
     }
 }
 
-/// Those that are there from the beginning.
-fn initial_edges(orders: &WorkerAssignment) -> Vec<(EdgeEnd, usize)> {
-    let inputs = orders
+/// Edges that are open from the start.
+fn initial_edges(assignment: &WorkerAssignment) -> Vec<(EdgeEnd, usize)> {
+    let inputs = assignment
         .inputs
         .iter()
         .enumerate()
         .filter(|(_, input)| matches!(input_start(input), InputStart::After(_)));
-    let outputs = orders
+    let outputs = assignment
         .outputs
         .iter()
         .enumerate()
@@ -118,9 +119,9 @@ fn initial_edges(orders: &WorkerAssignment) -> Vec<(EdgeEnd, usize)> {
 }
 
 impl WorkerShared {
-    pub(super) fn new(orders: WorkerAssignment) -> Self {
-        let outputs = orders.outputs.iter().map(|output| OutputState {
-            window: SendWindow::new(output.sent + 1, orders.window),
+    pub(super) fn new(assignment: WorkerAssignment) -> Self {
+        let outputs = assignment.outputs.iter().map(|output| OutputState {
+            window: SendWindow::new(output.sent + 1, assignment.window),
             send_queue: VecDeque::new(),
             spill: None,
             is_open: !output.later,
@@ -131,12 +132,12 @@ impl WorkerShared {
             ..EdgeStats::default()
         };
         let stats = WorkerStats {
-            inputs: orders
+            inputs: assignment
                 .inputs
                 .iter()
                 .map(|input| stats(&input.from))
                 .collect(),
-            outputs: orders
+            outputs: assignment
                 .outputs
                 .iter()
                 .map(|output| stats(&output.to))
@@ -144,18 +145,21 @@ impl WorkerShared {
             ..WorkerStats::default()
         };
         let state = EdgesState {
-            merge: InputMerge::new(orders.inputs.iter().map(input_start), orders.checkpoint),
+            merge: InputMerge::new(
+                assignment.inputs.iter().map(input_start),
+                assignment.checkpoint,
+            ),
             outputs: outputs.collect(),
-            unacked_bytes: vec![0; orders.inputs.len()],
+            unacked_bytes: vec![0; assignment.inputs.len()],
             current_input: None,
             failure: None,
-            unstarted_edges: initial_edges(&orders),
+            unstarted_edges: initial_edges(&assignment),
             is_finishing: false,
             is_closed: false,
             current_wait: None,
             path_probes: [
-                vec![None; orders.inputs.len()],
-                vec![None; orders.outputs.len()],
+                vec![None; assignment.inputs.len()],
+                vec![None; assignment.outputs.len()],
             ],
             stats,
         };
@@ -163,15 +167,17 @@ impl WorkerShared {
             state: Mutex::new(state),
             input_ready: Condvar::new(),
             room_ready: Condvar::new(),
-            ack_ready: orders.inputs.iter().map(|_| Notify::new()).collect(),
-            send_ready: orders.outputs.iter().map(|_| Notify::new()).collect(),
+            ack_ready: assignment.inputs.iter().map(|_| Notify::new()).collect(),
+            send_ready: assignment.outputs.iter().map(|_| Notify::new()).collect(),
             edges_changed: Notify::new(),
             failed_flag: watch::Sender::new(false),
-            orders,
+            assignment,
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, EdgesState> {
+        // Poisoning is ignored: after a panic of one thread, the edges still have to report the
+        // failure.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -191,9 +197,10 @@ impl WorkerShared {
         stats
     }
 
-    /// The first failure is the one that is told. Everybody who waits wakes up.
+    /// Records a failure and wakes every waiting thread and task. The first failure is kept.
     pub(super) fn record_failure(&self, failure: WorkerFailure) {
         let mut state = self.lock();
+        // A worker that has finished cannot fail afterwards: dropping it calls this too.
         if !state.is_closed {
             state.failure.get_or_insert(failure);
         }
@@ -212,13 +219,15 @@ impl WorkerShared {
         self.room_ready.notify_all();
     }
 
-    /// Until some while after a failure. Why.
+    /// Waits for a failure, then for [`FRAME_WRITE_GRACE`], and returns the reason.
     pub(super) async fn wait_for_failure(&self) -> String {
         let _ = self
             .failed_flag
             .subscribe()
             .wait_for(|failed| *failed)
             .await;
+        // A frame cut in the middle would make the peer report malformed bytes instead of the
+        // reason.
         tokio::time::sleep(FRAME_WRITE_GRACE).await;
         self.current_failure()
             .map_or_else(String::new, |failure| failure.to_string())
@@ -235,7 +244,7 @@ impl EdgesState {
     }
 }
 
-/// Until there is news; stats that are asked for meanwhile have the wait in them.
+/// Waits on a condition. Statistics read meanwhile include the wait.
 fn wait_for<'a>(
     condition: &Condvar,
     mut state: MutexGuard<'a, EdgesState>,

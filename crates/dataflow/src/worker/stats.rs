@@ -1,33 +1,34 @@
-//! What a worker has done so far.
+//! Counters of a worker.
 
 use serde::Serialize;
 
-/// Of one worker.
+/// Counters of one worker.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct WorkerStats {
-    /// In the order of the inputs.
+    /// Inputs, in order.
     pub inputs: Vec<EdgeStats>,
-    /// In the order of the outputs.
+    /// Outputs, in order.
     pub outputs: Vec<EdgeStats>,
-    /// Seconds in which there was nothing to process; a wait that goes on counts.
+    /// Seconds without a batch to process, including the current wait.
     pub waited_for_input: f64,
-    /// Seconds in which no consumer had room, or was through at the end; a wait that goes on counts.
+    /// Seconds without room at a consumer, or until the consumers had finished, including the
+    /// current wait.
     pub waited_for_room: f64,
 }
 
-/// Of one edge.
+/// Counters of one edge.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct EdgeStats {
-    /// The worker at the other end.
+    /// Worker at the other end.
     pub peer: String,
-    /// So many batches: those that came in, or went out (to disk, too).
+    /// Batches received or sent, including those written to disk.
     pub batches: u64,
-    /// Their bytes.
+    /// Bytes of these batches.
     pub bytes: u64,
-    /// Bytes that went by way of the disk.
+    /// Bytes that went through the disk.
     pub spilled: u64,
-    /// The path of most of them: `local`, `punch` or `relay`; empty while there is no stream.
+    /// Path of most bytes: `local`, `punch` or `relay`; empty while there is no stream.
     pub path: &'static str,
-    /// Bytes that a relay carried, with what encryption adds to them.
+    /// Bytes that a relay carried, including the overhead of encryption.
     pub relayed: u64,
 }

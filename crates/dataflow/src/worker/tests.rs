@@ -1,4 +1,4 @@
-//! Workers in one process, over pipes that hold little and break when told.
+//! Workers in one process, over pipes with small buffers that can break.
 
 use std::collections::HashMap;
 use std::io;
@@ -59,12 +59,12 @@ impl TestPipes {
         pipes.insert((name, to.to_owned()), right);
     }
 
-    fn start_worker(&self, orders: WorkerAssignment) -> DataflowWorker {
+    fn start_worker(&self, assignment: WorkerAssignment) -> DataflowWorker {
         let pipe = PipeConnector {
-            name: orders.name.clone(),
+            name: assignment.name.clone(),
             pipes: self.clone(),
         };
-        DataflowWorker::start(orders, || Ok(pipe)).unwrap()
+        DataflowWorker::start(assignment, || Ok(pipe)).unwrap()
     }
 }
 
@@ -100,7 +100,7 @@ fn text_batch(text: &str) -> Bytes {
     Bytes::from(text.to_owned())
 }
 
-/// All that comes, in order; checkpoints as `#n`.
+/// All events in order; checkpoints as `#n`.
 fn read_all(worker: &DataflowWorker) -> Result<Vec<String>, WorkerFailure> {
     let mut all = Vec::new();
     loop {
@@ -134,7 +134,8 @@ fn batches_arrive_in_order_and_both_ends_finish() {
     assert_eq!(a.stats().outputs[0].batches, 200);
 }
 
-/// A consumer's process may end with its last edge: until the producer has the last acknowledgement, it must not.
+/// A consumer's process may end with its last edge, but not before the producer has the last
+/// acknowledgement.
 #[test]
 fn a_consumer_closes_after_its_producer_has_ended_the_stream() {
     for _ in 0..20 {
@@ -154,7 +155,7 @@ fn a_consumer_closes_after_its_producer_has_ended_the_stream() {
     }
 }
 
-/// A job asks how long a worker has waited while it waits.
+/// A job reads the waiting time of a worker while it waits.
 #[test]
 fn an_ongoing_wait_is_part_of_the_stats() {
     let pipes = TestPipes::default();
@@ -236,7 +237,7 @@ fn a_producer_that_spills_does_not_wait() {
         .map(|number| format!("batch {number:0100}"))
         .collect();
     for text in &batches[..250] {
-        a.send_batch(0, text_batch(text)).unwrap(); // nobody reads
+        a.send_batch(0, text_batch(text)).unwrap(); // no reader
     }
     let positions = a.send_barrier(1).unwrap();
     assert_eq!(positions.outputs, [251]);
@@ -391,7 +392,8 @@ fn streams_open_while_their_workers_run() {
     );
     assert_eq!(a.open_outputs(&[0, 1]), [0]);
     assert_eq!(a.send_barrier(1).unwrap().outputs, [1, 0]);
-    assert_eq!(event_receiver.recv().unwrap(), InputEvent::Barrier(1)); // or the next stream would open in the midst of it
+    // Else the next stream would open in the middle of the checkpoint.
+    assert_eq!(event_receiver.recv().unwrap(), InputEvent::Barrier(1));
     c.open_input(1);
     let second_forwarder = spawn_forwarder(pipes.start_worker(WorkerAssignment {
         checkpoint: 1,

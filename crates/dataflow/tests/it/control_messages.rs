@@ -1,4 +1,4 @@
-//! Control messages between lines.
+//! Control messages over rendezvous connections.
 
 use std::io;
 use std::time::Duration;
@@ -75,7 +75,7 @@ fn the_event_fd_is_readable_until_all_is_read_and_after_closing() {
     map.send_message(None, "x").unwrap();
     assert_eq!(leader.receive_messages(WAIT_TIMEOUT).unwrap().len(), 1);
     assert!(!is_readable(&leader));
-    map.send_message(None, "the last word").unwrap();
+    map.send_message(None, "the last message").unwrap();
     map.close();
     assert!(
         is_readable(&map)
@@ -84,12 +84,12 @@ fn the_event_fd_is_readable_until_all_is_read_and_after_closing() {
     );
     assert_eq!(
         leader.receive_messages(WAIT_TIMEOUT).unwrap()[0].1,
-        "the last word",
-        "it was said before the line ended"
+        "the last message",
+        "sent before the connection was closed"
     );
 }
 
-/// What is said while there is no rendezvous is said later, once, and as it is then.
+/// A message sent without a rendezvous is delivered later, once, with its newest content.
 #[test]
 fn a_restarted_rendezvous_gets_the_newest_state() {
     let addr = free_port();
@@ -105,8 +105,8 @@ fn a_restarted_rendezvous_gets_the_newest_state() {
     for state in 0..100 {
         map.send_message(None, &state.to_string()).unwrap();
     }
-    let _house = TestRendezvous::start_at(addr, RendezvousLimits::default());
-    // The leader may come after the worker: then the worker's word is lost, and it says it again, as ever.
+    let _rendezvous = TestRendezvous::start_at(addr, RendezvousLimits::default());
+    // The leader may connect after the worker: then the message is lost, and the worker repeats it.
     let messages = loop {
         let messages = leader.receive_messages(Duration::from_millis(200)).unwrap();
         if !messages.is_empty() {
@@ -127,15 +127,15 @@ fn a_newer_connection_of_a_worker_replaces_the_older_one() {
             break over;
         }
     };
-    assert!(error.to_string().contains("newer line"), "{error}");
+    assert!(error.to_string().contains("newer connection"), "{error}");
     let error = first.wait_connected(WAIT_TIMEOUT).unwrap_err();
     assert!(
-        error.to_string().contains("newer line"),
+        error.to_string().contains("newer connection"),
         "it does not come again: {error}"
     );
 }
 
-/// It is not waited for, and it is told what is wrong.
+/// The connection is not retried, and the error names the reason.
 #[test]
 fn an_expired_ticket_ends_the_wait() {
     let (rendezvous, other) = (
@@ -152,7 +152,7 @@ fn an_expired_ticket_ends_the_wait() {
     let connection = RendezvousConnection::open(rendezvous.control_settings(expired)).unwrap();
     let error = connection.wait_connected(Duration::MAX).unwrap_err();
     assert!(
-        error.to_string().contains("the ticket has come to its end"),
+        error.to_string().contains("the ticket has expired"),
         "{error}"
     );
 }

@@ -1,10 +1,14 @@
-//! Which responses are kept and given again, by the rules of a *shared* cache (RFC 9111), which the crate `http-cache-semantics` knows. Pure: time is an
+//! Storage and reuse of responses by the rules of a *shared* cache (RFC 9111). Pure: time is an
 //! argument.
 //!
-//! A cache belongs to one function, or one chain; but a function serves many people, so what is meant for one of them (`private`, answers to requests
-//! with `Authorization` or `AddressCookie`, `Set-Cookie`) stays out, unless the server says `public` or `s-maxage`. Freshness is never guessed: where the server
-//! names no time, each use is checked with the server (`ETag`, `Last-Modified`), and without these nothing is kept. Requests that bring conditions or
-//! ranges of their own pass by.
+//! The crate `http-cache-semantics` decides what is storable and fresh. A cache belongs to one
+//! function or one chain, but a function serves many people. So personal responses stay out:
+//! `private`, `Set-Cookie`, and answers to requests with `Authorization` or `Cookie`. The server
+//! can allow the last two with `public` or `s-maxage`.
+//!
+//! Freshness is never guessed. Where the server names no lifetime, each use is validated with the
+//! server (`ETag`, `Last-Modified`). A response without a validator is not stored then. Conditional
+//! and range requests bypass the cache.
 
 use std::time::{Duration, SystemTime};
 
@@ -18,13 +22,13 @@ use http::request::Parts;
 use http::{HeaderMap, Method, Request, Response, StatusCode, response};
 use http_cache_semantics::{AfterResponse, BeforeRequest, CacheOptions, CachePolicy};
 
-use super::hop;
 use crate::lru::{ByteBoundedLru, CacheTicket};
+use nearpath_wire::hop::headers::strip_connection_headers;
 
 #[cfg(test)]
 mod tests;
 
-/// Headers by which a request is about more than its resource: the cache stays out of it.
+/// Headers that make a request about more than its resource; such requests bypass the cache.
 const BYPASS_HEADERS: [HeaderName; 8] = [
     RANGE,
     IF_RANGE,
@@ -35,9 +39,9 @@ const BYPASS_HEADERS: [HeaderName; 8] = [
     EXPECT,
     UPGRADE,
 ];
-/// Headers that say whose request it is.
+/// Headers that identify the person behind a request.
 const PERSONAL_HEADERS: [HeaderName; 2] = [AUTHORIZATION, COOKIE];
-/// What belongs to the body that is kept, whatever a check says (RFC 9111 section 3.2).
+/// Headers of the stored body, which a 304 must not change (RFC 9111 section 3.2).
 const BODY_HEADERS: [&str; 5] = [
     "content-length",
     "content-encoding",
@@ -45,11 +49,12 @@ const BODY_HEADERS: [&str; 5] = [
     "content-range",
     "transfer-encoding",
 ];
-/// Responses that are kept of one resource, by what they vary with.
+/// Responses stored per resource, one for each set of `Vary` values.
 const MAX_VARIANTS: usize = 4;
-/// The highest age that has a meaning (RFC 9111 section 1.2.2).
+/// The highest meaningful age in seconds (RFC 9111 section 1.2.2).
 const MAX_AGE_SECONDS: u64 = 1 << 31;
 
+// A heuristic of 0: freshness is never guessed (ADR 0032).
 const SHARED_CACHE_OPTIONS: CacheOptions = CacheOptions {
     shared: true,
     cache_heuristic: 0.0,
@@ -57,11 +62,11 @@ const SHARED_CACHE_OPTIONS: CacheOptions = CacheOptions {
     ignore_cargo_cult: false,
 };
 
-/// See the module.
+/// Stored responses of one destination.
 #[derive(Debug)]
 pub(super) struct HttpCache(ByteBoundedLru<Vec<StoredResponse>>);
 
-/// One response as it is kept.
+/// A response in the cache.
 #[derive(Debug, Clone)]
 struct StoredResponse {
     policy: CachePolicy,
@@ -70,61 +75,63 @@ struct StoredResponse {
     body: Bytes,
 }
 
-/// What is to be done with a request.
+/// Result of a lookup.
 #[derive(Debug)]
 pub(super) enum CacheLookup {
-    /// It is none of the cache's business.
+    /// The cache does not apply to this request.
     Bypass,
-    /// This is the answer.
+    /// A stored response that is fresh.
     Fresh(Response<Bytes>),
-    /// The server is asked, and its answer shown to the cache.
+    /// The server has to be asked; the cache then sees its response.
     Fetch(Box<PendingFetch>),
 }
 
-/// A request whose answer may be kept.
+/// A request whose response may be stored.
 #[derive(Debug)]
 pub(super) struct PendingFetch {
     ticket: CacheTicket,
-    /// As the client sent it.
+    /// The client's request, without conditions.
     request: Request<()>,
     requested_at: SystemTime,
-    /// What the server is asked to confirm.
+    /// A stored response that the server is asked to validate.
     stale: Option<StoredResponse>,
 }
 
-/// What a response means for the cache.
+/// Result of a server's response for the cache.
 #[derive(Debug)]
 pub(super) enum CacheOutcome {
-    /// It goes on as it is.
+    /// The response passes through and is not stored.
     NotStored,
-    /// What is kept is still good: this is the answer.
+    /// The stored response is still valid and answers the request.
     Confirmed(Response<Bytes>),
-    /// It says that something is still good which nobody has: the server is to be asked again, without conditions.
+    /// A 304 that matches no stored response. The request is sent again without conditions.
     Unmatched,
-    /// It goes on, and is kept once its body has come.
+    /// The response passes through and is stored after its body is complete.
     Store(Box<PendingStore>),
 }
 
-/// A response whose body is on its way.
+/// A response whose body is still arriving.
 #[derive(Debug)]
 pub(super) struct PendingStore {
     ticket: CacheTicket,
     request: Request<()>,
     variant: StoredResponse,
-    /// Longest body that is kept.
+    /// The longest body that is stored.
     pub(super) max_body_bytes: usize,
 }
 
 impl PendingFetch {
-    /// What has the server say whether what is kept is still good.
+    /// Returns the headers that ask the server to validate the stored response.
     pub(super) fn revalidation_headers(&self) -> Vec<(HeaderName, HeaderValue)> {
         let stored = |name| {
             self.stale
                 .iter()
-                .find_map(|held| held.headers.get(&name))
+                .find_map(|stale| stale.headers.get(&name))
                 .cloned()
         };
         match (stored(ETAG), stored(LAST_MODIFIED)) {
+            // RFC 9110 section 13.1.3: `If-None-Match` takes precedence, so the date is needed only
+            // without a tag.
             (Some(tag), _) => vec![(IF_NONE_MATCH, tag)],
             (None, Some(date)) => vec![(IF_MODIFIED_SINCE, date)],
             (None, None) => Vec::new(),
@@ -133,18 +140,20 @@ impl PendingFetch {
 }
 
 impl HttpCache {
-    /// An empty one for so many bytes.
-    pub(super) fn new(bound: u64) -> Self {
+    /// Creates an empty cache for so many bytes.
+    pub(super) fn new(max_bytes: u64) -> Self {
         Self(ByteBoundedLru::new(
-            usize::try_from(bound).unwrap_or(usize::MAX),
+            usize::try_from(max_bytes).unwrap_or(usize::MAX),
         ))
     }
 
-    /// A request, without a body or with one.
+    /// Looks up a request. `empty` says whether it has no body.
     pub(super) fn look_up(&mut self, request: &Parts, empty: bool, now: SystemTime) -> CacheLookup {
         let Some(key) = cache_key(request) else {
             return CacheLookup::Bypass;
         };
+        // RFC 9111 section 4.4: an unsafe method invalidates its target. The entry goes before the
+        // server can see the write, and again after it.
         if !request.method.is_safe() {
             self.0.invalidate_key(&key);
             return CacheLookup::Bypass;
@@ -156,36 +165,39 @@ impl HttpCache {
             return CacheLookup::Bypass;
         }
         let as_get = plain_request(request);
+        // The lookup uses the request without its method, so that HEAD finds the response of GET.
         let found = self
             .0
             .get(&key)
             .and_then(|variants| find_stored(variants, &as_get, now));
         match found {
             Some((variant, true)) => CacheLookup::Fresh(variant.to_response(now, &request.method)),
+            // The response to HEAD has no body to store, so the server answers without the cache.
             _ if request.method == Method::HEAD => CacheLookup::Bypass,
             found => {
-                let held = found.map(|(variant, _)| variant.clone());
+                let stale = found.map(|(variant, _)| variant.clone());
                 CacheLookup::Fetch(Box::new(PendingFetch {
                     ticket: self.0.issue_ticket(&key),
                     request: as_get,
                     requested_at: now,
-                    stale: held,
+                    stale,
                 }))
             }
         }
     }
 
-    /// The server has answered a request that may have changed something: what was read meanwhile may be older than that.
+    /// Invalidates the target of an unsafe request after its response: a read in between may have
+    /// seen the old value.
     pub(super) fn invalidate(&mut self, request: &Parts) {
         if let Some(key) = cache_key(request) {
             self.0.invalidate_key(&key);
         }
     }
 
-    /// The server has answered what was asked.
+    /// Handles the server's response to a fetch.
     pub(super) fn handle_response(
         &mut self,
-        asked: PendingFetch,
+        pending: PendingFetch,
         response: &response::Parts,
         now: SystemTime,
     ) -> CacheOutcome {
@@ -193,25 +205,25 @@ impl HttpCache {
             ticket,
             request,
             requested_at: at,
-            stale: held,
-        } = asked;
-        let longest = self.0.max_value_bytes();
+            stale,
+        } = pending;
+        let max_body_bytes = self.0.max_value_bytes();
         if response.status == StatusCode::NOT_MODIFIED
-            && let Some(held) = held
+            && let Some(stale) = stale
         {
-            return match confirm_stored(&held, &request, response, at) {
+            return match confirm_stored(&stale, &request, response, at) {
                 Some(variant) => {
-                    let given = variant.to_response(now, &Method::GET);
+                    let response_now = variant.to_response(now, &Method::GET);
                     self.insert(
                         PendingStore {
                             ticket,
                             request,
                             variant,
-                            max_body_bytes: longest,
+                            max_body_bytes,
                         },
                         now,
                     );
-                    CacheOutcome::Confirmed(given)
+                    CacheOutcome::Confirmed(response_now)
                 }
                 None => CacheOutcome::Unmatched,
             };
@@ -221,35 +233,39 @@ impl HttpCache {
                 ticket,
                 request,
                 variant,
-                max_body_bytes: longest,
+                max_body_bytes,
             })),
             None => CacheOutcome::NotStored,
         }
     }
 
-    /// The whole body has come.
-    pub(super) fn store(&mut self, mut keeping: PendingStore, body: Bytes, now: SystemTime) {
-        let length = keeping
+    /// Stores a response whose body is complete.
+    pub(super) fn store(&mut self, mut pending: PendingStore, body: Bytes, now: SystemTime) {
+        let length = pending
             .variant
             .headers
             .get(CONTENT_LENGTH)
             .and_then(|value| value.to_str().ok()?.parse().ok());
+        // A body that contradicts its own length must not be served again.
         if length.is_some_and(|length: usize| length != body.len()) {
             return;
         }
-        keeping.variant.body = body;
-        self.insert(keeping, now);
+        pending.variant.body = body;
+        self.insert(pending, now);
     }
 
-    fn insert(&mut self, keeping: PendingStore, now: SystemTime) {
+    fn insert(&mut self, pending: PendingStore, now: SystemTime) {
         let PendingStore {
             ticket,
             request,
             variant,
             ..
-        } = keeping;
+        } = pending;
         let mut all = self.0.get(ticket.key()).cloned().unwrap_or_default();
+        // The new response replaces those that would answer the same request: the latest one counts
+        // (RFC 9111 section 4).
         all.retain(|other| other.match_request(&request, now).is_none());
+        // The oldest variants go first: new ones are inserted at the front.
         all.truncate(MAX_VARIANTS - 1);
         all.insert(0, variant);
         let content = all.iter().map(StoredResponse::content_bytes).sum();
@@ -258,7 +274,7 @@ impl HttpCache {
 }
 
 impl StoredResponse {
-    /// Whether it answers a request, and if so, whether without asking the server.
+    /// Returns `None` if the response does not match the request, else whether it is fresh.
     fn match_request(&self, request: &Request<()>, now: SystemTime) -> Option<bool> {
         match self.policy.before_request(request, now) {
             BeforeRequest::Fresh(_) => Some(true),
@@ -275,6 +291,7 @@ impl StoredResponse {
         let mut response = Response::new(body);
         *response.status_mut() = self.status;
         *response.headers_mut() = self.headers.clone();
+        // RFC 9111 section 5.1: a stored response carries its current age.
         response
             .headers_mut()
             .insert(AGE, HeaderValue::from(self.policy.age(now).as_secs()));
@@ -295,31 +312,36 @@ impl StoredResponse {
     }
 }
 
-/// The stored response for a request, and whether it may be given as it is.
+/// Finds the stored response for a request, and whether it is fresh.
 fn find_stored<'a>(
     variants: &'a [StoredResponse],
     request: &Request<()>,
     now: SystemTime,
 ) -> Option<(&'a StoredResponse, bool)> {
+    // RFC 9111 section 3.5. It is checked on use as well: the stored response may come from an
+    // anonymous request.
     let personal = is_personal(request.headers());
-    let fit = variants
+    let candidates = variants
         .iter()
         .filter(|variant| !personal || is_public(&variant.headers));
-    fit.into_iter()
+    candidates
+        .into_iter()
         .find_map(|variant| Some((variant, variant.match_request(request, now)?)))
 }
 
-/// What a response becomes in the cache; `NoConnection`: it is not to be kept.
+/// Converts a response for storage. `None`: it must not be stored.
 fn storable_response(
     request: &Request<()>,
     status: StatusCode,
     mut headers: HeaderMap,
     at: SystemTime,
 ) -> Option<StoredResponse> {
-    hop::strip_hop_headers(&mut headers, false);
+    strip_connection_headers(&mut headers, false);
+    // The stored body is already decoded, so its transfer coding no longer applies.
     [TRANSFER_ENCODING, TRAILER]
         .iter()
         .for_each(|name| drop(headers.remove(name)));
+    // `Vary: *` never matches another request (RFC 9111 section 4.1).
     let everything = headers
         .get_all(VARY)
         .iter()
@@ -342,26 +364,30 @@ fn storable_response(
     })
 }
 
-/// What was kept, with what the server has said of it now.
+/// Returns the stored response with the headers of the 304 that validated it (RFC 9111 section
+/// 3.2).
 fn confirm_stored(
-    held: &StoredResponse,
+    stale: &StoredResponse,
     request: &Request<()>,
     response: &response::Parts,
     at: SystemTime,
 ) -> Option<StoredResponse> {
-    let mut said = Response::new(());
-    *said.status_mut() = response.status;
-    *said.headers_mut() = normalize_headers(&response.headers);
-    let AfterResponse::NotModified(..) = held.policy.after_response(request, &said, at) else {
+    let mut validation = Response::new(());
+    *validation.status_mut() = response.status;
+    *validation.headers_mut() = normalize_headers(&response.headers);
+    let AfterResponse::NotModified(..) = stale.policy.after_response(request, &validation, at)
+    else {
         return None;
     };
-    let (mut headers, mut fresh) = (held.headers.clone(), response.headers.clone());
-    hop::strip_hop_headers(&mut fresh, false);
+    let (mut headers, mut fresh) = (stale.headers.clone(), response.headers.clone());
+    strip_connection_headers(&mut fresh, false);
+    // The age restarts with the validation.
     headers.remove(AGE);
     for name in fresh
         .keys()
         .filter(|name| !BODY_HEADERS.contains(&name.as_str()))
     {
+        // All old lines go before the new ones are added: a header may have several lines.
         headers.remove(name);
         headers.extend(
             fresh
@@ -370,13 +396,15 @@ fn confirm_stored(
                 .map(|value| (name.clone(), value.clone())),
         );
     }
-    let mut renewed = storable_response(request, held.status, headers, at)?;
-    renewed.body = held.body.clone();
+    let mut renewed = storable_response(request, stale.status, headers, at)?;
+    renewed.body = stale.body.clone();
     Some(renewed)
 }
 
-/// By which host and path a resource is known; `NoConnection`: the request names no single one.
+/// Returns the key of a resource: host and path. `None`: the request names no single resource.
 fn cache_key(request: &Parts) -> Option<Vec<u8>> {
+    // Two `Host` headers are ambiguous, and servers disagree about which one counts (RFC 9112
+    // section 3.2).
     let mut hosts = request.headers.get_all(HOST).iter();
     let (host, None) = (hosts.next()?, hosts.next()) else {
         return None;
@@ -394,7 +422,7 @@ fn cache_key(request: &Parts) -> Option<Vec<u8>> {
     )
 }
 
-/// The request as one for the whole resource.
+/// Returns the request as a GET for the whole resource.
 fn plain_request(request: &Parts) -> Request<()> {
     let mut plain = Request::new(());
     *plain.uri_mut() = request.uri.clone();
@@ -408,8 +436,10 @@ fn is_personal(headers: &HeaderMap) -> bool {
         .any(|name| headers.contains_key(name))
 }
 
-/// Whether the server gives it to anybody, whoever asked.
+/// Returns whether the server allows the response for everyone.
 fn is_public(headers: &HeaderMap) -> bool {
+    // `must-revalidate` would do by RFC 9111 section 3.5; it is left out on purpose, because it
+    // says nothing about other users.
     let values = headers
         .get_all(CACHE_CONTROL)
         .iter()
@@ -420,8 +450,9 @@ fn is_public(headers: &HeaderMap) -> bool {
     words.any(|word| word == "public" || word.starts_with("s-maxage="))
 }
 
-/// Whether its age, if it names one, is a number with which one can reckon.
+/// Returns whether each age is a number within range.
 fn has_valid_age(headers: &HeaderMap) -> bool {
+    // `http-cache-semantics` overflows on an absurd age, so such a response is never handed to it.
     let age = |value: &HeaderValue| value.to_str().ok()?.parse::<u64>().ok();
     headers
         .get_all(AGE)
@@ -429,15 +460,17 @@ fn has_valid_age(headers: &HeaderMap) -> bool {
         .all(|value| age(value).is_some_and(|age| age <= MAX_AGE_SECONDS))
 }
 
-/// The words of `Cache-Control` in small letters, which mean the same.
+/// Lowers the case of `Cache-Control`, whose directives are case-insensitive (RFC 9111 section
+/// 5.2).
 fn normalize_headers(headers: &HeaderMap) -> HeaderMap {
+    // `http-cache-semantics` compares directives with case: `No-Store` would be ignored.
     let mut normal = headers.clone();
     for (_, value) in normal
         .iter_mut()
         .filter(|(name, _)| **name == CACHE_CONTROL)
     {
         let small = HeaderValue::from_bytes(&value.as_bytes().to_ascii_lowercase());
-        *value = small.expect("what was a header's value is one in small letters");
+        *value = small.expect("lower case keeps a header value valid");
     }
     normal
 }

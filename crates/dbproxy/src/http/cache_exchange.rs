@@ -1,29 +1,29 @@
-//! Requests on their way through the cache, if there is one.
+//! Requests on their way through the cache.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::SystemTime;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::request::Parts;
 use http::{Request, Response};
-use http_body::{Body, Frame};
+use http_body::Body;
 use hyper::body::Incoming;
 
 use super::HttpSession;
 use super::backend::HttpBackend;
-use super::body::{HttpRequestBody, ResponseEndGuard};
-use super::cache::{CacheLookup, CacheOutcome as Word, HttpCache, PendingFetch, PendingStore};
-use super::prefetch;
-use super::relay::{self, ExchangeError};
+use super::body_copy::BodyCopy;
+use super::cache::{CacheLookup, CacheOutcome, HttpCache, PendingFetch};
+use super::exchange::{self, ExchangeError};
+use super::request_body::{HttpRequestBody, ResponseEndGuard};
 use nearpath_connpool::counters::DestinationCounters;
 use nearpath_connpool::idle::UsedConnection;
 
-/// Where the answer to a request comes from.
+/// A response, by its source.
 pub(super) enum HttpAnswer {
-    /// From what was kept.
+    /// A stored response.
     Stored(Response<Bytes>),
-    /// From the destination.
+    /// A response of the destination.
     Fetched(
         Response<Incoming>,
         UsedConnection<HttpBackend>,
@@ -32,132 +32,98 @@ pub(super) enum HttpAnswer {
     ),
 }
 
-/// A body that passes by, and of which the cache gets a copy.
-pub(super) struct BodyCopy {
-    cache: Rc<RefCell<HttpCache>>,
-    pending: Box<PendingStore>,
-    body: BytesMut,
-}
-
-impl BodyCopy {
-    /// One more piece. A body that is too long, or has trailers, is not kept.
-    pub(super) fn push_frame(mut self, frame: &Frame<Bytes>) -> Option<Self> {
-        let data = frame.data_ref()?;
-        self.body.extend_from_slice(data);
-        (self.body.len() <= self.pending.max_body_bytes).then_some(self)
-    }
-
-    /// That was all of it.
-    pub(super) fn finish(self) {
-        self.cache
-            .borrow_mut()
-            .store(*self.pending, self.body.freeze(), SystemTime::now());
-    }
-}
-
-/// Answers a request with what was asked ahead, or from the cache, or has the destination do it.
-pub(super) async fn answer_request(
-    guest: &HttpSession,
-    request: Request<HttpRequestBody>,
-) -> Result<HttpAnswer, ExchangeError> {
-    let (parts, body) = request.into_parts();
-    if let Some(response) = prefetch::take_prefetched(guest, &parts, body.is_end_stream()).await {
-        return Ok(HttpAnswer::Stored(response));
-    }
-    let writes = !parts.method.is_safe();
-    let heard = exchange_cached(guest, Request::from_parts(parts, body)).await;
-    if writes {
-        prefetch::invalidate(guest); // what was read meanwhile may be older than that
-    }
-    heard
-}
-
-/// Answers a request from the cache, or has the destination do it.
+/// Answers a request with a stored response or one of the destination.
 pub(super) async fn exchange_cached(
-    guest: &HttpSession,
+    session: &HttpSession,
     request: Request<HttpRequestBody>,
 ) -> Result<HttpAnswer, ExchangeError> {
-    let Some(cache) = &guest.state.cache else {
-        return exchange_uncached(guest, request).await;
+    // Prefetching calls this function, too, so that a prefetched response passes the cache's rules.
+    let Some(cache) = &session.state.cache else {
+        return exchange_uncached(session, request).await;
     };
     let (parts, body) = request.into_parts();
-    let look = cache
+    let lookup = cache
         .borrow_mut()
         .look_up(&parts, body.is_end_stream(), SystemTime::now());
-    match look {
+    match lookup {
+        // The cache is borrowed for the lookup only: other clients use it while this one awaits the
+        // server.
         CacheLookup::Bypass if parts.method.is_safe() => {
-            exchange_uncached(guest, Request::from_parts(parts, body)).await
+            exchange_uncached(session, Request::from_parts(parts, body)).await
         }
         CacheLookup::Bypass => {
             let written = resource_parts(&parts);
-            let heard = exchange_uncached(guest, Request::from_parts(parts, body)).await;
-            cache.borrow_mut().invalidate(&written); // whatever it said: it may have been done
-            heard
+            let answer = exchange_uncached(session, Request::from_parts(parts, body)).await;
+            cache.borrow_mut().invalidate(&written); // whatever the response: it may have run
+            answer
         }
         CacheLookup::Fresh(response) => {
-            DestinationCounters::increase(&guest.context.upstream.counters.cache_hits, 1);
+            DestinationCounters::increase(&session.context.upstream.counters.cache_hits, 1);
             Ok(HttpAnswer::Stored(response))
         }
-        CacheLookup::Fetch(asked) => fetch_for_cache(guest, cache, parts, *asked).await,
+        CacheLookup::Fetch(pending) => fetch_for_cache(session, cache, parts, *pending).await,
     }
 }
 
 async fn fetch_for_cache(
-    guest: &HttpSession,
+    session: &HttpSession,
     cache: &Rc<RefCell<HttpCache>>,
     parts: Parts,
-    asked: PendingFetch,
+    pending: PendingFetch,
 ) -> Result<HttpAnswer, ExchangeError> {
     let mut request = Request::from_parts(parts.clone(), HttpRequestBody::Empty);
-    request.headers_mut().extend(asked.revalidation_headers());
-    let (response, line, over) = relay::send_request(guest, request).await?;
+    request.headers_mut().extend(pending.revalidation_headers());
+    let (response, backend, response_end) = exchange::send_request(session, request).await?;
     let (head, body) = response.into_parts();
-    let word = cache
+    let outcome = cache
         .borrow_mut()
-        .handle_response(asked, &head, SystemTime::now());
-    let copying = match word {
-        Word::Confirmed(response) => {
-            DestinationCounters::increase(&guest.context.upstream.counters.cache_hits, 1);
-            DestinationCounters::increase(&guest.context.upstream.counters.revalidated, 1);
+        .handle_response(pending, &head, SystemTime::now());
+    let body_copy = match outcome {
+        CacheOutcome::Confirmed(response) => {
+            DestinationCounters::increase(&session.context.upstream.counters.cache_hits, 1);
+            DestinationCounters::increase(&session.context.upstream.counters.revalidated, 1);
+            // The unused body is dropped before the connection is finished: hyper cannot return a
+            // connection with an unread body.
             drop(body);
-            guest.finish_response(line).await;
+            session.finish_response(backend).await;
             return Ok(HttpAnswer::Stored(response));
         }
-        Word::Unmatched => {
+        CacheOutcome::Unmatched => {
             drop(body);
-            guest.finish_response(line).await;
-            return exchange_uncached(guest, Request::from_parts(parts, HttpRequestBody::Empty))
+            session.finish_response(backend).await;
+            return exchange_uncached(session, Request::from_parts(parts, HttpRequestBody::Empty))
                 .await;
         }
-        Word::NotStored => None,
-        Word::Store(keeping) if body.size_hint().lower() > keeping.max_body_bytes as u64 => None,
-        Word::Store(keeping) => Some(BodyCopy {
-            cache: Rc::clone(cache),
-            pending: keeping,
-            body: BytesMut::new(),
-        }),
+        CacheOutcome::NotStored => None,
+        // A length that is known to be too long spares the copy.
+        CacheOutcome::Store(pending)
+            if body.size_hint().lower() > pending.max_body_bytes as u64 =>
+        {
+            None
+        }
+        CacheOutcome::Store(pending) => Some(BodyCopy::new(Rc::clone(cache), pending)),
     };
     Ok(HttpAnswer::Fetched(
         Response::from_parts(head, body),
-        line,
-        over,
-        copying,
+        backend,
+        response_end,
+        body_copy,
     ))
 }
 
 async fn exchange_uncached(
-    guest: &HttpSession,
+    session: &HttpSession,
     request: Request<HttpRequestBody>,
 ) -> Result<HttpAnswer, ExchangeError> {
-    let (response, line, over) = relay::send_request(guest, request).await?;
-    Ok(HttpAnswer::Fetched(response, line, over, None))
+    let (response, backend, response_end) = exchange::send_request(session, request).await?;
+    Ok(HttpAnswer::Fetched(response, backend, response_end, None))
 }
 
-/// What of a request says which resource it is about.
+/// Returns the parts of a request that name its resource.
 fn resource_parts(parts: &Parts) -> Parts {
-    let mut bare = Request::new(());
-    *bare.method_mut() = parts.method.clone();
-    *bare.uri_mut() = parts.uri.clone();
-    *bare.headers_mut() = parts.headers.clone();
-    bare.into_parts().0
+    let mut resource = Request::new(());
+    *resource.method_mut() = parts.method.clone();
+    *resource.uri_mut() = parts.uri.clone();
+    *resource.headers_mut() = parts.headers.clone();
+    resource.into_parts().0
 }

@@ -1,18 +1,22 @@
-//! HTTP/1.1: requests of all clients take turns on few connections. A connection serves the next request when one whole response was framed and read on
-//! it, and the request was wholly written; hyper, on both sides, knows when that is.
+//! HTTP/1.1: requests of all clients take turns on few connections.
 //!
-//! Where `cache` is set, [`cache`] decides which responses are kept, and [`cache_exchange`] gives them.
+//! A connection serves the next request after one whole response was framed and read, and the
+//! request was written in full. hyper tracks both, on either side.
 //!
-//! [`backend`] is a connection to the destination, [`handle_backend`] a request and its response, [`read_body`] what flows between, [`hop`] the headers that end here.
-//! Clients that speak HTTP/2 without TLS need `protocol=tcp`.
+//! [`relay`] handles one request and its response, and [`exchange`] sends it on a connection of
+//! [`backend`]. [`request_body`] and [`response_body`] stream the bodies, and `nearpath_wire::hop`
+//! removes the hop-by-hop headers. If `cache` is set, [`cache`] decides which responses are stored,
+//! and [`cache_exchange`] serves them. HTTP/2 without TLS needs `protocol=tcp`.
 
 mod backend;
-mod body;
+mod body_copy;
 mod cache;
 mod cache_exchange;
-mod hop;
+mod exchange;
 mod prefetch;
 mod relay;
+mod request_body;
+mod response_body;
 
 use std::cell::{OnceCell, RefCell};
 use std::io;
@@ -33,15 +37,15 @@ use nearpath_connpool::idle::{IdlePool, UsedConnection};
 use prefetch::HttpPrefetch;
 pub use prefetch::prefetch_reads;
 
-/// Headers of one request or response at most: more than any server of the field takes.
+/// Headers of one request or response: more than common servers accept (Apache: 100).
 const MAX_HEADERS: usize = 1000;
 
-/// What is kept from one client to the next.
+/// State of one destination, shared by all its clients.
 struct HttpState {
     idle_pool: Rc<IdlePool<(), HttpBackend>>,
-    /// Responses; `NoConnection`: none are kept.
+    /// Stored responses. `None`: caching is off.
     cache: Option<Rc<RefCell<HttpCache>>>,
-    /// Reads that are issued ahead; empty: none are.
+    /// Prefetched responses. Empty: the egress declares no prefetch.
     prefetch: OnceCell<Rc<HttpPrefetch>>,
 }
 
@@ -63,37 +67,41 @@ impl AdapterState for HttpState {
     }
 }
 
-/// One client.
+/// A client connection.
 struct HttpSession {
     context: ClientContext,
     state: Rc<HttpState>,
-    /// Some ways to log in (NTLM, Negotiate) are to a connection: from then on it is this client's alone.
+    /// NTLM and Negotiate authenticate a connection (RFC 4559). From then on it serves this client
+    /// only.
     own_connection: RefCell<OwnConnection>,
-    /// What carries it on when it has left HTTP.
+    /// Task that relays the bytes after a protocol upgrade.
     upgraded_tunnel: RefCell<Option<UpgradedTunnel>>,
 }
 
 type UpgradedTunnel = Pin<Box<dyn Future<Output = ()>>>;
 
-/// Whether a client has a connection of its own.
+/// Ownership of a backend by one client.
 enum OwnConnection {
     Shared,
-    /// While it is in use.
+    /// Owned, and in use by the current request.
     InUse,
     Idle(UsedConnection<HttpBackend>),
 }
 
-/// Serves one client until it leaves.
+/// Serves one client until it closes.
 ///
 /// # Errors
-/// When its connection breaks, or a response breaks off: the client has lost its connection then, as it would have without the pool.
-pub async fn serve(client: TcpStream, visit: ClientContext) -> io::Result<()> {
-    let guest = open_session(visit);
+/// Fails when the client's connection breaks, or a response ends early. Without a pool the client
+/// would lose its connection, too.
+pub async fn serve(client: TcpStream, context: ClientContext) -> io::Result<()> {
+    let session = open_session(context);
     let answer = service_fn(|request| {
-        let guest = guest.clone();
-        async move { Ok::<_, std::convert::Infallible>(relay::relay_request(guest, request).await) }
+        let session = session.clone();
+        async move { Ok::<_, std::convert::Infallible>(relay::relay_request(session, request).await) }
     });
     let mut server = hyper::server::conn::http1::Builder::new();
+    // Header case and the absence of `Date` pass through unchanged: the adapter is not visible to
+    // either side.
     server
         .preserve_header_case(true)
         .auto_date_header(false)
@@ -103,56 +111,60 @@ pub async fn serve(client: TcpStream, visit: ClientContext) -> io::Result<()> {
         .with_upgrades()
         .await
         .map_err(io::Error::other)?;
-    let left = guest.upgraded_tunnel.take();
-    if let Some(left) = left {
-        left.await;
+    // The tunnel needs the client's socket, which the server loop has released only now.
+    let tunnel = session.upgraded_tunnel.take();
+    if let Some(tunnel) = tunnel {
+        tunnel.await;
     }
     Ok(())
 }
 
-fn open_session(visit: ClientContext) -> Rc<HttpSession> {
-    let house = visit
+fn open_session(context: ClientContext) -> Rc<HttpSession> {
+    let state = context
         .upstream
         .adapters
-        .state_of::<HttpState>(&visit.upstream.destination);
-    if !visit.upstream.destination.egress.prefetch.is_empty() {
-        house.prefetch.get_or_init(|| {
-            visit
+        .state_of::<HttpState>(&context.upstream.destination);
+    if !context.upstream.destination.egress.prefetch.is_empty() {
+        // Learned reads outlive the instances of a function, so that a function scaled to zero can
+        // prefetch at its first call.
+        state.prefetch.get_or_init(|| {
+            context
                 .upstream
                 .adapters
-                .usage_memory(&visit.upstream.destination)
+                .usage_memory(&context.upstream.destination)
         });
     }
     Rc::new(HttpSession {
-        context: visit,
-        state: house,
+        context,
+        state,
         own_connection: RefCell::new(OwnConnection::Shared),
         upgraded_tunnel: RefCell::default(),
     })
 }
 
 impl HttpSession {
-    /// Takes a connection back on which a response has ended.
-    fn release_backend(&self, line: UsedConnection<HttpBackend>) {
+    /// Takes a backend back after its response has ended.
+    fn release_backend(&self, backend: UsedConnection<HttpBackend>) {
         let mut own = self.own_connection.borrow_mut();
         match &*own {
             OwnConnection::Shared => {
                 self.state
                     .idle_pool
-                    .give_back(&self.context.upstream, &(), line)
+                    .give_back(&self.context.upstream, &(), backend)
             }
-            _ => *own = OwnConnection::Idle(line),
+            // A backend that is authenticated for this client must never reach the shared pool.
+            _ => *own = OwnConnection::Idle(backend),
         }
     }
 
-    /// A response without a body has come on it.
-    async fn finish_response(&self, mut line: UsedConnection<HttpBackend>) {
-        if line.connection.sender.ready().await.is_ok() {
-            self.release_backend(line);
+    /// Finishes a backend whose response has no body.
+    async fn finish_response(&self, mut backend: UsedConnection<HttpBackend>) {
+        if backend.connection.sender.ready().await.is_ok() {
+            self.release_backend(backend);
         }
     }
 
-    /// The connection that is in use stays with this client.
+    /// Pins the current backend to this client.
     fn pin_backend(&self) {
         let mut own = self.own_connection.borrow_mut();
         if let OwnConnection::Shared = &*own {
@@ -164,11 +176,11 @@ impl HttpSession {
         }
     }
 
-    /// Its own connection, if it has one.
+    /// Takes the client's own backend, if it has one that is idle.
     fn own_connection(&self) -> Option<UsedConnection<HttpBackend>> {
         let mut own = self.own_connection.borrow_mut();
         match std::mem::replace(&mut *own, OwnConnection::InUse) {
-            OwnConnection::Idle(line) => Some(line),
+            OwnConnection::Idle(backend) => Some(backend),
             other => {
                 *own = other;
                 None

@@ -1,4 +1,4 @@
-//! Reads that are issued when a call of the function arrives, and requests that are answered with them.
+//! Reads that are issued when a call of the function arrives, and the requests that they answer.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,8 +11,9 @@ use http::{HeaderMap, Method, Request, Response};
 use http_body_util::{BodyExt, Full, Limited};
 use tokio::task::{JoinHandle, spawn_local};
 
-use super::body::{HttpRequestBody, HttpResponseBody};
 use super::cache_exchange::{self, HttpAnswer};
+use super::request_body::HttpRequestBody;
+use super::response_body::HttpResponseBody;
 use super::{HttpSession, open_session};
 use nearpath_connpool::upstream::UpstreamHandle;
 
@@ -20,9 +21,9 @@ use crate::ClientContext;
 use crate::prefetch::{MAX_ANSWER_AGE, PrefetchCache};
 use nearpath_connpool::counters::DestinationCounters;
 
-/// Longest body that is held.
+/// The longest body that is kept.
 const MAX_BODY_BYTES: usize = 1 << 20;
-/// What a request says of itself alone: it is another one each time, and no answer depends on it.
+/// Headers that differ with each request and that no response depends on.
 const PER_REQUEST_HEADERS: [&str; 5] = [
     "traceparent",
     "tracestate",
@@ -31,109 +32,115 @@ const PER_REQUEST_HEADERS: [&str; 5] = [
     "x-call-id",
 ];
 
-/// Reads of one destination.
+/// Learned and prefetched reads of one destination.
 pub(super) type HttpPrefetch = RefCell<PrefetchCache<HeaderMap, PrefetchedResponse>>;
 
-/// A read that is under way or done.
+/// A read that is in flight or done.
 #[derive(Debug)]
 pub(super) struct PrefetchedResponse {
     headers: HeaderMap,
     answer: JoinHandle<Option<Response<Bytes>>>,
 }
 
-/// A call of the function has arrived.
-pub fn prefetch_reads(visit: &ClientContext) {
-    let guest = open_session(visit.clone());
-    let Some(reads) = guest.state.prefetch.get() else {
+/// Issues the declared reads: a call of the function has arrived.
+pub fn prefetch_reads(context: &ClientContext) {
+    let session = open_session(context.clone());
+    let Some(reads) = session.state.prefetch.get() else {
         return;
     };
-    for read in &visit.upstream.destination.egress.prefetch {
-        let (function, now) = (&visit.caller.function, Instant::now());
-        let Some((headers, steady)) = reads.borrow().learned_request(function, read) else {
+    for read in &context.upstream.destination.egress.prefetch {
+        let (function, now) = (&context.caller.function, Instant::now());
+        let Some((headers, is_stable)) = reads.borrow().learned_request(function, read) else {
             continue;
         };
         let personal = [AUTHORIZATION, COOKIE]
             .iter()
             .any(|name| headers.contains_key(name));
-        let (room, old) = reads.borrow_mut().has_capacity(function, read, now);
-        DestinationCounters::increase(&visit.upstream.counters.prefetch_unused, old);
-        if room && (steady || !personal) {
-            let answer = spawn_local(issue_read(guest.clone(), read.clone(), headers.clone()));
+        let (has_capacity, expired) = reads.borrow_mut().has_capacity(function, read, now);
+        DestinationCounters::increase(&context.upstream.counters.prefetch_unused, expired);
+        // A personal request is repeated only after two equal ones: a token that changes each time
+        // would only cause load.
+        if has_capacity && (is_stable || !personal) {
+            let answer = spawn_local(issue_read(session.clone(), read.clone(), headers.clone()));
             reads.borrow_mut().record_issued(
                 function,
                 read,
                 PrefetchedResponse { headers, answer },
                 now,
             );
-            spawn_local(expire_later(guest.clone()));
+            spawn_local(expire_later(session.clone()));
         }
     }
 }
 
-/// Whoever does not come in time is not waited for.
-async fn expire_later(guest: Rc<HttpSession>) {
+/// Discards answers that no request takes in time.
+async fn expire_later(session: Rc<HttpSession>) {
     tokio::time::sleep(MAX_ANSWER_AGE).await;
-    if let Some(reads) = guest.state.prefetch.get() {
+    if let Some(reads) = session.state.prefetch.get() {
         DestinationCounters::increase(
-            &guest.context.upstream.counters.prefetch_unused,
+            &session.context.upstream.counters.prefetch_unused,
             reads.borrow_mut().expire(Instant::now()),
         );
     }
 }
 
+// No response is delivered to a client here, so each failure simply means that there is no answer.
 async fn issue_read(
-    guest: Rc<HttpSession>,
+    session: Rc<HttpSession>,
     path: String,
     headers: HeaderMap,
 ) -> Option<Response<Bytes>> {
     let mut request = Request::new(HttpRequestBody::Empty);
     *request.uri_mut() = path.parse().ok()?;
     *request.headers_mut() = headers;
-    let heard = tokio::time::timeout(
+    let answer = tokio::time::timeout(
         MAX_ANSWER_AGE,
-        cache_exchange::exchange_cached(&guest, request),
+        cache_exchange::exchange_cached(&session, request),
     )
     .await
     .ok()?
     .ok()?;
-    let response = match heard {
+    let response = match answer {
         HttpAnswer::Stored(response) => {
             response.map(|body| HttpResponseBody::Local(Full::new(body)))
         }
-        HttpAnswer::Fetched(response, line, over, copying) => {
-            response.map(|body| HttpResponseBody::new(body, guest.clone(), line, over, copying))
-        }
+        HttpAnswer::Fetched(response, backend, response_end, body_copy) => response.map(|body| {
+            HttpResponseBody::new(body, session.clone(), backend, response_end, body_copy)
+        }),
     };
     let (head, body) = response.into_parts();
     let whole = tokio::time::timeout(MAX_ANSWER_AGE, Limited::new(body, MAX_BODY_BYTES).collect())
         .await
         .ok()?
         .ok()?;
+    // A server error would be repeated to a caller that might not have met it. `Response<Bytes>`
+    // cannot carry trailers.
     let fits = !head.status.is_server_error() && whole.trailers().is_none();
     fits.then(|| Response::from_parts(head, whole.to_bytes()))
 }
 
-/// The answer that was asked for ahead, if there is one to the very same request; waits for it when it is under way. What may change something ends what
-/// was read before.
+/// Takes the prefetched response to an equal request; waits for it when it is in flight. An unsafe
+/// request discards all earlier reads.
 pub(super) async fn take_prefetched(
-    guest: &HttpSession,
+    session: &HttpSession,
     request: &Parts,
     empty: bool,
 ) -> Option<Response<Bytes>> {
-    let reads = guest.state.prefetch.get()?;
+    let reads = session.state.prefetch.get()?;
     let ClientContext {
         caller,
         upstream:
             UpstreamHandle {
                 destination,
-                counters: ledger,
+                counters,
                 ..
             },
         ..
-    } = &guest.context;
+    } = &session.context;
+    // Any read may depend on the write: HTTP does not say which ones do.
     if !request.method.is_safe() {
         DestinationCounters::increase(
-            &ledger.prefetch_unused,
+            &counters.prefetch_unused,
             reads.borrow_mut().invalidate(|_| true),
         );
         return None;
@@ -150,33 +157,34 @@ pub(super) async fn take_prefetched(
         .find(|read| *read == path)?;
     let headers = stable_headers(&request.headers);
     let is_same = |issued: &PrefetchedResponse| issued.headers == headers;
-    let (found, old) =
+    let (found, expired) =
         reads
             .borrow_mut()
             .take_answer(&caller.function, read, Instant::now(), is_same);
-    DestinationCounters::increase(&ledger.prefetch_unused, old);
+    DestinationCounters::increase(&counters.prefetch_unused, expired);
+    // Learned from each request, so that the next call issues the latest form.
     reads.borrow_mut().learn(&caller.function, read, headers);
     let answer = found?.answer.await.ok().flatten();
     let counter = if answer.is_some() {
-        &ledger.prefetch_used
+        &counters.prefetch_used
     } else {
-        &ledger.prefetch_unused
+        &counters.prefetch_unused
     };
     DestinationCounters::increase(counter, 1);
     answer
 }
 
-/// Something may have been changed by now.
-pub(super) fn invalidate(guest: &HttpSession) {
-    if let Some(reads) = guest.state.prefetch.get() {
+/// Discards all prefetched responses: the server's state may have changed.
+pub(super) fn invalidate(session: &HttpSession) {
+    if let Some(reads) = session.state.prefetch.get() {
         DestinationCounters::increase(
-            &guest.context.upstream.counters.prefetch_unused,
+            &session.context.upstream.counters.prefetch_unused,
             reads.borrow_mut().invalidate(|_| true),
         );
     }
 }
 
-/// What makes a request this one, and not another of its kind.
+/// Returns the headers that distinguish a request from others of its kind.
 fn stable_headers(headers: &HeaderMap) -> HeaderMap {
     let lines = headers
         .iter()

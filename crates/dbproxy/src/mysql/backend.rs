@@ -1,4 +1,4 @@
-//! A connection to MySQL or MariaDB: greeted, logged in, cleaned.
+//! A connection to MySQL or MariaDB: greeting, login, cleaning.
 
 use std::io;
 use std::time::Duration;
@@ -14,15 +14,16 @@ use nearpath_connpool::idle::ReusableConnection;
 use nearpath_connpool::pool::{ConnectionLease, NoConnection};
 use nearpath_connpool::socket::UpstreamSocket;
 
-/// Longest wait for a backend to be cleaned; one that takes longer is closed.
+/// Time for cleaning a backend; one that takes longer is closed.
 pub(super) const CLEAN_TIMEOUT: Duration = Duration::from_secs(5);
-/// The way of proving that no server has: it names its own.
+/// Name of a plugin that no server has, so that the server answers with an AuthSwitchRequest for
+/// its own.
 const UNKNOWN_PLUGIN: &[u8] = b"nearpath";
 const QUIT_PACKET: &[u8] = &[1, 0, 0, 0, 1];
 const COM_RESET_CONNECTION: &[u8] = &[0x1f];
 const COM_QUERY: &[u8] = &[3];
 
-/// See the module.
+/// A connection that is logged in.
 #[derive(Debug)]
 pub(super) struct MysqlBackend {
     pub(super) socket: UpstreamSocket,
@@ -30,37 +31,37 @@ pub(super) struct MysqlBackend {
     greeting: MysqlGreeting,
 }
 
-/// One that nobody is logged in at.
+/// A connection before the login.
 pub(super) struct GreetedConnection {
     pub(super) greeting: MysqlGreeting,
     lease: ConnectionLease,
 }
 
-/// Why a connection could not be made or cleaned.
+/// Reason for a failed login or cleanup.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum MysqlBackendError {
-    /// What the server said, a payload that is for the client.
+    /// Error packet of the server; its payload goes to the client.
     #[error("refused")]
     Refused(Vec<u8>),
-    /// It cannot be proved who asks.
+    /// The password cannot be proven.
     #[error("{0}")]
     AuthFailed(String),
-    /// The connection to the server broke, or is not MySQL's.
+    /// The connection to the server broke, or the server does not speak MySQL's protocol.
     #[error(transparent)]
     Broken(#[from] io::Error),
-    /// The client's broke.
+    /// The connection to the client broke.
     #[error("the client has left: {0}")]
     ClientGone(io::Error),
-    /// There is none.
+    /// No connection is available.
     #[error(transparent)]
     NoConnection(#[from] NoConnection),
 }
 
-/// Who knows the password.
+/// Source of the password.
 pub(super) enum PasswordSource<'a, 'b> {
-    /// The node.
+    /// The node knows the password.
     Node(&'a [u8]),
-    /// The client: what the server asks, it is asked.
+    /// The client knows it: the server's challenges go to the client.
     Client(&'a mut MysqlConnection<'b, TcpStream>),
 }
 
@@ -79,11 +80,12 @@ impl ReusableConnection for MysqlBackend {
 }
 
 impl GreetedConnection {
-    /// Reads the server's greeting. A server that is full says so instead.
+    /// Reads the server's greeting. A server that is full sends an error instead.
     pub(super) async fn read_greeting(
         mut lease: ConnectionLease,
-        house: &MysqlState,
+        state: &MysqlState,
     ) -> Result<Self, MysqlBackendError> {
+        // No timeout here: callers bound the whole login by `wait`.
         let payload = MysqlConnection::new(&mut lease.stream, 0)
             .read_packet()
             .await?;
@@ -91,29 +93,33 @@ impl GreetedConnection {
             return Err(MysqlBackendError::Refused(payload));
         }
         let greeting = MysqlGreeting::parse(&payload).ok_or_else(not_mysql_error)?;
-        house.greeting.replace(Some(greeting.clone()));
+        // Later clients are greeted with it before they have a backend.
+        state.greeting.replace(Some(greeting.clone()));
         Ok(Self { greeting, lease })
     }
 
-    /// Logs in as `answer` says; the server's OK.
+    /// Logs in as `response` says. Returns the server's OK packet.
     pub(super) async fn log_in(
         mut self,
-        visit: &ClientContext,
-        answer: &HandshakeResponse,
-        prover: &mut PasswordSource<'_, '_>,
+        context: &ClientContext,
+        response: &HandshakeResponse,
+        source: &mut PasswordSource<'_, '_>,
     ) -> Result<(MysqlBackend, Vec<u8>), MysqlBackendError> {
-        let tls = visit.upstream.destination.egress.tls != EgressTls::Pass;
-        let answer = with_proof(answer, prover, &self.greeting);
+        let tls = context.upstream.destination.egress.tls != EgressTls::Pass;
+        let response = with_proof(response, source, &self.greeting);
         let mut number = 1;
+        // An SSLRequest comes first, in clear text; the login itself already goes over TLS.
         if tls {
-            let mut talk = MysqlConnection::new(&mut self.lease.stream, number);
-            talk.write_packet(&answer.encode_tls_request()).await?;
-            number = talk.sequence_id();
+            let mut connection = MysqlConnection::new(&mut self.lease.stream, number);
+            connection
+                .write_packet(&response.encode_tls_request())
+                .await?;
+            number = connection.sequence_id();
         }
         let socket = nearpath_connpool::tls::wrap_lease(
             self.lease,
-            &visit.upstream.destination,
-            &visit.upstream.adapters,
+            &context.upstream.destination,
+            &context.upstream.adapters,
         )
         .await?;
         let mut backend = MysqlBackend {
@@ -121,104 +127,114 @@ impl GreetedConnection {
             tls,
             greeting: self.greeting,
         };
-        let welcome = backend
-            .authenticate(number, &answer.encode(tls), prover)
+        let ok_packet = backend
+            .authenticate(number, &response.encode(tls), source)
             .await?;
-        Ok((backend, welcome))
+        Ok((backend, ok_packet))
     }
 }
 
-/// What a connection is asked for with: a first proof of the node's, or a plugin that nobody has, so that the server asks the client itself.
+/// Returns the response with the node's first proof, or with an unknown plugin, so that the server
+/// challenges the client.
 fn with_proof(
-    answer: &HandshakeResponse,
-    prover: &PasswordSource<'_, '_>,
+    response: &HandshakeResponse,
+    source: &PasswordSource<'_, '_>,
     greeting: &MysqlGreeting,
 ) -> HandshakeResponse {
-    let (proof, plugin) = match prover {
+    let (proof, plugin) = match source {
         PasswordSource::Node(password) => (
             prove_password(&greeting.plugin, password, &greeting.salt),
             greeting.plugin.clone(),
         ),
+        // A proof of the client is bound to the salt that the adapter sent, not to the server's.
         PasswordSource::Client(_) => (None, UNKNOWN_PLUGIN.to_vec()),
     };
     match proof {
         Some(proof) => HandshakeResponse {
             proof,
             plugin,
-            ..answer.clone()
+            ..response.clone()
         },
         None => HandshakeResponse {
             proof: Vec::new(),
             plugin: UNKNOWN_PLUGIN.to_vec(),
-            ..answer.clone()
+            ..response.clone()
         },
     }
 }
 
 impl MysqlBackend {
-    /// Makes it another client's; nothing of the last one stays. The server's OK.
+    /// Makes the connection another client's; no state of the previous one stays. Returns the
+    /// server's OK packet.
     pub(super) async fn change_user(
         &mut self,
-        answer: &HandshakeResponse,
-        prover: &mut PasswordSource<'_, '_>,
+        response: &HandshakeResponse,
+        source: &mut PasswordSource<'_, '_>,
     ) -> Result<Vec<u8>, MysqlBackendError> {
-        // The salt of the greeting was used: the server names another one.
-        let answer = HandshakeResponse {
+        // The greeting's salt was used by the login. The server sends a new one with its
+        // AuthSwitchRequest.
+        let response = HandshakeResponse {
             proof: Vec::new(),
             plugin: UNKNOWN_PLUGIN.to_vec(),
-            ..answer.clone()
+            ..response.clone()
         };
-        self.authenticate(0, &answer.encode_change_user(), prover)
+        self.authenticate(0, &response.encode_change_user(), source)
             .await
     }
 
-    /// Removes what a client left in it. The server's OK proves it.
+    /// Removes the state of a client. The server's OK proves it.
     pub(super) async fn reset_connection(&mut self) -> Result<(), MysqlBackendError> {
-        let mut talk = MysqlConnection::new(&mut self.socket, 0);
-        talk.write_packet(COM_RESET_CONNECTION).await?;
-        let said = talk.read_packet().await?;
-        if said.first() == Some(&0) {
+        let mut connection = MysqlConnection::new(&mut self.socket, 0);
+        connection.write_packet(COM_RESET_CONNECTION).await?;
+        let reply = connection.read_packet().await?;
+        // Servers before 5.7.3 do not know the command and answer with an error; the connection is
+        // closed then.
+        if reply.first() == Some(&0) {
             Ok(())
         } else {
-            Err(MysqlBackendError::Refused(said))
+            Err(MysqlBackendError::Refused(reply))
         }
     }
 
-    /// Makes settings anew.
+    /// Repeats settings.
     pub(super) async fn apply_settings(
         &mut self,
         settings: &[Vec<u8>],
     ) -> Result<(), MysqlBackendError> {
         for setting in settings {
-            let mut talk = MysqlConnection::new(&mut self.socket, 0);
-            talk.write_packet(&[COM_QUERY, setting].concat()).await?;
-            let said = talk.read_packet().await?;
-            if said.first() != Some(&0) {
-                return Err(MysqlBackendError::Refused(said));
+            let mut connection = MysqlConnection::new(&mut self.socket, 0);
+            connection
+                .write_packet(&[COM_QUERY, setting].concat())
+                .await?;
+            let reply = connection.read_packet().await?;
+            if reply.first() != Some(&0) {
+                return Err(MysqlBackendError::Refused(reply));
             }
         }
         Ok(())
     }
 
-    /// Says who asks, and proves it until the server is content.
+    /// Authenticates until the server accepts or refuses.
     async fn authenticate(
         &mut self,
         number: u8,
         first: &[u8],
-        prover: &mut PasswordSource<'_, '_>,
+        source: &mut PasswordSource<'_, '_>,
     ) -> Result<Vec<u8>, MysqlBackendError> {
         let tls = self.tls;
         let salt = self.greeting.salt.clone();
-        let mut talk = MysqlConnection::new(&mut self.socket, number);
-        talk.write_packet(first).await?;
+        let mut connection = MysqlConnection::new(&mut self.socket, number);
+        connection.write_packet(first).await?;
         loop {
-            let said = talk.read_packet().await?;
-            match said.first() {
-                Some(0) => return Ok(said),
-                Some(0xff) => return Err(MysqlBackendError::Refused(said)),
+            let reply = connection.read_packet().await?;
+            match reply.first() {
+                // The two markers of the protocol: 0x00 is OK, 0xff an error. 0xfe asks for another
+                // plugin, 0x01 carries more data.
+                Some(0) => return Ok(reply),
+                Some(0xff) => return Err(MysqlBackendError::Refused(reply)),
                 Some(0xfe | 1) => {
-                    if let Some(proof) = prover.answer_challenge(&said, &salt, tls).await? {
-                        talk.write_packet(&proof).await?;
+                    if let Some(proof) = source.answer_challenge(&reply, &salt, tls).await? {
+                        connection.write_packet(&proof).await?;
                     }
                 }
                 _ => return Err(not_mysql_error().into()),
@@ -228,23 +244,25 @@ impl MysqlBackend {
 }
 
 impl PasswordSource<'_, '_> {
-    /// The answer to what the server asks, if it waits for one.
+    /// Returns the answer to a challenge, if the server waits for one.
     async fn answer_challenge(
         &mut self,
-        said: &[u8],
+        reply: &[u8],
         salt: &[u8],
         tls: bool,
     ) -> Result<Option<Vec<u8>>, MysqlBackendError> {
-        let content = said == [1, 3];
+        // `caching_sha2_password`: 0x03 means that the fast authentication succeeded, and an OK
+        // follows without an answer.
+        let is_accepted = reply == [1, 3];
         match self {
-            Self::Node(_) if content => Ok(None),
-            Self::Node(password) => node_answer(said, password, salt, tls).map(Some),
+            Self::Node(_) if is_accepted => Ok(None),
+            Self::Node(password) => node_answer(reply, password, salt, tls).map(Some),
             Self::Client(client) => {
                 client
-                    .write_packet(said)
+                    .write_packet(reply)
                     .await
                     .map_err(MysqlBackendError::ClientGone)?;
-                if content {
+                if is_accepted {
                     Ok(None)
                 } else {
                     client
@@ -258,28 +276,31 @@ impl PasswordSource<'_, '_> {
     }
 }
 
-/// The node's own answer.
+/// Returns the node's own answer.
 fn node_answer(
-    said: &[u8],
+    reply: &[u8],
     password: &[u8],
     salt: &[u8],
     tls: bool,
 ) -> Result<Vec<u8>, MysqlBackendError> {
-    if said == [1, 4] {
-        // The server has to see the password itself.
+    // `caching_sha2_password`: 0x04 asks for the full authentication.
+    if reply == [1, 4] {
+        // The server has to see the password itself. In clear text it would be readable on the
+        // network.
         return if tls {
             Ok([password, &[0]].concat())
         } else {
             Err(MysqlBackendError::AuthFailed(
-                "the server wants the password itself, which needs `tls=originate`".into(),
+                "the server asks for the cleartext password, which needs `tls=originate`".into(),
             ))
         };
     }
-    let mut reader = super::frame::PayloadReader(said.get(1..).unwrap_or_default());
+    let mut reader = super::frame::PayloadReader(reply.get(1..).unwrap_or_default());
+    // An AuthSwitchRequest names the plugin and a new salt. Without a salt the earlier one counts.
     let plugin = reader.read_text().unwrap_or_default();
     let salt = if reader.0.is_empty() { salt } else { reader.0 };
     prove_password(plugin, password, salt).ok_or_else(|| {
         let plugin = String::from_utf8_lossy(plugin);
-        MysqlBackendError::AuthFailed(format!("the server wants the password proved by {plugin}, which the node does not know: mysql_native_password or caching_sha2_password"))
+        MysqlBackendError::AuthFailed(format!("unsupported authentication plugin {plugin}: expected mysql_native_password or caching_sha2_password"))
     })
 }

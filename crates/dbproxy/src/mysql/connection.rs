@@ -1,4 +1,4 @@
-//! Packets, one after the other, while a connection begins or is cleaned.
+//! Packets in sequence, for logins and cleanups.
 
 use std::io;
 
@@ -6,18 +6,18 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::frame::encode_packet;
 
-/// Longest packet of a beginning.
+/// The longest packet of a login or cleanup, in bytes.
 const MAX_PACKET_BYTES: usize = 64 * 1024;
 
-/// One end of it.
+/// An end of a connection during its login or cleanup.
 pub(super) struct MysqlConnection<'a, S> {
     stream: &'a mut S,
-    /// Of the next packet.
+    /// Sequence id of the next packet.
     sequence_id: u8,
 }
 
 impl<'a, S: AsyncRead + AsyncWrite + Unpin> MysqlConnection<'a, S> {
-    /// Whose next packet has this number.
+    /// Wraps a stream whose next packet has this sequence id.
     pub(super) fn new(stream: &'a mut S, sequence_id: u8) -> Self {
         Self {
             stream,
@@ -25,7 +25,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> MysqlConnection<'a, S> {
         }
     }
 
-    /// The number of the next packet.
+    /// Returns the sequence id of the next packet.
     pub(super) fn sequence_id(&self) -> u8 {
         self.sequence_id
     }
@@ -35,6 +35,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> MysqlConnection<'a, S> {
         self.stream.read_exact(&mut header).await?;
         let length =
             usize::from(header[0]) | usize::from(header[1]) << 8 | usize::from(header[2]) << 16;
+        // The length comes from the network before any login, so it must not decide how much memory
+        // is reserved.
         if length > MAX_PACKET_BYTES {
             return Err(not_mysql_error());
         }
@@ -54,10 +56,10 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> MysqlConnection<'a, S> {
     }
 }
 
-/// What the other end says is not this protocol.
+/// Returns the error for a server that does not speak MySQL's protocol.
 pub(super) fn not_mysql_error() -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidData,
-        "what it says is not MySQL's protocol: is it MySQL or MariaDB? `protocol=tcp` carries anything",
+        "the server does not speak MySQL's protocol; use `protocol=tcp` for other protocols",
     )
 }

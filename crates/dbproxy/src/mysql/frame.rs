@@ -1,41 +1,45 @@
-//! Packets of the MySQL protocol (<https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_basic_packets.html>): three bytes of length, one that
-//! counts, and the payload. Sixteen megabytes and more go in several.
+//! Packets of the MySQL protocol
+//! (<https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_basic_packets.html>).
+//!
+//! A packet has a length of three bytes, a sequence id of one byte, and the payload. A payload of
+//! 16 MiB - 1 bytes or more is split over several packets.
 
-/// A packet of this length has another part.
+/// Length of a packet that another part follows.
 const MAX_PART_BYTES: usize = 0xff_ffff;
-/// So much of a payload is kept: enough for all that a relay looks at in replies.
+/// Kept bytes of a payload: enough for everything that a relay reads in replies.
 pub const MAX_KEPT_BYTES: usize = 64;
 
-/// A payload whose end was found.
+/// A complete payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MysqlPacket<'a> {
     /// Its first bytes.
     pub head: &'a [u8],
-    /// Its whole length.
+    /// Its whole length in bytes.
     pub length: u64,
-    /// The number of its last part.
+    /// The sequence id of its last part.
     pub sequence_id: u8,
 }
 
-/// Finds the ends of payloads, one after the other, whatever the pieces in which they come.
+/// Finds the ends of consecutive payloads, for any chunking.
 #[derive(Debug, Default)]
 pub struct MysqlFramer {
     header: Vec<u8>,
-    /// Bytes of this part still to come.
+    /// Bytes of the current part still to come.
     part_bytes_left: usize,
     head: Vec<u8>,
     length: u64,
-    /// In the middle of a payload.
+    /// Set within a payload.
     in_payload: bool,
 }
 
 impl MysqlFramer {
-    /// Whether nothing of a packet was seen yet.
+    /// Returns whether the framer is between two payloads.
     pub fn is_between_packets(&self) -> bool {
         !self.in_payload && self.header.is_empty()
     }
 
-    /// How many of `bytes` belong to this packet, and the packet if they end it.
+    /// Returns how many of `bytes` belong to the current payload, and the payload if they complete
+    /// it.
     pub fn step(&mut self, bytes: &[u8]) -> (usize, Option<MysqlPacket<'_>>) {
         let mut used = 0;
         while used < bytes.len() {
@@ -44,6 +48,8 @@ impl MysqlFramer {
             } else {
                 used += self.read_payload(&bytes[used..]);
             }
+            // Checked after the header as well: an empty payload has no bytes that would complete
+            // it.
             if self.header.len() == 4 && self.part_bytes_left == 0 && self.finish_part() {
                 let number = self.header[3];
                 self.header.clear();
@@ -61,11 +67,12 @@ impl MysqlFramer {
         (used, None)
     }
 
-    /// Reads a part's header.
+    /// Reads the header of a part.
     fn read_header(&mut self, bytes: &[u8]) -> usize {
         let taken = bytes.len().min(4 - self.header.len());
         self.header.extend_from_slice(&bytes[..taken]);
         if self.header.len() == 4 {
+            // Only the first part starts a payload; later parts continue it.
             if !self.in_payload {
                 (self.in_payload, self.length) = (true, 0);
                 self.head.clear();
@@ -90,8 +97,10 @@ impl MysqlFramer {
             | usize::from(self.header[2]) << 16
     }
 
-    /// A part is over; whether the payload is.
+    /// Finishes a part. Returns whether the payload is complete.
     fn finish_part(&mut self) -> bool {
+        // A payload of exactly this length is followed by an empty part, so the length alone
+        // decides.
         let more = self.part_length() == MAX_PART_BYTES;
         if more {
             self.header.clear();
@@ -100,7 +109,7 @@ impl MysqlFramer {
     }
 }
 
-/// A payload as a packet. It has to be shorter than sixteen megabytes.
+/// Encodes a payload as one packet. The payload has to be shorter than 16 MiB - 1 bytes.
 pub fn encode_packet(number: u8, payload: &[u8]) -> Vec<u8> {
     debug_assert!(payload.len() < MAX_PART_BYTES);
     let length = u32::try_from(payload.len())
@@ -109,24 +118,24 @@ pub fn encode_packet(number: u8, payload: &[u8]) -> Vec<u8> {
     [&length[..3], &[number], payload].concat()
 }
 
-/// What a payload holds, read from its beginning.
+/// Reads the fields of a payload in order.
 #[derive(Debug, Clone, Copy)]
 pub struct PayloadReader<'a>(pub &'a [u8]);
 
 impl<'a> PayloadReader<'a> {
-    /// So many bytes.
+    /// Reads so many bytes.
     pub fn read_bytes(&mut self, count: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;
         Some(taken)
     }
 
-    /// One byte.
+    /// Reads one byte.
     pub fn read_byte(&mut self) -> Option<u8> {
         Some(self.read_bytes(1)?[0])
     }
 
-    /// A number of `size` bytes.
+    /// Reads a little-endian number of `size` bytes.
     pub fn read_number(&mut self, size: usize) -> Option<u64> {
         let bytes = self.read_bytes(size)?;
         Some(
@@ -137,18 +146,19 @@ impl<'a> PayloadReader<'a> {
         )
     }
 
-    /// A number whose first byte says how long it is.
+    /// Reads a length-encoded integer.
     pub fn read_length(&mut self) -> Option<u64> {
         match self.read_byte()? {
             0xfc => self.read_number(2),
             0xfd => self.read_number(3),
             0xfe => self.read_number(8),
+            // 0xfb is NULL and 0xff an error; neither is a number.
             0xfb | 0xff => None,
             small => Some(u64::from(small)),
         }
     }
 
-    /// A text that ends with a zero byte.
+    /// Reads a text that ends with a zero byte.
     pub fn read_text(&mut self) -> Option<&'a [u8]> {
         let end = memchr::memchr(0, self.0)?;
         let text = self.read_bytes(end)?;
@@ -163,7 +173,7 @@ mod tests {
 
     use super::*;
 
-    /// All payloads in `bytes`, read in pieces of `size`: length and head.
+    /// Returns all payloads in `bytes`, read in chunks of `size`: length and head.
     fn all_packets(bytes: &[u8], size: usize) -> Vec<(u64, Vec<u8>, u8)> {
         let (mut packets, mut found) = (MysqlFramer::default(), Vec::new());
         for piece in bytes.chunks(size) {
@@ -202,7 +212,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_change_nothing(payloads in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..200), 0..10), size in 1_usize..50) {
+        fn chunking_does_not_change_packets(payloads in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..200), 0..10), size in 1_usize..50) {
             let bytes: Vec<u8> = payloads.iter().flat_map(|payload| encode_packet(3, payload)).collect();
             let found = all_packets(&bytes, size);
             let expected: Vec<_> = payloads.iter().map(|payload| (payload.len() as u64, payload[..payload.len().min(MAX_KEPT_BYTES)].to_vec(), 3)).collect();

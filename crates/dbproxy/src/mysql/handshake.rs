@@ -1,4 +1,4 @@
-//! A client's beginning: it is greeted, and says who it is.
+//! Start of a client's connection: the adapter greets the client, and the client logs in.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -16,39 +16,43 @@ use crate::ClientContext;
 use nearpath_connpool::idle::{AcquireOutcome, ReusableConnection, UsedConnection};
 use nearpath_connpool::pool::NoConnection;
 
-/// A client says who it is within this time, as servers have it by default.
+/// Time for a client's login: the servers' own default of `connect_timeout`.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A client that was let in.
+/// A client that has logged in.
 pub(super) struct MysqlClientState {
-    /// Who it is, to the server.
+    /// Its handshake response.
     pub(super) login: HandshakeResponse,
     pub(super) backend: Option<UsedConnection<MysqlBackend>>,
-    /// What it has set since, as far as it can be set again.
+    /// Its settings since the login, as far as they can be repeated.
     pub(super) settings: Vec<Vec<u8>>,
 }
 
 impl MysqlClientState {
-    /// Which backends serve it. Without a login of the node's, who it is is asked anew each time.
-    pub(super) fn fingerprint(&self, visit: &ClientContext) -> MysqlFingerprint {
+    /// Returns which backends can serve the client. Without a login of the node's, each client logs
+    /// in anew.
+    pub(super) fn fingerprint(&self, context: &ClientContext) -> MysqlFingerprint {
         let HandshakeResponse {
-            capabilities: can,
+            capabilities,
             charset,
             user,
             db,
             ..
         } = self.login.clone();
-        let can = can & capability::SUPPORTED & !capability::CONNECT_WITH_DB;
-        match visit.upstream.destination.egress.login {
+        // `CONNECT_WITH_DB` only says that a database follows; the database itself is compared.
+        let capabilities = capabilities & capability::SUPPORTED & !capability::CONNECT_WITH_DB;
+        match context.upstream.destination.egress.login {
             Some(_) => MysqlFingerprint {
-                capabilities: can,
+                capabilities,
                 user,
                 db,
                 charset,
                 settings: self.settings.clone(),
             },
+            // `COM_CHANGE_USER` sets database and character set anew, so only the capabilities have
+            // to match.
             None => MysqlFingerprint {
-                capabilities: can,
+                capabilities,
                 user,
                 db: Vec::new(),
                 charset: 0,
@@ -58,292 +62,322 @@ impl MysqlClientState {
     }
 }
 
-/// Greets a client and hears who it is; `NoConnection`: it was told why it cannot stay.
+/// Greets a client and reads its login. `None`: the client was refused with an error.
 pub(super) async fn accept_client(
     client: &mut TcpStream,
-    visit: &ClientContext,
-    house: &MysqlState,
+    context: &ClientContext,
+    state: &MysqlState,
 ) -> io::Result<Option<MysqlClientState>> {
-    let mut talk = MysqlConnection::new(client, 0);
-    let first = match fetch_greeting(visit, house).await {
+    let mut connection = MysqlConnection::new(client, 0);
+    // The greeting tells the client the server's capabilities, so a first client needs the server
+    // at once.
+    let first = match fetch_greeting(context, state).await {
         Ok(first) => first,
-        Err(unfit) => return refuse_client(&mut talk, house, &unfit, None).await,
+        Err(error) => return refuse_client(&mut connection, state, &error, None).await,
     };
-    let greeting = house
+    let greeting = state
         .greeting
         .borrow()
         .clone()
         .ok_or_else(not_mysql_error)?;
-    talk.write_packet(&greeting.encode(&random_salt())).await?;
-    let said = timeout(LOGIN_TIMEOUT, talk.read_packet()).await??;
-    let Some(mut answer) = HandshakeResponse::parse(&said)
-        .filter(|answer| answer.capabilities & capability::PLUGIN_AUTH != 0)
+    // A new salt: the stored greeting serves many clients, and a salt must not repeat.
+    connection
+        .write_packet(&greeting.encode(&random_salt()))
+        .await?;
+    let payload = timeout(LOGIN_TIMEOUT, connection.read_packet()).await??;
+    // Without named plugins the server could not challenge the client by another method.
+    let Some(mut response) = HandshakeResponse::parse(&payload)
+        .filter(|response| response.capabilities & capability::PLUGIN_AUTH != 0)
     else {
-        let text = "nearpath: the client asks for TLS, or speaks a protocol older than 4.1; the node speaks TLS with `tls=originate`";
-        talk.write_packet(&encode_error(1043, Some("08S01"), text))
+        let text = "nearpath: unsupported login: TLS, or a protocol older than 4.1; turn TLS off in the client and set `tls=originate`";
+        connection
+            .write_packet(&encode_error(1043, Some("08S01"), text))
             .await?;
         return Ok(None);
     };
-    let entered = match &visit.upstream.destination.egress.login {
-        Some(login) => login_as_node(&mut answer, login, visit, house, first).await,
-        None => login_as_client(&mut talk, &answer, visit, house, first).await,
+    let outcome = match &context.upstream.destination.egress.login {
+        Some(login) => login_as_node(&mut response, login, context, state, first).await,
+        None => login_as_client(&mut connection, &response, context, state, first).await,
     };
-    match entered {
+    match outcome {
         Ok((backend, ok)) => {
             send_ok(
-                &mut talk,
-                &answer,
+                &mut connection,
+                &response,
                 &ok,
-                visit.upstream.destination.egress.login.is_some(),
+                context.upstream.destination.egress.login.is_some(),
             )
             .await?;
             Ok(Some(MysqlClientState {
-                login: answer,
+                login: response,
                 backend,
                 settings: Vec::new(),
             }))
         }
-        Err(unfit) => refuse_client(&mut talk, house, &unfit, Some("08S01")).await,
+        Err(error) => refuse_client(&mut connection, state, &error, Some("08S01")).await,
     }
 }
 
-/// Says OK, after what the client's way of proving expects before it.
+/// Sends OK, preceded by what the client's plugin expects.
 async fn send_ok(
-    talk: &mut MysqlConnection<'_, TcpStream>,
-    answer: &HandshakeResponse,
+    connection: &mut MysqlConnection<'_, TcpStream>,
+    response: &HandshakeResponse,
     ok: &[u8],
-    own: bool,
+    node_logs_in: bool,
 ) -> io::Result<()> {
-    let proved = !matches!(*answer.proof, [] | [0]);
-    if own && proved && answer.plugin == b"caching_sha2_password" {
-        talk.write_packet(&[1, 3]).await?;
+    // A client that sent a proof waits for the fast-authentication marker. After an empty password
+    // it expects OK at once.
+    let proved = !matches!(*response.proof, [] | [0]);
+    if node_logs_in && proved && response.plugin == b"caching_sha2_password" {
+        connection.write_packet(&[1, 3]).await?;
     }
-    talk.write_packet(ok).await
+    connection.write_packet(ok).await
 }
 
-/// Tells a client why it cannot stay.
+/// Refuses a client with an error.
 async fn refuse_client(
-    talk: &mut MysqlConnection<'_, TcpStream>,
-    house: &MysqlState,
-    unfit: &MysqlBackendError,
-    state: Option<&str>,
+    connection: &mut MysqlConnection<'_, TcpStream>,
+    state: &MysqlState,
+    error: &MysqlBackendError,
+    sqlstate: Option<&str>,
 ) -> io::Result<Option<MysqlClientState>> {
-    house.forget();
-    match unfit {
+    // The server may have changed, so the next client asks it again.
+    state.forget();
+    match error {
         MysqlBackendError::ClientGone(left) => {
             return Err(io::Error::new(left.kind(), left.to_string()));
         }
-        unfit => talk.write_packet(&error_packet(unfit, state)).await?,
+        error => {
+            connection
+                .write_packet(&error_packet(error, sqlstate))
+                .await?
+        }
     }
     Ok(None)
 }
 
-/// An error in the words of MySQL.
-pub(super) fn error_packet(unfit: &MysqlBackendError, state: Option<&str>) -> Vec<u8> {
-    match unfit {
-        MysqlBackendError::Refused(said) => said.clone(),
+/// Formats an error as an error packet of MySQL.
+pub(super) fn error_packet(error: &MysqlBackendError, sqlstate: Option<&str>) -> Vec<u8> {
+    match error {
+        MysqlBackendError::Refused(payload) => payload.clone(),
         MysqlBackendError::NoConnection(full @ NoConnection::Exhausted { .. }) => encode_error(
             1040,
-            state,
+            sqlstate,
             &format!("Too many connections: {full} (egress max=)"),
         ),
-        MysqlBackendError::AuthFailed(why) => encode_error(1045, state, why),
-        // As of a table that is elsewhere: clients refuse numbers of their own, such as 2003, from a server.
+        MysqlBackendError::AuthFailed(reason) => encode_error(1045, sqlstate, reason),
+        // Error of a federated table (1429). Clients treat numbers of their own range, such as
+        // 2003, as malformed when a server sends them.
         other => encode_error(
             1429,
-            state,
+            sqlstate,
             &format!("Unable to connect to foreign data source: {other}"),
         ),
     }
 }
 
-/// A first connection, if the server's greeting is not known yet.
+/// Fetches the server's greeting, if it is not known yet. The connection then serves the first
+/// client.
 async fn fetch_greeting(
-    visit: &ClientContext,
-    house: &MysqlState,
+    context: &ClientContext,
+    state: &MysqlState,
 ) -> Result<Option<GreetedConnection>, MysqlBackendError> {
-    // One asks for all: nobody can wait here for a connection that is given back, for it is not known yet who he is.
-    let _turn = house.greeting_lock.lock().await;
-    if house.greeting.borrow().is_some() {
+    // Only one client asks. The others cannot wait for a returned connection instead, because their
+    // fingerprints are unknown before they log in.
+    let _turn = state.greeting_lock.lock().await;
+    if state.greeting.borrow().is_some() {
         return Ok(None);
     }
-    let deadline = Instant::now() + visit.upstream.destination.egress.wait;
-    let lease = visit
+    let deadline = Instant::now() + context.upstream.destination.egress.wait;
+    let lease = context
         .upstream
         .source
-        .connect(&visit.upstream.destination, deadline)
+        .connect(&context.upstream.destination, deadline)
         .await?;
     before_deadline(
-        visit,
+        context,
         deadline,
-        GreetedConnection::read_greeting(lease, house),
+        GreetedConnection::read_greeting(lease, state),
     )
     .await
     .map(Some)
 }
 
-/// The node logs in, unless it has done so before.
+/// Logs the node in, unless the server has accepted the same login before.
 async fn login_as_node(
-    answer: &mut HandshakeResponse,
+    response: &mut HandshakeResponse,
     login: &EgressLogin,
-    visit: &ClientContext,
-    house: &MysqlState,
+    context: &ClientContext,
+    state: &MysqlState,
     first: Option<GreetedConnection>,
 ) -> Result<(Option<UsedConnection<MysqlBackend>>, Vec<u8>), MysqlBackendError> {
-    answer.user = login.user.clone().into_bytes();
-    if let (true, Some(db)) = (answer.db.is_empty(), &login.database) {
-        answer.db = db.clone().into_bytes();
+    response.user = login.user.clone().into_bytes();
+    if let (true, Some(db)) = (response.db.is_empty(), &login.database) {
+        response.db = db.clone().into_bytes();
     }
-    let guest = MysqlClientState {
-        login: answer.clone(),
+    let client_state = MysqlClientState {
+        login: response.clone(),
         backend: None,
         settings: Vec::new(),
     };
+    // A known login needs no backend before the first command.
     if first.is_none()
-        && house
+        && state
             .known_logins
             .borrow()
-            .contains(&guest.fingerprint(visit))
+            .contains(&client_state.fingerprint(context))
     {
         return Ok((None, OK_PAYLOAD.to_vec()));
     }
-    let backend = acquire_backend(&guest, visit, house, first).await?;
+    let backend = acquire_backend(&client_state, context, state, first).await?;
     Ok((Some(backend), OK_PAYLOAD.to_vec()))
 }
 
-/// A backend on which the node has logged in.
+/// Acquires a backend on which the node has logged in.
 pub(super) async fn acquire_backend(
-    guest: &MysqlClientState,
-    visit: &ClientContext,
-    house: &MysqlState,
+    client_state: &MysqlClientState,
+    context: &ClientContext,
+    state: &MysqlState,
     first: Option<GreetedConnection>,
 ) -> Result<UsedConnection<MysqlBackend>, MysqlBackendError> {
-    let (born, fingerprint) = (Instant::now(), guest.fingerprint(visit));
-    let deadline = born + visit.upstream.destination.egress.wait;
+    let (started, fingerprint) = (Instant::now(), client_state.fingerprint(context));
+    let deadline = started + context.upstream.destination.egress.wait;
     let greeted = match first {
         Some(greeted) => greeted,
-        None => match house
+        None => match state
             .idle_pool
-            .acquire(&visit.upstream, &fingerprint, deadline)
+            .acquire(&context.upstream, &fingerprint, deadline)
             .await?
         {
             AcquireOutcome::Reused(kept) => return Ok(kept),
             AcquireOutcome::New(lease) => {
                 before_deadline(
-                    visit,
+                    context,
                     deadline,
-                    GreetedConnection::read_greeting(lease, house),
+                    GreetedConnection::read_greeting(lease, state),
                 )
                 .await?
             }
         },
     };
-    let password = node_password(visit);
-    let mut prover = PasswordSource::Node(&password);
+    let password = node_password(context);
+    let mut source = PasswordSource::Node(&password);
     let (mut backend, _) = before_deadline(
-        visit,
+        context,
         deadline,
-        greeted.log_in(visit, &guest.login, &mut prover),
+        greeted.log_in(context, &client_state.login, &mut source),
     )
     .await?;
-    before_deadline(visit, deadline, backend.apply_settings(&guest.settings)).await?;
-    if guest.settings.is_empty() {
-        house.learn_login(&fingerprint);
+    before_deadline(
+        context,
+        deadline,
+        backend.apply_settings(&client_state.settings),
+    )
+    .await?;
+    // A new client starts without settings, so only plain logins are remembered.
+    if client_state.settings.is_empty() {
+        state.learn_login(&fingerprint);
     }
-    Ok(UsedConnection::new(backend, born))
+    Ok(UsedConnection::new(backend, started))
 }
 
-/// The server asks the client.
+/// Lets the server ask the client for its password.
 async fn login_as_client(
-    talk: &mut MysqlConnection<'_, TcpStream>,
-    answer: &HandshakeResponse,
-    visit: &ClientContext,
-    house: &MysqlState,
+    connection: &mut MysqlConnection<'_, TcpStream>,
+    response: &HandshakeResponse,
+    context: &ClientContext,
+    state: &MysqlState,
     first: Option<GreetedConnection>,
 ) -> Result<(Option<UsedConnection<MysqlBackend>>, Vec<u8>), MysqlBackendError> {
-    let (born, fingerprint) = (
+    let (started, fingerprint) = (
         Instant::now(),
         MysqlClientState {
-            login: answer.clone(),
+            login: response.clone(),
             backend: None,
             settings: Vec::new(),
         }
-        .fingerprint(visit),
+        .fingerprint(context),
     );
-    let deadline = born + visit.upstream.destination.egress.wait;
-    let mut prover = PasswordSource::Client(talk);
+    let deadline = started + context.upstream.destination.egress.wait;
+    let mut source = PasswordSource::Client(connection);
     let greeted = match first {
         Some(greeted) => greeted,
-        None => match house
+        None => match state
             .idle_pool
-            .acquire(&visit.upstream, &fingerprint, deadline)
+            .acquire(&context.upstream, &fingerprint, deadline)
             .await?
         {
             AcquireOutcome::New(lease) => {
                 before_deadline(
-                    visit,
+                    context,
                     deadline,
-                    GreetedConnection::read_greeting(lease, house),
+                    GreetedConnection::read_greeting(lease, state),
                 )
                 .await?
             }
             AcquireOutcome::Reused(mut kept) => {
                 return match before_deadline(
-                    visit,
+                    context,
                     deadline,
-                    kept.connection.change_user(answer, &mut prover),
+                    kept.connection.change_user(response, &mut source),
                 )
                 .await
                 {
                     Ok(ok) => Ok((Some(kept), ok)),
-                    Err(unfit) => {
-                        // Who failed may still be its last user.
+                    Err(error) => {
+                        // The failed user may still be the session's last one.
                         kept.connection.close();
-                        Err(unfit)
+                        Err(error)
                     }
                 };
             }
         },
     };
-    let (backend, ok) =
-        before_deadline(visit, deadline, greeted.log_in(visit, answer, &mut prover)).await?;
-    Ok((Some(UsedConnection::new(backend, born)), ok))
+    let (backend, ok) = before_deadline(
+        context,
+        deadline,
+        greeted.log_in(context, response, &mut source),
+    )
+    .await?;
+    Ok((Some(UsedConnection::new(backend, started)), ok))
 }
 
 async fn before_deadline<T>(
-    visit: &ClientContext,
+    context: &ClientContext,
     deadline: Instant,
-    what: impl Future<Output = Result<T, MysqlBackendError>>,
+    operation: impl Future<Output = Result<T, MysqlBackendError>>,
 ) -> Result<T, MysqlBackendError> {
-    let late = || NoConnection::Refused {
-        to: visit.upstream.destination.key.host_port.clone(),
+    let timed_out = || NoConnection::Refused {
+        to: context.upstream.destination.key.host_port.clone(),
         error: io::ErrorKind::TimedOut.into(),
     };
-    tokio::time::timeout_at(deadline.into(), what)
+    tokio::time::timeout_at(deadline.into(), operation)
         .await
-        .unwrap_or_else(|_| Err(late().into()))
+        .unwrap_or_else(|_| Err(timed_out().into()))
 }
 
-/// The password that the node logs in with.
-pub(super) fn node_password(visit: &ClientContext) -> Vec<u8> {
-    let login = visit.upstream.destination.egress.login.as_ref();
+/// Returns the password that the node logs in with.
+pub(super) fn node_password(context: &ClientContext) -> Vec<u8> {
+    let login = context.upstream.destination.egress.login.as_ref();
     let secret = login.and_then(|login| {
-        visit
+        context
             .upstream
             .destination
             .secrets
             .get(login.password.as_ref()?)
     });
+    // Secrets written with an editor end in a newline, which is no part of the password.
     secret
         .map(|secret| secret.trim_ascii_end().to_vec())
         .unwrap_or_default()
 }
 
-/// Random, without what ends a text.
+/// Returns random printable bytes: a zero byte would end the salt.
 fn random_salt() -> [u8; 20] {
     let mut salt = [0; 20];
     SystemRandom::new()
         .fill(&mut salt)
         .expect("the kernel has random numbers");
+    // 94 printable characters from `!` on. The slight bias does not matter for a salt.
     salt.map(|byte| byte % 94 + 33)
 }

@@ -1,11 +1,16 @@
-//! MySQL and MariaDB. A client keeps its backend until it leaves; then the backend is cleaned, and serves the next one. In mode `transaction` it is
-//! given on as soon as the server says that none is open, while [`session_effect`] knows that nothing of the client is in it.
+//! MySQL and MariaDB: a client keeps its backend until it leaves; then the backend is cleaned and
+//! serves the next client.
 //!
-//! Where the node logs in (`user=`), a client is welcomed at once, by the greeting that the server gave before, and gets a backend at its first command.
-//! Otherwise the server itself asks each client for its password: over a connection that is there already, by `COM_CHANGE_USER`.
+//! In mode `transaction` the backend is released earlier: when the server reports that no
+//! transaction is open, and [`session_effect`] knows that nothing of the client is left in it.
 //!
-//! [`frame`] finds where packets end, [`parse_startup`] reads and writes those of the beginning, [`session`] is the state machine of one client, [`backend`]
-//! logs in and cleans, [`handle_backend`] moves the bytes.
+//! If the node logs in (`user=`), the adapter greets a client at once with the server's last
+//! greeting. The client gets a backend at its first command. Otherwise the server itself asks each
+//! client for its password, on an existing connection with `COM_CHANGE_USER`.
+//!
+//! [`frame`] finds the ends of packets, [`startup`] parses and encodes the packets of the
+//! connection phase. [`session`] is the state machine of one client, [`backend`] logs in and
+//! cleans, and [`relay`] moves the bytes.
 
 mod backend;
 mod connection;
@@ -29,33 +34,33 @@ use nearpath_connpool::destination::EgressDestination;
 use nearpath_connpool::idle::IdlePool;
 use startup::MysqlGreeting;
 
-/// Logins that are remembered at most, for one key.
+/// Logins and settings that are remembered per destination.
 const MAX_KNOWN_LOGINS: usize = 64;
 
-/// Which backends serve whom.
+/// Properties of a session. Connections with equal fingerprints serve each other's clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct MysqlFingerprint {
     capabilities: u32,
     user: Vec<u8>,
     db: Vec<u8>,
     charset: u8,
-    /// Statements that made it what it is.
+    /// Statements that set the session up.
     settings: Vec<Vec<u8>>,
 }
 
-/// What a connection was before, a statement, and the answer to it.
+/// A fingerprint, a setting sent on such a connection, and the server's reply.
 type KnownSetting = (MysqlFingerprint, Vec<u8>, Vec<u8>);
 
-/// What is kept from one client to the next.
+/// State of one destination, shared by all its clients.
 struct MysqlState {
     idle_pool: Rc<IdlePool<MysqlFingerprint, MysqlBackend>>,
-    /// The server's last one.
+    /// The server's last greeting.
     greeting: RefCell<Option<MysqlGreeting>>,
-    /// Held by who asks for it.
+    /// Held while a client fetches the greeting.
     greeting_lock: tokio::sync::Mutex<()>,
-    /// What the server let the node log in with.
+    /// Logins that the server has accepted from the node.
     known_logins: RefCell<Vec<MysqlFingerprint>>,
-    /// What it answered to the settings of connections that the node logged in on.
+    /// Replies to settings on connections that the node logged in on.
     known_settings: RefCell<Vec<KnownSetting>>,
 }
 
@@ -77,29 +82,31 @@ impl AdapterState for MysqlState {
 
 impl MysqlState {
     fn learn_login(&self, fingerprint: &MysqlFingerprint) {
+        // Full tables take no more entries: a client without one only pays for a backend at its
+        // start.
         let mut proven = self.known_logins.borrow_mut();
         if proven.len() < MAX_KNOWN_LOGINS && !proven.contains(fingerprint) {
             proven.push(fingerprint.clone());
         }
     }
 
-    fn learn_setting(&self, of: MysqlFingerprint, setting: Vec<u8>, reply: Vec<u8>) {
+    fn learn_setting(&self, before: MysqlFingerprint, setting: Vec<u8>, reply: Vec<u8>) {
         let mut known = self.known_settings.borrow_mut();
         if known.len() < MAX_KNOWN_LOGINS {
-            known.push((of, setting, reply));
+            known.push((before, setting, reply));
         }
     }
 
-    /// What the server answered to a setting before.
-    fn known_reply(&self, of: &MysqlFingerprint, setting: &[u8]) -> Option<Vec<u8>> {
+    /// Returns the server's earlier reply to a setting.
+    fn known_reply(&self, before: &MysqlFingerprint, setting: &[u8]) -> Option<Vec<u8>> {
         let known = self.known_settings.borrow();
         let found = known
             .iter()
-            .find(|(other, text, _)| other == of && text == setting);
+            .find(|(other, text, _)| other == before && text == setting);
         found.map(|(_, _, reply)| reply.clone())
     }
 
-    /// The server is not what it was, or was away: what it agreed to is asked for again.
+    /// Forgets accepted logins and settings: the server has changed, or was unreachable.
     fn forget(&self) {
         self.known_settings.take();
         self.known_logins.take();
@@ -109,17 +116,20 @@ impl MysqlState {
 /// Serves one client until it leaves.
 ///
 /// # Errors
-/// When its connection breaks, or its backend's: the client has lost its connection then, as it would have without the pool.
-pub async fn serve(mut client: TcpStream, visit: ClientContext) -> io::Result<()> {
-    let house = visit
+/// Fails when the client's connection breaks, or its backend's. Without a pool the client would
+/// lose its connection, too.
+pub async fn serve(mut client: TcpStream, context: ClientContext) -> io::Result<()> {
+    let state = context
         .upstream
         .adapters
-        .state_of::<MysqlState>(&visit.upstream.destination);
-    let Some(guest) = handshake::accept_client(&mut client, &visit, &house).await? else {
+        .state_of::<MysqlState>(&context.upstream.destination);
+    let Some(client_state) = handshake::accept_client(&mut client, &context, &state).await? else {
         return Ok(());
     };
-    let mut relay = relay::MysqlRelay::new(client, visit, house, guest);
+    let mut relay = relay::MysqlRelay::new(client, context, state, client_state);
     let served = relay.run().await;
+    // Runs after errors as well: a backend that is in order is cleaned and returned even when the
+    // client failed.
     relay.finish().await;
     served
 }

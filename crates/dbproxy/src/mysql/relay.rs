@@ -1,4 +1,4 @@
-//! Moves one client's commands to its backend, and the replies back.
+//! Relay of one client's commands to its backend, and of the replies back.
 
 use std::future::poll_fn;
 use std::io;
@@ -21,9 +21,9 @@ use crate::relay::{poll_drain, poll_fill};
 use nearpath_connpool::counters::DestinationCounters;
 use nearpath_connpool::idle::ReusableConnection;
 
-/// As much may wait to be written before no more is read.
+/// Bytes that may wait to be written before no more is read: backpressure for both sides.
 const MAX_BUFFERED_BYTES: usize = 256 * 1024;
-/// What a server takes an empty payload for.
+/// The command that a server reads from an empty payload.
 const COM_SLEEP: u8 = 0;
 const COM_QUIT: u8 = 1;
 const COM_INIT_DB: u8 = 2;
@@ -31,9 +31,9 @@ const COM_QUERY: u8 = 3;
 const COM_STATISTICS: u8 = 9;
 const COM_PING: u8 = 14;
 const COM_STMT_PREPARE: u8 = 22;
-/// A statement longer than this is not looked at.
+/// The longest statement that is classified.
 const MAX_CLASSIFIED_BYTES: usize = 64 * 1024;
-/// Settings of one client that are made again at most.
+/// The number of settings that are repeated per client.
 const MAX_SETTINGS: usize = 16;
 
 pub(super) struct MysqlRelay {
@@ -43,21 +43,22 @@ pub(super) struct MysqlRelay {
     client_state: MysqlClientState,
     session: MysqlSession,
     input: BytesMut,
-    /// Of the client.
+    /// Framer of the client's packets.
     commands: MysqlFramer,
-    /// Of the backend.
+    /// Framer of the backend's packets.
     replies: MysqlFramer,
     to_backend: BytesMut,
     to_client: BytesMut,
-    /// The client will say no more.
+    /// The client has closed its sending side.
     client_ended: bool,
-    /// Whatever it says, it is not heard any more.
+    /// No further input is processed.
     is_closing: bool,
-    /// Why the client keeps its backend.
+    /// Reason why the client keeps its backend.
     pin: Option<&'static str>,
-    /// It has asked for more than settings.
+    /// The client has sent more than settings.
     has_queried: bool,
-    /// A setting that is on its way, with what has come of its reply. Nothing else is sent meanwhile.
+    /// A setting in flight, with the part of its reply that has arrived. No other command is sent
+    /// meanwhile.
     pending_setting: Option<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -87,10 +88,11 @@ impl MysqlRelay {
         }
     }
 
-    /// Until the client leaves, or is sent away.
+    /// Runs until the client leaves or is disconnected.
     pub(super) async fn run(&mut self) -> io::Result<()> {
         loop {
             self.process_input().await;
+            // Released before waiting: an idle client must not hold a backend that others wait for.
             self.release_backend();
             if self.to_client.is_empty() && (self.is_closing || self.client_ended) {
                 return Ok(());
@@ -99,20 +101,24 @@ impl MysqlRelay {
         }
     }
 
-    /// Takes all that is here.
+    /// Processes all input that has arrived.
     async fn process_input(&mut self) {
         while !self.is_closing
             && !self.input.is_empty()
             && self.to_backend.len() < MAX_BUFFERED_BYTES
         {
+            // Unreadable traffic passes as raw bytes; the backend is closed with the client.
             if self.session.opaque_reason().is_some() {
                 self.to_backend.unsplit(self.input.split());
                 return;
             }
+            // A command is classified at its first packet only; its further parts belong to the
+            // same statement.
             if self.commands.is_between_packets() && !self.begin_packet().await {
                 return;
             }
             let (used, packet) = self.commands.step(&self.input);
+            // An empty packet ends a local file.
             if packet.is_some_and(|packet| packet.length == 0) {
                 self.session.finish_file();
             }
@@ -120,18 +126,21 @@ impl MysqlRelay {
         }
     }
 
-    /// Looks at a packet's beginning; whether it may go on.
+    /// Handles the beginning of a packet. Returns whether the packet may be sent.
     async fn begin_packet(&mut self) -> bool {
+        // Packets of a local file are data, whatever their first byte is.
         if self.session.expects_file() {
             return self.input.len() >= 4;
         }
         let Some(command) = self.next_command() else {
             return false;
         };
+        // The backend stays open for the next client, so `COM_QUIT` must not reach it.
         if command == COM_QUIT {
             self.is_closing = true;
             return false;
         }
+        // The reply to the setting is captured. Replies to later commands would mix with it.
         if self.pending_setting.is_some() {
             return false;
         }
@@ -142,13 +151,13 @@ impl MysqlRelay {
             return false;
         }
         self.session.record_command(command);
-        if let Some(why) = self.session.opaque_reason() {
-            self.context.upstream.counters.count_pin(why);
+        if let Some(reason) = self.session.opaque_reason() {
+            self.context.upstream.counters.count_pin(reason);
         }
         true
     }
 
-    /// The first byte of a packet's payload, once it is here.
+    /// Returns the first byte of a packet's payload, once it has arrived.
     fn next_command(&self) -> Option<u8> {
         let header = self.input.first_chunk::<4>()?;
         if header[..3] == [0; 3] {
@@ -158,8 +167,9 @@ impl MysqlRelay {
         }
     }
 
-    /// Whether it matters what a command leaves. Where the node does not log in, it could not make another connection that is the same; a client that
-    /// keeps its backend may do what it likes as soon as it has begun.
+    /// Returns whether the effect of a command matters. Without a login of the node's, no other
+    /// connection could be made equal. A client in session mode keeps its backend once it has sent
+    /// a statement.
     fn is_classified(&self) -> bool {
         let EgressSpec { mode, login, .. } = &self.context.upstream.destination.egress;
         login.is_some()
@@ -167,38 +177,43 @@ impl MysqlRelay {
             && (*mode == PoolingMode::Transaction || !self.has_queried)
     }
 
-    /// Looks at what a command leaves; whether it is to be sent.
+    /// Classifies a command. Returns whether it may be sent.
     fn classify_command(&mut self, command: u8) -> bool {
         let length = usize::from(self.input[0])
             | usize::from(self.input[1]) << 8
             | usize::from(self.input[2]) << 16;
-        let kind = match command {
+        let effect = match command {
             COM_QUERY if length > MAX_CLASSIFIED_BYTES => {
                 MysqlSessionEffect::Pins("a long statement")
             }
+            // The decision needs the whole statement, so it waits for the rest.
             COM_QUERY if self.input.len() < 4 + length => return false,
             COM_QUERY => session_effect::classify_statement(&self.input[5..4 + length]),
             COM_PING | COM_STATISTICS => MysqlSessionEffect::Nothing,
+            // The fingerprint holds the database of the login, and other clients of it expect that
+            // one.
             COM_INIT_DB => MysqlSessionEffect::Pins("another database"),
             COM_STMT_PREPARE => MysqlSessionEffect::Pins("a prepared statement"),
             _ => MysqlSessionEffect::Pins("an unusual command"),
         };
-        match kind {
+        match effect {
             MysqlSessionEffect::Setting => return self.handle_setting(length),
-            MysqlSessionEffect::Pins(why) => self.pin_backend(why),
+            MysqlSessionEffect::Pins(reason) => self.pin_backend(reason),
             MysqlSessionEffect::Nothing => {}
         }
         self.has_queried = true;
         true
     }
 
-    /// A setting: its answer is known, or it is sent and remembered.
+    /// Handles a setting: its reply is known, or the setting is sent and remembered.
     fn handle_setting(&mut self, length: usize) -> bool {
+        // Only between commands can the setting be matched with its reply.
         if !self.session.is_quiet() || self.client_state.settings.len() >= MAX_SETTINGS {
             self.pin_backend("SET");
             return true;
         }
         let text = self.input[5..4 + length].to_vec();
+        // Without a backend the setting is only noted. The next backend gets it with its setup.
         if self.client_state.backend.is_none()
             && let Some(reply) = self
                 .state
@@ -213,20 +228,21 @@ impl MysqlRelay {
         true
     }
 
-    /// Something of the client stays in its backend.
-    fn pin_backend(&mut self, why: &'static str) {
+    /// Pins the backend to the client: it keeps state of the client.
+    fn pin_backend(&mut self, reason: &'static str) {
         if self.pin.is_none() {
-            self.pin = Some(why);
+            self.pin = Some(reason);
+            // In session mode every client keeps its backend, so a pin is nothing worth counting.
             if self.context.upstream.destination.egress.mode == PoolingMode::Transaction {
-                self.context.upstream.counters.count_pin(why);
+                self.context.upstream.counters.count_pin(reason);
             }
         }
     }
 
-    /// In mode `transaction`, gives the backend back as soon as nothing of the client is in it.
+    /// In mode `transaction`, releases the backend as soon as nothing of the client is left in it.
     fn release_backend(&mut self) {
-        if let Some(why) = self.session.residue() {
-            self.pin_backend(why);
+        if let Some(reason) = self.session.residue() {
+            self.pin_backend(reason);
         }
         let EgressSpec {
             mode: PoolingMode::Transaction,
@@ -236,6 +252,8 @@ impl MysqlRelay {
         else {
             return;
         };
+        // Besides the session's state no byte may be in transit: half a packet would reach the next
+        // client.
         let whole = self.commands.is_between_packets()
             && self.replies.is_between_packets()
             && self.to_backend.is_empty();
@@ -256,34 +274,36 @@ impl MysqlRelay {
         }
     }
 
-    /// Sees to it that there is a backend. If not, the client knows why, and is sent away.
+    /// Attaches a backend. On failure the client gets an error and is disconnected.
     async fn ensure_attached(&mut self) -> bool {
         match acquire_backend(&self.client_state, &self.context, &self.state, None).await {
             Ok(backend) => {
                 self.client_state.backend = Some(backend);
                 true
             }
-            Err(unfit) => {
+            Err(error) => {
                 self.state.forget();
                 self.is_closing = true;
                 self.to_client
-                    .extend(encode_packet(1, &error_packet(&unfit, Some("08S01"))));
+                    .extend(encode_packet(1, &error_packet(&error, Some("08S01"))));
                 false
             }
         }
     }
 
-    /// The client has left: what it left behind is removed, or goes with its backend.
+    /// Cleans up after a client that has left: its backend is cleaned, or closed.
     pub(super) async fn finish(mut self) {
         let fingerprint = self.client_state.fingerprint(&self.context);
         let whole = self.commands.is_between_packets()
             && self.replies.is_between_packets()
             && self.to_backend.is_empty();
-        // The client need not wait for what happens to its backend.
+        // The client's socket is closed first, so that the client does not wait for the cleanup.
         let _ = tokio::io::AsyncWriteExt::shutdown(&mut self.client).await;
         let Some(mut backend) = self.client_state.backend.take() else {
             return;
         };
+        // A backend with outstanding replies cannot be cleaned: they would be taken for the replies
+        // to the reset.
         if !self.session.is_quiet() || !whole || !backend.connection.is_quiet() {
             return backend.connection.close();
         }
@@ -291,6 +311,8 @@ impl MysqlRelay {
         let password = node_password(&self.context);
         let cleaning = async {
             match login {
+                // With the node's password the session can be logged in anew. Without it the
+                // session can only be reset.
                 true => {
                     backend
                         .connection
@@ -299,7 +321,8 @@ impl MysqlRelay {
                             &mut PasswordSource::Node(&password),
                         )
                         .await?;
-                    // The next client of the same function will set the same.
+                    // Clients of one function usually send the same settings, so the fingerprint
+                    // keeps them.
                     backend
                         .connection
                         .apply_settings(&self.client_state.settings)
@@ -316,6 +339,7 @@ impl MysqlRelay {
                     .give_back(&self.context.upstream, &fingerprint, backend);
             }
             other => {
+                // Accepted logins may have been revoked; the next client asks the server again.
                 if let Ok(Err(MysqlBackendError::Refused(_) | MysqlBackendError::AuthFailed(_))) =
                     other
                 {
@@ -326,7 +350,7 @@ impl MysqlRelay {
         }
     }
 
-    /// Moves what can be moved now.
+    /// Moves the bytes that can be moved now.
     fn poll_transfer(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut moved = false;
         if !self.to_client.is_empty() {
@@ -351,11 +375,11 @@ impl MysqlRelay {
                 }
             }
         }
-        let room = !self.client_ended
+        let can_read = !self.client_ended
             && !self.is_closing
             && self.input.len() < MAX_BUFFERED_BYTES
             && self.to_backend.len() < MAX_BUFFERED_BYTES;
-        if room && let Poll::Ready(count) = poll_fill(&mut self.client, cx, &mut self.input)? {
+        if can_read && let Poll::Ready(count) = poll_fill(&mut self.client, cx, &mut self.input)? {
             self.client_ended = count == 0;
             moved = true;
         }
@@ -366,9 +390,10 @@ impl MysqlRelay {
         }
     }
 
-    /// The backend said something, which is in the client's buffer already.
+    /// Handles bytes of the backend, which are in the client's buffer already.
     fn handle_received(&mut self, before: usize, count: usize) -> io::Result<()> {
         DestinationCounters::increase(&self.context.upstream.counters.received_bytes, count as u64);
+        // Bytes that preceded the end of file still go to the client.
         if count == 0 {
             self.is_closing = true;
             self.state.forget();
@@ -381,7 +406,8 @@ impl MysqlRelay {
             }
             at += used;
             if let Some(packet) = packet {
-                // A server says by itself that it ends the connection: that goes on, and is the end.
+                // A server announces by itself that it closes the connection. The announcement goes
+                // to the client and is the last message.
                 match self.session.handle_reply(&packet) {
                     Ok(()) => {}
                     Err(_) if packet.head.first() == Some(&0xff) => self.is_closing = true,
@@ -393,11 +419,12 @@ impl MysqlRelay {
         Ok(())
     }
 
-    /// The server has answered a setting.
+    /// Remembers the server's reply to a setting.
     fn learn_setting(&mut self) {
         let Some((text, reply)) = self.pending_setting.take_if(|_| self.session.is_quiet()) else {
             return;
         };
+        // Only an OK is remembered; a refusal may depend on data.
         if reply.get(4) == Some(&0) {
             self.state.learn_setting(
                 self.client_state.fingerprint(&self.context),

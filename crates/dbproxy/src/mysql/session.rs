@@ -1,38 +1,38 @@
-//! What a client's connection has under way: a pure state machine over its commands and the packets of their replies
-//! (<https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_command_phase.html>).
+//! State machine of a client's connection: its commands, and the packets of their replies
+//! (<https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_command_phase.html>). Pure.
 
 use std::collections::VecDeque;
 
 use super::frame::{MysqlPacket, PayloadReader};
 use super::startup::capability;
 
-/// The server's status: more results follow.
+/// Server status flag: more results follow.
 const SERVER_MORE_RESULTS: u16 = 1 << 3;
-/// The server's status: rows are fetched later.
+/// Server status flag: the rows are fetched later.
 const SERVER_CURSOR_EXISTS: u16 = 1 << 6;
-/// The server's status: a transaction is open.
+/// Server status flag: a transaction is open.
 const SERVER_IN_TRANSACTION: u16 = 1;
 
-/// A reply that is waited for.
+/// An outstanding reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MysqlExpectedReply {
-    /// One packet.
+    /// A single packet.
     Single,
-    /// OK, an error, or results.
+    /// OK, an error, or result sets.
     Results,
-    /// Rows, or descriptions of fields, until their end.
+    /// Rows or column definitions until their end.
     Rows,
-    /// A prepared statement.
+    /// The reply to a prepared statement.
     Prepared,
-    /// So many packets, of which the last one may end it.
+    /// So many column definitions, and the part that follows them.
     Columns { left: u64, then: AfterColumns },
-    /// The end of columns.
+    /// The end of the column definitions.
     ColumnsEnd(AfterColumns),
-    /// What the client sends.
+    /// The content of a local file, which the client sends.
     LocalFile,
 }
 
-/// What follows columns.
+/// The part that follows column definitions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AfterColumns {
     Rows,
@@ -40,14 +40,14 @@ enum AfterColumns {
     Columns(u64),
 }
 
-/// See the module.
+/// Session of one client.
 #[derive(Debug, Default)]
 pub struct MysqlSession {
-    /// Rows end with OK.
+    /// Rows end with OK instead of EOF.
     no_eof: bool,
     expected: VecDeque<MysqlExpectedReply>,
     status: u16,
-    /// An error says nothing of transactions.
+    /// The last reply was an error, which carries no status.
     is_status_unknown: bool,
     /// The next statement may ask for warnings.
     has_warnings: bool,
@@ -55,25 +55,26 @@ pub struct MysqlSession {
     opaque_reason: Option<&'static str>,
 }
 
-/// A packet came that nobody asked for, or that cannot be.
+/// A packet that no command asked for, or that is malformed.
 #[derive(Debug, PartialEq, Eq)]
 pub struct UnexpectedPacket;
 
 impl MysqlSession {
-    /// Of a client with these capabilities.
-    pub fn new(can: u32) -> Self {
+    /// Creates the session of a client with these capabilities.
+    pub fn new(capabilities: u32) -> Self {
         Self {
-            no_eof: can & capability::DEPRECATE_EOF != 0,
+            no_eof: capabilities & capability::DEPRECATE_EOF != 0,
             ..Self::default()
         }
     }
 
-    /// Whether no reply is outstanding, and all that went over the connection was understood.
+    /// Returns whether no reply is outstanding and all traffic was readable.
     pub fn is_quiet(&self) -> bool {
         self.expected.is_empty() && self.opaque_reason.is_none()
     }
 
-    /// Whether no transaction is open, as far as the server tells, and nothing is left that the next statement could ask for.
+    /// Returns whether no transaction is open, as far as the server reports, and the last statement
+    /// left nothing to ask for.
     pub fn is_free(&self) -> bool {
         self.is_quiet()
             && self.status & SERVER_IN_TRANSACTION == 0
@@ -81,29 +82,29 @@ impl MysqlSession {
             && !self.has_warnings
     }
 
-    /// What replies said that stays on the connection.
+    /// Returns the state that replies have reported and that stays on the connection.
     pub fn residue(&self) -> Option<&'static str> {
         self.residue
     }
 
-    /// Why what goes over the connection is not understood any more.
+    /// Returns the reason why the traffic is no longer readable.
     pub fn opaque_reason(&self) -> Option<&'static str> {
         self.opaque_reason
     }
 
-    /// Whether the client's next packet is a piece of a file.
+    /// Returns whether the client's next packet is part of a local file.
     pub fn expects_file(&self) -> bool {
         self.expected.front() == Some(&MysqlExpectedReply::LocalFile)
     }
 
-    /// The file has ended.
+    /// Handles the end of a local file.
     pub fn finish_file(&mut self) {
         if self.expects_file() {
             self.expected[0] = MysqlExpectedReply::Results;
         }
     }
 
-    /// A command goes to the backend, known by its first byte.
+    /// Records a command that goes to the backend. Its first byte identifies it.
     pub fn record_command(&mut self, command: u8) {
         match command {
             // INIT_DB, STATISTICS, PROCESS_KILL, DEBUG, PING, STMT_RESET, SET_OPTION, RESET_CONNECTION.
@@ -117,24 +118,27 @@ impl MysqlSession {
             0x16 => self.expected.push_back(MysqlExpectedReply::Prepared),
             // STMT_SEND_LONG_DATA, STMT_CLOSE: no reply.
             0x18 | 0x19 => {}
+            // The server may now challenge the client, which mixes packets of both directions.
             0x11 => self.opaque_reason = Some("COM_CHANGE_USER"),
             _ => self.opaque_reason = Some("an unusual command"),
         }
     }
 
-    /// The backend sent a packet.
+    /// Handles a packet of the backend.
     ///
     /// # Errors
-    /// When it answers to nothing.
+    /// Fails when the packet answers no outstanding command.
     pub fn handle_reply(&mut self, packet: &MysqlPacket<'_>) -> Result<(), UnexpectedPacket> {
         let expect = self.expected.front_mut().ok_or(UnexpectedPacket)?;
         let next = match (*expect, packet.head.first()) {
             (MysqlExpectedReply::LocalFile, _) => return Err(UnexpectedPacket),
-            // Even where more results were announced, nothing comes after an error.
+            // Nothing follows an error, even where more results were announced.
             (_, Some(0xff)) => {
                 self.is_status_unknown = true;
                 None
             }
+            // Not every single packet is OK: the reply to `COM_STATISTICS` is a text without
+            // status.
             (MysqlExpectedReply::Single, _) => {
                 if let Some(end) = parse_ok(packet) {
                     self.apply_end(end);
@@ -160,6 +164,7 @@ impl MysqlSession {
     fn apply_end(&mut self, end: ResultEnd) {
         (self.status, self.is_status_unknown, self.has_warnings) =
             (end.status, false, end.warnings > 0);
+        // `LAST_INSERT_ID()` of a later statement would return it to another client.
         if end.insert_id != 0 {
             self.residue = Some("an insert id");
         }
@@ -174,8 +179,10 @@ impl MysqlSession {
                 self.apply_end(parse_ok(packet).ok_or(UnexpectedPacket)?);
                 Ok((self.status & SERVER_MORE_RESULTS != 0).then_some(MysqlExpectedReply::Results))
             }
+            // 0xfb asks for a local file.
             Some(0xfb) => Ok(Some(MysqlExpectedReply::LocalFile)),
             _ => {
+                // The first packet of a result set is its number of columns.
                 let left = PayloadReader(packet.head)
                     .read_length()
                     .filter(|count| *count > 0)
@@ -211,11 +218,12 @@ impl MysqlSession {
         })
     }
 
-    /// A column has come.
+    /// Handles a column definition.
     fn handle_column(&self, left: u64, then: AfterColumns) -> Option<MysqlExpectedReply> {
         match then {
             _ if left > 0 => Some(MysqlExpectedReply::Columns { left, then }),
             _ if !self.no_eof => Some(MysqlExpectedReply::ColumnsEnd(then)),
+            // With `DEPRECATE_EOF` no packet ends the columns.
             AfterColumns::Rows => Some(MysqlExpectedReply::Rows),
             AfterColumns::Columns(more) => self.expect_columns(more),
         }
@@ -229,6 +237,7 @@ impl MysqlSession {
         let end = parse_eof(packet).ok_or(UnexpectedPacket)?;
         match then {
             AfterColumns::Rows if end.status & SERVER_CURSOR_EXISTS != 0 => {
+                // With a cursor the rows come with `COM_STMT_FETCH`, not now.
                 self.apply_end(end);
                 Ok(None)
             }
@@ -237,7 +246,8 @@ impl MysqlSession {
         }
     }
 
-    /// Whether a packet that begins with 0xfe ends rows: else it is a row that begins with a very long text.
+    /// Returns whether a packet that begins with 0xfe ends the rows. Otherwise it is a row that
+    /// begins with a very long text.
     fn ends_rows(&self, packet: &MysqlPacket<'_>) -> bool {
         packet.length < if self.no_eof { 0xff_ffff } else { 9 }
     }
@@ -254,14 +264,14 @@ impl MysqlSession {
     }
 }
 
-/// What the end of a result tells.
+/// The content of a packet that ends a result.
 struct ResultEnd {
     status: u16,
     warnings: u64,
     insert_id: u64,
 }
 
-/// What an OK packet tells.
+/// Parses an OK packet.
 fn parse_ok(packet: &MysqlPacket<'_>) -> Option<ResultEnd> {
     let mut reader = PayloadReader(packet.head);
     if !matches!(reader.read_byte()?, 0 | 0xfe) {
@@ -277,9 +287,10 @@ fn parse_ok(packet: &MysqlPacket<'_>) -> Option<ResultEnd> {
     })
 }
 
-/// What an EOF packet tells.
+/// Parses an EOF packet.
 fn parse_eof(packet: &MysqlPacket<'_>) -> Option<ResultEnd> {
     let mut reader = PayloadReader(packet.head);
+    // A row may begin with 0xfe, too, but is then longer than any EOF packet.
     if reader.read_byte()? != 0xfe || packet.length >= 9 {
         return None;
     }
@@ -307,9 +318,9 @@ mod tests {
     const COLUMN: &[u8] = &[3, b'd', b'e', b'f'];
     const ROW: &[u8] = &[1, b'x'];
 
-    /// Whether `replies` are exactly those to `command`.
-    fn matches_replies(can: u32, command: u8, replies: &[&[u8]]) -> bool {
-        let mut session = MysqlSession::new(can);
+    /// Returns whether `replies` are exactly the replies to `command`.
+    fn matches_replies(capabilities: u32, command: u8, replies: &[&[u8]]) -> bool {
+        let mut session = MysqlSession::new(capabilities);
         session.record_command(command);
         for (at, head) in replies.iter().enumerate() {
             if session.is_quiet() && at > 0 {
@@ -390,20 +401,20 @@ mod tests {
     fn a_local_file_is_requested_and_answered() {
         let mut session = MysqlSession::new(0);
         session.record_command(0x03);
-        let say = |session: &mut MysqlSession, head: &[u8]| {
+        let feed = |session: &mut MysqlSession, head: &[u8]| {
             session.handle_reply(&MysqlPacket {
                 head,
                 length: head.len() as u64,
                 sequence_id: 0,
             })
         };
-        say(&mut session, b"\xfbname").unwrap();
+        feed(&mut session, b"\xfbname").unwrap();
         assert!(session.expects_file());
-        assert_eq!(say(&mut session, OK), Err(UnexpectedPacket));
+        assert_eq!(feed(&mut session, OK), Err(UnexpectedPacket));
         session.finish_file();
-        say(&mut session, OK).unwrap();
+        feed(&mut session, OK).unwrap();
         assert!(session.is_quiet());
-        assert_eq!(say(&mut session, OK), Err(UnexpectedPacket));
+        assert_eq!(feed(&mut session, OK), Err(UnexpectedPacket));
     }
 
     #[test]
@@ -450,8 +461,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_packet_makes_it_fail(can in any::<bool>(), commands in proptest::collection::vec(0_u8..0x20, 1..4), packets in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..12), 0..40)) {
-            let mut session = MysqlSession::new(if can { capability::DEPRECATE_EOF } else { 0 });
+        fn no_packet_causes_a_panic(capabilities in any::<bool>(), commands in proptest::collection::vec(0_u8..0x20, 1..4), packets in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..12), 0..40)) {
+            let mut session = MysqlSession::new(if capabilities { capability::DEPRECATE_EOF } else { 0 });
             commands.into_iter().for_each(|command| session.record_command(command));
             for head in packets {
                 let _ = session.handle_reply(&MysqlPacket { head: &head, length: head.len() as u64, sequence_id: 0 });

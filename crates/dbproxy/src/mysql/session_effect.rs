@@ -1,20 +1,21 @@
-//! What a statement leaves on its connection, as far as its text tells. What is not known to leave nothing is taken to leave something.
+//! Effects of statements on their session, by their text. A statement that is not known to leave
+//! nothing counts as leaving state.
 
-/// See the module.
+/// Effect of a statement on its session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MysqlSessionEffect {
-    /// A setting that can be made again on another connection.
+    /// A setting that another connection can repeat.
     Setting,
-    /// Nothing that the server does not tell of.
+    /// The statement leaves nothing that the server does not report.
     Nothing,
-    /// Something, by a name.
+    /// The statement leaves state, or may; the name is the reason of the pin.
     Pins(&'static str),
 }
 
-/// Longest setting that is made again.
+/// The longest setting that is repeated.
 const MAX_SETTING_BYTES: usize = 512;
 
-/// Statements that begin so leave nothing by themselves.
+/// First words of statements that leave nothing by themselves.
 const HARMLESS_STATEMENTS: &[&str] = &[
     "select",
     "insert",
@@ -44,7 +45,7 @@ const HARMLESS_STATEMENTS: &[&str] = &[
     "check",
 ];
 
-/// Words that ask for what an earlier statement left, or leave something.
+/// Words that read the state of an earlier statement, or that leave state.
 const SESSION_WORDS: &[&str] = &[
     "last_insert_id",
     "identity",
@@ -67,7 +68,7 @@ const SESSION_WORDS: &[&str] = &[
     "profil",
 ];
 
-/// Settings that are of one statement, of the server, or change how texts are read.
+/// Settings of one statement or of the whole server, and settings that change how texts are read.
 const UNREPEATABLE_SETTINGS: &[&str] = &[
     "global",
     "persist",
@@ -85,7 +86,8 @@ const UNREPEATABLE_SETTINGS: &[&str] = &[
     "(",
 ];
 
-/// What may stand before a bracket and leaves nothing: functions of the server's, and words of the language. In order.
+/// Names that may stand before a parenthesis and leave nothing: functions of the server, and
+/// keywords. Sorted for binary search.
 #[rustfmt::skip]
 const KNOWN_FUNCTIONS: &[&str] = &[
     "abs", "all", "and", "any", "any_value", "as", "ascii", "avg", "between", "bigint", "binary", "bit", "bit_and", "bit_length", "bit_or", "bit_xor",
@@ -109,7 +111,7 @@ const KNOWN_FUNCTIONS: &[&str] = &[
     "variance", "version", "week", "weekday", "weekofyear", "when", "where", "xor", "year", "yearweek",
 ];
 
-/// After these comes the name of a table or an index, whose columns may follow in brackets.
+/// Words before the name of a table or an index, whose columns may follow in parentheses.
 const TABLE_NAME_PREFIXES: &[&[u8]] = &[
     b"into",
     b"table",
@@ -123,28 +125,31 @@ const TABLE_NAME_PREFIXES: &[&[u8]] = &[
     b"exists",
 ];
 
-/// Of one statement.
+/// Classifies one statement.
 pub fn classify_statement(text: &[u8]) -> MysqlSessionEffect {
-    let Some(bare) = normalize_statement(text) else {
+    let Some(normalized) = normalize_statement(text) else {
         return MysqlSessionEffect::Pins("a statement that is not understood");
     };
-    let bare = bare.trim_ascii_start();
-    let bare = bare.trim_ascii_end();
-    let bare = bare.strip_suffix(b";").unwrap_or(bare);
-    if bare.contains(&b';') {
+    let normalized = normalized.trim_ascii_start();
+    let normalized = normalized.trim_ascii_end();
+    let normalized = normalized.strip_suffix(b";").unwrap_or(normalized);
+    // The text after the semicolon is another statement, whose effect the first word does not show.
+    if normalized.contains(&b';') {
         return MysqlSessionEffect::Pins("several statements");
     }
-    let end = bare
+    let end = normalized
         .iter()
         .position(|byte| !byte.is_ascii_alphabetic())
-        .unwrap_or(bare.len());
-    let (first, has) = (&bare[..end], |word: &&str| {
-        memchr::memmem::find(bare, word.as_bytes()).is_some()
+        .unwrap_or(normalized.len());
+    let (first, has) = (&normalized[..end], |word: &&str| {
+        memchr::memmem::find(normalized, word.as_bytes()).is_some()
     });
     match first {
+        // A function call in a setting may have any effect; `UNREPEATABLE_SETTINGS` holds the
+        // parenthesis for that.
         b"set"
             if text.len() <= MAX_SETTING_BYTES
-                && !bare.contains(&b'@')
+                && !normalized.contains(&b'@')
                 && !UNREPEATABLE_SETTINGS.iter().any(has) =>
         {
             MysqlSessionEffect::Setting
@@ -156,22 +161,23 @@ pub fn classify_statement(text: &[u8]) -> MysqlSessionEffect {
         {
             MysqlSessionEffect::Pins("an unusual statement")
         }
-        _ if calls_unknown_function(bare) => {
+        _ if calls_unknown_function(normalized) => {
             MysqlSessionEffect::Pins("a function that is not known")
         }
-        _ if names_variable(bare) => MysqlSessionEffect::Pins("a variable"),
+        _ if names_variable(normalized) => MysqlSessionEffect::Pins("a variable"),
         _ if SESSION_WORDS.iter().any(has) => MysqlSessionEffect::Pins("what a statement leaves"),
         _ => MysqlSessionEffect::Nothing,
     }
 }
 
-/// Whether a function is called that may be of the tenant's own: such a one may do anything.
-fn calls_unknown_function(bare: &[u8]) -> bool {
+/// Returns whether the text may call a function of the tenant's own: such a function may do
+/// anything.
+fn calls_unknown_function(normalized: &[u8]) -> bool {
     let word = |byte: &u8| {
         byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$' | b'.') || !byte.is_ascii()
     };
     let (mut last, mut before): (&[u8], &[u8]) = (b"", b"");
-    let mut rest = bare;
+    let mut rest = normalized;
     while let Some(first) = rest.first() {
         let end = rest
             .iter()
@@ -187,6 +193,7 @@ fn calls_unknown_function(bare: &[u8]) -> bool {
                 .binary_search_by(|other| other.as_bytes().cmp(name))
                 .is_ok()
         };
+        // Between `INTO`, `TABLE` and the like and a parenthesis stands a name, not a function.
         if *first == b'('
             && !last.is_empty()
             && !known(last)
@@ -194,6 +201,7 @@ fn calls_unknown_function(bare: &[u8]) -> bool {
         {
             return true;
         }
+        // Any other sign separates the words: `(1), mine(2)` must not look like a table name.
         if !first.is_ascii_whitespace() {
             (last, before) = (b"", b"");
         }
@@ -202,12 +210,12 @@ fn calls_unknown_function(bare: &[u8]) -> bool {
     false
 }
 
-/// Whether `@name` is in it, which `@@name` is not.
-fn names_variable(bare: &[u8]) -> bool {
+/// Returns whether the text contains `@name`; `@@name` is a system variable.
+fn names_variable(normalized: &[u8]) -> bool {
     let mut at = 0;
-    while let Some(next) = memchr::memchr(b'@', &bare[at..]) {
+    while let Some(next) = memchr::memchr(b'@', &normalized[at..]) {
         at += next + 1;
-        if bare.get(at) != Some(&b'@') {
+        if normalized.get(at) != Some(&b'@') {
             return true;
         }
         at += 1;
@@ -215,45 +223,49 @@ fn names_variable(bare: &[u8]) -> bool {
     false
 }
 
-/// A statement in small letters, without comments and without what is between `'`. Names may be between other quotes, also those of functions, so that
-/// stays. `NoConnection`: it depends on the server's settings how it is read, or it does not end.
+/// Returns the statement in lower case, without comments and without the content of `'…'`. The
+/// content of other quotes stays: they may quote the name of a function. `None`: the reading
+/// depends on the server's settings, or the text does not end.
 fn normalize_statement(text: &[u8]) -> Option<Vec<u8>> {
-    // In encodings like GBK and SJIS a letter may end in one of these.
+    // In GBK and SJIS the second byte of a character may be one of these.
     let ends_a_letter = |two: &[u8]| !two[0].is_ascii() && two[1] == b'`';
+    // A backslash escapes a quote or not, depending on `NO_BACKSLASH_ESCAPES`.
     if text.contains(&b'\\') || text.windows(2).any(ends_a_letter) {
         return None;
     }
-    let (mut bare, mut rest) = (Vec::with_capacity(text.len()), text);
+    let (mut normalized, mut rest) = (Vec::with_capacity(text.len()), text);
     while let Some((first, after)) = rest.split_first() {
         rest = match first {
             b'\'' => &after[memchr::memchr(b'\'', after)? + 1..],
             b'"' | b'`' => {
                 let end = memchr::memchr(*first, after)?;
-                bare.extend(after[..end].to_ascii_lowercase());
+                normalized.extend(after[..end].to_ascii_lowercase());
                 &after[end + 1..]
             }
             b'#' => &after[memchr::memchr(b'\n', after)? + 1..],
             b'-' if after.starts_with(b"-") => match after.get(1) {
                 Some(b' ' | b'\t' | b'\n' | b'\r') => &after[memchr::memchr(b'\n', after)? + 1..],
-                // To MySQL these are two signs, to others a comment.
+                // MySQL reads two minus signs here, other servers a comment.
                 _ => return None,
             },
-            // What begins with `!` is executed.
+            // MySQL executes the content of comments that begin with `!`, MariaDB also with `M!`;
+            // `+` holds optimizer hints.
             b'/' if after.starts_with(b"*") => {
                 let inner = &after[1..];
                 if matches!(inner.first(), Some(b'!' | b'M' | b'+')) {
                     return None;
                 }
-                bare.push(b' ');
+                // A comment separates words as a blank does.
+                normalized.push(b' ');
                 &inner[memchr::memmem::find(inner, b"*/")? + 2..]
             }
             other => {
-                bare.push(other.to_ascii_lowercase());
+                normalized.push(other.to_ascii_lowercase());
                 after
             }
         };
     }
-    Some(bare)
+    Some(normalized)
 }
 
 #[cfg(test)]
@@ -351,7 +363,7 @@ mod tests {
         #[test]
         fn nothing_hides_a_lock(before in "[a-z '\"`#/*\\\\;@\n-]{0,20}") {
             let text = format!("SELECT {before} GET_LOCK('x', 1)");
-            // A literal may hide it, nothing else.
+            // Only a string literal may hide it.
             if !before.contains('\'') {
                 prop_assert!(matches!(classify_statement(text.as_bytes()), MysqlSessionEffect::Pins(_)), "{text}");
             }

@@ -1,103 +1,119 @@
-//! How a connection begins (<https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_connection_phase.html>): the server greets, the client
-//! answers with who it is, and they go on until the server says OK or an error.
+//! Packets of the connection phase
+//! (<https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_connection_phase.html>).
+//!
+//! The server sends a greeting, the client answers with its login, and both continue until the
+//! server sends OK or an error.
 
 use ring::digest::{self, Algorithm};
 
 use super::frame::PayloadReader;
 
-/// Capabilities that a client or a server names.
+/// Capability flags of clients and servers.
 pub mod capability {
-    /// The answer names a database.
+    /// The response names a database.
     pub const CONNECT_WITH_DB: u32 = 1 << 3;
-    /// Compression: cut.
+    /// Compression: removed.
     pub const COMPRESS: u32 = 1 << 5;
     /// The protocol since version 4.1: required.
     pub const PROTOCOL_41: u32 = 1 << 9;
-    /// TLS: cut, between function and node.
+    /// TLS: removed between function and node.
     pub const SSL: u32 = 1 << 11;
     /// The proof of the password has a length.
     pub const SECURE_CONNECTION: u32 = 1 << 15;
-    /// Ways to prove it have names.
+    /// Authentication methods have names.
     pub const PLUGIN_AUTH: u32 = 1 << 19;
-    /// What is told about the program: cut, it would be another client's.
+    /// Attributes of the client program: removed, because they would be another client's.
     pub const CONNECT_ATTRS: u32 = 1 << 20;
-    /// The proof's length is of any size.
+    /// The proof's length is a length-encoded integer.
     pub const LENENC_AUTH_DATA: u32 = 1 << 21;
     /// Rows end with OK instead of EOF.
     pub const DEPRECATE_EOF: u32 = 1 << 24;
-    /// What goes through. What is not named here could change how replies are framed.
+    /// Flags that pass through. An unknown flag could change the framing of replies.
     pub const SUPPORTED: u32 = 0x01ff_ffff & !(COMPRESS | SSL | CONNECT_ATTRS);
 }
 
 /// The first packet of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MysqlGreeting {
-    /// The server's version.
+    /// Version of the server.
     pub version: Vec<u8>,
-    /// What it can do.
+    /// Capabilities of the server.
     pub capabilities: u32,
-    /// Its character set.
+    /// Character set of the server.
     pub charset: u8,
-    /// What proofs are made with.
+    /// Salt of the proofs.
     pub salt: Vec<u8>,
-    /// How it wants the password proved.
+    /// Plugin by which the server wants the password proven.
     pub plugin: Vec<u8>,
 }
 
-/// What a client answers.
+/// A client's response to the greeting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandshakeResponse {
-    /// What it can do.
+    /// Capabilities of the client.
     pub capabilities: u32,
-    /// Its character set.
+    /// Character set of the client.
     pub charset: u8,
-    /// Its user.
+    /// User of the client.
     pub user: Vec<u8>,
-    /// The proof that it knows the password.
+    /// Proof that the client knows the password.
     pub proof: Vec<u8>,
-    /// Its database; empty: none.
+    /// Database of the client; empty: none.
     pub db: Vec<u8>,
-    /// How it proves.
+    /// Plugin that made the proof.
     pub plugin: Vec<u8>,
 }
 
 impl MysqlGreeting {
-    /// Of a payload; `NoConnection`: it is no greeting of version 10.
+    /// Parses a payload. `None`: it is not a greeting of version 10.
     pub fn parse(payload: &[u8]) -> Option<Self> {
         let mut reader = PayloadReader(payload);
         if reader.read_byte()? != 10 {
             return None;
         }
         let version = reader.read_text()?.to_vec();
+        // The connection id is skipped: it names one backend, and clients change backends.
         reader.read_bytes(4)?;
         let mut salt = reader.read_bytes(8)?.to_vec();
         reader.read_bytes(1)?;
         let low = reader.read_number(2)?;
         let charset = reader.read_byte()?;
         reader.read_bytes(2)?;
-        let can = u32::try_from(low | reader.read_number(2)? << 16).ok()?;
+        let capabilities = u32::try_from(low | reader.read_number(2)? << 16).ok()?;
         let length = usize::from(reader.read_byte()?);
         reader.read_bytes(10)?;
+        // The protocol defines max(13, length - 8) bytes; `min` guards against a short packet.
         let rest = reader.read_bytes(length.saturating_sub(8).max(13).min(reader.0.len()))?;
         salt.extend_from_slice(rest.strip_suffix(&[0]).unwrap_or(rest));
         let plugin = reader.read_text().unwrap_or(reader.0).to_vec();
         Some(Self {
             version,
-            capabilities: can,
+            capabilities,
             charset,
             salt,
             plugin,
         })
     }
 
-    /// The same for a client of the pool: what is not understood is not offered, and `salt` is new.
+    /// Encodes the greeting for a client of the pool, with a new `salt` and without unsupported
+    /// flags.
     pub fn encode(&self, salt: &[u8; 20]) -> Vec<u8> {
-        let can = (self.capabilities & capability::SUPPORTED | 1).to_le_bytes();
+        let capabilities = (self.capabilities & capability::SUPPORTED | 1).to_le_bytes();
         let mut payload = vec![10];
         payload.extend_from_slice(&self.version);
         payload.extend_from_slice(&[0, 1, 0, 0, 0]);
         payload.extend_from_slice(&salt[..8]);
-        payload.extend_from_slice(&[0, can[0], can[1], self.charset, 2, 0, can[2], can[3], 21]);
+        payload.extend_from_slice(&[
+            0,
+            capabilities[0],
+            capabilities[1],
+            self.charset,
+            2,
+            0,
+            capabilities[2],
+            capabilities[3],
+            21,
+        ]);
         payload.extend_from_slice(&[0; 10]);
         payload.extend_from_slice(&salt[8..]);
         payload.push(0);
@@ -108,23 +124,24 @@ impl MysqlGreeting {
 }
 
 impl HandshakeResponse {
-    /// Of a payload; `NoConnection`: it is none of protocol 4.1.
+    /// Parses a payload. `None`: it is not a response of protocol 4.1.
     pub fn parse(payload: &[u8]) -> Option<Self> {
         let mut reader = PayloadReader(payload);
-        let can = u32::try_from(reader.read_number(4)?).ok()?;
+        let capabilities = u32::try_from(reader.read_number(4)?).ok()?;
         reader.read_bytes(4)?;
         let charset = reader.read_byte()?;
         reader.read_bytes(23)?;
-        if can & capability::PROTOCOL_41 == 0 {
+        if capabilities & capability::PROTOCOL_41 == 0 {
             return None;
         }
         let user = reader.read_text()?.to_vec();
-        let proof = match can {
-            _ if can & capability::LENENC_AUTH_DATA != 0 => {
+        // The newest capability of the client decides the encoding of the proof.
+        let proof = match capabilities {
+            _ if capabilities & capability::LENENC_AUTH_DATA != 0 => {
                 let length = usize::try_from(reader.read_length()?).ok()?;
                 reader.read_bytes(length)?
             }
-            _ if can & capability::SECURE_CONNECTION != 0 => {
+            _ if capabilities & capability::SECURE_CONNECTION != 0 => {
                 let length = usize::from(reader.read_byte()?);
                 reader.read_bytes(length)?
             }
@@ -132,7 +149,7 @@ impl HandshakeResponse {
         };
         let proof = proof.to_vec();
         let mut named = |flag| {
-            if can & flag == 0 {
+            if capabilities & flag == 0 {
                 Vec::new()
             } else {
                 reader.read_text().unwrap_or_default().to_vec()
@@ -143,7 +160,7 @@ impl HandshakeResponse {
             named(capability::PLUGIN_AUTH),
         );
         Some(Self {
-            capabilities: can,
+            capabilities,
             charset,
             user,
             proof,
@@ -152,7 +169,7 @@ impl HandshakeResponse {
         })
     }
 
-    /// The capabilities that its connection to the server has.
+    /// Returns the capabilities of the client's connection to the server.
     fn server_capabilities(&self) -> u32 {
         let db = if self.db.is_empty() {
             0
@@ -166,14 +183,14 @@ impl HandshakeResponse {
             | db
     }
 
-    /// The request for TLS that comes before it.
+    /// Encodes the SSLRequest that precedes the response.
     pub fn encode_tls_request(&self) -> Vec<u8> {
         self.encode_head(
             self.server_capabilities() & !capability::LENENC_AUTH_DATA | capability::SSL,
         )
     }
 
-    /// Its payload.
+    /// Encodes the response.
     pub fn encode(&self, tls: bool) -> Vec<u8> {
         let mut payload = self.encode_head(
             self.server_capabilities() & !capability::LENENC_AUTH_DATA
@@ -191,14 +208,15 @@ impl HandshakeResponse {
         payload
     }
 
-    fn encode_head(&self, can: u32) -> Vec<u8> {
-        let mut payload = can.to_le_bytes().to_vec();
+    fn encode_head(&self, capabilities: u32) -> Vec<u8> {
+        let mut payload = capabilities.to_le_bytes().to_vec();
+        // The largest packet: 16 MiB, little-endian.
         payload.extend_from_slice(&[0, 0, 0, 1, self.charset]);
         payload.extend_from_slice(&[0; 23]);
         payload
     }
 
-    /// The command that makes a connection this client's.
+    /// Encodes the command that makes a connection this client's.
     pub fn encode_change_user(&self) -> Vec<u8> {
         let mut payload = vec![0x11];
         payload.extend_from_slice(&self.user);
@@ -212,12 +230,16 @@ impl HandshakeResponse {
     }
 }
 
-/// Proves a password; `NoConnection`: in a way that is not known here.
+/// Proves a password. `None`: the plugin is not supported.
 pub fn prove_password(plugin: &[u8], password: &[u8], salt: &[u8]) -> Option<Vec<u8>> {
+    // Some servers append a zero byte to the salt.
     let salt = salt.get(..20).unwrap_or(salt);
     match plugin {
+        // An empty password is proven by an empty proof, whatever the plugin.
         _ if password.is_empty() => Some(Vec::new()),
         b"mysql_native_password" | b"" => {
+            // The plugin is defined with SHA-1. It protects nothing here that the protocol does not
+            // already expose.
             let algorithm = &digest::SHA1_FOR_LEGACY_USE_ONLY;
             let once = digest_parts(algorithm, &[password]);
             let twice = digest_parts(algorithm, &[&once]);
@@ -248,10 +270,10 @@ fn xor_bytes(one: &[u8], other: &[u8]) -> Vec<u8> {
         .collect()
 }
 
-/// OK, outside of a transaction.
+/// OK packet outside a transaction: no rows, no insert id, status `AUTOCOMMIT`.
 pub const OK_PAYLOAD: &[u8] = &[0, 0, 0, 2, 0, 0, 0];
 
-/// An error; before the greeting it has no state.
+/// Encodes an error. Before the greeting an error has no SQL state.
 pub fn encode_error(number: u16, state: Option<&str>, text: &str) -> Vec<u8> {
     let mut payload = vec![0xff];
     payload.extend_from_slice(&number.to_le_bytes());
@@ -289,9 +311,9 @@ mod tests {
 
     #[test]
     fn a_handshake_response_round_trips() {
-        let can = capability::SUPPORTED & !capability::LENENC_AUTH_DATA;
+        let capabilities = capability::SUPPORTED & !capability::LENENC_AUTH_DATA;
         let answer = HandshakeResponse {
-            capabilities: can,
+            capabilities,
             charset: 45,
             user: b"me".to_vec(),
             proof: vec![1; 20],
@@ -304,7 +326,7 @@ mod tests {
         );
         let none = HandshakeResponse {
             db: Vec::new(),
-            capabilities: can & !capability::CONNECT_WITH_DB,
+            capabilities: capabilities & !capability::CONNECT_WITH_DB,
             ..answer
         };
         assert_eq!(HandshakeResponse::parse(&none.encode(false)).unwrap(), none);
@@ -312,7 +334,8 @@ mod tests {
 
     #[test]
     fn a_proof_matches_the_server_computation() {
-        // From a server's own side: it keeps SHA1(SHA1(password)), and gets SHA1(password) back from the proof.
+        // From the server's side: it stores SHA1(SHA1(password)), and recovers SHA1(password) from
+        // the proof.
         let (salt, algorithm) = ([3; 20], &digest::SHA1_FOR_LEGACY_USE_ONLY);
         let proof = prove_password(b"mysql_native_password", b"secret", &salt).unwrap();
         let kept = digest_parts(algorithm, &[&digest_parts(algorithm, &[b"secret"])]);

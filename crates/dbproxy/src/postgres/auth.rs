@@ -1,6 +1,9 @@
-//! A function that logs in by itself: its own password goes through to the server. What it proved there opens used sessions to the next client that proves
-//! the same, as far as the method allows: with `trust` there is nothing to prove, a password in clear is compared with the one before, and an answer to
-//! an MD5 challenge is, too, when the same salt is shown. SCRAM's proofs hold for one session, so that each client opens its own and keeps it.
+//! Logins with the function's own password, which goes through to the server.
+//!
+//! A client that gives the same proof as an earlier one gets that one's session, as far as the
+//! method allows. With `trust` there is nothing to prove. A cleartext password is compared with the
+//! earlier one. So is the answer to an MD5 challenge, if the client gets the same salt. A SCRAM
+//! proof is valid for one session, so each such client opens a backend and keeps it.
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -12,11 +15,11 @@ use tokio::net::TcpStream;
 
 use super::backend::PostgresBackend;
 use super::backend_state::BackendState;
-use super::connection::PostgresConnection;
-use super::frame::{HEADER_BYTES, split_text};
-use super::handshake::{
+use super::client_state::{
     ClientPassword, HandshakeError, PostgresClientState, admit_client, login_timeout_error,
 };
+use super::connection::PostgresConnection;
+use super::frame::{HEADER_BYTES, split_text};
 use super::login::{PostgresBackendError, open_connection};
 use super::message;
 use super::startup::PostgresStartup;
@@ -25,7 +28,7 @@ use crate::ClientContext;
 use nearpath_connpool::idle::{AcquireOutcome, UsedConnection};
 use nearpath_connpool::socket::UpstreamSocket;
 
-/// Codes of the messages 'R' (the protocol's chapter "Message Formats").
+/// Codes of the messages 'R' (the manual's chapter "Message Formats").
 mod code {
     pub(super) const OK: u32 = 0;
     pub(super) const CLEARTEXT: u32 = 3;
@@ -34,23 +37,23 @@ mod code {
     pub(super) const SASL_FINAL: u32 = 12;
 }
 
-/// Lets a client show its right, to this room if that can be, else to the server.
+/// Authenticates a client: by an earlier proof if possible, else at the server.
 pub(super) async fn authenticate_client(
     client: &mut PostgresConnection<TcpStream>,
     startup: PostgresStartup,
-    visit: &ClientContext,
-    room: &PostgresState,
+    context: &ClientContext,
+    state: &PostgresState,
     deadline: Instant,
 ) -> Result<PostgresClientState, HandshakeError> {
-    let asks = room.password_requests(&startup);
-    let given = match asks {
+    let request = state.password_request(&startup);
+    let answer_given = match request {
         Some(PasswordRequest::Nothing) => {
             return Ok(admit_client(
                 startup,
                 ClientPassword::Known(None),
                 ClientProof::Trust,
-                visit,
-                room,
+                context,
+                state,
                 deadline,
             )
             .await?);
@@ -63,37 +66,39 @@ pub(super) async fn authenticate_client(
         }
         _ => None,
     };
-    let proof = asks
-        .zip(given.as_deref())
-        .map(|(asks, given)| room.hash_proof(asks, given));
-    if let Some(guest) =
-        proof.and_then(|proof| reuse_proof(&startup, asks, given.as_deref(), proof, room))
+    let proof = request
+        .zip(answer_given.as_deref())
+        .map(|(request, answer_given)| state.hash_proof(request, answer_given));
+    if let Some(client_state) = proof
+        .and_then(|proof| reuse_proof(&startup, request, answer_given.as_deref(), proof, state))
     {
-        return Ok(guest);
+        return Ok(client_state);
     }
-    let cleartext = given.filter(|_| asks == Some(PasswordRequest::Cleartext));
-    let shown = authenticate_at_server(client, startup, cleartext, visit, room, deadline);
+    // A cleartext password can answer the server's question, too, so the client is not asked twice.
+    let cleartext = answer_given.filter(|_| request == Some(PasswordRequest::Cleartext));
+    let shown = authenticate_at_server(client, startup, cleartext, context, state, deadline);
+    // The client can delay its answers, so the deadline bounds the whole dialogue.
     tokio::time::timeout_at(deadline.into(), shown)
         .await
         .unwrap_or_else(|_| Err(login_timeout_error().into()))
 }
 
-/// A client that has proved what one before it proved.
+/// Returns the state of a client that has given the same proof as an earlier one.
 fn reuse_proof(
     startup: &PostgresStartup,
-    asks: Option<PasswordRequest>,
-    given: Option<&[u8]>,
+    request: Option<PasswordRequest>,
+    answer_given: Option<&[u8]>,
     proof: ClientProof,
-    room: &PostgresState,
+    state: &PostgresState,
 ) -> Option<PostgresClientState> {
     let fingerprint = PostgresFingerprint::from_startup(startup, proof);
-    let welcome = room.known_parameters(&fingerprint)?;
-    let backend = room.idle_pool.take(&fingerprint);
-    let password = match (asks, given) {
+    let parameters = state.known_parameters(&fingerprint)?;
+    let backend = state.idle_pool.take(&fingerprint);
+    let password = match (request, answer_given) {
         (Some(PasswordRequest::Cleartext), Some(password)) => {
             ClientPassword::Known(Some(password.to_vec()))
         }
-        // Its answer opens no other session: there has to be one.
+        // Its answer opens no other session, so an idle one is required.
         _ if backend.is_some() => ClientPassword::Spent,
         _ => return None,
     };
@@ -101,12 +106,12 @@ fn reuse_proof(
         startup: startup.clone(),
         password,
         fingerprint,
-        parameters: Rc::unwrap_or_clone(welcome),
+        parameters: Rc::unwrap_or_clone(parameters),
         backend,
     })
 }
 
-/// Asks the client in the server's stead, and takes its answer.
+/// Asks the client in place of the server, and returns its answer.
 async fn ask_password(
     client: &mut PostgresConnection<TcpStream>,
     question: &[u8],
@@ -133,20 +138,20 @@ async fn read_answer(
     ))
 }
 
-/// Lets the server ask, on a connection that nobody has used.
+/// Lets the server ask the client, on an unused connection.
 async fn authenticate_at_server(
     client: &mut PostgresConnection<TcpStream>,
     startup: PostgresStartup,
     mut cleartext: Option<Bytes>,
-    visit: &ClientContext,
-    room: &PostgresState,
+    context: &ClientContext,
+    state: &PostgresState,
     deadline: Instant,
 ) -> Result<PostgresClientState, HandshakeError> {
-    // Its fingerprint is nobody's, so that what comes is new.
-    let AcquireOutcome::New(lease) = room
+    // Backends with such a proof are never given back, so no used connection can match.
+    let AcquireOutcome::New(lease) = state
         .idle_pool
         .acquire(
-            &visit.upstream,
+            &context.upstream,
             &PostgresFingerprint::from_startup(&startup, ClientProof::Once),
             deadline,
         )
@@ -154,31 +159,38 @@ async fn authenticate_at_server(
         .map_err(PostgresBackendError::from)?
     else {
         return Err(HandshakeError::Backend(PostgresBackendError::Unusable(
-            "a used connection came where a new one was asked for".into(),
+            "expected a new connection, got a used one".into(),
         )));
     };
-    let (mut line, at) = open_connection(lease, visit).await?;
-    line.outgoing.extend_from_slice(&startup.encode());
-    line.flush().await.map_err(PostgresBackendError::from)?;
-    let (asks, given) = relay_authentication(client, &mut line, &mut cleartext).await?;
-    let backend = PostgresBackend::new(line, BackendState::default(), at)
+    let (mut connection, addr) = open_connection(lease, context).await?;
+    connection.outgoing.extend_from_slice(&startup.encode());
+    connection
+        .flush()
+        .await
+        .map_err(PostgresBackendError::from)?;
+    let (request, answer_given) =
+        relay_authentication(client, &mut connection, &mut cleartext).await?;
+    let backend = PostgresBackend::new(connection, BackendState::default(), addr)
         .read_session_start()
         .await?;
-    room.remember_request(&startup, asks);
-    let (proof, password) = match (asks, given) {
+    state.remember_request(&startup, request);
+    let (proof, password) = match (request, answer_given) {
         (PasswordRequest::Nothing, _) => (ClientProof::Trust, ClientPassword::Known(None)),
-        (PasswordRequest::Cleartext, Some(given)) => (
-            room.hash_proof(asks, &given),
-            ClientPassword::Known(Some(given.to_vec())),
+        (PasswordRequest::Cleartext, Some(answer_given)) => (
+            state.hash_proof(request, &answer_given),
+            ClientPassword::Known(Some(answer_given.to_vec())),
         ),
-        (PasswordRequest::Md5(_), Some(given)) => {
-            (room.hash_proof(asks, &given), ClientPassword::Spent)
-        }
+        (PasswordRequest::Md5(_), Some(answer_given)) => (
+            state.hash_proof(request, &answer_given),
+            ClientPassword::Spent,
+        ),
         _ => (ClientProof::Once, ClientPassword::Spent),
     };
     let fingerprint = PostgresFingerprint::from_startup(&startup, proof);
     let initial = backend.state.initial_parameters.clone();
-    room.remember_parameters(&fingerprint, &initial);
+    state.remember_parameters(&fingerprint, &initial);
+    // The login may have spent the proof, so this backend may be the only one that the client can
+    // have.
     let backend = Some(UsedConnection::new(backend, Instant::now()));
     Ok(PostgresClientState {
         startup,
@@ -189,13 +201,14 @@ async fn authenticate_at_server(
     })
 }
 
-/// Passes questions and answers on until the server is content. How it asked, and the last answer that can be compared.
+/// Relays questions and answers until the server accepts. Returns the method, and the last answer
+/// if it can be compared.
 async fn relay_authentication(
     client: &mut PostgresConnection<TcpStream>,
     server: &mut PostgresConnection<UpstreamSocket>,
     cleartext: &mut Option<Bytes>,
 ) -> Result<(PasswordRequest, Option<Bytes>), HandshakeError> {
-    let (mut asks, mut given) = (PasswordRequest::Nothing, None);
+    let (mut request, mut answer_given) = (PasswordRequest::Nothing, None);
     loop {
         let question = server
             .read_message()
@@ -211,17 +224,18 @@ async fn relay_authentication(
             (b'R', Some(_)) => {}
             _ => {
                 return Err(HandshakeError::Backend(PostgresBackendError::Unusable(
-                    "the server did not ask who comes".into(),
+                    "expected an authentication request from the server".into(),
                 )));
             }
         }
-        let asked = u32::from_be_bytes(
+        let code_received = u32::from_be_bytes(
             question[HEADER_BYTES..HEADER_BYTES + 4]
                 .try_into()
                 .expect("four bytes"),
         );
-        asks = match asked {
-            code::OK => return Ok((asks, given)),
+        request = match code_received {
+            code::OK => return Ok((request, answer_given)),
+            // Only these methods give an answer that a later client can repeat.
             code::CLEARTEXT => PasswordRequest::Cleartext,
             code::MD5 => {
                 PasswordRequest::Md5(question[HEADER_BYTES + 4..].try_into().map_err(|_| {
@@ -230,14 +244,20 @@ async fn relay_authentication(
             }
             _ => PasswordRequest::Unpredictable,
         };
-        if asked == code::SASL_FINAL {
+        // The last message of SCRAM is not a question; an OK follows it.
+        if code_received == code::SASL_FINAL {
             client.outgoing.extend_from_slice(&question);
             continue;
         }
-        let answer = match cleartext.take().filter(|_| asked == code::CLEARTEXT) {
+        let answer = match cleartext
+            .take()
+            .filter(|_| code_received == code::CLEARTEXT)
+        {
             Some(known) => password_message(&known),
             None => {
-                match asked {
+                match code_received {
+                    // Offered with channel binding, a client would bind its proof to a TLS
+                    // connection that it does not have.
                     code::SASL => offer_scram(&question, &mut client.outgoing)?,
                     _ => client.outgoing.extend_from_slice(&question),
                 }
@@ -246,7 +266,8 @@ async fn relay_authentication(
         };
         server.outgoing.extend_from_slice(&answer);
         server.flush().await.map_err(PostgresBackendError::from)?;
-        given = split_text(&answer[HEADER_BYTES..]).map(|(text, _)| Bytes::copy_from_slice(text));
+        answer_given =
+            split_text(&answer[HEADER_BYTES..]).map(|(text, _)| Bytes::copy_from_slice(text));
     }
 }
 
@@ -256,7 +277,8 @@ fn password_message(password: &[u8]) -> BytesMut {
     out
 }
 
-/// The server's list without the methods that are bound to its TLS, of which the client sees nothing.
+/// Writes the server's list of methods without those that are bound to its TLS connection, which
+/// the client does not see.
 fn offer_scram(question: &[u8], out: &mut BytesMut) -> Result<(), PostgresBackendError> {
     let mut methods = question[HEADER_BYTES + 4..].split(|&byte| byte == 0);
     if !methods.any(|method| method == SCRAM_SHA_256.as_bytes()) {
@@ -273,7 +295,7 @@ fn offer_scram(question: &[u8], out: &mut BytesMut) -> Result<(), PostgresBacken
 }
 
 impl PostgresClientState {
-    /// Why this guest keeps the backend that it came in by.
+    /// Returns why a client keeps the backend of its login.
     pub(super) fn pin_reason(&self, mode: PoolingMode) -> Option<&'static str> {
         (mode == PoolingMode::Transaction && matches!(self.password, ClientPassword::Spent))
             .then_some("the function's own password")

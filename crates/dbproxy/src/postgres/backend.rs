@@ -1,4 +1,4 @@
-//! A backend: one connection to the server, logged in.
+//! A backend: a connection to the server that is logged in.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,20 +8,22 @@ use std::time::{Duration, Instant};
 use tokio::io::AsyncReadExt;
 
 use super::backend_state::{BackendState, STATUS_IDLE};
-use super::cancel::{self, CancelsInFlight};
+use super::cancel::{self, CancelTarget, CancelsInFlight};
 use super::connection::PostgresConnection;
 use super::frame::{HEADER_BYTES, split_text};
 use super::message;
 use nearpath_connpool::idle::ReusableConnection;
 use nearpath_connpool::socket::UpstreamSocket;
 
-/// Longest wait for a backend to become clean.
+/// Time for cleaning a backend; one that takes longer is closed.
 const CLEAN_TIMEOUT: Duration = Duration::from_secs(5);
-/// A statement that was under way when its client left runs to its end, as it would without a pool; after this it is cancelled.
+/// Time for the statement of a client that has left. It runs to its end, as without a pool; after
+/// this time it is cancelled.
 const LAST_STATEMENT_TIMEOUT: Duration = Duration::from_secs(60);
-/// A backend that has rested for so long may be gone with its machine, which says nothing: it is asked before it serves.
+/// Idle time after which a backend is probed before use: its server may have vanished without
+/// closing the connection.
 const UNPROBED_IDLE_AGE: Duration = Duration::from_secs(5);
-/// Longest wait for its answer.
+/// Time for the answer to a probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 const SYNC: &[u8] = b"S\0\0\0\x04";
 const TERMINATE: &[u8] = b"X\0\0\0\x04";
@@ -30,11 +32,11 @@ const TERMINATE: &[u8] = b"X\0\0\0\x04";
 pub(super) struct PostgresBackend {
     pub(super) connection: PostgresConnection<UpstreamSocket>,
     pub(super) state: BackendState,
-    /// Where it is: a name may mean several servers.
+    /// Address of the server: a name may mean several.
     pub(super) addr: SocketAddr,
-    /// Cancellations on their way to it.
+    /// Cancellations in flight to this backend.
     pub(super) cancels_in_flight: Rc<CancelsInFlight>,
-    /// Since when it has nothing to do, if it has not.
+    /// Start of the current idle time.
     pub(super) idle_since: Instant,
 }
 
@@ -53,19 +55,29 @@ impl PostgresBackend {
         }
     }
 
-    /// Nothing is left to be said, in whole or in part.
+    /// Returns where cancellations for the client of this backend go.
+    pub(super) fn cancel_target(&self) -> CancelTarget {
+        CancelTarget {
+            addr: self.addr,
+            key: self.state.key,
+            cancels_in_flight: self.cancels_in_flight.clone(),
+        }
+    }
+
+    /// Returns whether no message is outstanding in either direction, in whole or in part.
     pub(super) fn is_drained(&self) -> bool {
         self.connection.outgoing.is_empty()
             && self.connection.incoming.is_empty()
             && self.connection.incoming.is_between_messages()
     }
 
-    /// The same, if it is still there.
+    /// Returns the backend if its server still answers.
     pub(super) async fn probe(mut self) -> Option<Self> {
         if self.idle_since.elapsed() < UNPROBED_IDLE_AGE {
             return Some(self);
         }
         let answer = async {
+            // A Sync changes nothing and has exactly one reply, ReadyForQuery.
             self.connection.outgoing.extend_from_slice(SYNC);
             self.connection.flush().await?;
             self.read_until_ready().await
@@ -81,8 +93,10 @@ impl PostgresBackend {
         None
     }
 
-    /// Ends a transaction that is open, and takes away all that a client has left. Only one that answered for it in full comes back.
+    /// Ends an open transaction and removes all state of a client. Returns the backend only if the
+    /// server confirmed each step.
     pub(super) async fn clean_session(mut self) -> Option<Self> {
+        // A late cancellation would hit the statement of the next client.
         self.cancels_in_flight.wait_finished().await;
         let cleaning = tokio::time::timeout(CLEAN_TIMEOUT, self.run_cleanup()).await;
         if matches!(cleaning, Ok(Ok(()))) && self.is_quiet() {
@@ -94,18 +108,20 @@ impl PostgresBackend {
 
     async fn run_cleanup(&mut self) -> io::Result<()> {
         let in_transaction = self.state.status != STATUS_IDLE;
-        let orders = [(in_transaction, "ROLLBACK"), (true, "DISCARD ALL")];
-        let orders: Vec<_> = orders
+        // `DISCARD ALL` fails within a transaction block, so the transaction ends first.
+        let commands = [(in_transaction, "ROLLBACK"), (true, "DISCARD ALL")];
+        let commands: Vec<_> = commands
             .into_iter()
-            .filter_map(|(wanted, order)| wanted.then_some(order))
+            .filter_map(|(wanted, command)| wanted.then_some(command))
             .collect();
-        for order in &orders {
+        // Both go out in one write: the cleanup costs one round trip.
+        for command in &commands {
             message::write_message(&mut self.connection.outgoing, b'Q', |out| {
-                message::write_text(out, order.as_bytes())
+                message::write_text(out, command.as_bytes())
             });
         }
         self.connection.flush().await?;
-        for _ in orders {
+        for _ in commands {
             self.read_until_ready().await?;
         }
         self.state.forget_named();
@@ -129,39 +145,43 @@ impl PostgresBackend {
                 }
                 b'S' => self.state.set_parameter(body),
                 b'C' | b'N' => {}
-                _ => return Err(io::Error::other("it cannot be cleaned")),
+                _ => return Err(io::Error::other("unexpected message during cleanup")),
             }
         }
     }
 
-    /// Takes leave and waits until the server has, too.
+    /// Sends Terminate, and waits until the server has closed.
     async fn terminate(mut self) {
-        let farewell = async {
+        let closing = async {
             if self.connection.incoming.is_between_messages() {
                 self.connection.outgoing.extend_from_slice(TERMINATE);
             }
             self.connection.flush().await?;
             let mut rest = [0; 4096];
+            // The permit below `max` ends with the connection. The server has to close first, so
+            // that `max` holds there.
             while self.connection.stream.read(&mut rest).await? > 0 {}
             io::Result::Ok(())
         };
-        if tokio::time::timeout(LAST_STATEMENT_TIMEOUT, farewell)
+        if tokio::time::timeout(LAST_STATEMENT_TIMEOUT, closing)
             .await
             .is_err()
         {
+            // The statement still runs; the server notices the closed socket only afterwards.
             cancel::send_cancel(self.addr, self.state.key).await;
         }
         self.connection.stream.close_with_message(&[]).await;
     }
 
-    /// Closes it without a word: it is in the middle of a message to it, so that the server gives up, or nobody is there.
+    /// Closes the connection without Terminate: a message to the server is incomplete, or the
+    /// server is gone.
     pub(super) fn close_abruptly(self) {
         tokio::task::spawn_local(self.connection.stream.close_with_message(&[]));
     }
 }
 
 impl BackendState {
-    /// A ParameterStatus.
+    /// Stores a ParameterStatus.
     pub(super) fn set_parameter(&mut self, body: &[u8]) {
         if let Some((name, rest)) = split_text(body)
             && let Some((value, _)) = split_text(rest)

@@ -1,4 +1,4 @@
-//! What is known of a backend's session: its settings, and the statements that are prepared in it.
+//! State of a backend's session: its parameters and its prepared statements.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -9,34 +9,34 @@ use ring::digest::{SHA256, digest};
 
 use super::session_effect::PostgresSessionEffect;
 
-/// Statements prepared at one backend at most; PgBouncer's `max_prepared_statements` is 200, too.
+/// Statements prepared at one backend, the same as PgBouncer's `max_prepared_statements`.
 pub(super) const MAX_PREPARED: usize = 200;
-/// What statements are called at backends begins so.
+/// Prefix of statement names at backends.
 pub(super) const NAME_PREFIX: &str = "nearpath_";
-/// Nothing is asked of it, no transaction is open.
+/// Status of ReadyForQuery: no transaction is open.
 pub(super) const STATUS_IDLE: u8 = b'I';
 
-/// Settings, as the server reported them last.
+/// Parameters as the server reported them last.
 pub(super) type SessionParameters = BTreeMap<String, String>;
 
 /// A statement that a client prepared.
 #[derive(Debug)]
 pub(super) struct PreparedStatement {
-    /// What it is called at backends, whatever the client calls it.
+    /// Its name at backends, whatever the client's name for it is.
     pub(super) name: Rc<StatementName>,
-    /// Text and types, as in a Parse.
+    /// Text and parameter types, as in a Parse.
     pub(super) body: Bytes,
     pub(super) effect: PostgresSessionEffect,
 }
 
-/// Statements with equal texts have one name at all backends, whoever prepared them.
+/// Name of a statement at all backends. Equal texts share one, whoever prepared them.
 #[derive(Debug)]
 pub(super) struct StatementName {
     id: u64,
     pub(super) text: String,
 }
 
-/// The names that are in use, by the digest of what they name: texts are kept by their clients alone.
+/// The names in use, by the digest of text and types. Only the clients keep the texts.
 #[derive(Debug, Default)]
 pub(super) struct StatementNames {
     known: RefCell<HashMap<[u8; 32], Weak<StatementName>>>,
@@ -45,8 +45,10 @@ pub(super) struct StatementNames {
 }
 
 impl StatementNames {
-    /// The name of a Parse's text and types.
+    /// Returns the name for the text and types of a Parse.
     pub(super) fn name_for(&self, body: &[u8]) -> Rc<StatementName> {
+        // A digest, because texts may be long; SHA-256, because a collision would run another
+        // client's statement.
         let digest = digest(&SHA256, body)
             .as_ref()
             .try_into()
@@ -55,10 +57,12 @@ impl StatementNames {
         if let Some(name) = known.get(&digest).and_then(Weak::upgrade) {
             return name;
         }
+        // Purged at twice the number of live names, so the cost per name is constant.
         if known.len() >= self.purge_at.get() {
             known.retain(|_, name| name.strong_count() > 0);
             self.purge_at.set(2 * known.len() + 64);
         }
+        // Ids are never reused: a name may still be in use where its statement is being closed.
         let id = self.next.replace(self.next.get() + 1);
         let name = Rc::new(StatementName {
             id,
@@ -69,12 +73,12 @@ impl StatementNames {
     }
 }
 
-/// Where a backend has a statement.
+/// Place of a statement at a backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum StatementSlot {
     /// Under the name that the statement has at all backends.
     Named(u64),
-    /// As the one without a name, which each one that is prepared so replaces.
+    /// As the unnamed statement, which the next unnamed Parse replaces.
     Unnamed,
 }
 
@@ -85,20 +89,20 @@ pub(super) struct SentParse {
     token: u64,
 }
 
-/// Of one backend.
+/// State of one backend's session.
 #[derive(Debug, Default)]
 pub(super) struct BackendState {
-    /// The status of its last ReadyForQuery; 0 when it will not say one any more.
+    /// Status of its last ReadyForQuery; 0 when no further one will come.
     pub(super) status: u8,
     pub(super) parameters: SessionParameters,
-    /// The settings at its start.
+    /// Parameters at the start of the session.
     pub(super) initial_parameters: Rc<SessionParameters>,
-    /// Process and secret: who has them can cancel.
+    /// Process id and secret for cancellations.
     pub(super) key: (i32, i32),
-    /// Something may be left that only the server knows of.
+    /// The session may hold state that only the server knows of.
     pub(super) needs_cleaning: bool,
     prepared: HashMap<StatementSlot, PreparedEntry>,
-    /// Counts uses and Parses.
+    /// Counts uses and Parse messages.
     use_count: u64,
     series_id: u64,
 }
@@ -114,15 +118,16 @@ struct PreparedEntry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PreparedCertainty {
     Confirmed,
-    /// In this series of messages. If an earlier message of it fails, it was skipped, and so is all that relies on it; after the series' end it is not
-    /// known until the reply comes.
+    /// Sent in this series of messages. If an earlier message of the series fails, the server skips
+    /// the Parse and everything that relies on it. After the end of the series only its reply
+    /// confirms it.
     Sent(u64),
-    /// Perhaps it is there, perhaps the server cannot run it any more as it is: it is closed before it is prepared.
+    /// Unknown, or no longer executable as it is. It is closed before it is prepared again.
     Doubtful,
 }
 
 impl PreparedStatement {
-    /// Where it is prepared for clients that call it `name`.
+    /// Returns the place where the statement is prepared for clients that call it `name`.
     pub(super) fn slot(&self, name: &[u8]) -> StatementSlot {
         if name.is_empty() {
             StatementSlot::Unnamed
@@ -133,7 +138,7 @@ impl PreparedStatement {
 }
 
 impl BackendState {
-    /// Whether a Bind that is sent now finds `statement` there; if so, that counts as a use.
+    /// Returns whether a Bind that is sent now finds `statement`; if so, this counts as a use.
     pub(super) fn has_prepared(
         &mut self,
         slot: StatementSlot,
@@ -152,7 +157,8 @@ impl BackendState {
         known.map(|prepared| prepared.last_use = count).is_some()
     }
 
-    /// Notes that a Parse is sent for it. Besides, what has to be closed before: itself, if that may be there, or the one that was not used for longest.
+    /// Records a Parse that is sent. Also returns the statement to close before: the same one, if
+    /// it may exist, or the least recently used one.
     pub(super) fn record_parse(
         &mut self,
         slot: StatementSlot,
@@ -161,6 +167,8 @@ impl BackendState {
         self.use_count += 1;
         let (token, standing) = (self.use_count, PreparedCertainty::Sent(self.series_id));
         let before = self.prepared.remove(&slot).map(|prepared| prepared.name);
+        // A Parse replaces the unnamed statement by itself; a named one has to be closed first, or
+        // the server reports a duplicate.
         let closed = if slot == StatementSlot::Unnamed {
             None
         } else {
@@ -180,6 +188,7 @@ impl BackendState {
         if self.prepared.len() < MAX_PREPARED {
             return None;
         }
+        // The unnamed statement takes no part: clients rely on it until their next Parse or query.
         let named = self
             .prepared
             .iter()
@@ -190,8 +199,9 @@ impl BackendState {
         self.prepared.remove(&least).map(|prepared| prepared.name)
     }
 
-    /// The server has prepared it.
+    /// Records that the server has prepared the statement.
     pub(super) fn confirm_parse(&mut self, sent: SentParse) {
+        // The token tells this Parse from a later one in the same place.
         let same = self
             .prepared
             .get_mut(&sent.slot)
@@ -200,7 +210,7 @@ impl BackendState {
             .for_each(|prepared| prepared.certainty = PreparedCertainty::Confirmed);
     }
 
-    /// The server did not prepare it, or not then: an earlier Parse may have.
+    /// Records that the server did not execute this Parse; an earlier one may have succeeded.
     pub(super) fn doubt_parse(&mut self, sent: SentParse) {
         let same = self
             .prepared
@@ -210,7 +220,7 @@ impl BackendState {
             .for_each(|prepared| prepared.certainty = PreparedCertainty::Doubtful);
     }
 
-    /// It has to be prepared again: a table that it names has changed.
+    /// Marks a statement that has to be prepared again: a table that it uses has changed.
     pub(super) fn doubt_statement(&mut self, statement: &PreparedStatement) {
         let prepared = self
             .prepared
@@ -220,7 +230,7 @@ impl BackendState {
             .for_each(|prepared| prepared.certainty = PreparedCertainty::Doubtful);
     }
 
-    /// All that have names are gone, those apart that are on their way.
+    /// Drops all named statements except those that are in flight.
     pub(super) fn forget_named(&mut self) {
         self.prepared.retain(|slot, prepared| {
             *slot == StatementSlot::Unnamed
@@ -228,12 +238,12 @@ impl BackendState {
         });
     }
 
-    /// The one without a name is gone.
+    /// Drops the unnamed statement.
     pub(super) fn forget_unnamed(&mut self) {
         self.prepared.remove(&StatementSlot::Unnamed);
     }
 
-    /// A series of messages ends: what follows is not skipped with it.
+    /// Ends a series of messages: later messages are not skipped with it.
     pub(super) fn end_series(&mut self) {
         self.series_id += 1;
     }
@@ -266,35 +276,32 @@ mod tests {
             "its name may still be in use where it is being closed"
         );
         (0..1_000).for_each(|n| drop(names.name_for(format!("{n}").as_bytes())));
-        assert!(
-            names.known.borrow().len() < 130,
-            "forgotten ones take no memory"
-        );
+        assert!(names.known.borrow().len() < 130, "unused names are purged");
     }
 
     #[test]
     fn the_least_recently_used_statement_is_closed() {
-        let (names, mut facts) = (StatementNames::default(), BackendState::default());
+        let (names, mut backend_state) = (StatementNames::default(), BackendState::default());
         let all: Vec<_> = (0..=MAX_PREPARED)
             .map(|n| statement(&names, &n.to_string()))
             .collect();
         let slot = |n: usize| all[n].slot(b"a");
         for (n, statement) in all[..MAX_PREPARED].iter().enumerate() {
-            assert!(facts.record_parse(slot(n), statement).1.is_none());
+            assert!(backend_state.record_parse(slot(n), statement).1.is_none());
         }
-        assert!(facts.has_prepared(slot(0), &all[0]));
-        let closed = facts
+        assert!(backend_state.has_prepared(slot(0), &all[0]));
+        let closed = backend_state
             .record_parse(slot(MAX_PREPARED), &all[MAX_PREPARED])
             .1
             .unwrap();
         assert!(
             Rc::ptr_eq(&closed, &all[1].name)
-                && !facts.has_prepared(slot(1), &all[1])
-                && facts.has_prepared(slot(0), &all[0])
+                && !backend_state.has_prepared(slot(1), &all[1])
+                && backend_state.has_prepared(slot(0), &all[0])
         );
-        facts.doubt_statement(&all[0]);
-        assert!(!facts.has_prepared(slot(0), &all[0]));
-        let closed = facts.record_parse(slot(0), &all[0]).1.unwrap();
+        backend_state.doubt_statement(&all[0]);
+        assert!(!backend_state.has_prepared(slot(0), &all[0]));
+        let closed = backend_state.record_parse(slot(0), &all[0]).1.unwrap();
         assert!(
             Rc::ptr_eq(&closed, &all[0].name),
             "closed before it is prepared again"
@@ -303,23 +310,23 @@ mod tests {
 
     #[test]
     fn after_a_series_only_a_reply_confirms() {
-        let (names, mut facts) = (StatementNames::default(), BackendState::default());
+        let (names, mut backend_state) = (StatementNames::default(), BackendState::default());
         let statement = statement(&names, "a");
         let slot = statement.slot(b"a");
-        let (first, _) = facts.record_parse(slot, &statement);
-        assert!(facts.has_prepared(slot, &statement));
-        facts.end_series();
-        assert!(!facts.has_prepared(slot, &statement));
-        let (second, closed) = facts.record_parse(slot, &statement);
+        let (first, _) = backend_state.record_parse(slot, &statement);
+        assert!(backend_state.has_prepared(slot, &statement));
+        backend_state.end_series();
+        assert!(!backend_state.has_prepared(slot, &statement));
+        let (second, closed) = backend_state.record_parse(slot, &statement);
         assert!(closed.is_some(), "it may be there");
-        facts.end_series();
-        facts.doubt_parse(first);
-        facts.confirm_parse(second);
+        backend_state.end_series();
+        backend_state.doubt_parse(first);
+        backend_state.confirm_parse(second);
         assert!(
-            facts.has_prepared(slot, &statement),
-            "the fate of the first says nothing of the second"
+            backend_state.has_prepared(slot, &statement),
+            "a failure of the first Parse does not affect the second"
         );
-        facts.forget_named();
-        assert!(!facts.has_prepared(slot, &statement));
+        backend_state.forget_named();
+        assert!(!backend_state.has_prepared(slot, &statement));
     }
 }

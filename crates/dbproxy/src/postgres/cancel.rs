@@ -1,5 +1,8 @@
-//! Cancellation. A client gets a key of the node's own; a CancelRequest with it goes on to the backend that serves the client at that moment, and nobody
-//! else gets that backend before the server has dealt with it.
+//! Cancellation of statements.
+//!
+//! A client gets a key of the node's own. A CancelRequest with this key goes to the backend that
+//! serves the client at that moment. No other client gets the backend before the server has handled
+//! the request.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -13,15 +16,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
-use super::backend::PostgresBackend;
-
-/// Longest wait for the server to take one.
+/// Time for the server to accept a request.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Process and secret, as the protocol calls them.
+/// Process id and secret, as the protocol calls them.
 pub(super) type CancelKey = (i32, i32);
 
-/// Cancellations on their way to one backend.
+/// Cancellations in flight to one backend.
 #[derive(Debug, Default)]
 pub(super) struct CancelsInFlight {
     in_flight: Cell<u32>,
@@ -34,26 +35,28 @@ impl CancelsInFlight {
     }
 
     pub(super) async fn wait_finished(&self) {
+        // Checked again after each wakeup: another request may have begun meanwhile.
         while self.are_in_flight() {
             self.finished.notified().await;
         }
     }
 }
 
-/// Whom each client's key means at the moment.
+/// The backend behind each client's key.
 #[derive(Debug, Default)]
 pub(super) struct CancelKeys {
     targets: RefCell<HashMap<CancelKey, Option<CancelTarget>>>,
 }
 
+/// A backend as the target of cancellations.
 #[derive(Debug)]
-struct CancelTarget {
-    addr: SocketAddr,
-    key: CancelKey,
-    cancels_in_flight: Rc<CancelsInFlight>,
+pub(super) struct CancelTarget {
+    pub(super) addr: SocketAddr,
+    pub(super) key: CancelKey,
+    pub(super) cancels_in_flight: Rc<CancelsInFlight>,
 }
 
-/// One client's; its key means nothing any more when this is dropped.
+/// Registration of one client's key, which ends when this is dropped.
 pub(super) struct CancelRegistration {
     keys: Rc<CancelKeys>,
     pub(super) key: CancelKey,
@@ -61,47 +64,45 @@ pub(super) struct CancelRegistration {
 
 impl CancelKeys {
     pub(super) fn register(self: &Rc<Self>) -> CancelRegistration {
-        let mut taken = self.targets.borrow_mut();
+        // A taken key is drawn again. With 63 random bits this practically never happens.
+        let mut targets = self.targets.borrow_mut();
         let key = loop {
             let key = random_key();
-            if !taken.contains_key(&key) {
+            if !targets.contains_key(&key) {
                 break key;
             }
         };
-        taken.insert(key, None);
+        targets.insert(key, None);
         CancelRegistration {
             keys: self.clone(),
             key,
         }
     }
 
-    /// Passes a request on, if its client is being served. Nobody is told what came of it: so does the protocol.
+    /// Forwards a request if its client is being served. The result is not reported: the protocol
+    /// defines no reply.
     pub(super) async fn cancel(&self, key: CancelKey) {
-        let served = self.targets.borrow().get(&key).and_then(|served| {
-            served
+        // The borrow ends before the await: clients attach and detach meanwhile.
+        let target = self.targets.borrow().get(&key).and_then(|target| {
+            target
                 .as_ref()
-                .map(|served| (served.addr, served.key, served.cancels_in_flight.clone()))
+                .map(|target| (target.addr, target.key, target.cancels_in_flight.clone()))
         });
-        // One that is on its way already does for both.
-        let Some((at, key, cancels)) = served.filter(|(_, _, cancels)| !cancels.are_in_flight())
+        // A request in flight does for both.
+        let Some((addr, key, cancels)) = target.filter(|(_, _, cancels)| !cancels.are_in_flight())
         else {
             return;
         };
-        let under_way = InFlightGuard::begin(cancels);
-        send_cancel(at, key).await;
-        drop(under_way);
+        let guard = InFlightGuard::begin(cancels);
+        send_cancel(addr, key).await;
+        drop(guard);
     }
 }
 
 impl CancelRegistration {
-    /// The client is served by `backend` from now on, or by none.
-    pub(super) fn set_backend(&self, backend: Option<&PostgresBackend>) {
-        let served = backend.map(|it| CancelTarget {
-            addr: it.addr,
-            key: it.state.key,
-            cancels_in_flight: it.cancels_in_flight.clone(),
-        });
-        self.keys.targets.borrow_mut().insert(self.key, served);
+    /// Sets the backend that serves the client, if any.
+    pub(super) fn set_target(&self, target: Option<CancelTarget>) {
+        self.keys.targets.borrow_mut().insert(self.key, target);
     }
 }
 
@@ -123,33 +124,36 @@ impl InFlightGuard {
 impl Drop for InFlightGuard {
     fn drop(&mut self) {
         self.0.in_flight.set(self.0.in_flight.get() - 1);
+        // All waiters wake up: each checks the counter itself.
         self.0.finished.notify_waiters();
     }
 }
 
-/// Sends a CancelRequest, and waits for the server to close: by then it has signalled the backend.
-pub(super) async fn send_cancel(at: SocketAddr, (pid, secret): CancelKey) {
+/// Sends a CancelRequest and waits for the server to close the connection: by then it has signalled
+/// the backend.
+pub(super) async fn send_cancel(addr: SocketAddr, (pid, secret): CancelKey) {
     let mut request = BytesMut::new();
     frontend::cancel_request(pid, secret, &mut request);
     let sent = async {
-        let mut stream = TcpStream::connect(at).await?;
+        let mut stream = TcpStream::connect(addr).await?;
         stream.write_all(&request).await?;
+        // The server sends nothing back; the end of file is the answer.
         stream.read(&mut [0]).await
     };
     match tokio::time::timeout(CANCEL_TIMEOUT, sent).await {
         Ok(Ok(_)) => {}
-        Ok(Err(error)) => tracing::debug!(%at, %error, "a cancellation did not get through"),
-        Err(_) => tracing::debug!(%at, "a cancellation was not answered"),
+        Ok(Err(error)) => tracing::debug!(%addr, %error, "PostgreSQL adapter: cancellation failed"),
+        Err(_) => tracing::debug!(%addr, "PostgreSQL adapter: cancellation timed out"),
     }
 }
 
-/// Not to be guessed by another client.
+/// Returns a key that other clients cannot guess.
 fn random_key() -> CancelKey {
     let mut bytes = [0_u8; 8];
     let random = ring::rand::SystemRandom::new();
     ring::rand::SecureRandom::fill(&random, &mut bytes).expect("the kernel has random bytes");
     let [a, b, c, d, e, f, g, h] = bytes;
-    // Process ids are positive; some drivers count on it.
+    // Process ids are positive, and some drivers rely on it.
     (
         i32::from_be_bytes([a & 0x7f, b, c, d]),
         i32::from_be_bytes([e, f, g, h]),

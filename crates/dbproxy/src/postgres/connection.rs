@@ -1,4 +1,4 @@
-//! A stream with what came from it and was not dealt with, and what goes into it and was not written.
+//! A stream with its unprocessed input and its unwritten output.
 
 use std::io;
 use std::task::{Context, Poll};
@@ -9,9 +9,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use super::frame::{MAX_WHOLE_BYTES, MessagePiece, PostgresFramer};
 use crate::relay;
 
-/// So much waits to be written at most, or nearly: then nothing more is read for it.
+/// Output limit in bytes. Beyond it no more is read for this stream: backpressure.
 const MAX_BUFFERED_BYTES: usize = 64 << 10;
-/// So much waits to be dealt with at most: a message that is read as a whole, and what came with its end.
+/// Input limit in bytes: one message that is read as a whole, and what arrived with its end.
 const MAX_UNREAD_BYTES: usize = MAX_WHOLE_BYTES + MAX_BUFFERED_BYTES;
 
 #[derive(Debug)]
@@ -34,15 +34,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> PostgresConnection<S> {
         self.outgoing.len() >= MAX_BUFFERED_BYTES
     }
 
-    /// Reads once, if there is room.
+    /// Reads once, if the input buffer has space.
     pub(super) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        // `Pending` without a waker is fine: the caller is woken by the progress that empties the
+        // buffer.
         if self.incoming.buffer().len() >= MAX_UNREAD_BYTES {
             return Poll::Pending;
         }
         relay::poll_fill(&mut self.stream, cx, self.incoming.buffer())
     }
 
-    /// Writes what there is, as far as it goes.
+    /// Writes as much output as the socket takes.
     pub(super) fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         if self.outgoing.is_empty() {
             return Poll::Pending;
@@ -50,28 +52,26 @@ impl<S: AsyncRead + AsyncWrite + Unpin> PostgresConnection<S> {
         relay::poll_drain(&mut self.stream, cx, &mut self.outgoing)
     }
 
-    /// Writes all.
+    /// Writes all output.
     pub(super) async fn flush(&mut self) -> io::Result<()> {
         self.stream.write_all_buf(&mut self.outgoing).await?;
         self.stream.flush().await
     }
 
-    /// The next message, whole: for the times when long ones are not sent.
+    /// Reads the next message as a whole, for the phases that have no long messages.
     pub(super) async fn read_message(&mut self) -> io::Result<BytesMut> {
         loop {
             match self.incoming.next_piece().map_err(io::Error::other)? {
                 Some(MessagePiece::Whole(message)) => return Ok(message),
                 Some(_) => {
-                    return Err(io::Error::other(
-                        "a message longer than any that was expected",
-                    ));
+                    return Err(io::Error::other("unexpected long message"));
                 }
                 None => self.read_more().await?,
             }
         }
     }
 
-    /// Exactly so many bytes, for what is no message.
+    /// Reads exactly so many bytes, for input that is not a message.
     pub(super) async fn read_bytes(&mut self, count: usize) -> io::Result<BytesMut> {
         while self.incoming.buffer().len() < count {
             self.read_more().await?;

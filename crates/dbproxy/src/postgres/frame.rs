@@ -1,33 +1,34 @@
-//! Messages as they lie in a stream: a tag, a length of four bytes that counts itself, a body.
+//! Framing of messages: a tag of one byte, a length of four bytes that includes itself, and a body.
 
 use bytes::{Buf, BytesMut};
 
-/// Bytes before a body.
+/// Bytes of a message's header: tag and length.
 pub(super) const HEADER_BYTES: usize = 5;
-/// The longest statement that is read as a whole. Longer ones pass in pieces, unread.
+/// The longest statement that is read as a whole, in bytes. Longer ones pass in pieces, unread.
 pub(super) const MAX_WHOLE_BYTES: usize = 1 << 20;
-/// Of other messages only the beginning matters, and names there are much shorter than this.
+/// Bytes read of other messages: the beginning holds all names, which are much shorter
+/// (`NAMEDATALEN` is 64).
 const MAX_START_BYTES: usize = 16 << 10;
-/// What PostgreSQL itself takes at most.
+/// The longest message that PostgreSQL accepts (`MaxAllocSize` in its `memutils.h`).
 const MAX_MESSAGE_BYTES: usize = 0x3fff_ffff;
 
-/// A length that no message has.
+/// A length that no message can have.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a message of {0} bytes")]
 pub(super) struct MalformedMessage(usize);
 
-/// What came next.
+/// The next part of the input.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum MessagePiece {
-    /// A message.
+    /// A whole message.
     Whole(BytesMut),
     /// The beginning of a long message.
     Start(BytesMut),
-    /// More of it.
+    /// More of a long message.
     More(BytesMut),
 }
 
-/// Bytes that came from one side and were not dealt with.
+/// Unprocessed input of one side.
 #[derive(Debug, Default)]
 pub(super) struct PostgresFramer {
     bytes: BytesMut,
@@ -35,7 +36,7 @@ pub(super) struct PostgresFramer {
 }
 
 impl PostgresFramer {
-    /// Where to read to.
+    /// Returns the buffer to read into.
     pub(super) fn buffer(&mut self) -> &mut BytesMut {
         &mut self.bytes
     }
@@ -44,19 +45,21 @@ impl PostgresFramer {
         self.bytes.is_empty()
     }
 
-    /// Whether nothing of a message has passed whose end has not.
+    /// Returns whether no message has passed in part.
     pub(super) fn is_between_messages(&self) -> bool {
         self.bytes_left == 0
     }
 
-    /// As many whole messages with `plain` tags as there are, in one piece.
+    /// Takes all leading complete messages with `plain` tags, in one piece.
     ///
     /// # Errors
-    /// [`Malformed`].
+    /// Fails with [`MalformedMessage`].
     pub(super) fn take_run(
         &mut self,
         plain: impl Fn(u8) -> bool,
     ) -> Result<Option<BytesMut>, MalformedMessage> {
+        // Rows make up most of a reply. One copy for a run of them spares a copy and a lookup per
+        // row.
         let mut end = 0;
         while self.bytes_left == 0
             && self.bytes.len() >= end + HEADER_BYTES
@@ -71,10 +74,10 @@ impl PostgresFramer {
         Ok((end > 0).then(|| self.bytes.split_to(end)))
     }
 
-    /// What comes next; `NoConnection`: more bytes are needed.
+    /// Takes the next piece. `None`: more bytes are needed.
     ///
     /// # Errors
-    /// [`Malformed`].
+    /// Fails with [`MalformedMessage`].
     pub(super) fn next_piece(&mut self) -> Result<Option<MessagePiece>, MalformedMessage> {
         if self.bytes_left > 0 {
             let more = self.bytes.split_to(self.bytes_left.min(self.bytes.len()));
@@ -84,11 +87,13 @@ impl PostgresFramer {
         if self.bytes.len() < HEADER_BYTES {
             return Ok(None);
         }
-        let (length, most) = (message_length(&self.bytes)?, max_whole_bytes(self.bytes[0]));
+        // Statements are read as a whole, because their text decides about the session; of a Bind
+        // only the names matter.
+        let (length, max_bytes) = (message_length(&self.bytes)?, max_whole_bytes(self.bytes[0]));
         if self.bytes.len() >= length {
             return Ok(Some(MessagePiece::Whole(self.bytes.split_to(length))));
         }
-        if length <= most || self.bytes.len() < most {
+        if length <= max_bytes || self.bytes.len() < max_bytes {
             return Ok(None);
         }
         let start = self.bytes.split_to(self.bytes.len());
@@ -105,8 +110,9 @@ fn max_whole_bytes(tag: u8) -> usize {
     }
 }
 
-/// Of the message that `bytes` begin with, its tag included.
+/// Returns the length of the message that `bytes` begin with, including its tag.
 fn message_length(bytes: &[u8]) -> Result<usize, MalformedMessage> {
+    // The length does not count the tag, hence the `+ 1` below.
     let length = (&bytes[1..HEADER_BYTES]).get_u32() as usize;
     if (4..=MAX_MESSAGE_BYTES).contains(&length) {
         Ok(length + 1)
@@ -115,7 +121,7 @@ fn message_length(bytes: &[u8]) -> Result<usize, MalformedMessage> {
     }
 }
 
-/// A text that ends with 0, and what follows it.
+/// Splits a zero-terminated text from what follows it.
 pub(super) fn split_text(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = bytes.iter().position(|&byte| byte == 0)?;
     Some((&bytes[..end], &bytes[end + 1..]))
@@ -151,7 +157,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_comes_out_is_what_came_in(
+        fn output_equals_input(
             bodies in prop::collection::vec((prop::sample::select(b"QDBC".to_vec()), 0_usize..40_000), 1..6),
             cut in 1_usize..30_000,
             runs: bool,

@@ -1,92 +1,54 @@
-//! How a client comes in: it says who it is, shows by what right, and hears how its session begins. What the server would say is known from the first
-//! session of its kind, so that the second client and all after it are let in without asking the server.
+//! Handshake with a client: startup, authentication, and the session's parameters.
+//!
+//! The parameters are known from the first session of a kind. So every later client of that kind is
+//! admitted without asking the server.
 
 use std::io;
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use bytes::Buf;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use super::backend::PostgresBackend;
-use super::backend_state::SessionParameters;
 use super::cancel::CancelRegistration;
+use super::client_state::{ClientPassword, HandshakeError, PostgresClientState, admit_client};
 use super::connection::PostgresConnection;
-use super::login::{PostgresBackendError, log_in};
+use super::login::PostgresBackendError;
 use super::message::{self, sqlstate};
 use super::startup::{self, FirstPacket, PostgresStartup};
-use super::state::{ClientProof, PostgresFingerprint, PostgresState};
+use super::state::{ClientProof, PostgresState};
 use super::{auth, startup::parse_first_packet};
 use crate::ClientContext;
-use nearpath_connpool::idle::{AcquireOutcome, UsedConnection};
 
-/// Longest that a client may take to say who it is, and to show it; PostgreSQL's `authentication_timeout` is a minute, too.
+/// Time for a client's startup and authentication: PostgreSQL's default of
+/// `authentication_timeout`.
 pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(60);
-/// What a client wishes to be called. It is no part of a fingerprint, but restored as a setting.
+/// The client's own name. A setting that is restored, and no part of the fingerprint.
 const APPLICATION_NAME: &str = "application_name";
 const MAX_NAME_CHARS: usize = 63;
 
-/// A client that is in.
-pub(super) struct PostgresClientState {
-    /// How backends for it are logged in at.
-    pub(super) startup: PostgresStartup,
-    pub(super) password: ClientPassword,
-    pub(super) fingerprint: PostgresFingerprint,
-    pub(super) parameters: SessionParameters,
-    /// The one that it came in by.
-    pub(super) backend: Option<UsedConnection<PostgresBackend>>,
-}
-
-/// What there is to log in with once more.
-pub(super) enum ClientPassword {
-    /// This.
-    Known(Option<Vec<u8>>),
-    /// A proof that was good for one session.
-    Spent,
-}
-
-/// Why a client did not come in.
-#[derive(Debug)]
-pub(super) enum HandshakeError {
-    /// Nobody speaks any more.
-    Disconnected(io::Error),
-    /// It hears this.
-    Backend(PostgresBackendError),
-    /// It hears this, too: the fault is its own.
-    Client(&'static str, String),
-}
-
-impl From<io::Error> for HandshakeError {
-    fn from(error: io::Error) -> Self {
-        Self::Disconnected(error)
-    }
-}
-
-impl From<PostgresBackendError> for HandshakeError {
-    fn from(unfit: PostgresBackendError) -> Self {
-        Self::Backend(unfit)
-    }
-}
-
-/// The first thing that a client says, after it was told that nothing is encrypted here.
+/// Reads the startup message, after refusing encryption.
 pub(super) async fn read_first_packet(
     client: &mut PostgresConnection<TcpStream>,
 ) -> Result<FirstPacket, HandshakeError> {
-    let hearing = async {
+    let reading = async {
         loop {
             let length = client.read_bytes(4).await?.get_u32() as usize;
+            // Checked before the packet is read: the client has not authenticated, and the length
+            // decides about memory.
             if !(8..=startup::MAX_PACKET_BYTES).contains(&length) {
                 return Err(HandshakeError::Client(
                     sqlstate::PROTOCOL_VIOLATION,
-                    format!("a first message of {length} bytes"),
+                    format!("invalid startup packet of {length} bytes"),
                 ));
             }
             match parse_first_packet(&client.read_bytes(length - 4).await?) {
+                // The way to an instance is a veth pair of this machine, so encryption would
+                // protect nothing.
                 Some(FirstPacket::Encryption) => client.stream.write_all(b"N").await?,
                 Some(FirstPacket::Unknown(code)) => {
                     let what = format!(
-                        "protocol {}.{} is not spoken here, 3.0 is",
+                        "unsupported protocol {}.{}: expected 3.0",
                         code >> 16,
                         code & 0xffff
                     );
@@ -96,75 +58,83 @@ pub(super) async fn read_first_packet(
                 None => {
                     return Err(HandshakeError::Client(
                         sqlstate::PROTOCOL_VIOLATION,
-                        "a first message that cannot be read".into(),
+                        "malformed startup packet".into(),
                     ));
                 }
             }
         }
     };
-    let late = |_| HandshakeError::Disconnected(io::ErrorKind::TimedOut.into());
-    tokio::time::timeout(HANDSHAKE_TIMEOUT, hearing)
+    let timed_out = |_| HandshakeError::Disconnected(io::ErrorKind::TimedOut.into());
+    tokio::time::timeout(HANDSHAKE_TIMEOUT, reading)
         .await
-        .map_err(late)?
+        .map_err(timed_out)?
 }
 
-/// Lets a client in. The answer waits in its line's `out`.
+/// Admits a client. The reply is left in the connection's output.
 pub(super) async fn accept_client(
     client: &mut PostgresConnection<TcpStream>,
     mut startup: PostgresStartup,
-    visit: &ClientContext,
-    room: &PostgresState,
-    seat: &CancelRegistration,
+    context: &ClientContext,
+    state: &PostgresState,
+    cancel_registration: &CancelRegistration,
 ) -> Result<PostgresClientState, HandshakeError> {
+    // Names differ per process. As part of the fingerprint they would keep backends from being
+    // shared.
     let name = startup.options.remove(APPLICATION_NAME).unwrap_or_default();
     startup.write_negotiation(&mut client.outgoing);
-    let deadline = Instant::now() + visit.upstream.destination.egress.wait;
-    let mut guest = match node_password(&mut startup, visit)? {
+    let deadline = Instant::now() + context.upstream.destination.egress.wait;
+    let mut client_state = match node_password(&mut startup, context)? {
         Some(password) => {
             admit_client(
                 startup,
                 ClientPassword::Known(password),
                 ClientProof::Function,
-                visit,
-                room,
+                context,
+                state,
                 deadline,
             )
             .await?
         }
-        None => auth::authenticate_client(client, startup, visit, room, deadline).await?,
+        None => auth::authenticate_client(client, startup, context, state, deadline).await?,
     };
+    // PostgreSQL replaces the same characters and cuts at the same length (`NAMEDATALEN`), so the
+    // client gets back what it expects.
     let name: String = name
         .chars()
-        .map(|letter| {
-            if matches!(letter, ' '..='~') {
-                letter
+        .map(|character| {
+            if matches!(character, ' '..='~') {
+                character
             } else {
                 '?'
             }
         })
         .take(MAX_NAME_CHARS)
         .collect();
-    if !name.is_empty() && guest.parameters.contains_key(APPLICATION_NAME) {
-        guest.parameters.insert(APPLICATION_NAME.into(), name);
+    if !name.is_empty() && client_state.parameters.contains_key(APPLICATION_NAME) {
+        client_state
+            .parameters
+            .insert(APPLICATION_NAME.into(), name);
     }
     client
         .outgoing
         .extend_from_slice(message::AUTHENTICATION_OK);
-    guest
+    client_state
         .parameters
         .iter()
         .for_each(|(name, value)| message::write_parameter(&mut client.outgoing, name, value));
-    message::write_key(&mut client.outgoing, seat.key);
+    // The key comes before ReadyForQuery: drivers read it during startup.
+    message::write_key(&mut client.outgoing, cancel_registration.key);
     message::write_ready(&mut client.outgoing, super::backend_state::STATUS_IDLE);
-    Ok(guest)
+    Ok(client_state)
 }
 
-/// Where the egress says as whom to log in, that is who the client is, whatever it calls itself.
+/// Returns the node's password. Where the egress names a login, it replaces the client's user and
+/// database.
 fn node_password(
     startup: &mut PostgresStartup,
-    visit: &ClientContext,
+    context: &ClientContext,
 ) -> Result<Option<Option<Vec<u8>>>, PostgresBackendError> {
-    let to = &visit.upstream.destination;
+    let to = &context.upstream.destination;
     let Some(login) = &to.egress.login else {
         return Ok(None);
     };
@@ -187,80 +157,8 @@ fn node_password(
     Ok(Some(secret.transpose()?))
 }
 
-/// Secrets that were written with an editor end in one.
+/// Removes a line end, which secrets written with an editor have.
 fn trim_line_end(secret: &[u8]) -> &[u8] {
     let secret = secret.strip_suffix(b"\n").unwrap_or(secret);
     secret.strip_suffix(b"\r").unwrap_or(secret)
-}
-
-/// Lets a client in whose right is shown: at once if it is known how such a session begins.
-pub(super) async fn admit_client(
-    startup: PostgresStartup,
-    password: ClientPassword,
-    proof: ClientProof,
-    visit: &ClientContext,
-    room: &PostgresState,
-    deadline: Instant,
-) -> Result<PostgresClientState, PostgresBackendError> {
-    let fingerprint = PostgresFingerprint::from_startup(&startup, proof);
-    let mut guest = PostgresClientState {
-        startup,
-        password,
-        fingerprint,
-        parameters: SessionParameters::new(),
-        backend: None,
-    };
-    let welcome = match room.known_parameters(&guest.fingerprint) {
-        Some(welcome) => welcome,
-        None => {
-            let kept = guest.acquire_backend(visit, room, deadline).await?;
-            let initial = kept.connection.state.initial_parameters.clone();
-            guest.backend = Some(kept);
-            room.remember_parameters(&guest.fingerprint, &initial);
-            initial
-        }
-    };
-    guest.parameters = Rc::unwrap_or_clone(welcome);
-    Ok(guest)
-}
-
-impl PostgresClientState {
-    /// A backend for it: one that is idle, one that is given back, or a new one.
-    pub(super) async fn acquire_backend(
-        &self,
-        visit: &ClientContext,
-        room: &PostgresState,
-        deadline: Instant,
-    ) -> Result<UsedConnection<PostgresBackend>, PostgresBackendError> {
-        let lease = loop {
-            match room
-                .idle_pool
-                .acquire(&visit.upstream, &self.fingerprint, deadline)
-                .await?
-            {
-                AcquireOutcome::New(lease) => break lease,
-                AcquireOutcome::Reused(kept) => {
-                    let (backend, born) = kept.into_parts();
-                    if let Some(backend) = backend.probe().await {
-                        return Ok(UsedConnection::new(backend, born));
-                    }
-                }
-            }
-        };
-        let ClientPassword::Known(password) = &self.password else {
-            return Err(PostgresBackendError::Unusable(
-                "the function's password was good for one session only".into(),
-            ));
-        };
-        let login = log_in(lease, visit, &self.startup, password.as_deref());
-        let backend = tokio::time::timeout_at(deadline.into(), login)
-            .await
-            .unwrap_or_else(|_| Err(login_timeout_error()));
-        let backend = backend.inspect_err(|_| room.forget_session(&self.fingerprint))?;
-        Ok(UsedConnection::new(backend, Instant::now()))
-    }
-}
-
-pub(super) fn login_timeout_error() -> PostgresBackendError {
-    PostgresBackendError::Unusable("the server took longer than `wait` to let the node in".into())
 }

@@ -1,4 +1,4 @@
-//! The node logs in at a server, as whom the egress says.
+//! The node's login at a server, with the user of the egress.
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,12 +23,12 @@ use nearpath_connpool::pool::{ConnectionLease, NoConnection};
 use nearpath_connpool::socket::UpstreamSocket;
 use nearpath_connpool::tls;
 
-/// Why there is no backend.
+/// Reason for a missing backend.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PostgresBackendError {
     #[error("{0}")]
     NoConnection(#[from] NoConnection),
-    /// An ErrorResponse of the server's.
+    /// An ErrorResponse of the server.
     #[error("the server refused")]
     Refused(Bytes),
     #[error("{0}")]
@@ -38,18 +38,21 @@ pub(super) enum PostgresBackendError {
 }
 
 impl PostgresBackendError {
-    /// One more client that got no connection; whom the keeper refused it has counted itself.
-    pub(super) fn count_refusal(&self, ledger: &DestinationCounters) {
+    /// Counts one more client without a connection. The connection pool has already counted those
+    /// that it refused.
+    pub(super) fn count_refusal(&self, counters: &DestinationCounters) {
         if !matches!(self, Self::NoConnection(_)) {
-            DestinationCounters::increase(&ledger.refused, 1);
+            DestinationCounters::increase(&counters.refused, 1);
         }
     }
 
-    /// What the client hears.
+    /// Returns the error message for the client.
     pub(super) fn to_message(&self, to: &str) -> Bytes {
         match self {
-            Self::NoConnection(why) => message::no_connection_error(why),
+            Self::NoConnection(error) => message::no_connection_error(error),
             Self::Refused(error) => error.clone(),
+            // The text of the error kind ("unexpected end of file") would not help the function's
+            // author.
             Self::Broken(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 message::fatal_error(
                     sqlstate::CONNECTION_FAILURE,
@@ -71,121 +74,141 @@ impl PostgresBackendError {
     }
 }
 
-/// A new connection, with TLS on it where the node speaks that, and where it goes.
+/// Opens a new connection, with TLS if the node originates it. Also returns the server's address.
 pub(super) async fn open_connection(
     mut lease: ConnectionLease,
-    visit: &ClientContext,
+    context: &ClientContext,
 ) -> Result<(PostgresConnection<UpstreamSocket>, SocketAddr), PostgresBackendError> {
-    let at = lease.stream.peer_addr()?;
-    if visit.upstream.destination.egress.tls != EgressTls::Pass {
+    // Taken before TLS wraps the stream; a CancelRequest has to reach the same server.
+    let addr = lease.stream.peer_addr()?;
+    if context.upstream.destination.egress.tls != EgressTls::Pass {
+        // PostgreSQL negotiates TLS in clear text first (its manual, "SSL Session Encryption").
         let mut request = BytesMut::new();
         frontend::ssl_request(&mut request);
         lease.stream.write_all(&request).await?;
+        // Exactly one byte is read: everything after it has to come through TLS (CVE-2021-23222).
         if lease.stream.read_u8().await? != b'S' {
             return Err(PostgresBackendError::Unusable(
-                "it speaks no TLS, which `tls=originate` asks for".into(),
+                "the server has TLS disabled, but `tls=originate` requires it".into(),
             ));
         }
     }
     Ok((
         PostgresConnection::new(
-            tls::wrap_lease(lease, &visit.upstream.destination, &visit.upstream.adapters).await?,
+            tls::wrap_lease(
+                lease,
+                &context.upstream.destination,
+                &context.upstream.adapters,
+            )
+            .await?,
         ),
-        at,
+        addr,
     ))
 }
 
 /// Logs in on a new connection.
 pub(super) async fn log_in(
     lease: ConnectionLease,
-    visit: &ClientContext,
+    context: &ClientContext,
     startup: &PostgresStartup,
     password: Option<&[u8]>,
 ) -> Result<PostgresBackend, PostgresBackendError> {
-    let (mut line, at) = open_connection(lease, visit).await?;
-    line.outgoing.extend_from_slice(&startup.encode());
-    line.flush().await?;
-    authenticate_node(&mut line, &startup.user, password).await?;
-    PostgresBackend::new(line, BackendState::default(), at)
+    let (mut connection, addr) = open_connection(lease, context).await?;
+    connection.outgoing.extend_from_slice(&startup.encode());
+    connection.flush().await?;
+    authenticate_node(&mut connection, &startup.user, password).await?;
+    PostgresBackend::new(connection, BackendState::default(), addr)
         .read_session_start()
         .await
 }
 
 async fn authenticate_node(
-    line: &mut PostgresConnection<UpstreamSocket>,
+    connection: &mut PostgresConnection<UpstreamSocket>,
     user: &str,
     password: Option<&[u8]>,
 ) -> Result<(), PostgresBackendError> {
+    // The server asks for a password only if its `pg_hba.conf` says so; a missing one is an error
+    // only then.
     let missing = || {
         PostgresBackendError::Unusable(format!(
-            "the server asks for a password of {user}, and `egress` names none"
+            "the server asks for the password of {user}: set `password` in the egress"
         ))
     };
     loop {
-        match read_server_message(line).await? {
+        match read_server_message(connection).await? {
             Message::AuthenticationOk => return Ok(()),
             Message::NoticeResponse(_) => continue,
             Message::AuthenticationCleartextPassword => {
-                frontend::password_message(password.ok_or_else(missing)?, &mut line.outgoing)?;
+                frontend::password_message(
+                    password.ok_or_else(missing)?,
+                    &mut connection.outgoing,
+                )?;
             }
             Message::AuthenticationMd5Password(body) => {
                 let hash = md5_hash(user.as_bytes(), password.ok_or_else(missing)?, body.salt());
-                frontend::password_message(hash.as_bytes(), &mut line.outgoing)?;
+                frontend::password_message(hash.as_bytes(), &mut connection.outgoing)?;
             }
             Message::AuthenticationSasl(_) => {
-                authenticate_scram(line, password.ok_or_else(missing)?).await?
+                authenticate_scram(connection, password.ok_or_else(missing)?).await?
             }
             _ => {
                 return Err(PostgresBackendError::Unusable(
-                    "the server asks for an authentication that is not spoken here".into(),
+                    "unsupported authentication method of the server".into(),
                 ));
             }
         }
-        line.flush().await?;
+        connection.flush().await?;
     }
 }
 
-/// SCRAM-SHA-256 (RFC 7677). How long the key takes to derive is the server's choice, so that is done on another thread.
+/// SCRAM-SHA-256 (RFC 7677). The server chooses the cost of the key derivation, so that runs on
+/// another thread.
 async fn authenticate_scram(
-    line: &mut PostgresConnection<UpstreamSocket>,
+    connection: &mut PostgresConnection<UpstreamSocket>,
     password: &[u8],
 ) -> Result<(), PostgresBackendError> {
     let mut scram = sasl::ScramSha256::new(password, sasl::ChannelBinding::unsupported());
-    frontend::sasl_initial_response(sasl::SCRAM_SHA_256, scram.message(), &mut line.outgoing)?;
-    line.flush().await?;
-    let Message::AuthenticationSaslContinue(body) = read_server_message(line).await? else {
+    frontend::sasl_initial_response(
+        sasl::SCRAM_SHA_256,
+        scram.message(),
+        &mut connection.outgoing,
+    )?;
+    connection.flush().await?;
+    let Message::AuthenticationSaslContinue(body) = read_server_message(connection).await? else {
         return Err(scram_error());
     };
     let challenge = Bytes::copy_from_slice(body.data());
     let derived =
         tokio::task::spawn_blocking(move || scram.update(&challenge).map(|()| scram)).await;
     let mut scram = derived.map_err(io::Error::other)??;
-    frontend::sasl_response(scram.message(), &mut line.outgoing)?;
-    line.flush().await?;
-    let Message::AuthenticationSaslFinal(body) = read_server_message(line).await? else {
+    frontend::sasl_response(scram.message(), &mut connection.outgoing)?;
+    connection.flush().await?;
+    let Message::AuthenticationSaslFinal(body) = read_server_message(connection).await? else {
         return Err(scram_error());
     };
     Ok(scram.finish(body.data())?)
 }
 
 fn scram_error() -> PostgresBackendError {
-    PostgresBackendError::Unusable("the server does not keep to SCRAM-SHA-256".into())
+    PostgresBackendError::Unusable("the server violated SCRAM-SHA-256".into())
 }
 
-/// The server's next message; its error is the end.
+/// Reads the server's next message; an error of the server is returned as an error.
 async fn read_server_message(
-    line: &mut PostgresConnection<UpstreamSocket>,
+    connection: &mut PostgresConnection<UpstreamSocket>,
 ) -> Result<Message, PostgresBackendError> {
-    let mut message = line.read_message().await?;
+    let mut message = connection.read_message().await?;
     if message[0] == b'E' {
         return Err(PostgresBackendError::Refused(message.freeze()));
     }
     let parsed = Message::parse(&mut message)?;
-    parsed.ok_or_else(|| PostgresBackendError::Unusable("the server sent half a message".into()))
+    parsed.ok_or_else(|| {
+        PostgresBackendError::Unusable("the server sent an incomplete message".into())
+    })
 }
 
 impl PostgresBackend {
-    /// What the server says after it has let somebody in, up to its first ReadyForQuery.
+    /// Reads the messages after a login, up to the first ReadyForQuery.
     pub(super) async fn read_session_start(mut self) -> Result<Self, PostgresBackendError> {
         loop {
             let message = self.connection.read_message().await?;
@@ -200,6 +223,8 @@ impl PostgresBackend {
                 }
                 (b'Z', [status]) => {
                     self.state.status = *status;
+                    // A copy, because the parameters change with the session; the initial ones are
+                    // for further clients.
                     self.state.initial_parameters = Rc::new(self.state.parameters.clone());
                     return Ok(self);
                 }
@@ -207,7 +232,7 @@ impl PostgresBackend {
                 (b'E', _) => return Err(PostgresBackendError::Refused(message.freeze())),
                 (other, _) => {
                     return Err(PostgresBackendError::Unusable(format!(
-                        "the server began with a message of type {other:#x}"
+                        "unexpected message of type {other:#x} after the login"
                     )));
                 }
             }

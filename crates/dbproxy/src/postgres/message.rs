@@ -1,10 +1,10 @@
-//! Messages that the node itself says to a client, in the server's words.
+//! Messages that the node itself sends, in the server's format.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
 use nearpath_connpool::pool::NoConnection;
 
-/// A class of errors, by PostgreSQL's own list (its manual, appendix A).
+/// Error classes of PostgreSQL (its manual, appendix A).
 pub(super) mod sqlstate {
     pub(in super::super) const PROTOCOL_VIOLATION: &str = "08P01";
     pub(in super::super) const CONNECTION_FAILURE: &str = "08006";
@@ -12,23 +12,24 @@ pub(super) mod sqlstate {
     pub(in super::super) const INVALID_PASSWORD: &str = "28P01";
 }
 
-/// The password is right, or not asked for.
+/// AuthenticationOk: the password is right, or not asked for.
 pub(super) const AUTHENTICATION_OK: &[u8] = b"R\0\0\0\x08\0\0\0\0";
 pub(super) const CLEARTEXT_REQUEST: &[u8] = b"R\0\0\0\x08\0\0\0\x03";
 pub(super) const CLOSE_COMPLETE: &[u8] = b"3\0\0\0\x04";
 
-/// Begins a message, lets `body` write, and fills in the length.
+/// Writes a message: `body` writes the content, and the length is filled in.
 pub(super) fn write_message(out: &mut BytesMut, tag: u8, body: impl FnOnce(&mut BytesMut)) {
     out.put_u8(tag);
     let at = out.len();
+    // The length is only known after the body is written.
     out.put_u32(0);
     body(out);
-    let length =
-        u32::try_from(out.len() - at).expect("what is written here is shorter than what was read");
+    let length = u32::try_from(out.len() - at)
+        .expect("written messages are shorter than the limit of 1 GiB");
     out[at..at + 4].copy_from_slice(&length.to_be_bytes());
 }
 
-/// A text and the 0 at its end.
+/// Writes a text and its terminating zero.
 pub(super) fn write_text(out: &mut BytesMut, text: &[u8]) {
     out.extend_from_slice(text);
     out.put_u8(0);
@@ -65,10 +66,12 @@ pub(super) fn md5_request(salt: [u8; 4]) -> Bytes {
     out.freeze()
 }
 
-/// An error after which the connection ends.
+/// Returns an error after which the connection ends.
 pub(super) fn fatal_error(state: &str, what: &str, hint: &str) -> Bytes {
     let mut out = BytesMut::new();
     write_message(&mut out, b'E', |out| {
+        // Severity appears twice: 'S' may be translated, 'V' is the form that drivers compare
+        // (since 9.6).
         for (field, value) in [
             (b'S', "FATAL"),
             (b'V', "FATAL"),
@@ -86,23 +89,23 @@ pub(super) fn fatal_error(state: &str, what: &str, hint: &str) -> Bytes {
     out.freeze()
 }
 
-/// What a client hears that gets no connection.
-pub(super) fn no_connection_error(why: &NoConnection) -> Bytes {
-    match why {
+/// Returns the error for a client that gets no connection.
+pub(super) fn no_connection_error(error: &NoConnection) -> Bytes {
+    match error {
         NoConnection::Exhausted { .. } => fatal_error(
             sqlstate::TOO_MANY_CONNECTIONS,
-            &format!("nearpath: {why}"),
+            &format!("nearpath: {error}"),
             "Raise `max` of this destination in the function's egress (below the server's max_connections), or `wait`.",
         ),
         NoConnection::Refused { .. } => fatal_error(
             sqlstate::CONNECTION_FAILURE,
-            &format!("nearpath: {why}"),
+            &format!("nearpath: {error}"),
             "",
         ),
     }
 }
 
-/// A field of an ErrorResponse's or a NoticeResponse's body.
+/// Returns a field of an ErrorResponse or a NoticeResponse.
 pub(super) fn find_field(mut body: &[u8], wanted: u8) -> Option<&[u8]> {
     while let Some((&field, rest)) = body.split_first().filter(|(field, _)| **field != 0) {
         let (value, rest) = super::frame::split_text(rest)?;

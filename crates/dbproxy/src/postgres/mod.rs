@@ -1,15 +1,20 @@
-//! PostgreSQL's protocol 3 (its manual, chapter "Frontend/Backend Protocol"): many short-lived clients on few backends.
+//! PostgreSQL's protocol 3 (its manual, chapter "Frontend/Backend Protocol"): many short-lived
+//! clients on few backends.
 //!
-//! A client comes in by the [`handshake`]: it shows by what right, or is the function as whom the node logs in ([`login`], [`parse_auth`]), and hears how its
-//! session begins. Then it is a [`handle_backend`], who has a backend only while a transaction is open (`mode=transaction`) or as long as it stays
-//! (`mode=session`). [`session`] decides which, message by message, without socket or clock: it counts expected replies, keeps prepared statements and
-//! settings with the client, and pins a client to its backend for what cannot be moved ([`session_effect`]). A backend goes back to the bench when ReadyForQuery has
-//! shown that nothing is under way, and is cleaned first when something may be left in it.
+//! A client authenticates in the [`handshake`]: by its own password ([`auth`]), or as the user as
+//! whom the node logs in ([`login`]). A [`relay`] then moves its bytes. It has a backend while a
+//! transaction is open (`mode=transaction`), or until the client leaves (`mode=session`).
+//!
+//! [`session`] decides this message by message, without socket or clock. It counts expected replies
+//! and keeps prepared statements and settings with the client. It pins a client to its backend for
+//! state that cannot move ([`session_effect`]). A backend returns to the idle pool when
+//! ReadyForQuery has shown that nothing is outstanding. It is cleaned first if it may hold state.
 
 mod auth;
 mod backend;
 mod backend_state;
 mod cancel;
+mod client_state;
 mod connection;
 mod frame;
 #[doc(hidden)]
@@ -28,110 +33,115 @@ use std::io;
 use tokio::net::TcpStream;
 
 use super::ClientContext;
+use client_state::HandshakeError;
 use connection::PostgresConnection;
-use handshake::HandshakeError;
 use relay::PostgresRelay;
 use startup::{FirstPacket, PostgresStartup};
 
-/// One connection of a function to a PostgreSQL server.
+/// Serves one connection of a function to a PostgreSQL server.
 ///
 /// # Errors
-/// When its connection breaks. What goes wrong at the server is told to the client, in the server's words.
-pub async fn serve(client: TcpStream, visit: ClientContext) -> io::Result<()> {
+/// Fails when the client's connection breaks. Errors of the server go to the client, in the
+/// server's format.
+pub async fn serve(client: TcpStream, context: ClientContext) -> io::Result<()> {
     let mut client = PostgresConnection::new(client);
     match handshake::read_first_packet(&mut client).await {
         Ok(FirstPacket::Cancel(key)) => {
-            state::state_of(&visit).cancel_keys.cancel(key).await;
+            // A CancelRequest gets no reply: the protocol defines none.
+            state::state_of(&context).cancel_keys.cancel(key).await;
             Ok(())
         }
         Ok(FirstPacket::Start(startup)) if startup.is_replication() => {
-            relay_replication(client, startup, &visit).await
+            relay_replication(client, startup, &context).await
         }
-        Ok(FirstPacket::Start(startup)) => serve_session(client, startup, visit).await,
+        Ok(FirstPacket::Start(startup)) => serve_session(client, startup, context).await,
         Ok(FirstPacket::Encryption | FirstPacket::Unknown(_)) => {
-            unreachable!("they are answered at the door")
+            unreachable!("the handshake answers them")
         }
-        Err(turned) => reject_client(client, turned, &visit).await,
+        Err(error) => reject_client(client, error, &context).await,
     }
 }
 
 async fn serve_session(
     mut client: PostgresConnection<TcpStream>,
     startup: PostgresStartup,
-    visit: ClientContext,
+    context: ClientContext,
 ) -> io::Result<()> {
-    let room = state::state_of(&visit);
-    let seat = room.cancel_keys.register();
-    let entering = handshake::accept_client(&mut client, startup, &visit, &room, &seat);
-    let late = |_| Err(HandshakeError::Disconnected(io::ErrorKind::TimedOut.into()));
+    let state = state::state_of(&context);
+    let cancel_registration = state.cancel_keys.register();
+    let entering =
+        handshake::accept_client(&mut client, startup, &context, &state, &cancel_registration);
+    let timed_out = |_| Err(HandshakeError::Disconnected(io::ErrorKind::TimedOut.into()));
+    // `HANDSHAKE_TIMEOUT` bounds the client's part of the handshake, `wait` the server's.
     match tokio::time::timeout(
-        handshake::HANDSHAKE_TIMEOUT + visit.upstream.destination.egress.wait,
+        handshake::HANDSHAKE_TIMEOUT + context.upstream.destination.egress.wait,
         entering,
     )
     .await
-    .unwrap_or_else(late)
+    .unwrap_or_else(timed_out)
     {
-        Ok(guest) => {
-            PostgresRelay::new(client, guest, seat, room, visit)
+        Ok(client_state) => {
+            PostgresRelay::new(client, client_state, cancel_registration, state, context)
                 .run()
                 .await
         }
-        Err(turned) => reject_client(client, turned, &visit).await,
+        Err(error) => reject_client(client, error, &context).await,
     }
 }
 
-/// Tells a client why it does not come in.
+/// Tells a client why it is rejected.
 async fn reject_client(
     mut client: PostgresConnection<TcpStream>,
-    turned: HandshakeError,
-    visit: &ClientContext,
+    error: HandshakeError,
+    context: &ClientContext,
 ) -> io::Result<()> {
-    let words = match turned {
+    let message = match error {
         HandshakeError::Disconnected(error) => return Err(error),
-        HandshakeError::Backend(unfit) => {
-            tracing::debug!(function = %visit.caller.function, to = visit.upstream.destination.key.host_port, %unfit, "not let in");
-            unfit.count_refusal(&visit.upstream.counters);
-            unfit.to_message(&visit.upstream.destination.key.host_port)
+        HandshakeError::Backend(error) => {
+            tracing::debug!(function = %context.caller.function, to = context.upstream.destination.key.host_port, %error, "PostgreSQL adapter: client rejected");
+            error.count_refusal(&context.upstream.counters);
+            error.to_message(&context.upstream.destination.key.host_port)
         }
         HandshakeError::Client(state, what) => {
             message::fatal_error(state, &format!("nearpath: {what}"), "")
         }
     };
-    client.outgoing.extend_from_slice(&words);
+    client.outgoing.extend_from_slice(&message);
     client.flush().await
 }
 
-/// A stream of changes has a connection of its own, from end to end.
+/// Relays a replication stream, which has a connection of its own from end to end.
 async fn relay_replication(
     mut client: PostgresConnection<TcpStream>,
     startup: PostgresStartup,
-    visit: &ClientContext,
+    context: &ClientContext,
 ) -> io::Result<()> {
-    if visit.upstream.destination.egress.login.is_some() {
-        let what = "replication needs the function's own login: leave `user` out of its egress";
+    if context.upstream.destination.egress.login.is_some() {
+        let what = "replication needs the function's own login: remove `user` from its egress";
         return reject_client(
             client,
             HandshakeError::Client(message::sqlstate::PROTOCOL_VIOLATION, what.into()),
-            visit,
+            context,
         )
         .await;
     }
-    visit.upstream.counters.count_pin("replication");
-    let deadline = std::time::Instant::now() + visit.upstream.destination.egress.wait;
-    let opened = match visit
+    context.upstream.counters.count_pin("replication");
+    let deadline = std::time::Instant::now() + context.upstream.destination.egress.wait;
+    let opened = match context
         .upstream
         .source
-        .connect(&visit.upstream.destination, deadline)
+        .connect(&context.upstream.destination, deadline)
         .await
     {
-        Ok(lease) => login::open_connection(lease, visit).await,
+        Ok(lease) => login::open_connection(lease, context).await,
         Err(none) => Err(none.into()),
     };
     let (mut server, _) = match opened {
         Ok(opened) => opened,
-        Err(unfit) => return reject_client(client, HandshakeError::Backend(unfit), visit).await,
+        Err(error) => return reject_client(client, HandshakeError::Backend(error), context).await,
     };
     server.outgoing.extend_from_slice(&startup.encode());
+    // The client may have sent more than its startup message already.
     server.outgoing.extend_from_slice(client.incoming.buffer());
     server.flush().await?;
     tokio::io::copy_bidirectional(&mut client.stream, &mut server.stream)

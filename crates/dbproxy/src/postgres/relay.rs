@@ -1,4 +1,4 @@
-//! One client from its first words to its last: bytes both ways, and a backend for as long as it needs one.
+//! Relay of one client: bytes both ways, and a backend for as long as the client needs one.
 
 use std::future::poll_fn;
 use std::io;
@@ -11,9 +11,9 @@ use tokio::net::TcpStream;
 
 use super::backend::PostgresBackend;
 use super::cancel::CancelRegistration;
+use super::client_state::PostgresClientState;
 use super::connection::PostgresConnection;
 use super::frame::MessagePiece;
-use super::handshake::PostgresClientState;
 use super::message::{self, sqlstate};
 use super::session::{PostgresProtocolError, PostgresSession, SessionOutputs};
 use super::state::PostgresState;
@@ -21,10 +21,10 @@ use crate::ClientContext;
 use nearpath_connpool::counters::DestinationCounters;
 use nearpath_connpool::idle::{ReusableConnection, UsedConnection};
 
-/// Longest wait for a client to take what it is told last.
+/// Time for a client to read its last message.
 const CLOSE_GRACE: Duration = Duration::from_secs(1);
 
-/// A client that is in, and what it has.
+/// An authenticated client with its session and its backend.
 pub(super) struct PostgresRelay {
     client: PostgresConnection<TcpStream>,
     client_state: PostgresClientState,
@@ -36,58 +36,60 @@ pub(super) struct PostgresRelay {
     client_ended: bool,
 }
 
-/// How a visit goes on.
+/// Result of a step of the relay.
 enum RelayStep {
     Continue,
     /// The client is done.
     ClientLeft,
-    /// Its backend is gone, or cannot be had: it has been told.
+    /// The backend is gone or unavailable; the client has got the reason.
     BackendLost,
 }
 
 impl PostgresRelay {
     pub(super) fn new(
         client: PostgresConnection<TcpStream>,
-        guest: PostgresClientState,
-        seat: CancelRegistration,
-        room: Rc<PostgresState>,
-        visit: ClientContext,
+        client_state: PostgresClientState,
+        cancel_registration: CancelRegistration,
+        state: Rc<PostgresState>,
+        context: ClientContext,
     ) -> Self {
-        let mode = visit.upstream.destination.egress.mode;
-        let mut talk = PostgresSession::new(mode, guest.parameters.clone());
-        guest
+        let mode = context.upstream.destination.egress.mode;
+        let mut session = PostgresSession::new(mode, client_state.parameters.clone());
+        client_state
             .pin_reason(mode)
             .into_iter()
-            .for_each(|why| talk.set_pin(why));
-        let mut visitor = Self {
+            .for_each(|reason| session.set_pin(reason));
+        let mut relay = Self {
             client,
-            client_state: guest,
-            session: talk,
-            cancel_registration: seat,
-            state: room,
-            context: visit,
+            client_state,
+            session,
+            cancel_registration,
+            state,
+            context,
             is_pin_counted: false,
             client_ended: false,
         };
-        visitor.release_idle();
-        if let Some(kept) = visitor.client_state.backend.take() {
-            visitor.attach_backend(kept, None);
+        // The backend of the login may be free already: in transaction mode other clients can use
+        // it.
+        relay.release_idle();
+        if let Some(kept) = relay.client_state.backend.take() {
+            relay.attach_backend(kept, None);
         }
-        visitor
+        relay
     }
 
     /// Serves the client until it leaves.
     ///
     /// # Errors
-    /// When its connection breaks.
+    /// Fails when the client's connection breaks.
     pub(super) async fn run(&mut self) -> io::Result<()> {
         loop {
-            let course = match self.process().await {
+            let step = match self.process().await {
                 Ok(RelayStep::Continue) => self.transfer().await?,
-                Ok(course) => course,
-                Err(odd) => self.send_protocol_error(&odd),
+                Ok(step) => step,
+                Err(error) => self.send_protocol_error(&error),
             };
-            match course {
+            match step {
                 RelayStep::Continue => {}
                 RelayStep::ClientLeft => return Ok(()),
                 RelayStep::BackendLost => return self.close_client().await,
@@ -95,37 +97,44 @@ impl PostgresRelay {
         }
     }
 
-    /// Deals with all that came.
+    /// Processes all input that has arrived.
     async fn process(&mut self) -> Result<RelayStep, PostgresProtocolError> {
-        let heard = self.process_input().await?;
+        // The client's input comes first: it may end the wait for the backend's reply, as with
+        // COPY.
+        let step = self.process_input().await?;
         if let (Some(kept), false) = (&mut self.client_state.backend, self.client.is_full()) {
             let PostgresBackend {
-                connection: line,
-                state: facts,
+                connection,
+                state: backend_state,
                 ..
             } = &mut kept.connection;
-            self.session
-                .handle_backend(&mut line.incoming, facts, &mut self.client.outgoing)?;
+            self.session.handle_backend(
+                &mut connection.incoming,
+                backend_state,
+                &mut self.client.outgoing,
+            )?;
         }
+        // Pins are noted before the release, which depends on them.
         self.count_pin();
         self.release_idle();
-        // Who has said its last word still hears the replies.
+        // A half-closed client still gets outstanding replies.
         let stuck = self.session.awaits_client() || !self.client.incoming.is_between_messages();
         let done = self.client_ended
             && (stuck || (self.session.is_quiet() && self.client.outgoing.is_empty()));
-        Ok(if done && matches!(heard, RelayStep::Continue) {
+        Ok(if done && matches!(step, RelayStep::Continue) {
             RelayStep::ClientLeft
         } else {
-            heard
+            step
         })
     }
 
-    /// Passes on what the client said.
+    /// Processes the client's messages.
     async fn process_input(&mut self) -> Result<RelayStep, PostgresProtocolError> {
         while !self.session.is_backlogged() && !self.is_full() {
             let Some(piece) = self.client.incoming.next_piece()? else {
                 break;
             };
+            // Terminate ends the client's session, not the backend's.
             if matches!(&piece, MessagePiece::Whole(message) if message[0] == b'X') {
                 return Ok(RelayStep::ClientLeft);
             }
@@ -137,7 +146,7 @@ impl PostgresRelay {
                 }
                 match self.acquire_backend(&piece).await {
                     RelayStep::Continue => {}
-                    course => return Ok(course),
+                    step => return Ok(step),
                 }
             }
             let kept = self
@@ -146,22 +155,23 @@ impl PostgresRelay {
                 .as_mut()
                 .expect("it has just been attached");
             let PostgresBackend {
-                connection: line,
-                state: facts,
+                connection,
+                state: backend_state,
                 ..
             } = &mut kept.connection;
             let names = &self.state.statement_names;
-            let ways = &mut SessionOutputs {
-                to_backend: &mut line.outgoing,
+            let outputs = &mut SessionOutputs {
+                to_backend: &mut connection.outgoing,
                 to_client: &mut self.client.outgoing,
                 names,
             };
-            self.session.handle_client(piece, facts, ways)?;
+            self.session.handle_client(piece, backend_state, outputs)?;
         }
         Ok(RelayStep::Continue)
     }
 
     fn is_full(&self) -> bool {
+        // Both directions count: a full side stops the reading of the other one.
         self.client.is_full()
             || self
                 .client_state
@@ -170,7 +180,8 @@ impl PostgresRelay {
                 .is_some_and(|kept| kept.connection.connection.is_full())
     }
 
-    /// Gets a backend for what begins with `first`. A client that hangs up meanwhile waits no longer.
+    /// Acquires a backend for the message `first`. A client that hangs up meanwhile waits no
+    /// longer.
     async fn acquire_backend(&mut self, first: &MessagePiece) -> RelayStep {
         let deadline = Instant::now() + self.context.upstream.destination.egress.wait;
         let found = {
@@ -184,7 +195,7 @@ impl PostgresRelay {
                 if let Poll::Ready(found) = finding.as_mut().poll(cx) {
                     return Poll::Ready(Some(found));
                 }
-                // What was said to it before is not kept back, what it says more can wait.
+                // Earlier output is still written meanwhile; further input is only buffered.
                 while let Poll::Ready(Ok(_)) = client.poll_drain(cx) {}
                 loop {
                     match client.poll_fill(cx) {
@@ -198,11 +209,11 @@ impl PostgresRelay {
         };
         match found {
             None => RelayStep::ClientLeft,
-            Some(Err(unfit)) => {
-                tracing::debug!(function = %self.context.caller.function, to = self.context.upstream.destination.key.host_port, %unfit, "no backend");
-                unfit.count_refusal(&self.context.upstream.counters);
+            Some(Err(error)) => {
+                tracing::debug!(function = %self.context.caller.function, to = self.context.upstream.destination.key.host_port, %error, "PostgreSQL adapter: no backend");
+                error.count_refusal(&self.context.upstream.counters);
                 self.client.outgoing.extend_from_slice(
-                    &unfit.to_message(&self.context.upstream.destination.key.host_port),
+                    &error.to_message(&self.context.upstream.destination.key.host_port),
                 );
                 RelayStep::BackendLost
             }
@@ -223,11 +234,12 @@ impl PostgresRelay {
             &mut kept.connection.state,
             &mut kept.connection.connection.outgoing,
         );
-        self.cancel_registration.set_backend(Some(&kept.connection));
+        self.cancel_registration
+            .set_target(Some(kept.connection.cancel_target()));
         self.client_state.backend = Some(kept);
     }
 
-    /// Gives the backend back when nothing binds it to this client.
+    /// Releases the backend when nothing binds it to this client.
     fn release_idle(&mut self) {
         let Some(kept) = &self.client_state.backend else {
             return;
@@ -236,49 +248,54 @@ impl PostgresRelay {
             && self.session.is_free(&kept.connection.state)
             && kept.connection.is_drained();
         if free && self.client.incoming.is_between_messages() {
-            let kept = self.client_state.backend.take().expect("it is there");
-            self.cancel_registration.set_backend(None);
+            let kept = self.client_state.backend.take().expect("checked above");
+            self.cancel_registration.set_target(None);
             self.release_backend(kept, false);
         }
     }
 
     fn release_backend(&self, mut kept: UsedConnection<PostgresBackend>, used_up: bool) {
+        // The idle time starts here, and decides whether the next user probes the backend.
         kept.connection.idle_since = Instant::now();
-        let (room, visit, fingerprint) = (
+        let (state, context, fingerprint) = (
             self.state.clone(),
             self.context.clone(),
             self.client_state.fingerprint.clone(),
         );
+        // A proof for one session: no other client can use this backend.
         if !fingerprint.is_reusable() {
             return kept.connection.close();
         }
+        // Cleaning waits for cancellations in flight; without them and without state it is skipped.
         if !used_up
             && !kept.connection.state.needs_cleaning
             && !kept.connection.cancels_in_flight.are_in_flight()
         {
-            return room
+            return state
                 .idle_pool
-                .give_back(&visit.upstream, &fingerprint, kept);
+                .give_back(&context.upstream, &fingerprint, kept);
         }
+        // In a task of its own: the client must not wait for the cleanup.
         tokio::task::spawn_local(async move {
-            let (backend, born) = kept.into_parts();
+            let (backend, opened_at) = kept.into_parts();
             if let Some(backend) = backend.clean_session().await {
-                DestinationCounters::increase(&visit.upstream.counters.resets, 1);
-                room.idle_pool.give_back(
-                    &visit.upstream,
+                DestinationCounters::increase(&context.upstream.counters.resets, 1);
+                state.idle_pool.give_back(
+                    &context.upstream,
                     &fingerprint,
-                    UsedConnection::new(backend, born),
+                    UsedConnection::new(backend, opened_at),
                 );
             }
         });
     }
 
     fn count_pin(&mut self) {
-        if let Some(why) = self.session.pin()
+        // In session mode every client keeps its backend, so that pin is nothing worth counting.
+        if let Some(reason) = self.session.pin()
             && !std::mem::replace(&mut self.is_pin_counted, true)
-            && why != "session mode"
+            && reason != "session mode"
         {
-            self.context.upstream.counters.count_pin(why);
+            self.context.upstream.counters.count_pin(reason);
         }
     }
 
@@ -290,14 +307,16 @@ impl PostgresRelay {
             .backend
             .as_mut()
             .map(|kept| &mut kept.connection.connection);
-        let ledger = &self.context.upstream.counters;
+        let counters = &self.context.upstream.counters;
         poll_fn(|cx| {
             let mut moved = false;
             if let Poll::Ready(drained) = client.poll_drain(cx) {
                 drained?;
                 moved = true;
             }
-            let crowded = backend.as_ref().is_some_and(|line| line.is_full());
+            let crowded = backend
+                .as_ref()
+                .is_some_and(|connection| connection.is_full());
             if !*ended
                 && !crowded
                 && let Poll::Ready(filled) = client.poll_fill(cx)
@@ -305,23 +324,25 @@ impl PostgresRelay {
                 *ended = filled? == 0;
                 moved = true;
             }
-            if let Some(line) = backend.as_mut() {
-                match line.poll_drain(cx) {
+            if let Some(connection) = backend.as_mut() {
+                match connection.poll_drain(cx) {
                     Poll::Ready(Ok(sent)) => {
-                        DestinationCounters::increase(&ledger.sent_bytes, sent as u64);
+                        DestinationCounters::increase(&counters.sent_bytes, sent as u64);
                         moved = true;
                     }
-                    // What it said before it went is read first.
-                    Poll::Ready(Err(_)) => line.outgoing.clear(),
+                    // The backend's last message is read before its end is handled.
+                    Poll::Ready(Err(_)) => connection.outgoing.clear(),
                     Poll::Pending => {}
                 }
                 if !client.is_full()
-                    && let Poll::Ready(filled) = line.poll_fill(cx)
+                    && let Poll::Ready(filled) = connection.poll_fill(cx)
                 {
                     match filled {
                         Ok(count @ 1..) => {
-                            DestinationCounters::increase(&ledger.received_bytes, count as u64)
+                            DestinationCounters::increase(&counters.received_bytes, count as u64)
                         }
+                        // An error of the backend's socket is not the client's: the client gets
+                        // what has arrived, and its connection closes properly.
                         Ok(0) | Err(_) => return Poll::Ready(Ok(RelayStep::BackendLost)),
                     }
                     moved = true;
@@ -336,15 +357,15 @@ impl PostgresRelay {
         .await
     }
 
-    /// Somebody does not keep to the protocol: the client hears it, and both are closed.
-    fn send_protocol_error(&mut self, odd: &PostgresProtocolError) -> RelayStep {
+    /// Handles a protocol violation: the client gets the error, and both connections are closed.
+    fn send_protocol_error(&mut self, error: &PostgresProtocolError) -> RelayStep {
         let to = &self.context.upstream.destination.key.host_port;
-        tracing::warn!(function = %self.context.caller.function, to, %odd, "a conversation that is not PostgreSQL's");
+        tracing::warn!(function = %self.context.caller.function, to, %error, "PostgreSQL adapter: protocol violation, closing both connections");
         self.client
             .outgoing
             .extend_from_slice(&message::fatal_error(
                 sqlstate::PROTOCOL_VIOLATION,
-                &format!("nearpath: {odd}"),
+                &format!("nearpath: {error}"),
                 "",
             ));
         self.client_state
@@ -355,38 +376,42 @@ impl PostgresRelay {
         RelayStep::BackendLost
     }
 
-    /// Says the last words. What the client still sends is read, for a connection that is closed with something unread loses what was written.
+    /// Writes the last message. Further input is read and dropped: closing a socket with unread
+    /// input resets it, which would lose the output.
     async fn close_client(&mut self) -> io::Result<()> {
-        let last_words = async {
+        let closing = async {
             self.client.flush().await?;
             self.client.stream.shutdown().await?;
             let mut rest = [0; 4096];
             while self.client.stream.read(&mut rest).await? > 0 {}
             Ok(())
         };
-        tokio::time::timeout(CLOSE_GRACE, last_words)
+        tokio::time::timeout(CLOSE_GRACE, closing)
             .await
             .unwrap_or(Ok(()))
     }
 
-    /// Ends the client's hold on its backend. One that is in order is cleaned for the next client, any other is closed.
+    /// Detaches the client from its backend. A backend in order is cleaned for the next client, any
+    /// other is closed.
     fn detach_backend(&mut self) {
         let Some(kept) = self.client_state.backend.take() else {
             return;
         };
-        self.cancel_registration.set_backend(None);
+        self.cancel_registration.set_target(None);
+        // Status 0: the server has announced the end of the session.
         let in_order = self.session.is_quiet()
             && kept.connection.state.status != 0
             && kept.connection.is_drained();
         match (in_order, self.client.incoming.is_between_messages()) {
             (true, true) => self.release_backend(kept, true),
             (_, true) => kept.connection.close(),
+            // Terminate is a message; within another one the server would read it as its content.
             (_, false) => kept.connection.close_abruptly(),
         }
     }
 }
 
-/// Also when its task is ended from outside, because its instance has ended.
+/// Runs also when the task is dropped because its instance has ended.
 impl Drop for PostgresRelay {
     fn drop(&mut self) {
         self.detach_backend();

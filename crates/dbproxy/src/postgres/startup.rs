@@ -1,4 +1,5 @@
-//! The first thing a client says, which has no tag: who it is, or one of three other requests.
+//! The first packet of a client, which has no tag: a startup message or one of three other
+//! requests.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +8,10 @@ use bytes::{Buf, BufMut, BytesMut};
 use super::frame::split_text;
 use super::message;
 
-/// What PostgreSQL takes at most.
+/// The longest startup packet that PostgreSQL accepts (`MAX_STARTUP_PACKET_LENGTH`).
 pub(super) const MAX_PACKET_BYTES: usize = 10_000;
+// The request codes are protocol versions that cannot exist: 1234 in the upper 16 bits
+// (`pqcomm.h`).
 const CANCEL_REQUEST_CODE: u32 = 80_877_102;
 const SSL_REQUEST_CODE: u32 = 80_877_103;
 const GSSENC_REQUEST_CODE: u32 = 80_877_104;
@@ -16,13 +19,13 @@ const GSSENC_REQUEST_CODE: u32 = 80_877_104;
 /// The first packet of a connection, without its length.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum FirstPacket {
-    /// It wants to speak TLS, or GSSAPI's encryption.
+    /// A request for TLS or for GSSAPI encryption.
     Encryption,
-    /// Cancel what this key's backend does.
+    /// A request to cancel the statement of this key's backend.
     Cancel((i32, i32)),
-    /// Who it is and what it wishes.
+    /// A startup message.
     Start(PostgresStartup),
-    /// A protocol that is not 3.
+    /// A protocol version other than 3.
     Unknown(u32),
 }
 
@@ -31,14 +34,14 @@ pub(super) enum FirstPacket {
 pub(super) struct PostgresStartup {
     pub(super) user: String,
     pub(super) database: String,
-    /// All others, with what the server makes of them at the session's start.
+    /// All other parameters, which set the session's parameters at its start.
     pub(super) options: BTreeMap<String, String>,
-    /// What this side does not know of newer protocols; it is told so.
+    /// Options of newer protocol versions that are unsupported here; the client is told so.
     unsupported_options: Vec<String>,
     is_newer_protocol: bool,
 }
 
-/// Reads the packet.
+/// Parses the packet.
 pub(super) fn parse_first_packet(mut packet: &[u8]) -> Option<FirstPacket> {
     let code = packet.try_get_u32().ok()?;
     Some(match code {
@@ -71,11 +74,13 @@ fn parse_startup(minor: u32, mut packet: &[u8]) -> Option<PostgresStartup> {
         match name {
             "user" => user = Some(value),
             "database" => database = Some(value),
+            // Names with this prefix are reserved for protocol extensions since 3.0.
             _ if name.starts_with("_pq_.") => startup.unsupported_options.push(name.to_owned()),
             _ => drop(startup.options.insert(name.to_owned(), value)),
         }
     }
     startup.user = user?;
+    // The server's own default for a missing database.
     startup.database = database
         .filter(|name| !name.is_empty())
         .unwrap_or_else(|| startup.user.clone());
@@ -83,15 +88,16 @@ fn parse_startup(minor: u32, mut packet: &[u8]) -> Option<PostgresStartup> {
 }
 
 impl PostgresStartup {
-    /// Whether it asks for a stream of changes, which is no session of SQL.
+    /// Returns whether the client asks for replication, which is no session of SQL.
     pub(super) fn is_replication(&self) -> bool {
+        // The server's own reading of a boolean; `database` and other texts mean yes.
         let off = ["false", "off", "no", "0"];
         self.options
             .get("replication")
             .is_some_and(|value| !off.contains(&value.to_ascii_lowercase().as_str()))
     }
 
-    /// What protocol 3.0 says to what came after it.
+    /// Writes a NegotiateProtocolVersion if the client asked for more than protocol 3.0.
     pub(super) fn write_negotiation(&self, out: &mut BytesMut) {
         if !self.is_newer_protocol && self.unsupported_options.is_empty() {
             return;
@@ -107,7 +113,7 @@ impl PostgresStartup {
         });
     }
 
-    /// The packet, length and all, for a server.
+    /// Encodes the packet for a server, including its length.
     pub(super) fn encode(&self) -> BytesMut {
         let mut out = BytesMut::new();
         let named = [("user", &self.user), ("database", &self.database)];
@@ -123,7 +129,8 @@ impl PostgresStartup {
             message::write_text(&mut out, value.as_bytes());
         });
         out.put_u8(0);
-        let length = u32::try_from(out.len()).expect("as short as what was read");
+        let length =
+            u32::try_from(out.len()).expect("a startup packet is at most 10,000 bytes long");
         out[..4].copy_from_slice(&length.to_be_bytes());
         out
     }
@@ -160,7 +167,7 @@ mod tests {
             Some(FirstPacket::Unknown(2 << 16))
         );
         assert_eq!(parse_first_packet(b"\0\x03\0\0user\0"), None);
-        assert_eq!(parse_first_packet(b"\0\x03\0\0a\0b\0\0"), None, "nobody");
+        assert_eq!(parse_first_packet(b"\0\x03\0\0a\0b\0\0"), None, "no user");
     }
 
     #[test]
@@ -177,7 +184,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_startup_is_read_as_it_was_written(
+        fn a_startup_round_trips(
             user in "[a-z]{1,8}", database in "[a-z]{1,8}", options in prop::collection::btree_map("[a-c_]{1,5}", "[^\0]{0,9}", 0..4),
         ) {
             let startup = PostgresStartup { user, database, options, ..PostgresStartup::default() };
@@ -185,7 +192,7 @@ mod tests {
         }
 
         #[test]
-        fn any_packet_is_read(packet: Vec<u8>) {
+        fn any_packet_is_parsed_without_panic(packet: Vec<u8>) {
             parse_first_packet(&packet);
         }
     }

@@ -1,4 +1,4 @@
-//! What is kept from one client to the next.
+//! State of one destination, shared by all its clients.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -13,10 +13,10 @@ use super::startup::PostgresStartup;
 use nearpath_connpool::destination::EgressDestination;
 use nearpath_connpool::idle::IdlePool;
 
-/// Kinds of sessions whose beginnings are remembered.
+/// Kinds of sessions whose parameters are remembered.
 const MAX_KNOWN_SESSIONS: usize = 256;
 
-/// Sessions of equal fingerprints serve each other's clients.
+/// Properties of a session. Sessions with equal fingerprints serve each other's clients.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct PostgresFingerprint {
     user: String,
@@ -25,16 +25,16 @@ pub(super) struct PostgresFingerprint {
     proof: ClientProof,
 }
 
-/// By what right a client uses a session.
+/// Proof by which a client may use a session.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum ClientProof {
-    /// It is the function: the node logs in.
+    /// The client is the function: the node logs in.
     Function,
-    /// The server asks nobody for a password.
+    /// The server asks for no password.
     Trust,
-    /// It gave the password that opened the session; this is a hash of it.
+    /// A keyed hash of the password that opened the session.
     Password([u8; 32]),
-    /// It gave the server a proof that cannot be given twice.
+    /// A proof that cannot be given twice.
     Once,
 }
 
@@ -43,13 +43,13 @@ pub(super) enum ClientProof {
 pub(super) enum PasswordRequest {
     Nothing,
     Cleartext,
-    /// With this salt.
+    /// An MD5 challenge with this salt.
     Md5([u8; 4]),
-    /// In a way that cannot be foreseen.
+    /// A challenge that cannot be predicted.
     Unpredictable,
 }
 
-/// The adapter's room for one key.
+/// The adapter's state of one destination.
 pub(super) struct PostgresState {
     pub(super) idle_pool: Rc<IdlePool<PostgresFingerprint, PostgresBackend>>,
     pub(super) statement_names: StatementNames,
@@ -75,14 +75,14 @@ impl PostgresFingerprint {
         }
     }
 
-    /// Whether another client can show the same right.
+    /// Returns whether another client can give the same proof.
     pub(super) fn is_reusable(&self) -> bool {
         self.proof != ClientProof::Once
     }
 }
 
 impl PostgresState {
-    /// How a session begins, if that is known.
+    /// Returns the parameters of such a session, if they are known.
     pub(super) fn known_parameters(
         &self,
         fingerprint: &PostgresFingerprint,
@@ -90,20 +90,23 @@ impl PostgresState {
         self.initial_parameters.borrow().get(fingerprint).cloned()
     }
 
-    /// A session began so.
+    /// Remembers the parameters of a session.
     pub(super) fn remember_parameters(
         &self,
         fingerprint: &PostgresFingerprint,
         values: &Rc<SessionParameters>,
     ) {
-        let mut welcomes = self.initial_parameters.borrow_mut();
-        if welcomes.len() >= MAX_KNOWN_SESSIONS {
-            welcomes.clear();
+        let mut known = self.initial_parameters.borrow_mut();
+        // Rare, and the entries come back with the next logins: an order of use is not worth its
+        // bookkeeping.
+        if known.len() >= MAX_KNOWN_SESSIONS {
+            known.clear();
         }
-        welcomes.insert(fingerprint.clone(), values.clone());
+        known.insert(fingerprint.clone(), values.clone());
     }
 
-    /// The server has refused such a session: the next client is to hear so when it connects.
+    /// Forgets a session that the server has refused: the next client gets the error when it
+    /// connects.
     pub(super) fn forget_session(&self, fingerprint: &PostgresFingerprint) {
         self.initial_parameters.borrow_mut().remove(fingerprint);
         self.password_requests
@@ -111,25 +114,27 @@ impl PostgresState {
             .remove(&(fingerprint.user.clone(), fingerprint.database.clone()));
     }
 
-    /// How the server asked for this user's password.
-    pub(super) fn password_requests(&self, startup: &PostgresStartup) -> Option<PasswordRequest> {
+    /// Returns how the server asked for this user's password.
+    pub(super) fn password_request(&self, startup: &PostgresStartup) -> Option<PasswordRequest> {
         self.password_requests
             .borrow()
             .get(&(startup.user.clone(), startup.database.clone()))
             .copied()
     }
 
-    pub(super) fn remember_request(&self, startup: &PostgresStartup, asks: PasswordRequest) {
+    pub(super) fn remember_request(&self, startup: &PostgresStartup, request: PasswordRequest) {
         let mut all = self.password_requests.borrow_mut();
         if all.len() >= MAX_KNOWN_SESSIONS {
             all.clear();
         }
-        all.insert((startup.user.clone(), startup.database.clone()), asks);
+        all.insert((startup.user.clone(), startup.database.clone()), request);
     }
 
-    /// A proof that can be compared and not used elsewhere.
-    pub(super) fn hash_proof(&self, asks: PasswordRequest, answer: &[u8]) -> ClientProof {
-        let salt = if let PasswordRequest::Md5(salt) = asks {
+    /// Returns a proof that can be compared and that is of no use elsewhere.
+    pub(super) fn hash_proof(&self, request: PasswordRequest, answer: &[u8]) -> ClientProof {
+        // The salt belongs to the proof: the same MD5 answer under another salt proves something
+        // else.
+        let salt = if let PasswordRequest::Md5(salt) = request {
             salt
         } else {
             [0; 4]
@@ -141,6 +146,7 @@ impl PostgresState {
 
 impl nearpath_connpool::adapter_state::AdapterState for PostgresState {
     fn for_destination(to: &EgressDestination) -> Self {
+        // A key per state: a leaked hash cannot be compared with hashes of other destinations.
         let secret = hmac::Key::generate(hmac::HMAC_SHA256, &ring::rand::SystemRandom::new());
         Self {
             idle_pool: IdlePool::new(to),
@@ -157,10 +163,10 @@ impl nearpath_connpool::adapter_state::AdapterState for PostgresState {
     }
 }
 
-/// The room of a destination.
-pub(super) fn state_of(visit: &crate::ClientContext) -> Rc<PostgresState> {
-    visit
+/// Returns the adapter's state of the client's destination.
+pub(super) fn state_of(context: &crate::ClientContext) -> Rc<PostgresState> {
+    context
         .upstream
         .adapters
-        .state_of(&visit.upstream.destination)
+        .state_of(&context.upstream.destination)
 }

@@ -1,4 +1,4 @@
-//! The backend of a client: there as long as something of the client is under way or in it.
+//! Attachment of a backend to a client, for as long as the backend is needed.
 
 use std::io;
 use std::time::Instant;
@@ -11,12 +11,15 @@ use nearpath_connpool::idle::{AcquireOutcome, ReusableConnection, UsedConnection
 use nearpath_connpool::pool::NoConnection;
 
 impl RedisRelay {
-    /// Sees to it that there is a backend. If not, the client knows why, and is sent away.
+    /// Attaches a backend if there is none. On failure the client gets an error and is
+    /// disconnected.
     pub(super) async fn ensure_attached(&mut self) -> io::Result<bool> {
         match self.attach_backend().await {
             Ok(()) => Ok(true),
             Err(line) => {
                 self.is_closing = true;
+                // The server may have changed meanwhile, so its remembered replies are no longer
+                // trusted.
                 self.state.setting_replies.borrow_mut().forget();
                 self.send_to_client(&line)?;
                 Ok(false)
@@ -31,10 +34,11 @@ impl RedisRelay {
         Ok(())
     }
 
-    /// A backend that is what the client's connection is; else a line for the client.
+    /// Acquires a backend with the client's identity; on failure returns an error line for the
+    /// client.
     async fn acquire_backend(&mut self) -> Result<UsedConnection<RedisBackend>, Vec<u8>> {
-        let (to, born) = (&self.context.upstream.destination, Instant::now());
-        let deadline = born + to.egress.wait;
+        let (to, started) = (&self.context.upstream.destination, Instant::now());
+        let deadline = started + to.egress.wait;
         let lease = match self
             .state
             .idle_pool
@@ -64,7 +68,8 @@ impl RedisRelay {
                 })),
             }
         };
-        let late = || {
+        // The deadline covers waiting, TLS and setup: `wait` is what the function declared.
+        let timed_out = || {
             error_line(&NoConnection::Refused {
                 to: to.key.host_port.clone(),
                 error: io::ErrorKind::TimedOut.into(),
@@ -72,12 +77,14 @@ impl RedisRelay {
         };
         let backend = tokio::time::timeout_at(deadline.into(), made)
             .await
-            .map_err(|_| late())??;
-        Ok(UsedConnection::new(backend, born))
+            .map_err(|_| timed_out())??;
+        Ok(UsedConnection::new(backend, started))
     }
 
-    /// Gives the backend back as soon as nothing of the client is in it.
+    /// Returns the backend to the pool as soon as it holds nothing of the client.
     pub(super) fn release_backend(&mut self) {
+        // Besides the session's state no byte may be in transit: half a command or half a reply
+        // would reach the next client.
         let clean = self.session.is_free()
             && !self.input.is_streaming
             && self.to_backend.is_empty()
@@ -91,24 +98,28 @@ impl RedisRelay {
         }
     }
 
-    /// The client has left: what it left behind is removed, or goes with its backend.
+    /// Cleans up after a client that has left: its backend is cleaned, or closed.
     pub(super) async fn finish(mut self) {
+        // The order matters: abandoning the pending replies may add the failure that is then stored
+        // for the function.
         self.abandon_pending_replies();
         self.report_failure_later();
         self.release_backend();
-        // The client need not wait for what happens to its backend.
+        // The client's socket is closed first, so that the client does not wait for the cleanup.
         let _ = tokio::io::AsyncWriteExt::shutdown(&mut self.client).await;
         self.detach_backend().await;
     }
 
     pub(super) async fn detach_backend(&mut self) {
-        let whole = !self.input.is_streaming
+        let nothing_in_transit = !self.input.is_streaming
             && self.to_backend.is_empty()
             && self.frames.is_between_values();
         let Some(mut backend) = self.backend.take() else {
             return;
         };
-        if self.session.residue() == SessionResidue::Unknown || !whole {
+        // Unknown state cannot be reset: replies that are still outstanding would be taken for
+        // those to the reset.
+        if self.session.residue() == SessionResidue::Unknown || !nothing_in_transit {
             return backend.connection.close();
         }
         let cleaning = backend
@@ -128,12 +139,14 @@ impl RedisRelay {
     }
 }
 
-/// An error in the words of Redis, as far as it has some.
+/// Formats an error as a reply of Redis.
 fn error_line(error: &NoConnection) -> Vec<u8> {
     match error {
+        // Redis's own text for `maxclients`, which client libraries recognize.
         NoConnection::Exhausted { .. } => {
             format!("-ERR max number of clients reached: {error} (egress max=)\r\n")
         }
+        // A line break would end the reply early, and the rest would be taken for further replies.
         NoConnection::Refused { .. } => format!("-ERR {error}\r\n")
             .replace('\n', " ")
             .replace("\r ", "\r\n"),

@@ -1,4 +1,4 @@
-//! A connection to Redis: logged in, set up, cleaned.
+//! A connection to Redis: login, setup and cleaning.
 
 use std::io;
 use std::time::Duration;
@@ -13,23 +13,23 @@ use nearpath_connpool::destination::EgressDestination;
 use nearpath_connpool::idle::ReusableConnection;
 use nearpath_connpool::socket::UpstreamSocket;
 
-/// Longest wait for a backend to be cleaned; one that takes longer is closed.
+/// Time for cleaning a backend; one that takes longer is closed.
 pub const CLEAN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// See the module.
+/// A connection to Redis that is set up for one identity.
 #[derive(Debug)]
 pub struct RedisBackend {
-    /// Its connection.
+    /// Its socket.
     pub socket: UpstreamSocket,
 }
 
-/// Why a connection could not be set up or cleaned.
+/// Reason for a failed setup, read or cleanup.
 #[derive(Debug, thiserror::Error)]
 pub enum RedisBackendError {
-    /// What the server said to one of the commands, a line of the protocol.
+    /// Error reply of the server to one of the commands: one line, without its end.
     #[error("{}", String::from_utf8_lossy(.0))]
     Refused(Vec<u8>),
-    /// The connection broke, or is not Redis's.
+    /// The connection broke, or the server does not speak RESP.
     #[error(transparent)]
     Broken(#[from] io::Error),
 }
@@ -44,15 +44,16 @@ impl ReusableConnection for RedisBackend {
     }
 
     fn close(self) {
+        // Redis needs no closing message: it drops the connection's state with the socket.
         tokio::task::spawn_local(self.socket.close_with_message(b""));
     }
 }
 
 impl RedisBackend {
-    /// Logs a new connection in and makes it `identity`.
+    /// Logs in on a new connection and gives it `identity`.
     ///
     /// # Errors
-    /// When the server refuses, or the connection breaks.
+    /// Fails when the server refuses a command, or the connection breaks.
     pub async fn set_up(
         &mut self,
         to: &EgressDestination,
@@ -63,36 +64,40 @@ impl RedisBackend {
         self.run_commands(&commands).await
     }
 
-    /// Removes all that a client left in it, and proves it by the replies: whatever else was under way would come before them.
+    /// Removes all state of a client. The replies prove it: any other outstanding reply would come
+    /// before them.
     ///
     /// # Errors
-    /// As [`set_up`](Self::set_up); servers before 6.2 know no reset.
+    /// As for [`set_up`](Self::set_up). Servers before 6.2 do not know `RESET`.
     pub async fn clean(
         &mut self,
         to: &EgressDestination,
         identity: &RedisIdentity,
     ) -> Result<(), RedisBackendError> {
         let mut commands = vec![encode_command(&[b"RESET"])];
+        // `RESET` also logs out (redis.io/commands/reset), so the node's login and the identity are
+        // sent again.
         commands.extend(login_commands(to));
         commands.extend(identity.setup_commands(Some(identity)));
         self.run_commands(&commands).await
     }
 
-    /// Reads one value; `NoConnection`: it is none, or too long to be held.
+    /// Reads one value: its whole reply, of at most `max_bytes` bytes.
     ///
     /// # Errors
-    /// When the connection breaks, or more comes than the value: then it serves nobody any more.
+    /// Fails when the connection breaks, or when more than the value arrives. The connection must
+    /// not be reused then.
     pub async fn get_value(
         &mut self,
         key: &[u8],
-        longest: usize,
+        max_bytes: usize,
     ) -> Result<Vec<u8>, RedisBackendError> {
         self.socket
             .write_all(&encode_command(&[b"GET", key]))
             .await?;
         self.socket.flush().await?;
         let (mut frames, mut input, mut seen) = (RespFramer::default(), BytesMut::new(), 0);
-        while input.len() <= longest {
+        while input.len() <= max_bytes {
             if self.socket.read_buf(&mut input).await? == 0 {
                 return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
             }
@@ -102,6 +107,8 @@ impl RedisBackend {
                 Some(value) if value.is_error() => {
                     return Err(RedisBackendError::Refused(value.line.to_vec()));
                 }
+                // A push or bytes beyond the reply answer no request of the node: the connection is
+                // in no known state.
                 Some(value) if value.is_push() || seen < input.len() => break,
                 Some(_) => return Ok(input.to_vec()),
                 None => {}
@@ -110,11 +117,12 @@ impl RedisBackend {
         Err(io::Error::from(io::ErrorKind::InvalidData).into())
     }
 
-    /// Has commands done; none may be refused.
+    /// Runs commands, none of which may be refused.
     async fn run_commands(&mut self, commands: &[Vec<u8>]) -> Result<(), RedisBackendError> {
         if commands.is_empty() {
             return Ok(());
         }
+        // All commands go out in one write: a setup costs one round trip.
         self.socket.write_all(&commands.concat()).await?;
         self.socket.flush().await?;
         let (mut frames, mut input, mut left) =
@@ -125,6 +133,8 @@ impl RedisBackend {
             }
             left = count_replies(&mut frames, &mut input, left)?;
         }
+        // Bytes beyond the last reply would be taken for the reply to the next client's first
+        // command.
         if input.is_empty() {
             Ok(())
         } else {
@@ -133,7 +143,7 @@ impl RedisBackend {
     }
 }
 
-/// Counts the replies in `input`; how many are left.
+/// Counts the replies in `input`. Returns the number of those still to come.
 fn count_replies(
     frames: &mut RespFramer,
     input: &mut BytesMut,
@@ -145,6 +155,7 @@ fn count_replies(
             Some(value) if value.is_error() => {
                 return Err(RedisBackendError::Refused(value.line.to_vec()));
             }
+            // Pushes of RESP 3 answer no command.
             Some(value) if !value.is_push() => left -= 1,
             _ => {}
         }
@@ -153,15 +164,15 @@ fn count_replies(
     Ok(left)
 }
 
-/// What the other end says is not RESP.
+/// Returns the error for a server that does not speak RESP.
 pub fn not_redis_error(_: MalformedResp) -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidData,
-        "what it says is not RESP: is it Redis? `protocol=tcp` carries anything",
+        "the server does not speak RESP; use `protocol=tcp` for other protocols",
     )
 }
 
-/// What logs the node in, where it does.
+/// Returns the commands of the node's own login, if the egress has one.
 fn login_commands(to: &EgressDestination) -> Vec<Vec<u8>> {
     let Some(EgressLogin {
         user,
@@ -171,6 +182,7 @@ fn login_commands(to: &EgressDestination) -> Vec<Vec<u8>> {
     else {
         return Vec::new();
     };
+    // Secrets written with an editor end in a newline, which is no part of the password.
     let password = to
         .secrets
         .get(secret)

@@ -1,34 +1,36 @@
-//! What a command of Redis reads and writes (<https://redis.io/docs/latest/commands/>): what may be answered from memory, what makes such an answer
-//! wrong, and what may be answered before it is done. Commands that are not listed may have written anything.
+//! Effects of Redis commands on values (<https://redis.io/docs/latest/commands/>).
+//!
+//! They decide which reads the cache can answer, which entries a command invalidates, and which
+//! writes can be acknowledged early. A command that is not listed may have written anything.
 
 use super::session_effect::{CommandWords, MAX_WORDS};
 
-/// What a command does to values.
+/// Effect of a command on values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CommandEffect {
-    /// Nothing.
+    /// The command changes no value.
     Nothing,
-    /// It reads one value, which is its whole answer.
+    /// The command reads one value, which is its whole reply.
     Reads(ValueRead),
-    /// It may change these keys of its database.
+    /// The command may change these keys of its database.
     Writes(Vec<Vec<u8>>),
-    /// It may change anything.
+    /// The command may change any value.
     Anything,
 }
 
 /// A read of one value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ValueRead {
-    /// Of which key.
+    /// Key of the value.
     pub key: Vec<u8>,
-    /// By `MGET`, whose answer is a list of one.
+    /// Read by `MGET`, which wraps the value in an array of one.
     pub is_mget: bool,
 }
 
-/// The longest name of a command that is listed.
+/// The longest listed verb. A longer one is unknown.
 const MAX_VERB_BYTES: usize = 16;
 
-/// Commands that change nothing but the key that follows. In order.
+/// Commands that change at most the key that follows. Sorted for binary search.
 const SINGLE_KEY_WRITES: &[&str] = &[
     "APPEND",
     "DECR",
@@ -83,7 +85,7 @@ const SINGLE_KEY_WRITES: &[&str] = &[
     "ZREM",
 ];
 
-/// Commands that change no value. In order.
+/// Commands that change no value. Sorted for binary search.
 const READ_ONLY_COMMANDS: &[&str] = &[
     "BITCOUNT",
     "BITPOS",
@@ -148,7 +150,7 @@ const READ_ONLY_COMMANDS: &[&str] = &[
     "ZSCORE",
 ];
 
-/// What a command does.
+/// Classifies a command. `whole` says whether all of it was read.
 pub fn classify_command(words: &CommandWords<'_>, whole: bool) -> CommandEffect {
     let (mut verb, first) = ([0_u8; MAX_VERB_BYTES], words.get(0));
     let Some(upper) = verb.get_mut(..first.len()) else {
@@ -156,7 +158,8 @@ pub fn classify_command(words: &CommandWords<'_>, whole: bool) -> CommandEffect 
     };
     upper.copy_from_slice(first);
     upper.make_ascii_uppercase();
-    let seen = whole && words.all().len() < MAX_WORDS; // else there may be more keys
+    // Only the first words are kept. A command that fills them may have more keys.
+    let seen = whole && words.all().len() < MAX_WORDS;
     let rest = words.all().get(1..).unwrap_or_default();
     let every = |step: usize| {
         CommandEffect::Writes(rest.iter().step_by(step).map(|key| key.to_vec()).collect())
@@ -176,9 +179,11 @@ pub fn classify_command(words: &CommandWords<'_>, whole: bool) -> CommandEffect 
     }
 }
 
-/// Whether the only answer to a command, if it is done, is `+OK`.
+/// Returns whether the only reply to a command, if it succeeds, is `+OK`.
 pub fn has_constant_reply(words: &CommandWords<'_>) -> bool {
     let is = |at: usize, what: &str| words.get(at).eq_ignore_ascii_case(what.as_bytes());
+    // The client has its reply before the server executes the command, so no option may make the
+    // reply depend on the data: no `NX`, `XX`, `GET`.
     let timed = || ["EX", "PX", "EXAT", "PXAT"].iter().any(|unit| is(3, unit));
     match words.all().len() {
         3 => is(0, "SET") || is(0, "MSET"),
@@ -194,14 +199,14 @@ pub fn has_constant_reply(words: &CommandWords<'_>) -> bool {
     }
 }
 
-/// Commands that change nothing but the key that follows.
+/// Returns whether a command changes nothing but the key that follows.
 fn writes_single_key(verb: &[u8]) -> bool {
     SINGLE_KEY_WRITES
         .binary_search_by(|word| word.as_bytes().cmp(verb))
         .is_ok()
 }
 
-/// Commands that change no value.
+/// Returns whether a command changes no value.
 fn is_read_only(verb: &[u8]) -> bool {
     READ_ONLY_COMMANDS
         .binary_search_by(|word| word.as_bytes().cmp(verb))

@@ -1,4 +1,5 @@
-//! What is answered before the server has: values that are kept, and writes whose answer is known.
+//! Replies that the adapter gives before the server does: cached values, and acknowledgements of
+//! asynchronous writes.
 
 use std::io;
 use std::time::Instant;
@@ -8,106 +9,29 @@ use nearpath_types::egress::WriteMode;
 use super::cache::{MAX_REPLY_BYTES, PendingRead};
 use super::command_effect::{CommandEffect, ValueRead, classify_command, has_constant_reply};
 use super::frame::RespValue;
+use super::pending_replies::PendingReply;
 use super::relay::RedisRelay;
 use super::session_effect::CommandWords;
 use nearpath_connpool::counters::DestinationCounters;
 
-/// What a reply is waited for, beside being passed on.
-pub(super) struct PendingReply {
-    effect: CommandEffect,
-    /// The database, if it is known.
-    db: Option<u32>,
-    /// It may be kept.
-    read: Option<PendingRead>,
-    /// The client has had its answer.
-    is_answered: bool,
-}
-
-/// Replies that are waited for, and what is to be done with some of them.
-#[derive(Default)]
-pub(super) struct PendingReplies {
-    /// Commands that were sent, and replies that have come.
-    sent_count: u64,
-    received_count: u64,
-    /// Of those outstanding, the ones that the client does not wait for.
-    early_count: u64,
-    tracked: std::collections::VecDeque<(u64, PendingReply)>,
-}
-
-impl PendingReplies {
-    /// Whether the client waits for no reply.
-    fn is_client_idle(&self) -> bool {
-        self.sent_count - self.received_count == self.early_count
-    }
-
-    /// Replies outstanding that the client does not wait for.
-    pub(super) fn early_count(&self) -> u64 {
-        self.early_count
-    }
-
-    /// A command goes out.
-    pub(super) fn record_sent(&mut self, note: Option<PendingReply>) {
-        if let Some(note) = note {
-            self.early_count += u64::from(note.is_answered);
-            self.tracked.push_back((self.sent_count, note));
-        }
-        self.sent_count += 1;
-    }
-
-    fn next_reply(&self) -> Option<&PendingReply> {
-        self.tracked
-            .front()
-            .filter(|(at, _)| *at == self.received_count)
-            .map(|(_, note)| note)
-    }
-
-    /// Whether the next reply is not for the client.
-    pub(super) fn next_is_early(&self) -> bool {
-        self.next_reply().is_some_and(|note| note.is_answered)
-    }
-
-    /// Whether the next reply may be kept.
-    pub(super) fn next_is_read(&self) -> bool {
-        self.next_reply().is_some_and(|note| note.read.is_some())
-    }
-
-    /// A reply has come.
-    pub(super) fn take_next(&mut self) -> Option<PendingReply> {
-        let here = self.next_reply().is_some();
-        self.received_count += 1;
-        let note = if here {
-            self.tracked.pop_front().map(|(_, note)| note)
-        } else {
-            None
-        };
-        self.early_count -= u64::from(note.as_ref().is_some_and(|note| note.is_answered));
-        note
-    }
-
-    /// Nothing more comes: what was waited for.
-    fn drain_all(&mut self) -> Vec<PendingReply> {
-        (self.early_count, self.sent_count, self.received_count) = (0, 0, 0);
-        self.tracked.drain(..).map(|(_, note)| note).collect()
-    }
-}
-
 impl RedisRelay {
-    /// Answers a command that would be sent on, if its answer is known. Whether it did.
+    /// Answers a command without the server, if its reply is known. Returns whether it did.
     pub(super) async fn answer_locally(
         &mut self,
         words: &CommandWords<'_>,
         bytes: &[u8],
         whole: bool,
     ) -> io::Result<bool> {
+        // An outstanding reply has to reach the client first; answering now would change the order.
         if !self.tracks_effects
             || !self.session.is_plain()
             || !self.pending_replies.is_client_idle()
         {
             return Ok(false);
         }
-        if let Some(why) = self.failed_write.take() {
+        if let Some(reason) = self.failed_write.take() {
             DestinationCounters::increase(&self.context.upstream.counters.reported_failures, 1);
-            self.send_to_client(format!("-ERR an earlier write failed: {why}\r\n").as_bytes())?;
+            self.send_to_client(format!("-ERR an earlier write failed: {reason}\r\n").as_bytes())?;
             return Ok(true);
         }
         match classify_command(words, whole) {
@@ -131,16 +55,17 @@ impl RedisRelay {
         )
     }
 
-    /// Answers a read with what is kept.
+    /// Answers a read from the cache.
     fn answer_from_cache(&mut self, read: &ValueRead) -> bool {
-        let Some(answers) = &self.state.cache else {
+        let Some(cache) = &self.state.cache else {
             return false;
         };
-        let (identity, mut answers) = (self.session.identity(), answers.borrow_mut());
-        let Some(reply) = answers.get(identity.db(), &read.key, &identity.reader(), Instant::now())
+        let (identity, mut cache) = (self.session.identity(), cache.borrow_mut());
+        let Some(reply) = cache.get(identity.db(), &read.key, &identity.reader(), Instant::now())
         else {
             return false;
         };
+        // The cache holds the reply of `GET`; `MGET` wraps it.
         if read.is_mget {
             self.to_client.extend_from_slice(b"*1\r\n");
         }
@@ -149,7 +74,7 @@ impl RedisRelay {
         true
     }
 
-    /// Says that a write is done, then has it done.
+    /// Acknowledges a write, then sends it to the server.
     async fn answer_write_early(
         &mut self,
         words: &CommandWords<'_>,
@@ -157,6 +82,7 @@ impl RedisRelay {
         effect: CommandEffect,
     ) -> io::Result<()> {
         self.send_to_client(b"+OK\r\n")?;
+        // Acquiring a backend may wait for seconds. The client has its acknowledgement before that.
         self.try_flush_client();
         DestinationCounters::increase(&self.context.upstream.counters.early_writes, 1);
         if let Err(line) = self.attach_backend().await {
@@ -164,40 +90,43 @@ impl RedisRelay {
             self.record_lost_write(&line);
             return Ok(());
         }
-        let note = PendingReply {
+        let tracked = PendingReply {
             db: self.current_db(),
             effect,
             read: None,
             is_answered: true,
         };
-        self.invalidate(&note.effect, note.db);
+        // Invalidated now, and again with the reply: a read in between may still fetch the old
+        // value.
+        self.invalidate(&tracked.effect, tracked.db);
         self.session.record_command(words);
-        self.pending_replies.record_sent(Some(note));
+        self.pending_replies.record_sent(Some(tracked));
         self.to_backend.extend_from_slice(bytes);
         Ok(())
     }
 
-    /// Gives the client what is there for it without waiting: what comes next may take long.
+    /// Writes to the client what fits without waiting: the next step may take long.
     fn try_flush_client(&mut self) {
         if let Ok(written) = self.client.try_write(&self.to_client) {
             bytes::Buf::advance(&mut self.to_client, written);
         }
     }
 
-    /// A write that was answered did not succeed.
+    /// Records the failure of a write that was acknowledged.
     pub(super) fn record_lost_write(&mut self, line: &[u8]) {
         let line = String::from_utf8_lossy(line);
-        let why = line.trim_end().trim_start_matches(['-', '!']).to_owned();
+        let reason = line.trim_end().trim_start_matches(['-', '!']).to_owned();
         let (caller, to) = (
             &self.context.caller,
             &self.context.upstream.destination.key.host_port,
         );
         DestinationCounters::increase(&self.context.upstream.counters.failed_writes, 1);
-        self.context.failed_writes.log_failure(caller, to, &why);
-        self.failed_write.get_or_insert(why);
+        self.context.failed_writes.log_failure(caller, to, &reason);
+        // Only the first failure is reported to the client; the log has them all.
+        self.failed_write.get_or_insert(reason);
     }
 
-    /// What is to be remembered of a command that is sent on.
+    /// Returns how to track a command that is sent on.
     pub(super) fn track_command(
         &self,
         words: &CommandWords<'_>,
@@ -207,13 +136,15 @@ impl RedisRelay {
             return None;
         }
         let effect = classify_command(words, whole);
+        // The command may take effect at any moment from now on, so cached values of its keys are
+        // dropped before it is sent.
         let db = self.current_db();
         self.invalidate(&effect, db);
         let read = match (&effect, db, &self.state.cache) {
-            (CommandEffect::Reads(read), Some(db), Some(answers)) if self.session.is_plain() => {
+            (CommandEffect::Reads(read), Some(db), Some(cache)) if self.session.is_plain() => {
                 let reader = self.session.identity().reader();
                 Some(
-                    answers
+                    cache
                         .borrow_mut()
                         .begin_read(db, &read.key, reader, Instant::now()),
                 )
@@ -230,26 +161,27 @@ impl RedisRelay {
         })
     }
 
-    /// A reply has come; `value` is its first line, `learnt` is all of it where it may be kept.
-    pub(super) fn handle_tracked_reply(&mut self, note: PendingReply, value: &RespValue<'_>) {
-        let reply = if note.read.is_some() {
+    /// Handles the reply to a tracked command: `value` is its first line. A reply that may be
+    /// cached is in `captured_reply`.
+    pub(super) fn handle_tracked_reply(&mut self, tracked: PendingReply, value: &RespValue<'_>) {
+        let reply = if tracked.read.is_some() {
             std::mem::take(&mut self.captured_reply)
         } else {
             Vec::new()
         };
-        self.invalidate(&note.effect, note.db);
-        if let (Some(asked), CommandEffect::Reads(read), false) =
-            (note.read, &note.effect, value.is_error())
+        self.invalidate(&tracked.effect, tracked.db);
+        if let (Some(pending), CommandEffect::Reads(read), false) =
+            (tracked.read, &tracked.effect, value.is_error())
         {
-            self.cache_reply(asked, read, &reply);
+            self.cache_reply(pending, read, &reply);
         }
-        if note.is_answered && value.is_error() {
+        if tracked.is_answered && value.is_error() {
             self.record_lost_write(value.line);
         }
     }
 
-    fn cache_reply(&self, asked: PendingRead, read: &ValueRead, reply: &[u8]) {
-        let Some(answers) = &self.state.cache else {
+    fn cache_reply(&self, pending: PendingRead, read: &ValueRead, reply: &[u8]) {
+        let Some(cache) = &self.state.cache else {
             return;
         };
         let alone = if read.is_mget {
@@ -258,41 +190,47 @@ impl RedisRelay {
             Some(reply)
         };
         let nothing = |reply: &[u8]| reply == b"$-1\r\n" || reply == b"_\r\n";
-        // To `MGET` a key of another type is nothing, to `GET` an error.
+        // For a key of another type `MGET` returns nil, and `GET` an error. So a nil of `MGET` is
+        // not cached.
         if let Some(alone) = alone
             .filter(|alone| alone.len() <= MAX_REPLY_BYTES && !(read.is_mget && nothing(alone)))
         {
-            answers.borrow_mut().store(asked, alone, Instant::now());
+            cache.borrow_mut().store(pending, alone, Instant::now());
         }
     }
 
-    /// Something was written, or may have been: now, and again when its reply has come.
+    /// Discards what a command may have changed. Called when it is sent, and again when its reply
+    /// arrives.
     pub(super) fn invalidate(&self, effect: &CommandEffect, db: Option<u32>) {
         self.state.invalidate(effect, db);
     }
 
-    /// The database that commands mean now; nobody knows while a change is outstanding.
+    /// Returns the current database; `None` while a change is outstanding.
     fn current_db(&self) -> Option<u32> {
         (!self.session.is_changing()).then(|| self.session.identity().db())
     }
 
-    /// The client and its backend part: what was not answered may have been done or not.
+    /// Gives up all outstanding replies: the connection ended, and their commands may or may not
+    /// have run.
     pub(super) fn abandon_pending_replies(&mut self) {
         let left = self.pending_replies.drain_all();
+        // The commands may have run, so what they write is invalidated once more.
         left.iter()
-            .for_each(|note| self.invalidate(&note.effect, note.db));
-        if left.iter().any(|note| note.is_answered) {
-            self.record_lost_write(b"the connection ended, or the time to deliver was over, before the server had answered");
+            .for_each(|tracked| self.invalidate(&tracked.effect, tracked.db));
+        if left.iter().any(|tracked| tracked.is_answered) {
+            self.record_lost_write(
+                b"the connection ended, or the delivery timed out, before the server replied",
+            );
         }
     }
 
-    /// The client is gone, and has not heard of a failure: its function does when it comes next.
+    /// Stores a failure that the client has not seen; the function gets it at its next connection.
     pub(super) fn report_failure_later(&mut self) {
-        if let Some(why) = self.failed_write.take() {
+        if let Some(reason) = self.failed_write.take() {
             self.context.failed_writes.report_later(
                 &self.context.caller,
                 &self.context.upstream.destination.key.host_port,
-                &why,
+                &reason,
             );
         }
     }

@@ -1,62 +1,65 @@
-//! Where a value of RESP ends (<https://redis.io/docs/latest/develop/reference/protocol-spec/>, versions 2 and 3), whatever the pieces in which it comes.
+//! Framing of RESP 2 and 3, for any chunking
+//! (<https://redis.io/docs/latest/develop/reference/protocol-spec/>).
 //!
-//! A relay does not need what is in a value, only its end: so nothing is kept of it but its first line, and a reply of any size passes through buffers
-//! of one size. (The parsers to be had build the value, and start anew with every piece.)
+//! A relay needs only the end of a value, not its content. So the framer keeps the first line
+//! alone, and a reply of any size passes through buffers of fixed size. Existing parsers build the
+//! value and start again with every chunk.
 
-/// Longest first line that is kept; more of it is passed over.
+/// Kept bytes of a first line; the rest is skipped.
 const MAX_LINE_BYTES: usize = 64;
-/// Values that one value may hold, over all its depths: what a server would have to send is counted, never reserved.
+/// Nested values of one value, over all depths. The announced number is counted and never reserved
+/// in memory.
 const MAX_NESTED_VALUES: u64 = 1 << 40;
 
-/// Not RESP: where a value ends can no longer be known.
+/// Input that is not RESP: the end of its value is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not RESP")]
 pub struct MalformedResp;
 
-/// A value whose end was found.
+/// A complete value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RespValue<'a> {
-    /// The first line, without its end; its first 64 bytes.
+    /// The first line without its end, at most 64 bytes of it.
     pub line: &'a [u8],
 }
 
 impl RespValue<'_> {
-    /// RESP 3: not a reply to anything.
+    /// Returns whether this is a push of RESP 3, which replies to no command.
     pub fn is_push(&self) -> bool {
         self.line.first() == Some(&b'>')
     }
 
-    /// An error, short or long.
+    /// Returns whether this is an error, simple or bulk.
     pub fn is_error(&self) -> bool {
         matches!(self.line.first(), Some(b'-' | b'!'))
     }
 }
 
-/// Finds the ends of values, one after the other.
+/// Finds the ends of consecutive values.
 #[derive(Debug, Default)]
 pub struct RespFramer {
     /// The line that is being read.
     line: Vec<u8>,
-    /// The byte before the next one.
+    /// The last byte read.
     last_byte: u8,
-    /// Bytes of a string still to come, with its end of line.
+    /// Bytes of a bulk string still to come, including its line end.
     skip_bytes: u64,
-    /// Values still to come until this one is whole; 0: between two values.
+    /// Values still to come until the outer one is complete; 0 between two values.
     values_left: u64,
-    /// The first line of this value.
+    /// The first line of the outer value.
     first_line: Vec<u8>,
 }
 
 impl RespFramer {
-    /// Whether nothing of a value was seen yet.
+    /// Returns whether the framer is between two values.
     pub fn is_between_values(&self) -> bool {
         self.values_left == 0 && self.skip_bytes == 0 && self.line.is_empty()
     }
 
-    /// How many of `bytes` belong to this value, and the value if they end it.
+    /// Returns how many of `bytes` belong to the current value, and the value if they complete it.
     ///
     /// # Errors
-    /// When the bytes are no RESP.
+    /// Fails when the bytes are not RESP.
     pub fn step(&mut self, bytes: &[u8]) -> Result<(usize, Option<RespValue<'_>>), MalformedResp> {
         let mut used = 0;
         while used < bytes.len() {
@@ -79,13 +82,14 @@ impl RespFramer {
         Ok((used, None))
     }
 
-    /// Passes over a string; whether a value ended.
+    /// Skips bytes of a bulk string. Returns whether a value ended.
     fn skip_string(&mut self, bytes: &[u8]) -> Result<(usize, bool), MalformedResp> {
         let taken = usize::try_from(self.skip_bytes)
             .unwrap_or(usize::MAX)
             .min(bytes.len());
         let after = self.skip_bytes - taken as u64;
-        // The last two bytes, in whatever pieces, have to be the end of a line.
+        // The last two bytes have to be CR LF, in whatever chunks they arrive.
+        // Without this check a wrong length would move the boundary of every later reply.
         for (at, expected) in [(2, b'\r'), (1, b'\n')] {
             if self.skip_bytes >= at
                 && after < at
@@ -102,10 +106,11 @@ impl RespFramer {
         Ok((taken, after == 0))
     }
 
-    /// Reads the line that a value begins with; whether a value ended.
+    /// Reads the head line of a value. Returns whether a value ended.
     fn read_head(&mut self, bytes: &[u8]) -> Result<(usize, bool), MalformedResp> {
         let end = memchr::memchr(b'\n', bytes);
         let part = &bytes[..end.unwrap_or(bytes.len())];
+        // A byte more than is kept, so that the CR of a line of exactly that length is seen.
         let room = (MAX_LINE_BYTES + 1)
             .saturating_sub(self.line.len())
             .min(part.len());
@@ -125,7 +130,7 @@ impl RespFramer {
         Ok((end + 1, ended))
     }
 
-    /// Takes a whole line; whether it ended a value.
+    /// Handles a complete head line. Returns whether it ended a value.
     fn begin_value(&mut self) -> Result<bool, MalformedResp> {
         let mut line = std::mem::take(&mut self.line);
         if self.values_left == 0 {
@@ -140,7 +145,7 @@ impl RespFramer {
         ended
     }
 
-    /// What follows after this line; whether it ended a value.
+    /// Counts the values that follow a head line. Returns whether it ended a value.
     fn parse_head(&mut self, line: &[u8]) -> Result<bool, MalformedResp> {
         let (kind, rest) = line.split_first().ok_or(MalformedResp)?;
         match kind {
@@ -153,8 +158,9 @@ impl RespFramer {
                 }
             },
             b'*' | b'~' | b'>' => self.update_values_left(parse_length(rest)?.unwrap_or(0), 1),
+            // Each entry of a map is two values.
             b'%' => self.update_values_left(parse_length(rest)?.unwrap_or(0) * 2, 1),
-            // Attributes come before the value that they belong to.
+            // Attributes precede the value that they belong to, so they complete none.
             b'|' => self.update_values_left(parse_length(rest)?.unwrap_or(0) * 2, 0),
             _ => Err(MalformedResp),
         }
@@ -162,6 +168,7 @@ impl RespFramer {
 
     fn update_values_left(&mut self, more: u64, less: u64) -> Result<bool, MalformedResp> {
         self.values_left = self.values_left + more - less;
+        // Bounded, so that the counter cannot overflow however deep a server nests.
         if self.values_left > MAX_NESTED_VALUES {
             Err(MalformedResp)
         } else {
@@ -170,12 +177,13 @@ impl RespFramer {
     }
 }
 
-/// A length; `NoConnection`: the null of RESP 2.
+/// Parses a length. `None`: the null of RESP 2.
 fn parse_length(digits: &[u8]) -> Result<Option<u64>, MalformedResp> {
     if digits == b"-1" {
         return Ok(None);
     }
     let text = std::str::from_utf8(digits).map_err(|_| MalformedResp)?;
+    // `parse` would accept a leading plus, which RESP 2 does not have.
     if !digits.iter().all(u8::is_ascii_digit) {
         return Err(MalformedResp);
     }
@@ -192,7 +200,7 @@ mod tests {
 
     use super::*;
 
-    /// The ends of all values in `bytes`, read in pieces of `size`.
+    /// Returns the ends of all values in `bytes`, read in chunks of `size`.
     fn value_ends(bytes: &[u8], size: usize) -> Result<Vec<(usize, Vec<u8>)>, MalformedResp> {
         let (mut frames, mut found, mut at) = (RespFramer::default(), Vec::new(), 0);
         for piece in bytes.chunks(size) {
@@ -263,8 +271,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_change_nothing(bytes in proptest::collection::vec(prop_oneof![Just(b'\r'), Just(b'\n'), Just(b'$'), Just(b'*'), Just(b'1'), Just(b'2'), Just(b'+'), any::<u8>()], 0..200), size in 1_usize..20) {
-            // Up to the first byte that is no RESP, both see the same values.
+        fn chunking_does_not_change_values(bytes in proptest::collection::vec(prop_oneof![Just(b'\r'), Just(b'\n'), Just(b'$'), Just(b'*'), Just(b'1'), Just(b'2'), Just(b'+'), any::<u8>()], 0..200), size in 1_usize..20) {
+            // Both framers see the same values up to the first byte that is not RESP.
             let (whole, pieces) = (value_ends(&bytes, bytes.len().max(1)), value_ends(&bytes, size));
             prop_assert_eq!(whole, pieces);
         }

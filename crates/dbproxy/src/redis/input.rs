@@ -1,24 +1,24 @@
-//! A client's bytes, cut into commands.
+//! A client's bytes, split into commands.
 
 use bytes::BytesMut;
 
 use super::frame::{MalformedResp, RespFramer};
 
-/// A command longer than this goes on before all of it is here.
+/// A longer command is forwarded before all of it has arrived.
 const MAX_WHOLE_COMMAND_BYTES: usize = 64 * 1024;
 
-/// What the client said and nobody has looked at.
+/// Bytes from the client that are not processed yet.
 #[derive(Default)]
 pub(super) struct RedisInput {
     pub(super) bytes: BytesMut,
     frames: RespFramer,
-    /// So much of `bytes` has gone through `frames`.
+    /// Bytes of `bytes` that the framer has seen.
     framed_bytes: usize,
-    /// The command there was found, and not taken.
+    /// The command that was found and not taken.
     found: Option<CommandSpan>,
-    /// The middle of a long command goes through.
+    /// The rest of a long command is being forwarded.
     pub(super) is_streaming: bool,
-    /// The client waits for its turn, not for its bytes.
+    /// The client waits for outstanding replies, not for more input.
     pub(super) is_waiting: bool,
 }
 
@@ -30,11 +30,14 @@ pub(super) struct CommandSpan {
 }
 
 impl RedisInput {
-    /// The next command, once all of it, or much of it, is here.
+    /// Returns the next command once all of it, or a long beginning, has arrived.
     pub(super) fn next_command(&mut self) -> Result<Option<CommandSpan>, MalformedResp> {
+        // Inline commands begin with any byte but `*`. They count only at the start of a command,
+        // not within one.
         if self.bytes.first().is_some_and(|first| *first != b'*') && self.framed_bytes == 0 {
             return self.inline_command();
         }
+        // The framer must see each byte once, so a found command is kept until it is taken.
         if self.found.is_none() {
             let (used, value) = self.frames.step(&self.bytes[self.framed_bytes..])?;
             let whole = value.is_some();
@@ -48,9 +51,10 @@ impl RedisInput {
         Ok(self.found)
     }
 
-    /// A command as one types it.
+    /// Finds an inline command, as typed with telnet.
     fn inline_command(&self) -> Result<Option<CommandSpan>, MalformedResp> {
         let end = memchr::memchr(b'\n', &self.bytes);
+        // Without a bound a client that never ends its line would fill the memory.
         if end.is_none() && self.bytes.len() >= MAX_WHOLE_COMMAND_BYTES {
             return Err(MalformedResp);
         }
@@ -60,14 +64,14 @@ impl RedisInput {
         }))
     }
 
-    /// The command was taken; its bytes.
+    /// Takes a command that [`next_command`](Self::next_command) found. Returns its bytes.
     pub(super) fn take_command(&mut self, next: &CommandSpan) -> BytesMut {
         (self.framed_bytes, self.found) = (0, None);
         self.is_streaming = !next.is_whole;
         self.bytes.split_to(next.length)
     }
 
-    /// More of a long command.
+    /// Takes more of a long command.
     pub(super) fn take_more(&mut self) -> Result<BytesMut, MalformedResp> {
         let (used, value) = self.frames.step(&self.bytes)?;
         self.is_streaming = value.is_none();
@@ -91,7 +95,7 @@ mod tests {
                 is_whole: true,
             };
             assert_eq!(input.next_command(), Ok(Some(next)));
-            assert_eq!(input.next_command(), Ok(Some(next)), "nobody took it");
+            assert_eq!(input.next_command(), Ok(Some(next)), "it was not taken");
             assert_eq!(input.take_command(&next).len(), length);
         }
         assert_eq!(input.next_command(), Ok(None));

@@ -1,11 +1,16 @@
-//! Redis (and Valkey, KeyDB): a client has a backend only while a reply is outstanding, or something of its own is in the backend: a transaction, a watch,
-//! a mode. Many short-lived functions so share few connections.
+//! Redis, Valkey and KeyDB: many short-lived functions share few connections.
 //!
-//! Where egress says so, values are kept ([`cache`]) and writes are answered before they are done ([`early_write`]); [`command_effect`] knows which commands read and
-//! write what.
+//! A client has a backend only while a reply is outstanding, or while the backend holds state of
+//! the client: a transaction, a watch, a mode.
 //!
-//! [`frame`] finds where commands and replies end, [`session_effect`] knows what a command leaves on its connection, [`session`] is the state machine of one
-//! client, [`settings`] what of a connection can be made again on another one, [`backend`] makes and cleans them, and [`handle_backend`] moves the bytes.
+//! Values are cached ([`cache`]) where the egress allows it, and writes are acknowledged early
+//! ([`early_write`], [`pending_replies`]). [`command_effect`] lists which commands read and write
+//! which keys.
+//!
+//! [`frame`] finds the ends of commands and replies, and [`session_effect`] lists what a command
+//! changes on its connection. [`session`] is the state machine of one client. [`settings`] are the
+//! parts of a connection that another one can repeat. [`backend`] sets up and cleans connections,
+//! and [`relay`] moves the bytes.
 
 mod attach;
 pub mod backend;
@@ -14,6 +19,7 @@ pub mod command_effect;
 mod early_write;
 pub mod frame;
 mod input;
+mod pending_replies;
 mod prefetch;
 mod relay;
 pub mod session;
@@ -38,18 +44,18 @@ use prefetch::RedisPrefetch;
 pub use prefetch::prefetch_reads;
 use settings::{RedisIdentity, SettingReplies};
 
-/// What is kept from one client to the next.
+/// State of one destination, shared by all its clients.
 struct RedisState {
     idle_pool: Rc<IdlePool<RedisIdentity, RedisBackend>>,
     setting_replies: RefCell<SettingReplies>,
-    /// Values; `NoConnection`: none are kept.
+    /// Cached values. `None`: caching is off.
     cache: Option<RefCell<RedisCache>>,
-    /// Reads that are issued ahead; empty: none are.
+    /// Prefetched values. Empty: the egress declares no prefetch.
     prefetch: OnceCell<Rc<RedisPrefetch>>,
 }
 
 impl RedisState {
-    /// Something was written, or may have been.
+    /// Discards what a command may have changed.
     fn invalidate(&self, effect: &CommandEffect, db: Option<u32>) {
         if let Some(answers) = &self.cache {
             answers.borrow_mut().invalidate(effect, db);
@@ -79,30 +85,35 @@ impl AdapterState for RedisState {
     }
 }
 
-fn state_of(visit: &ClientContext) -> Rc<RedisState> {
-    let house = visit
+fn state_of(context: &ClientContext) -> Rc<RedisState> {
+    let state = context
         .upstream
         .adapters
-        .state_of::<RedisState>(&visit.upstream.destination);
-    if !visit.upstream.destination.egress.prefetch.is_empty() {
-        house.prefetch.get_or_init(|| {
-            visit
+        .state_of::<RedisState>(&context.upstream.destination);
+    if !context.upstream.destination.egress.prefetch.is_empty() {
+        // Learned reads outlive the instances of a function, so that a function scaled to zero can
+        // prefetch at its first call.
+        state.prefetch.get_or_init(|| {
+            context
                 .upstream
                 .adapters
-                .usage_memory(&visit.upstream.destination)
+                .usage_memory(&context.upstream.destination)
         });
     }
-    house
+    state
 }
 
-/// Serves one client until it leaves.
+/// Serves one client until it closes.
 ///
 /// # Errors
-/// When its connection breaks, or its backend's while it is in use: the client has lost its connection then, as it would have without the pool.
-pub async fn serve(client: TcpStream, visit: ClientContext) -> io::Result<()> {
-    let house = state_of(&visit);
-    let mut relay = relay::RedisRelay::new(client, visit, house);
+/// Fails when the client's connection breaks, or its backend's during use. Without a pool the
+/// client would lose its connection, too.
+pub async fn serve(client: TcpStream, context: ClientContext) -> io::Result<()> {
+    let state = state_of(&context);
+    let mut relay = relay::RedisRelay::new(client, context, state);
     let served = relay.run().await;
+    // Runs after errors as well: a backend that is in order is cleaned and returned even when the
+    // client failed.
     relay.finish().await;
     served
 }

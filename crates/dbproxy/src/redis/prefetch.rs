@@ -1,4 +1,4 @@
-//! Values that are read when a call of the function arrives, and given to its first `GET`.
+//! Values that are read when a call of the function arrives, and that answer its first `GET`.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -17,76 +17,78 @@ use crate::prefetch::{MAX_ANSWER_AGE, PrefetchCache};
 use nearpath_connpool::counters::DestinationCounters;
 use nearpath_connpool::idle::{AcquireOutcome, ReusableConnection, UsedConnection};
 
-/// Reads of one destination.
+/// Learned and prefetched reads of one destination.
 #[derive(Debug, Default)]
 pub(super) struct RedisPrefetch {
     answers: RefCell<PrefetchCache<RedisIdentity, PrefetchedReply>>,
-    /// Answers that a write has ended, and that nobody has counted.
+    /// Discarded answers that are not counted yet: the counters are not at hand where a write is
+    /// seen.
     uncounted_discards: Cell<u64>,
 }
 
-/// A read that is under way or done.
+/// A read that is in flight or done.
 #[derive(Debug)]
 struct PrefetchedReply {
     identity: RedisIdentity,
     reply: JoinHandle<Option<Vec<u8>>>,
 }
 
-/// A call of the function has arrived.
-pub fn prefetch_reads(visit: &ClientContext) {
-    let house = super::state_of(visit);
-    let Some(reads) = house.prefetch.get() else {
+/// Issues the declared reads: a call of the function has arrived.
+pub fn prefetch_reads(context: &ClientContext) {
+    let state = super::state_of(context);
+    let Some(reads) = state.prefetch.get() else {
         return;
     };
-    for read in &visit.upstream.destination.egress.prefetch {
-        let (function, now) = (&visit.caller.function, Instant::now());
-        let Some((how, _)) = reads.answers.borrow().learned_request(function, read) else {
+    for read in &context.upstream.destination.egress.prefetch {
+        let (function, now) = (&context.caller.function, Instant::now());
+        let Some((identity, _)) = reads.answers.borrow().learned_request(function, read) else {
             continue;
         };
-        let (room, old) = reads.answers.borrow_mut().has_capacity(function, read, now);
-        DestinationCounters::increase(&visit.upstream.counters.prefetch_unused, old);
-        if room {
+        let (has_capacity, expired) = reads.answers.borrow_mut().has_capacity(function, read, now);
+        DestinationCounters::increase(&context.upstream.counters.prefetch_unused, expired);
+        if has_capacity {
             let answer = spawn_local(issue_read(
-                visit.clone(),
-                house.clone(),
+                context.clone(),
+                state.clone(),
                 read.clone(),
-                how.clone(),
+                identity.clone(),
             ));
             reads.answers.borrow_mut().record_issued(
                 function,
                 read,
                 PrefetchedReply {
-                    identity: how,
+                    identity,
                     reply: answer,
                 },
                 now,
             );
-            spawn_local(expire_later(visit.clone(), house.clone()));
+            spawn_local(expire_later(context.clone(), state.clone()));
         }
     }
 }
 
-async fn expire_later(visit: ClientContext, house: Rc<RedisState>) {
+async fn expire_later(context: ClientContext, state: Rc<RedisState>) {
     tokio::time::sleep(MAX_ANSWER_AGE).await;
-    if let Some(reads) = house.prefetch.get() {
-        let old =
+    if let Some(reads) = state.prefetch.get() {
+        let expired =
             reads.answers.borrow_mut().expire(Instant::now()) + reads.uncounted_discards.take();
-        DestinationCounters::increase(&visit.upstream.counters.prefetch_unused, old);
+        DestinationCounters::increase(&context.upstream.counters.prefetch_unused, expired);
     }
 }
 
+// No client waits here yet, so each failure simply means that there is no answer.
 async fn issue_read(
-    visit: ClientContext,
-    house: Rc<RedisState>,
+    context: ClientContext,
+    state: Rc<RedisState>,
     read: String,
-    how: RedisIdentity,
+    identity: RedisIdentity,
 ) -> Option<Vec<u8>> {
-    let born = Instant::now();
-    let deadline = (born + MAX_ANSWER_AGE).into();
+    let started = Instant::now();
+    let deadline = (started + MAX_ANSWER_AGE).into();
     let getting = async {
-        let mut kept = match house
+        let mut kept = match state
             .idle_pool
-            .acquire(&visit.upstream, &how, born + MAX_ANSWER_AGE)
+            .acquire(&context.upstream, &identity, started + MAX_ANSWER_AGE)
             .await
             .ok()?
         {
@@ -94,17 +96,17 @@ async fn issue_read(
             AcquireOutcome::New(lease) => {
                 let socket = nearpath_connpool::tls::wrap_lease(
                     lease,
-                    &visit.upstream.destination,
-                    &visit.upstream.adapters,
+                    &context.upstream.destination,
+                    &context.upstream.adapters,
                 )
                 .await
                 .ok()?;
                 let mut backend = RedisBackend { socket };
                 backend
-                    .set_up(&visit.upstream.destination, &how)
+                    .set_up(&context.upstream.destination, &identity)
                     .await
                     .ok()?;
-                UsedConnection::new(backend, born)
+                UsedConnection::new(backend, started)
             }
         };
         match kept
@@ -113,11 +115,17 @@ async fn issue_read(
             .await
         {
             Ok(reply) => {
-                house.idle_pool.give_back(&visit.upstream, &how, kept);
+                // A complete reply, even an error, leaves the connection clean. A broken one may
+                // still deliver bytes.
+                state
+                    .idle_pool
+                    .give_back(&context.upstream, &identity, kept);
                 Some(reply)
             }
             Err(RedisBackendError::Refused(_)) => {
-                house.idle_pool.give_back(&visit.upstream, &how, kept);
+                state
+                    .idle_pool
+                    .give_back(&context.upstream, &identity, kept);
                 None
             }
             Err(RedisBackendError::Broken(_)) => {
@@ -132,7 +140,8 @@ async fn issue_read(
         .flatten()
 }
 
-/// Something was written, or may have been: now, and again when its reply has come.
+/// Discards the values that a command may change. Called when it is sent, and again when its reply
+/// arrives.
 pub(super) fn invalidate(reads: &RedisPrefetch, effect: &CommandEffect) {
     let ended = match effect {
         CommandEffect::Nothing | CommandEffect::Reads(_) => 0,
@@ -148,9 +157,10 @@ pub(super) fn invalidate(reads: &RedisPrefetch, effect: &CommandEffect) {
 }
 
 impl RedisRelay {
-    /// Answers a read with the value that was read ahead; waits for it when it is under way. Whether it did.
+    /// Answers a read with a prefetched value; waits for it when it is in flight. Returns whether
+    /// it did.
     pub(super) async fn answer_from_prefetch(&mut self, read: &ValueRead) -> bool {
-        let (function, how) = (&self.context.caller.function, self.session.identity());
+        let (function, identity) = (&self.context.caller.function, self.session.identity());
         let Some(reads) = self.state.prefetch.get() else {
             return false;
         };
@@ -162,13 +172,16 @@ impl RedisRelay {
             .prefetch
             .iter()
             .find(|one| one.as_bytes() == read.key);
+        // `MGET` is not answered: its reply has another shape, and for a key of another type
+        // another value.
         let Some(declared) = declared.filter(|_| !read.is_mget) else {
             return false;
         };
         let is_same = |issued: &PrefetchedReply| {
-            issued.identity.reader() == how.reader() && issued.identity.db() == how.db()
+            issued.identity.reader() == identity.reader() && issued.identity.db() == identity.db()
         };
-        let (found, old) =
+        // The borrow ends before the await: other clients use the same state meanwhile.
+        let (found, expired) =
             reads
                 .answers
                 .borrow_mut()
@@ -176,10 +189,10 @@ impl RedisRelay {
         reads
             .answers
             .borrow_mut()
-            .learn(function, declared, how.clone());
+            .learn(function, declared, identity.clone());
         DestinationCounters::increase(
             &self.context.upstream.counters.prefetch_unused,
-            old + reads.uncounted_discards.take(),
+            expired + reads.uncounted_discards.take(),
         );
         let Some(issued) = found else { return false };
         match issued.reply.await {

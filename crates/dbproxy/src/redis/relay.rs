@@ -1,4 +1,4 @@
-//! Moves one client's commands to a backend, and its replies back.
+//! Relay of one client's commands to a backend, and of the replies back.
 
 use std::future::poll_fn;
 use std::io;
@@ -13,9 +13,9 @@ use tokio::net::TcpStream;
 use super::RedisState;
 use super::backend::{RedisBackend, not_redis_error};
 use super::command_effect::CommandEffect;
-use super::early_write::PendingReplies;
 use super::frame::{RespFramer, RespValue};
 use super::input::{CommandSpan, RedisInput};
+use super::pending_replies::PendingReplies;
 use super::session::{ChangeOutcome, CommandAction, RedisSession};
 use super::session_effect::{CommandWords, SettingChange};
 use super::settings::{MAX_SETTING_REPLY_BYTES, encode_command};
@@ -24,7 +24,7 @@ use crate::relay::{poll_drain, poll_fill, sleep_until, wait_sender_dropped};
 use nearpath_connpool::counters::DestinationCounters;
 use nearpath_connpool::idle::UsedConnection;
 
-/// As much may wait to be written before no more is read.
+/// Bytes that may wait to be written before no more is read: backpressure for both sides.
 const MAX_BUFFERED_BYTES: usize = 256 * 1024;
 
 pub(super) struct RedisRelay {
@@ -34,46 +34,47 @@ pub(super) struct RedisRelay {
     pub(super) session: RedisSession,
     pub(super) backend: Option<UsedConnection<RedisBackend>>,
     pub(super) input: RedisInput,
-    /// Of the replies.
+    /// Framer of the replies.
     pub(super) frames: RespFramer,
-    /// A reply that is to be remembered, as far as it is here.
+    /// The part of a reply that has arrived and may be remembered.
     pub(super) captured_reply: Vec<u8>,
     pub(super) to_backend: BytesMut,
     pub(super) to_client: BytesMut,
-    /// Whether what commands read and write is looked at.
+    /// Commands are classified by the values that they read and write.
     pub(super) tracks_effects: bool,
     pub(super) pending_replies: PendingReplies,
-    /// A write that was answered has failed, and the client does not know.
+    /// Error of an acknowledged write that the client has not seen.
     pub(super) failed_write: Option<String>,
-    /// Commands went through of which nothing is known.
+    /// Unreadable commands were forwarded.
     has_opaque_traffic: bool,
-    /// The client will say no more.
+    /// The client has closed its sending side.
     client_ended: bool,
-    /// Nor will it hear anything.
+    /// The client reads no more, either.
     client_gone: bool,
-    /// How long what it has left behind is delivered.
+    /// Deadline for delivering what the client left behind.
     deliver_until: Option<Instant>,
-    /// Whatever it says, it is not heard any more.
+    /// No further input is processed.
     pub(super) is_closing: bool,
 }
 
 impl RedisRelay {
     pub(super) fn new(client: TcpStream, context: ClientContext, state: Rc<RedisState>) -> Self {
         let login = context.upstream.destination.egress.login.as_ref();
-        let home = login
+        let initial_db = login
             .and_then(|login| login.database.as_ref()?.parse().ok())
             .unwrap_or_default();
-        let session = RedisSession::new(login.is_some(), home);
+        let session = RedisSession::new(login.is_some(), initial_db);
         let to = &context.upstream.destination;
-        let early = matches!(to.egress.writes, WriteMode::Async { .. });
-        let failed_write = if early {
+        let has_async_writes = matches!(to.egress.writes, WriteMode::Async { .. });
+        let failed_write = if has_async_writes {
             context
                 .failed_writes
                 .take_failure(&context.caller.function, &to.key.host_port)
         } else {
             None
         };
-        let tracks_effects = early || state.cache.is_some() || state.prefetch.get().is_some();
+        let tracks_effects =
+            has_async_writes || state.cache.is_some() || state.prefetch.get().is_some();
         Self {
             client,
             context,
@@ -96,32 +97,38 @@ impl RedisRelay {
         }
     }
 
-    /// Until the client leaves, or is sent away.
+    /// Runs until the client leaves or is disconnected.
     pub(super) async fn run(&mut self) -> io::Result<()> {
         loop {
             self.process_input().await?;
+            // Released before waiting: an idle client must not hold a backend that others wait for.
             self.release_backend();
             if self.is_done() {
                 return Ok(());
             }
-            let (mut here, until) = (self.context.instance_alive.clone(), self.deliver_until);
+            let (mut instance_alive, until) =
+                (self.context.instance_alive.clone(), self.deliver_until);
             tokio::select! {
+                // Biased: bytes that are already here are processed before the end of the instance
+                // counts.
                 biased;
                 turn = poll_fn(|cx| self.poll_transfer(cx)) => turn?,
-                () = wait_sender_dropped(here.as_mut()), if !self.client_gone => self.drop_client(),
+                () = wait_sender_dropped(instance_alive.as_mut()), if !self.client_gone => self.drop_client(),
                 () = sleep_until(until) => return Ok(()),
             }
         }
     }
 
-    /// The client is gone; what it was told is done is still to be done.
+    /// Handles a client that is gone: its acknowledged writes are still delivered.
     fn drop_client(&mut self) {
         (self.client_ended, self.client_gone) = (true, true);
+        // No client reads replies any more. Left in the buffer they would stop the relay at its
+        // limit.
         self.to_client.clear();
         self.start_flush_timer();
     }
 
-    /// From now on there is only so much time left.
+    /// Starts the time limit for delivering acknowledged writes.
     fn start_flush_timer(&mut self) {
         if let WriteMode::Async { flush } = self.context.upstream.destination.egress.writes {
             self.deliver_until.get_or_insert(Instant::now() + flush);
@@ -134,14 +141,15 @@ impl RedisRelay {
         {
             return false;
         }
-        // Nobody is there to take what a blocking command takes out of a list.
+        // A blocking command is not completed without its client: the element that it takes from a
+        // list would be lost.
         let nothing_comes = self.session.is_blocked()
             || self.session.is_opaque()
             || (self.session.is_quiet() && !self.input.is_waiting);
         self.is_closing || (self.client_ended && nothing_comes)
     }
 
-    /// Takes all commands that are here.
+    /// Processes all commands that have arrived.
     async fn process_input(&mut self) -> io::Result<()> {
         self.input.is_waiting = false;
         while !self.is_closing
@@ -149,11 +157,14 @@ impl RedisRelay {
             && !self.input.bytes.is_empty()
             && self.to_backend.len() < MAX_BUFFERED_BYTES
         {
+            // An unreadable command may change anything.
             if self.session.is_opaque() {
                 self.has_opaque_traffic = true;
                 self.state.invalidate(&CommandEffect::Anything, None);
                 self.to_backend.unsplit(self.input.bytes.split());
             } else if self.input.is_streaming {
+                // A long command streams through: its words were already classified from its
+                // beginning.
                 let Ok(more) = self.input.take_more() else {
                     return self.refuse_client("Protocol error");
                 };
@@ -178,16 +189,17 @@ impl RedisRelay {
             self.input.take_command(next);
             return Ok(());
         }
-        let verdict = self.session.handle_command(&words);
-        if verdict == CommandAction::Wait {
+        let action = self.session.handle_command(&words);
+        if action == CommandAction::Wait {
             self.input.is_waiting = true;
             return Ok(());
         }
-        if !next.is_whole && verdict != CommandAction::Forward {
-            return self.refuse_client("too long a setting");
+        // A setting has to be read in full, because its words become part of the identity.
+        if !next.is_whole && action != CommandAction::Forward {
+            return self.refuse_client("setting too long");
         }
         self.input.take_command(next);
-        match verdict {
+        match action {
             CommandAction::Forward | CommandAction::Opaque => {
                 match self.answer_locally(&words, &bytes, next.is_whole).await? {
                     true => Ok(()),
@@ -210,10 +222,10 @@ impl RedisRelay {
         Ok(())
     }
 
-    /// Sends the client away, in words that its library shows.
-    fn refuse_client(&mut self, why: &str) -> io::Result<()> {
+    /// Disconnects the client with an error that its library shows.
+    fn refuse_client(&mut self, reason: &str) -> io::Result<()> {
         self.is_closing = true;
-        self.send_to_client(format!("-ERR {why}\r\n").as_bytes())
+        self.send_to_client(format!("-ERR {reason}\r\n").as_bytes())
     }
 
     async fn forward_command(
@@ -223,28 +235,30 @@ impl RedisRelay {
         whole: bool,
     ) -> io::Result<()> {
         if self.ensure_attached().await? {
+            // Compared before and after, so that each pin is counted once.
             let kept = self.session.pin();
             let note = self.track_command(words, whole);
             self.pending_replies.record_sent(note);
             self.session.record_command(words);
-            if let (None, Some(why)) = (kept, self.session.pin()) {
-                self.context.upstream.counters.count_pin(why);
+            if let (None, Some(reason)) = (kept, self.session.pin()) {
+                self.context.upstream.counters.count_pin(reason);
             }
             self.to_backend.extend_from_slice(bytes);
         }
         Ok(())
     }
 
-    /// A setting: the answer is known, or the server gives it.
+    /// Handles a setting: its reply is known, or the server gives it.
     async fn change_setting(&mut self, change: SettingChange, bytes: &[u8]) -> io::Result<()> {
+        // Without a backend the change is only noted. The next backend gets it with its setup.
         if self.backend.is_none() {
-            let known = self.state.setting_replies.borrow();
+            let replies = self.state.setting_replies.borrow();
             let (now, age) = (
                 Instant::now(),
                 self.context.upstream.destination.egress.idle,
             );
             if let Some((reply, identity)) =
-                known.look_up(self.session.identity(), &change, now, age)
+                replies.look_up(self.session.identity(), &change, now, age)
             {
                 self.to_client.extend_from_slice(reply);
                 self.session.set_identity(identity);
@@ -252,6 +266,7 @@ impl RedisRelay {
             }
         }
         if self.ensure_attached().await? {
+            // The client's own credentials must not replace a login of the node.
             match (
                 &change,
                 self.context.upstream.destination.egress.login.is_some(),
@@ -267,18 +282,21 @@ impl RedisRelay {
         Ok(())
     }
 
-    /// The client's own `COM_RESET_CONNECTION`: its backend is cleaned for others, and it starts anew.
+    /// Handles the client's own `RESET`: its backend is cleaned for others, and the session starts
+    /// anew.
     async fn reset_connection(&mut self) -> io::Result<()> {
         self.detach_backend().await;
         self.session.reset();
         self.send_to_client(b"+RESET\r\n")
     }
 
-    /// Moves what can be moved now.
+    /// Moves the bytes that can be moved now.
     fn poll_transfer(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut moved = false;
         if !self.to_client.is_empty() {
             match poll_drain(&mut self.client, cx, &mut self.to_client) {
+                // Acknowledged writes outlive the client's socket: its errors end only the client's
+                // side.
                 Poll::Ready(Err(_)) if self.pending_replies.early_count() > 0 => self.drop_client(),
                 turn => {
                     moved |= turn?.is_ready();
@@ -304,13 +322,14 @@ impl RedisRelay {
                 }
             }
         }
-        let room = !self.client_ended && !self.is_closing;
-        if room
+        let can_read = !self.client_ended && !self.is_closing;
+        if can_read
             && self.input.bytes.len() < MAX_BUFFERED_BYTES
             && self.to_backend.len() < MAX_BUFFERED_BYTES
             && let Poll::Ready(count) = poll_fill(&mut self.client, cx, &mut self.input.bytes)
         {
             match count {
+                // As above: acknowledged writes outlive the client's socket.
                 Err(_) if self.pending_replies.early_count() > 0 => self.drop_client(),
                 count => self.client_ended = count? == 0,
             }
@@ -326,11 +345,11 @@ impl RedisRelay {
         }
     }
 
-    /// The backend said something, which is in the client's buffer already.
+    /// Handles bytes of the backend, which are in the client's buffer already.
     fn handle_received(&mut self, before: usize, count: usize) -> io::Result<()> {
         DestinationCounters::increase(&self.context.upstream.counters.received_bytes, count as u64);
         if count == 0 {
-            // What it said before it went is still the client's.
+            // Bytes that preceded the end of file still go to the client.
             self.is_closing = true;
             self.state.setting_replies.borrow_mut().forget();
             return Ok(());
@@ -342,6 +361,8 @@ impl RedisRelay {
         while at < self.to_client.len() && !self.session.is_opaque() {
             let part = &self.to_client[at..];
             let (used, value) = self.frames.step(part).map_err(not_redis_error)?;
+            // 16 bytes on top of the longest cached value: the reply to `MGET` has an array head
+            // before it.
             let longest = if self.pending_replies.next_is_read() {
                 super::cache::MAX_REPLY_BYTES + 16
             } else {
@@ -352,6 +373,7 @@ impl RedisRelay {
             {
                 self.captured_reply.extend_from_slice(&part[..used]);
             }
+            // These replies have no reader: the client is gone, or already has its acknowledgement.
             if self.client_gone || self.pending_replies.next_is_early() {
                 let rest = self.to_client.split_off(at + used);
                 self.to_client.truncate(at);
@@ -366,6 +388,8 @@ impl RedisRelay {
             } else {
                 self.pending_replies.take_next()
             };
+            // Copied, because `value` borrows the framer, and handling the reply needs all of
+            // `self`.
             let noted = note.map(|note| (note, value.line.to_vec()));
             let answered = self.session.handle_reply(&value);
             if push {
@@ -377,7 +401,8 @@ impl RedisRelay {
             match answered {
                 Some(None) => {}
                 Some(Some(changed)) => self.learn_setting(&changed),
-                // Nobody asked for it: it goes on, and the connection ends with it.
+                // An unexpected reply goes to the client. The connection ends with it, because
+                // replies can no longer be matched.
                 None => self.is_closing = true,
             }
         }
@@ -387,18 +412,21 @@ impl RedisRelay {
     fn learn_setting(&mut self, changed: &ChangeOutcome) {
         let reply = std::mem::take(&mut self.captured_reply);
         let ChangeOutcome {
-            before: of,
+            before,
             change,
-            accepted: agreed,
+            accepted,
         } = changed;
-        self.state
-            .setting_replies
-            .borrow_mut()
-            .learn(of, change, &reply, *agreed, Instant::now());
+        self.state.setting_replies.borrow_mut().learn(
+            before,
+            change,
+            &reply,
+            *accepted,
+            Instant::now(),
+        );
     }
 }
 
-/// `HELLO` without the client's own password.
+/// Encodes `HELLO` without the client's own password.
 fn hello_command(version: Option<u8>, name: Option<&[u8]>) -> Vec<u8> {
     let version = version
         .map(|version| version.to_string())

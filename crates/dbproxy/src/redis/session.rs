@@ -1,7 +1,9 @@
-//! What a client's connection has under way and what it would leave behind: a pure state machine over its commands and their replies.
+//! State machine of a client's connection: outstanding replies, and the state that the backend
+//! would keep. Pure.
 //!
-//! Commands are taken as done when they are sent; where a reply says otherwise, the client keeps its backend, which is reset after it. So an unexpected
-//! reply costs a connection its reuse, never its isolation.
+//! A command counts as executed when it is sent. If a reply says otherwise, the client keeps its
+//! backend, which is reset afterwards. So an unexpected reply costs a connection its reuse, never
+//! its isolation.
 
 use std::collections::VecDeque;
 
@@ -9,61 +11,61 @@ use super::frame::RespValue;
 use super::session_effect::{CommandWords, RedisSessionEffect, SettingChange};
 use super::settings::RedisIdentity;
 
-/// What to do with a command.
+/// Action for a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CommandAction {
-    /// Send it on.
+    /// Forward the command.
     Forward,
-    /// It changes the connection: answer it if the answer is known, else send it on.
+    /// The command changes the connection: answer it if the reply is known, else forward it.
     Change(SettingChange),
-    /// Ask again when no reply is outstanding.
+    /// Try again when no reply is outstanding.
     Wait,
-    /// Answer `+OK`: the node has logged in.
+    /// Answer `+OK`: the node has already logged in.
     Acknowledge,
-    /// Send it and everything after it on unread.
+    /// Forward this command and everything after it unread.
     Opaque,
     /// Clean the backend, if there is one, and answer.
     Reset,
-    /// Answer, and end the connection.
+    /// Answer and close the connection.
     Quit,
 }
 
-/// What may be done with the backend of a client that leaves.
+/// State of a departing client in its backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionResidue {
-    /// Nothing of the client is in it.
+    /// The backend holds nothing of the client.
     Nothing,
-    /// State that a reset removes.
+    /// The backend holds state that a reset removes.
     State,
-    /// Replies, or something that cannot be seen through.
+    /// Replies are outstanding, or the traffic is unreadable.
     Unknown,
 }
 
-/// A reply that is waited for.
+/// An outstanding reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum RedisExpectedReply {
-    /// So many that mean nothing.
+    /// So many replies without effect on the session.
     Plain(u64),
-    /// One that may take any time.
+    /// A reply that may take any time.
     Blocking,
-    /// To a change.
+    /// The reply to a setting.
     Change(SettingChange),
-    /// To what ends a transaction or a watch.
+    /// The reply to a command that ends a transaction or a watch.
     TransactionEnd,
 }
 
-/// A change that was answered.
+/// A setting that the server has answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChangeOutcome {
-    /// What the connection was before.
+    /// Identity before the change.
     pub before: RedisIdentity,
-    /// What was asked for.
+    /// The requested change.
     pub change: SettingChange,
-    /// Whether the server did it.
+    /// The server accepted the change.
     pub accepted: bool,
 }
 
-/// See the module.
+/// Session of one client.
 #[derive(Debug, Default)]
 pub struct RedisSession {
     identity: RedisIdentity,
@@ -73,12 +75,13 @@ pub struct RedisSession {
     pin: Option<&'static str>,
     has_opaque_replies: bool,
     node_logs_in: bool,
-    /// The database that it begins in.
+    /// The database at the start of the session.
     initial_db: u32,
 }
 
 impl RedisSession {
-    /// A new client in the database `home`; `login`: the node logs in, and the client's own password is not looked at.
+    /// Creates the session of a new client in the database `initial_db`. With `node_logs_in` the
+    /// client's own password is ignored.
     pub fn new(node_logs_in: bool, initial_db: u32) -> Self {
         Self {
             node_logs_in,
@@ -88,49 +91,50 @@ impl RedisSession {
         }
     }
 
-    /// What its connection is.
+    /// Returns the identity of the connection.
     pub fn identity(&self) -> &RedisIdentity {
         &self.identity
     }
 
-    /// Its connection was set up so without a backend.
+    /// Sets the identity that the connection has got without a backend.
     pub fn set_identity(&mut self, identity: RedisIdentity) {
         self.identity = identity;
     }
 
-    /// Why it keeps its backend.
+    /// Returns the reason why the client keeps its backend.
     pub fn pin(&self) -> Option<&'static str> {
         self.pin
     }
 
-    /// Whether no reply is outstanding.
+    /// Returns whether no reply is outstanding.
     pub fn is_quiet(&self) -> bool {
         self.expected.is_empty()
     }
 
-    /// Whether its bytes can no longer be seen through.
+    /// Returns whether the traffic is no longer readable.
     pub fn is_opaque(&self) -> bool {
         self.has_opaque_replies
     }
 
-    /// Whether a command is done when its reply is there, and nothing else hangs on it.
+    /// Returns whether the next command is complete with its reply: no transaction, watch or kept
+    /// state is involved.
     pub fn is_plain(&self) -> bool {
         !self.has_opaque_replies && !self.in_transaction && !self.is_watching && self.pin.is_none()
     }
 
-    /// Whether a change is outstanding.
+    /// Returns whether a setting is outstanding.
     pub fn is_changing(&self) -> bool {
         self.expected
             .iter()
-            .any(|expect| matches!(expect, RedisExpectedReply::Change(_)))
+            .any(|reply| matches!(reply, RedisExpectedReply::Change(_)))
     }
 
-    /// Whether its backend may serve another client now.
+    /// Returns whether the backend may serve another client now.
     pub fn is_free(&self) -> bool {
         self.residue() == SessionResidue::Nothing
     }
 
-    /// What it would leave behind.
+    /// Returns what the client would leave in its backend.
     pub fn residue(&self) -> SessionResidue {
         if self.has_opaque_replies || !self.is_quiet() {
             SessionResidue::Unknown
@@ -141,19 +145,22 @@ impl RedisSession {
         }
     }
 
-    /// Whether a reply is outstanding that may never come.
+    /// Returns whether a reply is outstanding that may never come.
     pub fn is_blocked(&self) -> bool {
         self.expected.contains(&RedisExpectedReply::Blocking)
     }
 
-    /// Whether the next reply is to a change.
+    /// Returns whether the next reply belongs to a setting.
     pub fn expects_change_reply(&self) -> bool {
         matches!(self.expected.front(), Some(RedisExpectedReply::Change(_)))
     }
 
-    /// It sent a command. What is to be forwarded counts as sent with [`sent`](Self::sent).
+    /// Handles a command of the client. A forwarded command is recorded with
+    /// [`record_command`](Self::record_command).
     pub fn handle_command(&mut self, words: &CommandWords<'_>) -> CommandAction {
         match words.session_effect(self.in_transaction) {
+            // These need an empty queue: the adapter answers them itself, or stops counting replies
+            // after them.
             RedisSessionEffect::Opaque(_)
             | RedisSessionEffect::Reset
             | RedisSessionEffect::Quit
@@ -164,6 +171,8 @@ impl RedisSession {
             RedisSessionEffect::Opaque(_) => CommandAction::Opaque,
             RedisSessionEffect::Reset => CommandAction::Reset,
             RedisSessionEffect::Quit => CommandAction::Quit,
+            // Answered in place only if no reply is outstanding, because replies have to stay in
+            // order.
             RedisSessionEffect::Change(SettingChange::Auth(..)) if self.node_logs_in => {
                 if self.is_quiet() {
                     CommandAction::Acknowledge
@@ -191,11 +200,13 @@ impl RedisSession {
         }
     }
 
-    /// A command goes to the backend.
+    /// Records a command that goes to the backend.
     pub fn record_command(&mut self, words: &CommandWords<'_>) {
         match words.session_effect(self.in_transaction) {
             RedisSessionEffect::Blocking => self.expected.push_back(RedisExpectedReply::Blocking),
             RedisSessionEffect::EndsTransaction => {
+                // `EXEC` and `DISCARD` also end all watches
+                // (redis.io/docs/latest/develop/interact/transactions).
                 (self.in_transaction, self.is_watching) = (false, false);
                 self.expected.push_back(RedisExpectedReply::TransactionEnd);
             }
@@ -214,29 +225,31 @@ impl RedisSession {
         match meaning {
             RedisSessionEffect::Multi => self.in_transaction = true,
             RedisSessionEffect::Watch => self.is_watching = true,
-            RedisSessionEffect::Pins(why) => self.pin = self.pin.or(Some(why)),
-            RedisSessionEffect::Opaque(why) => {
-                (self.pin, self.has_opaque_replies) = (Some(why), true)
+            RedisSessionEffect::Pins(reason) => self.pin = self.pin.or(Some(reason)),
+            RedisSessionEffect::Opaque(reason) => {
+                (self.pin, self.has_opaque_replies) = (Some(reason), true)
             }
             _ => {}
         }
     }
 
-    /// A change goes to the backend.
+    /// Records a setting that goes to the backend.
     pub fn record_change(&mut self, change: SettingChange) {
         self.expected.push_back(RedisExpectedReply::Change(change));
     }
 
     fn expect_plain(&mut self) {
         match self.expected.back_mut() {
+            // Consecutive plain replies share one entry: a pipeline of thousands takes no memory.
             Some(RedisExpectedReply::Plain(count)) => *count += 1,
             _ => self.expected.push_back(RedisExpectedReply::Plain(1)),
         }
     }
 
-    /// The backend sent a value. `NoConnection`: nobody asked for it.
+    /// Handles a value of the backend. `None`: no command asked for it.
     pub fn handle_reply(&mut self, value: &RespValue<'_>) -> Option<Option<ChangeOutcome>> {
         if value.is_push() {
+            // Pushes mean that the client has subscribed or tracks keys; only a reset ends that.
             self.pin = self.pin.or(Some("messages that nobody asked for"));
             return Some(None);
         }
@@ -255,7 +268,7 @@ impl RedisSession {
         };
         let queued = value.line == b"+QUEUED";
         if queued {
-            // In a transaction that was thought to have ended.
+            // The server was still within a transaction that the session took for ended.
             self.pin = self.pin.or(Some("a setting changed within MULTI"));
         }
         Some(Some(
@@ -263,28 +276,29 @@ impl RedisSession {
         ))
     }
 
-    fn apply_change(&mut self, change: SettingChange, agreed: bool) -> ChangeOutcome {
-        let of = self.identity.clone();
-        if agreed {
-            self.identity = of.with_change(&change);
+    fn apply_change(&mut self, change: SettingChange, accepted: bool) -> ChangeOutcome {
+        let before = self.identity.clone();
+        if accepted {
+            self.identity = before.with_change(&change);
         } else if matches!(change, SettingChange::Hello { .. }) {
-            // It may have been done by half.
+            // `HELLO` may have been executed in part: it sets user, version and name in turn.
             self.pin = self.pin.or(Some("HELLO was refused"));
         }
         ChangeOutcome {
-            before: of,
+            before,
             change,
-            accepted: agreed,
+            accepted,
         }
     }
 
-    /// Its backend was reset, or it has none and asked for a reset.
+    /// Resets the session: its backend was reset, or it has none.
     pub fn reset(&mut self) {
         *self = Self::new(self.node_logs_in, self.initial_db);
     }
 }
 
-/// Whether a reply proves that no transaction and no watch is left: what `EXEC`, `DISCARD` and `UNWATCH` did, or what they never do half.
+/// Returns whether a reply proves that no transaction and no watch is left. Anything else keeps the
+/// backend.
 fn proves_transaction_end(value: &RespValue<'_>) -> bool {
     matches!(value.line.first(), Some(b'*' | b'_' | b'$'))
         || value.line == b"+OK"
@@ -299,13 +313,13 @@ mod tests {
 
     fn send_command(session: &mut RedisSession, text: &str) -> CommandAction {
         let words = CommandWords::parse(text.as_bytes()).unwrap();
-        let verdict = session.handle_command(&words);
-        match &verdict {
+        let action = session.handle_command(&words);
+        match &action {
             CommandAction::Change(change) => session.record_change(change.clone()),
             CommandAction::Forward | CommandAction::Opaque => session.record_command(&words),
             _ => {}
         }
-        verdict
+        action
     }
 
     fn receive_reply(session: &mut RedisSession, line: &str) {
@@ -313,7 +327,7 @@ mod tests {
             .handle_reply(&RespValue {
                 line: line.as_bytes(),
             })
-            .expect("it was asked for");
+            .expect("the reply is expected");
     }
 
     #[test]
@@ -390,15 +404,16 @@ mod tests {
     }
 
     proptest! {
-        /// A backend is free only if every command was answered and no transaction, watch or kept state can be open, by a plain model of the server.
+        /// By a plain model of the server: a backend is free only if every command was answered and
+        /// no transaction, watch or kept state is open.
         #[test]
-        fn free_means_that_the_server_agrees(commands in proptest::collection::vec(0_usize..7, 1..30), lag in 0_usize..4) {
+        fn a_free_backend_has_no_state_at_the_server(commands in proptest::collection::vec(0_usize..7, 1..30), lag in 0_usize..4) {
             let texts = ["GET a", "MULTI", "EXEC", "DISCARD", "WATCH a", "UNWATCH", "CLIENT TRACKING on"];
             let (mut session, mut waiting) = (RedisSession::default(), VecDeque::new());
             let (mut multi, mut watch, mut tracks) = (false, false, false);
             for at in commands {
                 send_command(&mut session, texts[at]);
-                // The server, in words of its own.
+                // The model's reply.
                 let line = match (at, multi) {
                     (1, true) => "-ERR MULTI calls can not be nested",
                     (1, false) => { multi = true; "+OK" }

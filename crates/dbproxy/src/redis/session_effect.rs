@@ -1,8 +1,10 @@
-//! What a command of Redis does to its connection (<https://redis.io/docs/latest/commands/>).
+//! Effects of Redis commands on their connection (<https://redis.io/docs/latest/commands/>).
 //!
-//! Nearly all commands leave nothing behind on a connection and have one reply: they may go to any backend. Those that do not are listed here.
+//! Most commands leave nothing on a connection and have one reply, so any backend can serve them.
+//! The exceptions are listed here.
 
-/// Words of a command that are looked at; it may have more.
+/// Words of a command that are read; it may have more. Enough for every listed command with its
+/// options.
 pub const MAX_WORDS: usize = 12;
 
 /// The first words of a command.
@@ -10,45 +12,45 @@ pub const MAX_WORDS: usize = 12;
 pub struct CommandWords<'a> {
     words: [&'a [u8]; MAX_WORDS],
     count: usize,
-    /// The server may cut it into other words.
+    /// The server may split the line into other words.
     is_ambiguous: bool,
 }
 
-/// What a command does to its connection.
+/// Effect of a command on its connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RedisSessionEffect {
-    /// One reply, and nothing is left.
+    /// A single reply, and no lasting effect.
     Plain,
-    /// The same, but the reply may take as long as it likes.
+    /// A single reply that may take any time, and no lasting effect.
     Blocking,
-    /// The connection is another afterwards, in a way that can be done again elsewhere.
+    /// A setting that another connection can repeat.
     Change(SettingChange),
-    /// A transaction begins.
+    /// Begins a transaction.
     Multi,
-    /// The transaction ends.
+    /// Ends the transaction.
     EndsTransaction,
-    /// Keys are watched.
+    /// Watches keys.
     Watch,
-    /// And no longer.
+    /// Ends all watches.
     Unwatch,
-    /// Something stays that only a reset removes.
+    /// Leaves state that only a reset removes.
     Pins(&'static str),
-    /// From here on, replies can't be counted.
+    /// Makes the number of replies unknown from here on.
     Opaque(&'static str),
-    /// Everything is as on a new connection.
+    /// Resets the connection.
     Reset,
-    /// The client goes.
+    /// Closes the connection.
     Quit,
 }
 
-/// What can be done again on another connection.
+/// A setting that another connection can repeat.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum SettingChange {
-    /// `AUTH`: user, if said, and password.
+    /// `AUTH`: optional user, and password.
     Auth(Option<Vec<u8>>, Vec<u8>),
     /// `HELLO`.
     Hello {
-        /// Version of RESP, if said.
+        /// Version of RESP, if given.
         version: Option<u8>,
         /// User and password.
         auth: Option<(Vec<u8>, Vec<u8>)>,
@@ -66,7 +68,7 @@ pub enum SettingChange {
 }
 
 impl<'a> CommandWords<'a> {
-    /// Of a whole command, or the beginning of a long one. `NoConnection`: it is no command.
+    /// Parses a whole command, or the beginning of a long one. `None`: it is not a command.
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         if bytes.first() == Some(&b'*') {
             Self::parse_array(bytes)
@@ -80,18 +82,21 @@ impl<'a> CommandWords<'a> {
         let mut words = Self::default();
         while words.count < count.min(MAX_WORDS) && !rest.is_empty() {
             let (length, after) = parse_number(rest.strip_prefix(b"$")?)?;
+            // A long command may end within this word; the rest is not needed.
             words.push(&after[..length.min(after.len())]);
             rest = after.get(length + 2..).unwrap_or_default();
         }
         Some(words)
     }
 
-    /// As one types it with telnet. Quotes, and blanks that are none elsewhere, are the server's to read.
+    /// Splits an inline command. The server alone knows how it reads quotes and unusual blanks.
     fn parse_inline(bytes: &'a [u8]) -> Self {
-        let odd =
+        // Control characters other than tab, CR and LF: Redis and this parser could split them
+        // differently.
+        let is_ambiguous =
             |byte: &u8| matches!(byte, b'"' | b'\'' | b'\\' | 0..=8 | 0x0b..=0x0c | 0x0e..=0x1f);
         let mut words = Self {
-            is_ambiguous: bytes.iter().any(odd),
+            is_ambiguous: bytes.iter().any(is_ambiguous),
             ..Self::default()
         };
         for word in bytes
@@ -109,12 +114,12 @@ impl<'a> CommandWords<'a> {
         self.count += 1;
     }
 
-    /// Word `at`, empty if there is none.
+    /// Returns word `at`, empty if there is none.
     pub fn get(&self, at: usize) -> &'a [u8] {
         self.all().get(at).copied().unwrap_or_default()
     }
 
-    /// All that are looked at.
+    /// Returns all words that were read.
     pub fn all(&self) -> &[&'a [u8]] {
         &self.words[..self.count]
     }
@@ -123,12 +128,15 @@ impl<'a> CommandWords<'a> {
         self.get(at).eq_ignore_ascii_case(what.as_bytes())
     }
 
-    /// What it does. In a transaction (`queued`) a command that changes its connection does so later, if ever.
+    /// Returns the effect on the connection. Within a transaction (`queued`) a setting takes effect
+    /// later, if at all.
     pub fn session_effect(&self, queued: bool) -> RedisSessionEffect {
         match self.standalone_effect() {
+            // `EXEC` may still fail, so the setting can be neither assumed nor repeated.
             RedisSessionEffect::Change(_) if queued => {
                 RedisSessionEffect::Pins("a setting changed within MULTI")
             }
+            // Within a transaction Redis does not block, and `UNWATCH` has no effect before `EXEC`.
             RedisSessionEffect::Blocking | RedisSessionEffect::Unwatch if queued => {
                 RedisSessionEffect::Plain
             }
@@ -141,6 +149,7 @@ impl<'a> CommandWords<'a> {
         if self.is_ambiguous {
             return RedisSessionEffect::Opaque("a line with quotes");
         }
+        // Longer verbs are none of the listed ones.
         let mut verb = [0_u8; 16];
         let first = self.get(0);
         let Some(upper) = verb.get_mut(..first.len()) else {
@@ -159,12 +168,14 @@ impl<'a> CommandWords<'a> {
             b"CLIENT" => self.client_effect(),
             b"BLPOP" | b"BRPOP" | b"BRPOPLPUSH" | b"BLMOVE" | b"BLMPOP" | b"BZPOPMIN"
             | b"BZPOPMAX" | b"BZMPOP" | b"WAIT" | b"WAITAOF" => RedisSessionEffect::Blocking,
+            // `BLOCK` may be any word before the stream names, so all read words are searched.
             b"XREAD" | b"XREADGROUP" if (1..MAX_WORDS).any(|at| self.is_word(at, "BLOCK")) => {
                 RedisSessionEffect::Blocking
             }
             b"SUBSCRIBE" | b"PSUBSCRIBE" | b"SSUBSCRIBE" | b"UNSUBSCRIBE" | b"PUNSUBSCRIBE"
             | b"SUNSUBSCRIBE" => RedisSessionEffect::Opaque("SUBSCRIBE"),
             b"MONITOR" => RedisSessionEffect::Opaque("MONITOR"),
+            // Replication turns the connection into a stream of commands.
             b"SYNC" | b"PSYNC" | b"REPLCONF" => RedisSessionEffect::Opaque("replication"),
             b"DEBUG" => RedisSessionEffect::Opaque("DEBUG"),
             b"SCRIPT" if self.is_word(1, "DEBUG") => RedisSessionEffect::Opaque("DEBUG"),
@@ -175,7 +186,8 @@ impl<'a> CommandWords<'a> {
         }
     }
 
-    /// A change that is not written as the documentation says goes unmarked: the server refuses it.
+    /// Returns the effect of a setting. One in an unusual form pins the connection: the server
+    /// decides what it does.
     fn setting_effect(&self, verb: &[u8]) -> RedisSessionEffect {
         let change = match verb {
             b"AUTH" => self.parse_auth(),
@@ -243,16 +255,17 @@ impl<'a> CommandWords<'a> {
         {
             RedisSessionEffect::Plain
         } else {
-            // Among them `ID`: who knows its number wants to keep it.
+            // `CLIENT ID` is among them: a client that asks for its id expects to keep it.
             RedisSessionEffect::Pins("CLIENT")
         }
     }
 }
 
-/// A number and what comes after its line.
+/// Parses a number and returns what follows its line.
 fn parse_number(bytes: &[u8]) -> Option<(usize, &[u8])> {
     let end = memchr::memchr(b'\n', bytes)?;
     let digits = std::str::from_utf8(bytes[..end].strip_suffix(b"\r")?).ok()?;
+    // `parse` would accept a plus sign, which the server refuses.
     if digits.starts_with('+') {
         return None;
     }

@@ -1,16 +1,17 @@
-//! What a connection of Redis is for its client, as far as it can be made again on another one.
+//! Settings of a Redis connection that another connection can repeat.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::session_effect::SettingChange;
 
-/// Answers that are remembered at most, for one key.
+/// Replies that are remembered per destination.
 const MAX_KNOWN_REPLIES: usize = 256;
-/// Longest answer that is remembered.
+/// The longest reply that is remembered.
 pub const MAX_SETTING_REPLY_BYTES: usize = 4096;
 
-/// Settings of a connection that commands can make again. Two connections with equal ones serve each other's clients.
+/// Settings that commands can repeat. Connections with equal settings can serve each other's
+/// clients.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct RedisIdentity {
     auth: Option<(Option<Vec<u8>>, Vec<u8>)>,
@@ -21,7 +22,7 @@ pub struct RedisIdentity {
     library_version: Vec<u8>,
 }
 
-/// Those who are told the same, in the same words.
+/// The part of an identity that decides the reply to a read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReaderIdentity {
     auth: Option<(Option<Vec<u8>>, Vec<u8>)>,
@@ -29,7 +30,7 @@ pub struct ReaderIdentity {
 }
 
 impl ReaderIdentity {
-    /// Bytes that it takes beside itself.
+    /// Returns the heap bytes of this value.
     pub fn heap_bytes(&self) -> usize {
         self.auth.as_ref().map_or(0, |(user, password)| {
             user.as_ref().map_or(0, Vec::len) + password.len()
@@ -38,7 +39,7 @@ impl ReaderIdentity {
 }
 
 impl RedisIdentity {
-    /// A new connection's that is in this database.
+    /// Returns the identity of a new connection that is in this database.
     pub fn in_database(db: u32) -> Self {
         Self {
             db,
@@ -46,20 +47,21 @@ impl RedisIdentity {
         }
     }
 
-    /// Who reads, as far as it matters for what it is told.
+    /// Returns the part of the identity that replies depend on.
     pub fn reader(&self) -> ReaderIdentity {
+        // Without `HELLO` a connection speaks RESP 2.
         ReaderIdentity {
             auth: self.auth.clone(),
             version: self.version.unwrap_or(2),
         }
     }
 
-    /// The database that commands mean.
+    /// Returns the current database.
     pub fn db(&self) -> u32 {
         self.db
     }
 
-    /// What it is when the server has agreed to `change`.
+    /// Returns the identity after the server has accepted `change`.
     pub fn with_change(&self, change: &SettingChange) -> Self {
         let mut after = self.clone();
         match change.clone() {
@@ -83,12 +85,15 @@ impl RedisIdentity {
         after
     }
 
-    /// The commands that make a connection this, which is new or was reset; `of` is what it was then: a reset forgets all but the library's name.
-    pub fn setup_commands(&self, of: Option<&Self>) -> Vec<Vec<u8>> {
+    /// Returns the commands that give a connection this identity. `before` is the identity before a
+    /// reset: `RESET` keeps only the library's name. `None`: the connection is new.
+    pub fn setup_commands(&self, before: Option<&Self>) -> Vec<Vec<u8>> {
         let mut all = Vec::new();
+        // The order is the server's: without a login it refuses every other command.
         if let Some((user, password)) = &self.auth {
             all.push(auth_command(user.as_deref(), password));
         }
+        // `HELLO` carries no credentials here, because `AUTH` has already sent them.
         if let Some(version) = self.version {
             all.push(encode_command(&[b"HELLO", version.to_string().as_bytes()]));
         }
@@ -99,8 +104,8 @@ impl RedisIdentity {
             all.push(encode_command(&[b"CLIENT", b"SETNAME", &self.name]));
         }
         let blank = Self::default();
-        let of = of.unwrap_or(&blank);
-        if self.library_name != of.library_name {
+        let before = before.unwrap_or(&blank);
+        if self.library_name != before.library_name {
             all.push(encode_command(&[
                 b"CLIENT",
                 b"SETINFO",
@@ -108,7 +113,7 @@ impl RedisIdentity {
                 &self.library_name,
             ]));
         }
-        if self.library_version != of.library_version {
+        if self.library_version != before.library_version {
             all.push(encode_command(&[
                 b"CLIENT",
                 b"SETINFO",
@@ -120,7 +125,7 @@ impl RedisIdentity {
     }
 }
 
-/// A command in the words of the protocol.
+/// Encodes a command as an array of bulk strings.
 pub fn encode_command(words: &[&[u8]]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
     for word in words {
@@ -131,15 +136,16 @@ pub fn encode_command(words: &[&[u8]]) -> Vec<u8> {
     bytes
 }
 
-/// Servers before version 6 know no users.
+/// Encodes a login. Servers before version 6 know no users.
 pub fn auth_command(user: Option<&[u8]>, password: &[u8]) -> Vec<u8> {
     match user {
+        // The one-word form means the user `default` in all versions.
         None | Some(b"default") => encode_command(&[b"AUTH", password]),
         Some(user) => encode_command(&[b"AUTH", user, password]),
     }
 }
 
-/// What the server answered when a connection was set up, so that the next one that is set up alike has its answer at once.
+/// Replies to settings, so that the next connection with equal settings gets its replies at once.
 #[derive(Debug, Default)]
 pub struct SettingReplies(HashMap<(RedisIdentity, SettingChange), SettingReply>);
 
@@ -151,58 +157,64 @@ struct SettingReply {
 }
 
 impl SettingReplies {
-    /// The server answered `change` so. A refusal is remembered only of what servers before 7.2 do not know.
+    /// Remembers a reply. A refusal is remembered only for the library's name and version, which
+    /// servers before 7.2 do not know.
     pub fn learn(
         &mut self,
-        of: &RedisIdentity,
+        before: &RedisIdentity,
         change: &SettingChange,
         reply: &[u8],
-        agreed: bool,
+        accepted: bool,
         now: Instant,
     ) {
+        // Any other refusal may be temporary, for example a password that is changed later.
         let harmless = matches!(
             change,
             SettingChange::Library(_) | SettingChange::LibraryVersion(_)
         );
-        if (!agreed && !harmless) || reply.len() > MAX_SETTING_REPLY_BYTES {
+        if (!accepted && !harmless) || reply.len() > MAX_SETTING_REPLY_BYTES {
             return;
         }
         if self.0.len() >= MAX_KNOWN_REPLIES {
+            // Rare, and the replies come back with the next connections: an order of use is not
+            // worth its bookkeeping.
             self.0.clear();
         }
         self.0.insert(
-            (of.clone(), change.clone()),
+            (before.clone(), change.clone()),
             SettingReply {
                 reply: reply.to_vec(),
-                accepted: agreed,
+                accepted,
                 received_at: now,
             },
         );
     }
 
-    /// What it answered no longer than `age` ago, and what the connection is then.
+    /// Returns the reply of at most `age` ago, and the identity that follows.
     pub fn look_up(
         &self,
-        of: &RedisIdentity,
+        before: &RedisIdentity,
         change: &SettingChange,
         now: Instant,
         age: Duration,
     ) -> Option<(&[u8], RedisIdentity)> {
-        let answer = self.0.get(&(of.clone(), change.clone()))?;
+        let answer = self.0.get(&(before.clone(), change.clone()))?;
+        // A password may be revoked meanwhile, so no reply is reused for longer than a connection
+        // stays idle.
         let fresh = now.saturating_duration_since(answer.received_at) < age;
         fresh.then(|| {
             (
                 &answer.reply[..],
                 if answer.accepted {
-                    of.with_change(change)
+                    before.with_change(change)
                 } else {
-                    of.clone()
+                    before.clone()
                 },
             )
         })
     }
 
-    /// The server is not what it was: it refused what it agreed to before, or was away.
+    /// Forgets all replies: the server refused a setting that it had accepted, or was unreachable.
     pub fn forget(&mut self) {
         self.0.clear();
     }
@@ -253,25 +265,29 @@ mod tests {
 
     #[test]
     fn replies_are_remembered_for_a_while_and_refusals_are_not() {
-        let (mut known, of, now) = (
+        let (mut replies, before, now) = (
             SettingReplies::default(),
             RedisIdentity::default(),
             Instant::now(),
         );
         let (select, minute) = (SettingChange::Select(1), Duration::from_secs(60));
-        known.learn(&of, &SettingChange::Select(99), b"-ERR", false, now);
+        replies.learn(&before, &SettingChange::Select(99), b"-ERR", false, now);
         assert!(
-            known
-                .look_up(&of, &SettingChange::Select(99), now, minute)
+            replies
+                .look_up(&before, &SettingChange::Select(99), now, minute)
                 .is_none()
         );
-        known.learn(&of, &select, b"+OK\r\n", true, now);
+        replies.learn(&before, &select, b"+OK\r\n", true, now);
         assert_eq!(
-            known.look_up(&of, &select, now, minute).unwrap().1,
-            of.with_change(&select)
+            replies.look_up(&before, &select, now, minute).unwrap().1,
+            before.with_change(&select)
         );
-        assert!(known.look_up(&of, &select, now + minute, minute).is_none());
-        known.forget();
-        assert!(known.look_up(&of, &select, now, minute).is_none());
+        assert!(
+            replies
+                .look_up(&before, &select, now + minute, minute)
+                .is_none()
+        );
+        replies.forget();
+        assert!(replies.look_up(&before, &select, now, minute).is_none());
     }
 }

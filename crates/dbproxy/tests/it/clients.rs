@@ -1,4 +1,4 @@
-//! Programs of the field, as they are.
+//! Runs unmodified client programs.
 
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
@@ -18,7 +18,7 @@ const PACKAGES: &[&str] = &[
     "mysql-connector-python==9.1.0",
 ];
 
-/// Its interpreter; `NoConnection`: no Python, or no package index.
+/// Returns the interpreter. `None`: Python or the package index is missing.
 pub(crate) async fn python() -> Option<&'static Path> {
     PYTHON.get_or_init(create_venv).await.as_deref()
 }
@@ -63,7 +63,7 @@ pub(crate) async fn succeeds(command: &mut Command) -> bool {
     done.is_ok_and(|status| status.success())
 }
 
-/// Runs a program with `input`; its output if it ended well, else a panic with what it said.
+/// Runs a program with `input` and returns its output. Panics with its output if it fails.
 pub(crate) async fn run_program(command: &mut Command, input: &str) -> String {
     let Output {
         status,
@@ -78,7 +78,7 @@ pub(crate) async fn run_program(command: &mut Command, input: &str) -> String {
     out.into_owned()
 }
 
-/// Runs a program with `input` to whatever end.
+/// Runs a program with `input` and returns its output and exit status.
 pub(crate) async fn program_output(command: &mut Command, input: &str) -> Output {
     command
         .stdin(Stdio::piped())
@@ -92,7 +92,7 @@ pub(crate) async fn program_output(command: &mut Command, input: &str) -> Output
     child.wait_with_output().await.unwrap()
 }
 
-/// A Python program whose arguments are `host` and `port` of `at`.
+/// Runs a Python program whose arguments are host and port of `at`.
 pub(crate) async fn run_script(python: &Path, source: &str, at: std::net::SocketAddr) -> String {
     run_program(
         Command::new(python)

@@ -1,4 +1,5 @@
-//! Drivers of C, Java and Node, unmodified and twice: what they print through the pool is what they print without it.
+//! Drivers of C, Java and Node, unmodified, twice each: their output through the pool equals that
+//! without it.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -22,17 +23,17 @@ fn source_path(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// Once without the pool, then twice through the same one.
+/// Runs a program once without the pool, then twice through it.
 async fn assert_same_output(
     server: SocketAddr,
-    stage: &AdapterFixture,
+    fixture: &AdapterFixture,
     command: impl Fn(SocketAddr) -> Command,
 ) {
     let alone = run_program(&mut command(server), "").await;
     assert!(!alone.is_empty());
     for clients in [1, 2] {
         assert_eq!(
-            run_program(&mut command(stage.at), "").await,
+            run_program(&mut command(fixture.at), "").await,
             alone,
             "run {clients}"
         );
@@ -59,20 +60,20 @@ fn hiredis_runs_unmodified_and_twice() {
         if !succeeds(cc).await {
             nearpath_testkit::skip!("cc or hiredis is missing: apt-get install gcc libhiredis-dev");
         }
-        let stage = redis::open_fixture(&server).await;
-        assert_same_output(server.at, &stage, |at| {
+        let fixture = redis::open_fixture(&server).await;
+        assert_same_output(server.at, &fixture, |at| {
             with_address(Command::new(&program), at)
         })
         .await;
         assert_eq!(
-            stage.backends.opened(),
+            fixture.backends.opened(),
             1,
             "the second run has the first one's connection"
         );
     });
 }
 
-/// Where Debian has PostgreSQL's driver for Java.
+/// Path of PostgreSQL's JDBC driver in Debian.
 const JDBC_JAR: &str = "/usr/share/java/postgresql.jar";
 
 #[test]
@@ -104,23 +105,23 @@ fn jdbc_runs_unmodified_and_twice() {
             java
         };
         for mode in [PoolingMode::Transaction, PoolingMode::Session] {
-            let stage = AdapterFixture::open(
+            let fixture = AdapterFixture::open(
                 as_function(server.at, mode),
                 &[("password", PASSWORD)],
                 postgres::serve,
             )
             .await;
-            assert_same_output(server.at, &stage, java).await;
+            assert_same_output(server.at, &fixture, java).await;
             assert!(
-                stage.backends.opened() <= 2,
+                fixture.backends.opened() <= 2,
                 "{mode:?}: six clients, {} opened",
-                stage.backends.opened()
+                fixture.backends.opened()
             );
         }
     });
 }
 
-/// A folder with Node's drivers; `NoConnection`: no Node, or no package registry.
+/// Returns a folder with Node's drivers. `None`: Node or the package registry is missing.
 async fn node_modules() -> Option<&'static Path> {
     static FOLDER: OnceCell<Option<PathBuf>> = OnceCell::const_new();
     let made = async || {
@@ -169,24 +170,24 @@ fn node_drivers_run_unmodified_and_twice() {
         let folder = need!(node_modules().await, "Node with pg and mysql2");
         let server = need!(PostgresServer::start_with(&[], &[]).await, "PostgreSQL");
         for mode in [PoolingMode::Transaction, PoolingMode::Session] {
-            let stage = AdapterFixture::open(
+            let fixture = AdapterFixture::open(
                 as_function(server.at, mode),
                 &[("password", PASSWORD)],
                 postgres::serve,
             )
             .await;
-            assert_same_output(server.at, &stage, |at| {
+            assert_same_output(server.at, &fixture, |at| {
                 driver_command(folder, "pg", at, PASSWORD)
             })
             .await;
         }
         let server = need!(server::start_mariadb(&[]).await, "mariadbd");
-        let stage = mysql::open_with_client_login(&server, |it| it).await;
+        let fixture = mysql::open_with_client_login(&server, |it| it).await;
         assert_eq!(
             default_egress(EgressProtocol::Mysql, server.at).protocol,
             EgressProtocol::Mysql
         );
-        assert_same_output(server.at, &stage, |at| {
+        assert_same_output(server.at, &fixture, |at| {
             driver_command(folder, "mysql", at, "pw")
         })
         .await;

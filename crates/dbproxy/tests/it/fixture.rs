@@ -1,4 +1,5 @@
-//! An adapter behind a listener on loopback, with a keeper that only opens connections below a ceiling.
+//! An adapter behind a listener on loopback. Its connection source only opens connections, up to a
+//! limit.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -24,7 +25,7 @@ use nearpath_types::egress::{
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::LocalSet;
 
-/// What a test says of its destination.
+/// The egress that a test starts from.
 pub(crate) fn default_egress(protocol: EgressProtocol, server: SocketAddr) -> EgressSpec {
     EgressSpec {
         host: EgressHost::V4(Ipv4Addr::LOCALHOST),
@@ -45,7 +46,7 @@ pub(crate) fn default_egress(protocol: EgressProtocol, server: SocketAddr) -> Eg
     }
 }
 
-/// The node logs in with the password in the secret `password`.
+/// The node's login with the password of the secret `password`.
 pub(crate) fn node_login(user: &str) -> Option<EgressLogin> {
     Some(EgressLogin {
         user: user.into(),
@@ -54,7 +55,7 @@ pub(crate) fn node_login(user: &str) -> Option<EgressLogin> {
     })
 }
 
-/// Connections straight to the server, never more than the ceiling.
+/// A source of connections straight to the server, never more than `max`.
 #[derive(Default)]
 pub(crate) struct DirectBackends {
     open_count: Rc<Cell<u32>>,
@@ -65,19 +66,20 @@ pub(crate) struct DirectBackends {
 }
 
 impl DirectBackends {
-    /// Connections opened so far.
+    /// Returns the number of connections opened so far.
     pub(crate) fn opened(&self) -> u32 {
         self.opened.get()
     }
 
-    /// Most that were open at a time.
+    /// Returns the largest number of connections open at a time.
     pub(crate) fn max_open(&self) -> u32 {
         self.max_open.get()
     }
 
     async fn wait_for_permit(&self, max: u32) {
         self.waiting.set(self.waiting.get() + 1);
-        // Also when its client has got another connection meanwhile, or has left.
+        // The guard also counts down when the client has got another connection meanwhile, or has
+        // left.
         let _place = LeaseGuard::on_drop({
             let waiting = self.waiting.clone();
             move || waiting.set(waiting.get() - 1)
@@ -141,20 +143,20 @@ impl ConnectionSource for DirectBackends {
     }
 }
 
-/// An adapter that serves.
+/// A running adapter.
 pub(crate) struct AdapterFixture {
-    /// Where.
+    /// Address of its listener.
     pub(crate) at: SocketAddr,
     pub(crate) backends: Rc<DirectBackends>,
     pub(crate) ledger: Rc<DestinationCounters>,
     pub(crate) failed_writes: Rc<FailedWrites>,
     pub(crate) ended: Rc<RefCell<Vec<std::io::Result<()>>>>,
-    /// What its clients are served with.
+    /// Context of its clients.
     pub(crate) context: RefCell<Option<ClientContext>>,
 }
 
 impl AdapterFixture {
-    /// Serves with `adapter`, until the `LocalSet` ends.
+    /// Serves with `adapter` until the `LocalSet` ends.
     pub(crate) async fn open<S, F>(egress: EgressSpec, secrets: &[(&str, &str)], adapter: S) -> Self
     where
         S: Fn(TcpStream, ClientContext) -> F + 'static,
@@ -166,29 +168,29 @@ impl AdapterFixture {
             Rc::new(DestinationCounters::default()),
             Rc::default(),
         );
-        let unwritten = Rc::default();
-        let stage = Self {
+        let failed_writes = Rc::default();
+        let fixture = Self {
             at: listener.local_addr().unwrap(),
             backends,
             ledger,
-            failed_writes: unwritten,
+            failed_writes,
             ended,
             context: RefCell::default(),
         };
-        let visit = client_context(egress, secrets, &stage);
-        stage.context.replace(Some(visit.clone()));
-        let ended = stage.ended.clone();
+        let context = client_context(egress, secrets, &fixture);
+        fixture.context.replace(Some(context.clone()));
+        let ended = fixture.ended.clone();
         tokio::task::spawn_local(async move {
             while let Ok((client, _)) = listener.accept().await {
-                client.set_nodelay(true).unwrap(); // as those of the way out have it
-                let (serving, ended) = (adapter(client, visit.clone()), ended.clone());
+                client.set_nodelay(true).unwrap(); // as the egress proxy's listener does
+                let (serving, ended) = (adapter(client, context.clone()), ended.clone());
                 tokio::task::spawn_local(async move {
                     let end = serving.await;
                     ended.borrow_mut().push(end);
                 });
             }
         });
-        stage
+        fixture
     }
 
     /// Waits until so many clients have been served to their end.
@@ -199,12 +201,12 @@ impl AdapterFixture {
         .await;
     }
 
-    /// A call of the function arrives.
+    /// Reports a call of the function to the adapter.
     pub(crate) fn call_function(&self, adapter: fn(&ClientContext)) {
         adapter(self.context.borrow().as_ref().unwrap());
     }
 
-    /// Why clients kept their backends.
+    /// Returns why clients kept their backends.
     pub(crate) fn pin_reasons(&self) -> Vec<&'static str> {
         self.ledger.pins.borrow().keys().copied().collect()
     }
@@ -213,7 +215,7 @@ impl AdapterFixture {
 fn client_context(
     egress: EgressSpec,
     secrets: &[(&str, &str)],
-    stage: &AdapterFixture,
+    fixture: &AdapterFixture,
 ) -> ClientContext {
     let secrets: BTreeMap<_, _> = secrets
         .iter()
@@ -240,11 +242,11 @@ fn client_context(
         caller: Rc::new(caller),
         upstream: UpstreamHandle {
             destination,
-            source: stage.backends.clone(),
+            source: fixture.backends.clone(),
             adapters: Rc::default(),
-            counters: stage.ledger.clone(),
+            counters: fixture.ledger.clone(),
         },
-        failed_writes: stage.failed_writes.clone(),
+        failed_writes: fixture.failed_writes.clone(),
         instance_alive: None,
     }
 }

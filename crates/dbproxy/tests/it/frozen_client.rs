@@ -1,5 +1,5 @@
-//! A client that is frozen in the middle of a reply and thawed: what it hears after that is its own, or a clean end, and others never wait for it
-//! longer than the ceiling makes them.
+//! A client that is frozen in the middle of a reply and thawed gets its own replies or a clean end.
+//! Other clients wait for it no longer than `max` requires.
 
 use std::net::SocketAddr;
 use std::process::Stdio;
@@ -15,12 +15,12 @@ use crate::postgres_server::{PASSWORD, PostgresServer, psql_command};
 use crate::redis::need;
 use crate::{mysql, postgres, redis, server};
 
-/// More than all buffers on its way hold.
+/// More than all buffers on the path hold.
 const LARGE_REPLY_BYTES: usize = 12_000_000;
-/// Of the pool: one for the frozen client, one for all others.
+/// A connection for the frozen client, one for all others.
 const MAX_CONNECTIONS: u32 = 2;
 
-/// A program that reads statements and prints what they bring, line by line.
+/// A program that reads statements and prints their results line by line.
 struct LineClient(Child);
 
 impl LineClient {
@@ -34,17 +34,17 @@ impl LineClient {
     }
 
     async fn send_line(&mut self, statement: &str) {
-        let said = self
+        let received = self
             .0
             .stdin
             .as_mut()
             .unwrap()
             .write_all(format!("{statement}\n").as_bytes())
             .await;
-        said.unwrap();
+        received.unwrap();
     }
 
-    /// So many octets of what it prints.
+    /// Reads so many bytes of its output.
     async fn read_bytes(&mut self, octets: usize) -> String {
         let mut heard = vec![0; octets];
         self.0
@@ -57,7 +57,7 @@ impl LineClient {
         String::from_utf8(heard).unwrap()
     }
 
-    /// All that it prints to its end, after the last statement.
+    /// Reads the rest of its output after the last statement.
     async fn read_to_end(&mut self) -> String {
         drop(self.0.stdin.take());
         let mut rest = String::new();
@@ -72,7 +72,7 @@ impl LineClient {
     }
 }
 
-/// A protocol: its client, the statement that says a word back, the one that says a letter back so often.
+/// A protocol: its client, the statement that returns a word, and the one that repeats a character.
 struct EchoProtocol<'a> {
     client: &'a dyn Fn(SocketAddr) -> Command,
     echo: fn(&str) -> String,
@@ -80,19 +80,20 @@ struct EchoProtocol<'a> {
 }
 
 impl EchoProtocol<'_> {
-    /// What another client hears that says a word.
+    /// Asserts that another client gets back its own word.
     async fn assert_echo(&self, at: SocketAddr, word: &str) {
-        let said = run_program(&mut (self.client)(at), &format!("{}\n", (self.echo)(word))).await;
-        assert_eq!(said, format!("{word}\n"));
+        let received =
+            run_program(&mut (self.client)(at), &format!("{}\n", (self.echo)(word))).await;
+        assert_eq!(received, format!("{word}\n"));
     }
 }
 
 async fn freeze_and_thaw(
-    stage: &AdapterFixture,
+    fixture: &AdapterFixture,
     speech: EchoProtocol<'_>,
     cut: impl AsyncFnOnce(),
 ) {
-    let mut held = LineClient::start((speech.client)(stage.at));
+    let mut held = LineClient::start((speech.client)(fixture.at));
     held.send_line(&(speech.echo)("first")).await;
     assert_eq!(held.read_bytes(6).await, "first\n");
     let freezer = Freezer::around_process(&[held.0.id().unwrap()]).unwrap();
@@ -101,27 +102,27 @@ async fn freeze_and_thaw(
     freezer.freeze().await;
     for number in 0..10 {
         speech
-            .assert_echo(stage.at, &format!("other{number}"))
+            .assert_echo(fixture.at, &format!("other{number}"))
             .await;
     }
     freezer.thaw();
     let large = held.read_bytes(LARGE_REPLY_BYTES - 100 + 1).await;
     assert!(
         large.trim_end().bytes().all(|letter| letter == b'z'),
-        "somebody else's reply"
+        "another client's reply"
     );
     held.send_line(&(speech.echo)("second")).await;
     assert_eq!(held.read_bytes(7).await, "second\n");
     lose_backend_while_frozen(&mut held, &freezer, &speech, cut).await;
-    speech.assert_echo(stage.at, "after").await;
+    speech.assert_echo(fixture.at, "after").await;
     assert!(
-        stage.backends.max_open() <= MAX_CONNECTIONS,
+        fixture.backends.max_open() <= MAX_CONNECTIONS,
         "{} were open",
-        stage.backends.max_open()
+        fixture.backends.max_open()
     );
 }
 
-/// What it held ends while it is frozen.
+/// Ends the frozen client's backend.
 async fn lose_backend_while_frozen(
     held: &mut LineClient,
     freezer: &Freezer,
@@ -143,7 +144,7 @@ fn limit_connections(egress: EgressSpec) -> EgressSpec {
     }
 }
 
-/// Whether there is a freezer: tried.
+/// Returns whether control groups can freeze a process: tried.
 fn can_freeze() -> bool {
     let sleeps = Command::new("sleep").arg("60").kill_on_drop(true).spawn();
     sleeps.is_ok_and(|sleeps| Freezer::around_process(&[sleeps.id().unwrap()]).is_some())
@@ -163,7 +164,7 @@ fn a_frozen_postgresql_client_gets_its_own_replies() {
         need_freezer!();
         let server = need!(PostgresServer::start_with(&[], &[]).await, "PostgreSQL");
         for mode in [PoolingMode::Transaction, PoolingMode::Session] {
-            let stage =
+            let fixture =
                 postgres::open_fixture(limit_connections(postgres::as_function(server.at, mode)))
                     .await;
             let client = |at| psql_command(at, "postgres", PASSWORD, &[]);
@@ -177,7 +178,7 @@ fn a_frozen_postgresql_client_gets_its_own_replies() {
                 server.sql(sql).await;
             };
             freeze_and_thaw(
-                &stage,
+                &fixture,
                 EchoProtocol {
                     client: &client,
                     echo: word,
@@ -195,7 +196,7 @@ fn a_frozen_mysql_client_gets_its_own_replies() {
     run_local(async {
         need_freezer!();
         let server = need!(server::start_mariadb(&[]).await, "mariadbd");
-        let stage = mysql::open_with_client_login(&server, limit_connections).await;
+        let fixture = mysql::open_with_client_login(&server, limit_connections).await;
         let client = |at: SocketAddr| {
             let mut client = Command::new("mariadb");
             client.args([
@@ -218,7 +219,7 @@ fn a_frozen_mysql_client_gets_its_own_replies() {
                 as fn(&str) -> String,
         );
         freeze_and_thaw(
-            &stage,
+            &fixture,
             EchoProtocol {
                 client: &client,
                 echo: word,
@@ -245,7 +246,7 @@ fn a_frozen_redis_client_gets_its_own_replies() {
             LARGE_REPLY_BYTES - 1
         );
         run_program(&mut client(server.at), &fill).await;
-        let stage = redis::open_fixture_with(&server, limit_connections).await;
+        let fixture = redis::open_fixture_with(&server, limit_connections).await;
         let (word, large) = (
             (|word: &str| format!("ECHO {word}")) as fn(&str) -> String,
             (|_: &str| "GET large".to_owned()) as fn(&str) -> String,
@@ -254,7 +255,7 @@ fn a_frozen_redis_client_gets_its_own_replies() {
             assert!(succeeds(client(server.at).args(["CLIENT", "KILL", "TYPE", "normal"])).await);
         };
         freeze_and_thaw(
-            &stage,
+            &fixture,
             EchoProtocol {
                 client: &client,
                 echo: word,

@@ -1,4 +1,4 @@
-//! HTTP/1.1, its clients and its corners.
+//! HTTP/1.1: its clients and its edge cases.
 
 use std::time::Duration;
 
@@ -18,14 +18,14 @@ async fn open_fixture(at: std::net::SocketAddr) -> AdapterFixture {
     AdapterFixture::open(default_egress(EgressProtocol::Http, at), &[], serve).await
 }
 
-/// All that is answered to `text`, until the server closes.
+/// Sends `text` and returns all replies until the server closes.
 async fn exchange(at: std::net::SocketAddr, text: &str) -> String {
     let mut client = TcpStream::connect(at).await.unwrap();
     client.write_all(text.as_bytes()).await.unwrap();
-    let mut said = Vec::new();
-    // A response that breaks off may end in a reset.
-    let _ = client.read_to_end(&mut said).await;
-    String::from_utf8(said).unwrap()
+    let mut received = Vec::new();
+    // A response that ends early may end in a reset.
+    let _ = client.read_to_end(&mut received).await;
+    String::from_utf8(received).unwrap()
 }
 
 fn get_request(path: &str) -> String {
@@ -74,11 +74,14 @@ fn programs_run_unmodified_and_twice() {
     run_local(async {
         let server = need!(server::start_nginx(75).await, "nginx");
         let python = need!(python().await, "Python with requests");
-        let stage = open_fixture(server.at).await;
-        let (host, port) = (stage.at.ip().to_string(), stage.at.port().to_string());
+        let fixture = open_fixture(server.at).await;
+        let (host, port) = (fixture.at.ip().to_string(), fixture.at.port().to_string());
         for _ in 0..2 {
-            assert_eq!(run_script(python, PYTHON_SCRIPT, stage.at).await, "good\n");
-            let base = format!("http://{}/", stage.at);
+            assert_eq!(
+                run_script(python, PYTHON_SCRIPT, fixture.at).await,
+                "good\n"
+            );
+            let base = format!("http://{}/", fixture.at);
             let upload = server.folder.path().join("big");
             for arguments in [
                 vec!["-sf".into(), format!("{base}say/curl")],
@@ -93,12 +96,12 @@ fn programs_run_unmodified_and_twice() {
                 run_program(Command::new("curl").args(arguments), "").await;
             }
             if Command::new("node").arg("-v").output().await.is_ok() {
-                let said =
+                let received =
                     run_program(Command::new("node").args(["-", &host, &port]), NODE_SCRIPT).await;
-                assert_eq!(said, "good\n");
+                assert_eq!(received, "good\n");
             }
         }
-        assert!(stage.backends.max_open() <= 20);
+        assert!(fixture.backends.max_open() <= 20);
     });
 }
 
@@ -106,17 +109,17 @@ fn programs_run_unmodified_and_twice() {
 fn clients_one_after_the_other_share_a_connection() {
     run_local(async {
         let server = need!(server::start_nginx(75).await, "nginx");
-        let stage = open_fixture(server.at).await;
+        let fixture = open_fixture(server.at).await;
         for turn in 1..=10 {
-            let said = exchange(stage.at, &get_request("/count")).await;
-            assert!(said.ends_with(&format!(" {turn}\n")), "{said}");
-            stage.wait_served(turn).await;
+            let received = exchange(fixture.at, &get_request("/count")).await;
+            assert!(received.ends_with(&format!(" {turn}\n")), "{received}");
+            fixture.wait_served(turn).await;
         }
-        assert_eq!(stage.backends.opened(), 1);
-        let said = exchange(stage.at, &get_request("/say/x")).await;
+        assert_eq!(fixture.backends.opened(), 1);
+        let received = exchange(fixture.at, &get_request("/say/x")).await;
         assert!(
-            said.ends_with("\r\nGET /say/x who.ever:81  \n"),
-            "the host stays and `Connection` does not: {said}"
+            received.ends_with("\r\nGET /say/x who.ever:81  \n"),
+            "the host stays and `Connection` does not: {received}"
         );
     });
 }
@@ -125,21 +128,21 @@ fn clients_one_after_the_other_share_a_connection() {
 fn a_server_that_hangs_up_or_restarts_costs_no_error() {
     run_local(async {
         let mut server = need!(server::start_nginx(1).await, "nginx");
-        let stage = open_fixture(server.at).await;
+        let fixture = open_fixture(server.at).await;
         assert!(
-            exchange(stage.at, &get_request("/count"))
+            exchange(fixture.at, &get_request("/count"))
                 .await
                 .contains(" 200 ")
         );
         server.stop().await;
-        let said = exchange(stage.at, &get_request("/count")).await;
+        let received = exchange(fixture.at, &get_request("/count")).await;
         assert!(
-            said.starts_with("HTTP/1.1 502") && said.contains("refused"),
-            "{said}"
+            received.starts_with("HTTP/1.1 502") && received.contains("refused"),
+            "{received}"
         );
         server.restart().await;
         assert!(
-            exchange(stage.at, &get_request("/count"))
+            exchange(fixture.at, &get_request("/count"))
                 .await
                 .contains(" 200 ")
         );
@@ -150,27 +153,28 @@ fn a_server_that_hangs_up_or_restarts_costs_no_error() {
 fn a_stale_connection_is_replaced_only_for_idempotent_requests() {
     for (method, expected) in [("GET", "200"), ("DELETE", "200"), ("POST", "502")] {
         run_local(async move {
-            // It answers once, and hangs up when it has read the second request.
-            let odd = ScriptedServer::start(async |mut talk| {
-                talk.read_head().await?;
-                talk.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+            // The server answers once and closes after it has read the second request.
+            let scripted = ScriptedServer::start(async |mut connection| {
+                connection.read_head().await?;
+                connection
+                    .send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
                     .await?;
-                talk.read_head().await.map(drop)
+                connection.read_head().await.map(drop)
             })
             .await;
-            let stage = open_fixture(odd.at).await;
-            exchange(stage.at, &get_request("/")).await;
-            stage.wait_served(1).await;
-            let said = exchange(
-                stage.at,
+            let fixture = open_fixture(scripted.at).await;
+            exchange(fixture.at, &get_request("/")).await;
+            fixture.wait_served(1).await;
+            let received = exchange(
+                fixture.at,
                 &format!("{method} / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"),
             )
             .await;
             assert!(
-                said.starts_with(&format!("HTTP/1.1 {expected}")),
-                "{method}: {said}"
+                received.starts_with(&format!("HTTP/1.1 {expected}")),
+                "{method}: {received}"
             );
-            let again = odd
+            let again = scripted
                 .heads
                 .borrow()
                 .iter()
@@ -192,103 +196,113 @@ fn a_stale_connection_is_replaced_only_for_idempotent_requests() {
 #[test]
 fn a_new_connection_that_breaks_is_not_tried_again() {
     run_local(async {
-        let odd = ScriptedServer::start(async |mut talk| talk.read_head().await.map(drop)).await;
-        let stage = open_fixture(odd.at).await;
+        let scripted =
+            ScriptedServer::start(async |mut connection| connection.read_head().await.map(drop))
+                .await;
+        let fixture = open_fixture(scripted.at).await;
         assert!(
-            exchange(stage.at, &get_request("/"))
+            exchange(fixture.at, &get_request("/"))
                 .await
                 .starts_with("HTTP/1.1 502")
         );
-        assert_eq!(odd.connections.get(), 1);
+        assert_eq!(scripted.connections.get(), 1);
     });
 }
 
 #[test]
 fn a_response_that_breaks_off_breaks_off_for_the_client() {
     run_local(async {
-        let odd = ScriptedServer::start(async |mut talk| {
-            talk.read_head().await?;
-            talk.send("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nonly this")
+        let scripted = ScriptedServer::start(async |mut connection| {
+            connection.read_head().await?;
+            connection
+                .send("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nonly this")
                 .await
         })
         .await;
-        let stage = open_fixture(odd.at).await;
-        let said = exchange(stage.at, &get_request("/")).await;
-        assert!(said.ends_with("only this"), "{said}");
-        exchange(stage.at, &get_request("/")).await;
-        assert_eq!(odd.connections.get(), 2, "the broken one is not used again");
+        let fixture = open_fixture(scripted.at).await;
+        let received = exchange(fixture.at, &get_request("/")).await;
+        assert!(received.ends_with("only this"), "{received}");
+        exchange(fixture.at, &get_request("/")).await;
+        assert_eq!(
+            scripted.connections.get(),
+            2,
+            "the broken one is not used again"
+        );
     });
 }
 
 #[test]
 fn a_client_that_leaves_mid_response_closes_its_connection() {
     run_local(async {
-        let odd = ScriptedServer::start(async |mut talk| {
-            talk.read_head().await?;
-            talk.send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf")
+        let scripted = ScriptedServer::start(async |mut connection| {
+            connection.read_head().await?;
+            connection
+                .send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf")
                 .await?;
-            if talk.number == 0 {
-                // Until the other end closes: then the rest would be the next client's.
-                return talk.read_head().await.map(drop);
+            if connection.number == 0 {
+                // Wait for the client's end first: the rest would be the next client's.
+                return connection.read_head().await.map(drop);
             }
-            talk.send(" again").await?;
-            talk.read_head().await.map(drop)
+            connection.send(" again").await?;
+            connection.read_head().await.map(drop)
         })
         .await;
-        let stage = open_fixture(odd.at).await;
-        let mut client = TcpStream::connect(stage.at).await.unwrap();
+        let fixture = open_fixture(scripted.at).await;
+        let mut client = TcpStream::connect(fixture.at).await.unwrap();
         client.write_all(get_request("/").as_bytes()).await.unwrap();
-        let mut said = Vec::new();
-        while !said.ends_with(b"half") {
-            client.read_buf(&mut said).await.unwrap();
+        let mut received = Vec::new();
+        while !received.ends_with(b"half") {
+            client.read_buf(&mut received).await.unwrap();
         }
         drop(client);
         assert!(
-            exchange(stage.at, &get_request("/"))
+            exchange(fixture.at, &get_request("/"))
                 .await
                 .ends_with("half again")
         );
-        assert_eq!(odd.connections.get(), 2);
+        assert_eq!(scripted.connections.get(), 2);
     });
 }
 
 #[test]
 fn the_body_waits_until_the_destination_asks_for_it() {
     run_local(async {
-        let odd = ScriptedServer::start(async |mut talk| {
+        let scripted = ScriptedServer::start(async |mut connection| {
             loop {
-                let head = talk.read_head().await?;
+                let head = connection.read_head().await?;
                 if head.starts_with("PUT /refused") {
-                    talk.send("HTTP/1.1 417 No\r\nContent-Length: 2\r\n\r\nno")
+                    connection
+                        .send("HTTP/1.1 417 No\r\nContent-Length: 2\r\n\r\nno")
                         .await?;
                 } else {
-                    talk.send("HTTP/1.1 100 Continue\r\n\r\n").await?;
-                    let body = talk.read_body(5).await?;
-                    talk.send(&format!(
-                        "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n{}",
-                        String::from_utf8_lossy(&body)
-                    ))
-                    .await?;
+                    connection.send("HTTP/1.1 100 Continue\r\n\r\n").await?;
+                    let body = connection.read_body(5).await?;
+                    connection
+                        .send(&format!(
+                            "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n{}",
+                            String::from_utf8_lossy(&body)
+                        ))
+                        .await?;
                 }
             }
         })
         .await;
-        let stage = open_fixture(odd.at).await;
+        let fixture = open_fixture(scripted.at).await;
         let head = |path| {
             format!(
                 "PUT {path} HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n"
             )
         };
-        let refused = exchange(stage.at, &head("/refused")).await;
+        let refused = exchange(fixture.at, &head("/refused")).await;
         assert!(
             refused.starts_with("HTTP/1.1 417") && refused.ends_with("no"),
             "{refused}"
         );
-        let mut client = TcpStream::connect(stage.at).await.unwrap();
+        let mut client = TcpStream::connect(fixture.at).await.unwrap();
         client.write_all(head("/taken").as_bytes()).await.unwrap();
-        let mut said = [0; 25];
-        client.read_exact(&mut said).await.unwrap();
-        assert_eq!(&said, b"HTTP/1.1 100 Continue\r\n\r\n");
+        let mut received = [0; 25];
+        client.read_exact(&mut received).await.unwrap();
+        assert_eq!(&received, b"HTTP/1.1 100 Continue\r\n\r\n");
         client.write_all(b"hello").await.unwrap();
         let mut rest = String::new();
         client.read_to_string(&mut rest).await.unwrap();
@@ -297,7 +311,7 @@ fn the_body_waits_until_the_destination_asks_for_it() {
             "{rest}"
         );
         assert_eq!(
-            odd.connections.get(),
+            scripted.connections.get(),
             2,
             "a connection whose body never came does not serve again"
         );
@@ -307,32 +321,32 @@ fn the_body_waits_until_the_destination_asks_for_it() {
 #[test]
 fn an_upgraded_connection_belongs_to_its_client() {
     run_local(async {
-        let odd = ScriptedServer::start(async |mut talk| {
-            talk.read_head().await?;
-            talk.send(
+        let scripted = ScriptedServer::start(async |mut connection| {
+            connection.read_head().await?;
+            connection.send(
                 "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n",
             )
             .await?;
-            let said = talk.read_body(4).await?;
-            talk.send(&String::from_utf8_lossy(&said)).await
+            let received = connection.read_body(4).await?;
+            connection.send(&String::from_utf8_lossy(&received)).await
         })
         .await;
-        let stage = open_fixture(odd.at).await;
+        let fixture = open_fixture(scripted.at).await;
         for turn in 1..=2 {
-            let said = exchange(
-                stage.at,
+            let received = exchange(
+                fixture.at,
                 "GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\nping",
             )
             .await;
             assert!(
-                said.starts_with("HTTP/1.1 101") && said.ends_with("ping"),
-                "{said}"
+                received.starts_with("HTTP/1.1 101") && received.ends_with("ping"),
+                "{received}"
             );
-            assert_eq!(odd.connections.get(), turn);
+            assert_eq!(scripted.connections.get(), turn);
         }
-        assert_eq!(stage.pin_reasons(), ["Upgrade"]);
+        assert_eq!(fixture.pin_reasons(), ["Upgrade"]);
         assert!(
-            odd.heads.borrow()[0]
+            scripted.heads.borrow()[0]
                 .to_lowercase()
                 .contains("upgrade: echo")
         );
@@ -342,93 +356,99 @@ fn an_upgraded_connection_belongs_to_its_client() {
 #[test]
 fn trailers_reach_clients_that_ask_for_them() {
     run_local(async {
-        let odd = ScriptedServer::start(async |mut talk| {
-            while talk.read_head().await.is_some() {
-                talk.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n2\r\nok\r\n0\r\nX-Sum: 7\r\n\r\n").await?;
+        let scripted = ScriptedServer::start(async |mut connection| {
+            while connection.read_head().await.is_some() {
+                connection.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n2\r\nok\r\n0\r\nX-Sum: 7\r\n\r\n").await?;
             }
             Some(())
         })
         .await;
-        let stage = open_fixture(odd.at).await;
-        let said = exchange(
-            stage.at,
+        let fixture = open_fixture(scripted.at).await;
+        let received = exchange(
+            fixture.at,
             "GET / HTTP/1.1\r\nHost: h\r\nTE: trailers\r\nConnection: TE, close\r\n\r\n",
         )
         .await;
-        assert!(said.to_lowercase().contains("x-sum: 7\r\n"), "{said}");
-        assert!(exchange(stage.at, &get_request("/")).await.contains("ok"));
-        assert_eq!(odd.connections.get(), 1);
+        assert!(
+            received.to_lowercase().contains("x-sum: 7\r\n"),
+            "{received}"
+        );
+        assert!(exchange(fixture.at, &get_request("/")).await.contains("ok"));
+        assert_eq!(scripted.connections.get(), 1);
     });
 }
 
 #[test]
 fn a_connection_bound_login_keeps_its_connection() {
     run_local(async {
-        let odd = ScriptedServer::start(async |mut talk| {
+        let scripted = ScriptedServer::start(async |mut connection| {
             loop {
-                let head = talk.read_head().await?;
-                let number = talk.number;
+                let head = connection.read_head().await?;
+                let number = connection.number;
                 let challenge = if head.contains("NTLM") {
                     ""
                 } else {
                     "WWW-Authenticate: NTLM\r\n"
                 };
-                talk.send(&format!(
-                    "HTTP/1.1 200 OK\r\n{challenge}Content-Length: 1\r\n\r\n{number}"
-                ))
-                .await?;
+                connection
+                    .send(&format!(
+                        "HTTP/1.1 200 OK\r\n{challenge}Content-Length: 1\r\n\r\n{number}"
+                    ))
+                    .await?;
             }
         })
         .await;
-        let stage = open_fixture(odd.at).await;
-        let mut client = TcpStream::connect(stage.at).await.unwrap();
+        let fixture = open_fixture(scripted.at).await;
+        let mut client = TcpStream::connect(fixture.at).await.unwrap();
         for text in [
             "GET / HTTP/1.1\r\nHost: h\r\n\r\n",
             "GET / HTTP/1.1\r\nHost: h\r\nAuthorization: NTLM abc\r\n\r\n",
         ] {
             client.write_all(text.as_bytes()).await.unwrap();
-            let mut said = Vec::new();
-            while !said.ends_with(b"\r\n\r\n0") {
-                client.read_buf(&mut said).await.unwrap();
+            let mut received = Vec::new();
+            while !received.ends_with(b"\r\n\r\n0") {
+                client.read_buf(&mut received).await.unwrap();
             }
         }
         assert!(
-            exchange(stage.at, &get_request("/")).await.ends_with('1'),
+            exchange(fixture.at, &get_request("/")).await.ends_with('1'),
             "another client gets another connection"
         );
-        assert_eq!(stage.pin_reasons(), ["a login to the connection"]);
+        assert_eq!(fixture.pin_reasons(), ["a login to the connection"]);
     });
 }
 
 #[test]
 fn a_client_that_waits_too_long_gets_the_setting_to_change() {
     run_local(async {
-        let odd = ScriptedServer::start(async |mut talk| {
-            talk.read_head().await?;
-            talk.read_head().await.map(drop)
+        let scripted = ScriptedServer::start(async |mut connection| {
+            connection.read_head().await?;
+            connection.read_head().await.map(drop)
         })
         .await;
         let limits = EgressSpec {
             max: 1,
             wait: Duration::from_millis(100),
-            ..default_egress(EgressProtocol::Http, odd.at)
+            ..default_egress(EgressProtocol::Http, scripted.at)
         };
-        let stage = AdapterFixture::open(limits, &[], serve).await;
-        let mut holder = TcpStream::connect(stage.at).await.unwrap();
+        let fixture = AdapterFixture::open(limits, &[], serve).await;
+        let mut holder = TcpStream::connect(fixture.at).await.unwrap();
         holder.write_all(get_request("/").as_bytes()).await.unwrap();
-        nearpath_testkit::eventually("the place is taken", async || odd.heads.borrow().len() == 1)
-            .await;
-        let said = exchange(stage.at, &get_request("/")).await;
+        nearpath_testkit::eventually("the place is taken", async || {
+            scripted.heads.borrow().len() == 1
+        })
+        .await;
+        let received = exchange(fixture.at, &get_request("/")).await;
         assert!(
-            said.starts_with("HTTP/1.1 503") && said.contains("max="),
-            "{said}"
+            received.starts_with("HTTP/1.1 503") && received.contains("max="),
+            "{received}"
         );
         drop(holder);
-        stage.wait_served(2).await;
+        fixture.wait_served(2).await;
         nearpath_testkit::eventually("its place is free", async || {
             tokio::time::timeout(
                 Duration::from_millis(50),
-                exchange(stage.at, &get_request("/")),
+                exchange(fixture.at, &get_request("/")),
             )
             .await
             .is_err()
@@ -441,7 +461,7 @@ fn a_client_that_waits_too_long_gets_the_setting_to_change() {
 fn many_clients_share_few_connections() {
     run_local(async {
         let server = need!(server::start_nginx(75).await, "nginx");
-        let stage = AdapterFixture::open(
+        let fixture = AdapterFixture::open(
             EgressSpec {
                 max: 4,
                 ..default_egress(EgressProtocol::Http, server.at)
@@ -451,19 +471,22 @@ fn many_clients_share_few_connections() {
         )
         .await;
         let clients = (0..60).map(|at| {
-            let to = stage.at;
+            let to = fixture.at;
             tokio::task::spawn_local(async move {
-                let said = exchange(to, &get_request(&format!("/say/{at}"))).await;
-                assert!(said.contains(&format!("GET /say/{at} who")), "{said}");
+                let received = exchange(to, &get_request(&format!("/say/{at}"))).await;
+                assert!(
+                    received.contains(&format!("GET /say/{at} who")),
+                    "{received}"
+                );
             })
         });
         for client in clients.collect::<Vec<_>>() {
             client.await.unwrap();
         }
         assert!(
-            stage.backends.max_open() <= 4 && stage.backends.opened() <= 8,
+            fixture.backends.max_open() <= 4 && fixture.backends.opened() <= 8,
             "{} opened",
-            stage.backends.opened()
+            fixture.backends.opened()
         );
     });
 }

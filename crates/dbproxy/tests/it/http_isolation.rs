@@ -1,4 +1,5 @@
-//! What one client of an HTTP server leaves behind, the next one does not see; and the check would notice if it did.
+//! State that one client of an HTTP server leaves behind does not reach the next. The check is
+//! shown to fail without the adapter.
 
 use nearpath_dbproxy::http::serve;
 use nearpath_types::egress::{EgressProtocol, EgressSpec};
@@ -13,8 +14,8 @@ use crate::unclean_adapter::{self, SharedBackend};
 
 const SEEDS: u64 = 50;
 
-/// A client that leaves in a bad moment.
-async fn run_tenant(at: std::net::SocketAddr, dice: &mut SeededRng) -> String {
+/// Runs a client that leaves at a bad moment.
+async fn run_tenant(at: std::net::SocketAddr, rng: &mut SeededRng) -> String {
     let texts = [
         "GET /big HTTP/1.1\r\nHost: h\r\n\r\n",
         "GET /say/leaked HTTP/1.1\r\nHost: h\r\n\r\nGET /say/leaked HTTP/1.1\r\nHost: h\r\n\r\n",
@@ -26,18 +27,18 @@ async fn run_tenant(at: std::net::SocketAddr, dice: &mut SeededRng) -> String {
         "HEAD /big HTTP/1.1\r\nHost: h\r\n\r\n",
         "GET /none HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nab",
     ];
-    let text = (0..=dice.below(2))
-        .map(|_| *dice.pick(&texts))
+    let text = (0..=rng.below(2))
+        .map(|_| *rng.pick(&texts))
         .collect::<String>();
     let mut client = TcpStream::connect(at).await.unwrap();
     client.write_all(text.as_bytes()).await.unwrap();
-    let mut part = vec![0; usize::try_from(dice.below(3000)).unwrap() + 1];
+    let mut part = vec![0; usize::try_from(rng.below(3000)).unwrap() + 1];
     let _ = tokio::time::timeout(
-        std::time::Duration::from_millis(dice.below(8)),
+        std::time::Duration::from_millis(rng.below(8)),
         client.read(&mut part),
     )
     .await;
-    match dice.below(3) {
+    match rng.below(3) {
         0 => client.set_zero_linger().unwrap(),
         1 => client.shutdown().await.unwrap_or_default(),
         _ => {}
@@ -54,16 +55,16 @@ async fn next_response(at: std::net::SocketAddr, seed: u64) -> String {
         )
         .await
         .unwrap();
-    let mut said = Vec::new();
-    let _ = client.read_to_end(&mut said).await;
-    String::from_utf8_lossy(&said).into_owned()
+    let mut received = Vec::new();
+    let _ = client.read_to_end(&mut received).await;
+    String::from_utf8_lossy(&received).into_owned()
 }
 
-async fn leaks_of(stage: &AdapterFixture) -> Vec<String> {
+async fn leaks_of(fixture: &AdapterFixture) -> Vec<String> {
     let mut leaks = Vec::new();
     for seed in 0..SEEDS {
-        let text = run_tenant(stage.at, &mut SeededRng::new(seed)).await;
-        let seen = next_response(stage.at, seed).await;
+        let text = run_tenant(fixture.at, &mut SeededRng::new(seed)).await;
+        let seen = next_response(fixture.at, seed).await;
         if !(seen.starts_with("HTTP/1.1 200 OK\r\n")
             && seen.ends_with(&format!("\r\n\r\nGET /say/mine{seed} h  \n")))
             || seen.contains("leaked")
@@ -81,7 +82,7 @@ async fn leaks_of(stage: &AdapterFixture) -> Vec<String> {
 fn the_next_client_sees_nothing_of_the_previous() {
     run_local(async {
         let server = need!(server::start_nginx(75).await, "nginx");
-        let stage = AdapterFixture::open(
+        let fixture = AdapterFixture::open(
             EgressSpec {
                 max: 1,
                 ..default_egress(EgressProtocol::Http, server.at)
@@ -90,14 +91,14 @@ fn the_next_client_sees_nothing_of_the_previous() {
             serve,
         )
         .await;
-        let leaks = leaks_of(&stage).await;
+        let leaks = leaks_of(&fixture).await;
         assert!(
             leaks.is_empty(),
             "{}",
             leaks[..leaks.len().min(3)].join("\n")
         );
         assert!(
-            u64::from(stage.backends.opened()) < 2 * SEEDS,
+            u64::from(fixture.backends.opened()) < 2 * SEEDS,
             "nothing was ever used again: the test proves nothing"
         );
     });
@@ -109,13 +110,13 @@ fn without_the_adapter_the_check_fails() {
         let server = need!(server::start_nginx(75).await, "nginx");
         let only = SharedBackend::default();
         let adapter =
-            move |client, visit| unclean_adapter::serve_uncleaned(client, visit, only.clone());
-        let stage = AdapterFixture::open(
+            move |client, context| unclean_adapter::serve_uncleaned(client, context, only.clone());
+        let fixture = AdapterFixture::open(
             default_egress(EgressProtocol::Http, server.at),
             &[],
             adapter,
         )
         .await;
-        assert!(!leaks_of(&stage).await.is_empty());
+        assert!(!leaks_of(&fixture).await.is_empty());
     });
 }

@@ -1,4 +1,5 @@
-//! No request becomes two, and no answer is another's: what clients and servers say in bad faith or badly.
+//! No request becomes two, and no response answers another request: malicious and broken clients
+//! and servers.
 
 use std::time::Duration;
 
@@ -10,32 +11,32 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::fixture::{AdapterFixture, default_egress, run_local};
 use crate::scripted_server::{ScriptedConnection, ScriptedServer};
 
-/// What follows a request on its connection, or is in it.
+/// A request that follows another one on its connection, or is hidden in it.
 const HIDDEN_REQUEST: &str = "GET /hidden HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
 
-/// All that is answered to `text` until the server closes, or says nothing for a while.
+/// Sends `text` and returns all replies until the server closes or pauses.
 async fn exchange(at: std::net::SocketAddr, text: &str) -> String {
     let mut client = TcpStream::connect(at).await.unwrap();
     client.write_all(text.as_bytes()).await.unwrap();
-    let mut said = Vec::new();
-    let _ = tokio::time::timeout(Duration::from_secs(1), client.read_to_end(&mut said)).await;
-    String::from_utf8_lossy(&said).into_owned()
+    let mut received = Vec::new();
+    let _ = tokio::time::timeout(Duration::from_secs(1), client.read_to_end(&mut received)).await;
+    String::from_utf8_lossy(&received).into_owned()
 }
 
-/// Asks, and hears how the answer begins.
+/// Sends a request and returns the beginning of its response.
 async fn begin_exchange(at: std::net::SocketAddr, text: &str) -> (TcpStream, String) {
     let mut client = TcpStream::connect(at).await.unwrap();
     client.write_all(text.as_bytes()).await.unwrap();
-    let mut said = [0; 12];
-    client.read_exact(&mut said).await.unwrap();
-    (client, String::from_utf8_lossy(&said).into_owned())
+    let mut received = [0; 12];
+    client.read_exact(&mut received).await.unwrap();
+    (client, String::from_utf8_lossy(&received).into_owned())
 }
 
 fn get_request(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
 }
 
-/// The value of a header, which a head may have once.
+/// Returns the value of a header that a head may have once.
 fn header_value(head: &str, name: &str) -> Option<String> {
     let lines = head.lines().filter_map(|line| line.split_once(':'));
     let mut values = lines
@@ -46,34 +47,35 @@ fn header_value(head: &str, name: &str) -> Option<String> {
     Some(value.to_owned())
 }
 
-/// Reads requests by the book and answers each.
-async fn serve_strictly(mut talk: ScriptedConnection) -> Option<()> {
+/// Reads requests strictly by the RFC and answers each.
+async fn serve_strictly(mut connection: ScriptedConnection) -> Option<()> {
     loop {
-        let head = talk.read_head().await?;
+        let head = connection.read_head().await?;
         match (
             header_value(&head, "content-length"),
             header_value(&head, "transfer-encoding"),
         ) {
             (Some(_), Some(_)) => panic!("two lengths: {head}"),
-            (Some(length), None) => drop(talk.read_body(length.parse().unwrap()).await?),
+            (Some(length), None) => drop(connection.read_body(length.parse().unwrap()).await?),
             (None, Some(coding)) => {
                 assert!(coding.ends_with("chunked"), "{head}");
-                while read_chunk(&mut talk).await? > 0 {}
+                while read_chunk(&mut connection).await? > 0 {}
             }
             (None, None) => {}
         }
-        talk.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        connection
+            .send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
             .await?;
     }
 }
 
-async fn read_chunk(talk: &mut ScriptedConnection) -> Option<usize> {
+async fn read_chunk(connection: &mut ScriptedConnection) -> Option<usize> {
     let mut line = Vec::new();
     while !line.ends_with(b"\r\n") {
-        line.extend(talk.read_body(1).await?);
+        line.extend(connection.read_body(1).await?);
     }
     let length = usize::from_str_radix(std::str::from_utf8(&line).unwrap().trim(), 16).unwrap();
-    talk.read_body(length + 2).await?;
+    connection.read_body(length + 2).await?;
     Some(length)
 }
 
@@ -127,21 +129,29 @@ fn ambiguous_requests() -> Vec<String> {
 fn an_ambiguous_request_is_read_in_one_way() {
     run_local(async {
         for text in ambiguous_requests() {
-            let odd = ScriptedServer::start(serve_strictly).await;
-            let stage =
-                AdapterFixture::open(default_egress(EgressProtocol::Http, odd.at), &[], serve)
-                    .await;
-            let said = exchange(stage.at, &text).await;
-            let answers = said.matches("HTTP/1.1 200").count();
-            let seen = odd.heads.borrow().len();
+            let scripted = ScriptedServer::start(serve_strictly).await;
+            let fixture = AdapterFixture::open(
+                default_egress(EgressProtocol::Http, scripted.at),
+                &[],
+                serve,
+            )
+            .await;
+            let received = exchange(fixture.at, &text).await;
+            let answers = received.matches("HTTP/1.1 200").count();
+            let seen = scripted.heads.borrow().len();
             assert!(
                 answers == seen,
-                "the server saw {seen} requests, the client {answers} answers: {text:?}: {said}"
+                "the server saw {seen} requests, the client {answers} answers: {text:?}: {received}"
             );
-            let next = exchange(stage.at, &get_request("/next")).await;
+            let next = exchange(fixture.at, &get_request("/next")).await;
             assert!(next.ends_with("ok"), "{text:?}: {next}");
             assert!(
-                odd.heads.borrow().last().unwrap().starts_with("GET /next "),
+                scripted
+                    .heads
+                    .borrow()
+                    .last()
+                    .unwrap()
+                    .starts_with("GET /next "),
                 "{text:?}"
             );
         }
@@ -198,47 +208,51 @@ fn an_unsolicited_response_answers_no_request() {
     ];
     run_local(async {
         for (method, answer) in answers {
-            let odd = ScriptedServer::start(move |mut talk| {
+            let scripted = ScriptedServer::start(move |mut connection| {
                 let answer = answer.clone();
                 async move {
-                    talk.read_head().await?;
+                    connection.read_head().await?;
                     let plain = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nmine";
-                    let (first, rest) = if talk.number == 0 {
+                    let (first, rest) = if connection.number == 0 {
                         (answer.as_str(), plain)
                     } else {
                         (plain, plain)
                     };
-                    talk.send(first).await?;
-                    while talk.read_head().await.is_some() {
-                        talk.send(rest).await?;
+                    connection.send(first).await?;
+                    while connection.read_head().await.is_some() {
+                        connection.send(rest).await?;
                     }
                     Some(())
                 }
             })
             .await;
-            let stage =
-                AdapterFixture::open(default_egress(EgressProtocol::Http, odd.at), &[], serve)
-                    .await;
-            let first = exchange(stage.at, &get_request("/").replace("GET", method)).await;
-            stage.wait_served(1).await;
-            let next = exchange(stage.at, &get_request("/next")).await;
+            let fixture = AdapterFixture::open(
+                default_egress(EgressProtocol::Http, scripted.at),
+                &[],
+                serve,
+            )
+            .await;
+            let first = exchange(fixture.at, &get_request("/").replace("GET", method)).await;
+            fixture.wait_served(1).await;
+            let next = exchange(fixture.at, &get_request("/next")).await;
             assert!(next.ends_with("mine"), "{method}: {first:?}, then {next:?}");
         }
     });
 }
 
-/// The runtime has not looked at the connection since the server said something unasked; the client's request was there before.
+/// The runtime has not seen the unsolicited bytes of the server yet; the client's request arrived
+/// earlier.
 #[test]
 fn an_idle_connection_is_checked_when_it_is_taken() {
     run_local(async {
         let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let stage = AdapterFixture::open(
+        let fixture = AdapterFixture::open(
             default_egress(EgressProtocol::Http, server.local_addr().unwrap()),
             &[],
             serve,
         )
         .await;
-        let mut client = TcpStream::connect(stage.at).await.unwrap();
+        let mut client = TcpStream::connect(fixture.at).await.unwrap();
         client.write_all(get_request("/").as_bytes()).await.unwrap();
         let (mut held, _) = server.accept().await.unwrap();
         let mut request = vec![0; 4096];
@@ -246,10 +260,10 @@ fn an_idle_connection_is_checked_when_it_is_taken() {
         held.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
             .await
             .unwrap();
-        let mut said = String::new();
-        client.read_to_string(&mut said).await.unwrap();
-        stage.wait_served(1).await;
-        // The next client's request is in the pool's hands already.
+        let mut received = String::new();
+        client.read_to_string(&mut received).await.unwrap();
+        fixture.wait_served(1).await;
+        // The adapter already holds the next client's request.
         let door = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut next = TcpStream::connect(door.local_addr().unwrap())
             .await
@@ -263,47 +277,47 @@ fn an_idle_connection_is_checked_when_it_is_taken() {
             b"HTTP/1.1 408 Too late\r\nContent-Length: 6\r\nConnection: close\r\n\r\npoison",
         )
         .unwrap();
-        let visit = stage.context.borrow().clone().unwrap();
-        tokio::task::spawn_local(serve(theirs, visit));
+        let context = fixture.context.borrow().clone().unwrap();
+        tokio::task::spawn_local(serve(theirs, context));
         let (mut fresh, _) = server.accept().await.unwrap();
         assert!(fresh.read(&mut request).await.unwrap() > 0);
         fresh
             .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nmine")
             .await
             .unwrap();
-        let mut said = String::new();
-        next.read_to_string(&mut said).await.unwrap();
-        assert!(said.ends_with("mine"), "{said}");
+        let mut received = String::new();
+        next.read_to_string(&mut received).await.unwrap();
+        assert!(received.ends_with("mine"), "{received}");
     });
 }
 
 #[test]
 fn an_upgraded_connection_still_counts_toward_max() {
     run_local(async {
-        let odd = ScriptedServer::start(async |mut talk| {
-            talk.read_head().await?;
-            talk.send(
+        let scripted = ScriptedServer::start(async |mut connection| {
+            connection.read_head().await?;
+            connection.send(
                 "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n",
             )
             .await?;
-            talk.read_body(4).await.map(drop)
+            connection.read_body(4).await.map(drop)
         })
         .await;
         let limits = EgressSpec {
             max: 1,
             wait: Duration::from_millis(200),
-            ..default_egress(EgressProtocol::Http, odd.at)
+            ..default_egress(EgressProtocol::Http, scripted.at)
         };
-        let stage = AdapterFixture::open(limits, &[], serve).await;
+        let fixture = AdapterFixture::open(limits, &[], serve).await;
         let leave = "GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n";
-        let first = begin_exchange(stage.at, leave).await;
+        let first = begin_exchange(fixture.at, leave).await;
         assert_eq!(first.1, "HTTP/1.1 101");
-        assert_eq!(begin_exchange(stage.at, leave).await.1, "HTTP/1.1 503");
-        assert_eq!(odd.connections.get(), 1);
+        assert_eq!(begin_exchange(fixture.at, leave).await.1, "HTTP/1.1 503");
+        assert_eq!(scripted.connections.get(), 1);
         drop(first);
-        stage.wait_served(2).await;
+        fixture.wait_served(2).await;
         assert_eq!(
-            begin_exchange(stage.at, leave).await.1,
+            begin_exchange(fixture.at, leave).await.1,
             "HTTP/1.1 101",
             "its place is free"
         );

@@ -1,4 +1,5 @@
-//! The adapters against real servers: programs of the field, unmodified, through a listener on loopback; no node is needed.
+//! The adapters against real servers and unmodified programs, through a listener on loopback. No
+//! node is needed.
 
 #![allow(clippy::unwrap_used)] // a test that panics has failed, which is what it is for
 

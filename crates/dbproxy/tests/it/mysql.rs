@@ -13,7 +13,7 @@ use crate::fixture::{AdapterFixture, default_egress, node_login, run_local};
 use crate::redis::need;
 use crate::server::{self, TestServer, loopback_host};
 
-/// The function's own password counts.
+/// Opens the adapter for clients that log in with their own password.
 pub(crate) async fn open_with_client_login(
     server: &TestServer,
     change: impl Fn(EgressSpec) -> EgressSpec,
@@ -26,7 +26,7 @@ pub(crate) async fn open_with_client_login(
     .await
 }
 
-/// The node's does.
+/// Opens the adapter with the node's login.
 pub(crate) async fn open_with_node_login(
     server: &TestServer,
     change: impl Fn(EgressSpec) -> EgressSpec,
@@ -78,31 +78,34 @@ fn python_runs_unmodified_and_twice() {
     run_local(async {
         let server = need!(server::start_mariadb(&[]).await, "mariadbd");
         let python = need!(python().await, "Python with PyMySQL");
-        for stage in [
+        for fixture in [
             open_with_client_login(&server, |it| it).await,
             open_with_node_login(&server, |it| it).await,
         ] {
             for _ in 0..2 {
-                assert_eq!(run_script(python, PYTHON_SCRIPT, stage.at).await, "good\n");
+                assert_eq!(
+                    run_script(python, PYTHON_SCRIPT, fixture.at).await,
+                    "good\n"
+                );
             }
             assert!(
-                stage.ledger.resets.get() > 0 && stage.backends.opened() < 6,
+                fixture.ledger.resets.get() > 0 && fixture.backends.opened() < 6,
                 "{} opened",
-                stage.backends.opened()
+                fixture.backends.opened()
             );
         }
     });
 }
 
-/// The command-line client, with `sql`.
-fn cli_command(stage: &AdapterFixture, password: &str) -> Command {
+/// Returns the command-line client with this password.
+fn cli_command(fixture: &AdapterFixture, password: &str) -> Command {
     let mut cli = Command::new("mariadb");
     cli.args([
         "--no-defaults",
         "-h",
         &loopback_host(),
         "-P",
-        &stage.at.port().to_string(),
+        &fixture.at.port().to_string(),
         "-ufn",
         &format!("-p{password}"),
         "-NB",
@@ -115,33 +118,29 @@ fn cli_command(stage: &AdapterFixture, password: &str) -> Command {
 fn the_command_line_runs_unmodified_and_its_password_counts() {
     run_local(async {
         let server = need!(server::start_mariadb(&[]).await, "mariadbd");
-        let stage = open_with_client_login(&server, |it| it).await;
+        let fixture = open_with_client_login(&server, |it| it).await;
         for turn in 1..=3 {
             assert_eq!(
                 run_program(
-                    &mut cli_command(&stage, "pw"),
+                    &mut cli_command(&fixture, "pw"),
                     "SELECT 1+1; SHOW TABLES; SELECT DATABASE();"
                 )
                 .await,
                 "2\nvisits\nshop\n"
             );
-            stage.wait_served(2 * turn - 1).await;
-            let wrong = program_output(&mut cli_command(&stage, "wrong"), "SELECT 1;").await;
+            fixture.wait_served(2 * turn - 1).await;
+            let wrong = program_output(&mut cli_command(&fixture, "wrong"), "SELECT 1;").await;
             assert!(
                 String::from_utf8_lossy(&wrong.stderr)
                     .contains("ERROR 1045 (28000): Access denied"),
                 "{wrong:?}"
             );
-            stage.wait_served(2 * turn).await;
+            fixture.wait_served(2 * turn).await;
         }
         let free = open_with_node_login(&server, |it| it).await;
         for turn in 1..=5 {
             assert_eq!(
-                run_program(
-                    &mut cli_command(&free, "nobody looks at it"),
-                    "SELECT CURRENT_USER();"
-                )
-                .await,
+                run_program(&mut cli_command(&free, "ignored"), "SELECT CURRENT_USER();").await,
                 "fn@%\n"
             );
             free.wait_served(turn).await;
@@ -171,15 +170,15 @@ fn many_clients_never_exceed_max() {
     run_local(async {
         let server = need!(server::start_mariadb(&[]).await, "mariadbd");
         let python = need!(python().await, "Python with PyMySQL");
-        for stage in [
+        for fixture in [
             open_with_client_login(&server, |it| EgressSpec { max: 3, ..it }).await,
             open_with_node_login(&server, |it| EgressSpec { max: 3, ..it }).await,
         ] {
             assert_eq!(
-                run_script(python, MANY_CLIENTS_SCRIPT, stage.at).await,
+                run_script(python, MANY_CLIENTS_SCRIPT, fixture.at).await,
                 "good\n"
             );
-            assert!(stage.backends.max_open() <= 3);
+            assert!(fixture.backends.max_open() <= 3);
         }
     });
 }
@@ -193,23 +192,27 @@ fn a_client_that_waits_too_long_gets_the_setting_to_change() {
             wait: Duration::from_millis(300),
             ..it
         };
-        for stage in [
+        for fixture in [
             open_with_client_login(&server, short).await,
             open_with_node_login(&server, short).await,
         ] {
-            let (mut holder, mut other) = (cli_command(&stage, "pw"), cli_command(&stage, "pw"));
+            let (mut holder, mut other) =
+                (cli_command(&fixture, "pw"), cli_command(&fixture, "pw"));
             holder.arg("--unbuffered");
             let held = run_program(&mut holder, "DO SLEEP(3);");
             let tried = async {
                 nearpath_testkit::eventually("the place is taken", async || {
-                    stage.backends.opened() == 1
+                    fixture.backends.opened() == 1
                 })
                 .await;
                 program_output(&mut other, "SELECT 1;").await
             };
             let (_, tried) = tokio::join!(held, tried);
-            let said = String::from_utf8_lossy(&tried.stderr).into_owned();
-            assert!(said.contains("1040") && said.contains("max="), "{said}");
+            let received = String::from_utf8_lossy(&tried.stderr).into_owned();
+            assert!(
+                received.contains("1040") && received.contains("max="),
+                "{received}"
+            );
         }
     });
 }
@@ -222,17 +225,17 @@ fn a_server_that_restarts_hangs_up_or_is_full_costs_no_error_of_ours() {
             "mariadbd"
         );
         for mode in 0..2 {
-            let stage = if mode == 0 {
+            let fixture = if mode == 0 {
                 open_with_client_login(&server, |it| it).await
             } else {
                 open_with_node_login(&server, |it| it).await
             };
             assert_eq!(
-                run_program(&mut cli_command(&stage, "pw"), "SELECT 1;").await,
+                run_program(&mut cli_command(&fixture, "pw"), "SELECT 1;").await,
                 "1\n"
             );
-            stage.wait_served(1).await;
-            // The server hangs up after a second without use.
+            fixture.wait_served(1).await;
+            // The server closes connections that are idle for a second.
             nearpath_testkit::eventually("the server has hung up", async || {
                 let mut admin = Command::new("mariadb");
                 admin
@@ -247,16 +250,19 @@ fn a_server_that_restarts_hangs_up_or_is_full_costs_no_error_of_ours() {
             })
             .await;
             assert_eq!(
-                run_program(&mut cli_command(&stage, "pw"), "SELECT 2;").await,
+                run_program(&mut cli_command(&fixture, "pw"), "SELECT 2;").await,
                 "2\n"
             );
             server.stop().await;
-            let down = program_output(&mut cli_command(&stage, "pw"), "SELECT 3;").await;
-            let said = String::from_utf8_lossy(&down.stderr).into_owned();
-            assert!(said.contains("1429") && said.contains("refused"), "{said}");
+            let down = program_output(&mut cli_command(&fixture, "pw"), "SELECT 3;").await;
+            let received = String::from_utf8_lossy(&down.stderr).into_owned();
+            assert!(
+                received.contains("1429") && received.contains("refused"),
+                "{received}"
+            );
             server.restart().await;
             assert_eq!(
-                run_program(&mut cli_command(&stage, "pw"), "SELECT 4;").await,
+                run_program(&mut cli_command(&fixture, "pw"), "SELECT 4;").await,
                 "4\n"
             );
         }
@@ -266,7 +272,7 @@ fn a_server_that_restarts_hangs_up_or_is_full_costs_no_error_of_ours() {
 #[test]
 fn the_error_of_a_full_server_reaches_the_client() {
     run_local(async {
-        // The least that the server takes; one more is for its administrator.
+        // The server's minimum; one more connection is reserved for its administrator.
         let server = need!(
             server::start_mariadb(&["--max-connections=10"]).await,
             "mariadbd"
@@ -274,22 +280,22 @@ fn the_error_of_a_full_server_reaches_the_client() {
         let mut holders = Vec::new();
         nearpath_testkit::eventually("the server is full", async || {
             let mut holder = TcpStream::connect(server.at).await.unwrap();
-            let mut said = [0; 128];
-            let read = holder.read(&mut said).await.unwrap();
+            let mut received = [0; 128];
+            let read = holder.read(&mut received).await.unwrap();
             holders.push(holder);
-            said[..read]
+            received[..read]
                 .windows(3)
                 .any(|part| part == [0xff, 0x10, 0x04])
         })
         .await;
-        let stage = open_with_client_login(&server, |it| it).await;
-        let tried = program_output(&mut cli_command(&stage, "pw"), "SELECT 1;").await;
-        let said = String::from_utf8_lossy(&tried.stderr).into_owned();
+        let fixture = open_with_client_login(&server, |it| it).await;
+        let tried = program_output(&mut cli_command(&fixture, "pw"), "SELECT 1;").await;
+        let received = String::from_utf8_lossy(&tried.stderr).into_owned();
         assert!(
-            said.contains("1040")
-                && said.contains("Too many connections")
-                && !said.contains("max="),
-            "{said}"
+            received.contains("1040")
+                && received.contains("Too many connections")
+                && !received.contains("max="),
+            "{received}"
         );
     });
 }
@@ -306,7 +312,7 @@ for turn in range(5):
         assert k.fetchone() == (int(at == 1), at), "another's settings"
         c.commit()
     c = connect(); c.cursor().execute("SELECT 1"); c.close()
-# An open transaction is its client's: nobody else gets in.
+# An open transaction is its client's: no other client gets in.
 k = all[0].cursor(); k.execute("SELECT COUNT(*) FROM visits")
 try: all[1].cursor().execute("SELECT 1"); raise SystemExit("got in")
 except pymysql.err.OperationalError as e: assert e.args[0] == 1040, e
@@ -323,7 +329,7 @@ fn in_mode_transaction_clients_take_turns_on_one_connection() {
         let server = need!(server::start_mariadb(&[]).await, "mariadbd");
         let python = need!(python().await, "Python with PyMySQL");
         let wait = Duration::from_secs(2);
-        let stage = open_with_node_login(&server, |it| EgressSpec {
+        let fixture = open_with_node_login(&server, |it| EgressSpec {
             mode: PoolingMode::Transaction,
             max: 1,
             wait,
@@ -331,10 +337,10 @@ fn in_mode_transaction_clients_take_turns_on_one_connection() {
         })
         .await;
         assert_eq!(
-            run_script(python, TRANSACTIONS_SCRIPT, stage.at).await,
+            run_script(python, TRANSACTIONS_SCRIPT, fixture.at).await,
             "good\n"
         );
-        assert_eq!(stage.pin_reasons(), ["SET", "a variable"]);
+        assert_eq!(fixture.pin_reasons(), ["SET", "a variable"]);
     });
 }
 
@@ -343,14 +349,14 @@ fn settings_that_the_server_accepted_cost_the_next_client_nothing() {
     run_local(async {
         let server = need!(server::start_mariadb(&[]).await, "mariadbd");
         let python = need!(python().await, "Python with PyMySQL");
-        let stage = open_with_node_login(&server, |it| it).await;
+        let fixture = open_with_node_login(&server, |it| it).await;
         let connect = "import sys, pymysql\npymysql.connect(host=sys.argv[1], port=int(sys.argv[2]), user='x', password='x', database='shop').close()\nprint('good')";
         for turn in 1..=3 {
-            let before = stage.ledger.sent_bytes.get();
-            assert_eq!(run_script(python, connect, stage.at).await, "good\n");
-            stage.wait_served(turn).await;
+            let before = fixture.ledger.sent_bytes.get();
+            assert_eq!(run_script(python, connect, fixture.at).await, "good\n");
+            fixture.wait_served(turn).await;
             assert_eq!(
-                stage.ledger.sent_bytes.get() == before,
+                fixture.ledger.sent_bytes.get() == before,
                 turn > 1,
                 "turn {turn}"
             );

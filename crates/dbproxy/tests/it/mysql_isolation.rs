@@ -1,4 +1,5 @@
-//! What one client of MariaDB leaves behind, the next one does not see; and the check would notice if it did.
+//! State that one client of MariaDB leaves behind does not reach the next. The check is shown to
+//! fail without cleaning.
 
 use std::io;
 use std::path::Path;
@@ -17,7 +18,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 
-/// Tenants that leave in bad moments; after each, a client that says what it sees. Prints what leaked.
+/// Clients that leave at bad moments; after each, a client that prints what it sees. Prints the
+/// leaks.
 const TENANTS_SCRIPT: &str = r#"
 import sys, random, socket, struct, time, pymysql
 host, port = sys.argv[1], int(sys.argv[2])
@@ -72,11 +74,11 @@ for seed in range(SEEDS):
 print("leaks:", leaks)
 "#;
 
-async fn leaks_of(python: &Path, stage: &AdapterFixture, seeds: u32) -> String {
+async fn leaks_of(python: &Path, fixture: &AdapterFixture, seeds: u32) -> String {
     run_script(
         python,
         &TENANTS_SCRIPT.replace("SEEDS", &seeds.to_string()),
-        stage.at,
+        fixture.at,
     )
     .await
 }
@@ -87,24 +89,24 @@ fn the_next_client_sees_nothing_of_the_previous() {
         let server = need!(server::start_mariadb(&[]).await, "mariadbd");
         let python = need!(python().await, "Python with PyMySQL");
         let one = |it| EgressSpec { max: 1, ..it };
-        for stage in [
+        for fixture in [
             open_with_client_login(&server, one).await,
             open_with_node_login(&server, one).await,
         ] {
-            assert_eq!(leaks_of(python, &stage, 50).await, "leaks: 0\n");
+            assert_eq!(leaks_of(python, &fixture, 50).await, "leaks: 0\n");
             assert!(
-                stage.ledger.resets.get() > 50,
+                fixture.ledger.resets.get() > 50,
                 "nothing was cleaned: the test proves nothing"
             );
             assert!(
-                stage.backends.opened() < 75,
+                fixture.backends.opened() < 75,
                 "hardly anything was used again: the test proves nothing"
             );
         }
     });
 }
 
-/// A client that says packets with nothing in them, and what looks like the beginning of a statement.
+/// A client that sends empty packets, and bytes that look like the beginning of a statement.
 const EMPTY_PACKETS_SCRIPT: &str = r#"
 import sys, pymysql
 for odd in (b"\0\0\0\0\x03\0\0\0", b"\0\0\0\0\x01\0\0\0\x0e", b"\0\0\0\0" * 3 + b"\x03"):
@@ -123,38 +125,38 @@ fn an_empty_packet_does_no_harm() {
     run_local(async {
         let server = need!(server::start_mariadb(&[]).await, "mariadbd");
         let python = need!(python().await, "Python with PyMySQL");
-        let stage = open_with_node_login(&server, |it| EgressSpec {
+        let fixture = open_with_node_login(&server, |it| EgressSpec {
             max: 1,
             mode: PoolingMode::Transaction,
             ..it
         })
         .await;
         assert_eq!(
-            run_script(python, EMPTY_PACKETS_SCRIPT, stage.at).await,
+            run_script(python, EMPTY_PACKETS_SCRIPT, fixture.at).await,
             "(7,)\n"
         );
-        stage.wait_served(4).await;
+        fixture.wait_served(4).await;
     });
 }
 
-/// A connection that is logged in, and what the server said while it was.
+/// A connection that is logged in, and what the server sent until then.
 struct LoggedInConnection {
     stream: TcpStream,
     greeting: Vec<u8>,
     ok_packet: Vec<u8>,
 }
 
-/// What is there to read.
+/// Reads the available bytes.
 async fn read_available(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     stream.read_buf(&mut bytes).await?;
     Ok(bytes)
 }
 
-/// A connection that is logged in, which the client takes for its own.
+/// Starts a connection that is logged in and that the client takes for its own.
 async fn begin_connection(
     client: &mut TcpStream,
-    visit: &ClientContext,
+    context: &ClientContext,
     used: Option<LoggedInConnection>,
 ) -> io::Result<LoggedInConnection> {
     if let Some(used) = used {
@@ -164,7 +166,7 @@ async fn begin_connection(
         return Ok(used);
     }
     let mut stream =
-        TcpStream::connect(("127.0.0.1", visit.upstream.destination.egress.port)).await?;
+        TcpStream::connect(("127.0.0.1", context.upstream.destination.egress.port)).await?;
     let greeting = read_available(&mut stream).await?;
     client.write_all(&greeting).await?;
     stream.write_all(&read_available(client).await?).await?;
@@ -177,14 +179,14 @@ async fn begin_connection(
     })
 }
 
-/// The adapter without its cleaning: the next client goes on where the last one stopped.
+/// The adapter without its cleaning: the next client continues where the previous one stopped.
 async fn serve_uncleaned(
     mut client: TcpStream,
-    visit: ClientContext,
+    context: ClientContext,
     only: Rc<Mutex<Option<LoggedInConnection>>>,
 ) -> io::Result<()> {
     let mut only = only.lock().await;
-    let mut used = begin_connection(&mut client, &visit, only.take()).await?;
+    let mut used = begin_connection(&mut client, &context, only.take()).await?;
     loop {
         let (mut ours, mut theirs) = ([0; 4096], [0; 4096]);
         tokio::select! {
@@ -211,15 +213,15 @@ fn without_cleaning_the_check_fails() {
         let server = need!(server::start_mariadb(&[]).await, "mariadbd");
         let python = need!(python().await, "Python with PyMySQL");
         let only = Rc::default();
-        let adapter = move |client, visit| serve_uncleaned(client, visit, Rc::clone(&only));
-        let stage = AdapterFixture::open(
+        let adapter = move |client, context| serve_uncleaned(client, context, Rc::clone(&only));
+        let fixture = AdapterFixture::open(
             default_egress(EgressProtocol::Mysql, server.at),
             &[],
             adapter,
         )
         .await;
-        // A few: a client that gets another's bytes waits long for its own.
-        let said = leaks_of(python, &stage, 5).await;
-        assert!(!said.contains("leaks: 0\n"), "{said}");
+        // Few seeds: a client that gets another client's bytes waits long for its own.
+        let received = leaks_of(python, &fixture, 5).await;
+        assert!(!received.contains("leaks: 0\n"), "{received}");
     });
 }

@@ -1,4 +1,4 @@
-//! PostgreSQL's clients, as they are, each twice against the same pool.
+//! PostgreSQL's clients, unmodified, each twice against the same pool.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::clients;
 use crate::fixture::{AdapterFixture, default_egress, node_login, run_local};
 use crate::postgres_server::{PASSWORD, PostgresServer, psql_command};
 
-/// What a function declares whose logins are the node's.
+/// The egress of a function as which the node logs in.
 pub(crate) fn as_function(at: SocketAddr, mode: PoolingMode) -> EgressSpec {
     EgressSpec {
         mode,
@@ -25,7 +25,7 @@ pub(crate) async fn open_fixture(egress: EgressSpec) -> AdapterFixture {
     AdapterFixture::open(egress, &[("password", PASSWORD)], serve).await
 }
 
-/// Runs the test on a server; skips it where there is none.
+/// Runs the test on a server, or skips it without one.
 macro_rules! on_postgres {
     ($settings:expr, |$server:ident| $test:block) => {
         crate::postgres::on_postgres_with!($settings, &[], |$server| $test)
@@ -33,7 +33,7 @@ macro_rules! on_postgres {
 }
 pub(crate) use on_postgres;
 
-/// The same, on a server with files of its own.
+/// Does the same on a server with additional files.
 macro_rules! on_postgres_with {
     ($settings:expr, $files:expr, |$server:ident| $test:block) => {
         run_local(async {
@@ -51,28 +51,29 @@ pub(crate) use on_postgres_with;
 fn psql_runs_in_both_modes() {
     on_postgres!(&[], |server| {
         for mode in [PoolingMode::Transaction, PoolingMode::Session] {
-            let stage = open_fixture(as_function(server.at, mode)).await;
+            let fixture = open_fixture(as_function(server.at, mode)).await;
             for run in 1..=2 {
                 let script = "BEGIN;\nCREATE TABLE a (b int, c text);\nCOPY a FROM stdin;\n1\tx\n2\ty\n\\.\nSELECT count(*) FROM a;\n\
                               \\copy a to stdout\nROLLBACK;\nSHOW application_name;\nSELECT 1/1 \\gdesc\n";
-                let said = clients::run_program(
-                    &mut psql_command(stage.at, "anybody", "wrong", &[]),
+                let received = clients::run_program(
+                    &mut psql_command(fixture.at, "anybody", "wrong", &[]),
                     script,
                 )
                 .await;
                 assert_eq!(
-                    said, "2\n1\tx\n2\ty\npsql\n?column?|integer\n",
+                    received, "2\n1\tx\n2\ty\npsql\n?column?|integer\n",
                     "{mode:?}, run {run}"
                 );
-                stage.wait_served(run).await;
+                fixture.wait_served(run).await;
             }
-            // After a transaction that made something its backend is cleaned, and another one does what comes next.
-            assert!(stage.backends.opened() <= 2, "{mode:?}");
+            // A transaction that created an object has its backend cleaned, and another one serves
+            // the next statement.
+            assert!(fixture.backends.opened() <= 2, "{mode:?}");
         }
     });
 }
 
-/// Python with the drivers of the field; `NoConnection`: no Python, or no package index.
+/// Returns Python with the common drivers. `None`: Python or the package index is missing.
 pub(crate) async fn python_with_drivers() -> Option<&'static Path> {
     static PYTHON: OnceCell<Option<PathBuf>> = OnceCell::const_new();
     const PACKAGES: &[&str] = &[
@@ -116,15 +117,15 @@ async fn run_twice(server: &PostgresServer, script: &str) {
         nearpath_testkit::skip!("psycopg, asyncpg and pg8000 cannot be installed")
     };
     for mode in [PoolingMode::Transaction, PoolingMode::Session] {
-        let stage = open_fixture(as_function(server.at, mode)).await;
+        let fixture = open_fixture(as_function(server.at, mode)).await;
         for _ in 1..=2 {
             assert_eq!(
-                clients::run_script(python, script, stage.at).await,
+                clients::run_script(python, script, fixture.at).await,
                 "done\n",
                 "{mode:?}"
             );
         }
-        assert!(stage.backends.max_open() <= 20);
+        assert!(fixture.backends.max_open() <= 20);
     }
 }
 
@@ -165,12 +166,12 @@ fn go_drivers_run_in_both_modes() {
             nearpath_testkit::skip!("Go, or its modules lib/pq and pgx, cannot be had");
         }
         for mode in [PoolingMode::Transaction, PoolingMode::Session] {
-            let stage = open_fixture(as_function(server.at, mode)).await;
+            let fixture = open_fixture(as_function(server.at, mode)).await;
             for _ in 1..=2 {
                 let mut command = Command::new(&binary);
                 command
-                    .arg(stage.at.ip().to_string())
-                    .arg(stage.at.port().to_string());
+                    .arg(fixture.at.ip().to_string())
+                    .arg(fixture.at.port().to_string());
                 assert_eq!(
                     clients::run_program(&mut command, "").await,
                     "done\n",
@@ -181,7 +182,8 @@ fn go_drivers_run_in_both_modes() {
     });
 }
 
-/// How a function's own password goes through: methods, and connections that two clients one after the other open.
+/// How a function's own password passes through: methods, and the connections that two successive
+/// clients open.
 #[test]
 fn a_client_password_is_checked_by_the_server() {
     on_postgres!(&[], |server| {
@@ -193,37 +195,39 @@ fn a_client_password_is_checked_by_the_server() {
             ("scram-sha-256", "new", 2),
         ] {
             server.set_auth_method(method).await;
-            let stage = open_fixture(default_egress(EgressProtocol::Postgres, server.at)).await;
+            let fixture = open_fixture(default_egress(EgressProtocol::Postgres, server.at)).await;
             for client in 1..=2 {
                 let who = clients::run_program(
-                    &mut psql_command(stage.at, user, "right", &["-c", "SELECT current_user"]),
+                    &mut psql_command(fixture.at, user, "right", &["-c", "SELECT current_user"]),
                     "",
                 )
                 .await;
                 assert_eq!(who.trim(), user, "{method}");
-                stage.wait_served(client).await;
+                fixture.wait_served(client).await;
                 if opened == 1 {
-                    // Who comes while the server still cleans the session of who went needs another one.
-                    let cleaned = async || stage.ledger.resets.get() >= client as u64;
+                    // A client that comes while the previous session is being cleaned needs another
+                    // one.
+                    let cleaned = async || fixture.ledger.resets.get() >= client as u64;
                     nearpath_testkit::eventually("the session can serve again", cleaned).await;
                 }
             }
-            assert_eq!(stage.backends.opened(), opened, "{method}");
+            assert_eq!(fixture.backends.opened(), opened, "{method}");
             if method != "trust" {
                 for _ in 1..=2 {
                     let wrong = clients::program_output(
-                        &mut psql_command(stage.at, user, "wrong", &["-c", "SELECT 1"]),
+                        &mut psql_command(fixture.at, user, "wrong", &["-c", "SELECT 1"]),
                         "",
                     )
                     .await;
-                    let said = String::from_utf8_lossy(&wrong.stderr);
+                    let received = String::from_utf8_lossy(&wrong.stderr);
                     assert!(
-                        !wrong.status.success() && said.contains("password authentication failed"),
-                        "{method}: {said}"
+                        !wrong.status.success()
+                            && received.contains("password authentication failed"),
+                        "{method}: {received}"
                     );
                 }
                 let who = clients::run_program(
-                    &mut psql_command(stage.at, user, "right", &["-c", "SELECT current_user"]),
+                    &mut psql_command(fixture.at, user, "right", &["-c", "SELECT current_user"]),
                     "",
                 )
                 .await;

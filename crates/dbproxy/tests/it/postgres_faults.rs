@@ -1,4 +1,4 @@
-//! Servers that restart or are full, clients that cancel, and a ceiling that holds.
+//! Servers that restart or are full, clients that cancel, and a limit that holds.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -16,14 +16,14 @@ use crate::postgres_server::{PASSWORD, PostgresServer};
 #[test]
 fn a_server_that_restarts_between_two_statements_is_not_noticed() {
     on_postgres!(&[], |server| {
-        let stage = open_fixture(as_function(server.at, PoolingMode::Transaction)).await;
-        let mut client = RawClient::new(stage.at).await;
+        let fixture = open_fixture(as_function(server.at, PoolingMode::Transaction)).await;
+        let mut client = RawClient::new(fixture.at).await;
         for how in [Signal::INT, Signal::QUIT] {
             assert_eq!(client.query("SELECT 1").await.unwrap(), ["1"]);
             server.stop(how).await;
             server.restart().await;
             assert_eq!(client.query("SELECT 2").await.unwrap(), ["2"], "{how:?}");
-            let mut other = RawClient::new(stage.at).await;
+            let mut other = RawClient::new(fixture.at).await;
             assert_eq!(other.query("SELECT 3").await.unwrap(), ["3"], "{how:?}");
         }
     });
@@ -33,16 +33,16 @@ fn a_server_that_restarts_between_two_statements_is_not_noticed() {
 fn a_backend_that_ends_within_a_transaction_reports_why() {
     on_postgres!(&[], |server| {
         for mode in [PoolingMode::Transaction, PoolingMode::Session] {
-            let stage = open_fixture(as_function(server.at, mode)).await;
-            let mut client = RawClient::new(stage.at).await;
+            let fixture = open_fixture(as_function(server.at, mode)).await;
+            let mut client = RawClient::new(fixture.at).await;
             client.query("BEGIN; SELECT 1").await.unwrap();
             server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE state LIKE 'idle in%'").await;
-            let said = client.query("SELECT 1").await.unwrap_err();
+            let received = client.query("SELECT 1").await.unwrap_err();
             assert!(
-                said.starts_with("FATAL 57P01") || said == "closed",
-                "{mode:?}: {said}"
+                received.starts_with("FATAL 57P01") || received == "closed",
+                "{mode:?}: {received}"
             );
-            let mut next = RawClient::new(stage.at).await;
+            let mut next = RawClient::new(fixture.at).await;
             assert_eq!(next.query("SELECT 1").await.unwrap(), ["1"], "{mode:?}");
         }
     });
@@ -51,14 +51,14 @@ fn a_backend_that_ends_within_a_transaction_reports_why() {
 #[test]
 fn a_server_that_ends_idle_sessions_is_not_noticed() {
     on_postgres!(&["idle_session_timeout=50ms"], |server| {
-        let stage = open_fixture(as_function(server.at, PoolingMode::Transaction)).await;
-        let mut client = RawClient::new(stage.at).await;
+        let fixture = open_fixture(as_function(server.at, PoolingMode::Transaction)).await;
+        let mut client = RawClient::new(fixture.at).await;
         for _ in 0..5 {
             assert_eq!(client.query("SELECT 1").await.unwrap(), ["1"]);
             let ended = async || server.session_count().await == 0;
             nearpath_testkit::eventually("the idle session ends", ended).await;
         }
-        assert!(stage.backends.opened() >= 5);
+        assert!(fixture.backends.opened() >= 5);
     });
 }
 
@@ -75,19 +75,19 @@ fn the_error_of_a_full_server_reaches_the_client() {
             server.set_auth_method("trust").await;
             let mut egress = as_function(server.at, PoolingMode::Session);
             egress.login.as_mut().unwrap().user = "plain".into();
-            let stage = open_fixture(egress).await;
+            let fixture = open_fixture(egress).await;
             let (mut one, mut two) = (
-                RawClient::new(stage.at).await,
-                RawClient::new(stage.at).await,
+                RawClient::new(fixture.at).await,
+                RawClient::new(fixture.at).await,
             );
             one.query("SELECT 1").await.unwrap();
             two.query("SELECT 1").await.unwrap();
-            let mut three = RawClient::new(stage.at).await;
-            let said = three.query("SELECT 1").await.unwrap_err();
-            assert!(said.starts_with("FATAL 53300"), "{said}");
+            let mut three = RawClient::new(fixture.at).await;
+            let received = three.query("SELECT 1").await.unwrap_err();
+            assert!(received.starts_with("FATAL 53300"), "{received}");
             one.leave(true).await;
-            stage.wait_served(2).await;
-            let mut four = RawClient::new(stage.at).await;
+            fixture.wait_served(2).await;
+            let mut four = RawClient::new(fixture.at).await;
             assert_eq!(four.query("SELECT 4").await.unwrap(), ["4"]);
         }
     );
@@ -100,7 +100,7 @@ fn max_holds_and_waiting_times_out() {
         server.set_auth_method("trust").await;
         let mut egress = as_function(server.at, PoolingMode::Transaction);
         egress.login.as_mut().unwrap().user = "plain".into();
-        let stage = open_fixture(EgressSpec {
+        let fixture = open_fixture(EgressSpec {
             max: 3,
             wait: Duration::from_secs(60),
             ..egress.clone()
@@ -108,7 +108,7 @@ fn max_holds_and_waiting_times_out() {
         .await;
         let clients: Vec<_> = (0..30)
             .map(|n| {
-                let at = stage.at;
+                let at = fixture.at;
                 tokio::task::spawn_local(async move {
                     let mut client = RawClient::new(at).await;
                     for m in 0..5 {
@@ -129,26 +129,26 @@ fn max_holds_and_waiting_times_out() {
         for client in clients {
             client.await.unwrap();
         }
-        assert!(stage.backends.max_open() <= 3);
-        let stage = crate::postgres::open_fixture(EgressSpec {
+        assert!(fixture.backends.max_open() <= 3);
+        let fixture = crate::postgres::open_fixture(EgressSpec {
             max: 1,
             wait: Duration::from_secs(3),
             ..egress
         })
         .await;
         let (mut one, mut two) = (
-            RawClient::new(stage.at).await,
-            RawClient::new(stage.at).await,
+            RawClient::new(fixture.at).await,
+            RawClient::new(fixture.at).await,
         );
         one.query("BEGIN; SELECT 1").await.unwrap();
-        let said = two.query("SELECT 1").await.unwrap_err();
+        let received = two.query("SELECT 1").await.unwrap_err();
         assert!(
-            said.starts_with("FATAL 53300") && said.contains("`max`"),
-            "{said}"
+            received.starts_with("FATAL 53300") && received.contains("`max`"),
+            "{received}"
         );
         one.query("COMMIT").await.unwrap();
         assert_eq!(
-            RawClient::new(stage.at)
+            RawClient::new(fixture.at)
                 .await
                 .query("SELECT 1")
                 .await
@@ -170,7 +170,7 @@ fn users_of_one_function_take_turns_below_max() {
                 server.at,
             )
         };
-        let stage = open_fixture(egress).await;
+        let fixture = open_fixture(egress).await;
         for turn in 0..6 {
             let database = if turn % 2 == 0 {
                 "postgres"
@@ -178,7 +178,7 @@ fn users_of_one_function_take_turns_below_max() {
                 "template1"
             };
             let mut client =
-                RawClient::log_in(stage.at, &[("user", "other"), ("database", database)])
+                RawClient::log_in(fixture.at, &[("user", "other"), ("database", database)])
                     .await
                     .unwrap();
             assert_eq!(
@@ -187,7 +187,7 @@ fn users_of_one_function_take_turns_below_max() {
             );
             client.leave(true).await;
         }
-        assert_eq!(stage.backends.max_open(), 1);
+        assert_eq!(fixture.backends.max_open(), 1);
     });
 }
 
@@ -195,11 +195,11 @@ fn users_of_one_function_take_turns_below_max() {
 fn an_unreachable_server_is_named() {
     on_postgres!(&[], |server| {
         server.stop(Signal::INT).await;
-        let stage = open_fixture(as_function(server.at, PoolingMode::Transaction)).await;
-        let said = RawClient::log_in(stage.at, &[]).await.err().unwrap();
+        let fixture = open_fixture(as_function(server.at, PoolingMode::Transaction)).await;
+        let received = RawClient::log_in(fixture.at, &[]).await.err().unwrap();
         assert!(
-            said.starts_with("FATAL 08006") && said.contains(&server.at.port().to_string()),
-            "{said}"
+            received.starts_with("FATAL 08006") && received.contains(&server.at.port().to_string()),
+            "{received}"
         );
     });
 }
@@ -207,14 +207,14 @@ fn an_unreachable_server_is_named() {
 #[test]
 fn a_cancel_reaches_its_own_client_only() {
     on_postgres!(&[], |server| {
-        let stage = open_fixture(EgressSpec {
+        let fixture = open_fixture(EgressSpec {
             max: 1,
             ..as_function(server.at, PoolingMode::Transaction)
         })
         .await;
-        let mut one = RawClient::new(stage.at).await;
-        let mut two = RawClient::new(stage.at).await;
-        // It is cancelled while it runs.
+        let mut one = RawClient::new(fixture.at).await;
+        let mut two = RawClient::new(fixture.at).await;
+        // Cancelled while it runs.
         one.send(|out| {
             postgres_protocol::message::frontend::query("SELECT pg_sleep(60)", out).unwrap()
         })
@@ -226,18 +226,19 @@ fn a_cancel_reaches_its_own_client_only() {
                 == "1"
         })
         .await;
-        RawClient::cancel(stage.at, (two.key.0, two.key.1)).await;
-        RawClient::cancel(stage.at, (one.key.0, one.key.1 ^ 1)).await;
-        RawClient::cancel(stage.at, one.key).await;
+        RawClient::cancel(fixture.at, (two.key.0, two.key.1)).await;
+        RawClient::cancel(fixture.at, (one.key.0, one.key.1 ^ 1)).await;
+        RawClient::cancel(fixture.at, one.key).await;
         assert!(
             one.read_rows()
                 .await
                 .unwrap_err()
                 .starts_with("ERROR 57014")
         );
-        // And at any moment, while another client has the same backend just before and just after.
+        // Cancelled at any moment, while another client has the same backend just before and just
+        // after.
         for _ in 0..200 {
-            let (at, key) = (stage.at, one.key);
+            let (at, key) = (fixture.at, one.key);
             let cancel = tokio::task::spawn_local(RawClient::cancel(at, key));
             match one.query("SELECT 1").await {
                 Ok(rows) => assert_eq!(rows, ["1"]),
@@ -246,7 +247,7 @@ fn a_cancel_reaches_its_own_client_only() {
             assert_eq!(two.query("SELECT 2").await.unwrap(), ["2"]);
             cancel.await.unwrap();
         }
-        assert_eq!(stage.backends.max_open(), 1);
+        assert_eq!(fixture.backends.max_open(), 1);
     });
 }
 
@@ -254,8 +255,8 @@ fn a_cancel_reaches_its_own_client_only() {
 fn a_half_closed_client_still_gets_the_reply() {
     on_postgres!(&[], |server| {
         for mode in [PoolingMode::Transaction, PoolingMode::Session] {
-            let stage = open_fixture(as_function(server.at, mode)).await;
-            let mut client = RawClient::new(stage.at).await;
+            let fixture = open_fixture(as_function(server.at, mode)).await;
+            let mut client = RawClient::new(fixture.at).await;
             let sql = "SELECT repeat('x', 100000) FROM generate_series(1, 20)";
             client
                 .send(|out| postgres_protocol::message::frontend::query(sql, out).unwrap())
@@ -267,18 +268,18 @@ fn a_half_closed_client_still_gets_the_reply() {
     });
 }
 
-/// The exit drops a visit when its instance has ended, in the middle of whatever it did.
+/// The egress proxy drops a client's future when its instance has ended, in the middle of any step.
 #[test]
 fn an_ended_instance_leaves_nothing_open() {
     on_postgres!(&[], |server| {
         server.sql("CREATE TABLE ledger (a int)").await;
         let ended = Rc::new(tokio::sync::Notify::new());
         let end = ended.clone();
-        let until_it_ends = move |client, visit| {
+        let until_it_ends = move |client, context| {
             let end = end.clone();
             async move {
                 tokio::select! {
-                    served = serve(client, visit) => served,
+                    served = serve(client, context) => served,
                     () = end.notified() => Ok(()),
                 }
             }
@@ -287,17 +288,17 @@ fn an_ended_instance_leaves_nothing_open() {
             max: 1,
             ..as_function(server.at, PoolingMode::Transaction)
         };
-        let stage = AdapterFixture::open(egress, &[("password", PASSWORD)], until_it_ends).await;
+        let fixture = AdapterFixture::open(egress, &[("password", PASSWORD)], until_it_ends).await;
         for orders in [
             "BEGIN; INSERT INTO ledger VALUES (1)",
             "SELECT pg_advisory_lock(1)",
             "SELECT 1",
         ] {
-            let mut client = RawClient::new(stage.at).await;
+            let mut client = RawClient::new(fixture.at).await;
             client.query(orders).await.unwrap();
             ended.notify_waiters();
             assert!(client.read_message().await.is_none(), "it hears no more");
-            let mut next = RawClient::new(stage.at).await;
+            let mut next = RawClient::new(fixture.at).await;
             assert_eq!(
                 next.query("SELECT count(*) FROM ledger").await.unwrap(),
                 ["0"]
@@ -307,7 +308,7 @@ fn an_ended_instance_leaves_nothing_open() {
             next.leave(true).await;
         }
         assert_eq!(
-            stage.backends.opened(),
+            fixture.backends.opened(),
             1,
             "each time it was cleaned, and served again"
         );

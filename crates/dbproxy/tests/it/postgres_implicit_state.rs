@@ -1,4 +1,4 @@
-//! What a client can leave in a session without saying so: whatever way it takes, the next one does not find it.
+//! State that a client can leave in a session implicitly does not reach the next client.
 
 use nearpath_types::egress::{EgressSpec, PoolingMode};
 
@@ -10,7 +10,7 @@ use crate::postgres_server::PostgresServer;
 const SETUP: &str = "CREATE SEQUENCE s;
     CREATE FUNCTION sly() RETURNS int LANGUAGE plpgsql AS $$ BEGIN PERFORM set_config('left.over', 'x', false); RETURN 1; END $$";
 
-/// Ways that do not look like it.
+/// Statements that leave state implicitly.
 const LEFTOVER_STATEMENTS: [&[&str]; 15] = [
     &["SET local.over = 'x'"],
     &["UPDATE pg_settings SET setting = '77MB' WHERE name = 'work_mem'"],
@@ -57,7 +57,7 @@ const LEFTOVER_STATEMENTS: [&[&str]; 15] = [
     ],
 ];
 
-/// What the next client finds.
+/// Returns the state that the next client finds.
 async fn find_leftovers(client: &mut RawClient) -> Vec<String> {
     let mut found = Vec::new();
     for name in [
@@ -92,14 +92,14 @@ async fn find_leftovers(client: &mut RawClient) -> Vec<String> {
 fn implicit_session_state_does_not_reach_the_next_client() {
     on_postgres!(&[], |server| {
         server.sql(SETUP).await;
-        let stage = open_fixture(EgressSpec {
+        let fixture = open_fixture(EgressSpec {
             max: 1,
             ..as_function(server.at, PoolingMode::Transaction)
         })
         .await;
         let mut leaks = Vec::new();
         for (turn, way) in LEFTOVER_STATEMENTS.iter().enumerate() {
-            let mut first = RawClient::new(stage.at).await;
+            let mut first = RawClient::new(fixture.at).await;
             for order in *way {
                 first
                     .query(order)
@@ -107,15 +107,15 @@ fn implicit_session_state_does_not_reach_the_next_client() {
                     .unwrap_or_else(|error| panic!("{order}: {error}"));
             }
             first.leave(true).await;
-            stage.wait_served(2 * turn + 1).await;
-            let mut second = RawClient::new(stage.at).await;
+            fixture.wait_served(2 * turn + 1).await;
+            let mut second = RawClient::new(fixture.at).await;
             let found = find_leftovers(&mut second).await;
             if !found.is_empty() {
                 leaks.push(format!("{way:?}: {found:?}"));
             }
             second.query("DISCARD ALL").await.unwrap();
             second.leave(true).await;
-            stage.wait_served(2 * turn + 2).await;
+            fixture.wait_served(2 * turn + 2).await;
         }
         assert!(leaks.is_empty(), "{leaks:#?}");
     });

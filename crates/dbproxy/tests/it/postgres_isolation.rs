@@ -1,4 +1,5 @@
-//! What one client leaves, the next one does not find: whatever it left, in 50 seeds. The same under an adapter that cleans nothing is found.
+//! State that one client leaves does not reach the next, in 50 seeds. Under an adapter that cleans
+//! nothing it is found.
 
 use std::cell::RefCell;
 use std::io;
@@ -17,7 +18,7 @@ use crate::postgres::{as_function, on_postgres, open_fixture};
 use crate::postgres_raw::RawClient;
 use crate::postgres_server::PostgresServer;
 
-/// What a client can leave.
+/// Kinds of state that a client can leave.
 const LEFTOVERS: [&str; 14] = [
     "half-read reply",
     "open transaction",
@@ -35,7 +36,7 @@ const LEFTOVERS: [&str; 14] = [
     "a function's own",
 ];
 
-/// After these a client would wait for what does not come, or another statement would end what is left open.
+/// After these a client would wait forever, or another statement would end the open state.
 const NOTHING_AFTER: [&str; 4] = [
     "half-read reply",
     "unsent bytes",
@@ -47,7 +48,7 @@ const SETUP: &str = "CREATE TABLE ledger (a int);
     CREATE FUNCTION sly() RETURNS int LANGUAGE plpgsql AS $$ BEGIN
         PERFORM pg_advisory_lock(77), set_config('work_mem', '77MB', false); RETURN 1; END $$";
 
-/// Leaves it.
+/// Leaves the state behind.
 async fn leave_behind(client: &mut RawClient, what: &str) {
     let orders = match what {
         "half-read reply" => {
@@ -127,12 +128,12 @@ async fn leave_behind(client: &mut RawClient, what: &str) {
         other => panic!("{other}"),
     };
     for order in orders {
-        // An error may be what is left.
+        // An error may be the state that is left.
         let _ = client.query(order).await;
     }
 }
 
-/// What a client finds that should not be there.
+/// Returns the state that a client finds and should not.
 async fn find_leftovers(client: &mut RawClient, marker: u64) -> Vec<String> {
     let mut found = Vec::new();
     let expected = [
@@ -168,7 +169,7 @@ async fn find_leftovers(client: &mut RawClient, marker: u64) -> Vec<String> {
             other => found.push(format!("{sql}: {other:?}")),
         }
     }
-    // A statement without a name that it did not prepare.
+    // An unnamed statement that this client did not prepare.
     let series = |out: &mut BytesMut| {
         frontend::describe(b'S', "left", out).unwrap();
         frontend::sync(out);
@@ -180,7 +181,7 @@ async fn find_leftovers(client: &mut RawClient, marker: u64) -> Vec<String> {
     found
 }
 
-/// One client leaves what the seed says, another looks for it.
+/// A client leaves what the seed says; another looks for it.
 async fn run_two_clients(at: SocketAddr, seed: u64) -> Vec<String> {
     let random = seeded_numbers(seed);
     let mut first = RawClient::new(at).await;
@@ -198,7 +199,7 @@ async fn run_two_clients(at: SocketAddr, seed: u64) -> Vec<String> {
     found
 }
 
-/// Numbers that follow from a seed: `(which, below)`.
+/// Returns numbers that follow from a seed: `(which, below)`.
 fn seeded_numbers(seed: u64) -> impl Fn(usize, usize) -> usize {
     move |which, below| {
         let mixed = (seed + 1)
@@ -214,18 +215,19 @@ fn the_next_client_finds_no_leftovers() {
     on_postgres!(&["timezone=Etc/UTC"], |server| {
         server.sql(SETUP).await;
         for mode in [PoolingMode::Transaction, PoolingMode::Session] {
-            // One backend at a time: the second client gets the first one's, if that may serve again at all.
-            let stage = open_fixture(nearpath_types::egress::EgressSpec {
+            // One backend at a time: the second client gets the first one's, if that one may serve
+            // again.
+            let fixture = open_fixture(nearpath_types::egress::EgressSpec {
                 max: 1,
                 ..as_function(server.at, mode)
             })
             .await;
             for seed in 0..50 {
-                let found = run_two_clients(stage.at, seed).await;
+                let found = run_two_clients(fixture.at, seed).await;
                 assert!(found.is_empty(), "{mode:?}, seed {seed}: {found:#?}");
             }
             assert!(
-                stage.backends.max_open() == 1 && stage.backends.opened() < 50,
+                fixture.backends.max_open() == 1 && fixture.backends.opened() < 50,
                 "some served again"
             );
         }
@@ -240,19 +242,19 @@ fn every_leftover_is_found_where_nothing_is_cleaned() {
         server.sql("CREATE ROLE other SUPERUSER LOGIN").await;
         server.set_auth_method("trust").await;
         for what in LEFTOVERS {
-            let stage = AdapterFixture::open(
+            let fixture = AdapterFixture::open(
                 as_function(server.at, PoolingMode::Session),
                 &[],
                 serve_uncleaned,
             )
             .await;
             SESSION.take();
-            let mut first = RawClient::new(stage.at).await;
+            let mut first = RawClient::new(fixture.at).await;
             leave_behind(&mut first, what).await;
             first.leave(true).await;
-            stage.wait_served(1).await;
+            fixture.wait_served(1).await;
             let looking = async {
-                let mut second = RawClient::new(stage.at).await;
+                let mut second = RawClient::new(fixture.at).await;
                 find_leftovers(&mut second, 1).await
             };
             let found = tokio::time::timeout(std::time::Duration::from_secs(3), looking).await;
@@ -275,8 +277,8 @@ thread_local! {
     static SESSION: RefCell<Option<TcpStream>> = const { RefCell::new(None) };
 }
 
-/// Gives every client the same session as it is.
-async fn serve_uncleaned(mut client: TcpStream, visit: ClientContext) -> io::Result<()> {
+/// Gives the same session to every client, uncleaned.
+async fn serve_uncleaned(mut client: TcpStream, context: ClientContext) -> io::Result<()> {
     let mut packet = vec![0; 4096];
     assert!(client.read(&mut packet).await? > 0);
     let kept = SESSION.take();
@@ -284,24 +286,24 @@ async fn serve_uncleaned(mut client: TcpStream, visit: ClientContext) -> io::Res
         Some(session) => session,
         None => {
             let mut session =
-                TcpStream::connect(("127.0.0.1", visit.upstream.destination.egress.port)).await?;
+                TcpStream::connect(("127.0.0.1", context.upstream.destination.egress.port)).await?;
             session
                 .write_all(b"\0\0\0\x26\0\x03\0\0user\0other\0database\0postgres\0\0")
                 .await?;
             let mut greeting = [0; 4096];
-            let mut said = 0;
-            while !greeting[..said].ends_with(b"Z\0\0\0\x05I") {
-                said += session.read(&mut greeting[said..]).await?;
+            let mut received = 0;
+            while !greeting[..received].ends_with(b"Z\0\0\0\x05I") {
+                received += session.read(&mut greeting[received..]).await?;
             }
             session
         }
     };
     client.write_all(b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I").await?;
-    let (mut said, mut heard) = ([0; 65536], [0; 65536]);
+    let (mut received, mut heard) = ([0; 65536], [0; 65536]);
     loop {
         tokio::select! {
-            read = client.read(&mut said) => {
-                let words = &said[..read.unwrap_or(0)];
+            read = client.read(&mut received) => {
+                let words = &received[..read.unwrap_or(0)];
                 session.write_all(words.strip_suffix(b"X\0\0\0\x04").unwrap_or(words)).await?;
                 if words.is_empty() || words.ends_with(b"X\0\0\0\x04") { break }
             }

@@ -1,4 +1,5 @@
-//! What a connection for one statement costs. Not for CI: `cargo test -p nearpath-dbproxy --release --test it -- --ignored measures --nocapture`.
+//! Cost of a connection for one statement. Not for CI: `cargo test -p nearpath-dbproxy --release
+//! --test it -- --ignored measures --nocapture`.
 
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
@@ -59,13 +60,13 @@ async fn open_pool(server: &PostgresServer, mode: PoolingMode) -> AdapterFixture
     AdapterFixture::open(egress, &[("password", "simple")], serve).await
 }
 
-/// PgBouncer before the server, and its port.
+/// Starts PgBouncer in front of the server. Returns its port.
 async fn start_pgbouncer(
     server: &PostgresServer,
     auth: &str,
 ) -> Option<(u16, tokio::process::Child)> {
-    let (port, home) = (nearpath_testkit::free_addr().port(), server.folder.path());
-    let users = home.join(format!("users-{auth}"));
+    let (port, folder_path) = (nearpath_testkit::free_addr().port(), server.folder.path());
+    let users = folder_path.join(format!("users-{auth}"));
     std::fs::write(&users, "\"measured\" \"simple\"\n").unwrap();
     let (host, to) = ("127.0.0.1", server.at.port());
     let settings = format!(
@@ -73,7 +74,7 @@ async fn start_pgbouncer(
          auth_file={}\npool_mode=transaction\nunix_socket_dir=\n",
         users.display()
     );
-    let file = home.join(format!("pgbouncer-{auth}.ini"));
+    let file = folder_path.join(format!("pgbouncer-{auth}.ini"));
     std::fs::write(&file, settings).unwrap();
     let program = ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer"]
         .into_iter()

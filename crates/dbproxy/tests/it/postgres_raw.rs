@@ -8,18 +8,18 @@ use postgres_protocol::message::frontend;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// One message of the server's.
+/// A message of the server.
 pub(crate) type RawMessage = (u8, Vec<u8>);
 
 pub(crate) struct RawClient {
     pub(crate) stream: TcpStream,
     read: BytesMut,
-    /// Process and secret.
+    /// Process id and secret for cancellations.
     pub(crate) key: (i32, i32),
 }
 
 impl RawClient {
-    /// Comes in, as `options` have it; the error is what the server said.
+    /// Logs in with `options`; the error is the server's text.
     pub(crate) async fn log_in(at: SocketAddr, options: &[(&str, &str)]) -> Result<Self, String> {
         let mut raw = Self {
             stream: TcpStream::connect(at).await.unwrap(),
@@ -40,7 +40,7 @@ impl RawClient {
         Ok(raw)
     }
 
-    /// Comes in where it must succeed.
+    /// Logs in where that must succeed.
     pub(crate) async fn new(at: SocketAddr) -> Self {
         Self::log_in(at, &[]).await.unwrap()
     }
@@ -48,17 +48,17 @@ impl RawClient {
     pub(crate) async fn send(&mut self, write: impl FnOnce(&mut BytesMut)) {
         let mut out = BytesMut::new();
         write(&mut out);
-        // Whoever was shut out is not heard.
+        // The server may have closed the connection already; the next read shows that.
         let _ = self.stream.write_all(&out).await;
     }
 
-    /// Runs a text to its end: the first columns of its rows, or the error's text.
+    /// Runs a text to its end. Returns the first columns of its rows, or the error's text.
     pub(crate) async fn query(&mut self, sql: &str) -> Result<Vec<String>, String> {
         self.send(|out| frontend::query(sql, out).unwrap()).await;
         self.read_rows().await
     }
 
-    /// What comes up to ReadyForQuery.
+    /// Reads the rows up to ReadyForQuery.
     pub(crate) async fn read_rows(&mut self) -> Result<Vec<String>, String> {
         let messages = self.read_until_ready().await?;
         Ok(messages
@@ -68,7 +68,7 @@ impl RawClient {
             .collect())
     }
 
-    /// All messages up to ReadyForQuery; the text of the first error, if there is one.
+    /// Reads all messages up to ReadyForQuery; the first error's text, if there is one.
     pub(crate) async fn read_until_ready(&mut self) -> Result<Vec<RawMessage>, String> {
         let (mut all, mut error) = (Vec::new(), None);
         loop {
@@ -90,7 +90,7 @@ impl RawClient {
         }
     }
 
-    /// The next message; `NoConnection`: the other side has closed.
+    /// Reads the next message. `None`: the other side has closed.
     pub(crate) async fn read_message(&mut self) -> Option<RawMessage> {
         let reading = async {
             loop {
@@ -118,7 +118,7 @@ impl RawClient {
         }
     }
 
-    /// Asks the server at `at` to cancel what `key` does.
+    /// Asks the server at `at` to cancel the statement of `key`.
     pub(crate) async fn cancel(at: SocketAddr, key: (i32, i32)) {
         let mut stream = TcpStream::connect(at).await.unwrap();
         let mut out = BytesMut::new();
@@ -136,7 +136,7 @@ fn first_column(body: &[u8]) -> String {
     String::from_utf8_lossy(&body[6..6 + length]).into_owned()
 }
 
-/// Severity, code and text.
+/// Returns severity, code and text.
 fn error_text(body: &[u8]) -> String {
     let fields = body
         .split(|&byte| byte == 0)

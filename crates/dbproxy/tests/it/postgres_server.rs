@@ -1,4 +1,5 @@
-//! A PostgreSQL of Debian in a folder of its own. As root it runs as the user `postgres`, for it refuses to be root.
+//! A PostgreSQL server of Debian in a folder of its own. Started by root, it runs as the user
+//! `postgres`, because it refuses to run as root.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -10,10 +11,10 @@ use tokio::process::{Child, Command};
 
 use crate::clients;
 
-/// Everybody's password.
+/// The password of all users.
 pub(crate) const PASSWORD: &str = "a'secret\\";
 
-/// A server that ends with this.
+/// A server that ends when this is dropped.
 pub(crate) struct PostgresServer {
     pub(crate) at: SocketAddr,
     pub(crate) folder: tempfile::TempDir,
@@ -21,7 +22,7 @@ pub(crate) struct PostgresServer {
     child: Option<Child>,
 }
 
-/// The programs of the newest version that is installed.
+/// Returns the folder of the newest installed version's programs.
 pub(crate) fn programs_folder() -> Option<PathBuf> {
     let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
     let bins = versions.filter_map(|version| Some(version.ok()?.path().join("bin")));
@@ -30,20 +31,21 @@ pub(crate) fn programs_folder() -> Option<PathBuf> {
 }
 
 impl PostgresServer {
-    /// Starts one with these settings besides, that finds these files beside its data; it alone can read them. `NoConnection`: it is not installed.
+    /// Starts a server with these additional settings, and these files in its data folder, readable
+    /// only by it. `None`: PostgreSQL is not installed.
     pub(crate) async fn start_with(settings: &[&str], files: &[(&str, &str)]) -> Option<Self> {
         let bin = programs_folder()?;
-        let home = tempfile::tempdir().unwrap();
+        let folder_path = tempfile::tempdir().unwrap();
         if nearpath_testkit::is_root() {
             clients::run_program(
                 Command::new("chown")
                     .arg("postgres:postgres")
-                    .arg(home.path()),
+                    .arg(folder_path.path()),
                 "",
             )
             .await;
         }
-        let password = home.path().join("password");
+        let password = folder_path.path().join("password");
         std::fs::write(&password, PASSWORD).unwrap();
         std::fs::set_permissions(
             &password,
@@ -53,7 +55,7 @@ impl PostgresServer {
         let mut initdb = command_as_owner(&bin.join("initdb"));
         initdb
             .arg("-D")
-            .arg(home.path().join("data"))
+            .arg(folder_path.path().join("data"))
             .arg("--pwfile")
             .arg(&password);
         initdb.args([
@@ -67,7 +69,7 @@ impl PostgresServer {
         ]);
         clients::run_program(&mut initdb, "").await;
         for (name, text) in files {
-            let path = home.path().join("data").join(name);
+            let path = folder_path.path().join("data").join(name);
             clients::run_program(
                 command_as_owner(Path::new("sh"))
                     .args(["-c", "umask 077 && cat > \"$0\""])
@@ -79,7 +81,7 @@ impl PostgresServer {
         let settings = settings.iter().map(|&setting| setting.to_owned()).collect();
         let mut server = Self {
             at: nearpath_testkit::free_addr(),
-            folder: home,
+            folder: folder_path,
             settings,
             child: None,
         };
@@ -87,7 +89,7 @@ impl PostgresServer {
         Some(server)
     }
 
-    /// Starts it on the same port as before.
+    /// Starts the server on the same port as before.
     pub(crate) async fn restart(&mut self) {
         let mut command = command_as_owner(&programs_folder().unwrap().join("postgres"));
         command.arg("-D").arg(self.folder.path().join("data"));
@@ -120,7 +122,7 @@ impl PostgresServer {
         nearpath_testkit::eventually("PostgreSQL answers", ready).await;
     }
 
-    /// Stops it: `Signal::TAG_INT` ends sessions properly, `Signal::QUIT` at once.
+    /// Stops the server: `Signal::INT` ends sessions properly, `Signal::QUIT` at once.
     pub(crate) async fn stop(&mut self, how: Signal) {
         let mut child = self.child.take().unwrap();
         let pid = Pid::from_raw(child.id().unwrap().cast_signed()).unwrap();
@@ -128,13 +130,13 @@ impl PostgresServer {
         child.wait().await.unwrap();
     }
 
-    /// Lets others than the administrator in by another method.
+    /// Sets the authentication method of all users but the administrator.
     pub(crate) async fn set_auth_method(&self, method: &str) {
         self.set_hba_rule(&format!("host all all all {method}"))
             .await;
     }
 
-    /// Lets others than the administrator in by this line of `pg_hba.conf`.
+    /// Sets the line of `pg_hba.conf` for all users but the administrator.
     pub(crate) async fn set_hba_rule(&self, method: &str) {
         let rules = self.folder.path().join("data/pg_hba.conf");
         std::fs::write(
@@ -145,7 +147,7 @@ impl PostgresServer {
         self.sql("SELECT pg_reload_conf()").await;
     }
 
-    /// Runs a statement as the administrator, past everything.
+    /// Runs a statement as the administrator, directly at the server.
     pub(crate) async fn sql(&self, sql: &str) -> String {
         clients::run_program(
             &mut psql_command(self.at, "postgres", PASSWORD, &["-c", sql]),
@@ -165,19 +167,19 @@ impl PostgresServer {
         output.status.success().then_some(())
     }
 
-    /// Sessions of others than the administrator.
+    /// Returns the number of sessions except the administrator's.
     pub(crate) async fn session_count(&self) -> u32 {
         let sql = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
         self.sql(sql).await.parse().unwrap()
     }
 
-    /// What it has written down.
+    /// Returns the server's log.
     pub(crate) fn read_log(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap()
     }
 }
 
-/// Killed, it would leave its shared memory to the machine.
+/// A killed server would leave its shared memory behind.
 impl Drop for PostgresServer {
     fn drop(&mut self) {
         let Some(mut child) = self.child.take() else {
@@ -192,7 +194,7 @@ impl Drop for PostgresServer {
     }
 }
 
-/// `psql`, quiet, with bare output, stopping at the first error.
+/// Returns a quiet `psql` with bare output that stops at the first error.
 pub(crate) fn psql_command(
     at: SocketAddr,
     user: &str,

@@ -1,4 +1,4 @@
-//! What follows a client from one backend to the next, and what keeps it on its own.
+//! State that follows a client from one backend to the next, and state that pins it to one.
 
 use bytes::BytesMut;
 use nearpath_types::egress::{EgressSpec, PoolingMode};
@@ -20,14 +20,14 @@ async fn open_two_backends(server: &PostgresServer) -> AdapterFixture {
     .await
 }
 
-/// Leaves `client` no other backend than one that it did not have before.
-async fn force_other_backend(client: &mut RawClient, stage: &AdapterFixture) -> RawClient {
+/// Leaves `client` only a backend that it did not have before.
+async fn force_other_backend(client: &mut RawClient, fixture: &AdapterFixture) -> RawClient {
     let before = client.query(BACKEND_PID_QUERY).await.unwrap();
-    let mut other = RawClient::new(stage.at).await;
+    let mut other = RawClient::new(fixture.at).await;
     other.query("BEGIN").await.unwrap();
     if other.query(BACKEND_PID_QUERY).await.unwrap() != before {
-        // It took the other one: the two change places.
-        let mut third = RawClient::new(stage.at).await;
+        // The new client took the other backend: they change roles.
+        let mut third = RawClient::new(fixture.at).await;
         third.query("BEGIN").await.unwrap();
         assert_eq!(third.query(BACKEND_PID_QUERY).await.unwrap(), before);
         other = third;
@@ -55,8 +55,8 @@ fn bind_and_execute(name: &str, out: &mut BytesMut) {
 #[test]
 fn settings_and_statements_follow_their_client() {
     on_postgres!(&[], |server| {
-        let stage = open_two_backends(&server).await;
-        let mut client = RawClient::new(stage.at).await;
+        let fixture = open_two_backends(&server).await;
+        let mut client = RawClient::new(fixture.at).await;
         client
             .query("SET TimeZone = 'Asia/Tokyo'; SET application_name = 'it''s \\ me'")
             .await
@@ -71,7 +71,7 @@ fn settings_and_statements_follow_their_client() {
         client.read_rows().await.unwrap();
         client.send(|out| bind_and_execute("", out)).await;
         assert_eq!(client.read_rows().await.unwrap(), ["without"]);
-        let _other = force_other_backend(&mut client, &stage).await;
+        let _other = force_other_backend(&mut client, &fixture).await;
         assert_eq!(client.query("SHOW TimeZone").await.unwrap(), ["Asia/Tokyo"]);
         assert_eq!(
             client.query("SHOW application_name").await.unwrap(),
@@ -79,22 +79,23 @@ fn settings_and_statements_follow_their_client() {
         );
         client.send(|out| bind_and_execute("mine", out)).await;
         assert_eq!(client.read_rows().await.unwrap(), ["by name"]);
-        assert!(stage.pin_reasons().is_empty());
+        assert!(fixture.pin_reasons().is_empty());
     });
 }
 
-/// lib/pq prepares without a name, waits, and binds afterwards: in between another client may have had the backend.
+/// lib/pq prepares an unnamed statement, waits, and binds afterwards. In between another client may
+/// have had the backend.
 #[test]
 fn an_unnamed_statement_belongs_to_its_client() {
     on_postgres!(&[], |server| {
-        let stage = open_fixture(EgressSpec {
+        let fixture = open_fixture(EgressSpec {
             max: 1,
             ..as_function(server.at, PoolingMode::Transaction)
         })
         .await;
         let mut clients = [
-            RawClient::new(stage.at).await,
-            RawClient::new(stage.at).await,
+            RawClient::new(fixture.at).await,
+            RawClient::new(fixture.at).await,
         ];
         for (n, client) in clients.iter_mut().enumerate() {
             client
@@ -107,7 +108,7 @@ fn an_unnamed_statement_belongs_to_its_client() {
             client.send(|out| bind_and_execute("", out)).await;
             assert_eq!(client.read_rows().await.unwrap(), [format!("of {n}")]);
         }
-        let mut third = RawClient::new(stage.at).await;
+        let mut third = RawClient::new(fixture.at).await;
         third.send(|out| bind_and_execute("", out)).await;
         assert!(
             third.read_rows().await.unwrap_err().contains("26000"),
@@ -119,7 +120,7 @@ fn an_unnamed_statement_belongs_to_its_client() {
 #[test]
 fn a_text_is_analyzed_when_it_is_prepared() {
     on_postgres!(&[], |server| {
-        let stage = open_fixture(EgressSpec {
+        let fixture = open_fixture(EgressSpec {
             max: 1,
             ..as_function(server.at, PoolingMode::Transaction)
         })
@@ -128,7 +129,7 @@ fn a_text_is_analyzed_when_it_is_prepared() {
             .sql("CREATE TABLE t (a text); INSERT INTO t VALUES ('a')")
             .await;
         for column in ["b", "c"] {
-            let mut client = RawClient::new(stage.at).await;
+            let mut client = RawClient::new(fixture.at).await;
             client
                 .send(|out| frontend::parse("all", "SELECT * FROM t", [], out).unwrap())
                 .await;
@@ -150,12 +151,12 @@ fn a_text_is_analyzed_when_it_is_prepared() {
 #[test]
 fn more_statements_than_a_backend_keeps_are_prepared_again() {
     on_postgres!(&[], |server| {
-        let stage = open_fixture(EgressSpec {
+        let fixture = open_fixture(EgressSpec {
             max: 1,
             ..as_function(server.at, PoolingMode::Transaction)
         })
         .await;
-        let mut client = RawClient::new(stage.at).await;
+        let mut client = RawClient::new(fixture.at).await;
         for n in 0..300 {
             client
                 .send(|out| {
@@ -218,11 +219,11 @@ fn pinned_clients_keep_their_backend_with_the_reason() {
                 "78MB",
             ),
         ] {
-            let stage = open_two_backends(&server).await;
-            let mut client = RawClient::new(stage.at).await;
+            let fixture = open_two_backends(&server).await;
+            let mut client = RawClient::new(fixture.at).await;
             client.query(sql).await.unwrap();
-            assert_eq!(stage.pin_reasons(), [why]);
-            let mut other = RawClient::new(stage.at).await;
+            assert_eq!(fixture.pin_reasons(), [why]);
+            let mut other = RawClient::new(fixture.at).await;
             other.query("BEGIN").await.unwrap();
             assert_ne!(
                 client.query(BACKEND_PID_QUERY).await.unwrap(),
@@ -236,14 +237,14 @@ fn pinned_clients_keep_their_backend_with_the_reason() {
 #[test]
 fn a_backend_is_held_for_one_transaction_only() {
     on_postgres!(&[], |server| {
-        let stage = open_fixture(EgressSpec {
+        let fixture = open_fixture(EgressSpec {
             max: 1,
             ..as_function(server.at, PoolingMode::Transaction)
         })
         .await;
         let mut clients = Vec::new();
         for _ in 0..50 {
-            clients.push(RawClient::new(stage.at).await);
+            clients.push(RawClient::new(fixture.at).await);
         }
         for client in &mut clients {
             assert_eq!(
@@ -251,6 +252,6 @@ fn a_backend_is_held_for_one_transaction_only() {
                 ["1"]
             );
         }
-        assert_eq!(stage.backends.opened(), 1);
+        assert_eq!(fixture.backends.opened(), 1);
     });
 }

@@ -1,4 +1,4 @@
-//! A server that asks for TLS, and a function that speaks plainly.
+//! A server that requires TLS, and a function that uses none.
 
 use nearpath_types::egress::{EgressSpec, EgressTls, PoolingMode};
 
@@ -35,14 +35,14 @@ fn the_node_uses_tls_where_the_server_requires_it() {
         egress.login.as_mut().unwrap().user = "strict".into();
         let secrets = [("password", PASSWORD), ("ca", certificate.as_str())];
         let serve = nearpath_dbproxy::postgres::serve;
-        let stage = AdapterFixture::open(egress.clone(), &secrets, serve).await;
+        let fixture = AdapterFixture::open(egress.clone(), &secrets, serve).await;
         for _ in 1..=2 {
-            let mut client = RawClient::new(stage.at).await;
+            let mut client = RawClient::new(fixture.at).await;
             let encrypted = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
             assert_eq!(client.query(encrypted).await.unwrap(), ["t"]);
             client.leave(true).await;
         }
-        assert_eq!(stage.backends.opened(), 1);
+        assert_eq!(fixture.backends.opened(), 1);
         let plain = AdapterFixture::open(
             EgressSpec {
                 tls: EgressTls::Pass,
@@ -66,10 +66,10 @@ fn the_node_uses_tls_where_the_server_requires_it() {
             .pem();
         let wrong =
             AdapterFixture::open(egress, &[("password", PASSWORD), ("ca", &other)], serve).await;
-        let said = RawClient::log_in(wrong.at, &[]).await.err().unwrap();
+        let received = RawClient::log_in(wrong.at, &[]).await.err().unwrap();
         assert!(
-            said.contains("08006") && said.contains("certificate"),
-            "{said}"
+            received.contains("08006") && received.contains("certificate"),
+            "{received}"
         );
     });
 }

@@ -36,20 +36,20 @@ pub(crate) async fn open_fixture_with(
     .await
 }
 
-/// Sends `text` as it is typed, and reads until `end`.
+/// Sends `text` as an inline command, and reads until `end`.
 pub(crate) async fn exchange(client: &mut TcpStream, text: &str, end: &str) -> String {
     client.write_all(text.as_bytes()).await.unwrap();
-    let (mut said, mut part) = (Vec::new(), [0; 4096]);
-    while !said.ends_with(end.as_bytes()) {
+    let (mut received, mut part) = (Vec::new(), [0; 4096]);
+    while !received.ends_with(end.as_bytes()) {
         let read = client.read(&mut part).await.unwrap();
         assert!(
             read > 0,
             "it closed after {:?}",
-            String::from_utf8_lossy(&said)
+            String::from_utf8_lossy(&received)
         );
-        said.extend_from_slice(&part[..read]);
+        received.extend_from_slice(&part[..read]);
     }
-    String::from_utf8(said).unwrap()
+    String::from_utf8(received).unwrap()
 }
 
 pub(crate) const PYTHON_SCRIPT: &str = r#"
@@ -84,15 +84,19 @@ fn redis_py_runs_unmodified_and_twice() {
     run_local(async {
         let server = need!(server::start_redis(&[]).await, "redis-server");
         let python = need!(python().await, "Python with redis");
-        let stage = open_fixture(&server).await;
+        let fixture = open_fixture(&server).await;
         for _ in 0..2 {
-            assert_eq!(run_script(python, PYTHON_SCRIPT, stage.at).await, "good\n");
+            assert_eq!(
+                run_script(python, PYTHON_SCRIPT, fixture.at).await,
+                "good\n"
+            );
         }
-        assert!(stage.pin_reasons().contains(&"SUBSCRIBE"));
+        assert!(fixture.pin_reasons().contains(&"SUBSCRIBE"));
     });
 }
 
-/// Client-side caching as redis-py has it. It asks for a newer server than some systems have; what it then does, all since 6.0 know.
+/// Client-side caching of redis-py. It demands a newer server than some systems have; the commands
+/// exist since 6.0.
 const CLIENT_CACHING_SCRIPT: &str = r#"
 import sys, time, redis, redis.connection
 from redis.cache import CacheConfig
@@ -106,7 +110,7 @@ assert r.get("k") == "old" and r.get("k") == "old"
 assert r.connection_pool.cache.size == 1, "it is kept in the client"
 other.set("k", "new")
 until = time.monotonic() + 20
-while r.get("k") != "new": assert time.monotonic() < until, "nobody said that it has changed"
+while r.get("k") != "new": assert time.monotonic() < until, "no invalidation arrived"
 r.close(); other.close()
 print("good")
 "#;
@@ -115,17 +119,17 @@ print("good")
 fn client_tracking_pins_its_connection_and_does_not_reach_the_next() {
     run_local(async {
         let server = need!(server::start_redis(&[]).await, "redis-server");
-        let stage = open_fixture(&server).await;
+        let fixture = open_fixture(&server).await;
         const INVALIDATION: &str = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n";
         for _ in 0..2 {
-            let mut tracks = TcpStream::connect(stage.at).await.unwrap();
+            let mut tracks = TcpStream::connect(fixture.at).await.unwrap();
             exchange(
                 &mut tracks,
                 "HELLO 3\r\nCLIENT TRACKING ON\r\nSET k old\r\nGET k\r\n",
                 "old\r\n",
             )
             .await;
-            let mut writes = TcpStream::connect(stage.at).await.unwrap();
+            let mut writes = TcpStream::connect(fixture.at).await.unwrap();
             exchange(&mut writes, "SET k new\r\n", "+OK\r\n").await;
             let told = exchange(&mut tracks, "", INVALIDATION).await;
             assert_eq!(
@@ -134,24 +138,24 @@ fn client_tracking_pins_its_connection_and_does_not_reach_the_next() {
             );
         }
         assert!(
-            stage.pin_reasons().contains(&"CLIENT"),
+            fixture.pin_reasons().contains(&"CLIENT"),
             "{:?}",
-            stage.pin_reasons()
+            fixture.pin_reasons()
         );
-        stage.wait_served(4).await;
-        let mut next = TcpStream::connect(stage.at).await.unwrap();
-        let said = exchange(
+        fixture.wait_served(4).await;
+        let mut next = TcpStream::connect(fixture.at).await.unwrap();
+        let received = exchange(
             &mut next,
             "HELLO 3\r\nGET k\r\nSET k newer\r\nCLIENT TRACKINGINFO\r\n",
             "prefixes\r\n*0\r\n",
         )
         .await;
         assert!(
-            said.contains("off") && !said.contains("invalidate"),
-            "{said}"
+            received.contains("off") && !received.contains("invalidate"),
+            "{received}"
         );
         assert!(
-            stage.backends.opened() <= 3,
+            fixture.backends.opened() <= 3,
             "it is used again after a reset"
         );
     });
@@ -163,17 +167,17 @@ fn redis_py_caches_values_and_receives_invalidations() {
         let server = need!(server::start_redis(&[]).await, "redis-server");
         let python = need!(python().await, "Python with redis");
         let natively = run_script(python, CLIENT_CACHING_SCRIPT, server.at).await;
-        let stage = open_fixture(&server).await;
+        let fixture = open_fixture(&server).await;
         for _ in 0..2 {
             assert_eq!(
-                run_script(python, CLIENT_CACHING_SCRIPT, stage.at).await,
+                run_script(python, CLIENT_CACHING_SCRIPT, fixture.at).await,
                 natively
             );
         }
         assert!(
-            stage.pin_reasons().contains(&"CLIENT"),
+            fixture.pin_reasons().contains(&"CLIENT"),
             "{:?}",
-            stage.pin_reasons()
+            fixture.pin_reasons()
         );
     });
 }
@@ -182,18 +186,18 @@ fn redis_py_caches_values_and_receives_invalidations() {
 fn redis_cli_runs_unmodified_and_twice() {
     run_local(async {
         let server = need!(server::start_redis(&[]).await, "redis-server");
-        let stage = open_fixture(&server).await;
-        let port = stage.at.port().to_string();
+        let fixture = open_fixture(&server).await;
+        let port = fixture.at.port().to_string();
         for _ in 0..2 {
             for more in [&["-2"][..], &["-3"], &["-n", "5"]] {
                 let mut cli = Command::new("redis-cli");
                 cli.args(["-h", &loopback_host(), "-p", &port]).args(more);
-                let said =
+                let received =
                     run_program(&mut cli, "SET a b\nGET a\nMULTI\nGET a\nEXEC\nQUIT\n").await;
                 assert_eq!(
-                    said.lines().filter(|line| line.contains('b')).count(),
+                    received.lines().filter(|line| line.contains('b')).count(),
                     2,
-                    "{said}"
+                    "{received}"
                 );
             }
         }
@@ -207,20 +211,20 @@ fn clients_one_after_the_other_share_a_connection_and_its_start() {
             server::start_redis(&["--requirepass", "pw"]).await,
             "redis-server"
         );
-        let stage = open_fixture(&server).await;
+        let fixture = open_fixture(&server).await;
         for _ in 0..10 {
-            let mut client = TcpStream::connect(stage.at).await.unwrap();
-            let said = exchange(
+            let mut client = TcpStream::connect(fixture.at).await.unwrap();
+            let received = exchange(
                 &mut client,
                 "AUTH pw\r\nSELECT 2\r\nSET k v\r\nGET k\r\n",
                 "v\r\n",
             )
             .await;
-            assert_eq!(said, "+OK\r\n+OK\r\n+OK\r\n$1\r\nv\r\n");
+            assert_eq!(received, "+OK\r\n+OK\r\n+OK\r\n$1\r\nv\r\n");
         }
-        stage.wait_served(10).await;
-        assert_eq!(stage.backends.opened(), 1);
-        let mut wrong = TcpStream::connect(stage.at).await.unwrap();
+        fixture.wait_served(10).await;
+        assert_eq!(fixture.backends.opened(), 1);
+        let mut wrong = TcpStream::connect(fixture.at).await.unwrap();
         assert!(
             exchange(&mut wrong, "AUTH other\r\n", "\r\n")
                 .await
@@ -232,12 +236,12 @@ fn clients_one_after_the_other_share_a_connection_and_its_start() {
                 .starts_with("-NOAUTH"),
             "a wrong password opens nothing"
         );
-        let mut none = TcpStream::connect(stage.at).await.unwrap();
+        let mut none = TcpStream::connect(fixture.at).await.unwrap();
         assert!(
             exchange(&mut none, "GET k\r\n", "\r\n")
                 .await
                 .starts_with("-NOAUTH"),
-            "nobody uses another's login"
+            "no client uses another's login"
         );
     });
 }
@@ -254,13 +258,13 @@ fn the_node_logs_in_where_it_is_configured() {
             login: node_login("default"),
             ..default_egress(EgressProtocol::Redis, server.at)
         };
-        let stage = AdapterFixture::open(egress, &[("password", "pw\n")], serve).await;
-        assert_eq!(run_script(python, PYTHON_SCRIPT, stage.at).await, "good\n");
-        let own = PYTHON_SCRIPT.replace(
-            "db=3,",
-            "db=3, username='me', password='nobody looks at it',",
+        let fixture = AdapterFixture::open(egress, &[("password", "pw\n")], serve).await;
+        assert_eq!(
+            run_script(python, PYTHON_SCRIPT, fixture.at).await,
+            "good\n"
         );
-        assert_eq!(run_script(python, &own, stage.at).await, "good\n");
+        let own = PYTHON_SCRIPT.replace("db=3,", "db=3, username='me', password='ignored',");
+        assert_eq!(run_script(python, &own, fixture.at).await, "good\n");
     });
 }
 
@@ -279,7 +283,7 @@ fn a_client_begins_in_the_database_that_egress_names() {
             login,
             ..default_egress(EgressProtocol::Redis, server.at)
         };
-        let stage = AdapterFixture::open(egress, &[("password", "pw\n")], serve).await;
+        let fixture = AdapterFixture::open(egress, &[("password", "pw\n")], serve).await;
         for (words, last, replies) in [
             (
                 "SET k three\r\nSELECT 0\r\nSET k none\r\n",
@@ -294,7 +298,7 @@ fn a_client_begins_in_the_database_that_egress_names() {
             ),
             ("SELECT 0\r\nGET k\r\n", "none\r\n", "+OK\r\n$4\r\nnone\r\n"),
         ] {
-            let mut client = TcpStream::connect(stage.at).await.unwrap();
+            let mut client = TcpStream::connect(fixture.at).await.unwrap();
             assert_eq!(exchange(&mut client, words, last).await, replies);
         }
     });
@@ -308,9 +312,9 @@ fn many_clients_never_exceed_max() {
             max: 3,
             ..default_egress(EgressProtocol::Redis, server.at)
         };
-        let stage = AdapterFixture::open(egress, &[], serve).await;
+        let fixture = AdapterFixture::open(egress, &[], serve).await;
         let clients = (0..40).map(|at| {
-            let to = stage.at;
+            let to = fixture.at;
             tokio::task::spawn_local(async move {
                 let mut client = TcpStream::connect(to).await.unwrap();
                 for turn in 0..10 {
@@ -318,17 +322,17 @@ fn many_clients_never_exceed_max() {
                         "SELECT {}\r\nMULTI\r\nSET k{at} {turn}\r\nGET k{at}\r\nEXEC\r\n",
                         at % 4
                     );
-                    let said = exchange(&mut client, &text, &format!("{turn}\r\n")).await;
-                    assert!(said.contains("*2\r\n+OK\r\n"), "{said}");
+                    let received = exchange(&mut client, &text, &format!("{turn}\r\n")).await;
+                    assert!(received.contains("*2\r\n+OK\r\n"), "{received}");
                 }
             })
         });
         for client in clients.collect::<Vec<_>>() {
             client.await.unwrap();
         }
-        assert!(stage.backends.max_open() <= 3);
-        stage.wait_served(40).await;
-        assert_eq!(stage.pin_reasons(), Vec::<&str>::new());
+        assert!(fixture.backends.max_open() <= 3);
+        fixture.wait_served(40).await;
+        assert_eq!(fixture.pin_reasons(), Vec::<&str>::new());
     });
 }
 
@@ -342,20 +346,20 @@ fn a_client_that_waits_too_long_gets_the_setting_to_change() {
             wait,
             ..default_egress(EgressProtocol::Redis, server.at)
         };
-        let stage = AdapterFixture::open(egress, &[], serve).await;
-        let mut holder = TcpStream::connect(stage.at).await.unwrap();
+        let fixture = AdapterFixture::open(egress, &[], serve).await;
+        let mut holder = TcpStream::connect(fixture.at).await.unwrap();
         exchange(&mut holder, "WATCH a\r\n", "+OK\r\n").await;
-        let mut other = TcpStream::connect(stage.at).await.unwrap();
-        let said = exchange(&mut other, "PING\r\n", "\r\n").await;
+        let mut other = TcpStream::connect(fixture.at).await.unwrap();
+        let received = exchange(&mut other, "PING\r\n", "\r\n").await;
         assert!(
-            said.starts_with("-ERR max number of clients reached") && said.contains("max="),
-            "{said}"
+            received.starts_with("-ERR max number of clients reached") && received.contains("max="),
+            "{received}"
         );
         assert_eq!(
             exchange(&mut holder, "UNWATCH\r\n", "\r\n").await,
             "+OK\r\n"
         );
-        let mut third = TcpStream::connect(stage.at).await.unwrap();
+        let mut third = TcpStream::connect(fixture.at).await.unwrap();
         assert_eq!(exchange(&mut third, "PING\r\n", "\r\n").await, "+PONG\r\n");
     });
 }
@@ -364,11 +368,11 @@ fn a_client_that_waits_too_long_gets_the_setting_to_change() {
 fn a_server_that_restarts_or_hangs_up_costs_no_error() {
     run_local(async {
         let mut server = need!(server::start_redis(&[]).await, "redis-server");
-        let stage = open_fixture(&server).await;
-        let mut client = TcpStream::connect(stage.at).await.unwrap();
+        let fixture = open_fixture(&server).await;
+        let mut client = TcpStream::connect(fixture.at).await.unwrap();
         exchange(&mut client, "SELECT 2\r\nPING\r\n", "+PONG\r\n").await;
         server.stop().await;
-        let mut early = TcpStream::connect(stage.at).await.unwrap();
+        let mut early = TcpStream::connect(fixture.at).await.unwrap();
         assert!(
             exchange(&mut early, "PING\r\n", "\r\n")
                 .await
@@ -399,7 +403,7 @@ fn the_error_of_a_full_server_reaches_the_client() {
             server::start_redis(&["--maxclients", "1"]).await,
             "redis-server"
         );
-        let stage = open_fixture(&server).await;
+        let fixture = open_fixture(&server).await;
         let taken = std::cell::RefCell::new(None);
         nearpath_testkit::eventually("the place is taken", async || {
             let mut client = TcpStream::connect(server.at).await.unwrap();
@@ -409,9 +413,9 @@ fn the_error_of_a_full_server_reaches_the_client() {
             ours
         })
         .await;
-        let mut client = TcpStream::connect(stage.at).await.unwrap();
-        let said = exchange(&mut client, "PING\r\n", "\r\n").await;
-        assert_eq!(said, "-ERR max number of clients reached\r\n");
+        let mut client = TcpStream::connect(fixture.at).await.unwrap();
+        let received = exchange(&mut client, "PING\r\n", "\r\n").await;
+        assert_eq!(received, "-ERR max number of clients reached\r\n");
     });
 }
 
@@ -419,9 +423,9 @@ fn the_error_of_a_full_server_reaches_the_client() {
 fn a_protocol_error_is_reported_and_closes() {
     run_local(async {
         let server = need!(server::start_redis(&[]).await, "redis-server");
-        let stage = open_fixture(&server).await;
+        let fixture = open_fixture(&server).await;
         for text in ["*2\r\n:1\r\n+x\r\n", "*1\r\n$x\r\n"] {
-            let mut client = TcpStream::connect(stage.at).await.unwrap();
+            let mut client = TcpStream::connect(fixture.at).await.unwrap();
             assert_eq!(
                 exchange(&mut client, text, "\r\n").await,
                 "-ERR Protocol error\r\n",
@@ -429,16 +433,16 @@ fn a_protocol_error_is_reported_and_closes() {
             );
             assert_eq!(client.read(&mut [0; 1]).await.unwrap(), 0);
         }
-        assert_eq!(stage.backends.opened(), 0);
-        let mut half = TcpStream::connect(stage.at).await.unwrap();
+        assert_eq!(fixture.backends.opened(), 0);
+        let mut half = TcpStream::connect(fixture.at).await.unwrap();
         half.write_all(b"PING\r\n*1\r\n$4\r\nPING\r\n*1\r\n$4\r\nQUIT\r\n")
             .await
             .unwrap();
         half.shutdown().await.unwrap();
-        let mut said = String::new();
-        half.read_to_string(&mut said).await.unwrap();
+        let mut received = String::new();
+        half.read_to_string(&mut received).await.unwrap();
         assert_eq!(
-            said, "+PONG\r\n+PONG\r\n+OK\r\n",
+            received, "+PONG\r\n+PONG\r\n+OK\r\n",
             "a client that has said all hears all"
         );
     });
@@ -448,8 +452,8 @@ fn a_protocol_error_is_reported_and_closes() {
 fn a_killed_client_takes_nothing_out_of_a_list() {
     run_local(async {
         let server = need!(server::start_redis(&[]).await, "redis-server");
-        let stage = open_fixture(&server).await;
-        let mut client = TcpStream::connect(stage.at).await.unwrap();
+        let fixture = open_fixture(&server).await;
+        let mut client = TcpStream::connect(fixture.at).await.unwrap();
         client
             .write_all(b"BLPOP list 0\r\nSUBSCRIBE later\r\n")
             .await
@@ -479,9 +483,9 @@ fn a_killed_client_takes_nothing_out_of_a_list() {
 fn redis_benchmark_runs_through_it() {
     run_local(async {
         let server = need!(server::start_redis(&[]).await, "redis-server");
-        let stage = open_fixture(&server).await;
+        let fixture = open_fixture(&server).await;
         let mut bench = Command::new("redis-benchmark");
-        let port = stage.at.port().to_string();
+        let port = fixture.at.port().to_string();
         bench.args([
             "-h",
             &loopback_host(),
@@ -503,6 +507,6 @@ fn redis_benchmark_runs_through_it() {
             !String::from_utf8_lossy(&done.stdout).contains("rror"),
             "{done:?}"
         );
-        assert!(stage.backends.max_open() <= 20);
+        assert!(fixture.backends.max_open() <= 20);
     });
 }

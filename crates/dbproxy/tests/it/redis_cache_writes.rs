@@ -1,4 +1,4 @@
-//! Redis: values that are kept, and writes that are answered before they are done.
+//! Redis: cached values, and writes that are acknowledged early.
 
 use std::time::Duration;
 
@@ -48,10 +48,10 @@ async fn connect(at: std::net::SocketAddr) -> TcpStream {
 fn a_value_is_cached_until_it_is_written() {
     run_local(async {
         let server = need!(server::start_redis(&[]).await, "redis-server");
-        let stage = open_caching(&server).await;
+        let fixture = open_caching(&server).await;
         let (mut one, mut two, mut admin) = (
-            connect(stage.at).await,
-            connect(stage.at).await,
+            connect(fixture.at).await,
+            connect(fixture.at).await,
             connect(server.at).await,
         );
         exchange(&mut admin, "MSET a 1 b 1\r\n", "+OK\r\n").await;
@@ -69,7 +69,7 @@ fn a_value_is_cached_until_it_is_written() {
             exchange(&mut two, "MGET a\r\n", "1\r\n1\r\n").await,
             "*1\r\n$1\r\n1\r\n"
         );
-        assert_eq!(stage.ledger.cache_hits.get(), 2);
+        assert_eq!(fixture.ledger.cache_hits.get(), 2);
         for write in ["SET a 3", "EVAL \"return 1\" 0", "INCRBY a 1"] {
             exchange(&mut one, &format!("{write}\r\n"), "\r\n").await;
             let truth = exchange(&mut admin, "GET a\r\n", "\r\n").await;
@@ -95,8 +95,8 @@ fn cached_values_are_separate_by_database_and_user_and_bypassed_in_transactions(
             server::start_redis(&["--requirepass", "pw"]).await,
             "redis-server"
         );
-        let stage = open_caching(&server).await;
-        let mut one = connect(stage.at).await;
+        let fixture = open_caching(&server).await;
+        let mut one = connect(fixture.at).await;
         exchange(
             &mut one,
             "AUTH pw\r\nSET a zero\r\nSELECT 1\r\nSET a one\r\n",
@@ -114,22 +114,22 @@ fn cached_values_are_separate_by_database_and_user_and_bypassed_in_transactions(
                 .await
                 .ends_with("zero\r\n")
         );
-        let mut nobody = connect(stage.at).await;
+        let mut anonymous = connect(fixture.at).await;
         assert!(
-            exchange(&mut nobody, "GET a\r\n", "\r\n")
+            exchange(&mut anonymous, "GET a\r\n", "\r\n")
                 .await
                 .starts_with("-NOAUTH"),
-            "nobody is told what another reads"
+            "no client gets what another reads"
         );
-        let hits = stage.ledger.cache_hits.get();
-        let said = exchange(
+        let hits = fixture.ledger.cache_hits.get();
+        let received = exchange(
             &mut one,
             "WATCH a\r\nMULTI\r\nGET a\r\nEXEC\r\n",
             "zero\r\n",
         )
         .await;
-        assert_eq!(said, "+OK\r\n+OK\r\n+QUEUED\r\n*1\r\n$4\r\nzero\r\n");
-        assert_eq!(stage.ledger.cache_hits.get(), hits);
+        assert_eq!(received, "+OK\r\n+OK\r\n+QUEUED\r\n*1\r\n$4\r\nzero\r\n");
+        assert_eq!(fixture.ledger.cache_hits.get(), hits);
     });
 }
 
@@ -144,15 +144,15 @@ fn programs_run_unmodified_with_everything_on() {
             cache: Some(CacheLimit::For(MINUTE)),
             ..default_egress(EgressProtocol::Redis, server.at)
         };
-        let stage = AdapterFixture::open(egress, &[], serve).await;
+        let fixture = AdapterFixture::open(egress, &[], serve).await;
         for _ in 0..2 {
             assert_eq!(
-                run_script(python, crate::redis::PYTHON_SCRIPT, stage.at).await,
+                run_script(python, crate::redis::PYTHON_SCRIPT, fixture.at).await,
                 "good\n"
             );
         }
-        assert!(stage.ledger.early_writes.get() > 0);
-        assert_eq!(stage.ledger.failed_writes.get(), 0);
+        assert!(fixture.ledger.early_writes.get() > 0);
+        assert_eq!(fixture.ledger.failed_writes.get(), 0);
     });
 }
 
@@ -160,11 +160,11 @@ fn programs_run_unmodified_with_everything_on() {
 fn a_write_is_answered_before_the_server_does_it() {
     run_local(async {
         let server = need!(server::start_redis(&[]).await, "redis-server");
-        let stage = open_async_writes(&server, MINUTE).await;
-        let (mut one, mut admin) = (connect(stage.at).await, connect(server.at).await);
+        let fixture = open_async_writes(&server, MINUTE).await;
+        let (mut one, mut admin) = (connect(fixture.at).await, connect(server.at).await);
         exchange(&mut one, "PING\r\n", "+PONG\r\n").await;
         exchange(&mut admin, "CLIENT PAUSE 60000 WRITE\r\n", "+OK\r\n").await;
-        // The server does no write now: only the node can have answered.
+        // The server executes no write now, so only the node can have answered.
         assert_eq!(
             exchange(
                 &mut one,
@@ -175,15 +175,15 @@ fn a_write_is_answered_before_the_server_does_it() {
             .len(),
             15
         );
-        assert_eq!(stage.ledger.early_writes.get(), 3);
-        drop(one); // and what the function has left behind is delivered
+        assert_eq!(fixture.ledger.early_writes.get(), 3);
+        drop(one); // its acknowledged writes are still delivered
         exchange(&mut admin, "CLIENT UNPAUSE\r\n", "+OK\r\n").await;
-        stage.wait_served(1).await;
+        fixture.wait_served(1).await;
         assert_eq!(
             exchange(&mut admin, "MGET a b c\r\n", "3\r\n").await,
             "*3\r\n$1\r\n1\r\n$1\r\n2\r\n$1\r\n3\r\n"
         );
-        assert_eq!(stage.ledger.failed_writes.get(), 0);
+        assert_eq!(fixture.ledger.failed_writes.get(), 0);
     });
 }
 
@@ -191,23 +191,23 @@ fn a_write_is_answered_before_the_server_does_it() {
 fn replies_stay_in_order() {
     run_local(async {
         let server = need!(server::start_redis(&[]).await, "redis-server");
-        let stage = open_async_writes(&server, MINUTE).await;
-        let mut one = connect(stage.at).await;
-        let said = exchange(
+        let fixture = open_async_writes(&server, MINUTE).await;
+        let mut one = connect(fixture.at).await;
+        let received = exchange(
             &mut one,
             "GET a\r\nSET a 1\r\nGET a\r\nSET a 2\r\nINCR a\r\nSET a 5 NX\r\nGET a\r\n",
             "3\r\n",
         )
         .await;
-        // The last `GET` ends in 3, too: `ask` may have stopped at `INCR`.
-        let rest = if said.ends_with(":3\r\n") {
+        // The last `GET` also ends in 3, so the first read may have stopped at `INCR`.
+        let rest = if received.ends_with(":3\r\n") {
             exchange(&mut one, "PING\r\n", "+PONG\r\n").await
         } else {
             String::new()
         };
-        let said = (said + &rest).replace("+PONG\r\n", "");
+        let received = (received + &rest).replace("+PONG\r\n", "");
         assert_eq!(
-            said,
+            received,
             "$-1\r\n+OK\r\n$1\r\n1\r\n+OK\r\n:3\r\n$-1\r\n$1\r\n3\r\n"
         );
     });
@@ -220,30 +220,30 @@ fn a_failure_is_reported_once_at_the_next_command_or_connection() {
             server::start_redis(&["--maxmemory", "1", "--maxmemory-policy", "noeviction"]).await,
             "redis-server"
         );
-        let stage = open_async_writes(&server, MINUTE).await;
-        let mut one = connect(stage.at).await;
+        let fixture = open_async_writes(&server, MINUTE).await;
+        let mut one = connect(fixture.at).await;
         assert_eq!(exchange(&mut one, "SET a 1\r\n", "\r\n").await, "+OK\r\n");
         nearpath_testkit::eventually("it has failed", async || {
-            stage.ledger.failed_writes.get() == 1
+            fixture.ledger.failed_writes.get() == 1
         })
         .await;
-        let said = exchange(&mut one, "PING\r\n", "\r\n").await;
+        let received = exchange(&mut one, "PING\r\n", "\r\n").await;
         assert!(
-            said.starts_with("-ERR an earlier write failed: OOM"),
-            "{said}"
+            received.starts_with("-ERR an earlier write failed: OOM"),
+            "{received}"
         );
         assert_eq!(exchange(&mut one, "PING\r\n", "\r\n").await, "+PONG\r\n");
         assert_eq!(exchange(&mut one, "SET a 1\r\n", "\r\n").await, "+OK\r\n");
         drop(one);
-        stage.wait_served(1).await;
-        let mut two = connect(stage.at).await;
+        fixture.wait_served(1).await;
+        let mut two = connect(fixture.at).await;
         assert!(
             exchange(&mut two, "PING\r\n", "\r\n")
                 .await
                 .starts_with("-ERR an earlier write failed: OOM")
         );
         assert_eq!(exchange(&mut two, "PING\r\n", "\r\n").await, "+PONG\r\n");
-        assert_eq!(stage.ledger.reported_failures.get(), 2);
+        assert_eq!(fixture.ledger.reported_failures.get(), 2);
     });
 }
 
@@ -251,16 +251,16 @@ fn a_failure_is_reported_once_at_the_next_command_or_connection() {
 fn an_undeliverable_write_is_lost_and_reported() {
     run_local(async {
         let server = need!(server::start_redis(&[]).await, "redis-server");
-        let stage = open_async_writes(&server, Duration::from_millis(50)).await;
-        let (mut one, mut admin) = (connect(stage.at).await, connect(server.at).await);
+        let fixture = open_async_writes(&server, Duration::from_millis(50)).await;
+        let (mut one, mut admin) = (connect(fixture.at).await, connect(server.at).await);
         exchange(&mut one, "PING\r\n", "+PONG\r\n").await;
         exchange(&mut admin, "CLIENT PAUSE 60000 WRITE\r\n", "+OK\r\n").await;
         assert_eq!(exchange(&mut one, "SET a 1\r\n", "\r\n").await, "+OK\r\n");
         drop(one);
-        stage.wait_served(1).await;
-        assert_eq!(stage.ledger.failed_writes.get(), 1);
+        fixture.wait_served(1).await;
+        assert_eq!(fixture.ledger.failed_writes.get(), 1);
         exchange(&mut admin, "CLIENT UNPAUSE\r\n", "+OK\r\n").await;
-        let mut two = connect(stage.at).await;
+        let mut two = connect(fixture.at).await;
         assert!(
             exchange(&mut two, "GET a\r\n", "\r\n")
                 .await
@@ -273,9 +273,9 @@ fn an_undeliverable_write_is_lost_and_reported() {
 fn a_client_reset_loses_no_accepted_write() {
     run_local(async {
         let server = need!(server::start_redis(&[]).await, "redis-server");
-        let stage = open_async_writes(&server, MINUTE).await;
+        let fixture = open_async_writes(&server, MINUTE).await;
         for turn in 0..20 {
-            let mut one = connect(stage.at).await;
+            let mut one = connect(fixture.at).await;
             one.write_all(format!("SET k{turn} 1\r\n").as_bytes())
                 .await
                 .unwrap();
@@ -283,7 +283,7 @@ fn a_client_reset_loses_no_accepted_write() {
             one.set_zero_linger().unwrap();
             drop(one);
         }
-        stage.wait_served(20).await;
+        fixture.wait_served(20).await;
         let mut admin = connect(server.at).await;
         assert_eq!(exchange(&mut admin, "DBSIZE\r\n", "\r\n").await, ":20\r\n");
     });
@@ -296,7 +296,7 @@ fn a_learned_value_is_read_with_the_call_and_used_once() {
             server::start_redis(&["--requirepass", "pw"]).await,
             "redis-server"
         );
-        let stage = AdapterFixture::open(
+        let fixture = AdapterFixture::open(
             EgressSpec {
                 prefetch: vec!["motd".into()],
                 ..default_egress(EgressProtocol::Redis, server.at)
@@ -305,21 +305,21 @@ fn a_learned_value_is_read_with_the_call_and_used_once() {
             serve,
         )
         .await;
-        let (mut admin, mut one) = (connect(server.at).await, connect(stage.at).await);
+        let (mut admin, mut one) = (connect(server.at).await, connect(fixture.at).await);
         exchange(
             &mut admin,
             "AUTH pw\r\nSELECT 2\r\nSET motd a\r\n",
             "+OK\r\n+OK\r\n+OK\r\n",
         )
         .await;
-        stage.call_function(prefetch_reads);
+        fixture.call_function(prefetch_reads);
         exchange(&mut one, "AUTH pw\r\nSELECT 2\r\n", "+OK\r\n+OK\r\n").await;
         assert_eq!(
             exchange(&mut one, "GET motd\r\n", "a\r\n").await,
             "$1\r\na\r\n",
             "nothing was known yet"
         );
-        stage.call_function(prefetch_reads);
+        fixture.call_function(prefetch_reads);
         let gets = async |admin: &mut TcpStream| {
             exchange(admin, "INFO commandstats\r\n", "\r\n\r\n")
                 .await
@@ -337,21 +337,21 @@ fn a_learned_value_is_read_with_the_call_and_used_once() {
             "$1\r\nb\r\n",
             "once"
         );
-        let mut nobody = connect(stage.at).await;
-        stage.call_function(prefetch_reads);
+        let mut anonymous = connect(fixture.at).await;
+        fixture.call_function(prefetch_reads);
         assert!(
-            exchange(&mut nobody, "GET motd\r\n", "\r\n")
+            exchange(&mut anonymous, "GET motd\r\n", "\r\n")
                 .await
                 .starts_with("-NOAUTH"),
-            "nobody is told what another reads"
+            "no client gets what another reads"
         );
-        stage.call_function(prefetch_reads);
+        fixture.call_function(prefetch_reads);
         exchange(&mut one, "SET motd c\r\n", "+OK\r\n").await;
         assert_eq!(
             exchange(&mut one, "GET motd\r\n", "c\r\n").await,
             "$1\r\nc\r\n",
             "a write ends what was read before it"
         );
-        assert_eq!(stage.ledger.prefetch_used.get(), 1);
+        assert_eq!(fixture.ledger.prefetch_used.get(), 1);
     });
 }

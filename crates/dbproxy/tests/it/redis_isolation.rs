@@ -1,4 +1,5 @@
-//! What one client of Redis leaves behind, the next one does not see; and the check would notice if it did.
+//! State that one client of Redis leaves behind does not reach the next. The check is shown to fail
+//! without the adapter.
 
 use std::io;
 
@@ -15,8 +16,9 @@ use crate::unclean_adapter::{self, SharedBackend};
 
 const SEEDS: u64 = 50;
 
-/// A client that leaves in a bad moment: what it says, and how many bytes of replies it reads.
-fn random_commands(dice: &mut SeededRng) -> (Vec<u8>, usize) {
+/// Returns commands of a client that leaves at a bad moment, and the number of reply bytes that it
+/// reads.
+fn random_commands(rng: &mut SeededRng) -> (Vec<u8>, usize) {
     let all: [&[u8]; 14] = [
         b"SELECT 5\r\n",
         b"MULTI\r\nSET leaked 1\r\n",
@@ -33,34 +35,34 @@ fn random_commands(dice: &mut SeededRng) -> (Vec<u8>, usize) {
         b"MONITOR\r\n",
         b"READONLY\r\n",
     ];
-    let mut said = Vec::new();
-    for _ in 0..=dice.below(3) {
-        said.extend_from_slice(dice.pick::<&[u8]>(&all));
+    let mut received = Vec::new();
+    for _ in 0..=rng.below(3) {
+        received.extend_from_slice(rng.pick::<&[u8]>(&all));
     }
-    (said, usize::try_from(dice.below(2000)).unwrap())
+    (received, usize::try_from(rng.below(2000)).unwrap())
 }
 
-/// Does mischief, and leaves in one of three ways.
-async fn run_tenant(at: std::net::SocketAddr, dice: &mut SeededRng) -> Vec<u8> {
-    let (said, reads) = random_commands(dice);
+/// Sends random commands, and leaves in one of three ways.
+async fn run_tenant(at: std::net::SocketAddr, rng: &mut SeededRng) -> Vec<u8> {
+    let (received, reads) = random_commands(rng);
     let mut client = TcpStream::connect(at).await.unwrap();
-    client.write_all(&said).await.unwrap();
+    client.write_all(&received).await.unwrap();
     let mut part = vec![0; reads.max(1)];
     // Some replies never come.
     let _ = tokio::time::timeout(
-        std::time::Duration::from_millis(dice.below(8)),
+        std::time::Duration::from_millis(rng.below(8)),
         client.read(&mut part),
     )
     .await;
-    match dice.below(3) {
+    match rng.below(3) {
         0 => client.set_zero_linger().unwrap(),
         1 => client.shutdown().await.unwrap_or_default(),
         _ => {}
     }
-    said
+    received
 }
 
-/// What a client that comes next sees of its connection; all of it is the same on a new connection.
+/// Returns what the next client sees of its connection; the same as on a new connection.
 async fn next_replies(at: std::net::SocketAddr) -> io::Result<String> {
     let mut client = TcpStream::connect(at).await?;
     client
@@ -68,37 +70,37 @@ async fn next_replies(at: std::net::SocketAddr) -> io::Result<String> {
             b"ECHO mine\r\nCLIENT GETNAME\r\nGET where\r\nEXEC\r\nCLIENT TRACKINGINFO\r\nDISCARD\r\nECHO done\r\n",
         )
         .await?;
-    let (mut said, mut part) = (Vec::new(), [0; 4096]);
-    while !said.ends_with(b"done\r\n") {
+    let (mut received, mut part) = (Vec::new(), [0; 4096]);
+    while !received.ends_with(b"done\r\n") {
         match client.read(&mut part).await? {
             0 => break,
-            read => said.extend_from_slice(&part[..read]),
+            read => received.extend_from_slice(&part[..read]),
         }
     }
-    Ok(String::from_utf8_lossy(&said).into_owned())
+    Ok(String::from_utf8_lossy(&received).into_owned())
 }
 
 const CLEAN_REPLIES: &str = "$4\r\nmine\r\n$-1\r\n$4\r\nzero\r\n-ERR EXEC without MULTI\r\n*6\r\n$5\r\nflags\r\n*1\r\n$3\r\noff\r\n$8\r\nredirect\r\n:-1\r\n$8\r\nprefixes\r\n*0\r\n-ERR DISCARD without MULTI\r\n$4\r\ndone\r\n";
 
-/// How many of the seeds leaked.
-async fn leaks_of(stage: &AdapterFixture) -> Vec<String> {
+/// Returns the seeds that leaked.
+async fn leaks_of(fixture: &AdapterFixture) -> Vec<String> {
     let mut leaks = Vec::new();
     for seed in 0..SEEDS {
-        let mut dice = SeededRng::new(seed);
-        let said = run_tenant(stage.at, &mut dice).await;
-        stage
+        let mut rng = SeededRng::new(seed);
+        let received = run_tenant(fixture.at, &mut rng).await;
+        fixture
             .wait_served(usize::try_from(2 * seed + 1).unwrap())
             .await;
-        let seen = next_replies(stage.at)
+        let seen = next_replies(fixture.at)
             .await
             .unwrap_or_else(|error| error.to_string());
         if seen != CLEAN_REPLIES {
             leaks.push(format!(
                 "seed {seed}: after {:?} the next one saw {seen:?}",
-                String::from_utf8_lossy(&said)
+                String::from_utf8_lossy(&received)
             ));
         }
-        stage
+        fixture
             .wait_served(usize::try_from(2 * seed + 2).unwrap())
             .await;
     }
@@ -117,9 +119,9 @@ async fn fill_server(at: std::net::SocketAddr) {
         )
         .await
         .unwrap();
-    let (mut said, mut part) = (0, [0; 64]);
-    while said < 20 {
-        said += admin.read(&mut part).await.unwrap();
+    let (mut received, mut part) = (0, [0; 64]);
+    while received < 20 {
+        received += admin.read(&mut part).await.unwrap();
     }
 }
 
@@ -128,8 +130,8 @@ fn the_next_client_sees_nothing_of_the_previous() {
     run_local(async {
         let server = need!(server::start_redis(&[]).await, "redis-server");
         fill_server(server.at).await;
-        // One connection at most: the next client gets what the last one had, or a new one.
-        let stage = AdapterFixture::open(
+        // One connection at most: the next client gets the previous one's, or a new one.
+        let fixture = AdapterFixture::open(
             EgressSpec {
                 max: 1,
                 ..default_egress(EgressProtocol::Redis, server.at)
@@ -138,24 +140,24 @@ fn the_next_client_sees_nothing_of_the_previous() {
             serve,
         )
         .await;
-        let leaks = leaks_of(&stage).await;
+        let leaks = leaks_of(&fixture).await;
         assert!(
             leaks.is_empty(),
             "{}",
             leaks[..leaks.len().min(3)].join("\n")
         );
         assert!(
-            stage.ledger.resets.get() > 0,
+            fixture.ledger.resets.get() > 0,
             "nothing was ever cleaned: the test proves nothing"
         );
         assert!(
-            u64::from(stage.backends.opened()) < 2 * SEEDS,
+            u64::from(fixture.backends.opened()) < 2 * SEEDS,
             "nothing was ever used again: the test proves nothing"
         );
     });
 }
 
-/// Commands as one may type them, which the server reads as its rules for lines have it.
+/// Inline commands that the server splits by its own rules.
 const AMBIGUOUS_COMMANDS: [&[u8]; 7] = [
     b"\"SELECT\" 5\r\n",
     b"'select' 5\r\n",
@@ -171,7 +173,7 @@ fn an_ambiguous_inline_command_leaves_nothing() {
     run_local(async {
         let server = need!(server::start_redis(&[]).await, "redis-server");
         fill_server(server.at).await;
-        let stage = AdapterFixture::open(
+        let fixture = AdapterFixture::open(
             EgressSpec {
                 max: 1,
                 ..default_egress(EgressProtocol::Redis, server.at)
@@ -181,7 +183,7 @@ fn an_ambiguous_inline_command_leaves_nothing() {
         )
         .await;
         for (turn, typed) in AMBIGUOUS_COMMANDS.iter().enumerate() {
-            let mut client = TcpStream::connect(stage.at).await.unwrap();
+            let mut client = TcpStream::connect(fixture.at).await.unwrap();
             client.write_all(typed).await.unwrap();
             let heard = tokio::time::timeout(
                 std::time::Duration::from_secs(5),
@@ -190,14 +192,14 @@ fn an_ambiguous_inline_command_leaves_nothing() {
             .await;
             assert!(heard.is_ok(), "{:?}", String::from_utf8_lossy(typed));
             drop(client);
-            stage.wait_served(2 * turn + 1).await;
+            fixture.wait_served(2 * turn + 1).await;
             assert_eq!(
-                next_replies(stage.at).await.unwrap(),
+                next_replies(fixture.at).await.unwrap(),
                 CLEAN_REPLIES,
                 "{:?}",
                 String::from_utf8_lossy(typed)
             );
-            stage.wait_served(2 * turn + 2).await;
+            fixture.wait_served(2 * turn + 2).await;
         }
     });
 }
@@ -206,10 +208,10 @@ fn an_ambiguous_inline_command_leaves_nothing() {
 fn a_queued_setting_is_no_reply_for_others() {
     run_local(async {
         let server = need!(server::start_redis(&[]).await, "redis-server");
-        let stage =
+        let fixture =
             AdapterFixture::open(default_egress(EgressProtocol::Redis, server.at), &[], serve)
                 .await;
-        let mut client = TcpStream::connect(stage.at).await.unwrap();
+        let mut client = TcpStream::connect(fixture.at).await.unwrap();
         for (line, answer) in [
             ("MULTI", "+OK"),
             ("DISCARD x", "-ERR"),
@@ -220,23 +222,23 @@ fn a_queued_setting_is_no_reply_for_others() {
                 .write_all(format!("{line}\r\n").as_bytes())
                 .await
                 .unwrap();
-            let mut said = Vec::new();
-            while !said.ends_with(b"\r\n") {
-                client.read_buf(&mut said).await.unwrap();
+            let mut received = Vec::new();
+            while !received.ends_with(b"\r\n") {
+                client.read_buf(&mut received).await.unwrap();
             }
             assert!(
-                said.starts_with(answer.as_bytes()),
+                received.starts_with(answer.as_bytes()),
                 "{line}: {}",
-                String::from_utf8_lossy(&said)
+                String::from_utf8_lossy(&received)
             );
         }
         drop(client);
-        stage.wait_served(1).await;
-        let mut next = TcpStream::connect(stage.at).await.unwrap();
+        fixture.wait_served(1).await;
+        let mut next = TcpStream::connect(fixture.at).await.unwrap();
         next.write_all(b"SELECT 5\r\n").await.unwrap();
-        let mut said = [0; 5];
-        next.read_exact(&mut said).await.unwrap();
-        assert_eq!(&said, b"+OK\r\n");
+        let mut received = [0; 5];
+        next.read_exact(&mut received).await.unwrap();
+        assert_eq!(&received, b"+OK\r\n");
     });
 }
 
@@ -247,13 +249,13 @@ fn without_the_adapter_the_check_fails() {
         fill_server(server.at).await;
         let only = SharedBackend::default();
         let adapter =
-            move |client, visit| unclean_adapter::serve_uncleaned(client, visit, only.clone());
-        let stage = AdapterFixture::open(
+            move |client, context| unclean_adapter::serve_uncleaned(client, context, only.clone());
+        let fixture = AdapterFixture::open(
             default_egress(EgressProtocol::Redis, server.at),
             &[],
             adapter,
         )
         .await;
-        assert!(!leaks_of(&stage).await.is_empty());
+        assert!(!leaks_of(&fixture).await.is_empty());
     });
 }

@@ -1,4 +1,4 @@
-//! A server on loopback that does what a test tells it: for what well-made servers seldom do.
+//! A scripted server on loopback, for behaviour that well-made servers rarely show.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -8,19 +8,19 @@ use std::rc::Rc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// See the module.
+/// A server that runs a script per connection.
 pub(crate) struct ScriptedServer {
     pub(crate) at: SocketAddr,
-    /// Connections so far.
+    /// Number of connections so far.
     pub(crate) connections: Rc<Cell<usize>>,
     /// Heads of the requests so far.
     pub(crate) heads: Rc<RefCell<Vec<String>>>,
 }
 
-/// One of its connections.
+/// A connection of the server.
 pub(crate) struct ScriptedConnection {
     pub(crate) stream: TcpStream,
-    /// Which one, from 0.
+    /// Number of the connection, from 0.
     pub(crate) number: usize,
     heads: Rc<RefCell<Vec<String>>>,
     read: Vec<u8>,
@@ -31,12 +31,12 @@ impl ScriptedServer {
         serve: impl Fn(ScriptedConnection) -> F + 'static,
     ) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        let odd = Self {
+        let scripted = Self {
             at: listener.local_addr().unwrap(),
             connections: Rc::default(),
             heads: Rc::default(),
         };
-        let (connections, heads) = (odd.connections.clone(), odd.heads.clone());
+        let (connections, heads) = (scripted.connections.clone(), scripted.heads.clone());
         tokio::task::spawn_local(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let number = connections.get();
@@ -49,12 +49,12 @@ impl ScriptedServer {
                 }));
             }
         });
-        odd
+        scripted
     }
 }
 
 impl ScriptedConnection {
-    /// The next request's head; `NoConnection`: the client has left.
+    /// Reads the next request's head. `None`: the client has left.
     pub(crate) async fn read_head(&mut self) -> Option<String> {
         loop {
             if let Some(end) = self.read.windows(4).position(|part| part == b"\r\n\r\n") {
@@ -67,7 +67,7 @@ impl ScriptedConnection {
         }
     }
 
-    /// The next `length` bytes.
+    /// Reads the next `length` bytes.
     pub(crate) async fn read_body(&mut self, length: usize) -> Option<Vec<u8>> {
         while self.read.len() < length {
             self.read_more().await?;

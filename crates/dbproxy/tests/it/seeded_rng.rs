@@ -1,4 +1,4 @@
-//! Numbers that a seed stands for.
+//! Random numbers from a seed.
 
 pub(crate) struct SeededRng(u64);
 
@@ -15,7 +15,7 @@ impl SeededRng {
         (self.0 >> 33) % sides
     }
 
-    /// One of several.
+    /// Picks one of several.
     pub(crate) fn pick<'a, T>(&mut self, all: &'a [T]) -> &'a T {
         &all[usize::try_from(self.below(all.len() as u64)).unwrap()]
     }

@@ -7,10 +7,10 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
-/// How a server is started, in its folder and on its port.
+/// Builds the command that starts a server, from its folder and address.
 type ServerCommand = dyn Fn(&std::path::Path, SocketAddr) -> Command;
 
-/// A server that ends with this.
+/// A server that ends when this is dropped.
 pub(crate) struct TestServer {
     pub(crate) at: SocketAddr,
     pub(crate) folder: tempfile::TempDir,
@@ -19,21 +19,21 @@ pub(crate) struct TestServer {
 }
 
 impl TestServer {
-    /// Starts what `make` says; `NoConnection`: the program is missing.
+    /// Starts the server of `make`. `None`: the program is missing.
     pub(crate) async fn start(
         make: impl Fn(&std::path::Path, SocketAddr) -> Command + 'static,
     ) -> Option<Self> {
-        let home = tempfile::tempdir().unwrap();
+        let folder_path = tempfile::tempdir().unwrap();
         let mut server = Self {
             at: nearpath_testkit::free_addr(),
-            folder: home,
+            folder: folder_path,
             command: Box::new(make),
             child: None,
         };
         server.restart().await.then_some(server)
     }
 
-    /// Starts it on the same port; whether its program is there.
+    /// Starts the server on the same port. Returns whether its program exists.
     pub(crate) async fn restart(&mut self) -> bool {
         let mut command = (self.command)(self.folder.path(), self.at);
         let log = std::fs::File::create(self.folder.path().join("log")).unwrap();
@@ -46,19 +46,22 @@ impl TestServer {
             return false;
         };
         self.child = Some(child);
-        let (home, at) = (self.folder.path().join("log"), self.at);
+        let (folder_path, at) = (self.folder.path().join("log"), self.at);
         let listens = async || TcpStream::connect(at).await.is_ok();
         let ready = nearpath_testkit::eventually("the server listens", listens);
         if tokio::time::timeout(Duration::from_secs(40), ready)
             .await
             .is_err()
         {
-            panic!("{}", std::fs::read_to_string(home).unwrap_or_default());
+            panic!(
+                "{}",
+                std::fs::read_to_string(folder_path).unwrap_or_default()
+            );
         }
         true
     }
 
-    /// Kills it.
+    /// Kills the server.
     pub(crate) async fn stop(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().await.unwrap();
@@ -66,9 +69,9 @@ impl TestServer {
     }
 }
 
-/// Redis, with `more` on its command line.
+/// Starts Redis, with `more` on its command line.
 pub(crate) async fn start_redis(more: &'static [&'static str]) -> Option<TestServer> {
-    TestServer::start(move |home, at| {
+    TestServer::start(move |folder_path, at| {
         let mut command = Command::new("redis-server");
         let port = at.port().to_string();
         command
@@ -83,17 +86,18 @@ pub(crate) async fn start_redis(more: &'static [&'static str]) -> Option<TestSer
                 "no",
                 "--dir",
             ])
-            .arg(home)
+            .arg(folder_path)
             .args(more);
         command
     })
     .await
 }
 
-/// nginx, which says what it was asked, keeps connections for `keepalive` seconds, and has a file of a million bytes.
+/// Starts nginx, which echoes requests, keeps connections for `keepalive` seconds, and serves a
+/// file of 1,000,000 bytes.
 pub(crate) async fn start_nginx(keepalive: u32) -> Option<TestServer> {
-    TestServer::start(move |home, at| {
-        let folder = home.display();
+    TestServer::start(move |folder_path, at| {
+        let folder = folder_path.display();
         let config = format!(
             "daemon off; master_process off; pid {folder}/pid; error_log {folder}/error.log; events {{}}
              http {{ access_log off; client_body_temp_path {folder}; proxy_temp_path {folder}; fastcgi_temp_path {folder}; uwsgi_temp_path {folder}; scgi_temp_path {folder};
@@ -106,23 +110,24 @@ pub(crate) async fn start_nginx(keepalive: u32) -> Option<TestServer> {
                location /big {{ alias {folder}/big; }}
                location /put/ {{ dav_methods PUT; create_full_put_path on; }} }} }}"
         );
-        std::fs::write(home.join("nginx.conf"), config.replace("\\\"", "\"")).unwrap();
-        std::fs::write(home.join("big"), "x".repeat(1_000_000)).unwrap();
+        std::fs::write(folder_path.join("nginx.conf"), config.replace("\\\"", "\"")).unwrap();
+        std::fs::write(folder_path.join("big"), "x".repeat(1_000_000)).unwrap();
         let mut command = Command::new("nginx");
-        command.arg("-c").arg(home.join("nginx.conf")).arg("-p").arg(home).arg("-e").arg(home.join("error.log"));
+        command.arg("-c").arg(folder_path.join("nginx.conf")).arg("-p").arg(folder_path).arg("-e").arg(folder_path.join("error.log"));
         command
     })
     .await
 }
 
-/// MariaDB with an account `fn`, password `pw`, and databases `shop` and `other`. `more` goes on its command line.
+/// Starts MariaDB with an account `fn`, password `pw`, and databases `shop` and `other`. `more`
+/// goes on its command line.
 pub(crate) async fn start_mariadb(more: &'static [&'static str]) -> Option<TestServer> {
     let template = MARIADB_TEMPLATE
         .get_or_init(create_mariadb_template)
         .await
         .as_deref()?;
-    TestServer::start(move |home, at| {
-        let data = home.join("data");
+    TestServer::start(move |folder_path, at| {
+        let data = folder_path.join("data");
         if !data.exists() {
             let copied = std::process::Command::new("cp")
                 .arg("-r")
@@ -133,12 +138,13 @@ pub(crate) async fn start_mariadb(more: &'static [&'static str]) -> Option<TestS
             assert!(copied.success());
         }
         let mut command = Command::new("mariadbd");
-        // A server that starts removes all temporary tables that it finds, those of its neighbours, too.
+        // A starting server removes all temporary tables in its folder, also those of other servers
+        // there.
         command
             .args(MARIADB_OPTIONS)
-            .arg(format!("--tmpdir={}", home.display()))
+            .arg(format!("--tmpdir={}", folder_path.display()))
             .arg(format!("--datadir={}", data.display()))
-            .arg(format!("--socket={}/socket", home.display()));
+            .arg(format!("--socket={}/socket", folder_path.display()));
         command.arg(format!("--port={}", at.port())).args(more);
         command
     })
@@ -156,19 +162,19 @@ const MARIADB_OPTIONS: &[&str] = &[
     "--local-infile=1",
 ];
 
-/// A folder of MariaDB's as it is after its installation; `NoConnection`: it is not installed.
+/// A data folder of MariaDB right after its installation. `None`: MariaDB is not installed.
 static MARIADB_TEMPLATE: tokio::sync::OnceCell<Option<std::path::PathBuf>> =
     tokio::sync::OnceCell::const_new();
 
 async fn create_mariadb_template() -> Option<std::path::PathBuf> {
-    let home = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("mariadb");
-    let _lock = nearpath_testkit::lock_shared_folder(&home);
-    let complete = home.join("complete");
+    let folder_path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("mariadb");
+    let _lock = nearpath_testkit::lock_shared_folder(&folder_path);
+    let complete = folder_path.join("complete");
     if complete.exists() {
-        return Some(home);
+        return Some(folder_path);
     }
-    // Half of one may have been left by a test that was killed.
-    let _ = std::fs::remove_dir_all(&home);
+    // A test that was killed may have left an incomplete folder.
+    let _ = std::fs::remove_dir_all(&folder_path);
     let mut install = Command::new("mariadb-install-db");
     install.args([
         "--no-defaults",
@@ -178,7 +184,7 @@ async fn create_mariadb_template() -> Option<std::path::PathBuf> {
         "--innodb-log-file-size=8M",
     ]);
     install
-        .arg(format!("--datadir={}", home.display()))
+        .arg(format!("--datadir={}", folder_path.display()))
         .env("TMPDIR", env!("CARGO_TARGET_TMPDIR"))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -190,14 +196,14 @@ async fn create_mariadb_template() -> Option<std::path::PathBuf> {
     let mut boot = Command::new("mariadbd");
     boot.args(MARIADB_OPTIONS)
         .arg("--bootstrap")
-        .arg(format!("--datadir={}", home.display()));
+        .arg(format!("--datadir={}", folder_path.display()));
     boot.arg(concat!("--tmpdir=", env!("CARGO_TARGET_TMPDIR")));
     crate::clients::run_program(&mut boot, sql).await;
     std::fs::write(complete, "").unwrap();
-    Some(home)
+    Some(folder_path)
 }
 
-/// A loopback address, as programs want it.
+/// Returns the loopback address as programs expect it.
 pub(crate) fn loopback_host() -> String {
     Ipv4Addr::LOCALHOST.to_string()
 }

@@ -1,4 +1,4 @@
-//! TLS that the node speaks, to real servers, for functions that speak plainly.
+//! TLS that the node originates, to real servers, for functions that use none.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::fixture::{AdapterFixture, default_egress, node_login, run_local};
 use crate::redis::need;
 use crate::server::{self, TestServer};
 
-/// A server's certificate, which is its own authority, in files that end with this.
+/// A self-signed certificate of a server, with its files.
 struct ServerCertificate {
     pem: String,
     files: tempfile::TempDir,
@@ -37,11 +37,11 @@ impl ServerCertificate {
     }
 }
 
-/// nginx that says how it was reached.
+/// Starts nginx with TLS, which reports how it was reached.
 async fn start_tls_nginx(certificate: &ServerCertificate) -> Option<TestServer> {
     let (cert, key) = (certificate.path("cert"), certificate.path("key"));
-    TestServer::start(move |home, at| {
-        let (folder, cert, key) = (home.display(), cert.display(), key.display());
+    TestServer::start(move |folder_path, at| {
+        let (folder, cert, key) = (folder_path.display(), cert.display(), key.display());
         let config = format!(
             "daemon off; master_process off; pid {folder}/pid; error_log {folder}/error.log; events {{}}
              http {{ access_log off; client_body_temp_path {folder}; proxy_temp_path {folder}; fastcgi_temp_path {folder};
@@ -50,9 +50,9 @@ async fn start_tls_nginx(certificate: &ServerCertificate) -> Option<TestServer> 
              server {{ listen {at} ssl; ssl_certificate {cert}; ssl_certificate_key {key};
                location / {{ return 200 \"$ssl_protocol $ssl_session_reused $connection $request_uri\\n\"; }} }} }}"
         );
-        std::fs::write(home.join("nginx.conf"), config).unwrap();
+        std::fs::write(folder_path.join("nginx.conf"), config).unwrap();
         let mut command = Command::new("nginx");
-        command.arg("-c").arg(home.join("nginx.conf")).arg("-p").arg(home).arg("-e").arg(home.join("error.log"));
+        command.arg("-c").arg(folder_path.join("nginx.conf")).arg("-p").arg(folder_path).arg("-e").arg(folder_path.join("error.log"));
         command
     })
     .await
@@ -75,10 +75,10 @@ async fn get_response(at: SocketAddr, path: &str) -> String {
         )
         .await
         .unwrap();
-    let mut said = Vec::new();
-    // Where there is no connection, the client's is reset.
-    let _ = client.read_to_end(&mut said).await;
-    String::from_utf8(said).unwrap()
+    let mut received = Vec::new();
+    // Without a connection to the server the client's own is reset.
+    let _ = client.read_to_end(&mut received).await;
+    String::from_utf8(received).unwrap()
 }
 
 #[test]
@@ -86,23 +86,23 @@ fn http_uses_tls_and_resumes_sessions() {
     run_local(async {
         let certificate = ServerCertificate::self_signed("127.0.0.1");
         let server = need!(start_tls_nginx(&certificate).await, "nginx");
-        // One connection for each request: nothing is kept.
+        // One connection per request: nothing is kept idle.
         let one = EgressSpec {
             idle: std::time::Duration::ZERO,
             ..tls_egress(EgressProtocol::Http, server.at)
         };
-        let stage = AdapterFixture::open(one, &[("ca", &certificate.pem)], http::serve).await;
-        let said = [
-            get_response(stage.at, "/a").await,
-            get_response(stage.at, "/b").await,
+        let fixture = AdapterFixture::open(one, &[("ca", &certificate.pem)], http::serve).await;
+        let received = [
+            get_response(fixture.at, "/a").await,
+            get_response(fixture.at, "/b").await,
         ];
         assert!(
-            said[0].contains("TLSv1.3 . ") && said[0].ends_with("/a\n"),
-            "{said:?}"
+            received[0].contains("TLSv1.3 . ") && received[0].ends_with("/a\n"),
+            "{received:?}"
         );
         assert!(
-            said[1].contains("TLSv1.3 r "),
-            "the second connection resumes the first one's session: {said:?}"
+            received[1].contains("TLSv1.3 r "),
+            "the second connection resumes the first one's session: {received:?}"
         );
         let kept = AdapterFixture::open(
             tls_egress(EgressProtocol::Http, server.at),
@@ -123,7 +123,7 @@ fn a_warm_tls_session_carries_a_function_of_any_protocol() {
     run_local(async {
         let certificate = ServerCertificate::self_signed("127.0.0.1");
         let server = need!(start_tls_nginx(&certificate).await, "nginx");
-        let stage = AdapterFixture::open(
+        let fixture = AdapterFixture::open(
             tls_egress(EgressProtocol::Tcp, server.at),
             &[("ca", &certificate.pem)],
             tls_tunnel::serve,
@@ -131,12 +131,12 @@ fn a_warm_tls_session_carries_a_function_of_any_protocol() {
         .await;
         let mut connections = std::collections::BTreeSet::new();
         let mut clients = 0;
-        while stage.ledger.hits.get() < 3 {
-            let said = get_response(stage.at, "/warm").await;
-            assert!(said.ends_with("/warm\n"), "{said}");
-            connections.insert(said.split_whitespace().rev().nth(1).unwrap().to_owned());
+        while fixture.ledger.hits.get() < 3 {
+            let received = get_response(fixture.at, "/warm").await;
+            assert!(received.ends_with("/warm\n"), "{received}");
+            connections.insert(received.split_whitespace().rev().nth(1).unwrap().to_owned());
             clients += 1;
-            stage.wait_served(clients).await;
+            fixture.wait_served(clients).await;
         }
         assert_eq!(
             connections.len(),
@@ -175,11 +175,11 @@ fn a_wrong_name_or_authority_is_refused() {
             (wrong_name, &certificate, "not valid for name"),
             (no_secret, &certificate, "secret:none"),
         ] {
-            let stage = AdapterFixture::open(egress, &[("ca", &ca.pem)], http::serve).await;
-            let said = get_response(stage.at, "/").await;
+            let fixture = AdapterFixture::open(egress, &[("ca", &ca.pem)], http::serve).await;
+            let received = get_response(fixture.at, "/").await;
             assert!(
-                said.starts_with("HTTP/1.1 502") && said.contains(why),
-                "{why}: {said}"
+                received.starts_with("HTTP/1.1 502") && received.contains(why),
+                "{why}: {received}"
             );
         }
         let raw = AdapterFixture::open(
@@ -204,7 +204,7 @@ fn redis_uses_tls() {
     run_local(async {
         let certificate = ServerCertificate::self_signed("127.0.0.1");
         let (cert, key) = (certificate.path("cert"), certificate.path("key"));
-        let start = move |home: &Path, at: SocketAddr| {
+        let start = move |folder_path: &Path, at: SocketAddr| {
             let mut command = Command::new("redis-server");
             command.args([
                 "--port",
@@ -222,11 +222,11 @@ fn redis_uses_tls() {
                 .arg("--tls-key-file")
                 .arg(&key)
                 .arg("--dir")
-                .arg(home);
+                .arg(folder_path);
             command
         };
         let server = need!(TestServer::start(start).await, "redis-server");
-        let stage = AdapterFixture::open(
+        let fixture = AdapterFixture::open(
             tls_egress(EgressProtocol::Redis, server.at),
             &[("ca", &certificate.pem)],
             redis::serve,
@@ -234,12 +234,12 @@ fn redis_uses_tls() {
         .await;
         for turn in 1..=3 {
             let mut cli = Command::new("redis-cli");
-            cli.args(["-p", &stage.at.port().to_string(), "INCR", "n"]);
+            cli.args(["-p", &fixture.at.port().to_string(), "INCR", "n"]);
             assert_eq!(run_program(&mut cli, "").await, format!("{turn}\n"));
-            stage.wait_served(turn).await;
+            fixture.wait_served(turn).await;
         }
         assert_eq!(
-            stage.backends.opened(),
+            fixture.backends.opened(),
             1,
             "tickets that the server sends later do not make a connection look used"
         );
@@ -254,7 +254,7 @@ fn mariadb_uses_tls_and_may_require_it() {
             certificate.path("cert").display().to_string(),
             certificate.path("key").display().to_string(),
         );
-        // The server's command line has to live as long as it may be started again.
+        // The server's command line has to outlive its restarts.
         let more = vec![
             format!("--ssl-cert={cert}").leak() as &str,
             format!("--ssl-key={key}").leak(),
@@ -268,14 +268,14 @@ fn mariadb_uses_tls_and_may_require_it() {
                 ..tls_egress(EgressProtocol::Mysql, server.at)
             };
             let secrets = [("ca", certificate.pem.as_str()), ("password", "pw")];
-            let stage = AdapterFixture::open(egress.clone(), &secrets, mysql::serve).await;
-            let client = |stage: &AdapterFixture| {
+            let fixture = AdapterFixture::open(egress.clone(), &secrets, mysql::serve).await;
+            let client = |fixture: &AdapterFixture| {
                 let mut cli = Command::new("mariadb");
                 cli.args([
                     "--no-defaults",
                     "-h127.0.0.1",
                     "-P",
-                    &stage.at.port().to_string(),
+                    &fixture.at.port().to_string(),
                     "-ufn",
                     "-ppw",
                     "-NB",
@@ -284,12 +284,12 @@ fn mariadb_uses_tls_and_may_require_it() {
                 cli
             };
             for turn in 1..=2 {
-                let said =
-                    run_program(&mut client(&stage), "SHOW STATUS LIKE 'Ssl_version';").await;
-                assert_eq!(said, "Ssl_version\tTLSv1.3\n");
-                stage.wait_served(turn).await;
+                let received =
+                    run_program(&mut client(&fixture), "SHOW STATUS LIKE 'Ssl_version';").await;
+                assert_eq!(received, "Ssl_version\tTLSv1.3\n");
+                fixture.wait_served(turn).await;
             }
-            assert_eq!(stage.backends.opened(), 1);
+            assert_eq!(fixture.backends.opened(), 1);
             let plain = AdapterFixture::open(
                 EgressSpec {
                     tls: EgressTls::Pass,

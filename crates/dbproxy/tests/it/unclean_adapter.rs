@@ -1,4 +1,4 @@
-//! The pool without its adapters, for the controls: a used connection goes to the next client as it is.
+//! Control without an adapter: a used connection goes to the next client uncleaned.
 
 use std::io;
 use std::rc::Rc;
@@ -9,18 +9,18 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 
-/// The connection that all clients use, one after the other.
+/// The connection that all clients use in turn.
 pub(crate) type SharedBackend = Rc<Mutex<Option<TcpStream>>>;
 
 pub(crate) async fn serve_uncleaned(
     mut client: TcpStream,
-    visit: ClientContext,
+    context: ClientContext,
     only: SharedBackend,
 ) -> io::Result<()> {
     let mut only = only.lock().await;
     let mut backend = match only.take() {
         Some(backend) => backend,
-        None => TcpStream::connect(("127.0.0.1", visit.upstream.destination.egress.port)).await?,
+        None => TcpStream::connect(("127.0.0.1", context.upstream.destination.egress.port)).await?,
     };
     let (mut ours, mut theirs) = ([0; 4096], [0; 4096]);
     loop {
@@ -33,7 +33,7 @@ pub(crate) async fn serve_uncleaned(
                 Ok(read) if read > 0 => if client.write_all(&theirs[..read]).await.is_err() { break },
                 _ => return Ok(()),
             },
-            // So that a client who waits for what never comes does not keep the test.
+            // A client that waits for a reply that never comes must not block the test.
             () = tokio::time::sleep(Duration::from_millis(100)) => break,
         }
     }

@@ -19,7 +19,7 @@ pub(super) struct BlockOption {
 }
 
 impl BlockOption {
-    /// Parses an option's value; `NoConnection` if it is longer than three bytes or has the reserved size.
+    /// Parses an option's value; `None` if it is longer than three bytes or has the reserved size.
     pub(super) fn parse(value: &[u8]) -> Option<Self> {
         if value.len() > 3 {
             return None;

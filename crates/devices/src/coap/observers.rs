@@ -48,7 +48,7 @@ impl Observers {
         self.all.len()
     }
 
-    /// Begins an observation, or replaces the one of the same key; `NoConnection` at a limit.
+    /// Begins an observation, or replaces the one of the same key; `None` at a limit.
     pub(super) fn add(
         &mut self,
         observer_key: ObserverKey,

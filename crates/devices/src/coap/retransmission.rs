@@ -62,7 +62,7 @@ impl Retransmissions {
         );
     }
 
-    /// Removes a message that was acknowledged or reset; `NoConnection` if it is unknown.
+    /// Removes a message that was acknowledged or reset; `None` if it is unknown.
     pub(super) fn remove(&mut self, from: SocketAddr, message: u16) -> Option<Option<ObserverKey>> {
         self.unacked
             .remove(&(from, message))

@@ -39,7 +39,7 @@ pub struct MqttListener {
     pub socket: std::net::TcpListener,
     /// Limits for each client.
     pub limits: MqttLimits,
-    /// Checks passwords; `NoConnection` accepts everybody.
+    /// Checks passwords; `None` accepts everybody.
     pub password_check: Option<PasswordCheck>,
 }
 

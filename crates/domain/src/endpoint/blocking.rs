@@ -1,7 +1,7 @@
 //! An endpoint of one thread: it sleeps in its wakeup cell, and every wait also receives.
 //!
-//! While a handler waits for a response, incoming calls are queued, and handled when the handler is done. So no second thread and no
-//! lock are needed, and a chain of calls costs one wakeup per hop.
+//! While a handler waits for a response, incoming calls are queued, and handled when the handler is
+//! done. So no second thread and no lock are needed, and a chain of calls costs one wakeup per hop.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -33,12 +33,14 @@ pub struct BlockingEndpoint {
     identity: EndpointIdentity,
 }
 
-/// A call without a response yet. Pass it to [`BlockingEndpoint::wait_response`] or [`BlockingEndpoint::cancel_call`].
+/// A call without a response yet. Pass it to [`BlockingEndpoint::wait_response`] or
+/// [`BlockingEndpoint::cancel_call`].
 #[derive(Debug)]
 #[must_use = "an answer that nobody waits for is kept for ever"]
 pub struct PendingCall(CallNumber);
 
-/// A body that is being written. Pass it to [`BlockingEndpoint::finish_body`] or [`BlockingEndpoint::abort_body`].
+/// A body that is being written. Pass it to [`BlockingEndpoint::finish_body`] or
+/// [`BlockingEndpoint::abort_body`].
 #[derive(Debug)]
 #[must_use = "a body that is not finished is waited for"]
 pub struct OpenBody {
@@ -88,7 +90,8 @@ impl BlockingEndpoint {
         self.wait_response(pending)
     }
 
-    /// Returns a zeroed draft that is sent in place. Without a free slot of that size it is private memory, and is copied when sent.
+    /// Returns a zeroed draft that is sent in place. Without a free slot of that size it is private
+    /// memory, and is copied when sent.
     pub fn draft_body(&mut self, bytes: usize) -> BodyDraft {
         self.draft_body_in_slot(bytes)
             .unwrap_or_else(|| BodyDraft::in_private_memory(bytes))
@@ -108,7 +111,8 @@ impl BlockingEndpoint {
         self.begin_call_from(to, request, BodySource::Borrowed(&request.body))
     }
 
-    /// As [`BlockingEndpoint::begin_call`] with this body. A body in a slot is moved out when the call is sent; otherwise it stays.
+    /// As [`BlockingEndpoint::begin_call`] with this body. A body in a slot is moved out when the
+    /// call is sent; otherwise it stays.
     pub fn begin_call_with(
         &mut self,
         to: CallDestination<'_>,
@@ -125,6 +129,8 @@ impl BlockingEndpoint {
         load: BodySource<'_>,
     ) -> Result<PendingCall, UnsentReason> {
         let now = clock::monotonic_now();
+        // Runs first: answers that have arrived give back credits, and a drained socket shows new
+        // peers.
         self.core.run_once(now);
         let sent = self
             .core
@@ -134,8 +140,8 @@ impl BlockingEndpoint {
         sent
     }
 
-    /// Begins a call whose body is written later, `total` bytes if known. The response may come before the body is complete; then no more
-    /// of it is wanted.
+    /// Begins a call whose body is written later, `total` bytes if known. The response may come
+    /// before the body is complete; then no more of it is wanted.
     pub fn open_call(
         &mut self,
         to: CallDestination<'_>,
@@ -152,6 +158,7 @@ impl BlockingEndpoint {
             now,
         )?;
         self.core.flush_links();
+        // The writer needs the channel: the call may be settled before its body is complete.
         let channel = self
             .core
             .peer_table
@@ -160,8 +167,8 @@ impl BlockingEndpoint {
         Ok((PendingCall(call), OpenBody { channel, call }))
     }
 
-    /// Begins a response whose body is written later, `total` bytes if known. A later response to the call is not sent.
-    /// Without [`BlockingEndpoint::finish_body`] the response is aborted.
+    /// Begins a response whose body is written later, `total` bytes if known. A later response to
+    /// the call is not sent. Without [`BlockingEndpoint::finish_body`] the response is aborted.
     pub fn begin_response(
         &mut self,
         incoming: &IncomingCall,
@@ -174,7 +181,8 @@ impl BlockingEndpoint {
         OpenBody { channel, call }
     }
 
-    /// Streams the response of a call that was just sent ([`CallReply::reader`]), also when responses are assembled by default.
+    /// Streams the response of a call that was just sent ([`CallReply::reader`]), also when
+    /// responses are assembled by default.
     pub fn stream_response(&mut self, pending: &PendingCall) {
         self.core.stream_response(pending.0);
     }
@@ -186,7 +194,9 @@ impl BlockingEndpoint {
 
     /// Writes a chunk of a body; waits until the previous one was sent.
     pub fn write_chunk(&mut self, to: &OpenBody, piece: Bytes) -> Result<(), BodyUnwanted> {
-        self.core.run_once(clock::monotonic_now()); // received messages may say that the body is unwanted
+        // Received messages may say that the body is unwanted
+        self.core.run_once(clock::monotonic_now());
+        // No core is named: the room comes from a release, which is not worth spinning for.
         while !self.core.is_writable(to.channel, to.call)? {
             self.sleep_and_run(0, None);
         }
@@ -207,7 +217,8 @@ impl BlockingEndpoint {
         self.core.flush_links();
     }
 
-    /// Returns the next part of a body; none at the end. Fails with [`CallError::Timeout`] after `patience` (none: no limit).
+    /// Returns the next part of a body; none at the end. Fails with [`CallError::Timeout`] after
+    /// `patience` (none: no limit).
     pub fn next_part(
         &mut self,
         rest: &BodyReader,
@@ -215,6 +226,7 @@ impl BlockingEndpoint {
     ) -> Option<Result<Bytes, CallError>> {
         let end = patience.map(clock::deadline_after);
         loop {
+            // No waker: this thread itself runs the core, which fills the queue.
             if let Poll::Ready(part) = rest.poll_part(None) {
                 return part;
             }
@@ -231,6 +243,7 @@ impl BlockingEndpoint {
             if let Poll::Ready(outcome) = self.core.poll_outcome(pending.0, None) {
                 return outcome;
             }
+            // The callee's core decides whether a spin pays: see `nearpath_shm::spin`.
             let core = self.core.expected_core(pending.0);
             self.sleep_and_run(core, None);
         }
@@ -241,7 +254,8 @@ impl BlockingEndpoint {
         self.core.poll_outcome(pending.0, None)
     }
 
-    /// Sleeps until a message arrives, or for `patience`. `pending` is the likeliest call to be answered.
+    /// Sleeps until a message arrives, or for `patience`. `pending` is the likeliest call to be
+    /// answered.
     pub fn sleep_for(&mut self, pending: Option<&PendingCall>, patience: Duration) {
         let peer = pending.map_or(0, |pending| self.core.expected_core(pending.0));
         self.sleep_and_run(peer, Some(clock::deadline_after(patience)));
@@ -252,7 +266,8 @@ impl BlockingEndpoint {
         self.core.can_call(function)
     }
 
-    /// Waits for the first of several responses. Returns the position of its call, which is removed, and the outcome. None without calls.
+    /// Waits for the first of several responses. Returns the position of its call, which is
+    /// removed, and the outcome. None without calls.
     pub fn wait_any(
         &mut self,
         pending: &mut Vec<PendingCall>,
@@ -260,6 +275,7 @@ impl BlockingEndpoint {
         while !pending.is_empty() {
             for at in 0..pending.len() {
                 if let Poll::Ready(outcome) = self.core.poll_outcome(pending[at].0, None) {
+                    // Order is kept: callers match the remaining calls by position.
                     let _ = pending.remove(at);
                     return Some((at, outcome));
                 }
@@ -295,7 +311,8 @@ impl BlockingEndpoint {
         self.send_event_from(to, request, BodySource::Borrowed(&request.body))
     }
 
-    /// As [`BlockingEndpoint::send_event`] with this body; see [`BlockingEndpoint::begin_call_with`].
+    /// As [`BlockingEndpoint::send_event`] with this body; see
+    /// [`BlockingEndpoint::begin_call_with`].
     pub fn send_event_with(
         &mut self,
         to: CallDestination<'_>,
@@ -327,12 +344,14 @@ impl BlockingEndpoint {
         published
     }
 
-    /// Returns the next call or event. None after `patience` (none: no limit), or when the node closed the socket.
+    /// Returns the next call or event. None after `patience` (none: no limit), or when the node
+    /// closed the socket.
     pub fn next_incoming(&mut self, patience: Option<Duration>) -> Option<IncomingCall> {
         self.next_incoming_unless(patience, || false)
     }
 
-    /// As [`BlockingEndpoint::next_incoming`]; also ends when `enough` returns true, checked after each wakeup by [`BlockingEndpoint::wakeup_signal`].
+    /// As [`BlockingEndpoint::next_incoming`]; also ends when `enough` returns true, checked after
+    /// each wakeup by [`BlockingEndpoint::wakeup_signal`].
     pub fn next_incoming_unless(
         &mut self,
         patience: Option<Duration>,
@@ -359,17 +378,20 @@ impl BlockingEndpoint {
         self.core.hung_up()
     }
 
-    /// Returns the signal that wakes this endpoint from another thread: [`WakeupSignal::notify_control`].
+    /// Returns the signal that wakes this endpoint from another thread:
+    /// [`WakeupSignal::notify_control`].
     pub fn wakeup_signal(&self) -> WakeupSignal {
         let signal = self.core.cell.wakeup_signal();
         match &self.core.inbox {
-            Some(inbox) => signal.via_sockmap(inbox.socket.clone(), 0), // it sleeps in a read of its socket
+            // It sleeps in a read of its socket
+            Some(inbox) => signal.via_sockmap(inbox.socket.clone(), 0),
             None => signal,
         }
     }
 
     /// Returns true if a function can be called, credits aside.
     pub fn has_function(&mut self, function: &nearpath_types::FunctionId) -> bool {
+        // Runs only when the function is unknown: its peer message may lie unread in the socket.
         self.core.peer_table.has_function(function) || {
             self.core.run_once(clock::monotonic_now());
             self.core.peer_table.has_function(function)
@@ -379,6 +401,7 @@ impl BlockingEndpoint {
     /// Responds to a call. For an event nothing is sent.
     pub fn send_response(&mut self, incoming: IncomingCall, answer: CallResponse) {
         let (channel, call, event) = (incoming.channel, incoming.call, incoming.is_event);
+        // Before the response is written: a small pool may have no other slot for it.
         drop(incoming); // frees its slot for the response
         if !event {
             self.core
@@ -387,7 +410,8 @@ impl BlockingEndpoint {
         }
     }
 
-    /// Serves until the node closes the socket. Results for events are not sent. The handler may take the body out and forward it.
+    /// Serves until the node closes the socket. Results for events are not sent. The handler may
+    /// take the body out and forward it.
     pub fn serve_calls(
         &mut self,
         mut handler: impl FnMut(&mut Self, &mut IncomingCall) -> CallResponse,
@@ -422,6 +446,7 @@ impl BlockingEndpoint {
         });
         self.core.sleep_until_work(peer, Some(left));
         let woken = clock::monotonic_now();
+        // A killed node changes no word in the cell: only reading the socket shows the hang-up.
         if woken.saturating_sub(now) >= SOCKET_CHECK_INTERVAL.as_nanos() as u64 {
             self.core.read_socket();
         }

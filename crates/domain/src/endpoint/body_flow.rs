@@ -1,7 +1,7 @@
 //! A body whose first message was sent: its parts, paced by the receiver's releases.
 //!
-//! In a shared domain the slot's lease shows if a part was released. In a strict domain the receiver reports how many it released,
-//! in the order of sending.
+//! In a shared domain the slot's lease shows if a part was released. In a strict domain the
+//! receiver reports how many it released, in the order of sending.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -11,7 +11,7 @@ use nearpath_shm::{
     ChannelEnd, Envelope, Lease, MessageDraft, MessageKind, PoolEndpoint, SlotId, envelope,
 };
 
-use super::send_queue::{SendProgress, claim_for_body, has_ring_room, send_draft};
+use super::part_sending::{SendProgress, claim_for_body, has_ring_room, send_draft};
 use super::types::UnsentReason;
 use crate::outbound_body::{OutboundBody, SendReadiness};
 
@@ -56,6 +56,7 @@ impl ReleaseCount {
 
     /// Returns true if the oldest uncounted message is with the receiver.
     fn holds_oldest(&mut self) -> bool {
+        // Reports come in the order of sending (ADR 0016), so one count covers all messages.
         let holds = self.uncounted == 0;
         self.uncounted = self.uncounted.saturating_sub(1);
         holds
@@ -88,6 +89,7 @@ impl BodyFlow {
             ..
         } = self;
         match member.pool().is_strict() {
+            // A strict receiver copies: the slot's lease ends long before the part is released.
             true => out.send_readiness(window, |_| told.holds_oldest()),
             false => out.send_readiness(window, |ticket| member.is_slot_in_use(ticket.0, ticket.1)),
         }
@@ -105,6 +107,8 @@ impl BodyFlow {
                 SendReadiness::Complete => return SendProgress::Sent,
                 SendReadiness::AwaitsWriter => return SendProgress::NeedsWriter,
                 SendReadiness::AwaitsReceiver => return SendProgress::NeedsRoom,
+                // Parts leave ring entries to other messages: one body must not stop the calls of a
+                // channel.
                 SendReadiness::Part if !has_ring_room(end, true) => return SendProgress::NeedsRoom,
                 SendReadiness::Part => {}
             }
@@ -129,7 +133,9 @@ impl BodyFlow {
             envelope::body_offset(0),
             part.len(),
         )?);
+        // Before the send, which moves the lease away.
         let ticket = SentPart::from_lease(draft.lease());
+        // A pool short of slots gives a smaller one: the rest follows as another part.
         let bytes = part.len().min(draft.body_capacity() as usize);
         let more = !self.body.is_last_part(bytes);
         send_draft(end, draft, self.envelope, &part[..bytes], more)?;

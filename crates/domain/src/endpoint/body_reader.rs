@@ -1,7 +1,9 @@
-//! Reader of a body that arrives in parts. It works without the endpoint, and parts may be dropped on any thread.
+//! Reader of a body that arrives in parts. It works without the endpoint, and parts may be dropped
+//! on any thread.
 //!
-//! A part is *unread* until its bytes are dropped: they lie in the sender's slot, and the sender stops at eight. So a reader copies
-//! what it keeps. In a strict domain parts are copies; the endpoint reports dropped ones to the sender, all in one message.
+//! A part is *unread* until its bytes are dropped: they lie in the sender's slot, and the sender
+//! stops at eight. So a reader copies what it keeps. In a strict domain parts are copies; the
+//! endpoint reports dropped ones to the sender, all in one message.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -15,7 +17,8 @@ use super::types::CallError;
 use crate::inbound_body::{InboundBody, NextPart};
 use crate::outbound_body::MAX_PARTS_IN_FLIGHT;
 
-/// Unread parts at which the endpoint stops receiving: a bound for senders that respect only the ring's room.
+/// Unread parts at which the endpoint stops receiving: a bound for senders that respect only the
+/// ring's room.
 const MAX_UNREAD_PARTS: usize = 4 * MAX_PARTS_IN_FLIGHT;
 
 /// Rest of a body after its first part. Dropping it ends reading; the sender of a response is told.
@@ -84,6 +87,7 @@ impl BodyReader {
         channel: u32,
         call: u64,
     ) -> Self {
+        // Set once per body: a second reader of the same queue does not exist.
         let _ = feed.report.set((Arc::clone(&left), channel, call));
         Self {
             queue: feed,
@@ -93,7 +97,8 @@ impl BodyReader {
         }
     }
 
-    /// Polls for the next part; none at the end. An error means that the body was aborted and is incomplete.
+    /// Polls for the next part; none at the end. An error means that the body was aborted and is
+    /// incomplete.
     pub fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, CallError>>> {
         self.poll_part(Some(cx.waker()))
     }
@@ -110,7 +115,9 @@ impl BodyReader {
         let mut inflow = self.queue.lock_inbound();
         let was = inflow.unread_parts();
         let next = inflow.next_part(waker);
+        // Unlocked before the wakeup: the woken endpoint locks the queue at once.
         drop(inflow);
+        // Only then is the channel blocked on this body, and the endpoint may sleep over it.
         if was == MAX_UNREAD_PARTS {
             self.reports.wake_endpoint();
         }
@@ -135,6 +142,8 @@ impl BodyReader {
 
 impl Drop for BodyReader {
     fn drop(&mut self) {
+        // Before `stop_reading` drops the unread parts: their releases are of no use to the sender.
+        // Relaxed: a late report costs one message.
         self.queue.ended.store(true, Ordering::Relaxed);
         let more = self.queue.lock_inbound().stop_reading();
         if more {
@@ -178,7 +187,9 @@ impl PartQueue {
 
     /// Counts a released message. May run while the inbound body is locked.
     fn record_release(&self) {
+        // Relaxed: reports carry the number itself, and the sender takes the highest.
         let let_go = self.released.fetch_add(1, Ordering::Relaxed) + 1;
+        // Without a reader yet, the next report carries this release, too.
         let Some((left, channel, call)) = self.report.get() else {
             return;
         };
@@ -226,15 +237,19 @@ impl ReaderReports {
     }
 
     pub(super) fn has_any(&self) -> bool {
+        // Acquire: pairs with the Release store in `add_report`. The flag keeps idle runs off the
+        // lock.
         self.has_pending.load(Ordering::Acquire)
     }
 
     pub(super) fn take_all(&self) -> ReaderReport {
+        // Cleared before the reports are taken: one that comes in between sets the flag again.
         self.has_pending.store(false, Ordering::Release);
         std::mem::take(&mut *self.lock_pending())
     }
 
     fn add_report(&self, what: impl FnOnce(&mut ReaderReport)) {
+        // The lock is released with this statement: the woken endpoint takes it at once.
         what(&mut self.lock_pending());
         self.has_pending.store(true, Ordering::Release);
         self.wake_endpoint();
@@ -245,7 +260,8 @@ impl ReaderReports {
     }
 
     /// Wakes the own endpoint, if it sleeps.
-    // Pairs with the fence after `announce_sleep`: the report is visible before the sleep flag is read.
+    // Pairs with the fence after `announce_sleep`: the report is visible before the sleep flag is
+    // read.
     fn wake_endpoint(&self) {
         fence(Ordering::SeqCst);
         self.own_signal.wake();

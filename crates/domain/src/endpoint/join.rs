@@ -33,9 +33,11 @@ pub struct EndpointSettings {
     pub is_standby: bool,
     /// Maximum spin before a sleep; zero: none.
     pub max_spin: Duration,
-    /// Streams bodies of calls and responses that arrive in parts ([`super::BodyReader`]). Otherwise they are assembled first.
+    /// Streams bodies of calls and responses that arrive in parts ([`super::BodyReader`]).
+    /// Otherwise they are assembled first.
     pub stream_bodies: bool,
-    /// As `stream_bodies`, for calls only: responses are assembled unless the call asks for streaming.
+    /// As `stream_bodies`, for calls only: responses are assembled unless the call asks for
+    /// streaming.
     pub stream_calls: bool,
     /// Maximum bytes of a body that is assembled from parts.
     pub max_body_bytes: usize,
@@ -61,7 +63,7 @@ impl Default for EndpointSettings {
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
     /// The node refused the endpoint.
-    #[error("the node refused this party: {0}")]
+    #[error("the node refused this endpoint: {0}")]
     Refused(String),
     /// The node closed the socket.
     #[error("the node hung up before its welcome")]
@@ -112,15 +114,17 @@ pub(super) fn connect_socket(path: &Path) -> io::Result<OwnedFd> {
 /// Sends the hello, and makes the socket non-blocking.
 pub(super) fn send_hello(
     socket: &OwnedFd,
-    bell: WakeupMode,
+    wakeup: WakeupMode,
     settings: &EndpointSettings,
 ) -> io::Result<()> {
+    // Non-blocking from the start: one read per run must not wait for a packet.
     rustix::io::ioctl_fionbio(socket, true)?;
     let EndpointSettings {
         serves,
-        is_standby: stands_in,
+        is_standby: substitute,
         ..
     } = *settings;
+    // All modes: the node selects that of the chain (ADR 0011).
     let delivery = vec![
         DeliveryMode::Ring,
         DeliveryMode::Sockmap,
@@ -130,8 +134,8 @@ pub(super) fn send_hello(
     let hello = HelloMessage {
         version: PROTOCOL_VERSION,
         serves,
-        stands_in,
-        bell,
+        substitute,
+        wakeup,
         delivery,
         isolation,
     };
@@ -141,17 +145,19 @@ pub(super) fn send_hello(
 /// Sends the hello and waits for the reply; makes the socket non-blocking.
 pub(super) fn join_domain(
     socket: OwnedFd,
-    bell: WakeupMode,
+    wakeup: WakeupMode,
     settings: &EndpointSettings,
 ) -> Result<JoinedEndpoint, JoinError> {
-    send_hello(&socket, bell, settings)?;
+    send_hello(&socket, wakeup, settings)?;
     let end = clock::deadline_after(settings.join_timeout);
     loop {
+        // Computed for each wait: an unknown message must not extend the time limit.
         let left = clock::time_until(end);
         if left.is_zero() {
             return Err(JoinError::Timeout);
         }
         let timeout = Timespec::try_from(left).ok();
+        // A failed or interrupted poll ends in the read below, which reports the cause.
         let _ = poll(&mut [PollFd::new(&socket, PollFlags::IN)], timeout.as_ref());
         match packet::receive_packet(&socket) {
             Ok(packet) => {
@@ -176,7 +182,8 @@ pub(super) fn parse_welcome(
     let packet = packet.ok_or(JoinError::HungUp)?;
     match NodeMessage::parse_packet(&packet.bytes) {
         Ok(Some(NodeMessage::Welcome(welcome))) => Ok(Some((welcome, packet.descriptors))),
-        Ok(Some(NodeMessage::Refused(refused))) => Err(JoinError::Refused(refused.why)),
+        Ok(Some(NodeMessage::Refused(refused))) => Err(JoinError::Refused(refused.reason)),
+        // Messages of a later version are skipped: both sides negotiate by ignoring.
         Ok(None) => Ok(None),
         Ok(Some(_)) => Err(JoinError::Malformed(
             "another message before the welcome".into(),
@@ -195,7 +202,7 @@ pub(super) fn map_welcome(
     let mut descriptors = descriptors.into_iter();
     let missing = || JoinError::Malformed("a descriptor is missing".into());
     let endpoint =
-        EndpointId::new(welcome.party).ok_or_else(|| JoinError::Malformed("party 0".into()))?;
+        EndpointId::new(welcome.endpoint).ok_or_else(|| JoinError::Malformed("endpoint 0".into()))?;
     let pool = match welcome.isolation {
         DomainIsolation::Shared => {
             let bytes = usize::try_from(welcome.pool)
@@ -210,6 +217,7 @@ pub(super) fn map_welcome(
         }
     };
     let cell = descriptors.next().ok_or_else(missing)?;
+    // One wakeup mechanism per mode: an eventfd or futex, or the sockmap socket itself.
     let (event, wire) = match welcome.delivery {
         DeliveryMode::Ring | DeliveryMode::Poll => (descriptors.next(), None),
         DeliveryMode::Sockmap => (
@@ -226,7 +234,7 @@ pub(super) fn map_welcome(
         }
     };
     let cell = WakeupCell::open_region(cell, event, SpinPolicy::new(settings.max_spin))?;
-    let member = PoolEndpoint::new(Arc::new(pool), endpoint, welcome.bound);
+    let member = PoolEndpoint::new(Arc::new(pool), endpoint, welcome.max_held_bytes);
     let inbox = wire.map(|wire| SockmapInbox::new(wire, SOCKET_CHECK_INTERVAL));
     let WelcomeMessage {
         domain,
@@ -255,6 +263,8 @@ fn provide_pool(socket: &OwnedFd, welcome: &WelcomeMessage) -> Result<SlotPool, 
         .iter()
         .map(|&[size, count]| ClassSpec { size, count })
         .collect();
+    // Created here and not by the node: the pages count for the instance that fills them (ADR
+    // 0016).
     let pool = SlotPool::create_strict(&sizes)?;
     let own = OwnPoolMessage {
         bytes: pool.region_bytes() as u64,

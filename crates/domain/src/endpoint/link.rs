@@ -122,17 +122,21 @@ impl PeerLink {
     /// Drops what was not sent of a call. Returns true if the peer has seen a part of it.
     pub(super) fn drop_unsent(&mut self, call: u64) -> bool {
         self.streamed_responses.remove(&call);
+        // Runs for every settled call: the usual empty queue costs one comparison.
         if !self.send_queue.is_empty() {
             self.send_queue.retain(|queued| {
+                // A queued cancel stays: the peer still has parts of this call.
                 queued.envelope.call != call || queued.envelope.kind == MessageKind::Cancel
             });
         }
         self.flows.remove(&call).is_some()
     }
 
-    /// Returns true if there is work; checked after announcing a sleep. Only here the peer is asked for a wakeup: it answers once, and wakes
-    /// only sleepers. The room that it made earlier may be full again by then.
+    /// Returns true if there is work; checked after announcing a sleep. Only here the peer is asked
+    /// for a wakeup: it answers once, and wakes only sleepers. The room that it made earlier may be
+    /// full again by then.
     pub(super) fn has_work(&mut self, member: &Arc<PoolEndpoint>) -> bool {
+        // Without a slot, room in the ring is of no use: a timer retries the claim instead.
         let waits = self.has_unsent() && !self.needs_slot;
         if waits {
             self.end.request_wakeup();
@@ -142,7 +146,8 @@ impl PeerLink {
             || self.end.has_incoming() && !self.is_blocked()
     }
 
-    /// Returns true if a draining link can end since the last run: its peer has read all of this endpoint's pool.
+    /// Returns true if a draining link can end since the last run: its peer has read all of this
+    /// endpoint's pool.
     fn drains_now(&mut self) -> bool {
         self.withdrawn
             && self.side == ChannelSide::Caller
@@ -150,7 +155,8 @@ impl PeerLink {
             && self.end.drains_now()
     }
 
-    /// Returns true if a call can be made here. Otherwise the peer is asked for a wakeup; for use before sleeping.
+    /// Returns true if a call can be made here. Otherwise the peer is asked for a wakeup; for use
+    /// before sleeping.
     #[cfg(feature = "tokio")]
     pub(super) fn has_credit_or_requests(&mut self) -> bool {
         self.end.request_wakeup();
@@ -159,6 +165,7 @@ impl PeerLink {
 
     /// Returns true if a call can be made here.
     pub(super) fn has_credit(&mut self) -> bool {
+        // A queued message comes first: a new call must not take its entry.
         !self.closed && self.send_queue.is_empty() && self.end.credits() > 0
     }
 

@@ -1,17 +1,21 @@
 //! An endpoint of a domain: it joins, learns its peers, makes and serves calls.
 //!
-//! One core serves two drivers. [`blocking`] is a thread that sleeps in its wakeup cell. Every wait also receives, so a handler may
-//! call while it is being called, without a helper thread. [`polled`] runs in a tokio event loop. The core sends at once what it can;
-//! the rest waits in the link's send queue until the ring or pool has room.
+//! One core serves two drivers. [`blocking`] is a thread that sleeps in its wakeup cell. Every wait
+//! also receives, so a handler may call while it is being called, without a helper thread.
+//! [`polled`] runs in a tokio event loop. The core sends at once what it can; the rest waits in the
+//! link's send queue until the ring or pool has room.
 //!
-//! Every call has exactly one outcome: a response, or a [`CallError`] that says if the peer may have seen the call.
+//! Every call has exactly one outcome: a response, or a [`CallError`] that says if the peer may
+//! have seen the call.
 
 pub mod blocking;
 mod body_flow;
 mod body_reader;
 mod endpoint_core;
+mod errors;
 mod join;
 mod link;
+mod part_sending;
 mod payload;
 mod peers;
 #[cfg(feature = "tokio")]

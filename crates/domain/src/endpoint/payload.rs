@@ -1,7 +1,8 @@
 //! Bodies that are sent in place: written there, or forwarded as received.
 //!
-//! A [`BodyDraft`] is slot memory that only its owner writes, with space for a head. A [`CallBody`] is a complete or received body.
-//! Sending moves its slot when nothing else refers to it, and its head fits; otherwise it is copied. Callers see no difference.
+//! A [`BodyDraft`] is slot memory that only its owner writes, with space for a head. A [`CallBody`]
+//! is a complete or received body. Sending moves its slot when nothing else refers to it, and its
+//! head fits; otherwise it is copied. Callers see no difference.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -11,8 +12,8 @@ use std::sync::{Arc, OnceLock};
 use bytes::{Bytes, BytesMut};
 use nearpath_shm::{OwnedSlot, PoolEndpoint, ReceivedMessage};
 
-/// A zeroed body being written, in a slot if one is free, else in private memory. Dropping it frees the slot.
-/// Its endpoint stays in the domain until the draft is dropped or sent.
+/// A zeroed body being written, in a slot if one is free, else in private memory. Dropping it frees
+/// the slot. Its endpoint stays in the domain until the draft is dropped or sent.
 pub struct BodyDraft {
     memory: DraftMemory,
     /// Keeps the endpoint joined: after it left, its slots belong to others.
@@ -103,7 +104,8 @@ impl fmt::Debug for BodyDraft {
     }
 }
 
-/// A body. It derefs to [`Bytes`]. While no clone of these is kept elsewhere, the body can be forwarded without a copy.
+/// A body. It derefs to [`Bytes`]. While no clone of these is kept elsewhere, the body can be
+/// forwarded without a copy.
 #[derive(Default)]
 pub struct CallBody(BodyMemory);
 
@@ -134,6 +136,7 @@ impl AsRef<[u8]> for SharedSlot {
 impl CallBody {
     /// Takes the body of a message that arrived whole.
     pub(super) fn from_message(message: ReceivedMessage) -> Self {
+        // An empty body keeps no slot: its message would occupy one until it is dropped.
         match message.body_len() {
             0 => Self::default(),
             _ if message.is_in_slot() => message
@@ -156,6 +159,7 @@ impl CallBody {
         match &self.0 {
             BodyMemory::Bytes(bytes) => bytes,
             BodyMemory::Slot { shown, slot } => {
+                // Made on demand: a body that is only forwarded needs no second reference.
                 shown.get_or_init(|| Bytes::from_owner(SharedSlot(Arc::clone(slot))))
             }
         }
@@ -181,11 +185,13 @@ impl CallBody {
         Arc::get_mut(slot).is_some()
     }
 
-    /// Takes the slot out for its endpoint to send. None when the body lies elsewhere, or other references exist.
+    /// Takes the slot out for its endpoint to send. None when the body lies elsewhere, or other
+    /// references exist.
     pub(super) fn take_slot(&mut self, member: &Arc<PoolEndpoint>) -> Option<OwnedSlot> {
         let BodyMemory::Slot { slot, .. } = &self.0 else {
             return None;
         };
+        // A slot of another endpoint or pool cannot be offered by this one: it is copied.
         if !slot.is_held_by(member) || !self.is_exclusive_slot() {
             return None;
         }

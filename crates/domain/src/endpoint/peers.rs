@@ -24,12 +24,14 @@ impl EndpointCore {
     pub(super) fn end_finished_links(&mut self) {
         let over = |link: &mut PeerLink, book: &PeerTable<CallOutcome>, channel| {
             let done = |link: &mut PeerLink| {
+                // Only the caller ends a withdrawn channel: it knows when its calls are answered.
                 let idle = link.side == ChannelSide::Caller
                     && link.is_idle()
                     && book.in_flight(channel) == 0;
                 idle && link.end.is_drained()
             };
-            link.closed || link.withdrawn && done(link) // runs for every link on every run: check `done` only when it matters
+            // Runs for every link on every run: check `done` only when it matters
+            link.closed || link.withdrawn && done(link)
         };
         if !self
             .links
@@ -53,11 +55,13 @@ impl EndpointCore {
         let Some(mut link) = self.links.remove(&channel) else {
             return;
         };
+        // Outcomes before the peer goes: each waiting caller learns that its call may have run.
         for call in self.peer_table.retire_dead(channel) {
             self.peer_table.settle_call(call, Err(CallError::PeerDied));
         }
         self.peer_table.remove_peer(channel);
         self.incoming
+            // Calls of a dead caller need no answer; its events still count.
             .retain(|incoming| incoming.is_event || incoming.channel != channel);
         link.break_all_bodies(CallError::PeerDied);
         link.owed_responses
@@ -66,6 +70,8 @@ impl EndpointCore {
             .for_each(Waker::wake);
         link.end.flush_batch(); // reclaims what the dead peer will not receive
         match link.end.channel().state() {
+            // Each announced channel is answered with exactly one report, from which the node frees
+            // it.
             _ if link.withdrawn => self.report_drained(channel),
             ChannelState::Broken => self.report_broken(channel),
             _ => self.ended_channels.push(channel),
@@ -92,9 +98,9 @@ impl EndpointCore {
     }
 
     pub(super) fn read_socket_if_signalled(&mut self) {
-        let mail = self.cell.control_seq();
-        if mail != self.seen_control_seq {
-            self.seen_control_seq = mail;
+        let control_seq = self.cell.control_seq();
+        if control_seq != self.seen_control_seq {
+            self.seen_control_seq = control_seq;
             self.read_socket();
         }
     }
@@ -114,6 +120,7 @@ impl EndpointCore {
         while !self.hung_up {
             match packet::receive_packet(&self.socket) {
                 Ok(Some(packet)) => self.handle_packet(packet),
+                // A closed socket is final: the node assigns a new one only to a new endpoint.
                 Ok(None) => self.hung_up = true,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -128,12 +135,14 @@ impl EndpointCore {
             Ok(Some(NodeMessage::Peer(peer))) => {
                 let channel = peer.channel;
                 if self.add_peer(peer, packet.descriptors).is_err() {
-                    self.report_broken(channel); // its descriptors could not be mapped, or were cut off: too few file descriptors here
+                    // Its descriptors could not be mapped, or were cut off: too few file
+                    // descriptors here
+                    self.report_broken(channel);
                 }
             }
             Ok(Some(NodeMessage::Failed(failed))) => self
                 .peer_table
-                .record_failure(failed.function, failed.lacks),
+                .record_failure(failed.function, failed.missing),
             Ok(Some(NodeMessage::Gone(gone))) => self.handle_channel_gone(gone),
             _ => {}
         }
@@ -148,8 +157,9 @@ impl EndpointCore {
             .pool
             .map(|bytes| Ok::<_, io::Error>((next()?, bytes)))
             .transpose()?;
+        // The eventfd is last because it is optional: a futex needs no descriptor.
         let signal = WakeupSignal::open_region(next()?, descriptors.next())?;
-        let endpoint = EndpointId::new(peer.party).ok_or_else(invalid)?;
+        let endpoint = EndpointId::new(peer.endpoint).ok_or_else(invalid)?;
         let side = if peer.side == ChannelRole::Caller {
             ChannelSide::Caller
         } else {
@@ -169,12 +179,14 @@ impl EndpointCore {
         if let Some(inbox) = &mut self.inbox {
             end = end.via_sockmap(inbox.socket.clone(), peer.channel);
             inbox
+                // Records may overtake the announcement: they travel on another socket.
                 .take_early_records(peer.channel)
                 .iter()
                 .for_each(|record| end.deliver_record(record));
         }
         let instance = peer.instance.unwrap_or(InstanceId(0));
         let caller = Arc::new(CallerIdentity::new(peer.function.clone(), peer.instance));
+        // A second announcement would drop the open calls of the first.
         if self.links.contains_key(&peer.channel) {
             return Err(invalid());
         }
@@ -205,7 +217,8 @@ impl EndpointCore {
                 if gone.state == protocol::ChannelEnding::Dead
                     && link.end.channel().state() <= ChannelState::Withdrawn
                 {
-                    // The node closes the channel before it reports; if it did not, the report counts.
+                    // The node closes the channel before it reports; if it did not, the report
+                    // counts.
                     let dead = if link.side == ChannelSide::Caller {
                         ChannelState::CalleeDead
                     } else {

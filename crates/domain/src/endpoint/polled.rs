@@ -1,9 +1,10 @@
 //! An endpoint in a single-threaded tokio event loop: calls are futures, incoming calls a queue.
 //!
-//! [`AsyncEndpoint::join`] returns a handle that can be cloned, and its [`EndpointDriver`], a future for the same thread (`spawn_local`).
-//! The driver receives and wakes waiting tasks; it sleeps on the eventfd of the wakeup cell. Sent messages enter the ring at once.
-//! The driver wakes the receivers once all ready tasks have run: a wakeup costs a system call, and a receiver on the same core would
-//! run after a single message. Dropping the future of a call cancels it.
+//! [`AsyncEndpoint::join`] returns a handle that can be cloned, and its [`EndpointDriver`], a
+//! future for the same thread (`spawn_local`). The driver receives and wakes waiting tasks; it
+//! sleeps on the eventfd of the wakeup cell. Sent messages enter the ring at once. The driver wakes
+//! the receivers once all ready tasks have run: a wakeup costs a system call, and a receiver on the
+//! same core would run after a single message. Dropping the future of a call cancels it.
 
 mod call;
 mod driver;
@@ -57,12 +58,14 @@ impl AsyncEndpoint {
         let joined = join::map_welcome(socket, welcome, descriptors, &settings)?;
         let place = joined.identity.clone();
         let core = EndpointCore::new(joined, settings);
+        // In sockmap mode the socket wakes, otherwise the eventfd; polling has neither.
         let event = core
             .inbox
             .as_ref()
             .map(|inbox| inbox.socket.as_fd())
             .or(core.cell.eventfd());
         let event = event
+            // A duplicate: epoll registers a descriptor once, and the core keeps the original.
             .map(|event| watch_readiness(event.try_clone_to_owned()?))
             .transpose()?;
         let shared = SharedEndpoint::new(core, place);
@@ -106,7 +109,8 @@ impl AsyncEndpoint {
         self.shared.core.borrow().callable_functions()
     }
 
-    /// Waits until an instance of the function has credit, or no instance is left. Another task may use the credit first.
+    /// Waits until an instance of the function has credit, or no instance is left. Another task may
+    /// use the credit first.
     pub async fn wait_credit(&self, function: &nearpath_types::FunctionId) {
         poll_fn(|cx| {
             match self
@@ -131,7 +135,8 @@ impl AsyncEndpoint {
         self.call_from(to, request, BodySource::Borrowed(&request.body))
     }
 
-    /// As [`AsyncEndpoint::call`] with this body. A body in a slot is moved out when the call is sent; otherwise it stays.
+    /// As [`AsyncEndpoint::call`] with this body. A body in a slot is moved out when the call is
+    /// sent; otherwise it stays.
     pub fn call_with(
         &self,
         to: CallDestination<'_>,
@@ -158,7 +163,8 @@ impl AsyncEndpoint {
         Ok(CallFuture::new(&self.shared, call))
     }
 
-    /// Returns a zeroed draft that is sent in place. Without a free slot of that size it is private memory, and is copied when sent.
+    /// Returns a zeroed draft that is sent in place. Without a free slot of that size it is private
+    /// memory, and is copied when sent.
     pub fn draft_body(&self, bytes: usize) -> BodyDraft {
         self.shared
             .core
@@ -167,8 +173,8 @@ impl AsyncEndpoint {
             .unwrap_or_else(|| BodyDraft::in_private_memory(bytes))
     }
 
-    /// Begins a call whose body goes through the writer, `total` bytes if known. The response may come before the body is complete; then
-    /// no more of it is wanted.
+    /// Begins a call whose body goes through the writer, `total` bytes if known. The response may
+    /// come before the body is complete; then no more of it is wanted.
     pub fn open_call(
         &self,
         to: CallDestination<'_>,
@@ -187,6 +193,7 @@ impl AsyncEndpoint {
             .peer_table
             .call_channel(call)
             .ok_or(UnsentReason::NoPeer)?;
+        // `wake_driver_if_due` borrows the core again.
         drop(core);
         self.shared.wake_driver_if_due();
         Ok((
@@ -240,12 +247,14 @@ impl AsyncEndpoint {
         published
     }
 
-    /// Returns the next call or event; none when the node closed the socket. Only one task may wait here.
+    /// Returns the next call or event; none when the node closed the socket. Only one task may wait
+    /// here.
     pub async fn next_incoming(&self) -> Option<ReceivedCall> {
         let incoming = poll_fn(|cx| {
             if let Some(incoming) = self.shared.core.borrow_mut().incoming.pop_front() {
                 return Poll::Ready(Some(incoming));
             }
+            // After the queue: calls that arrived before the hang-up are still handled.
             if self.shared.hung_up.get() {
                 return Poll::Ready(None);
             }

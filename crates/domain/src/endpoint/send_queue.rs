@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use bytes::Bytes;
-use nearpath_shm::channel::{ChannelSendError, UnsentMessage};
-use nearpath_shm::endpoint::ClaimError;
+use nearpath_shm::channel::UnsentMessage;
 use nearpath_shm::envelope::{self, TOTAL_UNKNOWN, flag};
 use nearpath_shm::{
     ChannelEnd, Envelope, Lease, MessageDraft, MessageKind, OutgoingMessage, OwnedSlot,
@@ -13,12 +12,10 @@ use nearpath_shm::{
 };
 
 use super::body_flow::{BodyFlow, SentPart};
+use super::part_sending::{SendProgress, claim_for_body, has_ring_room, send_draft, unsent_reason};
 use super::payload::{BodySource, CallBody};
 use super::types::{FieldSlice, OwnedField, UnsentReason};
-use crate::outbound_body::MAX_PARTS_IN_FLIGHT;
 
-/// Minimum part size when the pool is short of slots.
-const MIN_PART_BYTES: u32 = 4096;
 /// Maximum space before a message that is smaller than its slot; a multiple of a cache line.
 const MAX_LEADING_BYTES: usize = 128;
 const CACHE_LINE_BYTES: u32 = 64;
@@ -34,7 +31,8 @@ pub(super) enum BodyExtent {
     Open(Option<u64>),
 }
 
-/// Sends the first message of a body: moves its slot if possible, else copies. The remainder, if any, becomes a flow.
+/// Sends the first message of a body: moves its slot if possible, else copies. The remainder, if
+/// any, becomes a flow.
 pub(super) fn begin_message(
     end: &mut ChannelEnd,
     member: &Arc<PoolEndpoint>,
@@ -43,12 +41,14 @@ pub(super) fn begin_message(
     load: &mut BodySource<'_>,
     whole: BodyExtent,
 ) -> Result<Option<BodyFlow>, UnsentReason> {
+    // An open body is never moved: its writer goes on appending, and the slot is full.
     if whole == BodyExtent::Complete
         && let BodySource::Owned(body) = load
         && let Some(slot) = body.take_slot(member)
     {
         match send_slot(end, slot, envelope, fields) {
             Ok(()) => return Ok(None),
+            // The node took the slot, and the body with it: neither retry nor copy is possible.
             Err((_, None)) => return Err(UnsentReason::BodyLost),
             Err((why, Some(slot))) => {
                 body.restore_slot(slot);
@@ -59,7 +59,8 @@ pub(super) fn begin_message(
     send_copy(end, member, envelope, fields, load.bytes(), whole)
 }
 
-/// Sends a body in place. An unsent body is returned; without a reason when its head does not fit before it.
+/// Sends a body in place. An unsent body is returned; without a reason when its head does not fit
+/// before it.
 fn send_slot(
     end: &mut ChannelEnd,
     slot: OwnedSlot,
@@ -96,6 +97,7 @@ fn send_copy(
         .ok()
         .filter(|head| *head <= envelope::MAX_HEAD_BYTES)
         .ok_or(UnsentReason::BadHead)?;
+    // May be smaller than the body: the rest becomes a flow of parts.
     let lease = claim_for_body(member, envelope::body_offset(head), body.len())?;
     let start = leading_space(&lease, envelope::body_offset(head), body.len());
     let mut draft = MessageDraft::with_start(lease, start);
@@ -108,6 +110,7 @@ fn send_copy(
     let open = whole != BodyExtent::Complete;
     envelope.total = match whole {
         BodyExtent::Complete => body.len() as u64,
+        // Never less than this part: receivers refuse such an envelope.
         BodyExtent::Open(total) => total.unwrap_or(TOTAL_UNKNOWN).max(bytes as u64),
     };
     if bytes == body.len() && !open {
@@ -123,76 +126,11 @@ fn send_copy(
     )))
 }
 
-/// Returns the space to leave before a message, so that its body can be forwarded under a longer head.
+/// Returns the space to leave before a message, so that its body can be forwarded under a longer
+/// head.
 fn leading_space(lease: &Lease, start: u32, body: usize) -> u32 {
     let left = (lease.slot_size() - start) as usize;
     left.saturating_sub(body).min(MAX_LEADING_BYTES) as u32 / CACHE_LINE_BYTES * CACHE_LINE_BYTES
-}
-
-/// Claims a slot for a body that begins at `start`: for the whole body, or for as much as is available.
-pub(super) fn claim_for_body(
-    member: &Arc<PoolEndpoint>,
-    start: u32,
-    body: usize,
-) -> Result<Lease, UnsentReason> {
-    let largest = member
-        .pool()
-        .geometry()
-        .classes()
-        .last()
-        .map_or(0, |class| class.size);
-    let least = if body == 0 {
-        start
-    } else {
-        start.saturating_add(1)
-    };
-    let mut want = u32::try_from(start as usize + body)
-        .unwrap_or(u32::MAX)
-        .min(largest);
-    loop {
-        match member.claim_slot(want) {
-            Ok(lease) if lease.slot_size() >= least => return Ok(lease),
-            Ok(_) | Err(ClaimError::TooLarge) => return Err(UnsentReason::BadHead),
-            Err(ClaimError::Bound | ClaimError::Exhausted)
-                if want / 2 >= MIN_PART_BYTES.max(least) =>
-            {
-                want /= 2
-            }
-            Err(ClaimError::Bound | ClaimError::Exhausted) => return Err(UnsentReason::NoSlot),
-        }
-    }
-}
-
-pub(super) fn send_draft(
-    end: &mut ChannelEnd,
-    mut draft: MessageDraft,
-    mut envelope: Envelope,
-    body: &[u8],
-    more: bool,
-) -> Result<(), UnsentReason> {
-    draft.append_body(body).map_err(|_| UnsentReason::BadHead)?;
-    if more {
-        envelope.flags |= flag::MORE;
-    }
-    let begins = !matches!(
-        envelope.kind,
-        MessageKind::Part | MessageKind::Cancel | MessageKind::Taken
-    );
-    let message = draft.finish(envelope);
-    let sent = if begins {
-        end.send_message(message)
-    } else {
-        end.send_continuation(message)
-    };
-    sent.map_err(|not| unsent_reason(not.error))
-}
-
-fn unsent_reason(why: ChannelSendError) -> UnsentReason {
-    match why {
-        ChannelSendError::Full => UnsentReason::NoCredit,
-        ChannelSendError::Closed(state) => UnsentReason::Closed(state),
-        ChannelSendError::LeaseLost(_) => UnsentReason::NoSlot,
-    }
 }
 
 /// A first message that was not sent yet.
@@ -204,21 +142,6 @@ pub(super) struct QueuedMessage {
     extent: BodyExtent,
     /// Waker of the writer; it can write only after the message was sent.
     pub(super) writer: Option<Waker>,
-}
-
-/// Progress of sending a message or body.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum SendProgress {
-    /// All was sent.
-    Sent,
-    /// The writer must write first.
-    NeedsWriter,
-    /// The peer must free ring entries first.
-    NeedsRoom,
-    /// An endpoint must release a slot first.
-    NeedsSlot,
-    /// Impossible: the channel is closed, or no slot is large enough.
-    Impossible,
 }
 
 impl QueuedMessage {
@@ -253,6 +176,7 @@ impl QueuedMessage {
         end: &mut ChannelEnd,
         member: &Arc<PoolEndpoint>,
     ) -> Result<Option<BodyFlow>, SendProgress> {
+        // Checked before the slot is claimed and written, which would be in vain.
         if !has_ring_room(end, false) {
             return Err(SendProgress::NeedsRoom);
         }
@@ -267,6 +191,7 @@ impl QueuedMessage {
                 UnsentReason::NoCredit => SendProgress::NeedsRoom,
                 UnsentReason::NoSlot => SendProgress::NeedsSlot,
                 UnsentReason::BodyLost => {
+                    // Replaced here and sent by the next attempt: the caller waits for an answer.
                     *self = Self::lost_body_response(self.envelope);
                     SendProgress::NeedsRoom
                 }
@@ -323,9 +248,4 @@ impl Drop for QueuedMessage {
     fn drop(&mut self) {
         self.writer.take().into_iter().for_each(Waker::wake);
     }
-}
-
-pub(super) fn has_ring_room(end: &mut ChannelEnd, part: bool) -> bool {
-    let room = end.free_entries();
-    room > 0 && (!part || ((end.channel().capacity() - room) as usize) < MAX_PARTS_IN_FLIGHT)
 }

@@ -1,4 +1,5 @@
-//! Receiving socket of sockmap delivery: one socket for all channels, which also wakes the endpoint.
+//! Receiving socket of sockmap delivery: one socket for all channels, which also wakes the
+//! endpoint.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -88,6 +89,7 @@ impl SockmapInbox {
         {
             match links.get_mut(&record.channel) {
                 Some(link) => link.end.deliver_record(&record),
+                // Bounded: records of a channel that is never announced must not fill the memory.
                 None if self.early_records.len() < MAX_EARLY_RECORDS && !record.is_wakeup() => {
                     self.early_records.push(record)
                 }
@@ -108,6 +110,7 @@ impl SockmapInbox {
         if self.closed || self.buffered > 0 {
             return;
         }
+        // The socket's own receive timeout is `max_wait`: only shorter waits need a poll.
         match timeout.filter(|timeout| *timeout < self.max_wait) {
             None => _ = self.read_once(true),
             Some(timeout) => {

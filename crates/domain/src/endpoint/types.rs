@@ -4,14 +4,13 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use nearpath_shm::channel::ChannelState;
 use nearpath_shm::head;
 use nearpath_types::{FunctionId, InstanceId, Reason};
 
 use super::body_reader::BodyReader;
+pub use super::errors::{BodyUnwanted, CallError, UnsentReason};
 use super::payload::CallBody;
 use crate::clock::MonotonicNanos;
-use crate::protocol::ChannelError;
 
 /// Fields of a head, in order.
 pub type FieldSlice<'a> = &'a [(&'a str, &'a [u8])];
@@ -90,7 +89,8 @@ pub struct CallReply {
 }
 
 impl CallReply {
-    /// Returns true if the callee's platform reports that the function did not run: the call may be retried on another path.
+    /// Returns true if the callee's platform reports that the function did not run: the call may be
+    /// retried on another path.
     pub fn did_not_run(&self) -> bool {
         let reason = || {
             Reason::ALL
@@ -174,34 +174,6 @@ impl IncomingCall {
     }
 }
 
-/// Reason why nothing was sent: the caller may try another path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum UnsentReason {
-    /// No declared edge, or no ready instance.
-    #[error(
-        "no peer of that name: the edge is not declared, or no instance is ready on this machine"
-    )]
-    NoPeer,
-    /// The node could not create a channel, and retries.
-    #[error("no channel to that function could be made: {0}")]
-    NoChannel(ChannelError),
-    /// All instances have their maximum of open calls.
-    #[error("no instance has credit for another call")]
-    NoCredit,
-    /// The pool has no free slot of that size, or the endpoint reached its limit.
-    #[error("no free slot in the domain's pool")]
-    NoSlot,
-    /// The head exceeds the largest slot, or a field is invalid.
-    #[error("the head is too large or holds what a head may not hold")]
-    BadHead,
-    /// The node reclaimed the slot of the body: nothing is left to send on another path.
-    #[error("the slot of the body is no longer this party's")]
-    BodyLost,
-    /// The channel closed meanwhile.
-    #[error("the channel is closed: {0:?}")]
-    Closed(ChannelState),
-}
-
 /// Result of publishing an event. The event may still be lost with its receiver.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PublishReport {
@@ -209,29 +181,4 @@ pub struct PublishReport {
     pub sent: usize,
     /// Subscribed functions whose instances had no room.
     pub missed: usize,
-}
-
-/// The peer wants no more of a body: the call ended, was cancelled, or the peer is gone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the other side takes no more of this body")]
-pub struct BodyUnwanted;
-
-/// Reason why a call has no response.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum CallError {
-    /// The peer has not seen the call.
-    #[error("not sent: {0}")]
-    Unsent(#[from] UnsentReason),
-    /// The peer died or violated the protocol after the call was sent: it may have run.
-    #[error("the called instance died before it answered")]
-    PeerDied,
-    /// The deadline passed after the call was sent; the peer was told.
-    #[error("no answer before the deadline")]
-    Timeout,
-    /// The peer aborted its response or call.
-    #[error("the peer broke its message off")]
-    Aborted,
-    /// The response exceeds the caller's limit, or its head is invalid.
-    #[error("the answer is larger than {0} bytes, or its head is faulty")]
-    BadAnswer(usize),
 }

@@ -1,21 +1,27 @@
 //! Invocations of functions by other functions, as counted by the callee.
 //!
-//! Channels of the gateway are excluded, because the gateway counts its own requests. Counts of a closed channel are kept:
-//! the end of an instance decreases no sum.
+//! Channels of the gateway are excluded, because the gateway counts its own requests. Counts of a
+//! closed channel are kept: the end of an instance decreases no sum.
 
 use std::collections::BTreeMap;
 
 use nearpath_shm::counters::CounterReading;
 use nearpath_types::FunctionId;
 
-use super::edge_counters::{EdgeKey, MAX_COUNTER};
+/// Maximum value of a counter: the largest integer range of an IEEE 754 double, which Prometheus
+/// uses.
+pub const MAX_COUNTER: u64 = (1 << 53) - 1;
+
+/// Key of an edge.
+pub(super) type EdgeKey = (Option<FunctionId>, Option<FunctionId>);
 
 /// Calls that one function received from other functions through shared memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CallCounts {
     /// Calls that ended, including failed ones.
     pub ended: u64,
-    /// Ended calls that failed: status 500 or above, cancelled by the caller, or lost with the instance.
+    /// Ended calls that failed: status 500 or above, cancelled by the caller, or lost with the
+    /// instance.
     pub failed: u64,
     /// Calls that have not ended.
     pub open: u64,
@@ -43,8 +49,9 @@ impl CallCounts {
     }
 }
 
-/// Reads one channel so that neither succeeded nor failed calls ever decrease. The callee first writes ended, then failed calls:
-/// a read in between must not show a failing call as succeeded first.
+/// Reads one channel so that neither succeeded nor failed calls ever decrease. The callee first
+/// writes ended, then failed calls: a read in between must not show a failing call as succeeded
+/// first.
 #[derive(Debug, Default)]
 pub(super) struct MonotonicReader {
     max_succeeded: u64,

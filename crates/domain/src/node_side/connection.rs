@@ -9,7 +9,7 @@ use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 use tokio::sync::mpsc;
 
-use super::endpoint_state::EndpointWaker;
+use super::endpoint_waker::EndpointWaker;
 use crate::packet;
 use crate::protocol::EndpointMessage;
 
@@ -47,7 +47,8 @@ pub(super) fn watch_readiness(socket: OwnedFd) -> io::Result<UnixDatagram> {
     UnixDatagram::from_std(Plain::from(socket))
 }
 
-/// A socket that notifies its endpoint when it is dropped: a thread that sleeps in its cell reads the socket only when notified.
+/// A socket that notifies its endpoint when it is dropped: a thread that sleeps in its cell reads
+/// the socket only when notified.
 struct NotifyingSocket {
     socket: Option<UnixDatagram>,
     waker: Option<EndpointWaker>,

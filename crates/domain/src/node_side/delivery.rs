@@ -34,8 +34,9 @@ impl DescriptorDelivery {
 
 /// Kernel side of sockmap delivery, implemented outside of this crate; one per domain.
 pub trait SockmapExchange: fmt::Debug + Send + Sync {
-    /// Creates the socket of an endpoint: the endpoint's end, and the node's. The table carries the endpoint's permitted records; refused
-    /// ones are read at the node's end. A write there wakes the endpoint.
+    /// Creates the socket of an endpoint: the endpoint's end, and the node's. The table carries the
+    /// endpoint's permitted records; refused ones are read at the node's end. A write there wakes
+    /// the endpoint.
     ///
     /// # Errors
     /// When no more sockets can be created.

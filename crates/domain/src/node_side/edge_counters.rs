@@ -1,7 +1,8 @@
-//! Edge counters, summed over open and closed channels. Pure, except for reading the channels' counters.
+//! Edge counters, summed over open and closed channels. Pure, except for reading the channels'
+//! counters.
 //!
-//! Every process that has mapped a channel can write any number into it. So a shown counter never decreases, and no value or sum
-//! exceeds [`MAX_COUNTER`].
+//! Every process that has mapped a channel can write any number into it. So a shown counter never
+//! decreases, and no value or sum exceeds [`MAX_COUNTER`].
 
 use std::collections::BTreeMap;
 
@@ -9,17 +10,17 @@ use nearpath_shm::counters::CounterReading;
 use nearpath_shm::{Channel, ChannelSide};
 use nearpath_types::FunctionId;
 
-use super::call_counts::{CallCounts, MonotonicReader};
+pub use super::call_counts::MAX_COUNTER;
+use super::call_counts::{CallCounts, EdgeKey, MonotonicReader};
 use crate::clock::MonotonicNanos;
 
 /// Time for which an edge without a channel is shown.
 pub const EDGE_RETENTION: MonotonicNanos = 3_600 * 1_000_000_000;
-/// Maximum number of edges kept without a channel; the oldest are dropped first. Open edges are bounded by the declaration.
+/// Maximum number of edges kept without a channel; the oldest are dropped first. Open edges are
+/// bounded by the declaration.
 pub const MAX_PAST_EDGES: usize = 1024;
-/// Maximum value of a counter: the largest integer range of an IEEE 754 double, which Prometheus uses.
-pub const MAX_COUNTER: u64 = (1 << 53) - 1;
-
-/// Counters of one edge since the node started, or since the edge was last forgotten ([`EDGE_RETENTION`]).
+/// Counters of one edge since the node started, or since the edge was last forgotten
+/// ([`EDGE_RETENTION`]).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EdgeCounters {
     /// The calling function; none: the gateway.
@@ -31,9 +32,6 @@ pub struct EdgeCounters {
     /// Counters of the callees.
     pub by_callee: CounterReading,
 }
-
-/// Key of an edge.
-pub(super) type EdgeKey = (Option<FunctionId>, Option<FunctionId>);
 
 /// An open channel, and the highest counters read from it.
 #[derive(Debug)]

@@ -22,8 +22,8 @@ pub enum EndpointSocket {
 }
 
 impl EndpointSocket {
-    /// Listens at `path` in an existing folder, replacing an old socket. The bind goes through the folder's descriptor, because a socket
-    /// path has at most 107 bytes (unix(7)).
+    /// Listens at `path` in an existing folder, replacing an old socket. The bind goes through the
+    /// folder's descriptor, because a socket path has at most 107 bytes (unix(7)).
     ///
     /// # Errors
     /// When the folder does not exist, or refuses a socket.

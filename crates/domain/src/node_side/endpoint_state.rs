@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use nearpath_shm::sockmap::RECORD_BYTES;
 use nearpath_shm::spin::SpinPolicy;
-use nearpath_shm::{EndpointId, WakeupCell, WakeupSignal, wakeup_cell};
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use nearpath_shm::{EndpointId, WakeupCell, wakeup_cell};
+use rustix::net::{RecvFlags, recv};
 use tokio::io::Interest;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
 use super::connection::{ConnectionKey, SocketEvent, watch_readiness};
+use super::endpoint_waker::EndpointWaker;
 use super::{DescriptorDelivery, DomainSettings};
 use crate::protocol::{DeliveryMode, DomainIsolation, HelloMessage, WakeupMode};
 
@@ -38,35 +39,6 @@ impl Drop for NodeSocket {
     }
 }
 
-/// Wakes an endpoint from the node.
-#[derive(Debug, Clone)]
-pub(super) struct EndpointWaker {
-    signal: WakeupSignal,
-    node_socket: Option<Arc<OwnedFd>>,
-}
-
-impl EndpointWaker {
-    /// Wakes the endpoint.
-    pub(super) fn wake(&self) {
-        self.signal.wake();
-        self.send_wakeup_record();
-    }
-
-    /// Announces data on the endpoint's dispatch socket.
-    pub(super) fn notify_control(&self) {
-        self.signal.notify_control();
-        self.send_wakeup_record();
-    }
-
-    fn send_wakeup_record(&self) {
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        // Fails when the endpoint is gone, or has so many unread records that it wakes anyway.
-        self.node_socket
-            .iter()
-            .for_each(|wire| _ = send(wire, &[0; RECORD_BYTES], flags));
-    }
-}
-
 /// Returns the reason why the endpoint cannot join, for the endpoint.
 pub(super) fn unsupported_feature(
     settings: &DomainSettings,
@@ -87,7 +59,8 @@ pub(super) fn unsupported_feature(
 }
 
 impl EndpointState {
-    /// Creates a wakeup cell, and a socket if the mode needs one. Also returns the descriptors for the endpoint, in order.
+    /// Creates a wakeup cell, and a socket if the mode needs one. Also returns the descriptors for
+    /// the endpoint, in order.
     pub(super) fn create(
         delivery: &DescriptorDelivery,
         (key, endpoint): (ConnectionKey, EndpointId),
@@ -97,7 +70,8 @@ impl EndpointState {
         let never = || SpinPolicy::new(Duration::ZERO);
         if let DescriptorDelivery::Sockmap(exchange) = delivery {
             let [theirs, ours] = exchange.create_sockets(endpoint)?;
-            exchange.permit_channel(endpoint, 0, endpoint)?; // its threads wake each other on channel 0
+            // Its threads wake each other on channel 0
+            exchange.permit_channel(endpoint, 0, endpoint)?;
             let cell = WakeupCell::create(wakeup_cell::WakeupKind::BusyPoll, never())?;
             let wire = NodeSocket::new(key, ours, events.clone());
             let descriptors = vec![cell.as_fd().try_clone_to_owned()?, theirs];
@@ -112,7 +86,7 @@ impl EndpointState {
         }
         let polls = matches!(delivery, DescriptorDelivery::Poll)
             && hello.delivery.contains(&DeliveryMode::Poll);
-        let cell = match hello.bell {
+        let cell = match hello.wakeup {
             _ if polls => WakeupCell::create(wakeup_cell::WakeupKind::BusyPoll, never()),
             WakeupMode::Futex => WakeupCell::create(wakeup_cell::WakeupKind::Futex, never()),
             WakeupMode::Eventfd => WakeupCell::create_nonblocking(never()),

@@ -1,7 +1,9 @@
-//! The node's side of a domain: one task owns the pool and the channels, and executes the decisions of the topology.
+//! The node's side of a domain: one task owns the pool and the channels, and executes the decisions
+//! of the topology.
 //!
-//! Every endpoint's socket has a small task that reads and writes packets. An endpoint that does not read its packets, or violates the
-//! protocol, is disconnected. All else happens in order in the task of the domain.
+//! Every endpoint's socket has a small task that reads and writes packets. An endpoint that does
+//! not read its packets, or violates the protocol, is disconnected. All else happens in order in
+//! the task of the domain.
 
 mod actor;
 mod call_counts;
@@ -10,6 +12,7 @@ mod delivery;
 mod edge_counters;
 mod endpoint_socket;
 mod endpoint_state;
+mod endpoint_waker;
 mod pools;
 mod stats;
 
@@ -127,7 +130,8 @@ pub struct DomainUsage {
     pub bytes: u64,
 }
 
-/// Handle to a domain; clones share it. The domain ends with [`DomainHandle::stop`], or with the last handle.
+/// Handle to a domain; clones share it. The domain ends with [`DomainHandle::stop`], or with the
+/// last handle.
 #[derive(Debug, Clone)]
 pub struct DomainHandle {
     commands: mpsc::UnboundedSender<DomainCommand>,
@@ -141,7 +145,8 @@ impl DomainHandle {
         Self::start_with(settings, &SharedStats::default())
     }
 
-    /// As [`DomainHandle::start`], recording into `stats`, which may continue an earlier domain of that name.
+    /// As [`DomainHandle::start`], recording into `stats`, which may continue an earlier domain of
+    /// that name.
     pub fn start_with(
         settings: DomainSettings,
         stats: &SharedStats,
@@ -175,7 +180,8 @@ impl DomainHandle {
         ));
     }
 
-    /// Creates a connected socket for a gateway thread, which may call every function of the domain.
+    /// Creates a connected socket for a gateway thread, which may call every function of the
+    /// domain.
     pub fn gateway_socket(&self) -> io::Result<OwnedFd> {
         let (ours, theirs) = packet::socket_pair()?;
         self.send_command(DomainCommand::Admit(
@@ -185,7 +191,8 @@ impl DomainHandle {
         Ok(theirs)
     }
 
-    /// Stops new calls to an instance. Returns when its open calls have ended, or the instance is gone.
+    /// Stops new calls to an instance. Returns when its open calls have ended, or the instance is
+    /// gone.
     pub async fn withdraw_instance(&self, instance: InstanceId) {
         let (done, quiet) = oneshot::channel();
         self.send_command(DomainCommand::Withdraw(instance, done));
@@ -219,6 +226,7 @@ impl DomainHandle {
     }
 
     fn send_command(&self, order: DomainCommand) {
-        let _ = self.commands.send(order); // fails when the task ended: then the domain has ended, too
+        // Fails when the task ended: then the domain has ended, too
+        let _ = self.commands.send(order);
     }
 }

@@ -1,7 +1,8 @@
 //! Memory of a domain's slots: one shared pool, or in a strict domain one pool per endpoint.
 //!
-//! A strict endpoint creates its own pool. The node checks only its seals and size, passes it on with each introduction, and never
-//! maps it. It drops the pool with the endpoint; the memory is freed with the last peer's mapping.
+//! A strict endpoint creates its own pool. The node checks only its seals and size, passes it on
+//! with each introduction, and never maps it. It drops the pool with the endpoint; the memory is
+//! freed with the last peer's mapping.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,7 +1,8 @@
 //! Statistics of a domain: its pool, endpoints and channels.
 //!
-//! The domain's task writes when an endpoint or channel comes or goes, never per call. Readers fetch the numbers from shared memory
-//! on demand, so unread statistics cost nothing. Statistics outlive a domain: the next one of that name continues the counters.
+//! The domain's task writes when an endpoint or channel comes or goes, never per call. Readers
+//! fetch the numbers from shared memory on demand, so unread statistics cost nothing. Statistics
+//! outlive a domain: the next one of that name continues the counters.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,8 +11,8 @@ use nearpath_shm::region::PageKind;
 use nearpath_shm::{Channel, EndpointId, reclaim};
 use nearpath_types::FunctionId;
 
-use super::call_counts::{CallCounts, PastCalls};
-use super::edge_counters::{EdgeChannel, EdgeCounters, EdgeKey, PastEdges};
+use super::call_counts::{CallCounts, EdgeKey, PastCalls};
+use super::edge_counters::{EdgeChannel, EdgeCounters, PastEdges};
 use super::pools::DomainPools;
 use crate::clock::{self, MonotonicNanos};
 use crate::topology::EndpointOwner;
@@ -87,7 +88,8 @@ pub struct DomainMembership {
 }
 
 impl SharedStats {
-    /// Returns the counters of all edges. `now` is [`clock::monotonic_now`]: long-closed edges are forgotten.
+    /// Returns the counters of all edges. `now` is [`clock::monotonic_now`]: long-closed edges are
+    /// forgotten.
     pub fn edge_counters(&self, now: MonotonicNanos) -> Vec<EdgeCounters> {
         let StatsState {
             runs: volumes,
@@ -103,7 +105,8 @@ impl SharedStats {
         )
     }
 
-    /// Returns the call counts of a function since the first run. They never decrease while the function exists.
+    /// Returns the call counts of a function since the first run. They never decrease while the
+    /// function exists.
     pub fn call_counts(&self, callee: &FunctionId) -> CallCounts {
         let mut book = self.lock_state();
         let lines = book
@@ -125,8 +128,8 @@ impl SharedStats {
     }
 
     /// Returns the current usage of the pool. Reads every lease word: about 10⁴ words, some 10 µs.
-    /// Endpoints write these words, so a hostile one can forge its share, within the size of the pool.
-    /// In a strict domain the kernel reports the memory behind each pool instead.
+    /// Endpoints write these words, so a hostile one can forge its share, within the size of the
+    /// pool. In a strict domain the kernel reports the memory behind each pool instead.
     pub fn pool_usage(&self) -> Option<PoolUsage> {
         let book = self.lock_state();
         book.runs
@@ -220,7 +223,8 @@ impl RunStats {
                 (4096, given.slot_bytes() * self.endpoints.len() as u64)
             }
         };
-        let shared = matches!(self.pools, DomainPools::Shared(_)); // strict domains never request huge pages
+        // Strict domains never request huge pages
+        let shared = matches!(self.pools, DomainPools::Shared(_));
         let missed_huge =
             shared && self.requested_pages == PageKind::HugeIfAvailable && page <= 4096;
         PoolUsage {
@@ -231,7 +235,8 @@ impl RunStats {
         }
     }
 
-    /// Returns slots and bytes by endpoint. In a strict domain the slots are private; the bytes are all memory ever used.
+    /// Returns slots and bytes by endpoint. In a strict domain the slots are private; the bytes are
+    /// all memory ever used.
     fn usage_by_endpoint(&self) -> Vec<(EndpointId, u64, u64)> {
         match &self.pools {
             DomainPools::Shared(pool) => {

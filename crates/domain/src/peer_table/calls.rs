@@ -112,7 +112,8 @@ impl<T> PeerTable<T> {
         })
     }
 
-    /// Delivers an outcome before the response, at the deadline. Returns the channel if there was a waiter.
+    /// Delivers an outcome before the response, at the deadline. Returns the channel if there was a
+    /// waiter.
     pub fn expire_call(&mut self, call: CallNumber, outcome: T) -> Option<ChannelNumber> {
         let channel = self
             .find_call(call)
@@ -122,7 +123,8 @@ impl<T> PeerTable<T> {
         Some(channel)
     }
 
-    /// Delivers the beginning of a response; the response stays owed until it ends. False without a waiter.
+    /// Delivers the beginning of a response; the response stays owed until it ends. False without a
+    /// waiter.
     pub fn begin_response(&mut self, call: CallNumber, beginning: T) -> bool {
         self.expire_call(call, beginning).is_some()
     }

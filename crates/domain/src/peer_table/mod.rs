@@ -1,8 +1,9 @@
 //! Peers and open calls of one endpoint. Pure: no memory, socket or clock.
 //!
-//! An open call has two ends. The *waiter* wants an outcome: a response, the peer's death or the deadline, whichever is first.
-//! The *response* is owed by the peer even without a waiter; until it arrives, the call counts against the peer's credits.
-//! An entry is removed when both ends are done.
+//! An open call has two ends. The *waiter* wants an outcome: a response, the peer's death or the
+//! deadline, whichever is first. The *response* is owed by the peer even without a waiter; until it
+//! arrives, the call counts against the peer's credits. An entry is removed when both ends are
+//! done.
 
 mod calls;
 #[cfg(test)]
@@ -60,7 +61,8 @@ struct PeerEntry {
     in_flight: u32,
 }
 
-/// Number of an open call: slab index in the low half, generation in the high half, so that no number repeats.
+/// Number of an open call: slab index in the low half, generation in the high half, so that no
+/// number repeats.
 pub type CallNumber = u64;
 
 /// Peers and open calls; see the module documentation. `T` is the outcome of a call.
@@ -124,7 +126,8 @@ impl<T> PeerTable<T> {
         }
         if !terms.topics.is_empty() {
             let subscriber = self.subscribers.entry(function.clone()).or_default();
-            subscriber.filters.clone_from(&terms.topics); // the newest instance has the current filters
+            // The newest instance has the current filters
+            subscriber.filters.clone_from(&terms.topics);
             subscriber.channels.push(channel);
         }
         self.peers.insert(
@@ -187,7 +190,8 @@ impl<T> PeerTable<T> {
         self.peers.remove(&channel);
     }
 
-    /// Records that the node could not create a channel to a function. Callers get the error until a channel exists.
+    /// Records that the node could not create a channel to a function. Callers get the error until
+    /// a channel exists.
     pub fn record_failure(&mut self, name: FunctionId, lack: ChannelError) {
         self.failures.insert(name, lack);
     }
@@ -217,7 +221,8 @@ impl<T> PeerTable<T> {
         self.peers.get(&channel).map_or(0, |peer| peer.in_flight)
     }
 
-    /// Chooses the less loaded of two random peers (power of two choices); peers without credit are skipped.
+    /// Chooses the less loaded of two random peers (power of two choices); peers without credit are
+    /// skipped.
     pub fn choose_channel(
         &mut self,
         to: CallDestination<'_>,

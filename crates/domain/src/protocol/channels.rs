@@ -1,11 +1,13 @@
-//! Messages about channels: peers that come and go, broken channels, and channels that cannot be created.
+//! Messages about channels: peers that come and go, broken channels, and channels that cannot be
+//! created.
 
 use nearpath_types::{FunctionId, InstanceId};
 use serde::{Deserialize, Serialize};
 
 use super::{ChannelEnding, ChannelRole};
 
-/// A new peer. Descriptors: channel, the peer's pool (in a strict domain), its wakeup cell, its eventfd (if any).
+/// A new peer. Descriptors: channel, the peer's pool (in a strict domain), its wakeup cell, its
+/// eventfd (if any).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerMessage {
     /// Number of the channel, never reused in a domain.
@@ -13,7 +15,7 @@ pub struct PeerMessage {
     /// Role of the receiver of this message.
     pub side: ChannelRole,
     /// Endpoint id of the peer.
-    pub party: u16,
+    pub endpoint: u16,
     /// Function of the peer; none for the gateway.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub function: Option<FunctionId>,
@@ -73,7 +75,7 @@ pub struct ChannelFailed {
     /// Function that the endpoint would call.
     pub function: FunctionId,
     /// Resource that the node lacks.
-    pub lacks: ChannelError,
+    pub missing: ChannelError,
 }
 
 /// Resource that a node can lack.

@@ -15,9 +15,9 @@ pub struct HelloMessage {
     pub serves: bool,
     /// The endpoint serves calls only while no other endpoint of its instance does.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub stands_in: bool,
+    pub substitute: bool,
     /// Wakeup mechanism, unless the delivery mode determines it.
-    pub bell: WakeupMode,
+    pub wakeup: WakeupMode,
     /// Supported delivery modes; empty: only [`DeliveryMode::Ring`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub delivery: Vec<DeliveryMode>,
@@ -26,14 +26,15 @@ pub struct HelloMessage {
     pub isolation: Vec<DomainIsolation>,
 }
 
-/// Reply of the node to [`HelloMessage`]. Descriptors: pool (not in a strict domain), wakeup cell, then the eventfd
-/// ([`super::WakeupMode::Eventfd`]) or the endpoint's socket ([`DeliveryMode::Sockmap`]).
+/// Reply of the node to [`HelloMessage`]. Descriptors: pool (not in a strict domain), wakeup cell,
+/// then the eventfd ([`super::WakeupMode::Eventfd`]) or the endpoint's socket
+/// ([`DeliveryMode::Sockmap`]).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WelcomeMessage {
     /// Name of the domain, for display.
     pub domain: String,
     /// Id of the endpoint.
-    pub party: u16,
+    pub endpoint: u16,
     /// Function of the endpoint; none for the gateway.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub function: Option<FunctionId>,
@@ -43,7 +44,7 @@ pub struct WelcomeMessage {
     /// Bytes of the pool's region; in a strict domain, of the pool that the endpoint creates.
     pub pool: u64,
     /// Maximum bytes of slots that the endpoint may hold.
-    pub bound: u64,
+    pub max_held_bytes: u64,
     /// Descriptors per ring, unless `peer` overrides it.
     pub capacity: u32,
     /// Delivery mode of descriptors.
@@ -68,5 +69,5 @@ pub struct OwnPoolMessage {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusedMessage {
     /// Text for display.
-    pub why: String,
+    pub reason: String,
 }

@@ -65,7 +65,7 @@ pub enum DispatchMessageError {
 }
 
 impl EndpointMessage {
-    /// Parses a packet; `NoConnection` for a message that this version does not know.
+    /// Parses a packet; `None` for a message that this version does not know.
     pub fn parse_packet(packet: &[u8]) -> Result<Option<Self>, DispatchMessageError> {
         #[derive(Deserialize)]
         struct KnownMembers {
@@ -93,7 +93,7 @@ impl EndpointMessage {
 }
 
 impl NodeMessage {
-    /// Parses a packet; `NoConnection` for a message that this version does not know.
+    /// Parses a packet; `None` for a message that this version does not know.
     pub fn parse_packet(packet: &[u8]) -> Result<Option<Self>, DispatchMessageError> {
         #[derive(Deserialize)]
         struct KnownMembers {

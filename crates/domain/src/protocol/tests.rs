@@ -55,16 +55,16 @@ fn any_node_message() -> impl Strategy<Value = NodeMessage> {
                     endpoint,
                     function,
                     instance,
-                    (pool, bound, capacity),
+                    (pool, max_held_bytes, capacity),
                     (delivery, isolation, classes),
                 )| {
                     NodeMessage::Welcome(WelcomeMessage {
                         domain,
-                        party: endpoint,
+                        endpoint,
                         function,
                         instance,
                         pool,
-                        bound,
+                        max_held_bytes,
                         capacity,
                         delivery,
                         isolation,
@@ -84,7 +84,7 @@ fn any_node_message() -> impl Strategy<Value = NodeMessage> {
                     NodeMessage::Peer(PeerMessage {
                         channel,
                         side,
-                        party: endpoint,
+                        endpoint,
                         function,
                         instance,
                         capacity,
@@ -95,12 +95,12 @@ fn any_node_message() -> impl Strategy<Value = NodeMessage> {
             ),
         (any::<u32>(), end())
             .prop_map(|(channel, state)| NodeMessage::Gone(ChannelGone { channel, state })),
-        ".{0,200}".prop_map(|why| NodeMessage::Refused(RefusedMessage { why })),
+        ".{0,200}".prop_map(|reason| NodeMessage::Refused(RefusedMessage { reason })),
         (
             any_function().prop_filter_map("a name", |name| name),
             any_channel_error()
         )
-            .prop_map(|(function, lacks)| NodeMessage::Failed(ChannelFailed { function, lacks })),
+            .prop_map(|(function, missing)| NodeMessage::Failed(ChannelFailed { function, missing })),
     ]
 }
 
@@ -117,7 +117,7 @@ fn up_to_three<T: Strategy>(one: T) -> impl Strategy<Value = Vec<T::Value>> {
 }
 
 fn any_endpoint_message() -> impl Strategy<Value = EndpointMessage> {
-    let bell = prop_oneof![
+    let wakeup = prop_oneof![
         Just(WakeupMode::Futex),
         Just(WakeupMode::Eventfd),
         Just(WakeupMode::None)
@@ -126,17 +126,17 @@ fn any_endpoint_message() -> impl Strategy<Value = EndpointMessage> {
         (
             any::<u32>(),
             any::<[bool; 2]>(),
-            bell,
+            wakeup,
             up_to_three(any_mode()),
             up_to_three(any_isolation())
         )
             .prop_map(
-                |(version, [serves, stands_in], bell, delivery, isolation)| {
+                |(version, [serves, substitute], wakeup, delivery, isolation)| {
                     EndpointMessage::Hello(HelloMessage {
                         version,
                         serves,
-                        stands_in,
-                        bell,
+                        substitute,
+                        wakeup,
                         delivery,
                         isolation,
                     })
@@ -167,12 +167,12 @@ proptest! {
 
 #[test]
 fn messages_have_the_form_of_the_contract() {
-    let hello = br#"{"hello":{"version":1,"serves":true,"bell":"eventfd","new":[1]}}"#;
+    let hello = br#"{"hello":{"version":1,"serves":true,"wakeup":"eventfd","new":[1]}}"#;
     let expected = EndpointMessage::Hello(HelloMessage {
         version: 1,
         serves: true,
-        stands_in: false,
-        bell: WakeupMode::Eventfd,
+        substitute: false,
+        wakeup: WakeupMode::Eventfd,
         delivery: vec![],
         isolation: vec![],
     });
@@ -181,7 +181,7 @@ fn messages_have_the_form_of_the_contract() {
         Some(expected)
     );
     let hello =
-        br#"{"hello":{"version":1,"bell":"none","delivery":["ring","sockmap","pigeon"],"isolation":["strict","x"]}}"#;
+        br#"{"hello":{"version":1,"wakeup":"none","delivery":["ring","sockmap","pigeon"],"isolation":["strict","x"]}}"#;
     let delivery = vec![
         DeliveryMode::Ring,
         DeliveryMode::Sockmap,
@@ -191,8 +191,8 @@ fn messages_have_the_form_of_the_contract() {
     let hello_in_full = HelloMessage {
         version: 1,
         serves: false,
-        stands_in: false,
-        bell: WakeupMode::None,
+        substitute: false,
+        wakeup: WakeupMode::None,
         delivery,
         isolation,
     };
@@ -232,7 +232,7 @@ fn unknown_messages_are_ignored() {
         None
     );
     assert!(
-        NodeMessage::parse_packet(br#"{"gone":{"channel":1,"state":"dead"},"refused":{"why":""}}"#)
+        NodeMessage::parse_packet(br#"{"gone":{"channel":1,"state":"dead"},"refused":{"reason":""}}"#)
             .is_err()
     );
     assert!(EndpointMessage::parse_packet(b"GET / HTTP/1.1\r\n\r\n").is_err());
@@ -252,10 +252,10 @@ fn a_channel_error_is_derived_from_the_errno() {
             lack
         );
     }
-    let unknown = br#"{"failed":{"function":"f.openfaas-fn","lacks":"patience"}}"#;
+    let unknown = br#"{"failed":{"function":"f.openfaas-fn","missing":"patience"}}"#;
     let expected = ChannelFailed {
         function: "f".parse().unwrap(),
-        lacks: ChannelError::Other,
+        missing: ChannelError::Other,
     };
     assert_eq!(
         NodeMessage::parse_packet(unknown).unwrap(),

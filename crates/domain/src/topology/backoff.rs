@@ -4,8 +4,8 @@ use crate::clock::MonotonicNanos;
 
 use super::DRAIN_TIMEOUT;
 
-/// Backoff of two endpoints whose channel broke or could not be created. An endpoint that breaks every channel costs the node one
-/// channel a minute.
+/// Backoff of two endpoints whose channel broke or could not be created. An endpoint that breaks
+/// every channel costs the node one channel a minute.
 #[derive(Debug, Default)]
 pub(super) struct ReconnectBackoff {
     pub(super) failures: u32,

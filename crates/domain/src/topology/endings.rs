@@ -28,7 +28,8 @@ impl DomainTopology {
             .collect()
     }
 
-    /// Stops new calls to an instance. [`TopologyAction::Quiet`] follows when its open calls have ended.
+    /// Stops new calls to an instance. [`TopologyAction::Quiet`] follows when its open calls have
+    /// ended.
     pub fn withdraw_instance(&mut self, instance: InstanceId) -> Vec<TopologyAction> {
         if !self.withdrawn.insert(instance) {
             return Vec::new();
@@ -147,8 +148,8 @@ impl DomainTopology {
         ]
     }
 
-    /// Handles an endpoint's report of a broken channel, which it no longer uses. The other side is told to drain; then both get a new
-    /// channel. A channel that is ending already is left alone.
+    /// Handles an endpoint's report of a broken channel, which it no longer uses. The other side is
+    /// told to drain; then both get a new channel. A channel that is ending already is left alone.
     pub fn handle_broken(
         &mut self,
         endpoint: EndpointId,
@@ -222,7 +223,8 @@ impl DomainTopology {
         actions
     }
 
-    /// Handles an endpoint's report that it drained a channel. Fails when it was not asked to: the endpoint is faulty.
+    /// Handles an endpoint's report that it drained a channel. Fails when it was not asked to: the
+    /// endpoint is faulty.
     pub fn handle_drained(
         &mut self,
         endpoint: EndpointId,
@@ -260,7 +262,8 @@ impl DomainTopology {
                 actions.extend(self.open_missing()); // may have been declared again meanwhile
                 Ok(actions)
             }
-            _ if line.caller == endpoint || line.callee == endpoint => Ok(Vec::new()), // reported twice, or before the request
+            // Reported twice, or before the request
+            _ if line.caller == endpoint || line.callee == endpoint => Ok(Vec::new()),
             _ => Err(UnexpectedReport),
         }
     }

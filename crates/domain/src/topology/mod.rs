@@ -1,9 +1,10 @@
 //! Topology of a domain: decides on all channels. Pure: events in, actions out.
 //!
-//! A channel exists for each declared edge between a live endpoint of the caller and a ready endpoint of the callee. The gateway may
-//! call every function. When one side dies, the other is told to drain, for at most [`DRAIN_TIMEOUT`]. Slots of the dead endpoint are
-//! swept at once, and again at the end. An id is reused only when all peers have drained and no slot contains it. A standby endpoint
-//! is called only while no other endpoint of its instance serves calls.
+//! A channel exists for each declared edge between a live endpoint of the caller and a ready
+//! endpoint of the callee. The gateway may call every function. When one side dies, the other is
+//! told to drain, for at most [`DRAIN_TIMEOUT`]. Slots of the dead endpoint are swept at once, and
+//! again at the end. An id is reused only when all peers have drained and no slot contains it. A
+//! standby endpoint is called only while no other endpoint of its instance serves calls.
 
 mod backoff;
 mod endings;
@@ -50,7 +51,8 @@ enum ChannelPhase {
     Open,
     /// The caller finishes its open calls.
     Finishing,
-    /// One side is gone or done; `holder` must still drain. `overdue`: its memory is forgotten already.
+    /// One side is gone or done; `holder` must still drain. `overdue`: its memory is forgotten
+    /// already.
     Ending {
         holder: EndpointId,
         until: MonotonicNanos,
@@ -88,7 +90,8 @@ impl DomainTopology {
         Some((endpoint, self.complete_endpoint(endpoint)))
     }
 
-    /// Reserves an id for an endpoint whose pool is missing. It gets channels after [`DomainTopology::complete_endpoint`].
+    /// Reserves an id for an endpoint whose pool is missing. It gets channels after
+    /// [`DomainTopology::complete_endpoint`].
     pub fn reserve_endpoint(&mut self, who: EndpointOwner, serves: bool) -> Option<EndpointId> {
         let endpoint = self.next_id()?;
         let serves = serves && who != EndpointOwner::Gateway;
@@ -114,7 +117,8 @@ impl DomainTopology {
         self.open_missing()
     }
 
-    /// Marks a new endpoint as standby: it is called only while no other endpoint of its instance serves.
+    /// Marks a new endpoint as standby: it is called only while no other endpoint of its instance
+    /// serves.
     pub fn set_standby(&mut self, endpoint: EndpointId) {
         if let Some(member) = self.endpoints.get_mut(&endpoint) {
             member.is_standby = true;
@@ -139,7 +143,8 @@ impl DomainTopology {
             Some(member) => member.ready = true,
             None => return Vec::new(),
         }
-        let mut actions = self.open_missing(); // open first: callers of the standby endpoint have its replacement before they lose it
+        // Open first: callers of the standby endpoint have its replacement before they lose it
+        let mut actions = self.open_missing();
         actions.extend(self.withdraw_unwanted());
         actions
     }

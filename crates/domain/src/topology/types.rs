@@ -67,7 +67,8 @@ pub enum TopologyAction {
         /// Number of the channel.
         channel: ChannelNumber,
     },
-    /// Reclaim slots of dead endpoints; call [`super::DomainTopology::release_id`] for ids that no slot contains.
+    /// Reclaim slots of dead endpoints; call [`super::DomainTopology::release_id`] for ids that no
+    /// slot contains.
     Sweep,
     /// The withdrawn instance has answered all calls and gets no more.
     Quiet {

@@ -1,10 +1,11 @@
-//! Whether a warm socket may take the place of the caller's: decisions from facts alone.
+//! Decides from facts alone whether a warm socket may replace the caller's.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use nearpath_connpool::destination::EgressDestination;
 
-/// The family of a socket. One of [`SocketFamily::IPV6_FLAG`] reaches IPv4 addresses by their mapped form: programs in Java have no others.
+/// Family of a socket. [`SocketFamily::V6`] reaches IPv4 addresses by their mapped form; Java
+/// programs use no others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum SocketFamily {
     /// `AF_INET`.
@@ -13,31 +14,31 @@ pub enum SocketFamily {
     V6,
 }
 
-/// Why a call to a destination with warm sockets was left to the way out.
+/// Reason why a connect is passed through to the egress proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PassThroughReason {
-    /// There is no warm socket at the moment.
+    /// No warm socket is available now.
     Empty,
     /// The socket is not a TCP socket of the address's family.
     WrongKind,
-    /// It is bound, or was used before.
+    /// The socket is bound or was used before.
     NotNew,
-    /// It sends signals (`O_ASYNC`), or is something else that no flag of a new socket says.
+    /// The socket sends signals (`O_ASYNC`) or has other flags that a new one lacks.
     OddFlags,
-    /// Another descriptor means the same socket.
+    /// Another descriptor refers to the same socket.
     Duplicated,
-    /// It is registered with an epoll, which would go on watching the socket that was there before.
+    /// The socket is registered with an epoll instance, which would keep watching the old one.
     Watched,
-    /// There are too many descriptors to look at all.
+    /// The process has too many descriptors to search.
     TooManyDescriptors,
-    /// An option is set that no other socket can have.
+    /// An option is set that cannot be copied to another socket.
     FixedOption(&'static str),
-    /// The caller, or the socket, could not be looked at: it ended meanwhile, or the kernel does not allow it.
+    /// The caller or the socket cannot be inspected: it has ended, or the kernel refuses.
     Unreadable,
 }
 
 impl PassThroughReason {
-    /// In one word, for counters.
+    /// Returns the label of the reason for counters.
     pub fn label(self) -> &'static str {
         match self {
             Self::Empty => "empty",
@@ -53,8 +54,10 @@ impl PassThroughReason {
     }
 }
 
-/// Where a `struct sockaddr_in` or `sockaddr_in6` leads, a mapped address to the IPv4 one; the length is the caller's.
+/// Parses a `struct sockaddr_in` or `sockaddr_in6`; mapped addresses become IPv4. The length is the
+/// caller's.
 pub(super) fn parse_address(address: &[u8]) -> Option<(SocketFamily, IpAddr, u16)> {
+    // Linux address families, in the byte order of the machine.
     const INET: u16 = 2;
     const INET6: u16 = 10;
     let family = u16::from_ne_bytes(*address.first_chunk()?);
@@ -65,6 +68,7 @@ pub(super) fn parse_address(address: &[u8]) -> Option<(SocketFamily, IpAddr, u16
             Ipv4Addr::from(*address.get(4..)?.first_chunk::<4>()?).into(),
             port,
         )),
+        // `struct sockaddr_in6` has 28 bytes; shorter forms are left to the kernel.
         (INET6, 28) => {
             let host = Ipv6Addr::from(*address.get(8..)?.first_chunk::<16>()?);
             Some((SocketFamily::V6, host.to_canonical(), port))
@@ -73,48 +77,48 @@ pub(super) fn parse_address(address: &[u8]) -> Option<(SocketFamily, IpAddr, u16
     }
 }
 
-/// Where a destination's warm sockets are for, if it has some that may be given away.
+/// Returns the address for which a destination has warm sockets to hand over, if it has any.
 pub(super) fn interceptable_addr(to: &EgressDestination) -> Option<SocketAddr> {
     to.can_be_handed_over().then(|| to.visible_addr())
 }
 
-/// The family of the sockets that a destination has without being asked for another one.
-pub(super) fn native_family(place: SocketAddr) -> SocketFamily {
-    if place.is_ipv4() {
+/// Returns the family of a destination's warm sockets by default.
+pub(super) fn native_family(address: SocketAddr) -> SocketFamily {
+    if address.is_ipv4() {
         SocketFamily::V4
     } else {
         SocketFamily::V6
     }
 }
 
-/// The number of the place that an address means.
+/// Returns the number of the destination that an address means.
 pub(super) fn find_destination(
     address: &[u8],
-    places: &[Option<SocketAddr>],
+    addresses: &[Option<SocketAddr>],
 ) -> Option<(usize, SocketFamily)> {
     let (family, host, port) = parse_address(address)?;
-    let meant = Some(SocketAddr::new(host, port));
-    places
+    let target = Some(SocketAddr::new(host, port));
+    addresses
         .iter()
-        .position(|place| *place == meant)
+        .position(|address| *address == target)
         .map(|number| (number, family))
 }
 
-/// What a socket is, apart from its options.
+/// Properties of a socket, apart from its options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SocketFacts {
-    /// Its family, if it is a TCP socket.
+    /// Family if it is a TCP socket.
     pub(super) family: Option<SocketFamily>,
-    /// Whether it is closed, as a new one is.
+    /// True if it is in the state of a new socket.
     pub(super) closed: bool,
-    /// Whether it has a port of its own.
+    /// True if it has a local port or address.
     pub(super) bound: bool,
-    /// Whether it has another flag than to be read, written, or not to block.
+    /// True if it has other flags than access mode and `O_NONBLOCK`.
     pub(super) odd_flags: bool,
 }
 
 impl SocketFacts {
-    /// Whether another socket may take the place of this one.
+    /// Checks that another socket may replace this one.
     pub(super) fn check_replaceable(&self, family: SocketFamily) -> Result<(), PassThroughReason> {
         match self {
             Self { family: own, .. } if *own != Some(family) => Err(PassThroughReason::WrongKind),
@@ -156,14 +160,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn both_forms_of_an_address_mean_it(host: u32, port: u16) {
+        fn both_forms_of_an_address_are_parsed(host: u32, port: u16) {
             let host = Ipv4Addr::from_bits(host);
             prop_assert_eq!(parse_address(&sockaddr_v4(host, port)), Some((SocketFamily::V4, host.into(), port)));
             prop_assert_eq!(parse_address(&sockaddr_mapped(host, port)), Some((SocketFamily::V6, host.into(), port)));
         }
 
         #[test]
-        fn no_octets_make_it_fail(address in prop::collection::vec(any::<u8>(), 0..40)) {
+        fn no_bytes_make_the_parser_panic(address in prop::collection::vec(any::<u8>(), 0..40)) {
             let _ = parse_address(&address);
         }
     }
@@ -171,18 +175,18 @@ mod tests {
     #[test]
     fn addresses_without_warm_sockets_match_no_destination() {
         let (host, port) = (Ipv4Addr::new(10, 61, 0, 2), 80);
-        let places = [None, Some(SocketAddr::new(host.into(), port))];
+        let addresses = [None, Some(SocketAddr::new(host.into(), port))];
         assert_eq!(
-            find_destination(&sockaddr_v4(host, port), &places),
+            find_destination(&sockaddr_v4(host, port), &addresses),
             Some((1, SocketFamily::V4))
         );
         assert_eq!(
-            find_destination(&sockaddr_mapped(host, port), &places),
+            find_destination(&sockaddr_mapped(host, port), &addresses),
             Some((1, SocketFamily::V6))
         );
-        assert_eq!(find_destination(&sockaddr_v4(host, 81), &places), None);
+        assert_eq!(find_destination(&sockaddr_v4(host, 81), &addresses), None);
         assert_eq!(
-            find_destination(&sockaddr_v4(Ipv4Addr::LOCALHOST, port), &places),
+            find_destination(&sockaddr_v4(Ipv4Addr::LOCALHOST, port), &addresses),
             None
         );
     }
@@ -208,15 +212,15 @@ mod tests {
             parse_address(&plain),
             Some((SocketFamily::V6, host.into(), 443))
         );
-        let places = [Some(SocketAddr::new(host.into(), 443))];
+        let addresses = [Some(SocketAddr::new(host.into(), 443))];
         assert_eq!(
-            find_destination(&plain, &places),
+            find_destination(&plain, &addresses),
             Some((0, SocketFamily::V6))
         );
         assert_eq!(
             (
-                native_family(places[0].unwrap()),
-                find_destination(&plain[..27], &places)
+                native_family(addresses[0].unwrap()),
+                find_destination(&plain[..27], &addresses)
             ),
             (SocketFamily::V6, None)
         );
@@ -235,7 +239,7 @@ mod tests {
             new.check_replaceable(SocketFamily::V6),
             Err(PassThroughReason::WrongKind)
         );
-        for (odd, doubt) in [
+        for (facts, reason) in [
             (
                 SocketFacts {
                     family: None,
@@ -262,7 +266,7 @@ mod tests {
                 PassThroughReason::OddFlags,
             ),
         ] {
-            assert_eq!(odd.check_replaceable(SocketFamily::V4), Err(doubt));
+            assert_eq!(facts.check_replaceable(SocketFamily::V4), Err(reason));
         }
     }
 }

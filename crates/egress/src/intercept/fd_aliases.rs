@@ -1,17 +1,18 @@
-//! The other descriptors of the caller: one of them may mean the same socket, or watch it. Replacing one number would then tear apart what belongs
-//! together.
+//! Searches the caller's other descriptors for aliases: duplicates of the socket, or epoll
+//! instances that watch it. Replacing one number would split what belongs together.
 
 use nearpath_kernel::remote_thread::FdRelation;
 
 use super::decision::PassThroughReason;
 
-/// More descriptors than this are not looked at: each costs a system call.
+/// Maximum descriptors that are searched: each costs a system call.
 const MAX_SEARCHED_FDS: u64 = 256;
-/// So many numbers in a row that are not open end the search by counting: the rest lies far off.
+/// Length of a run of closed numbers that ends the search by counting; the remaining descriptors
+/// are listed instead.
 const MAX_CLOSED_RUN: u32 = 64;
 
-/// A search through the numbers from 0 up, until as many descriptors were met as are open. Most programs have few, and the lowest numbers. Pure: who
-/// asks the kernel gives the answers.
+/// A search through descriptor numbers from 0 until all open ones were visited. Most programs have
+/// few, with low numbers. Pure: the caller asks the kernel.
 #[derive(Debug)]
 pub(super) struct AliasSearch {
     own_fd: i32,
@@ -21,22 +22,23 @@ pub(super) struct AliasSearch {
 }
 
 impl AliasSearch {
-    /// For the neighbours of descriptor `own` among `open` descriptors.
-    pub(super) fn new(own: i32, open: u64) -> Result<Self, PassThroughReason> {
-        let left = open.saturating_sub(1);
+    /// Starts a search for aliases of `own_fd` among `open` descriptors.
+    pub(super) fn new(own_fd: i32, open: u64) -> Result<Self, PassThroughReason> {
+        // The socket itself is not among the others.
+        let remaining = open.saturating_sub(1);
         if open > MAX_SEARCHED_FDS {
             Err(PassThroughReason::TooManyDescriptors)
         } else {
             Ok(Self {
-                own_fd: own,
+                own_fd,
                 next_unvisited: 0,
-                remaining: left,
+                remaining,
                 closed_run: 0,
             })
         }
     }
 
-    /// The number to ask about; `NoConnection`: all were met, or the rest has to be listed.
+    /// Returns the next number to check; `None` when all were visited or the rest has to be listed.
     pub(super) fn next_fd(&mut self) -> Option<i32> {
         if self.next_unvisited == self.own_fd {
             self.next_unvisited += 1;
@@ -44,7 +46,7 @@ impl AliasSearch {
         (self.remaining > 0 && self.closed_run < MAX_CLOSED_RUN).then_some(self.next_unvisited)
     }
 
-    /// What it was.
+    /// Records the relation of the last number.
     pub(super) fn record_relation(
         &mut self,
         relation: FdRelation,
@@ -58,20 +60,21 @@ impl AliasSearch {
         Ok(())
     }
 
-    /// Of all numbers that are open, those that were not met.
+    /// Returns the numbers of `open` that were not visited.
     pub(super) fn unvisited_fds(&self, open: Vec<i32>) -> impl Iterator<Item = i32> {
-        let (own, next) = (self.own_fd, self.next_unvisited);
+        let (own_fd, next) = (self.own_fd, self.next_unvisited);
         open.into_iter()
-            .filter(move |number| *number >= next && *number != own)
+            .filter(move |number| *number >= next && *number != own_fd)
     }
 
-    /// Whether the rest has to be listed. A descriptor that was counted may have been closed meanwhile: that costs time and no more.
+    /// Returns true if the rest has to be listed. A counted descriptor may have been closed
+    /// meanwhile, which costs only time.
     pub(super) fn is_unfinished(&self) -> bool {
         self.remaining > 0
     }
 }
 
-/// Whether there is such a descriptor, one that does not matter.
+/// Returns true for an unrelated descriptor and false for a closed one.
 pub(super) fn check_relation(relation: FdRelation) -> Result<bool, PassThroughReason> {
     match relation {
         FdRelation::Closed => Ok(false),
@@ -86,7 +89,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn run_search(own: i32, table: &[FdRelation]) -> Result<(), PassThroughReason> {
+    fn run_search(own_fd: i32, table: &[FdRelation]) -> Result<(), PassThroughReason> {
         let at = |number: i32| {
             table
                 .get(number as usize)
@@ -96,9 +99,9 @@ mod tests {
         let open: Vec<i32> = (0..table.len() as i32)
             .filter(|number| at(*number) != FdRelation::Closed)
             .collect();
-        let mut search = AliasSearch::new(own, open.len() as u64)?;
+        let mut search = AliasSearch::new(own_fd, open.len() as u64)?;
         while let Some(number) = search.next_fd() {
-            assert_ne!(number, own);
+            assert_ne!(number, own_fd);
             search.record_relation(at(number))?;
         }
         assert!(search.is_unfinished() || search.unvisited_fds(open.clone()).count() == 0);
@@ -113,17 +116,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn one_neighbour_in_any_place_is_found(
-            mut table in prop::collection::vec(any_relation(), 2..400), own: prop::sample::Index, at: prop::sample::Index,
+        fn an_alias_at_any_descriptor_is_found(
+            mut table in prop::collection::vec(any_relation(), 2..400), own_fd: prop::sample::Index, at: prop::sample::Index,
             watches: bool,
         ) {
-            let (own, at) = (own.index(table.len()), at.index(table.len()));
-            table[own] = FdRelation::Unrelated;
-            prop_assert_eq!(run_search(own as i32, &table), Ok(()));
-            if own != at {
+            let (own_fd, at) = (own_fd.index(table.len()), at.index(table.len()));
+            table[own_fd] = FdRelation::Unrelated;
+            prop_assert_eq!(run_search(own_fd as i32, &table), Ok(()));
+            if own_fd != at {
                 table[at] = if watches { FdRelation::EpollOf } else { FdRelation::Duplicate };
-                let doubt = if watches { PassThroughReason::Watched } else { PassThroughReason::Duplicated };
-                prop_assert_eq!(run_search(own as i32, &table), Err(doubt));
+                let reason = if watches { PassThroughReason::Watched } else { PassThroughReason::Duplicated };
+                prop_assert_eq!(run_search(own_fd as i32, &table), Err(reason));
             }
         }
     }
@@ -137,12 +140,12 @@ mod tests {
     }
 
     #[test]
-    fn counting_ends_when_the_rest_is_far_off() {
-        let (mut search, mut asked) = (AliasSearch::new(3, 9).unwrap(), 0);
+    fn the_search_stops_after_a_long_run_of_closed_numbers() {
+        let (mut search, mut searched) = (AliasSearch::new(3, 9).unwrap(), 0);
         while search.next_fd().is_some() {
-            asked += 1;
+            searched += 1;
             search.record_relation(FdRelation::Closed).unwrap();
         }
-        assert_eq!((asked, search.is_unfinished()), (MAX_CLOSED_RUN, true));
+        assert_eq!((searched, search.is_unfinished()), (MAX_CLOSED_RUN, true));
     }
 }

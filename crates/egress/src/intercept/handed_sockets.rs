@@ -1,4 +1,4 @@
-//! Sockets that were given away, until the kernel says that they are closed.
+//! Sockets that were handed over, until the kernel reports them closed.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -12,61 +12,64 @@ use super::warm_socket::WarmSocket;
 use super::watch_readable;
 use nearpath_connpool::pool::LeaseGuard;
 
-/// All of one node: sockets of the namespace that this was made in.
+/// All handed-over sockets in the network namespace that this was created in.
 pub struct HandedSockets {
-    /// By the kernel's cookie.
+    /// Open sockets by the kernel's cookie.
     open: RefCell<HashMap<u64, (SocketIdentity, LeaseGuard)>>,
     diag: SockDiag,
 }
 
 impl HandedSockets {
-    /// Starts to listen to the kernel, on the calling thread's runtime and for its namespace.
+    /// Subscribes to socket events on the calling thread's runtime and in its namespace.
     ///
     /// # Errors
-    /// When the kernel tells nobody about sockets (`CONFIG_INET_DIAG`).
+    /// When the kernel lacks socket diagnostics (`CONFIG_INET_DIAG`).
     pub fn start() -> io::Result<Rc<Self>> {
-        let ends = watch_readable(CloseMonitor::open()?)?;
-        let given = Rc::new(Self {
+        // Subscribed before the first handover, so that no close is missed.
+        let monitor = watch_readable(CloseMonitor::open()?)?;
+        let sockets = Rc::new(Self {
             open: RefCell::default(),
             diag: SockDiag::open()?,
         });
-        let watched = Rc::downgrade(&given);
+        // A weak reference: the task ends with the last user.
+        let weak = Rc::downgrade(&sockets);
         tokio::task::spawn_local(async move {
-            while let Ok(mut ready) = ends.readable().await {
-                let Some(given) = watched.upgrade() else {
+            while let Ok(mut ready) = monitor.readable().await {
+                let Some(sockets) = weak.upgrade() else {
                     return;
                 };
-                match given.process_closed(ends.get_ref()) {
+                match sockets.process_closed(monitor.get_ref()) {
                     Ok(()) => ready.clear_ready(),
                     Err(error) => {
-                        tracing::error!(%error, "the kernel no longer tells which sockets are closed")
+                        tracing::error!(%error, "socket diagnostics failed, slots of handed-over sockets stay in use")
                     }
                 }
             }
         });
-        Ok(given)
+        Ok(sockets)
     }
 
-    /// Counts a socket as open until the kernel has freed it, from before it is given away.
-    pub(super) fn track_socket(&self, warm: WarmSocket) -> OwnedFd {
-        let identity = warm.identity();
-        let (socket, gone) = warm.into_parts();
+    /// Counts a socket as open from before its handover until the kernel has freed it.
+    pub(super) fn track_socket(&self, warm_socket: WarmSocket) -> OwnedFd {
+        let identity = warm_socket.identity();
+        let (socket, guard) = warm_socket.into_parts();
         self.open
             .borrow_mut()
-            .insert(identity.cookie(), (identity, gone));
+            .insert(identity.cookie(), (identity, guard));
         socket
     }
 
-    /// How many are open.
+    /// Returns the number of open sockets.
     pub fn open_count(&self) -> usize {
         self.open.borrow().len()
     }
 
-    fn process_closed(&self, ends: &CloseMonitor) -> io::Result<()> {
+    fn process_closed(&self, monitor: &CloseMonitor) -> io::Result<()> {
         loop {
-            match ends.next_closed() {
-                Ok(Some(ended)) => self.remove_closed(&ended),
+            match monitor.next_closed() {
+                Ok(Some(closed)) => self.remove_closed(&closed),
                 Ok(None) => return Ok(()),
+                // The kernel drops events when the buffer of the netlink socket is full.
                 Err(error) if error.raw_os_error() == Some(ENOBUFS) => self.recount_open(),
                 Err(error) => return Err(error),
             }
@@ -80,14 +83,17 @@ impl HandedSockets {
             flow_info: flow,
         }: &ClosedSocket,
     ) {
-        let gone = self.open.borrow_mut().remove(cookie);
-        if let Some((_, mut gone)) = gone {
-            flow.as_ref().inspect(|flow| gone.observe_flow(flow));
+        let guard = self.open.borrow_mut().remove(cookie);
+        if let Some((_, mut guard)) = guard {
+            // The flow is recorded before the guard frees the slot.
+            flow.as_ref().inspect(|flow| guard.observe_flow(flow));
         }
     }
 
-    /// The kernel had more to tell than it could: each is asked for.
+    /// Checks every socket after the kernel dropped events.
     fn recount_open(&self) {
+        // Without an answer the socket counts as open: a late free slot is better than a limit
+        // exceeded.
         self.open
             .borrow_mut()
             .retain(|_, (identity, _)| self.diag.is_open(identity).unwrap_or(true));
@@ -107,7 +113,7 @@ mod tests {
         closed: &Rc<Cell<u32>>,
     ) -> (WarmSocket, TcpStream, TcpStream) {
         let socket = TcpStream::connect(server.local_addr().unwrap()).unwrap();
-        let (held, peer, closed) = (
+        let (copy, peer, closed) = (
             socket.try_clone().unwrap(),
             server.accept().unwrap().0,
             closed.clone(),
@@ -118,7 +124,7 @@ mod tests {
                 LeaseGuard::on_drop(move || closed.set(closed.get() + 1)),
             )
             .unwrap(),
-            held,
+            copy,
             peer,
         )
     }
@@ -130,11 +136,11 @@ mod tests {
             Rc::new(Cell::new(0)),
         );
         let all = HandedSockets::start().unwrap();
-        let (warm, held, peer) = connected_warm_socket(&server, &closed);
+        let (warm_socket, copy, peer) = connected_warm_socket(&server, &closed);
         let (other, still_held, _peer) = connected_warm_socket(&server, &closed);
-        drop((all.track_socket(warm), all.track_socket(other)));
+        drop((all.track_socket(warm_socket), all.track_socket(other)));
         assert_eq!((all.open_count(), closed.get()), (2, 0));
-        drop((held, peer));
+        drop((copy, peer));
         while closed.get() == 0 {
             tokio::time::sleep(std::time::Duration::from_millis(1)).await;
         }

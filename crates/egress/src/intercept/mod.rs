@@ -1,11 +1,15 @@
-//! A warm socket in the place of a function's own, at connect().
+//! Replaces a function's own socket with a warm one at connect().
 //!
-//! An instance with a plain TCP destination runs under a filter that asks about connect() ([`nearpath_kernel::seccomp::listener`]). A thread of its own
-//! answers (`clerk`): where the call means such a destination, the socket is as new as it was made, and the [`WarmSource`] has a warm one, that one takes its
-//! number, and connect() returns 0: from there on no hop and no copy. Any doubt, and the kernel goes on with the call: the way out ([`crate::proxy`])
-//! carries it, and decides by the kernel's own copy of the address whether it may. So nothing here is a guard, and nothing here waits for a destination.
+//! An instance with a plain TCP destination runs under a seccomp filter that reports connect()
+//! ([`nearpath_kernel::seccomp::listener`]). A thread per instance, the `supervisor`, answers. It
+//! installs a warm socket under the caller's descriptor number and returns 0: no hop and no copy
+//! remain. It does so only for such a destination, an unused socket, and a [`WarmSource`] that has
+//! one. In any doubt the kernel continues the call. The egress proxy (`crate::proxy`) then
+//! carries the connection and checks the policy with the kernel's own copy of the address. So
+//! nothing here enforces a policy or waits for a destination (ADR 31).
 //!
-//! A socket that was given is never seen again: [`HandedSockets`] hears from the kernel when it is closed, so that its place below the ceiling becomes free.
+//! A socket that was handed over does not return. [`HandedSockets`] learns from the kernel when it
+//! is closed, and frees its slot below the limit.
 
 mod decision;
 mod fd_aliases;
@@ -37,29 +41,29 @@ use nearpath_connpool::destination::EgressDestination;
 use nearpath_connpool::ready_slot::ReadySlot;
 use nearpath_connpool::state::SocketId;
 
-/// Where warm sockets are had. None of this waits.
+/// A source of warm sockets. No method waits.
 pub trait WarmSource {
-    /// Takes one that is connected, healthy at this moment, and was never used; of the family asked for, because the program sees it in every address.
-    /// Where there is none, the way out is asked next.
+    /// Takes an unused, connected and healthy socket of the requested family, which the program
+    /// sees in every address. If there is none, the egress proxy carries the connection.
     fn take_warm(&self, to: &Rc<EgressDestination>, family: SocketFamily) -> Option<WarmSocket>;
 
-    /// Where one for IPv4 sockets lies ready to be taken without asking; `NoConnection`: each is asked for.
+    /// Returns the slot with ready IPv4 sockets; `None` if every socket has to be requested.
     fn ready_slot(&self, to: &Rc<EgressDestination>) -> Option<ReadySlot> {
         let _ = to;
         None
     }
 
-    /// It was taken from there.
+    /// Records that a socket was taken from the ready slot.
     fn confirm_taken(&self, to: &Rc<EgressDestination>, socket: SocketId) -> Option<WarmSocket> {
         let _ = (to, socket);
         None
     }
 
-    /// Where it is written down.
+    /// Returns the counters of a destination.
     fn counters_for(&self, to: &Rc<EgressDestination>) -> Rc<DestinationCounters>;
 }
 
-/// Has the runtime say when there is something to read.
+/// Registers a descriptor with the runtime for readability.
 #[expect(
     deprecated,
     reason = "its successor is unsafe: a descriptor must stay open while it is registered, as those that own theirs do"

@@ -1,4 +1,4 @@
-//! The pool's side of one instance: what its clerk asks for, from what is warm.
+//! Answers the requests of an instance's supervisor, on the pool's thread.
 
 use std::io;
 use std::rc::Rc;
@@ -14,84 +14,91 @@ use super::handed_sockets::HandedSockets;
 use super::supervisor::{ConnectSupervisor, SupervisorRequest};
 use nearpath_connpool::destination::EgressDestination;
 
-/// Answers the connects of one instance until all that ran in it have ended. On a thread with a local set of tasks; the calls themselves are looked at by a
-/// thread of the instance's own, which goes on without warm sockets when this is dropped.
+/// Answers the connects of an instance until all its processes have ended. Needs a local task set.
+/// A thread of the instance inspects the calls; it continues without warm sockets when this is
+/// dropped.
 ///
 /// # Errors
-/// When there is no thread to be had: then the instance's connects fail with `ENOSYS`.
+/// When no thread is available: the instance's connects then fail with `ENOSYS`.
 pub async fn supervise_connects(
-    handed: ListenerHandover,
+    handover: ListenerHandover,
     destinations: Vec<Rc<EgressDestination>>,
-    stock: Rc<dyn WarmSource>,
-    given: Rc<HandedSockets>,
+    source: Rc<dyn WarmSource>,
+    handed_sockets: Rc<HandedSockets>,
 ) -> io::Result<()> {
-    answer_requests(handed, destinations, stock, given, true).await
+    answer_requests(handover, destinations, source, handed_sockets, true).await
 }
 
-/// As [`supervise_connects`], without a look at the caller's other descriptors.
-#[doc(hidden)] // a test's control: with this, programs that register, or duplicate, before they connect go wrong
+/// Works as [`supervise_connects`] without the search for aliases.
+#[doc(hidden)] // a test's control: programs that register or duplicate before they connect break
 pub async fn supervise_without_alias_search(
-    handed: ListenerHandover,
+    handover: ListenerHandover,
     destinations: Vec<Rc<EgressDestination>>,
-    stock: Rc<dyn WarmSource>,
-    given: Rc<HandedSockets>,
+    source: Rc<dyn WarmSource>,
+    handed_sockets: Rc<HandedSockets>,
 ) -> io::Result<()> {
-    answer_requests(handed, destinations, stock, given, false).await
+    answer_requests(handover, destinations, source, handed_sockets, false).await
 }
 
 async fn answer_requests(
-    handed: ListenerHandover,
+    handover: ListenerHandover,
     destinations: Vec<Rc<EgressDestination>>,
-    stock: Rc<dyn WarmSource>,
-    given: Rc<HandedSockets>,
-    looks_around: bool,
+    source: Rc<dyn WarmSource>,
+    handed_sockets: Rc<HandedSockets>,
+    searches_aliases: bool,
 ) -> io::Result<()> {
-    let ((ask, mut asked), (answer, answers)) = (unbounded_channel(), channel());
-    let places = destinations
+    // The supervisor blocks for an answer, hence the `std` channel; its requests arrive
+    // asynchronously.
+    let ((requests, mut request_receiver), (answer, answer_receiver)) =
+        (unbounded_channel(), channel());
+    let addresses = destinations
         .iter()
         .map(|to| interceptable_addr(to))
         .collect();
-    let wanted = destinations
+    let slots = destinations
         .iter()
-        .map(|to| interceptable_addr(to).and_then(|_| stock.ready_slot(to)));
-    let clerk = ConnectSupervisor::new(
-        handed,
-        places,
-        wanted.collect(),
-        (ask, answers),
-        looks_around,
+        .map(|to| interceptable_addr(to).and_then(|_| source.ready_slot(to)));
+    let supervisor = ConnectSupervisor::new(
+        handover,
+        addresses,
+        slots.collect(),
+        (requests, answer_receiver),
+        searches_aliases,
     );
     thread::Builder::new()
         .name("connects".into())
-        .spawn(move || clerk.run())?;
-    while let Some(asked) = asked.recv().await {
-        match asked {
+        .spawn(move || supervisor.run())?;
+    while let Some(request) = request_receiver.recv().await {
+        match request {
             SupervisorRequest::WantWarm(number, family) => {
                 let to = &destinations[number];
-                let warm = stock
+                // Tracked before the answer: the close event may follow the handover at once.
+                let warm = source
                     .take_warm(to, family)
-                    .map(|warm| given.track_socket(warm));
-                let ledger = stock.counters_for(to);
+                    .map(|warm| handed_sockets.track_socket(warm));
+                let counters = source.counters_for(to);
                 if warm.is_some() {
-                    ledger.count_handed_over()
+                    counters.count_handed_over()
                 } else {
-                    ledger.count_pass_through(PassThroughReason::Empty.label())
+                    counters.count_pass_through(PassThroughReason::Empty.label())
                 }
-                let _ = answer.send(warm); // a clerk that has gone leaves it closed
+                // A supervisor that has ended drops the socket, which closes it.
+                let _ = answer.send(warm);
             }
-            SupervisorRequest::Taken(number, socket, handed) => {
+            SupervisorRequest::Taken(number, socket, installed) => {
                 let to = &destinations[number];
-                let own = stock
+                let own = source
                     .confirm_taken(to, socket)
-                    .map(|warm| given.track_socket(warm));
-                drop(own); // from here on it is the function's alone
-                if handed {
-                    stock.counters_for(to).count_handed_over();
+                    .map(|warm| handed_sockets.track_socket(warm));
+                // Closes the node's duplicate, so that the function holds the only one.
+                drop(own);
+                if installed {
+                    source.counters_for(to).count_handed_over();
                 }
             }
-            SupervisorRequest::PassedThrough(number, doubt) => stock
+            SupervisorRequest::PassedThrough(number, reason) => source
                 .counters_for(&destinations[number])
-                .count_pass_through(doubt.label()),
+                .count_pass_through(reason.label()),
         }
     }
     Ok(())

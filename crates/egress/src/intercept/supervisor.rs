@@ -1,5 +1,6 @@
-//! Who looks at an instance's calls: a thread of its own, so that a tenant who has his threads looked at for long, or has them handed a socket while the
-//! kernel does not let them run, holds up nobody but himself.
+//! Supervisor of an instance's connects. Every instance has its own thread, so a slow tenant delays
+//! only itself. Reading a tenant's memory, or installing a descriptor in a process that does not
+//! run, may take long.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -22,27 +23,27 @@ use super::fd_aliases::{AliasSearch, check_relation};
 use nearpath_connpool::ready_slot::ReadySlot;
 use nearpath_connpool::state::SocketId;
 
-/// The longest address that is asked about.
+/// Maximum length of an address: `struct sockaddr_in6`.
 const MAX_ADDRESS_BYTES: usize = 28;
 
-/// What a clerk says to the pool: destinations by their number among its instance's.
+/// Request to the pool's thread. Destinations are numbered within the instance.
 pub(super) enum SupervisorRequest {
-    /// A warm socket is wanted, or word that there is none.
+    /// Requests a warm socket, or the answer that there is none.
     WantWarm(usize, SocketFamily),
-    /// One was taken from its tray, and whether it was handed over then.
+    /// Reports a socket taken from its ready slot, and whether the handover succeeded.
     Taken(usize, SocketId, bool),
-    /// A call was left to the way out.
+    /// Reports a call that was passed through.
     PassedThrough(usize, PassThroughReason),
 }
 
-/// See the module.
+/// Supervisor of one instance.
 pub(super) struct ConnectSupervisor {
     listener: SeccompListener,
     fresh_v4: SocketOptions,
     fresh_v6: Option<SocketOptions>,
-    /// Where warm sockets are for, by the destinations' numbers.
+    /// Addresses with warm sockets, by destination number.
     addresses: Vec<Option<SocketAddr>>,
-    /// Where one of those lies ready.
+    /// Ready slots, by destination number.
     ready_slots: Vec<Option<ReadySlot>>,
     requests: UnboundedSender<SupervisorRequest>,
     answers: Receiver<Option<OwnedFd>>,
@@ -53,7 +54,7 @@ pub(super) struct ConnectSupervisor {
 
 impl ConnectSupervisor {
     pub(super) fn new(
-        handed: ListenerHandover,
+        handover: ListenerHandover,
         addresses: Vec<Option<SocketAddr>>,
         ready_slots: Vec<Option<ReadySlot>>,
         (requests, answers): (
@@ -66,7 +67,7 @@ impl ConnectSupervisor {
             listener,
             fresh_v4,
             fresh_v6,
-        } = handed;
+        } = handover;
         Self {
             listener,
             fresh_v4,
@@ -81,7 +82,7 @@ impl ConnectSupervisor {
         }
     }
 
-    /// Until all that could call have ended.
+    /// Runs until all processes that could call have ended.
     pub(super) fn run(self) {
         loop {
             match self.next_event() {
@@ -90,13 +91,14 @@ impl ConnectSupervisor {
                 Ok(ListenerEvent::HungUp) => return self.send_reports(),
                 Err(error) => {
                     self.send_reports();
-                    return tracing::error!(%error, "an instance's connects fail from now on");
+                    return tracing::error!(%error, "seccomp listener lost, connect() in this instance will fail");
                 }
             }
         }
     }
 
     fn next_event(&self) -> io::Result<ListenerEvent> {
+        // Reports that are due go first; otherwise they bound the wait.
         match self
             .pending_reports
             .due_at()
@@ -111,79 +113,93 @@ impl ConnectSupervisor {
         }
     }
 
-    /// A pool that has ended has nothing warm.
+    /// Answers one call. If the pool has ended, no socket is warm.
     fn answer_call(&self, call: &ConnectCall) {
         let Some((number, family)) = self.find_destination(call) else {
             return self.listener.continue_call(call);
         };
-        if let Err(doubt) = self.replace_socket(call, number, family) {
-            if doubt != PassThroughReason::Empty {
+        if let Err(reason) = self.replace_socket(call, number, family) {
+            // The pool's thread counts the calls without a warm socket itself.
+            if reason != PassThroughReason::Empty {
+                // A pool that has ended counts nothing.
                 let _ = self
                     .requests
-                    .send(SupervisorRequest::PassedThrough(number, doubt)); // as above
+                    .send(SupervisorRequest::PassedThrough(number, reason));
             }
             self.listener.continue_call(call);
         }
     }
 
-    /// Says what was taken.
+    /// Reports the sockets that were taken.
     fn send_reports(&self) {
-        for (number, socket, handed) in self.pending_reports.take_all() {
+        for (number, socket, installed) in self.pending_reports.take_all() {
+            // A pool that has ended has closed its own descriptors.
             let _ = self
                 .requests
-                .send(SupervisorRequest::Taken(number, socket, handed)); // as above
+                .send(SupervisorRequest::Taken(number, socket, installed));
         }
     }
 
     fn find_destination(&self, call: &ConnectCall) -> Option<(usize, SocketFamily)> {
         let mut address = [0; MAX_ADDRESS_BYTES];
+        // Longer addresses are of other families.
         let address = address.get_mut(..call.address_len)?;
         remote_thread::read_memory(call.tid, call.address_ptr, address).ok()?;
         decision::find_destination(address, &self.addresses)
     }
 
-    /// All that is learnt of the caller lies between two moments in which it waits for the answer, so it is of this caller and no other: who is dead
-    /// cannot be handed anything.
+    /// Replaces the caller's socket. The caller waits for the answer during the whole inspection.
+    /// So all facts are of this caller: a dead one cannot receive a descriptor.
     fn replace_socket(
         &self,
         call: &ConnectCall,
         number: usize,
         family: SocketFamily,
     ) -> Result<(), PassThroughReason> {
-        let look = self.inspect_socket(call, family)?;
+        // Inspected before a warm socket is requested, so that a doubtful call wastes none.
+        let plan = self.inspect_socket(call, family)?;
         if let Some((socket, warm)) = self.take_ready(number, family) {
-            let handed = self.install_socket(call, &warm, &look);
+            let installed = self.install_socket(call, &warm, &plan);
+            // Closed now: the report may be delayed, and an open duplicate would delay the end of
+            // the connection.
             drop(warm);
-            self.record_taken(number, socket, handed.is_ok());
-            return handed.map_err(|_| PassThroughReason::Unreadable);
+            self.record_taken(number, socket, installed.is_ok());
+            return installed.map_err(|_| PassThroughReason::Unreadable);
         }
+        // The pool's thread is woken anyway, so pending reports go along.
         self.send_reports();
-        let asked = self
+        let sent = self
             .requests
             .send(SupervisorRequest::WantWarm(number, family))
             .ok();
-        let warm = asked
+        // Waiting here delays only this instance.
+        let warm = sent
             .and_then(|()| self.answers.recv().ok())
             .flatten()
             .ok_or(PassThroughReason::Empty)?;
-        self.install_socket(call, &warm, &look)
+        self.install_socket(call, &warm, &plan)
             .map_err(|_| PassThroughReason::Unreadable)
     }
 
-    /// What lies ready: nobody has to be woken for it.
+    /// Takes a ready socket, which wakes no other thread.
     fn take_ready(&self, number: usize, family: SocketFamily) -> Option<(SocketId, OwnedFd)> {
-        let native =
-            self.addresses[number].is_some_and(|place| decision::native_family(place) == family);
-        self.ready_slots[number].as_ref().filter(|_| native)?.take()
+        // Slots hold sockets of the destination's own family only.
+        let is_native = self.addresses[number]
+            .is_some_and(|address| decision::native_family(address) == family);
+        self.ready_slots[number]
+            .as_ref()
+            .filter(|_| is_native)?
+            .take()
     }
 
-    /// The first one may wait to be told; of several, the last that lay ready may not.
-    fn record_taken(&self, number: usize, socket: SocketId, handed: bool) {
-        let several = self.pending_reports.add_report(number, socket, handed);
+    /// Records a taken socket. A single report may wait; with several, an empty slot needs its
+    /// refill.
+    fn record_taken(&self, number: usize, socket: SocketId, installed: bool) {
+        let several = self.pending_reports.add_report(number, socket, installed);
         if several
             && self.ready_slots[number]
                 .as_ref()
-                .is_none_or(|tray| tray.is_empty())
+                .is_none_or(|slot| slot.is_empty())
         {
             self.send_reports();
         }
@@ -193,14 +209,15 @@ impl ConnectSupervisor {
         &self,
         call: &ConnectCall,
         warm: &OwnedFd,
-        look: &ReplacementPlan,
+        plan: &ReplacementPlan,
     ) -> io::Result<()> {
-        rustix::io::ioctl_fionbio(warm, !look.blocking)?;
-        look.changes
+        // The mode follows the caller's socket, which the program set before the call.
+        rustix::io::ioctl_fionbio(warm, !plan.blocking)?;
+        plan.changes
             .iter()
             .try_for_each(|change| change.apply_to(warm))?;
         self.listener
-            .replace_socket(call, warm.as_fd(), look.close_on_exec)
+            .replace_socket(call, warm.as_fd(), plan.close_on_exec)
     }
 
     fn inspect_socket(
@@ -208,21 +225,24 @@ impl ConnectSupervisor {
         call: &ConnectCall,
         family: SocketFamily,
     ) -> Result<ReplacementPlan, PassThroughReason> {
-        let hidden = |_| PassThroughReason::Unreadable;
-        let (thread, own) = self.threads.duplicate_socket(call).map_err(hidden)?;
-        let (nature, blocking) = socket_facts(&own).map_err(|_| PassThroughReason::WrongKind)?; // what has no such facts is no TCP socket
-        nature.check_replaceable(family)?;
+        let unreadable = |_| PassThroughReason::Unreadable;
+        let (thread, duplicate) = self.threads.duplicate_socket(call).map_err(unreadable)?;
+        // Only TCP sockets have all these facts.
+        let (facts, blocking) =
+            socket_facts(&duplicate).map_err(|_| PassThroughReason::WrongKind)?;
+        facts.check_replaceable(family)?;
         if self.searches_aliases {
             check_no_aliases(&thread, call.socket_fd, !blocking)?;
         }
+        // Rare options are compared only after the filter has reported the first of them (ADR 30).
         let changes = self
             .fresh_options(family)?
-            .changes_on(&own, self.listener.saw_rare_option())
+            .changes_on(&duplicate, self.listener.saw_rare_option())
             .map_err(PassThroughReason::FixedOption)?;
         Ok(ReplacementPlan {
             changes,
             blocking,
-            close_on_exec: thread.is_cloexec(call.socket_fd).map_err(hidden)?,
+            close_on_exec: thread.is_cloexec(call.socket_fd).map_err(unreadable)?,
         })
     }
 
@@ -234,15 +254,17 @@ impl ConnectSupervisor {
     }
 }
 
-/// Threads that called before: a function that lives on calls by the same ones, and taking hold costs more than all else.
+/// Threads that called before. Functions connect from the same threads repeatedly, and opening a
+/// thread costs more than the rest.
 #[derive(Default)]
 struct ThreadCache(RefCell<Vec<Arc<RemoteThread>>>);
 
-/// Most that are remembered.
+/// Maximum number of cached threads.
 const MAX_CACHED_THREADS: usize = 32;
 
 impl ThreadCache {
-    /// The caller's thread, and its socket. One that is remembered by a number that was given again has ended, and says so.
+    /// Returns the caller's thread and a duplicate of its socket. A cached thread whose id was
+    /// reused has ended and fails with `ESRCH`.
     fn duplicate_socket(&self, call: &ConnectCall) -> io::Result<(Arc<RemoteThread>, OwnedFd)> {
         let known = self
             .0
@@ -253,47 +275,50 @@ impl ThreadCache {
         if let Some(known) = known {
             match known.duplicate_fd(call.socket_fd) {
                 Err(error) if error.raw_os_error() == Some(ESRCH) => {}
-                own => return Ok((known, own?)),
+                duplicate => return Ok((known, duplicate?)),
             }
         }
         let thread = Arc::new(RemoteThread::open(call.tid)?);
-        let own = thread.duplicate_fd(call.socket_fd)?;
+        let duplicate = thread.duplicate_fd(call.socket_fd)?;
         self.remember_thread(&thread);
-        Ok((thread, own))
+        Ok((thread, duplicate))
     }
 
     fn remember_thread(&self, thread: &Arc<RemoteThread>) {
         let mut known = self.0.borrow_mut();
         known.retain(|other| other.tid() != thread.tid());
         if known.len() == MAX_CACHED_THREADS {
+            // The list is short, so the shift is cheap.
             known.remove(0);
         }
         known.push(Arc::clone(thread));
     }
 }
 
-/// What was taken, and the pool's thread does not know yet. Its work (another connection is opened) would else run between a request and its answer.
+/// Taken sockets that the pool's thread does not know of. Its work, opening another connection,
+/// would otherwise run between a request and its answer.
 #[derive(Default)]
 struct PendingReports {
     taken: RefCell<Vec<(usize, SocketId, bool)>>,
     due_at: Cell<Option<Instant>>,
 }
 
-/// How long it does not know: within this most answers have come. So much later a connection ends, too, that is closed at once; and so much longer than
-/// else clients find nothing that come for the last one.
+/// Delay of a report; most answers arrive within it. A connection closed at once ends that much
+/// later, and the slot is refilled that much later.
 const REPORT_DELAY: Duration = Duration::from_micros(500);
 
 impl PendingReports {
-    /// Whether it is one of several.
-    fn add_report(&self, number: usize, socket: SocketId, handed: bool) -> bool {
+    /// Adds a report. Returns true if several are pending.
+    fn add_report(&self, number: usize, socket: SocketId, installed: bool) -> bool {
         let mut taken = self.taken.borrow_mut();
-        taken.push((number, socket, handed));
+        taken.push((number, socket, installed));
+        // The first report sets the time; later ones go along.
         self.due_at
             .update(|due| due.or_else(|| Some(Instant::now() + REPORT_DELAY)));
         taken.len() > 1
     }
 
-    /// When it is to be told.
+    /// Returns when the reports are due.
     fn due_at(&self) -> Option<Instant> {
         self.due_at.get()
     }
@@ -306,31 +331,33 @@ impl PendingReports {
 
 const ESRCH: i32 = rustix::io::Errno::SRCH.raw_os_error();
 
-/// What a socket that is to take the caller's place must be like.
+/// Settings that the replacement needs.
 struct ReplacementPlan {
     changes: Vec<OptionChange>,
     blocking: bool,
     close_on_exec: bool,
 }
 
-/// A program that lets connect() block registers its socket with no epoll before.
+/// Checks that no other descriptor refers to the socket. A program that lets connect() block has
+/// not registered its socket with an epoll before.
 fn check_no_aliases(
     thread: &RemoteThread,
     descriptor: i32,
-    may_be_watched: bool,
+    checks_epolls: bool,
 ) -> Result<(), PassThroughReason> {
-    let hidden = |_| PassThroughReason::Unreadable;
+    let unreadable = |_| PassThroughReason::Unreadable;
     let relation = |other| {
         thread
-            .fd_relation(descriptor, other, may_be_watched)
-            .map_err(hidden)
+            .fd_relation(descriptor, other, checks_epolls)
+            .map_err(unreadable)
     };
-    let mut search = AliasSearch::new(descriptor, thread.open_fd_count().map_err(hidden)?)?;
+    let mut search = AliasSearch::new(descriptor, thread.open_fd_count().map_err(unreadable)?)?;
     while let Some(other) = search.next_fd() {
         search.record_relation(relation(other)?)?;
     }
     if search.is_unfinished() {
-        let open = thread.list_fds().map_err(hidden)?;
+        // The remaining numbers are sparse, so listing them is cheaper than asking one by one.
+        let open = thread.list_fds().map_err(unreadable)?;
         search
             .unvisited_fds(open)
             .try_for_each(|other| check_relation(relation(other)?).map(drop))?;
@@ -338,7 +365,8 @@ fn check_no_aliases(
     Ok(())
 }
 
-/// Sockets of other families may have addresses of these (`AF_SMC`), but not this protocol.
+/// Returns the facts of a socket, and whether it blocks. Sockets of other families may have IP
+/// addresses (`AF_SMC`) but not this protocol.
 fn socket_facts(socket: impl AsFd) -> io::Result<(SocketFacts, bool)> {
     let tcp = sockopt::socket_protocol(&socket)? == Some(ipproto::TCP);
     let local = SocketAddr::try_from(rustix::net::getsockname(&socket)?)?;
@@ -348,11 +376,11 @@ fn socket_facts(socket: impl AsFd) -> io::Result<(SocketFacts, bool)> {
         SocketFamily::V6
     };
     let flags = rustix::fs::fcntl_getfl(&socket)?;
-    let nature = SocketFacts {
+    let facts = SocketFacts {
         family: tcp.then_some(family),
         closed: sockets::tcp_state(&socket)? == TcpState::Closed,
         bound: local.port() != 0 || !local.ip().is_unspecified(),
         odd_flags: !(flags - OFlags::NONBLOCK - OFlags::RDWR).is_empty(),
     };
-    Ok((nature, !flags.contains(OFlags::NONBLOCK)))
+    Ok((facts, !flags.contains(OFlags::NONBLOCK)))
 }

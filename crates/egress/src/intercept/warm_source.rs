@@ -1,4 +1,4 @@
-//! What the keeper has warm, for one instance.
+//! Warm sockets of the connection pool for one instance.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -16,16 +16,17 @@ use nearpath_connpool::pool::{ConnectionLease, ConnectionPool};
 use nearpath_connpool::ready_slot::ReadySlot;
 use nearpath_connpool::state::SocketId;
 
-/// See the module. Destinations that the instance wants through IPv6 sockets have keys of their own, from the first such wish until this is dropped.
+/// Warm sockets of the pool. Destinations requested through IPv6 sockets get their own keys, from
+/// the first such request until this is dropped.
 pub(crate) struct PoolWarmSource {
     pool: Rc<ConnectionPool>,
     v6_destinations: RefCell<HashMap<PoolKey, Rc<EgressDestination>>>,
 }
 
 impl PoolWarmSource {
-    pub(crate) fn for_pool(keeper: &Rc<ConnectionPool>) -> Rc<Self> {
+    pub(crate) fn for_pool(pool: &Rc<ConnectionPool>) -> Rc<Self> {
         Rc::new(Self {
-            pool: Rc::clone(keeper),
+            pool: Rc::clone(pool),
             v6_destinations: RefCell::default(),
         })
     }
@@ -38,24 +39,25 @@ impl PoolWarmSource {
         if family == native_family(to.visible_addr()) {
             return Rc::clone(to);
         }
-        let known = self.v6_destinations.borrow().get(&to.key).cloned();
-        known.unwrap_or_else(|| {
-            let by_v6 = Rc::new(to.via_v6_sockets());
+        let existing = self.v6_destinations.borrow().get(&to.key).cloned();
+        existing.unwrap_or_else(|| {
+            let v6_destination = Rc::new(to.via_v6_sockets());
             self.v6_destinations
                 .borrow_mut()
-                .insert(to.key.clone(), Rc::clone(&by_v6));
-            self.pool.retain_destination(&by_v6);
-            by_v6
+                .insert(to.key.clone(), Rc::clone(&v6_destination));
+            // Retained until the instance ends, so that later requests find warm sockets.
+            self.pool.retain_destination(&v6_destination);
+            v6_destination
         })
     }
 }
 
-/// The stock that a node has, for one destination.
-#[doc(hidden)] // for tests of the whole, with the node's own keeper
+/// Returns the source that a node uses, for one destination.
+#[doc(hidden)] // for integration tests with the node's own pool
 pub fn pool_warm_source(to: &Rc<EgressDestination>) -> Rc<dyn WarmSource> {
-    let keeper = ConnectionPool::start();
-    keeper.retain_destination(to);
-    PoolWarmSource::for_pool(&keeper)
+    let pool = ConnectionPool::start();
+    pool.retain_destination(to);
+    PoolWarmSource::for_pool(&pool)
 }
 
 impl Drop for PoolWarmSource {
@@ -70,15 +72,17 @@ impl Drop for PoolWarmSource {
 impl WarmSource for PoolWarmSource {
     fn take_warm(&self, to: &Rc<EgressDestination>, family: SocketFamily) -> Option<WarmSocket> {
         let to = self.for_family(to, family);
+        // The name may resolve to the other family, and a socket cannot change its family. The
+        // egress proxy carries the connection then.
         if self
             .pool
             .next_has_other_family(&to, family == SocketFamily::V4)
         {
-            return None; // the way out takes it
+            return None;
         }
         let lease = self.pool.take_warm(&to)?;
         warm_from_lease(lease, family)
-            .inspect_err(|error| tracing::debug!(to = to.key.host_port, %error, "not to be given"))
+            .inspect_err(|error| tracing::debug!(to = to.key.host_port, %error, "warm socket cannot be handed over"))
             .ok()
     }
 
@@ -90,7 +94,7 @@ impl WarmSource for PoolWarmSource {
         let lease = self.pool.confirm_taken(to, socket)?;
         warm_from_lease(lease, native_family(to.visible_addr()))
             .inspect_err(
-                |error| tracing::debug!(to = to.key.host_port, %error, "it has ended already"),
+                |error| tracing::debug!(to = to.key.host_port, %error, "taken socket has ended already"),
             )
             .ok()
     }
@@ -100,17 +104,16 @@ impl WarmSource for PoolWarmSource {
     }
 }
 
-/// A name may have IPv6 addresses, which no IPv4 socket reaches.
+/// Checks the family of a leased socket. A name may have IPv6 addresses only, which no IPv4 socket
+/// reaches.
 fn warm_from_lease(lease: ConnectionLease, family: SocketFamily) -> io::Result<WarmSocket> {
-    let ConnectionLease {
-        stream,
-        guard: gone,
-    } = lease;
+    let ConnectionLease { stream, guard } = lease;
+    // Leaves the runtime, because the descriptor goes to another process.
     let socket = OwnedFd::from(stream.into_std()?);
     match (sockopt::socket_domain(&socket)?, family) {
         (AddressFamily::INET, SocketFamily::V4) | (AddressFamily::INET6, SocketFamily::V6) => {
-            WarmSocket::new(socket, gone)
+            WarmSocket::new(socket, guard)
         }
-        _ => Err(io::Error::other("it is a socket of the other family")),
+        _ => Err(io::Error::other("the socket has the other address family")),
     }
 }

@@ -1,4 +1,4 @@
-//! Questions about names as they come from an instance, and the answers (RFC 1035). Pure.
+//! DNS queries of instances and their replies (RFC 1035). Pure.
 
 use std::net::Ipv4Addr;
 
@@ -7,61 +7,68 @@ use simple_dns::{CLASS, OPCODE, Packet, PacketFlag, QTYPE, RCODE, ResourceRecord
 
 use super::wildcard::MAX_ANSWER_AGE;
 
-/// Longest question over UDP (RFC 1035, 4.2.1).
+/// Maximum length of a message over UDP (RFC 1035, section 4.2.1).
 pub(crate) const MAX_MESSAGE_BYTES: usize = 512;
 
-/// One question.
+/// A query with one question.
 #[derive(Debug, Clone)]
 pub(crate) struct DnsQuestion {
     packet: Packet<'static>,
-    /// The name, in small letters, without a dot at its end.
+    /// The name in lower case, without the final dot.
     pub(crate) name: String,
-    /// Whether an IPv4 address is wanted. Others, which the name may or may not have, are not told.
+    /// True if an IPv4 address is requested. Other types get an empty answer, whether or not the
+    /// name has them.
     pub(crate) wants_ipv4: bool,
 }
 
-/// What is said to it.
+/// Answer to a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DnsAnswer {
-    /// This stands for it.
+    /// The name has this address.
     Address(Ipv4Addr),
-    /// There is such a name, and nothing of the kind that was asked for.
+    /// The name exists and has no record of the requested type.
     NoData,
-    /// There is no such name (NXDOMAIN).
+    /// The name does not exist (NXDOMAIN).
     NameError,
-    /// It cannot be said now (SERVFAIL).
+    /// The name cannot be resolved now (SERVFAIL).
     ServerFailure,
 }
 
 impl DnsQuestion {
-    /// Reads a packet that asks one thing; what is anything else is not worth an answer.
+    /// Parses a packet with a single question; `None` for anything else, which gets no reply.
     pub(crate) fn parse_packet(packet: &[u8]) -> Option<Self> {
-        // Questions, answers, authorities, and room for EDNS: what a packet announces is made room for before it is read.
+        // Counts of questions, answers, authorities and additional records (EDNS). The parser
+        // allocates by these counts, so they are checked before.
         let [q, a, n, more] = *packet.get(4..12)?.as_chunks::<2>().0 else {
             return None;
         };
         let [q, a, n, more] = [q, a, n, more].map(u16::from_be_bytes);
-        let plain = (q, a, n) == (1, 0, 0) && more <= 2 && packet.len() <= MAX_MESSAGE_BYTES;
-        let packet = plain.then(|| Packet::parse(packet).ok()).flatten()?;
+        let is_single_question =
+            (q, a, n) == (1, 0, 0) && more <= 2 && packet.len() <= MAX_MESSAGE_BYTES;
+        let packet = is_single_question
+            .then(|| Packet::parse(packet).ok())
+            .flatten()?;
         if packet.has_flags(PacketFlag::RESPONSE) || packet.opcode() != OPCODE::StandardQuery {
             return None;
         }
-        let asked = packet.questions.first()?;
-        let name = asked.qname.to_string().to_ascii_lowercase();
-        let of_address = matches!(asked.qtype, QTYPE::TYPE(TYPE::A) | QTYPE::ANY);
-        let mut kept = Packet::new_query(packet.id());
+        let question = packet.questions.first()?;
+        let name = question.qname.to_string().to_ascii_lowercase();
+        let wants_ipv4 = matches!(question.qtype, QTYPE::TYPE(TYPE::A) | QTYPE::ANY);
+        // Only the question is kept: other records of the packet are not repeated.
+        let mut question_only = Packet::new_query(packet.id());
         if packet.has_flags(PacketFlag::RECURSION_DESIRED) {
-            kept.set_flags(PacketFlag::RECURSION_DESIRED);
+            question_only.set_flags(PacketFlag::RECURSION_DESIRED);
         }
-        kept.questions.push(asked.clone().into_owned());
+        question_only.questions.push(question.clone().into_owned());
         Some(Self {
-            packet: kept,
+            packet: question_only,
             name,
-            wants_ipv4: of_address,
+            wants_ipv4,
         })
     }
 
-    /// The packet that answers it: with the question as it was written, since some resolvers look at the letters' case.
+    /// Builds the reply. It repeats the question as it was written, since some resolvers compare
+    /// the case of letters (DNS 0x20).
     pub(crate) fn build_reply(&self, answer: DnsAnswer) -> Option<Vec<u8>> {
         let mut packet = Packet::new_reply(self.packet.id());
         packet.set_flags(PacketFlag::RECURSION_AVAILABLE);
@@ -95,7 +102,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What a resolver sends: id 7, recursion desired, `Ab.example.com`, type and class IN.
+    /// Query with id 7, recursion desired, for `Ab.example.com` of type `kind` and class IN.
     fn query_of_type(kind: u8) -> Vec<u8> {
         let name = b"\x02Ab\x07example\x03com\0";
         [
@@ -121,11 +128,7 @@ mod tests {
             [0, 7, 0x81, 0x80, 0, 1, 0, 1, 0, 0, 0, 0],
             "a reply, recursion and all, without error"
         );
-        assert_eq!(
-            answer[12..32],
-            query_of_type(1)[12..],
-            "letters as they were"
-        );
+        assert_eq!(answer[12..32], query_of_type(1)[12..], "the case is kept");
         assert_eq!(
             answer[answer.len() - 10..],
             [0, 0, 0, 30, 0, 4, 10, 61, 255, 1]
@@ -175,14 +178,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_octets_make_it_fail(
-            noise in prop::collection::vec(any::<u8>(), 0..600),
+        fn no_bytes_make_the_parser_panic(
+            random_bytes in prop::collection::vec(any::<u8>(), 0..600),
             at in 0usize..32, with in any::<u8>(), cut in 0usize..40,
         ) {
-            let mut near = query_of_type(1);
-            near[at] = with;
-            near.truncate(cut.max(12));
-            for packet in [&noise, &near] {
+            let mut almost_valid = query_of_type(1);
+            almost_valid[at] = with;
+            almost_valid.truncate(cut.max(12));
+            for packet in [&random_bytes, &almost_valid] {
                 if let Some(question) = DnsQuestion::parse_packet(packet) {
                     let answer = question.build_reply(DnsAnswer::Address(Ipv4Addr::LOCALHOST));
                     prop_assert!(answer.is_none_or(|answer| answer.len() <= 2 * MAX_MESSAGE_BYTES));

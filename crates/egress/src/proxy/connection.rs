@@ -1,4 +1,4 @@
-//! One connection of a function, from its arrival to its end.
+//! A connection of a function, from accept to close.
 
 use std::io;
 use std::rc::Rc;
@@ -19,194 +19,197 @@ use nearpath_connpool::upstream::UpstreamHandle;
 use nearpath_dbproxy::{ClientContext, http, mysql, postgres, redis, tls_tunnel};
 
 impl EgressProxy {
-    /// Serves a connection; ends it when its instance has ended.
+    /// Serves a connection, and ends it when its instance has ended.
     pub(super) async fn serve_connection(
         self: Rc<Self>,
         client: TcpStream,
-        pass: ConnectionPermit,
+        permit: ConnectionPermit,
     ) {
-        let mut here = pass.alive.clone();
-        let to = Rc::clone(&pass.destination);
-        if pass.has_async_writes() {
-            return Box::pin(self.serve_async_writes(client, pass)).await;
+        let mut alive = permit.alive.clone();
+        let to = Rc::clone(&permit.destination);
+        // Async writes outlive the instance, so they must not be cancelled with it.
+        if permit.has_async_writes() {
+            return Box::pin(self.serve_async_writes(client, permit)).await;
         }
+        // The end of the instance wins over more bytes.
         let served = tokio::select! {
             biased;
-            _ = here.changed() => return,
-            served = self.serve_protocol(client, pass) => served,
+            _ = alive.changed() => return,
+            served = self.serve_protocol(client, permit) => served,
         };
         if let Err(error) = served {
-            tracing::debug!(to = to.key.host_port, %error, "a connection broke");
+            tracing::debug!(to = to.key.host_port, %error, "egress proxy: connection failed");
         }
     }
 
-    /// By the protocol's adapter. A protocol that nobody here speaks is carried as it is, or through TLS. What is large has a place of its own: every other
-    /// connection would be as large.
-    async fn serve_protocol(&self, client: TcpStream, pass: ConnectionPermit) -> io::Result<()> {
+    /// Serves it with the protocol's adapter, or carries raw bytes, plain or through TLS. Large
+    /// futures are boxed: otherwise every connection would be as large.
+    async fn serve_protocol(&self, client: TcpStream, permit: ConnectionPermit) -> io::Result<()> {
         match (
-            pass.destination.egress.protocol,
-            &pass.destination.egress.tls,
+            permit.destination.egress.protocol,
+            &permit.destination.egress.tls,
         ) {
-            (EgressProtocol::Http, _) => http::serve(client, self.client_context(&pass)).await,
+            (EgressProtocol::Http, _) => http::serve(client, self.client_context(&permit)).await,
             (EgressProtocol::Redis, _) => {
-                Box::pin(redis::serve(client, self.client_context(&pass))).await
+                Box::pin(redis::serve(client, self.client_context(&permit))).await
             }
             (EgressProtocol::Postgres, _) => {
-                Box::pin(postgres::serve(client, self.client_context(&pass))).await
+                Box::pin(postgres::serve(client, self.client_context(&permit))).await
             }
             (EgressProtocol::Mysql, _) => {
-                Box::pin(mysql::serve(client, self.client_context(&pass))).await
+                Box::pin(mysql::serve(client, self.client_context(&permit))).await
             }
-            (EgressProtocol::Tcp, EgressTls::Pass) => self.forward_raw(&client, pass).await,
+            (EgressProtocol::Tcp, EgressTls::Pass) => self.forward_raw(&client, permit).await,
             (EgressProtocol::Tcp, EgressTls::Originate { .. }) => {
-                Box::pin(self.forward_tls(client, pass)).await
+                Box::pin(self.forward_tls(client, permit)).await
             }
         }
     }
 
-    fn client_context(&self, pass: &ConnectionPermit) -> ClientContext {
-        pass.waiting_guard.release_count(); // how long it waits each time is up to the adapter
+    fn client_context(&self, permit: &ConnectionPermit) -> ClientContext {
+        // The adapter bounds its own waits.
+        permit.waiting_guard.release_count();
         ClientContext {
-            caller: Rc::clone(&pass.instance.caller),
+            caller: Rc::clone(&permit.instance.caller),
             upstream: UpstreamHandle {
-                destination: Rc::clone(&pass.destination),
-                source: Rc::clone(&pass.source),
+                destination: Rc::clone(&permit.destination),
+                source: Rc::clone(&permit.source),
                 adapters: Rc::clone(&self.pool.adapters),
-                counters: self.pool.counters_for(&pass.destination),
+                counters: self.pool.counters_for(&permit.destination),
             },
             failed_writes: Rc::clone(&self.failed_writes),
-            instance_alive: pass.has_async_writes().then(|| pass.alive.clone()),
+            instance_alive: permit.has_async_writes().then(|| permit.alive.clone()),
         }
     }
 
-    async fn forward_raw(&self, client: &TcpStream, pass: ConnectionPermit) -> io::Result<()> {
-        let ledger = self.pool.counters_for(&pass.destination);
-        match self.connect_destination(client, &pass).await {
-            Some(ConnectionLease {
-                stream,
-                guard: mut gone,
-            }) => {
-                let carried = forward_both_ways(client, &stream, &ledger).await;
-                gone.sample_flow(&stream);
-                carried
+    async fn forward_raw(&self, client: &TcpStream, permit: ConnectionPermit) -> io::Result<()> {
+        let counters = self.pool.counters_for(&permit.destination);
+        match self.connect_destination(client, &permit).await {
+            Some(ConnectionLease { stream, mut guard }) => {
+                let forwarded = forward_both_ways(client, &stream, &counters).await;
+                // After use, when the flow shows what the path carried.
+                guard.sample_flow(&stream);
+                forwarded
             }
             None => Ok(()),
         }
     }
 
-    async fn forward_tls(&self, client: TcpStream, pass: ConnectionPermit) -> io::Result<()> {
-        let served = tls_tunnel::serve(client, self.client_context(&pass)).await;
+    async fn forward_tls(&self, client: TcpStream, permit: ConnectionPermit) -> io::Result<()> {
+        let served = tls_tunnel::serve(client, self.client_context(&permit)).await;
         if let Err(error) = &served
             && let Some(why) = error
                 .get_ref()
                 .and_then(|error| error.downcast_ref::<NoConnection>())
         {
-            self.notify_refused(&pass, why);
+            self.notify_refused(&permit, why);
         }
         served
     }
 
-    /// A connection to the destination, unless there is none or the client has gone.
+    /// Returns a connection to the destination, unless there is none or the client has gone.
     async fn connect_destination(
         &self,
         client: &TcpStream,
-        pass: &ConnectionPermit,
+        permit: &ConnectionPermit,
     ) -> Option<ConnectionLease> {
-        let deadline = Instant::now() + pass.destination.egress.wait;
+        let deadline = Instant::now() + permit.destination.egress.wait;
         let found = tokio::select! {
             biased;
+            // Only a reset ends the wait: a half-closed client may still expect an answer.
             _ = client.ready(Interest::ERROR) => return None,
-            found = pass.source.connect(&pass.destination, deadline) => found,
+            found = permit.source.connect(&permit.destination, deadline) => found,
         };
-        pass.waiting_guard.release_count();
+        permit.waiting_guard.release_count();
         found
-            .inspect_err(|why| self.reset_refused(client, pass, why))
+            .inspect_err(|why| self.reset_refused(client, permit, why))
             .ok()
     }
 
-    fn reset_refused(&self, client: &TcpStream, pass: &ConnectionPermit, why: &NoConnection) {
+    fn reset_refused(&self, client: &TcpStream, permit: &ConnectionPermit, why: &NoConnection) {
         reset_at_close(client);
-        self.notify_refused(pass, why);
+        self.notify_refused(permit, why);
     }
 
-    fn notify_refused(&self, pass: &ConnectionPermit, why: &NoConnection) {
+    fn notify_refused(&self, permit: &ConnectionPermit, why: &NoConnection) {
         let what = match why {
-            NoConnection::Exhausted { .. } => format!("a connection was reset: {why}"),
+            NoConnection::Exhausted { .. } => format!("connection reset: {why}"),
             NoConnection::Refused { .. } => {
-                format!("a connection was reset: no connection to {why}")
+                format!("connection reset: no connection to {why}")
             }
         };
         self.notify_tenant(
-            &pass.instance.caller,
-            &pass.destination.key.host_port,
+            &permit.instance.caller,
+            &permit.destination.key.host_port,
             &what,
         );
     }
 }
 
-/// Connections whose writes are taken at once: they go on when their instance has ended.
+/// Connections with async writes, which outlive their instance.
 impl EgressProxy {
-    async fn serve_async_writes(self: Rc<Self>, client: TcpStream, pass: ConnectionPermit) {
-        let to = Rc::clone(&pass.destination);
-        let (_stay, _delivery) = (
+    async fn serve_async_writes(self: Rc<Self>, client: TcpStream, permit: ConnectionPermit) {
+        let to = Rc::clone(&permit.destination);
+        // Held until everything is delivered: the key stays declared, and a draining node waits.
+        let (_reservation, _delivery) = (
             self.pool.reserve_key(&to),
             self.failed_writes.begin_delivery(),
         );
         let served = match to.egress.protocol {
             EgressProtocol::Redis => {
-                drop(pass.writes_expected.take()); // what has no answer yet was not taken
-                redis::serve(client, self.client_context(&pass)).await
+                // A command without an answer was not accepted, so none outlives the instance.
+                drop(permit.writes_expected.take());
+                redis::serve(client, self.client_context(&permit)).await
             }
-            _ => self.deliver_writes(&client, pass).await,
+            _ => self.deliver_writes(&client, permit).await,
         };
         if let Err(error) = served {
-            tracing::debug!(to = to.key.host_port, %error, "a connection broke");
+            tracing::debug!(to = to.key.host_port, %error, "egress proxy: connection failed");
         }
     }
 
-    async fn deliver_writes(&self, client: &TcpStream, pass: ConnectionPermit) -> io::Result<()> {
-        let (ledger, to, caller) = (
-            self.pool.counters_for(&pass.destination),
-            &pass.destination.key.host_port,
-            &pass.instance.caller,
+    async fn deliver_writes(&self, client: &TcpStream, permit: ConnectionPermit) -> io::Result<()> {
+        let (counters, to, caller) = (
+            self.pool.counters_for(&permit.destination),
+            &permit.destination.key.host_port,
+            &permit.instance.caller,
         );
+        // An earlier failure first: a reset is the only signal that an unknown protocol has.
         if let Some(why) = self.failed_writes.take_failure(&caller.function, to) {
-            DestinationCounters::increase(&ledger.reported_failures, 1);
+            DestinationCounters::increase(&counters.reported_failures, 1);
             reset_at_close(client);
             self.notify_tenant(
                 caller,
                 to,
-                &format!("a connection was reset: an earlier write failed: {why}"),
+                &format!("connection reset: an earlier write failed: {why}"),
             );
             return Ok(());
         }
         let connect = async {
-            let lease = pass
+            let lease = permit
                 .source
                 .connect(
-                    &pass.destination,
-                    Instant::now() + pass.destination.egress.wait,
+                    &permit.destination,
+                    Instant::now() + permit.destination.egress.wait,
                 )
                 .await?;
-            tls::wrap_lease(lease, &pass.destination, &self.pool.adapters).await
+            tls::wrap_lease(lease, &permit.destination, &self.pool.adapters).await
         };
-        let carrier = WriteForwarder::new(client, &pass, &ledger);
-        let Err(lost) = carrier.run(Box::pin(connect)).await else {
+        let forwarder = WriteForwarder::new(client, &permit, &counters);
+        let Err(failure) = forwarder.run(Box::pin(connect)).await else {
             return Ok(());
         };
         reset_at_close(client);
-        if lost.was_accepted {
-            DestinationCounters::increase(&ledger.failed_writes, 1);
-            self.failed_writes.log_failure(caller, to, &lost.reason);
+        // The function takes these bytes for written, so the loss is counted and logged.
+        if failure.was_accepted {
+            DestinationCounters::increase(&counters.failed_writes, 1);
+            self.failed_writes.log_failure(caller, to, &failure.reason);
         } else {
-            self.notify_tenant(
-                caller,
-                to,
-                &format!("a connection was reset: {}", lost.reason),
-            );
+            self.notify_tenant(caller, to, &format!("connection reset: {}", failure.reason));
         }
-        if lost.was_accepted && lost.client_gone {
-            self.failed_writes.report_later(caller, to, &lost.reason);
+        // No client saw the failure, so the function's next connection reports it.
+        if failure.was_accepted && failure.client_gone {
+            self.failed_writes.report_later(caller, to, &failure.reason);
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Bytes from one connection to another, both ways, as they are: ends and resets included.
+//! Forwards bytes between two connections, both ways, with closes and resets.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -10,44 +10,47 @@ use tokio::net::TcpStream;
 
 use nearpath_connpool::counters::DestinationCounters;
 
-/// Bytes that are moved at a time.
+/// Bytes read at a time.
 const MAX_CHUNK_BYTES: usize = 64 << 10;
 
-/// Pieces after which others have their turn.
+/// Chunks after which other tasks get their turn.
 const MAX_CHUNKS_PER_TURN: u64 = 16;
 
 thread_local! {
-    /// Where bytes are between two system calls. One for all connections of the thread: an idle one needs no memory of its own.
-    static BETWEEN: RefCell<Box<[u8]>> = RefCell::new(vec![0; MAX_CHUNK_BYTES].into());
+    /// Buffer between two system calls, shared by all connections of the thread: an idle connection
+    /// needs no memory.
+    static FORWARD_BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; MAX_CHUNK_BYTES].into());
 }
 
-/// Carries until both have ended. An end goes on as an end, so that each may still read after it has written all; anything else resets both.
+/// Forwards until both sides have closed. A half-close is forwarded, so that each side may still
+/// read after it has written. Anything else resets both.
 ///
 /// # Errors
-/// When one of them was reset, or the like.
+/// When a side was reset or failed.
 pub(crate) async fn forward_both_ways(
     client: &TcpStream,
     server: &TcpStream,
-    ledger: &DestinationCounters,
+    counters: &DestinationCounters,
 ) -> io::Result<()> {
-    let mut ends = ForwardGuard {
+    let mut guard = ForwardGuard {
         client,
         server,
         ended_orderly: false,
     };
-    let there = forward_one_way(client, server, &ledger.sent_bytes);
-    let back = forward_one_way(server, client, &ledger.received_bytes);
-    tokio::try_join!(there, back)?;
-    ends.ended_orderly = true;
+    let to_server = forward_one_way(client, server, &counters.sent_bytes);
+    let to_client = forward_one_way(server, client, &counters.received_bytes);
+    tokio::try_join!(to_server, to_client)?;
+    guard.ended_orderly = true;
     Ok(())
 }
 
-/// Has a connection end with a reset when it is closed.
+/// Makes a connection end with a reset when it is closed.
 pub(crate) fn reset_at_close(stream: impl AsFd) {
-    let _ = sockopt::set_socket_linger(stream, Some(Duration::ZERO)); // it may be gone
+    // The socket may be closed already.
+    let _ = sockopt::set_socket_linger(stream, Some(Duration::ZERO));
 }
 
-/// Resets both unless all went well; also when the carrying is given up half-way.
+/// Resets both sides unless they ended in order, also when the task is dropped.
 struct ForwardGuard<'a> {
     client: &'a TcpStream,
     server: &'a TcpStream,
@@ -64,9 +67,10 @@ impl Drop for ForwardGuard<'_> {
 }
 
 async fn forward_one_way(from: &TcpStream, to: &TcpStream, count: &Cell<u64>) -> io::Result<()> {
-    for piece in 1u64.. {
+    for chunk in 1u64.. {
+        // No buffer is held during the wait; the shared one is used between two system calls.
         from.readable().await?;
-        match BETWEEN.with_borrow_mut(|between| forward_chunk(from, to, between)) {
+        match FORWARD_BUFFER.with_borrow_mut(|buffer| forward_chunk(from, to, buffer)) {
             Ok(ReadStep::End) => return shutdown_write(to),
             Ok(ReadStep::Moved(moved, rest)) => {
                 DestinationCounters::increase(count, moved as u64);
@@ -75,30 +79,32 @@ async fn forward_one_way(from: &TcpStream, to: &TcpStream, count: &Cell<u64>) ->
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
         }
-        if piece % MAX_CHUNKS_PER_TURN == 0 {
+        // A fast pair must not starve the other connections of the thread.
+        if chunk % MAX_CHUNKS_PER_TURN == 0 {
             tokio::task::yield_now().await;
         }
     }
     Ok(())
 }
 
-/// What one look at the reading side brought.
+/// Result of one read.
 enum ReadStep {
     End,
-    /// So many bytes were read, and these of them could not be written at once.
+    /// Number of bytes read, and those of them that could not be written yet.
     Moved(usize, Vec<u8>),
 }
 
-fn forward_chunk(from: &TcpStream, to: &TcpStream, between: &mut [u8]) -> io::Result<ReadStep> {
-    let read = from.try_read(between)?;
+fn forward_chunk(from: &TcpStream, to: &TcpStream, buffer: &mut [u8]) -> io::Result<ReadStep> {
+    let read = from.try_read(buffer)?;
     if read == 0 {
         return Ok(ReadStep::End);
     }
-    let written = match to.try_write(&between[..read]) {
+    let written = match to.try_write(&buffer[..read]) {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
         other => other?,
     };
-    Ok(ReadStep::Moved(read, between[written..read].to_vec()))
+    // Copied, because the shared buffer serves other connections during the wait.
+    Ok(ReadStep::Moved(read, buffer[written..read].to_vec()))
 }
 
 async fn write_rest(to: &TcpStream, mut rest: &[u8]) -> io::Result<()> {
@@ -113,7 +119,7 @@ async fn write_rest(to: &TcpStream, mut rest: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Tells that nothing more comes. One that is closed already knows.
+/// Shuts down the write side, unless the connection is closed already.
 fn shutdown_write(to: &TcpStream) -> io::Result<()> {
     match shutdown(to, Shutdown::Write) {
         Err(rustix::io::Errno::NOTCONN) => Ok(()),

@@ -1,7 +1,7 @@
-//! The node's sockets inside an instance: the way there of what was declared by an IPv6 address, and of questions about names.
+//! Sockets of the node inside an instance, for IPv6 destinations and DNS queries.
 
 use std::io;
-use std::net::{SocketAddr, UdpSocket as Plain};
+use std::net::{SocketAddr, UdpSocket as StdUdpSocket};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
@@ -16,51 +16,54 @@ use super::EgressProxy;
 use crate::EgressInstance;
 
 impl EgressProxy {
-    /// Serves an instance's hatches, which arrive at `socket`, until it has ended.
+    /// Serves an instance's inner sockets, which arrive at `socket`, until it has ended.
     pub(super) fn serve_inner_sockets(
         self: &Rc<Self>,
         eip: Eip,
-        hatches: Vec<InnerSocket>,
+        inner_sockets: Vec<InnerSocket>,
         socket: OwnedFd,
     ) {
-        let Some((caller, here)) = self.policy.borrow().find_alive(eip) else {
+        let Some((instance, alive)) = self.policy.borrow().find_alive(eip) else {
             return;
         };
-        let exit = Rc::clone(self);
+        let proxy = Rc::clone(self);
         spawn_local(async move {
-            if let Err(error) = exit
-                .receive_inner_sockets(&caller, &here, &hatches, socket)
+            if let Err(error) = proxy
+                .receive_inner_sockets(&instance, &alive, &inner_sockets, socket)
                 .await
             {
-                tracing::warn!(instance = %caller.caller.instance, %error, "no sockets inside this instance");
+                tracing::warn!(instance = %instance.caller.instance, %error, "egress proxy: no sockets inside the instance");
             }
         });
     }
 
     async fn receive_inner_sockets(
         self: &Rc<Self>,
-        caller: &Rc<EgressInstance>,
-        here: &watch::Receiver<()>,
-        hatches: &[InnerSocket],
+        instance: &Rc<EgressInstance>,
+        alive: &watch::Receiver<()>,
+        inner_sockets: &[InnerSocket],
         socket: OwnedFd,
     ) -> io::Result<()> {
+        // tokio expects a non-blocking socket and does not set the mode.
         rustix::io::ioctl_fionbio(&socket, true)?;
         let socket = UnixDatagram::from_std(socket.into())?;
-        while let Some((number, opened)) = socket
+        while let Some((number, received)) = socket
             .async_io(Interest::READABLE, || inner_socket::receive_next(&socket))
             .await?
         {
-            let Some(hatch) = hatches.get(number) else {
+            let Some(inner_socket) = inner_sockets.get(number) else {
                 continue;
             };
-            let opened = opened
-                .and_then(|opened| self.serve_inner_socket(caller, here.clone(), *hatch, opened));
-            if let Err(error) = opened {
-                let at = hatch.address();
+            let served = received.and_then(|received| {
+                self.serve_inner_socket(instance, alive.clone(), *inner_socket, received)
+            });
+            // The other destinations of the instance still work.
+            if let Err(error) = served {
+                let address = inner_socket.address();
                 self.notify_tenant(
-                    &caller.caller,
-                    &at.to_string(),
-                    &format!("egress {at} is not reached from this instance: {error}"),
+                    &instance.caller,
+                    &address.to_string(),
+                    &format!("egress {address} is unreachable from this instance: {error}"),
                 );
             }
         }
@@ -69,32 +72,33 @@ impl EgressProxy {
 
     fn serve_inner_socket(
         self: &Rc<Self>,
-        caller: &Rc<EgressInstance>,
-        mut here: watch::Receiver<()>,
-        hatch: InnerSocket,
-        opened: OwnedFd,
+        instance: &Rc<EgressInstance>,
+        mut alive: watch::Receiver<()>,
+        inner_socket: InnerSocket,
+        socket: OwnedFd,
     ) -> io::Result<()> {
-        let (exit, caller) = (Rc::clone(self), Rc::clone(caller));
-        match hatch {
-            InnerSocket::TcpV6(at) => {
-                rustix::net::sockopt::set_tcp_nodelay(&opened, true)?; // what it accepts has it, too
-                let listener = TcpListener::from_std(opened.into())?;
-                let meet = move |client: TcpStream, _| {
-                    exit.route_connection(client, caller.eip, SocketAddr::V6(at))
+        let (proxy, instance) = (Rc::clone(self), Rc::clone(instance));
+        match inner_socket {
+            InnerSocket::TcpV6(address) => {
+                // Accepted sockets inherit it.
+                rustix::net::sockopt::set_tcp_nodelay(&socket, true)?;
+                let listener = TcpListener::from_std(socket.into())?;
+                let serve = move |client: TcpStream, _| {
+                    proxy.route_connection(client, instance.eip, SocketAddr::V6(address))
                 };
                 spawn_local(async move {
                     tokio::select! {
-                        _ = here.changed() => {}
-                        () = super::accept_all(listener, meet) => {}
+                        _ = alive.changed() => {}
+                        () = super::accept_all(listener, serve) => {}
                     }
                 });
             }
             InnerSocket::UdpV4(_) => {
-                let socket = UdpSocket::from_std(Plain::from(opened))?;
+                let socket = UdpSocket::from_std(StdUdpSocket::from(socket))?;
                 spawn_local(async move {
                     tokio::select! {
-                        _ = here.changed() => {}
-                        () = exit.serve_names(caller, socket) => {}
+                        _ = alive.changed() => {}
+                        () = proxy.serve_names(instance, socket) => {}
                     }
                 });
             }

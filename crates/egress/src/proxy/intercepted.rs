@@ -1,4 +1,4 @@
-//! Instances whose connects are asked about: the listener's way here, and who answers.
+//! Instances with intercepted connects: receives their seccomp listener and supervises it.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,18 +15,20 @@ use crate::EgressInstance;
 use crate::intercept::{HandedSockets, PoolWarmSource, supervise_connects};
 
 impl EgressProxy {
-    /// Answers an instance's connects until it has ended. Where there is no listener in the end, the way out is all that it has, as before.
+    /// Answers an instance's connects until it has ended. Without a listener the egress proxy
+    /// carries all its connections.
     pub(super) fn supervise_connects(self: &Rc<Self>, eip: Eip, listener: OwnedFd) {
-        let Some(caller) = self.policy.borrow().instance_at(eip) else {
+        let Some(instance) = self.policy.borrow().instance_at(eip) else {
             return;
         };
-        let exit = Rc::clone(self);
+        let proxy = Rc::clone(self);
         spawn_local(async move {
-            let instance = caller.caller.instance;
-            match exit.run_supervision(caller, listener).await {
-                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {} // it ended before it was one
+            let id = instance.caller.instance;
+            match proxy.run_supervision(instance, listener).await {
+                // The instance ended before the filter was installed.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
                 Err(error) => {
-                    tracing::warn!(%instance, %error, "no warm sockets in the place of this instance's own")
+                    tracing::warn!(instance = %id, %error, "interception stopped, the egress proxy carries this instance's connections")
                 }
                 Ok(()) => {}
             }
@@ -35,30 +37,33 @@ impl EgressProxy {
 
     async fn run_supervision(
         &self,
-        caller: Rc<EgressInstance>,
+        instance: Rc<EgressInstance>,
         listener: OwnedFd,
     ) -> io::Result<()> {
-        let given = self.handed_sockets()?;
+        let handed_sockets = self.handed_sockets()?;
+        // tokio expects a non-blocking socket and does not set the mode.
         rustix::io::ioctl_fionbio(&listener, true)?;
         let socket = UnixDatagram::from_std(listener.into())?;
-        let handed = socket
+        let handover = socket
             .async_io(Interest::READABLE, || handover::receive_listener(&socket))
             .await?;
         supervise_connects(
-            handed,
-            caller.destinations.clone(),
+            handover,
+            instance.destinations.clone(),
             PoolWarmSource::for_pool(&self.pool),
-            given,
+            handed_sockets,
         )
         .await
     }
 
     fn handed_sockets(&self) -> io::Result<Rc<HandedSockets>> {
-        if let Some(given) = &*self.handed_sockets.borrow() {
-            return Ok(Rc::clone(given));
+        // Created at the first use: without interception the kernel's events are not needed.
+        if let Some(handed_sockets) = &*self.handed_sockets.borrow() {
+            return Ok(Rc::clone(handed_sockets));
         }
-        let given = HandedSockets::start()?;
-        self.handed_sockets.replace(Some(Rc::clone(&given)));
-        Ok(given)
+        let handed_sockets = HandedSockets::start()?;
+        self.handed_sockets
+            .replace(Some(Rc::clone(&handed_sockets)));
+        Ok(handed_sockets)
     }
 }

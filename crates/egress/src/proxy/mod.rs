@@ -1,8 +1,10 @@
-//! The way out: listeners at the addresses of declared destinations, and what becomes of who comes.
+//! The egress proxy: listeners at the addresses of declared destinations, and their connections.
 //!
-//! Everything here is on one thread, `pool`: the node sends [`EgressCommand`]s, connections are tasks. Who calls is known by the address that a connection comes
-//! from, where it wants to go by the one that it was made to, both as the kernel has them. What was not declared is reset, what was is carried, by an
-//! adapter or as it is ([`forward`]). Whatever an instance had open ends with it, but for writes that were taken or are about to be.
+//! Everything here runs on the thread `pool`: the node sends [`EgressCommand`]s, connections are
+//! tasks. The source address of a connection identifies the instance, its local address the
+//! destination; both come from the kernel. Undeclared connections are reset. Declared ones are
+//! carried by an adapter or as raw TCP ([`forward`]). The connections of an instance end with it,
+//! except for accepted async writes.
 
 mod async_writes;
 mod connection;
@@ -36,7 +38,7 @@ use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, LocalSet, spawn_local};
 use tokio::time::{sleep, timeout};
 
-use crate::handle::{AdmissionRequest, DoneSender, TenantLogFn};
+use crate::admission::{AdmissionRequest, DoneSender, TenantLogFn};
 use crate::intercept::HandedSockets;
 use crate::policy::{EgressPolicy, EgressRefusal};
 use forward::reset_at_close;
@@ -46,44 +48,46 @@ use nearpath_dbproxy::ClientInstance;
 use nearpath_dbproxy::failed_writes::FailedWrites;
 use notices::NoticeLimiter;
 
-/// How long what an ended instance wrote may take to get here. It is all on this machine: only a connection that holds as much as it may takes long.
+/// Maximum time for an ended instance's bytes to arrive. They are on this machine already: only a
+/// connection with a full buffer takes long.
 const FINAL_WRITES_GRACE: Duration = Duration::from_secs(2);
-/// How long nobody is let in when there is no descriptor left.
+/// Delay before the next accept when no descriptor is left.
 pub(crate) const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// What the node wants.
+/// Commands of the node.
 pub(crate) enum EgressCommand {
-    /// An instance starts. Answered when it may go out.
+    /// An instance starts. Confirmed when it may connect.
     Admit(Box<AdmissionRequest>, Vec<EgressDestination>, DoneSender),
-    /// Its connects are asked about; the listener comes from here.
+    /// The connects of an instance are intercepted; its seccomp listener arrives at this socket.
     Supervise(Eip, OwnedFd),
-    /// The node has sockets inside it; they come from here.
+    /// The node has sockets inside an instance; they arrive at this socket.
     ServeInnerSockets(Eip, Vec<InnerSocket>, OwnedFd),
-    /// It has ended. Answered when nothing more is taken of what it wrote: its address may be another's then.
+    /// An instance has ended. Confirmed when no more of its bytes are accepted: only then may
+    /// another instance get its address.
     Remove(InstanceId, Eip, DoneSender),
-    /// Somebody declared a destination at this port.
+    /// A port has its first declared destination.
     Listen(u16, std::net::TcpListener),
-    /// Nobody does any more.
+    /// A port has no declared destination left.
     StopListening(u16),
-    /// Somebody wants to know when all is delivered that was taken.
+    /// Confirm when all accepted writes are delivered.
     WaitDelivered(DoneSender),
-    /// Nothing is to be kept open for nobody any more.
+    /// Keep no idle connections from now on.
     DrainIdle,
-    /// Somebody wants to know how things stand.
+    /// Report the status of all destinations.
     Report(SyncSender<Vec<PoolStatus>>),
 }
 
-/// Calls of functions that are remembered until the thread has looked at them; more are passed over.
+/// Maximum queued prefetch hints; more are dropped.
 const MAX_PREFETCH_HINTS: usize = 256;
 
-/// Ways to the thread.
+/// Channels to the thread.
 pub(crate) struct CommandChannels {
     pub(crate) commands: mpsc::UnboundedSender<EgressCommand>,
-    /// Functions that were called just now.
+    /// Functions that are being called.
     pub(crate) prefetch_hints: mpsc::Sender<FunctionId>,
 }
 
-/// What the thread has.
+/// State of the thread.
 pub(crate) struct EgressProxy {
     pub(crate) policy: RefCell<EgressPolicy>,
     listeners: RefCell<HashMap<u16, PortListener>>,
@@ -94,11 +98,11 @@ pub(crate) struct EgressProxy {
     failed_writes: Rc<FailedWrites>,
     /// Functions that were called and have no instance yet.
     called_functions: RefCell<HashMap<FunctionId, Instant>>,
-    /// What was given away; `NoConnection` until something is, or where the kernel does not tell.
+    /// Handed-over sockets; `None` until the first one, or if the kernel does not report closes.
     handed_sockets: RefCell<Option<Rc<HandedSockets>>>,
 }
 
-/// One port of the switch; dropped, nobody listens there any more.
+/// The listener of one port; it closes on drop.
 struct PortListener {
     listener: std::net::TcpListener,
     accept_task: AbortHandle,
@@ -110,128 +114,142 @@ impl Drop for PortListener {
     }
 }
 
-/// Starts the thread; it ends with its orders. Whether its connections may be given away is known then, or why not: not without a fence that keeps them
-/// where they were connected to.
+/// Starts the thread, which ends with its commands. The inner result says whether its sockets may
+/// be handed over: only behind a guard that keeps them at their peer.
 pub(crate) fn start_thread(
-    tell: TenantLogFn,
-    doorway: Arc<EgressListener>,
+    log: TenantLogFn,
+    egress_listener: Arc<EgressListener>,
 ) -> io::Result<(CommandChannels, io::Result<()>)> {
-    let ((give, take), (began, begun)) =
+    let ((commands, command_receiver), (guard_sender, guard_receiver)) =
         (mpsc::unbounded_channel(), std::sync::mpsc::sync_channel(1));
-    let (hint, hints) = mpsc::channel(MAX_PREFETCH_HINTS);
+    let (hints, hint_receiver) = mpsc::channel(MAX_PREFETCH_HINTS);
+    // Built here, so that its errors reach the caller.
     let runtime = runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     let run = move || {
-        let (fence, fenced) = SocketCgroupGuard::enter_current_thread()
-            .map_or_else(|why| (None, Err(why)), |fence| (Some(fence), Ok(())));
-        let _ = began.send(fenced); // the node may have given up
-        let (gives, opens) = (
-            fence.is_some(),
-            fence
+        // Entered by the thread itself: the guard covers the sockets that it creates.
+        let (guard, guard_state) = SocketCgroupGuard::enter_current_thread()
+            .map_or_else(|why| (None, Err(why)), |guard| (Some(guard), Ok(())));
+        // The caller may have given up.
+        let _ = guard_sender.send(guard_state);
+        let (hands_over, sets_windows) = (
+            guard.is_some(),
+            guard
                 .as_ref()
-                .is_some_and(|fence| fence.check_window_programs().is_ok()),
+                .is_some_and(|guard| guard.check_window_programs().is_ok()),
         );
         LocalSet::new().block_on(&runtime, async {
-            EgressProxy::new(tell, doorway, [gives, opens])
-                .run_commands(take, hints)
+            EgressProxy::new(log, egress_listener, [hands_over, sets_windows])
+                .run_commands(command_receiver, hint_receiver)
                 .await
         });
     };
     thread::Builder::new().name("pool".into()).spawn(run)?;
-    let fenced = begun
+    let guard_state = guard_receiver
         .recv()
-        .map_err(|_| io::Error::other("the pool's thread did not start"))?;
+        .map_err(|_| io::Error::other("the egress proxy's thread did not start"))?;
     Ok((
         CommandChannels {
-            commands: give,
-            prefetch_hints: hint,
+            commands,
+            prefetch_hints: hints,
         },
-        fenced,
+        guard_state,
     ))
 }
 
 impl EgressProxy {
     fn new(
-        tell: TenantLogFn,
-        doorway: Arc<EgressListener>,
-        [gives, opens_windows]: [bool; 2],
+        log: TenantLogFn,
+        egress_listener: Arc<EgressListener>,
+        [hands_over, sets_windows]: [bool; 2],
     ) -> Rc<Self> {
-        let (guests, listeners, notices) =
+        let (policy, listeners, notices) =
             (RefCell::default(), RefCell::default(), RefCell::default());
-        let keeper = ConnectionPool::start();
-        if !gives {
-            keeper.disable_handover();
+        let pool = ConnectionPool::start();
+        if !hands_over {
+            pool.disable_handover();
         }
-        if opens_windows {
-            keeper.enable_cwnd_cache();
+        if sets_windows {
+            pool.enable_cwnd_cache();
         }
-        Rc::new_cyclic(|exit: &Weak<Self>| {
-            let exit = Weak::clone(exit);
-            let say = move |caller: &ClientInstance, to: &str, what: &str| {
-                if let Some(exit) = exit.upgrade() {
-                    exit.notify_tenant(caller, to, what);
+        Rc::new_cyclic(|proxy: &Weak<Self>| {
+            // A weak reference, because the proxy owns the table of failed writes.
+            let proxy = Weak::clone(proxy);
+            let report = move |caller: &ClientInstance, to: &str, what: &str| {
+                if let Some(proxy) = proxy.upgrade() {
+                    proxy.notify_tenant(caller, to, what);
                 }
             };
-            let unwritten = Rc::new(FailedWrites::with_logger(Box::new(say)));
-            let (called, given) = (RefCell::default(), RefCell::default());
+            let failed_writes = Rc::new(FailedWrites::with_logger(Box::new(report)));
+            let (called_functions, handed_sockets) = (RefCell::default(), RefCell::default());
             Self {
-                policy: guests,
+                policy,
                 listeners,
                 notices,
-                log: tell,
-                pool: keeper,
-                egress_listener: doorway,
-                failed_writes: unwritten,
-                called_functions: called,
-                handed_sockets: given,
+                log,
+                pool,
+                egress_listener,
+                failed_writes,
+                called_functions,
+                handed_sockets,
             }
         })
     }
 
     async fn run_commands(
         self: Rc<Self>,
-        mut orders: mpsc::UnboundedReceiver<EgressCommand>,
-        mut hints: mpsc::Receiver<FunctionId>,
+        mut commands: mpsc::UnboundedReceiver<EgressCommand>,
+        mut hint_receiver: mpsc::Receiver<FunctionId>,
     ) {
         loop {
-            let order = tokio::select! {
-                order = orders.recv() => match order {
-                    Some(order) => order,
+            let command = tokio::select! {
+                command = commands.recv() => match command {
+                    Some(command) => command,
                     None => return,
                 },
-                Some(function) = hints.recv() => {
+                Some(function) = hint_receiver.recv() => {
                     self.prefetch_reads(&function);
                     continue;
                 }
             };
-            match order {
-                EgressCommand::Admit(who, to, done) => {
-                    let backends = self.pool.source_for(&who.function);
-                    let caller = self.policy.borrow_mut().admit_instance(*who, to, backends);
-                    let whole = caller.destinations.iter().filter(|to| !to.is_wildcard());
-                    whole.for_each(|to| self.pool.retain_destination(to));
-                    self.prefetch_missed(&caller.caller.function);
-                    let _ = done.send(()); // the node may have given up
+            match command {
+                EgressCommand::Admit(request, to, done) => {
+                    let source = self.pool.source_for(&request.function);
+                    let instance = self
+                        .policy
+                        .borrow_mut()
+                        .admit_instance(*request, to, source);
+                    // Wildcards have no address to connect to ahead of use.
+                    let named = instance.destinations.iter().filter(|to| !to.is_wildcard());
+                    named.for_each(|to| self.pool.retain_destination(to));
+                    // The function may have been called before it had an instance.
+                    self.prefetch_missed(&instance.caller.function);
+                    // The node may have given up.
+                    let _ = done.send(());
                 }
                 EgressCommand::Supervise(eip, listener) => self.supervise_connects(eip, listener),
-                EgressCommand::ServeInnerSockets(eip, hatches, socket) => {
-                    self.serve_inner_sockets(eip, hatches, socket)
+                EgressCommand::ServeInnerSockets(eip, inner_sockets, socket) => {
+                    self.serve_inner_sockets(eip, inner_sockets, socket)
                 }
                 EgressCommand::Remove(instance, eip, done) => {
-                    let exit = Rc::clone(&self);
+                    let proxy = Rc::clone(&self);
+                    // A task, because it waits for the last bytes of the instance.
                     spawn_local(async move {
-                        exit.remove_instance(instance, eip).await;
-                        let _ = done.send(()); // who asked may have given up
+                        proxy.remove_instance(instance, eip).await;
+                        // The node may have given up.
+                        let _ = done.send(());
                     });
                 }
                 EgressCommand::DrainIdle => self.pool.drain_idle(),
-                EgressCommand::Report(to) => drop(to.send(self.pool.report(Instant::now()))), // who asked may have gone
+                // The node may have given up, which no command depends on.
+                EgressCommand::Report(to) => drop(to.send(self.pool.report(Instant::now()))),
                 EgressCommand::WaitDelivered(done) => {
-                    let unwritten = Rc::clone(&self.failed_writes);
+                    let failed_writes = Rc::clone(&self.failed_writes);
                     spawn_local(async move {
-                        unwritten.wait_delivered().await;
-                        let _ = done.send(()); // who asked may have given up
+                        failed_writes.wait_delivered().await;
+                        // The node may have given up.
+                        let _ = done.send(());
                     });
                 }
                 EgressCommand::Listen(port, listener) => self.listen_on_port(port, listener),
@@ -242,43 +260,49 @@ impl EgressProxy {
         }
     }
 
-    /// An instance has ended. What it wrote to destinations with `writes=async` may still lie in its own sockets, which the kernel keeps until all of it
-    /// is sent: that is waited for.
+    /// Removes an ended instance. Its writes to destinations with `writes=async` may still be in
+    /// its own sockets. The kernel keeps those until everything is sent. So this waits for them.
     async fn remove_instance(self: &Rc<Self>, instance: InstanceId, eip: Eip) {
+        // The instance may have connected just before it ended, unseen by the runtime.
         self.accept_pending();
-        let left = self.policy.borrow_mut().remove_instance(instance, eip);
-        let Some(left) = left else { return };
-        left.destinations
+        let released = self.policy.borrow_mut().remove_instance(instance, eip);
+        let Some(released) = released else { return };
+        released
+            .destinations
             .iter()
             .for_each(|to| self.pool.release_destination(to));
-        let _ = timeout(FINAL_WRITES_GRACE, left.writes_expected.closed()).await; // what has not come by then does not
-        left.wildcard_addresses
+        // Bytes that arrive later are lost.
+        let _ = timeout(FINAL_WRITES_GRACE, released.writes_expected.closed()).await;
+        released
+            .wildcard_addresses
             .iter()
             .for_each(|address| self.egress_listener.forbid_instance(eip, *address));
     }
 
     fn listen_on_port(self: &Rc<Self>, port: u16, listener: std::net::TcpListener) {
+        // `accept_pending` accepts on the second descriptor, past the runtime.
         let both = listener
             .try_clone()
-            .and_then(|same| Ok((TcpListener::from_std(listener)?, same)));
+            .and_then(|second| Ok((TcpListener::from_std(listener)?, second)));
         match both {
-            Ok((listener, same)) => {
-                let exit = Rc::clone(self);
-                let meet = move |client, from| exit.accept_client(client, from);
-                let accepting = spawn_local(accept_all(listener, meet)).abort_handle();
+            Ok((listener, second)) => {
+                let proxy = Rc::clone(self);
+                let handle = move |client, from| proxy.accept_client(client, from);
+                let accepting = spawn_local(accept_all(listener, handle)).abort_handle();
                 self.listeners.borrow_mut().insert(
                     port,
                     PortListener {
-                        listener: same,
+                        listener: second,
                         accept_task: accepting,
                     },
                 );
             }
-            Err(error) => tracing::error!(port, %error, "no way out at this port"),
+            Err(error) => tracing::error!(port, %error, "egress proxy: cannot listen on port"),
         }
     }
 
-    /// Lets in all who have connected by now, whether the thread has heard of it or not.
+    /// Accepts all connections that have been made by now, even if the runtime has not seen them
+    /// yet.
     fn accept_pending(self: &Rc<Self>) {
         for PortListener { listener, .. } in self.listeners.borrow().values() {
             while let Ok((client, from)) = listener.accept() {
@@ -287,13 +311,13 @@ impl EgressProxy {
                     .and_then(|()| TcpStream::from_std(client));
                 match client {
                     Ok(client) => self.accept_client(client, from),
-                    Err(error) => tracing::warn!(%error, "the way out cannot take a connection"),
+                    Err(error) => tracing::warn!(%error, "egress proxy: accept failed"),
                 }
             }
         }
     }
 
-    /// Who comes is known by the address that a connection comes from.
+    /// Accepts a client, identified by its source address.
     fn accept_client(self: &Rc<Self>, client: TcpStream, from: SocketAddr) {
         let (SocketAddr::V4(from), Ok(to)) = (from, client.local_addr()) else {
             return reset_at_close(&client);
@@ -301,19 +325,24 @@ impl EgressProxy {
         self.route_connection(client, Eip(*from.ip()), to);
     }
 
-    /// Carries who may go there, resets all others.
+    /// Serves a permitted connection and resets any other.
     fn route_connection(self: &Rc<Self>, client: TcpStream, from: Eip, to: SocketAddr) {
-        let learnt = self
+        // First, because a new name below a wildcard becomes a destination here.
+        let learned = self
             .policy
             .borrow_mut()
             .learn_destination(from.0, to, Instant::now());
-        learnt
+        learned
             .iter()
             .for_each(|to| self.pool.retain_destination(to));
-        let judged = self.policy.borrow().check_connection(from.0, to);
-        match judged {
-            Ok(pass) => drop(spawn_local(Rc::clone(self).serve_connection(client, pass))),
+        let permit_result = self.policy.borrow().check_connection(from.0, to);
+        match permit_result {
+            Ok(permit) => drop(spawn_local(
+                Rc::clone(self).serve_connection(client, permit),
+            )),
             Err(refusal) => {
+                // A reset shows the program an error; a plain close would look like an empty
+                // answer.
                 reset_at_close(&client);
                 self.log_refusal(refusal, to);
             }
@@ -321,13 +350,13 @@ impl EgressProxy {
     }
 
     fn log_refusal(&self, refusal: EgressRefusal, to: SocketAddr) {
-        let Some(caller) = refusal.instance() else {
-            return tracing::warn!(%to, "a connection from nobody who may go out was reset");
+        let Some(instance) = refusal.instance() else {
+            return tracing::warn!(%to, "egress proxy: reset a connection from an unknown instance");
         };
-        self.notify_tenant(&caller.caller, &to.to_string(), &refusal.to_string());
+        self.notify_tenant(&instance.caller, &to.to_string(), &refusal.to_string());
     }
 
-    /// Tells a function what became of its connections, once a while.
+    /// Notifies a function about its connections, at a limited rate.
     pub(crate) fn notify_tenant(&self, caller: &ClientInstance, to: &str, what: &str) {
         if let Some(more) = self
             .notices
@@ -335,7 +364,7 @@ impl EgressProxy {
             .take_due(&caller.function, to, Instant::now())
         {
             let more = if more > 0 {
-                format!(" ({more} more since the last such line)")
+                format!(" ({more} similar lines suppressed)")
             } else {
                 String::new()
             };
@@ -345,21 +374,24 @@ impl EgressProxy {
     }
 }
 
-/// Lets `meet` have all that come, for as long as the listener is there.
-async fn accept_all(listener: TcpListener, meet: impl Fn(TcpStream, SocketAddr)) {
+/// Passes all accepted connections to `handle`, as long as the listener exists.
+async fn accept_all(listener: TcpListener, handle: impl Fn(TcpStream, SocketAddr)) {
     let mut failed = false;
     loop {
         match listener.accept().await {
             Ok((client, from)) => {
                 failed = false;
-                meet(client, from);
-                // It has often spoken already: that goes on before anybody looks who else has come.
+                handle(client, from);
+                // The client has often sent its request already: serving it goes before further
+                // accepts.
                 tokio::task::yield_now().await;
             }
+            // The client has gone before the accept; others are not affected.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => {
+                // Logged once for a series of failures.
                 if !std::mem::replace(&mut failed, true) {
-                    tracing::warn!(%error, "the way out cannot take a connection; it goes on when it can");
+                    tracing::warn!(%error, "egress proxy: accept failed, retrying");
                 }
                 sleep(ACCEPT_RETRY_DELAY).await;
             }

@@ -1,4 +1,4 @@
-//! Lines for a function's log that must not fill it: one a minute for each destination. Pure.
+//! Limits lines in a function's log to one a minute for each destination. Pure.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -6,15 +6,16 @@ use std::time::{Duration, Instant};
 use nearpath_types::FunctionId;
 
 const NOTICE_INTERVAL: Duration = Duration::from_secs(60);
-/// Pairs of function and destination that are remembered. Beyond it all are forgotten.
+/// Maximum pairs of function and destination in memory. Beyond it all are cleared.
 const MAX_NOTICE_KEYS: usize = 4_096;
 
-/// What was told when, and what was passed over since.
+/// Time of the last line by function and destination, and the lines suppressed since.
 #[derive(Debug, Default)]
 pub(super) struct NoticeLimiter(HashMap<(FunctionId, String), (Instant, u64)>);
 
 impl NoticeLimiter {
-    /// Whether a line about a destination is due, and how many were passed over since the last one.
+    /// Returns how many lines were suppressed since the last one, if a line about a destination is
+    /// due.
     pub(super) fn take_due(
         &mut self,
         function: &FunctionId,
@@ -22,11 +23,12 @@ impl NoticeLimiter {
         now: Instant,
     ) -> Option<u64> {
         if self.0.len() >= MAX_NOTICE_KEYS {
+            // Clearing repeats some lines, which is cheaper than an order of use.
             self.0.clear();
         }
         match self.0.get_mut(&(function.clone(), to.to_owned())) {
-            Some((last, passed)) if now.saturating_duration_since(*last) < NOTICE_INTERVAL => {
-                *passed += 1;
+            Some((last, suppressed)) if now.saturating_duration_since(*last) < NOTICE_INTERVAL => {
+                *suppressed += 1;
                 None
             }
             Some(entry) => Some(std::mem::replace(entry, (now, 0)).1),
@@ -52,7 +54,11 @@ mod tests {
             (at(1, "db:1"), at(59, "db:1"), at(59, "db:2")),
             (None, None, Some(0))
         );
-        assert_eq!(at(60, "db:1"), Some(2), "and how many were passed over");
+        assert_eq!(
+            at(60, "db:1"),
+            Some(2),
+            "with the number of suppressed lines"
+        );
         assert_eq!(at(61, "db:1"), None);
     }
 }

@@ -1,4 +1,4 @@
-//! A function was called: what it declared as reads is asked for now, before its code has begun.
+//! Issues the declared reads of a called function before its code starts.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -13,57 +13,59 @@ use nearpath_connpool::pool::ConnectionSource;
 use nearpath_connpool::upstream::UpstreamHandle;
 use nearpath_dbproxy::{ClientContext, http, redis};
 
-/// Functions without an instance that are remembered.
+/// Maximum functions without an instance that are remembered.
 const MAX_CALLED_FUNCTIONS: usize = 256;
-/// How long an instance may take to be there.
+/// Maximum time for an instance to start after a call.
 const INSTANCE_START_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl EgressProxy {
-    /// Issues a function's reads; when its first instance is there, if it has none.
+    /// Issues a function's declared reads, or remembers the call until its first instance is
+    /// admitted.
     pub(super) fn prefetch_reads(&self, function: &FunctionId) {
         let found = self.policy.borrow().any_instance_of(function);
-        let Some((caller, backends)) = found else {
-            let (mut called, now) = (self.called_functions.borrow_mut(), Instant::now());
-            called
+        let Some((instance, source)) = found else {
+            let (mut called_functions, now) = (self.called_functions.borrow_mut(), Instant::now());
+            // Old calls go first, so that the bound counts recent ones only.
+            called_functions
                 .retain(|_, since| now.saturating_duration_since(*since) < INSTANCE_START_TIMEOUT);
-            if called.len() < MAX_CALLED_FUNCTIONS {
-                called.insert(function.clone(), now);
+            if called_functions.len() < MAX_CALLED_FUNCTIONS {
+                called_functions.insert(function.clone(), now);
             }
             return;
         };
-        for to in caller
+        for to in instance
             .destinations
             .iter()
             .filter(|to| !to.egress.prefetch.is_empty())
         {
-            let visit = self.prefetch_context(&caller, to, &backends);
+            let context = self.prefetch_context(&instance, to, &source);
             match to.egress.protocol {
-                EgressProtocol::Http => http::prefetch_reads(&visit),
-                EgressProtocol::Redis => redis::prefetch_reads(&visit),
+                EgressProtocol::Http => http::prefetch_reads(&context),
+                EgressProtocol::Redis => redis::prefetch_reads(&context),
                 _ => {}
             }
         }
     }
 
-    /// An instance is there: was its function called while there was none?
+    /// Issues the reads of a new instance whose function was called before.
     pub(super) fn prefetch_missed(&self, function: &FunctionId) {
-        let called = self.called_functions.borrow_mut().remove(function);
-        if called.is_some_and(|since| since.elapsed() < INSTANCE_START_TIMEOUT) {
+        let called_at = self.called_functions.borrow_mut().remove(function);
+        if called_at.is_some_and(|since| since.elapsed() < INSTANCE_START_TIMEOUT) {
             self.prefetch_reads(function);
         }
     }
 
     fn prefetch_context(
         &self,
-        caller: &Rc<EgressInstance>,
+        instance: &Rc<EgressInstance>,
         to: &Rc<EgressDestination>,
-        backends: &Rc<dyn ConnectionSource>,
+        source: &Rc<dyn ConnectionSource>,
     ) -> ClientContext {
         ClientContext {
-            caller: Rc::clone(&caller.caller),
+            caller: Rc::clone(&instance.caller),
             upstream: UpstreamHandle {
                 destination: Rc::clone(to),
-                source: Rc::clone(backends),
+                source: Rc::clone(source),
                 adapters: Rc::clone(&self.pool.adapters),
                 counters: self.pool.counters_for(to),
             },

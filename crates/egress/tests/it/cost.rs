@@ -1,4 +1,5 @@
-//! What the shortcut costs and spares on this machine. Not a test: `cargo test -p nearpath-egress --test it -- --ignored --nocapture cost`.
+//! Measures the cost and gain of interception on this machine. Not a test: `cargo test -p
+//! nearpath-egress --test it -- --ignored --nocapture cost`.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use crate::server::LineServer;
 
 const RUN_COUNT: usize = 7;
 
-/// Natively, with nothing to give, and with warm sockets, taking turns.
+/// Compares native runs, an empty pool and warm sockets, in turns.
 #[test]
 #[ignore = "a measurement"]
 fn measure_connect_cost() {
@@ -18,10 +19,10 @@ fn measure_connect_cost() {
     let mut command = client_or_skip!("cost", &server);
     let empty = TestPool::with_warm(server.address, 0);
     let mut all: BTreeMap<(String, &str), Vec<f64>> = BTreeMap::new();
-    let mut note = |who, left: ProgramOutput| {
-        for line in left.stdout.lines() {
-            let (what, micros) = line.split_once(' ').unwrap();
-            all.entry((what.to_owned(), who))
+    let mut record = |run, output: ProgramOutput| {
+        for line in output.stdout.lines() {
+            let (operation, micros) = line.split_once(' ').unwrap();
+            all.entry((operation.to_owned(), run))
                 .or_default()
                 .push(micros.parse().unwrap());
         }
@@ -35,16 +36,16 @@ fn measure_connect_cost() {
                 ..PoolSetup::default()
             },
         );
-        full.tally(); // it has been filled
-        note("1 natively", run_natively(&mut command));
-        note("2 through, nothing warm", empty.run(&mut command));
-        note("3 through, warm", full.run(&mut command));
+        full.tally(); // answered when the pool has been filled
+        record("1 natively", run_natively(&mut command));
+        record("2 through, nothing warm", empty.run(&mut command));
+        record("3 through, warm", full.run(&mut command));
         assert_eq!(full.handed_over(), 400, "{:?}", full.tally());
     }
-    for ((what, who), mut micros) in all {
+    for ((operation, run), mut micros) in all {
         micros.sort_by(f64::total_cmp);
         println!(
-            "{what:10} {who:24} {:6.1} µs ({:.1} to {:.1})",
+            "{operation:10} {run:24} {:6.1} µs ({:.1} to {:.1})",
             micros[RUN_COUNT / 2],
             micros[0],
             micros[RUN_COUNT - 1]
@@ -52,7 +53,7 @@ fn measure_connect_cost() {
     }
 }
 
-/// What a neighbour costs that hardly ever runs: as [`measure_connect_cost`], beside a program that connects for ever with a hundredth of a processor.
+/// Measures beside a process that connects continuously with 1 % of a processor.
 #[test]
 #[ignore = "a measurement"]
 fn measure_beside_a_throttled_process() {
@@ -65,16 +66,16 @@ fn measure_beside_a_throttled_process() {
     BufReader::with_capacity(1, neighbour.stdout.take().unwrap())
         .read_line(&mut line)
         .unwrap();
-    let left = pool.run(&mut command);
-    println!("beside one that runs:\n{}{}", left.stdout, left.stderr);
+    let output = pool.run(&mut command);
+    println!("beside one that runs:\n{}{}", output.stdout, output.stderr);
     let group = std::path::Path::new("/sys/fs/cgroup/cpu/nearpath-throttled");
     std::fs::create_dir_all(group).unwrap();
     std::fs::write(group.join("cpu.cfs_quota_us"), "1000").unwrap();
     std::fs::write(group.join("cgroup.procs"), neighbour.id().to_string()).unwrap();
-    let left = pool.run(&mut command);
+    let output = pool.run(&mut command);
     println!(
         "beside one that hardly ever does:\n{}{}",
-        left.stdout, left.stderr
+        output.stdout, output.stderr
     );
     println!(
         "{}",

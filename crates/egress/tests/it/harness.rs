@@ -1,4 +1,4 @@
-//! Runs a program twice: as it is, and under a supervisor with a small stock of warm sockets.
+//! Runs a program twice: natively, and under a supervisor with a few warm sockets.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -25,10 +25,10 @@ use nearpath_types::egress::{
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, socketpair};
 use tokio::sync::mpsc;
 
-/// A program may take so long: machines are busy, and Java is Java.
+/// Maximum run time of a program: machines are busy, and a JVM starts slowly.
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What a program left behind.
+/// Output of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ProgramOutput {
     pub(crate) stdout: String,
@@ -36,35 +36,35 @@ pub(crate) struct ProgramOutput {
     pub(crate) code: Option<i32>,
 }
 
-/// What a pool's thread has counted.
+/// Counters of a pool's thread.
 #[derive(Debug, Clone)]
 pub(crate) struct PoolTally {
-    /// Warm sockets that took the place of a program's own.
+    /// Warm sockets that replaced a program's own.
     pub(crate) handed_over: u64,
-    /// Of those, how many are not closed.
+    /// Those of them that are not closed.
     pub(crate) open: usize,
-    /// Calls for which none did, by the reason.
+    /// Calls without a warm socket, by reason.
     pub(crate) pass_through: BTreeMap<&'static str, u64>,
 }
 
 enum PoolJob {
-    /// Answer the connects of the program whose listener comes from here.
+    /// Answer the connects of the program whose listener arrives here.
     Supervise(OwnedFd),
     Report(std::sync::mpsc::Sender<PoolTally>),
 }
 
-/// What a pool is like.
+/// Setup of a pool.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PoolSetup {
-    /// Warm sockets a family at the beginning.
+    /// Warm sockets of each family at the start.
     pub(crate) warm: usize,
-    /// Whether there is a new one for each that is taken.
+    /// True if every taken socket is replaced.
     pub(crate) refills: bool,
-    /// Whether it looks at the caller's other descriptors.
+    /// True if the caller's other descriptors are searched.
     pub(crate) searches_aliases: bool,
-    /// Whether the warm sockets are those of a node's keeper, one of which lies ready.
+    /// True for the connection pool of a node with its ready slots.
     pub(crate) uses_node_pool: bool,
-    /// For a control: whether one socket is given again and again.
+    /// Control: one socket is handed over repeatedly.
     pub(crate) reuses_socket: bool,
 }
 
@@ -88,7 +88,7 @@ impl TestPool {
         Self::with_warm(server, 4)
     }
 
-    /// One that keeps `warm` sockets a family.
+    /// Creates a pool with `warm` sockets of each family.
     pub(crate) fn with_warm(server: SocketAddr, warm: usize) -> Self {
         Self::new(
             server,
@@ -99,7 +99,7 @@ impl TestPool {
         )
     }
 
-    /// One with the keeper of a node.
+    /// Creates a pool as a node has it.
     pub(crate) fn with_node_pool(server: SocketAddr) -> Self {
         Self::new(
             server,
@@ -110,7 +110,7 @@ impl TestPool {
         )
     }
 
-    /// A control: one that does not look at the caller's other descriptors.
+    /// Creates a control pool without the alias search.
     pub(crate) fn without_alias_search(server: SocketAddr) -> Self {
         Self::new(
             server,
@@ -122,22 +122,25 @@ impl TestPool {
     }
 
     pub(crate) fn new(server: SocketAddr, setup: PoolSetup) -> Self {
-        let (jobs, orders) = mpsc::unbounded_channel();
+        let (jobs, job_receiver) = mpsc::unbounded_channel();
         thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build()
                 .unwrap();
-            runtime
-                .block_on(tokio::task::LocalSet::new().run_until(run_jobs(server, setup, orders)));
+            runtime.block_on(tokio::task::LocalSet::new().run_until(run_jobs(
+                server,
+                setup,
+                job_receiver,
+            )));
         });
         Self(jobs)
     }
 
     pub(crate) fn tally(&self) -> PoolTally {
-        let (tell, told) = std::sync::mpsc::channel();
-        assert!(self.0.send(PoolJob::Report(tell)).is_ok());
-        told.recv().unwrap()
+        let (sender, receiver) = std::sync::mpsc::channel();
+        assert!(self.0.send(PoolJob::Report(sender)).is_ok());
+        receiver.recv().unwrap()
     }
 
     pub(crate) fn handed_over(&self) -> u64 {
@@ -148,7 +151,7 @@ impl TestPool {
         self.tally().pass_through.get(why).copied().unwrap_or(0)
     }
 
-    /// Waits until every socket that was given is closed.
+    /// Waits until every handed-over socket is closed.
     pub(crate) fn wait_all_closed(&self) {
         let deadline = Instant::now() + PROGRAM_TIMEOUT;
         while self.tally().open > 0 {
@@ -166,7 +169,7 @@ impl TestPool {
         wait_for_output(self.start(program))
     }
 
-    /// Starts it. The supervisor begins once the program has come under the filter.
+    /// Starts a program. The supervisor begins once the program has installed the filter.
     pub(crate) fn start(&self, program: &mut Command) -> Child {
         let (ours, theirs) = socketpair(
             AddressFamily::UNIX,
@@ -198,49 +201,54 @@ impl TestPool {
 async fn run_jobs(
     server: SocketAddr,
     setup: PoolSetup,
-    mut orders: mpsc::UnboundedReceiver<PoolJob>,
+    mut job_receiver: mpsc::UnboundedReceiver<PoolJob>,
 ) {
-    let (destination, given) = (
+    let (destination, handed_sockets) = (
         Rc::new(test_destination(&server)),
         HandedSockets::start().unwrap(),
     );
     let to = &destination;
-    let stock: Rc<dyn WarmSource> = if setup.uses_node_pool {
+    let source: Rc<dyn WarmSource> = if setup.uses_node_pool {
         pool_warm_source(to)
     } else {
         Rc::new(TestWarmSource::new(server, setup))
     };
-    while let Some(job) = orders.recv().await {
+    while let Some(job) = job_receiver.recv().await {
         match job {
             PoolJob::Supervise(socket) => {
-                let handed = handover::receive_listener(&socket).unwrap();
-                let (to, stock, given) = (vec![to.clone()], stock.clone(), given.clone());
+                let handover = handover::receive_listener(&socket).unwrap();
+                let (to, source, handed_sockets) =
+                    (vec![to.clone()], source.clone(), handed_sockets.clone());
                 tokio::task::spawn_local(async move {
                     match setup.searches_aliases {
-                        true => supervise_connects(handed, to, stock, given).await.unwrap(),
-                        false => supervise_without_alias_search(handed, to, stock, given)
+                        true => supervise_connects(handover, to, source, handed_sockets)
                             .await
                             .unwrap(),
+                        false => {
+                            supervise_without_alias_search(handover, to, source, handed_sockets)
+                                .await
+                                .unwrap()
+                        }
                     }
                 });
             }
-            PoolJob::Report(tell) => {
-                let ledger = stock.counters_for(to);
-                let (hits, passed) = (
-                    ledger.handed_over.get(),
-                    ledger.pass_through.borrow().clone(),
+            PoolJob::Report(sender) => {
+                let counters = source.counters_for(to);
+                let (handed_over, pass_through) = (
+                    counters.handed_over.get(),
+                    counters.pass_through.borrow().clone(),
                 );
-                let _ = tell.send(PoolTally {
-                    handed_over: hits,
-                    open: given.open_count(),
-                    pass_through: passed,
+                let _ = sender.send(PoolTally {
+                    handed_over,
+                    open: handed_sockets.open_count(),
+                    pass_through,
                 });
             }
         }
     }
 }
 
-/// As it is.
+/// Runs a program without a pool.
 pub(crate) fn run_natively(program: &mut Command) -> ProgramOutput {
     wait_for_output(
         program
@@ -283,7 +291,7 @@ fn read_all(from: &mut impl Read) -> String {
     text
 }
 
-/// The example `intercepted`, which Cargo builds beside the tests.
+/// Returns the example `intercepted`, which Cargo builds beside the tests.
 pub(crate) fn intercepted_program() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     test.ancestors()
@@ -292,7 +300,7 @@ pub(crate) fn intercepted_program() -> PathBuf {
         .join("examples/intercepted")
 }
 
-/// A file beside this one.
+/// Returns a file of `programs`.
 pub(crate) fn program_source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/it/programs")
@@ -300,7 +308,7 @@ pub(crate) fn program_source(name: &str) -> PathBuf {
 }
 
 fn test_destination(server: &SocketAddr) -> EgressDestination {
-    let IpAddr::V4(stands) = server.ip() else {
+    let IpAddr::V4(address) = server.ip() else {
         panic!("a test's server is at an IPv4 address")
     };
     let key = PoolKey {
@@ -310,7 +318,7 @@ fn test_destination(server: &SocketAddr) -> EgressDestination {
         epoch: 1,
     };
     let egress = EgressSpec {
-        host: EgressHost::V4(stands),
+        host: EgressHost::V4(address),
         port: server.port(),
         protocol: EgressProtocol::Tcp,
         mode: PoolingMode::Session,
@@ -328,48 +336,48 @@ fn test_destination(server: &SocketAddr) -> EgressDestination {
     };
     EgressDestination {
         egress,
-        visible_ip: stands.into(),
+        visible_ip: address.into(),
         key,
         secrets: BTreeMap::new(),
     }
 }
 
-/// A stock that is filled up again each time one is taken.
+/// A source that is refilled whenever a socket is taken.
 struct TestWarmSource {
     server: SocketAddr,
     v4: RefCell<Vec<WarmSocket>>,
     v6: RefCell<Vec<WarmSocket>>,
     refills: bool,
-    /// What is given each time, as long as it is open.
+    /// The socket that is handed over each time, while it is open.
     reused: Option<RefCell<OwnedFd>>,
     counters: Rc<DestinationCounters>,
 }
 
 impl TestWarmSource {
     fn new(server: SocketAddr, setup: PoolSetup) -> Self {
-        let (v4, v6, ledger) = (RefCell::default(), RefCell::default(), Rc::default());
-        let only = setup
+        let (v4, v6, counters) = (RefCell::default(), RefCell::default(), Rc::default());
+        let reused = setup
             .reuses_socket
             .then(|| RefCell::new(TcpStream::connect(server).unwrap().into()));
-        let shelf = Self {
+        let source = Self {
             server,
             v4,
             v6,
             refills: setup.refills,
-            reused: only,
-            counters: ledger,
+            reused,
+            counters,
         };
         for _ in 0..setup.warm {
-            shelf
+            source
                 .v4
                 .borrow_mut()
-                .push(shelf.connect_warm(SocketFamily::V4));
-            shelf
+                .push(source.connect_warm(SocketFamily::V4));
+            source
                 .v6
                 .borrow_mut()
-                .push(shelf.connect_warm(SocketFamily::V6));
+                .push(source.connect_warm(SocketFamily::V6));
         }
-        shelf
+        source
     }
 
     fn connect_warm(&self, family: SocketFamily) -> WarmSocket {
@@ -401,26 +409,26 @@ impl TestWarmSource {
 
 impl WarmSource for TestWarmSource {
     fn take_warm(&self, _: &Rc<EgressDestination>, family: SocketFamily) -> Option<WarmSocket> {
-        if let Some(only) = &self.reused {
+        if let Some(reused) = &self.reused {
             let again = || {
                 WarmSocket::new(
-                    only.borrow().try_clone().unwrap(),
+                    reused.borrow().try_clone().unwrap(),
                     LeaseGuard::on_drop(|| ()),
                 )
             };
             return again()
                 .or_else(|_| {
-                    only.replace(TcpStream::connect(self.server).unwrap().into());
+                    reused.replace(TcpStream::connect(self.server).unwrap().into());
                     again()
                 })
                 .ok();
         }
-        let warm = self.sockets_of(family).borrow_mut().pop()?;
+        let warm_socket = self.sockets_of(family).borrow_mut().pop()?;
         if self.refills {
             let next = self.connect_warm(family);
             self.sockets_of(family).borrow_mut().push(next);
         }
-        Some(warm)
+        Some(warm_socket)
     }
 
     fn counters_for(&self, _: &Rc<EgressDestination>) -> Rc<DestinationCounters> {

@@ -1,4 +1,4 @@
-//! Programs that end in the middle, and a pool that does.
+//! Programs that die in the middle of a call, and a pool that does.
 
 use std::io::{BufRead, BufReader};
 use std::process::Command;
@@ -30,7 +30,7 @@ fn a_client_killed_in_mid_request_leaves_nothing() {
     assert_eq!(pool.handed_over(), 12);
 }
 
-/// Kills one program after the other, each at any moment of a connect.
+/// Kills one program after another at arbitrary moments of a connect.
 pub(crate) fn kill_while_they_connect(pool: &TestPool, forever: &mut Command) {
     for round in 0..20 {
         let mut child = pool.start(forever);
@@ -44,7 +44,7 @@ pub(crate) fn kill_while_they_connect(pool: &TestPool, forever: &mut Command) {
     }
 }
 
-/// Kills clients at any moment of a connect; the supervisor serves the others on.
+/// Kills clients at arbitrary moments of a connect; the supervisor keeps serving others.
 #[test]
 fn clients_killed_in_mid_call_do_not_stop_the_others() {
     let server = LineServer::start();
@@ -58,9 +58,9 @@ fn clients_killed_in_mid_call_do_not_stop_the_others() {
     pool.wait_all_closed();
 }
 
-/// What is warm has gone with the pool; the kernel goes on with each call.
+/// The warm sockets are gone with the pool; the kernel continues each call.
 #[test]
-fn without_a_pool_connects_go_on() {
+fn without_a_pool_connects_continue() {
     let server = LineServer::start();
     let pool = TestPool::for_server(server.address);
     let mut child = pool.start(&mut client_or_skip!("forever", &server));

@@ -1,4 +1,4 @@
-//! Runtimes as they are, each twice against one pool: what they print is what they print without.
+//! Unmodified runtimes, each run twice against one pool: they print the same as without it.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -11,13 +11,14 @@ use nearpath_testkit::skip;
 use crate::harness::{TestPool, program_source, run_natively};
 use crate::server::LineServer;
 
-/// Runs a command that ends with host and port; at least `given` of its connects, in two runs, are given warm sockets.
-fn assert_unchanged(command: impl Fn() -> Command, given: u64) {
+/// Runs a command that takes host and port; at least `handed_over` of its connects in two runs get
+/// warm sockets.
+fn assert_unchanged(command: impl Fn() -> Command, handed_over: u64) {
     if let Err(error) = listener::check_listener_support() {
         skip!("no listeners here: {error}");
     }
     let server = LineServer::start();
-    let whole = || {
+    let full_command = || {
         let mut command = command();
         command.args([
             server.address.ip().to_string(),
@@ -25,13 +26,13 @@ fn assert_unchanged(command: impl Fn() -> Command, given: u64) {
         ]);
         command
     };
-    let left = run_natively(&mut whole());
-    assert_eq!(left.code, Some(0), "{left:?}");
+    let output = run_natively(&mut full_command());
+    assert_eq!(output.code, Some(0), "{output:?}");
     let pool = TestPool::for_server(server.address);
     for _ in 0..2 {
-        assert_eq!(pool.run(&mut whole()), left, "{:?}", pool.tally());
+        assert_eq!(pool.run(&mut full_command()), output, "{:?}", pool.tally());
     }
-    assert!(pool.handed_over() >= given, "{:?}", pool.tally());
+    assert!(pool.handed_over() >= handed_over, "{:?}", pool.tally());
     pool.wait_all_closed();
 }
 
@@ -48,7 +49,7 @@ fn program_with_file(program: &str, name: &str) -> Command {
     command
 }
 
-/// Where Python finds requests, which is fetched where it has none of its own.
+/// Returns a folder with Python's requests, installed there if Python has none.
 fn requests_folder() -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("requests");
     let mut import = Command::new("python3");
@@ -78,7 +79,7 @@ fn requests_folder() -> Option<PathBuf> {
     .then_some(folder)
 }
 
-/// A folder that the test's end removes, and what building in it gives.
+/// Builds a program in a temporary folder.
 fn build_program(
     name: &str,
     compiler: impl FnOnce(&Path) -> Command,
@@ -176,16 +177,20 @@ fn curl() {
     assert_unchanged(shell, 2 * 3);
 }
 
-/// A program that speaks TLS itself, on warm sockets, and resumes its sessions there.
+/// A program that speaks TLS itself on warm sockets, and resumes its sessions.
 #[test]
 fn tls_of_the_programs_own() {
     if let Err(error) = listener::check_listener_support() {
         skip!("no listeners here: {error}");
     }
-    let made = rcgen::generate_simple_self_signed(["here.test".to_owned()]).unwrap();
+    let certificate = rcgen::generate_simple_self_signed(["here.test".to_owned()]).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("cert"), made.cert.pem()).unwrap();
-    std::fs::write(folder.path().join("key"), made.signing_key.serialize_pem()).unwrap();
+    std::fs::write(folder.path().join("cert"), certificate.cert.pem()).unwrap();
+    std::fs::write(
+        folder.path().join("key"),
+        certificate.signing_key.serialize_pem(),
+    )
+    .unwrap();
     if !is_installed("python3", &["-c", "import ssl"]) {
         skip!("no python3");
     }
@@ -206,14 +211,14 @@ fn tls_of_the_programs_own() {
         .arg(program_source("with_tls.py"))
         .args([address.ip().to_string(), address.port().to_string()]);
     client.arg(folder.path().join("cert"));
-    let (pool, left) = (TestPool::for_server(address), run_natively(&mut client));
+    let (pool, output) = (TestPool::for_server(address), run_natively(&mut client));
     assert_eq!(
-        (left.code, left.stdout.matches("True").count()),
+        (output.code, output.stdout.matches("True").count()),
         (Some(0), 4),
-        "{left:?}"
+        "{output:?}"
     );
     for _ in 0..2 {
-        assert_eq!(pool.run(&mut client), left, "{:?}", pool.tally());
+        assert_eq!(pool.run(&mut client), output, "{:?}", pool.tally());
     }
     assert_eq!(pool.handed_over(), 12, "{:?}", pool.tally());
     pool.wait_all_closed();

@@ -1,5 +1,6 @@
-//! Programs that know nothing of it, under the filter, with warm sockets to a real server: what they print is what they print without.
-#![allow(clippy::unwrap_used)] // in the helpers, too
+//! Unmodified programs under the filter, with warm sockets to a real server: they print the same as
+//! without.
+#![allow(clippy::unwrap_used)] // also in helpers
 
 mod cost;
 mod harness;

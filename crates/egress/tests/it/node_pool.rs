@@ -1,4 +1,4 @@
-//! The same with the keeper of a node, from whose trays sockets are taken without asking.
+//! Runs with the connection pool of a node, where supervisors take sockets from ready slots.
 
 use nearpath_testkit::skip;
 
@@ -11,14 +11,14 @@ use crate::server::LineServer;
 fn programs_that_connect_repeatedly_print_the_same_as_without_interception() {
     let server = LineServer::start();
     let pool = TestPool::with_node_pool(server.address);
-    for way in ["plain", "nonblock", "threads", "plain"] {
-        let alone = run_natively(&mut client_or_skip!(way, &server));
-        let through = pool.run(&mut client_or_skip!(way, &server));
+    for call in ["plain", "nonblock", "threads", "plain"] {
+        let native = run_natively(&mut client_or_skip!(call, &server));
+        let intercepted = pool.run(&mut client_or_skip!(call, &server));
         assert_eq!(
-            (printed_lines(&through), through.code),
-            (printed_lines(&alone), alone.code),
-            "{way}: {}",
-            through.stderr
+            (printed_lines(&intercepted), intercepted.code),
+            (printed_lines(&native), native.code),
+            "{call}: {}",
+            intercepted.stderr
         );
     }
     assert!(pool.handed_over() > 0, "{:?}", pool.tally());
@@ -26,7 +26,7 @@ fn programs_that_connect_repeatedly_print_the_same_as_without_interception() {
 }
 
 #[test]
-fn programs_killed_while_they_connect_keep_no_place() {
+fn programs_killed_while_they_connect_keep_no_slot() {
     let server = LineServer::start();
     let pool = TestPool::with_node_pool(server.address);
     kill_while_they_connect(&pool, &mut client_or_skip!("forever", &server));

@@ -1,4 +1,5 @@
-//! One way of using a socket after another, in C: with a warm socket where one may take the place of the program's own, and without in any doubt.
+//! Uses of a socket in C, one after another: with a warm socket where it may replace the program's
+//! own, and without in any doubt.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +11,7 @@ use nearpath_testkit::skip;
 use crate::harness::{self, ProgramOutput, TestPool, run_natively};
 use crate::server::LineServer;
 
-/// `programs/client.c`, or why it could not be built.
+/// Path of the built `programs/client.c`, or why it could not be built.
 static CLIENT: LazyLock<Result<PathBuf, String>> = LazyLock::new(|| {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let (path, new) = (
@@ -31,15 +32,15 @@ static CLIENT: LazyLock<Result<PathBuf, String>> = LazyLock::new(|| {
         "{}",
         String::from_utf8_lossy(&built.stderr)
     );
-    std::fs::rename(&new, &path).unwrap(); // one that runs goes on
+    std::fs::rename(&new, &path).unwrap(); // a running program keeps the old file
     Ok(path)
 });
 
-pub(crate) fn client(way: &str, server: &LineServer) -> Result<Command, String> {
+pub(crate) fn client(call: &str, server: &LineServer) -> Result<Command, String> {
     listener::check_listener_support().map_err(|error| format!("no listeners here: {error}"))?;
     let mut command = Command::new(CLIENT.as_ref()?);
     command.args([
-        way,
+        call,
         &server.address.ip().to_string(),
         &server.address.port().to_string(),
     ]);
@@ -47,8 +48,8 @@ pub(crate) fn client(way: &str, server: &LineServer) -> Result<Command, String> 
 }
 
 macro_rules! client {
-    ($way:expr, $server:expr) => {
-        match client($way, $server) {
+    ($call:expr, $server:expr) => {
+        match client($call, $server) {
             Ok(command) => command,
             Err(why) => skip!("{why}"),
         }
@@ -56,32 +57,36 @@ macro_rules! client {
 }
 pub(crate) use client as client_or_skip;
 
-/// Twice natively, so that what is compared is known to be the same each time, and twice through one pool.
-fn assert_alike(way: &str, mut command: Command, server: &LineServer) -> (TestPool, ProgramOutput) {
+/// Runs twice natively, to prove that the output is stable, and twice through one pool.
+fn assert_alike(
+    call: &str,
+    mut command: Command,
+    server: &LineServer,
+) -> (TestPool, ProgramOutput) {
     let pool = TestPool::for_server(server.address);
-    let left = run_natively(&mut command);
+    let output = run_natively(&mut command);
     assert_eq!(
-        left,
+        output,
         run_natively(&mut command),
-        "{way} by itself is not the same twice"
+        "{call}: two native runs differ"
     );
-    assert_eq!(left.code, Some(0), "{way}: {left:?}");
+    assert_eq!(output.code, Some(0), "{call}: {output:?}");
     for _ in 0..2 {
         assert_eq!(
             pool.run(&mut command),
-            left,
-            "{way} is another one through the pool: {:?}",
+            output,
+            "{call}: the run through the pool differs: {:?}",
             pool.tally()
         );
     }
     pool.wait_all_closed();
-    (pool, left)
+    (pool, output)
 }
 
 #[test]
 fn these_calls_get_warm_sockets() {
     let server = LineServer::start();
-    let ways = [
+    let calls = [
         ("plain", 10),
         ("names", 2),
         ("dup2_after", 2),
@@ -92,15 +97,21 @@ fn these_calls_get_warm_sockets() {
         ("untouched", 2),
         ("mapped", 2),
     ];
-    for (way, given) in ways {
-        let (pool, _) = assert_alike(way, client!(way, &server), &server);
-        assert_eq!(pool.handed_over(), given, "{way}: {:?}", pool.tally());
+    for (call, handed_over) in calls {
+        let (pool, _) = assert_alike(call, client!(call, &server), &server);
+        assert_eq!(
+            pool.handed_over(),
+            handed_over,
+            "{call}: {:?}",
+            pool.tally()
+        );
     }
 }
 
-/// What a program printed, whether or not it had to wait for a connect that need not wait: that differs with what is warm.
-pub(crate) fn printed_lines(left: &ProgramOutput) -> Vec<String> {
-    left.stdout
+/// Returns what a program printed, except for waits on connects: they differ with what is warm.
+pub(crate) fn printed_lines(output: &ProgramOutput) -> Vec<String> {
+    output
+        .stdout
         .lines()
         .filter(|line| !line.starts_with("so_error 0"))
         .map(str::to_owned)
@@ -110,21 +121,21 @@ pub(crate) fn printed_lines(left: &ProgramOutput) -> Vec<String> {
 #[test]
 fn non_blocking_calls_get_warm_sockets() {
     let server = LineServer::start();
-    for way in ["nonblock", "select", "epoll_after"] {
-        let mut command = client!(way, &server);
+    for call in ["nonblock", "select", "epoll_after"] {
+        let mut command = client!(call, &server);
         let pool = TestPool::for_server(server.address);
         let lines = printed_lines(&run_natively(&mut command));
         for _ in 0..2 {
-            assert_eq!(printed_lines(&pool.run(&mut command)), lines, "{way}");
+            assert_eq!(printed_lines(&pool.run(&mut command)), lines, "{call}");
         }
-        assert_eq!(pool.handed_over(), 2, "{way}: {:?}", pool.tally());
+        assert_eq!(pool.handed_over(), 2, "{call}: {:?}", pool.tally());
     }
 }
 
 #[test]
 fn doubtful_calls_are_passed_through() {
     let server = LineServer::start();
-    let ways = [
+    let calls = [
         ("epoll_before", "watched"),
         ("dup_before", "duplicated"),
         ("odd_option", "TCP_CONGESTION"),
@@ -134,67 +145,81 @@ fn doubtful_calls_are_passed_through() {
         ("async", "flags"),
         ("crowded", "crowded"),
     ];
-    for (way, doubt) in ways {
-        let (pool, _) = assert_alike(way, client!(way, &server), &server);
-        assert_eq!(pool.handed_over(), 0, "{way}: {:?}", pool.tally());
-        assert!(pool.pass_through(doubt) >= 2, "{way}: {:?}", pool.tally());
+    for (call, reason) in calls {
+        let (pool, _) = assert_alike(call, client!(call, &server), &server);
+        assert_eq!(pool.handed_over(), 0, "{call}: {:?}", pool.tally());
+        assert!(pool.pass_through(reason) >= 2, "{call}: {:?}", pool.tally());
     }
 }
 
-/// What a connection has from its beginning no other one can be given: the way out carries these, and they are what they are without a pool.
+/// Options set before connect() that no other socket can get: the egress proxy carries these
+/// connections, with the same results as without a pool.
 #[test]
 fn sockets_with_fixed_options_are_passed_through() {
     nearpath_testkit::need_root!();
     let server = LineServer::start();
-    let ways = [
+    let calls = [
         ("mark", "SO_MARK"),
         ("transparent", "IP_TRANSPARENT"),
         ("device", "SO_BINDTODEVICE"),
         ("reuseport", "SO_REUSEPORT"),
         ("fastopen", "TCP_FASTOPEN_CONNECT"),
     ];
-    for (way, doubt) in ways {
-        let (pool, left) = assert_alike(way, client!(way, &server), &server);
-        assert!(left.stdout.starts_with("setsockopt 0"), "{way}: {left:?}");
+    for (call, reason) in calls {
+        let (pool, output) = assert_alike(call, client!(call, &server), &server);
+        assert!(
+            output.stdout.starts_with("setsockopt 0"),
+            "{call}: {output:?}"
+        );
         assert_eq!(
-            (pool.handed_over(), pool.pass_through(doubt)),
+            (pool.handed_over(), pool.pass_through(reason)),
             (0, 2),
-            "{way}: {:?}",
+            "{call}: {:?}",
             pool.tally()
         );
     }
 }
 
-/// What is no connect(), no TCP, or comes after a connection: how many warm sockets each takes in two runs.
+/// Calls other than connect(), other protocols, and calls after a connection: the number of warm
+/// sockets in two runs.
 #[test]
 fn unusual_call_sequences_are_unchanged() {
     let server = LineServer::start();
-    for (way, given) in [
+    for (call, handed_over) in [
         ("fast_send", 0),
         ("multipath", 0),
         ("layered", 2),
         ("twice", 2),
         ("disconnect", 2),
     ] {
-        let (pool, _) = assert_alike(way, client!(way, &server), &server);
-        assert_eq!(pool.handed_over(), given, "{way}: {:?}", pool.tally());
+        let (pool, _) = assert_alike(call, client!(call, &server), &server);
+        assert_eq!(
+            pool.handed_over(),
+            handed_over,
+            "{call}: {:?}",
+            pool.tally()
+        );
     }
 }
 
-/// What the look at other descriptors is for.
+/// Proves that the alias search is needed.
 #[test]
 fn control_programs_break_without_the_alias_search() {
     let server = LineServer::start();
-    for way in ["epoll_before", "dup_before"] {
-        let mut command = client!(way, &server);
-        let left = run_natively(command.env("PATIENCE", "500"));
+    for call in ["epoll_before", "dup_before"] {
+        let mut command = client!(call, &server);
+        let output = run_natively(command.env("PATIENCE", "500"));
         let pool = TestPool::without_alias_search(server.address);
-        assert_ne!(pool.run(&mut command), left, "{way} does not need the look");
-        assert_eq!(pool.handed_over(), 1, "{way}: {:?}", pool.tally());
+        assert_ne!(
+            pool.run(&mut command),
+            output,
+            "{call} does not need the search"
+        );
+        assert_eq!(pool.handed_over(), 1, "{call}: {:?}", pool.tally());
     }
 }
 
-/// Several threads at once open and close descriptors while theirs are looked at.
+/// Threads open and close descriptors while these are searched.
 #[test]
 fn threads_connect_concurrently() {
     let server = LineServer::start();
@@ -210,21 +235,21 @@ fn threads_connect_concurrently() {
 #[test]
 fn signals_interrupt_connects() {
     let server = LineServer::start();
-    let (pool, left) = assert_alike("signals", client!("signals", &server), &server);
-    assert!(left.stdout.contains("signals came 1"), "{left:?}");
+    let (pool, output) = assert_alike("signals", client!("signals", &server), &server);
+    assert!(output.stdout.contains("signals came 1"), "{output:?}");
     assert_eq!(pool.handed_over(), 600, "{:?}", pool.tally());
 }
 
 #[test]
 fn without_warm_sockets_everything_works_as_before() {
     let server = LineServer::start();
-    for way in ["plain", "threads"] {
-        let mut command = client!(way, &server);
-        let (pool, left) = (
+    for call in ["plain", "threads"] {
+        let mut command = client!(call, &server);
+        let (pool, output) = (
             TestPool::with_warm(server.address, 0),
             run_natively(&mut command),
         );
-        assert_eq!(pool.run(&mut command), left);
+        assert_eq!(pool.run(&mut command), output);
         assert_eq!(
             (pool.handed_over(), pool.pass_through("empty") > 0),
             (0, true)

@@ -1,4 +1,5 @@
-//! A server that answers lines and HTTP on one port, and says goodbye when its client has no more to say.
+//! A server that answers lines and HTTP on one port. It says goodbye when its client has shut down
+//! its writes.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -9,7 +10,7 @@ pub(crate) struct LineServer {
 }
 
 impl LineServer {
-    /// Its threads end with the test's process.
+    /// Starts it; its threads end with the test process.
     pub(crate) fn start() -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
@@ -22,7 +23,7 @@ impl LineServer {
     }
 }
 
-/// A client that goes away in the middle is nobody's error.
+/// Serves a client; one that disconnects early is no error.
 fn serve_client(client: TcpStream) {
     let mut lines = BufReader::new(client.try_clone().unwrap());
     let mut line = String::new();
@@ -37,7 +38,7 @@ fn serve_client(client: TcpStream) {
     }
 }
 
-/// Answers with what was asked for: the path, and how many octets were sent.
+/// Answers with the path and the number of bytes received.
 fn respond_http(lines: &mut BufReader<TcpStream>, mut client: &TcpStream, request: &str) {
     let (mut header, mut length) = (String::new(), 0);
     while lines.read_line(&mut header).is_ok_and(|read| read > 2) {

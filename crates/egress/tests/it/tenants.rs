@@ -1,4 +1,5 @@
-//! Tenants that leave their socket in any state: the next one finds none of it. It would, if a socket were ever given again.
+//! Tenants that leave their socket in any state: the next one finds nothing of it. It would if a
+//! socket were handed over twice.
 
 use std::process::{Command, Stdio};
 
@@ -25,12 +26,12 @@ fn has_python() -> bool {
     tried.is_ok_and(|status| status.success())
 }
 
-/// What the second of two tenants sees that he would not see alone, by seeds.
+/// Returns what the second of two tenants sees beyond a run alone, by seed.
 fn find_leaks(server: &LineServer, pool: &TestPool, seeds: u32) -> Vec<(u32, ProgramOutput)> {
-    let alone = run_natively(&mut tenant_program("see", server, 0));
+    let native = run_natively(&mut tenant_program("see", server, 0));
     assert!(
-        alone.stdout.contains("echo mine\\nbye\\n") && alone.code == Some(0),
-        "{alone:?}"
+        native.stdout.contains("echo mine\\nbye\\n") && native.code == Some(0),
+        "{native:?}"
     );
     let one_after_the_other = |seed| {
         pool.run(&mut tenant_program("leave", server, seed));
@@ -38,7 +39,7 @@ fn find_leaks(server: &LineServer, pool: &TestPool, seeds: u32) -> Vec<(u32, Pro
     };
     (0..seeds)
         .map(one_after_the_other)
-        .filter(|(_, seen)| *seen != alone)
+        .filter(|(_, output)| *output != native)
         .collect()
 }
 

@@ -1,7 +1,8 @@
-//! Whether a request may go to an instance now, has to wait, or is refused.
+//! Admission: a request goes to an instance now, waits, or is refused.
 //!
-//! [`AdmissionGate`] and [`wait_limits`] decide, without tasks and clocks; [`enter`] waits. While no instance is ready, the request is held and
-//! the function woken; the snapshot that brings an instance opens the gate.
+//! [`AdmissionGate`] and [`wait_limits`] decide without tasks and clocks; [`admit_call`] waits.
+//! Without a ready instance, the request waits and the function is woken. The snapshot with a
+//! ready instance opens the gate.
 
 mod wait_limits;
 
@@ -15,30 +16,35 @@ use crate::call::GatewayCall;
 use crate::function::{AdmissionGate, AdmissionPermit, GateClosed, GateEntry, GateWaiter};
 use wait_limits::{WaitDecision, WaitLimits};
 
-/// Lets the request in, now or when its turn comes.
+/// Admits the request, now or when its turn comes.
 ///
 /// # Errors
-/// `overload`, `queue_timeout`, `cold_timeout`, or `no_function` when it is removed meanwhile.
+/// `overload`, `queue_timeout`, `cold_timeout`, or `no_function` if the function is removed
+/// meanwhile.
 pub(crate) async fn admit_call(call: &mut GatewayCall) -> Result<AdmissionPermit, PlatformError> {
+    // Before the gate: a prefetch that starts while the request waits is the one that saves the
+    // most time.
     if call.route.prefetches {
         call.worker.control.note_call(&call.function.id);
     }
     match call.function.gate.enter_gate() {
         GateEntry::Admitted(permit) => Ok(permit),
+        // On the heap: few requests wait, and every request's future would be as large otherwise.
         GateEntry::Queued(waiter, first) => Box::pin(wait_for_permit(call, waiter, first)).await,
         GateEntry::Full => Err(overload_error(call)),
         GateEntry::Closed => Err(removed_error(call)),
     }
 }
 
-/// Back to the first place: the request was let in, but the instance it was meant for is gone.
+/// Admits a request again, before all others: its instance is gone.
 ///
 /// # Errors
-/// As [`enter`], but for `overload`.
+/// As [`admit_call`], without `overload`.
 pub(crate) async fn readmit_call(
     call: &mut GatewayCall,
     permit: Option<AdmissionPermit>,
 ) -> Result<AdmissionPermit, PlatformError> {
+    // A withdrawn instance has given its permits back already, so there may be none to return.
     let queued = match permit {
         Some(permit) => AdmissionGate::requeue_first(permit),
         None => call.function.gate.requeue_without_permit(),
@@ -61,12 +67,16 @@ async fn wait_for_permit(
     );
     let mut first = first;
     loop {
+        // The route is read anew each round: a snapshot may have made a waiting function ready or
+        // cold.
         let now = Instant::now();
         let cold = call.function.route().is_cold();
         let until = match limits.decide(now, cold) {
             WaitDecision::WaitUntil(until) => until,
             WaitDecision::Refuse(reason) => return Err(timeout_error(call, reason, &limits, now)),
         };
+        // Waiting requests of all threads share one throttle, so the node hears about a function
+        // once a second.
         if cold
             && call
                 .function
@@ -76,8 +86,11 @@ async fn wait_for_permit(
             call.worker.control.wake_function(&call.function.id);
         }
         if let Ok(admitted) = tokio::time::timeout_at(until.into(), Pin::new(&mut waiter)).await {
+            // The limit for the first byte counts from here: time in the queue is not the
+            // instance's.
             call.admitted_at = Instant::now();
             call.record.queue_wait += limits.waited_for(call.admitted_at);
+            // The snapshot that opened the gate brought the instances to choose from.
             call.route = call.function.route();
             return admitted.map_err(|GateClosed| removed_error(call));
         }
@@ -122,6 +135,7 @@ fn timeout_error(
     now: Instant,
 ) -> PlatformError {
     let name = &call.function.name;
+    // Whole milliseconds, because callers read this text.
     let waited = duration::format_duration(std::time::Duration::from_millis(
         limits.waited_for(now).as_millis() as u64,
     ));
@@ -135,6 +149,7 @@ fn timeout_error(
             policy::QUEUE_TIMEOUT,
         ),
     };
+    // Callers learn why no instance started, not only that none did.
     let trouble = call
         .function
         .route()

@@ -1,4 +1,4 @@
-//! How long one request may wait, and when the bell is rung for it. Time is an argument.
+//! Limits of a request's wait, and the times to wake its function. Time is an argument.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use nearpath_types::{FunctionPolicy, Reason};
 
 use crate::function::WAKE_INTERVAL;
 
-/// One request's patience.
+/// Points in time that end the wait of one request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WaitLimits {
     started_at: Instant,
@@ -15,43 +15,45 @@ pub(super) struct WaitLimits {
     deadline: Instant,
 }
 
-/// What to do now.
+/// Next step of a waiting request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WaitDecision {
-    /// Look again then.
+    /// Check again at this time.
     WaitUntil(Instant),
-    /// Refuse, for this reason.
+    /// Refuse the request for this reason.
     Refuse(Reason),
 }
 
 impl WaitLimits {
-    /// Starts waiting at `now`; `own` is the request's own deadline.
+    /// Starts the wait at `now`. `deadline` is the deadline of the whole request.
     pub(super) fn new(now: Instant, policy: &FunctionPolicy, deadline: Instant) -> Self {
         Self {
             started_at: now,
             queue_limit: now + policy.queue_timeout,
             cold_limit: now + policy.cold_timeout,
-            deadline: deadline,
+            deadline,
         }
     }
 
-    /// How long it has been.
+    /// Returns the time since the wait began.
     pub(super) fn waited_for(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.started_at)
     }
 
-    /// Whether the request's own deadline is what ends the wait.
+    /// Returns whether the deadline of the whole request ends the wait.
     pub(super) fn is_deadline_passed(&self, now: Instant) -> bool {
         now >= self.deadline
     }
 
-    /// Judges the wait. `cold`: no instance is ready, so the longer patience applies and the bell is rung each [`WAKE_INTERVAL`].
+    /// Decides the next step. `is_cold` (no instance is ready) selects the longer limit and a
+    /// wake-up each [`WAKE_INTERVAL`].
     pub(super) fn decide(&self, now: Instant, is_cold: bool) -> WaitDecision {
         let (limit, reason) = if is_cold {
             (self.cold_limit, Reason::ColdTimeout)
         } else {
             (self.queue_limit, Reason::QueueTimeout)
         };
+        // A request that is over cannot be answered in time, even if its turn came.
         let limit = limit.min(self.deadline);
         match now >= limit {
             true => WaitDecision::Refuse(reason),
@@ -69,7 +71,8 @@ mod tests {
     fn each_wait_has_its_own_limit() {
         let start = Instant::now();
         let seconds = |n| start + Duration::from_secs(n);
-        let limits = WaitLimits::new(start, &FunctionPolicy::default(), seconds(60)); // queue 10 s, cold 30 s
+        // Queue 10 s, cold 30 s.
+        let limits = WaitLimits::new(start, &FunctionPolicy::default(), seconds(60));
         assert_eq!(
             limits.decide(start, false),
             WaitDecision::WaitUntil(seconds(10))

@@ -1,4 +1,5 @@
-//! The context of one serving thread: shared by its connections and requests, not locked, and never sent to another thread.
+//! The context of one serving thread. Its connections and requests share it without locks; it
+//! never leaves the thread.
 
 mod gateway_state;
 mod open_responses;

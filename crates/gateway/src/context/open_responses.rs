@@ -1,4 +1,4 @@
-//! Responses on their way to their callers, and the sweep over them.
+//! Open responses of a thread, and the sweep that cuts overdue ones.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -8,7 +8,8 @@ use slab::Slab;
 
 /// A response that is not complete.
 pub(crate) trait OpenResponse {
-    /// Cuts the response if its deadline is over, or if its caller took nothing for more than `stuck` ticks.
+    /// Cuts the response after its deadline, or if its caller took nothing for more than
+    /// `max_idle_ticks` ticks.
     fn cut_if_overdue(&self, now: Instant, tick: u32, max_idle_ticks: u32);
 }
 

@@ -1,4 +1,4 @@
-//! One thread's own state, and its handles on what all threads share.
+//! State of one serving thread, and its handles on shared state.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -24,9 +24,9 @@ use crate::transport::{QuicConnections, ShmDomains, TcpPools};
 pub(crate) struct WorkerContext {
     /// The functions that can be called.
     pub table: Arc<RoutingTable>,
-    /// Wakes functions, and answers the administrator.
+    /// Wakes functions and answers administrative requests.
     pub control: Arc<dyn GatewayControl>,
-    /// Counters beside the functions'.
+    /// Counters that belong to no function.
     pub totals: Arc<GatewayTotals>,
     /// Records requests when they end.
     pub recorder: Rc<CompletionRecorder>,
@@ -48,15 +48,15 @@ pub(crate) struct WorkerContext {
     pub open_responses: OpenResponses,
     tick: Arc<AtomicU32>,
     seed: Cell<u64>,
-    /// Tick plus one at which the date was made, and the date.
+    /// Tick plus one of the date's creation, and the date.
     date: Cell<(u32, [u8; 29])>,
-    /// Connections and tunnels that have not ended.
+    /// Open connections and tunnels.
     task_count: Cell<usize>,
     task_ended: Notify,
 }
 
 impl WorkerContext {
-    /// A thread's context, without connections. `seed` should differ between threads.
+    /// Creates the context of a thread, without connections. `seed` should differ between threads.
     pub(crate) fn new(settings: &GatewaySettings, shared: &GatewayState, seed: u64) -> Rc<Self> {
         Rc::new(Self {
             table: shared.table.clone(),
@@ -75,6 +75,7 @@ impl WorkerContext {
             shm_domains: ShmDomains::default(),
             open_responses: OpenResponses::default(),
             tick: Arc::default(),
+            // xorshift stays at zero forever if it starts there.
             seed: Cell::new(seed | 1),
             date: Cell::new((0, [0; 29])),
             task_count: Cell::new(0),
@@ -82,7 +83,7 @@ impl WorkerContext {
         })
     }
 
-    /// Returns a number that need not be unpredictable (xorshift64).
+    /// Returns a pseudo-random number (xorshift64). Not for secrets.
     pub(crate) fn next_random(&self) -> u64 {
         let mut state = self.seed.get();
         state ^= state << 13;
@@ -92,7 +93,7 @@ impl WorkerContext {
         state
     }
 
-    /// Returns the ticks so far, of a quarter of a second each. Cheaper than reading the clock.
+    /// Returns the ticks so far, of 250 ms each. Cheaper than reading the clock.
     pub(crate) fn current_tick(&self) -> u32 {
         self.tick.load(Ordering::Relaxed)
     }
@@ -104,6 +105,8 @@ impl WorkerContext {
 
     /// Returns the `Date` of a response (RFC 9110 section 5.6.7), exact to a tick.
     pub(crate) fn http_date(&self) -> [u8; 29] {
+        // The text changes once a second, so formatting it for each response would be wasted
+        // work.
         let (now, (at, date)) = (self.current_tick(), self.date.get());
         if at == now.wrapping_add(1) {
             return date;
@@ -113,20 +116,23 @@ impl WorkerContext {
             .as_bytes()
             .try_into()
             .expect("an HTTP date has 29 bytes");
+        // Plus one, so that the initial zero never matches a tick.
         self.date.set((now.wrapping_add(1), date));
         date
     }
 
     /// Runs a connection or tunnel on this thread; the drain waits for it.
     pub(crate) fn spawn(self: &Rc<Self>, task: impl Future<Output = ()> + 'static) {
-        tokio::task::spawn_local(Counted {
+        // Counted here and not in the task: the drain must see it before it first runs.
+        tokio::task::spawn_local(CountedTask {
             task,
-            _busy: TaskGuard::new(self),
+            _guard: TaskGuard::new(self),
         });
     }
 
     /// Waits until no connection and no tunnel is left.
     pub(crate) async fn wait_until_idle(&self) {
+        // `notify_one` stores one permit, so an end between the check and the wait is not lost.
         while self.task_count.get() > 0 {
             self.task_ended.notified().await;
         }
@@ -136,14 +142,14 @@ impl WorkerContext {
 pin_project_lite::pin_project! {
     // An `async` block around the task would be twice as large, and it is moved several times.
     /// A task and its count.
-    struct Counted<F> {
+    struct CountedTask<F> {
         #[pin]
         task: F,
-        _busy: TaskGuard,
+        _guard: TaskGuard,
     }
 }
 
-impl<F: Future<Output = ()>> Future for Counted<F> {
+impl<F: Future<Output = ()>> Future for CountedTask<F> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {

@@ -1,4 +1,4 @@
-//! One try to have a request answered by one instance.
+//! A single attempt to have a request answered by one instance.
 
 use std::sync::Arc;
 
@@ -14,21 +14,23 @@ use crate::call::GatewayCall;
 use crate::function::InstanceEndpoint;
 use crate::transport::{HttpConnection, TlsMode};
 
-/// Sends the call's request to `endpoint` over a pooled or a new connection and waits for the head of its answer.
+/// Sends the request to `endpoint` over a pooled or a new connection and waits for the head of
+/// the response.
 ///
 /// # Errors
-/// Everything after which the request may have run: it is not sent again.
+/// Errors after which the request may have run: it is not sent again.
 pub(crate) async fn try_instance(
     call: &mut GatewayCall,
     endpoint: &Arc<InstanceEndpoint>,
 ) -> Result<AttemptOutcome, PlatformError> {
     let (mut plan, shm_endpoint) = path_choice::plan_paths(call, endpoint);
     if let Some(shm_endpoint) = shm_endpoint {
-        // On the heap, because not every request comes here and this future is copied into its place.
+        // On the heap: only some requests come here, and this future is moved.
         let outcome = Box::pin(shm::try_shm(call, endpoint, shm_endpoint)).await?;
         if !matches!(outcome, AttemptOutcome::Unsent(_)) {
             return Ok(outcome);
         }
+        // The request is still whole: a full memory region costs a slower path, not the call.
         plan = path_choice::strike_out(call, plan, Path::Shm, Obstacle::NoRoom);
     }
     match plan.first_choice().path {
@@ -37,7 +39,7 @@ pub(crate) async fn try_instance(
     }
 }
 
-/// What does not get through over UDP goes over TCP.
+/// Sends the request over QUIC, and over TCP if UDP is blocked.
 async fn try_quic_then_tcp(
     call: &mut GatewayCall,
     endpoint: &Arc<InstanceEndpoint>,
@@ -50,7 +52,7 @@ async fn try_quic_then_tcp(
     try_tcp(call, endpoint, plan.first_choice().path).await
 }
 
-/// What `path` names decides how a line is opened, and among which idle ones it is looked for.
+/// Sends the request over TCP. `path` selects the encryption of a new or pooled connection.
 async fn try_tcp(
     call: &mut GatewayCall,
     endpoint: &Arc<InstanceEndpoint>,
@@ -60,6 +62,8 @@ async fn try_tcp(
         path_choice::tls_mode(path, endpoint.transport),
         call.options.is_grpc,
     );
+    // A pooled connection may have been closed by the instance. Then nothing was sent, and the
+    // loop opens a new one.
     let mut pooled = call
         .worker
         .tcp_pools
@@ -68,18 +72,22 @@ async fn try_tcp(
         let is_new = pooled.is_none();
         let mut connection = match pooled.take() {
             Some(connection) => connection,
-            // Rare, so on the heap: every request's future would be as large otherwise, and it is copied into its place.
+            // On the heap, because it is rare: otherwise every request's future would be as large.
             None => match Box::pin(open_connection(call, endpoint, tls_mode)).await {
                 Ok(connection) => connection,
                 Err(error) => return Ok(AttemptOutcome::Unsent(error.to_string())),
             },
         };
+        // hyper keeps what it sends. Where a refusal is likely, a copy makes a second try
+        // possible.
         let keep_copy = endpoint.is_suspect() || connection.may_be_refused();
         let retry_copy = if is_new || keep_copy {
             Box::pin(retry_copy::copy_request(call, endpoint, keep_copy)).await?
         } else {
             None
         };
+        // The invariant of this module: each failed attempt that may be repeated has put the
+        // request back.
         let request = call.request.take().expect("an unsent request is put back");
         match await_within(
             &call.deadlines,
@@ -108,8 +116,10 @@ async fn try_tcp(
                             &error,
                         );
                     }
+                    // A new connection that fails at once would fail again: another instance is
+                    // tried instead.
                     Some(_) if is_new => return Ok(AttemptOutcome::Unsent(error.to_string())),
-                    Some(_) => {} // the pooled connection had been closed: a new one
+                    Some(_) => {} // the pooled connection was closed: open a new one
                 }
             }
             Err(reason) => return Err(timeout_error(call, endpoint, reason)),
@@ -122,6 +132,7 @@ async fn open_connection(
     endpoint: &Arc<InstanceEndpoint>,
     tls_mode: TlsMode,
 ) -> Result<HttpConnection, InstanceConnectError> {
+    // A plain connection shows no certificate, so renewals need not close it.
     let caller = if tls_mode == TlsMode::Plain {
         None
     } else {

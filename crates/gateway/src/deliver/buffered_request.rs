@@ -1,4 +1,4 @@
-//! A request that was taken out of its call with as much of its body as can be held, so that it can be sent again where it provably did not
+//! Requests with a buffered part of their body, which can be sent again if they provably did not
 //! run.
 
 use std::pin::Pin;
@@ -17,26 +17,26 @@ use crate::call::GatewayCall;
 use crate::function::InstanceEndpoint;
 use crate::request::RequestUpload;
 
-/// Bodies of a known length up to this one are collected first: they fit in one slot, and a caller that sends them slowly
-/// keeps no function waiting.
+/// Bodies of a known length up to this one are collected before sending. They fit into one slot
+/// of 64 KiB with their head, and a slow upload occupies no instance.
 const MAX_COLLECTED_BYTES: u64 = 64 * 1024 - 4096;
 
-/// See the module's text.
+/// A request taken out of its call, with the buffered part of its body.
 pub(super) struct BufferedRequest {
     pub(super) head: Parts,
-    /// What came of the body at first.
+    /// First part of the body.
     pub(super) first_chunk: Bytes,
-    /// What follows.
+    /// Rest of the body.
     pub(super) remaining: RequestUpload,
-    /// Nothing did: it can be sent again.
+    /// No body follows `first_chunk`, so the request can be sent again.
     pub(super) is_complete: bool,
 }
 
 impl BufferedRequest {
-    /// Takes it out of the call.
+    /// Takes the request out of the call.
     ///
     /// # Errors
-    /// When the caller left, sent nonsense, or took too long.
+    /// If the caller left, sent an invalid body, or took too long.
     pub(super) async fn take_from(
         call: &mut GatewayCall,
         endpoint: &InstanceEndpoint,
@@ -62,7 +62,7 @@ impl BufferedRequest {
         }
     }
 
-    /// It is the call's again.
+    /// Puts the request back into the call.
     pub(super) fn put_back_into(self, call: &mut GatewayCall) {
         call.request = Some(Request::from_parts(
             self.head,
@@ -71,13 +71,16 @@ impl BufferedRequest {
     }
 }
 
-/// All of a small body; else what is there of it, maybe nothing. What went wrong is in the call's flow.
+/// Returns a small body completely, or the part of a large one that has arrived. The call's
+/// progress holds the error.
 async fn read_beginning(body: &mut RequestUpload) -> Result<Bytes, ()> {
     if body
         .size_hint()
         .exact()
         .is_none_or(|bytes| bytes > MAX_COLLECTED_BYTES)
     {
+        // Polled once and not awaited: a part that is there saves a message, but a part that is
+        // not must not delay the head.
         let frame =
             std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut *body).poll_frame(cx))).await;
         return match frame {
@@ -91,7 +94,7 @@ async fn read_beginning(body: &mut RequestUpload) -> Result<Bytes, ()> {
     while let Some(frame) = body.frame().await {
         if let Ok(data) = frame.map_err(drop)?.into_data() {
             if body.is_end_stream() && collected.is_empty() {
-                return Ok(data); // most come in one piece
+                return Ok(data); // most bodies are one frame, which is not copied
             }
             collected.extend_from_slice(&data);
         }

@@ -1,4 +1,4 @@
-//! The body of an answer, whoever made it.
+//! Body of a response from any source.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -11,18 +11,18 @@ use nearpath_wire::{Body, BoxError};
 use super::response_body::ResponseBody;
 use crate::record::CompletionRecord;
 
-/// The body of an answer.
+/// Body of a response.
 pub(crate) enum ResponseContent {
-    /// Made by the platform, and recorded.
+    /// Made by the platform, recorded already.
     Platform(Body),
-    /// Made by the administrator's side; recorded at its end.
+    /// Made by the administrative side; recorded at its end.
     Admin(Body, CompletionRecord),
     /// Made by a function.
     Function(ResponseBody),
 }
 
 impl ResponseContent {
-    /// Nobody will take the rest, for this reason.
+    /// Ends the body early because no reader will take the rest.
     pub(crate) fn cut_short(&mut self, reason: Reason) {
         match self {
             Self::Platform(_) => {} // recorded when it was made
@@ -31,8 +31,9 @@ impl ResponseContent {
         }
     }
 
-    /// The administrator's answer. `bodiless`: hyper will not ask for the body.
+    /// Wraps an administrative response. `has_no_body`: hyper will not poll the body.
     pub(crate) fn from_admin(body: Body, mut record: CompletionRecord, has_no_body: bool) -> Self {
+        // A body that is never polled never ends, so its record has to end here.
         if has_no_body || body.is_end_stream() {
             record.mark_finished();
         }
@@ -52,6 +53,7 @@ fn count_frame(
         Poll::Ready(Some(Err(_))) => record.mark_cut(Reason::ResponseCut),
         Poll::Ready(None) | Poll::Pending => {}
     }
+    // hyper does not poll a body again that reports its end with the last frame.
     if ended || matches!(polled, Poll::Ready(None)) {
         record.mark_finished();
     }

@@ -1,4 +1,4 @@
-//! The platform's errors for requests that were sent, or could not be.
+//! Platform errors for requests that were sent or could not be.
 
 use nearpath_domain::CallError;
 use nearpath_types::{PlatformError, Reason, duration, policy};
@@ -13,7 +13,13 @@ pub(super) fn broken_call_error(
     endpoint: &InstanceEndpoint,
     error: Option<&hyper::Error>,
 ) -> PlatformError {
-    match call.upload_progress.as_ref().and_then(|flow| flow.fault()) {
+    // A fault of the caller's body explains the broken connection better than the connection's
+    // own error.
+    match call
+        .upload_progress
+        .as_ref()
+        .and_then(|progress| progress.fault())
+    {
         Some(Reason::BodyTooLarge) => {
             outgoing_request::body_too_large_error(call.route.policy.max_body.unwrap_or(u64::MAX))
         }
@@ -25,14 +31,16 @@ pub(super) fn broken_call_error(
         Some(reason) => PlatformError::new(
             COMPONENT,
             reason,
-            "the caller went away before its body was complete",
+            "the caller closed the connection before its body was complete",
         ),
         None => {
+            // Invalid HTTP points to a bug in the function, a closed connection to a crash. Operators
+            // need to tell these apart.
             let is_invalid_http = error.is_some_and(hyper::Error::is_parse);
             let failure = if is_invalid_http {
                 "answered with invalid HTTP"
             } else {
-                "broke off before it had answered"
+                "closed the connection before it answered"
             };
             let why = error.map(|error| format!(": {error}")).unwrap_or_default();
             let message = format!(
@@ -63,14 +71,15 @@ pub(crate) fn timeout_error(
             )
         }
         _ => (
-            format!("instance {id} of {name} had not answered when the deadline passed"),
+            format!("instance {id} of {name} had not answered by the deadline"),
             call.deadlines.total_setting(),
         ),
     };
     PlatformError::new(COMPONENT, reason, message).governed_by(setting)
 }
 
-/// It has not run, but nobody can send it again: part of its body is gone.
+/// Returns the error for a call that has not run and cannot be sent again: part of its body is
+/// gone.
 pub(super) fn unsent_error(
     call: &GatewayCall,
     endpoint: &InstanceEndpoint,

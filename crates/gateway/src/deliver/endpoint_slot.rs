@@ -1,10 +1,13 @@
-//! Which instance gets a request: of two drawn at random the one with fewer requests at it.
+//! Choice of an instance: the less loaded one of two random ones ("power of two choices",
+//! Mitzenmacher 2001).
 
 use std::sync::Arc;
 
+use nearpath_wire::hop::balance::draw_pair;
+
 use crate::function::{ActiveRoute, AdmissionPermit, FunctionEntry, InstanceEndpoint};
 
-/// A request's place at one instance. Dropping it lets the next one in.
+/// A request's slot at one instance. Dropping it admits the next request.
 #[derive(Debug)]
 pub(crate) struct EndpointSlot {
     permit: Option<AdmissionPermit>,
@@ -13,7 +16,8 @@ pub(crate) struct EndpointSlot {
 }
 
 impl EndpointSlot {
-    /// Gives the place up, but keeps the permit. `NoConnection`: the instance was withdrawn and the permit with it.
+    /// Gives up the slot and keeps the permit. `None`: the instance was withdrawn, and the permit
+    /// with it.
     pub(crate) fn give_up(mut self) -> Option<AdmissionPermit> {
         let permit = self.permit.take();
         self.release_endpoint(permit)
@@ -23,6 +27,8 @@ impl EndpointSlot {
         match self.endpoint.release() {
             true => permit,
             false => {
+                // The withdrawal has returned this permit to the gate already. A normal drop
+                // would return it twice.
                 drop(permit.and_then(AdmissionPermit::disarm));
                 None
             }
@@ -38,20 +44,23 @@ impl Drop for EndpointSlot {
     }
 }
 
-/// Takes a place at an instance that is not in `tried`. `random` is any number.
+/// Takes a slot at an instance that is not in `tried`. `random` is any number.
 ///
 /// # Errors
-/// The permit back, when no instance has room.
+/// Returns the permit if no instance has a free slot.
 pub(crate) fn pick_slot(
     route: &ActiveRoute,
     permit: AdmissionPermit,
     tried: &[u64],
     random: u64,
 ) -> Result<EndpointSlot, AdmissionPermit> {
+    // Half of the range: the highest bit of the counter marks a withdrawn instance.
     let limit = route.policy.max_inflight.unwrap_or(u32::MAX >> 1);
     let ready = &route.ready;
     let is_untried = |endpoint: &&Arc<InstanceEndpoint>| !tried.contains(&endpoint.serial);
     let drawn = draw_pair(ready.len(), random).map(|(a, b)| less_loaded(&ready[a], &ready[b]));
+    // Two random ones can both be full or tried. A scan finds any other before the request has to
+    // wait.
     let first_untried = || {
         ready
             .iter()
@@ -71,7 +80,7 @@ pub(crate) fn pick_slot(
     }
 }
 
-/// Whether `pick` could find an instance that was not tried.
+/// Returns whether every ready instance was tried, and there is at least one.
 pub(super) fn all_ready_tried(function: &FunctionEntry, tried: &[u64]) -> bool {
     let route = function.route();
     !route.ready.is_empty()
@@ -81,43 +90,11 @@ pub(super) fn all_ready_tried(function: &FunctionEntry, tried: &[u64]) -> bool {
             .all(|endpoint| tried.contains(&endpoint.serial))
 }
 
-/// Two different numbers below `n`, or twice 0 when there is only one.
-fn draw_pair(n: usize, random: u64) -> Option<(usize, usize)> {
-    if n < 2 {
-        return (n == 1).then_some((0, 0));
-    }
-    let a = (random >> 32) as usize % n;
-    let b = random as u32 as usize % (n - 1);
-    Some((a, if b >= a { b + 1 } else { b }))
-}
-
 fn less_loaded<'a>(
     a: &'a Arc<InstanceEndpoint>,
     b: &'a Arc<InstanceEndpoint>,
 ) -> &'a Arc<InstanceEndpoint> {
+    // Withdrawn instances count as full, so that the other one wins.
     let load = |endpoint: &InstanceEndpoint| endpoint.request_count().unwrap_or(u32::MAX);
     if load(b) < load(a) { b } else { a }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn two_different_ones_are_drawn(n in 2usize..1_000, random in any::<u64>()) {
-            let (a, b) = draw_pair(n, random).unwrap();
-            prop_assert!(a != b && a < n && b < n);
-        }
-    }
-
-    #[test]
-    fn every_pair_can_be_drawn() {
-        let pairs: std::collections::HashSet<_> = (0..3u64)
-            .flat_map(|a| (0..2u64).map(move |b| draw_pair(3, a << 32 | b).unwrap()))
-            .collect();
-        assert_eq!(pairs.len(), 6);
-        assert_eq!((draw_pair(0, 7), draw_pair(1, 7)), (None, Some((0, 0))));
-    }
 }

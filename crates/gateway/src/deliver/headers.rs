@@ -1,7 +1,8 @@
-//! What the gateway changes in a request's and a response's head, in place.
+//! Changes of the gateway in the heads of requests and responses, in place.
 //!
-//! `EgressHost` goes to the function as the caller sent it (OpenFaaS's proxy does the same for virtual hosting to work), and as
-//! `X-Forwarded-Host` when that is absent. `traceparent` and everything else passes untouched.
+//! The function gets `Host` as the caller sent it (as with OpenFaaS's proxy, for virtual
+//! hosting), and a copy as `X-Forwarded-Host` if that is absent. `traceparent` and all other
+//! fields pass unchanged.
 
 use std::time::{Duration, Instant};
 
@@ -9,28 +10,30 @@ use http::HeaderMap;
 use http::header::{EXPECT, HOST, HeaderName, HeaderValue};
 use nearpath_path::PathChoice;
 use nearpath_types::{duration, policy};
-use nearpath_wire::hop_headers;
+use nearpath_wire::hop::headers::strip_hop_headers;
 
 use crate::call::GatewayCall;
 use crate::request::{X_CALL_ID, X_NEARPATH_PATH, X_START_TIME, X_TIMEOUT, seconds_value};
 
-/// How long it took, in decimal seconds.
+/// Duration of the request in decimal seconds.
 pub(crate) const X_DURATION_SECONDS: HeaderName = HeaderName::from_static("x-duration-seconds");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
-/// A remaining deadline this near to the policy's own is told as the policy's: no text has to be made.
+/// A remaining time this close to the policy's limit is sent as the policy's limit, whose text
+/// exists already.
 const DEADLINE_GRACE: Duration = Duration::from_millis(5);
 
-/// Makes a request's head fit for the function.
+/// Rewrites a request's head for the function.
 pub(crate) fn rewrite_request_headers(
     headers: &mut HeaderMap,
     call: &GatewayCall,
     authority: Option<HeaderValue>,
 ) {
-    hop_headers::strip_hop_headers(headers, call.options.wants_upgrade);
-    headers.remove(EXPECT); // hyper answers it when the body is first asked for
+    strip_hop_headers(headers, call.options.wants_upgrade);
+    headers.remove(EXPECT); // hyper answers it when the body is first polled
+    // HTTP/2 has `:authority` instead of `Host`; functions see one name for both.
     let peer = &call.peer;
     let host = headers.get(HOST).cloned().or(authority);
     if !call.options.is_grpc && !headers.contains_key(HOST) {
@@ -42,12 +45,14 @@ pub(crate) fn rewrite_request_headers(
     if let Some(host) = host {
         headers.entry(X_FORWARDED_HOST).or_insert(host);
     }
+    // A proxy in front of the gateway knows the client better, so its fields are kept.
     headers
         .entry(X_FORWARDED_FOR)
         .or_insert_with(|| peer.forwarded_for.clone());
     headers
         .entry(X_FORWARDED_PROTO)
         .or_insert_with(|| peer.proto.clone());
+    // Overwritten, not added: the access log and the function must see the same id.
     headers.insert(X_CALL_ID, call.options.call_id.clone());
     headers.insert(X_START_TIME, call.options.start_time.clone());
     set_deadline_header(headers, call);
@@ -55,6 +60,8 @@ pub(crate) fn rewrite_request_headers(
 
 fn set_deadline_header(headers: &mut HeaderMap, call: &GatewayCall) {
     let is_callers = call.deadlines.total_setting() != policy::TOTAL_TIMEOUT;
+    // An event stream outlives the total timeout, so a function that honored it would end too
+    // early.
     if call.options.wants_stream && !is_callers {
         headers.remove(X_TIMEOUT);
         return;
@@ -64,6 +71,7 @@ fn set_deadline_header(headers: &mut HeaderMap, call: &GatewayCall) {
         .deadline()
         .saturating_duration_since(call.admitted_at);
     let value = match !is_callers && left + DEADLINE_GRACE >= call.route.policy.total_timeout {
+        // Cloning a `HeaderValue` counts a reference; formatting a duration allocates.
         true => call.route.total_timeout_header.clone(),
         false => HeaderValue::from_str(&duration::format_duration(truncate_to_millis(left)))
             .expect("a duration is ASCII"),
@@ -75,17 +83,18 @@ fn truncate_to_millis(time: Duration) -> Duration {
     Duration::from_millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// Makes a response's head fit for the caller.
+/// Rewrites a response's head for the caller.
 pub(crate) fn rewrite_response_headers(
     headers: &mut HeaderMap,
     call: &GatewayCall,
     is_upgraded: bool,
     now: Instant,
 ) {
-    hop_headers::strip_hop_headers(headers, is_upgraded);
+    strip_hop_headers(headers, is_upgraded);
     call.options
         .insert_identity(headers, &call.worker.served_by);
     let took = now.saturating_duration_since(call.record.started_at());
+    // of-watchdog sets this field too. Its measurement is closer to the function, and is kept.
     headers
         .entry(X_DURATION_SECONDS)
         .or_insert_with(|| seconds_value(took));
@@ -94,7 +103,7 @@ pub(crate) fn rewrite_response_headers(
     }
 }
 
-/// `shm`, or `http; not_nearer=no_party`.
+/// Returns `shm`, or for example `http; not_nearer=no_domain`.
 fn path_header(choice: PathChoice) -> HeaderValue {
     let why = choice
         .obstacle

@@ -1,4 +1,4 @@
-//! An answer's body as it comes from an instance, by the path that it takes.
+//! Response bodies as they arrive from an instance, by path.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -11,13 +11,14 @@ use nearpath_wire::quic::QuicResponseBody;
 
 use super::shm_body::ShmBody;
 
-/// See the module.
+/// Response body from an instance.
 pub(crate) enum InstanceBody {
     /// Over a connection.
     Http(Incoming),
-    /// On a stream of a QUIC connection. Boxed: all sources would be as large otherwise.
+    /// On a stream of a QUIC connection. Boxed, because every variant would be as large
+    /// otherwise.
     Quic(Box<QuicResponseBody>),
-    /// In shared memory, whole; the slot is given back when the last byte has gone.
+    /// Complete in shared memory; the slot is released with the last byte.
     Shm(Bytes),
     /// In shared memory, as the function writes it.
     ShmStream(ShmBody),

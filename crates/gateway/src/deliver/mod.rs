@@ -1,8 +1,9 @@
-//! Brings a request to an instance and the answer back.
+//! Delivers a request to an instance and returns the response.
 //!
-//! [`RequestDelivery`] picks an instance and sends; while provably nothing was sent it tries another one, or asks to be admitted again. After
-//! the first byte a request is never repeated. [`into_response`] hands the answer to the caller as it comes, and holds the request's
-//! place until its end.
+//! [`RequestDelivery`] picks an instance and sends. While provably nothing was sent, it tries
+//! another instance or asks for readmission. After the first byte, a request is never repeated.
+//! [`into_response`] streams the response to the caller and holds the request's slot until the
+//! end.
 
 mod attempt;
 mod attempt_outcome;
@@ -48,16 +49,16 @@ use instance_body::InstanceBody;
 use response_body::ResponseBody;
 use retry::RetryState;
 
-/// The head of an answer, and what its request holds.
+/// Head of a response, and the resources that its request holds.
 pub(crate) struct InstanceAnswer {
     response: Response<InstanceBody>,
     guard: RequestGuard,
-    /// The caller's side of an upgrade.
+    /// Caller's side of an upgrade.
     caller: Option<OnUpgrade>,
 }
 
 impl InstanceAnswer {
-    /// An answer that came through memory.
+    /// Wraps a response from shared memory.
     pub(crate) fn from_shm(reply: nearpath_domain::CallReply, slot: EndpointSlot) -> Self {
         Self {
             response: shm::to_response(reply),
@@ -70,11 +71,12 @@ impl InstanceAnswer {
     }
 }
 
-/// The reason for which a request has no answer from a round over the instances.
+/// Cause for which no instance answered a request.
 pub(crate) enum SendFailure {
-    /// It may have run, or its time is over.
+    /// The request may have run, or its time is over.
     Failed(PlatformError),
-    /// No instance is left to try: it has to be admitted again, with its permit if that is still valid.
+    /// No instance is left to try. The request must be admitted again, with its permit if that is
+    /// still valid.
     Readmit(Option<AdmissionPermit>),
 }
 
@@ -84,7 +86,7 @@ impl From<PlatformError> for SendFailure {
     }
 }
 
-/// One request on its way to the instances.
+/// Delivery of one request to the instances.
 pub(crate) struct RequestDelivery {
     retries: RetryState,
     caller: Option<OnUpgrade>,
@@ -94,8 +96,10 @@ impl RequestDelivery {
     /// Prepares the request for sending.
     ///
     /// # Errors
-    /// `body_too_large` when the request says so itself.
+    /// `body_too_large` if the announced length exceeds the limit.
     pub(crate) fn prepare(call: &mut GatewayCall) -> Result<Self, PlatformError> {
+        // hyper keeps the caller's upgrade in the extensions of the request. It must not go to
+        // the instance.
         let upgrade = call.request.as_mut().filter(|_| call.options.wants_upgrade);
         let caller = upgrade.map(hyper::upgrade::on);
         outgoing_request::prepare_request(call)?;
@@ -105,10 +109,11 @@ impl RequestDelivery {
         })
     }
 
-    /// The same for a request that one instance has refused already. Returns the permit, unless the refusal voided it.
+    /// Prepares a request that one instance has refused. Returns the permit, unless the instance
+    /// was withdrawn.
     ///
     /// # Errors
-    /// As [`RequestDelivery::begin`].
+    /// As [`RequestDelivery::prepare`].
     pub(crate) fn prepare_after_refusal(
         call: &mut GatewayCall,
         refused_slot: EndpointSlot,
@@ -126,10 +131,11 @@ impl RequestDelivery {
         ))
     }
 
-    /// Sends the request to one instance after the other until one answers; to be called again after an [`SendFailure::Readmit`].
+    /// Sends the request to instances in turn until one answers. Call again after
+    /// [`SendFailure::Readmit`].
     ///
     /// # Errors
-    /// Why there is no answer; see the reasons 12 to 16 of `contract/reasons.toml`.
+    /// Returns the cause; see the reasons 12 to 16 of `contract/reasons.toml`.
     pub(crate) async fn send_until_answered(
         &mut self,
         call: &mut GatewayCall,
@@ -137,7 +143,8 @@ impl RequestDelivery {
     ) -> Result<InstanceAnswer, SendFailure> {
         loop {
             if self.retries.is_waiting() {
-                // On the heap: few requests wait, and every request's future would be as large otherwise.
+                // On the heap: few requests wait, and every request's future would be as large
+                // otherwise.
                 Box::pin(self.retries.wait_before_retry(call)).await?;
             }
             let slot = match self.retries.pick_slot(call, permit) {
@@ -146,14 +153,11 @@ impl RequestDelivery {
             };
             call.record.instance = Some(slot.endpoint.id);
             let why = match try_instance(call, &slot.endpoint).await? {
-                AttemptOutcome::Answered(response, line) => {
+                AttemptOutcome::Answered(response, connection) => {
                     let caller = self.caller.take();
                     return Ok(InstanceAnswer {
                         response,
-                        guard: RequestGuard {
-                            slot,
-                            connection: line,
-                        },
+                        guard: RequestGuard { slot, connection },
                         caller,
                     });
                 }
@@ -167,7 +171,7 @@ impl RequestDelivery {
     }
 }
 
-/// The answer as the caller gets it.
+/// Converts an instance's answer into the caller's response.
 pub(crate) fn into_response(
     mut call: Box<GatewayCall>,
     answer: InstanceAnswer,
@@ -185,6 +189,7 @@ pub(crate) fn into_response(
     if upgraded {
         return upgrade_connection(call, response, guard, caller);
     }
+    // Only the response decides whether it is a stream; `Accept` was a preference.
     let content_type = response
         .headers()
         .get(CONTENT_TYPE)
@@ -192,6 +197,8 @@ pub(crate) fn into_response(
     if call.options.is_grpc || content_type.is_some_and(request::names_stream) {
         call.deadlines.lift_total_timeout();
     }
+    // hyper never polls these bodies, so the slot would not be released at their end (RFC 9110
+    // section 6.4.1).
     let bodiless =
         call.options.is_head || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
     response
@@ -205,6 +212,7 @@ fn upgrade_connection(
     caller: Option<OnUpgrade>,
 ) -> Response<ResponseContent> {
     let instance = hyper::upgrade::on(&mut response);
+    // Only a request for an upgrade has a caller's side. An unrequested 101 gets no tunnel.
     if let Some(caller) = caller {
         let worker = call.worker.clone();
         worker.spawn(tunnel::run_tunnel(caller, instance, guard, call));

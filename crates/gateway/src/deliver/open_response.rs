@@ -1,8 +1,8 @@
-//! Answers that are on their way to their callers, and the sweep that ends those whose callers do not take them.
+//! State of responses on their way to callers. A sweep ends those whose callers do not read.
 //!
-//! While the function keeps its caller waiting, [`ResponseBody`](super::response_body::ResponseBody) has a timer. While it is the caller who
-//! keeps the answer waiting, nobody asks the answer's body for anything: a full socket or a closed HTTP/2 window would hold
-//! the function's place for as long as its owner likes.
+//! While the function is slow, [`ResponseBody`](super::response_body::ResponseBody) has a timer.
+//! While the caller is slow, no task polls the body: a full socket or a closed HTTP/2 window
+//! would otherwise hold the slot for any length of time.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -14,36 +14,39 @@ use http_body::Frame;
 use nearpath_types::{PlatformError, Reason};
 
 use super::endpoint_slot::EndpointSlot;
+use nearpath_wire::hop::grpc::error_trailers;
+
 use crate::COMPONENT;
 use crate::call::GatewayCall;
 use crate::context::OpenResponse;
-use crate::request::{RequestDeadlines, grpc};
+use crate::request::RequestDeadlines;
 use crate::transport::HttpConnection;
 
-/// Clocks of two machines may differ by so much, and still mean the same moment.
+/// Allowed difference between the deadlines of caller and function, whose timers are not in step.
 const CLOCK_SKEW_GRACE: Duration = Duration::from_millis(50);
 
-/// What a request holds until its response's end.
+/// Resources that a request holds until the end of its response.
 pub(crate) struct RequestGuard {
-    /// Its place at the instance.
+    /// Slot at the instance.
     pub(crate) slot: EndpointSlot,
-    /// Its connection to the instance; none through memory.
+    /// Connection to the instance; none through shared memory.
     pub(crate) connection: Option<HttpConnection>,
 }
 
-/// One answer.
+/// State of one response.
 pub(super) struct ResponseState {
     guard: RefCell<Option<RequestGuard>>,
     call: RefCell<Box<GatewayCall>>,
     deadlines: RequestDeadlines,
-    /// Tick plus one since when it is the caller's turn to take; 0: it is the function's to give.
+    /// Tick plus one at which the caller's turn to read began; 0 during the function's turn to
+    /// write.
     caller_turn_since: Cell<u32>,
     cut_reason: Cell<Option<Reason>>,
     sweep_key: Cell<usize>,
 }
 
 impl ResponseState {
-    /// Begins with the caller's turn: to take the head.
+    /// Registers a response. The caller's turn comes first: it reads the head.
     pub(super) fn begin_response(call: Box<GatewayCall>, guard: RequestGuard) -> Rc<Self> {
         let (deadlines, worker) = (call.deadlines, call.worker.clone());
         let (guard, call, cut) = (
@@ -51,6 +54,7 @@ impl ResponseState {
             RefCell::new(call),
             Cell::new(None),
         );
+        // Plus one, because 0 means that the function has the turn.
         let state = Rc::new(Self {
             guard,
             call,
@@ -65,51 +69,58 @@ impl ResponseState {
         state
     }
 
-    /// The request's limits.
+    /// Returns the deadlines of the request.
     pub(super) fn deadlines(&self) -> RequestDeadlines {
         self.deadlines
     }
 
-    /// A frame is handed to the caller.
+    /// Counts a frame handed to the caller and starts its turn.
     pub(super) fn note_frame(&self, frame: &Frame<Bytes>) {
         let call = &mut self.call.borrow_mut();
         call.record.bytes_out += frame.data_ref().map_or(0, Bytes::len) as u64;
         self.caller_turn_since.set(call.worker.current_tick() + 1);
     }
 
-    /// The function has nothing to give.
+    /// Notes that the function has no data, so its own timer applies.
     pub(super) fn note_function_waits(&self) {
         self.caller_turn_since.set(0);
     }
 
-    /// The response is complete: the connection may serve the next request, unless this one's body is still coming.
+    /// Completes the response. The connection returns to the pool, unless the request body is
+    /// still being sent.
     pub(super) fn finish_response(&self) {
         let Some(RequestGuard { slot, connection }) = self.guard.take() else {
             return;
         };
         let call = &mut self.call.borrow_mut();
         call.record.mark_finished();
+        // A function may answer before it has read its request. The rest of that body would be
+        // read as the next request.
         let connection = connection.filter(|_| {
             call.upload_progress
                 .as_ref()
-                .is_none_or(|flow| flow.has_ended())
+                .is_none_or(|progress| progress.has_ended())
         });
-        connection.into_iter().for_each(|line| {
-            call.worker
-                .tcp_pools
-                .put_connection(&slot.endpoint, line, call.worker.current_tick())
+        connection.into_iter().for_each(|connection| {
+            call.worker.tcp_pools.put_connection(
+                &slot.endpoint,
+                connection,
+                call.worker.current_tick(),
+            )
         });
     }
 
-    /// Ends it before its end: place and connection are given up at once.
+    /// Ends the response early. Slot and connection are released at once.
     pub(super) fn cut_short(&self, reason: Reason) {
+        // Sweep and body may both find the response overdue. Only the first of them records it.
         if self.guard.take().is_some() {
             self.call.borrow_mut().record.mark_cut(reason);
             self.cut_reason.set(Some(reason));
         }
     }
 
-    /// Why the function broke off. One that speaks gRPC keeps its caller's time as well, and may be first when it is over.
+    /// Returns the reason for a broken body. A gRPC function keeps the deadline too and may end
+    /// first.
     pub(super) fn break_reason(&self) -> Reason {
         let is_late = self.call.borrow().options.is_grpc
             && self.deadlines.is_over(Instant::now() + CLOCK_SKEW_GRACE);
@@ -120,23 +131,24 @@ impl ResponseState {
         }
     }
 
-    /// The trailers that tell a gRPC caller why its answer was cut; none to others, and to one that took nothing for too long.
+    /// Returns the trailers that explain a cut to a gRPC caller; `None` for others, and for a
+    /// caller that read nothing for too long.
     pub(super) fn grpc_trailers(&self, reason: Reason) -> Option<HeaderMap> {
         let why = match reason {
-            Reason::TotalTimeout => "the call's deadline is over",
-            Reason::IdleTimeout => "nothing more of the answer came",
-            _ => "the function broke its answer off",
+            Reason::TotalTimeout => "the call's deadline has passed",
+            Reason::IdleTimeout => "the function sent no more data within the idle timeout",
+            _ => "the function ended its response early",
         };
         let needs_status = self.call.borrow().options.is_grpc && reason != Reason::CallerGone;
-        needs_status.then(|| grpc::error_trailers(&PlatformError::new(COMPONENT, reason, why)))
+        needs_status.then(|| error_trailers(&PlatformError::new(COMPONENT, reason, why)))
     }
 
-    /// Why it was cut, if it was.
+    /// Returns the reason of the cut, if there was one.
     pub(super) fn cut_reason(&self) -> Option<Reason> {
         self.cut_reason.get()
     }
 
-    /// Off the sweep's list, with the body that it belongs to.
+    /// Removes the response from the sweep; called when its body is dropped.
     pub(super) fn deregister(&self) {
         self.call
             .borrow()
@@ -151,6 +163,8 @@ impl OpenResponse for ResponseState {
         let Some(since) = self.caller_turn_since.get().checked_sub(1) else {
             return;
         };
+        // In the function's turn this is checked by the body's timer, which is more exact than a
+        // tick.
         if self.deadlines.is_over(now) {
             self.cut_short(Reason::TotalTimeout);
         } else if tick.wrapping_sub(since) > max_idle_ticks {

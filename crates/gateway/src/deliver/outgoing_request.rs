@@ -1,4 +1,4 @@
-//! The request as an instance gets it.
+//! Preparation of a request for an instance.
 
 use http::header::{CONTENT_LENGTH, HeaderValue};
 use http::uri::{Authority, PathAndQuery, Scheme};
@@ -9,10 +9,10 @@ use super::headers;
 use crate::COMPONENT;
 use crate::call::GatewayCall;
 
-/// Turns what came into what is sent, in place.
+/// Rewrites the received request for the instance, in place.
 ///
 /// # Errors
-/// `body_too_large` when the request says so itself.
+/// `body_too_large` if the announced length exceeds the limit.
 pub(crate) fn prepare_request(call: &mut GatewayCall) -> Result<(), PlatformError> {
     let Some(mut request) = call.request.take() else {
         return Ok(());
@@ -21,12 +21,15 @@ pub(crate) fn prepare_request(call: &mut GatewayCall) -> Result<(), PlatformErro
     if let Some(limit) = limit.filter(|limit| announced_length(request.headers()) > *limit) {
         return Err(body_too_large_error(limit));
     }
+    // Read before the URI is replaced below.
     let authority = request
         .uri()
         .authority()
         .and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
     headers::rewrite_request_headers(request.headers_mut(), call, authority);
     *request.uri_mut() = function_uri(request.uri(), call.path_offset, call.options.is_grpc);
+    // gRPC needs HTTP/2 for its trailers. All other calls use HTTP/1.1, which every function
+    // server speaks.
     *request.version_mut() = if call.options.is_grpc {
         Version::HTTP_2
     } else {
@@ -36,7 +39,7 @@ pub(crate) fn prepare_request(call: &mut GatewayCall) -> Result<(), PlatformErro
     Ok(())
 }
 
-/// The refusal of a body above `limit` bytes.
+/// Returns the error for a body above `limit` bytes.
 pub(super) fn body_too_large_error(limit: u64) -> PlatformError {
     let message = format!("the request's body is larger than {limit} bytes");
     PlatformError::new(COMPONENT, Reason::BodyTooLarge, message).governed_by(policy::MAX_BODY)
@@ -49,11 +52,13 @@ fn announced_length(headers: &HeaderMap) -> u64 {
     length.and_then(|length| length.parse().ok()).unwrap_or(0)
 }
 
-/// `/function/echo/a?b` → `/a?b`, `/function/echo?b` → `/?b`. HTTP/2 wants scheme and authority as well.
+/// Maps `/function/echo/a?b` to `/a?b` and `/function/echo?b` to `/?b`. HTTP/2 needs scheme and
+/// authority too.
 pub fn function_uri(from: &Uri, path_offset: usize, is_absolute: bool) -> Uri {
     let path_and_query = from.path_and_query().map_or("", PathAndQuery::as_str);
     let function_path = path_and_query.get(path_offset..).unwrap_or_default();
     let function_path = match function_path.as_bytes().first() {
+        // `/function/echo` without a slash is the root of the function.
         None => PathAndQuery::from_static("/"),
         Some(b'/') => {
             PathAndQuery::try_from(function_path).unwrap_or_else(|_| PathAndQuery::from_static("/"))

@@ -1,4 +1,4 @@
-//! The facts about a call and one instance, and the plan that [`nearpath_path`] makes of them.
+//! Facts about a call to one instance, and the plan that [`nearpath_path`] derives from them.
 
 use nearpath_domain::endpoint::polled::AsyncEndpoint;
 use nearpath_path::{
@@ -12,7 +12,8 @@ use crate::call::GatewayCall;
 use crate::function::InstanceEndpoint;
 use crate::transport::TlsMode;
 
-/// Selects the paths to an instance and records the first; with this thread's endpoint in shared memory, where the plan allows that.
+/// Selects the paths to an instance and records the first one. Returns this thread's
+/// shared-memory endpoint if the plan allows it.
 pub(super) fn plan_paths(
     call: &mut GatewayCall,
     endpoint: &InstanceEndpoint,
@@ -22,8 +23,10 @@ pub(super) fn plan_paths(
         .domain
         .as_deref()
         .and_then(|domain| call.worker.shm_domains.endpoint_in(domain));
+    // Attached to the domain and connected to this instance are two facts: the log names the one
+    // that is missing.
     let is_attached = shm_endpoint.is_some();
-    let shm_endpoint = shm_endpoint.filter(|post| post.has_instance(endpoint.id));
+    let shm_endpoint = shm_endpoint.filter(|endpoint_here| endpoint_here.has_instance(endpoint.id));
     let plan = path::select_paths(&call_facts(
         call,
         endpoint,
@@ -33,7 +36,7 @@ pub(super) fn plan_paths(
     (plan, shm_endpoint.filter(|_| plan.allows_path(Path::Shm)))
 }
 
-/// Strikes out a path that has failed, and records the next one.
+/// Removes a failed path from the plan and records the next one.
 pub(super) fn strike_out(
     call: &mut GatewayCall,
     plan: PathPlan,
@@ -45,7 +48,8 @@ pub(super) fn strike_out(
     plan
 }
 
-/// Returns how a path over TCP is encrypted: with TLS 1.3, unless the instance's callers have to speak TLS 1.2.
+/// Returns how a path over TCP is encrypted: with TLS 1.3, unless the instance's callers have to
+/// speak TLS 1.2.
 pub(super) fn tls_mode(path: Path, transport: CallTransport) -> TlsMode {
     match (path, transport) {
         (path, _) if path.is_clear() => TlsMode::Plain,
@@ -63,7 +67,7 @@ fn call_facts(
         edge: EdgeFacts {
             same_node: endpoint.locality == InstanceLocality::SameNode,
             callee_in_domain: call.route.domain.is_some(),
-            same_domain: true, // the gateway belongs to every domain of its node
+            same_domain: true, // the gateway joins every domain of its node
             caller_attached,
             callee_attached,
         },
@@ -72,7 +76,7 @@ fn call_facts(
             caller_has_certificate: call.worker.quic_connections.has_caller(),
             callee_has_certificate: endpoint.server_name().is_some(),
             udp_blocked: endpoint.udp.is_blocked_now(),
-            tls: true, // whoever has a certificate speaks TLS
+            tls: true, // every instance with a certificate speaks TLS
         },
         needs: CallNeeds {
             upgrade: call.options.wants_upgrade,

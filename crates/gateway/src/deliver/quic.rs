@@ -1,7 +1,7 @@
-//! The path `quic`: a request goes to an instance on a stream of a connection that many calls share, maybe in its first flight.
+//! The path `quic`: a request uses a stream of a shared connection, possibly in its first flight.
 //!
-//! A small body is collected first, so that the call can be made again where it provably has not run; a larger one follows as it comes.
-//! What does not get through over UDP takes another path.
+//! A small body is collected first, so that a call that provably did not run can be repeated. A
+//! larger one is streamed. If UDP is blocked, the call takes another path.
 
 mod early_data;
 
@@ -29,34 +29,37 @@ use crate::function::{InstanceEndpoint, monotonic_millis};
 use crate::request::RequestUpload;
 use crate::transport::{AcquiredQuic, QuicUnavailable};
 
-/// How long a handshake may take before the call goes another way: far more than a round trip.
+/// Maximum handshake time before the call takes another path; far more than a round trip.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long an open line may bring nothing at all after something was sent on it. A worker that has no processor may need some of that.
+/// Maximum silence of an open connection after data was sent on it. Includes time for a worker
+/// that gets no CPU.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What came of one try on one line.
+/// Result of one attempt on one connection.
 enum QuicOutcome {
     Answered(Response<Box<wire::QuicResponseBody>>),
-    /// It was not made, and why.
+    /// The call did not run, and the cause.
     NotRun(String),
-    /// Nothing came back over UDP, not even of the handshake; whether it can be made again.
+    /// No packet came back, not even of the handshake; the flag tells whether the call may be
+    /// repeated.
     Silent(bool),
-    /// It may have run.
+    /// The call may have run.
     Broken(QuicCallError),
 }
 
-/// Sends the call's request and waits for the head of its answer. `NoConnection`: nothing gets through over UDP, which is noted; the request is back
-/// in the call, for another path.
+/// Sends the request over QUIC and waits for the head of the response. `None`: UDP is blocked,
+/// which is noted, and the request is back in the call.
 ///
 /// # Errors
-/// As [`super::attempt::attempt`].
+/// As [`super::attempt::try_instance`].
 pub(super) async fn try_quic(
     call: &mut GatewayCall,
     endpoint: &Arc<InstanceEndpoint>,
 ) -> Result<Option<AttemptOutcome>, PlatformError> {
     let limit = call.worker.connect_timeout.min(HANDSHAKE_TIMEOUT);
     let mut buffered = BufferedRequest::take_from(call, endpoint).await?;
+    // Counted for every call, successful or not: warm-up follows demand.
     call.worker
         .quic_connections
         .note_call(&call.function, call.worker.current_tick());
@@ -91,12 +94,14 @@ pub(super) async fn try_quic(
                     .map(Some);
             }
             Ok(QuicOutcome::NotRun(why)) => {
+                // The instance accepts no more calls here, but open calls on this connection go
+                // on.
                 call.worker
                     .quic_connections
                     .retire_connection(endpoint, &connection);
                 if is_new {
                     return Ok(return_request(call, buffered, Some(why)));
-                } // else it had ended meanwhile: a new one
+                } // an older connection may have ended meanwhile: dial a new one
             }
             Ok(QuicOutcome::Silent(is_repeatable)) => {
                 note_silence(call, endpoint, &connection);
@@ -106,28 +111,15 @@ pub(super) async fn try_quic(
                     Err(lost_error(call, endpoint, UNKNOWN_OUTCOME))
                 };
             }
-            Ok(QuicOutcome::Broken(QuicCallError::InvalidHead(fault))) => {
-                return Err(headers_too_large_error(&fault));
-            }
-            Ok(QuicOutcome::Broken(QuicCallError::NotRun(why))) => {
-                return Err(unsent_error(call, endpoint, &why));
-            }
             Ok(QuicOutcome::Broken(error)) => {
-                if connection.is_stalled() {
-                    note_silence(call, endpoint, &connection);
-                }
-                return Err(lost_error(
-                    call,
-                    endpoint,
-                    &format!("{error}; it may have run"),
-                ));
+                return Err(broken_quic_error(call, endpoint, &connection, error));
             }
             Err(reason) => return Err(timeout_error(call, endpoint, reason)),
         }
     }
 }
 
-/// Opens lines ahead of calls, after a snapshot has brought new instances.
+/// Opens connections ahead of calls, after a snapshot with new instances.
 pub(crate) fn open_ahead_of_calls(worker: &Rc<WorkerContext>) {
     for endpoint in worker
         .quic_connections
@@ -136,6 +128,8 @@ pub(crate) fn open_ahead_of_calls(worker: &Rc<WorkerContext>) {
         let worker = worker.clone();
         tokio::task::spawn_local(async move {
             let limit = worker.connect_timeout.min(HANDSHAKE_TIMEOUT);
+            // A failed attempt is not reported: the next call dials again and reports its own
+            // error.
             if let Ok(AcquiredQuic { is_new: true, .. }) = worker
                 .quic_connections
                 .acquire_connection(&endpoint, worker.current_tick(), limit)
@@ -147,10 +141,10 @@ pub(crate) fn open_ahead_of_calls(worker: &Rc<WorkerContext>) {
     }
 }
 
-/// What a caller is told whose call went early and brought nothing back.
+/// Error text for a call in a first flight without an answer.
 const UNKNOWN_OUTCOME: &str = "no answer over UDP; it may have run";
 
-/// The request is the call's again. `why` it was not sent; nothing: another path may do.
+/// Puts the request back. `why` names the cause; `None` allows another path to the same instance.
 fn return_request(
     call: &mut GatewayCall,
     buffered: BufferedRequest,
@@ -166,6 +160,8 @@ async fn send_request(
     connection: &CallerConnection,
     buffered: &mut BufferedRequest,
 ) -> QuicOutcome {
+    // The instance gets the remaining time, so that it stops working when no caller waits any
+    // more.
     let left = call
         .deadlines
         .deadline()
@@ -198,8 +194,11 @@ async fn send_request(
         }
         Ok(answer) => QuicOutcome::from_result(answer),
         Err(_) if method.is_idempotent() => QuicOutcome::Silent(true),
+        // A call that may not run twice is awaited further: only its own answer tells whether it
+        // ran.
         Err(calling) => {
-            endpoint.udp.note_failure(monotonic_millis(Instant::now())); // others take another path; of this one nobody knows whether it ran
+            // Other calls take another path; this one may have run.
+            endpoint.udp.note_failure(monotonic_millis(Instant::now()));
             QuicOutcome::from_result(calling.await)
         }
     }
@@ -217,7 +216,8 @@ impl QuicOutcome {
     }
 }
 
-/// What was answered; or the call, which goes on, when for a while not even that what was sent has arrived.
+/// Awaits the answer; returns the call if not even an acknowledgment came for
+/// [`SILENCE_TIMEOUT`].
 async fn await_answer_or_silence<F: Future<Output = QuicCallResult> + Unpin>(
     connection: &CallerConnection,
     mut calling: F,
@@ -228,6 +228,8 @@ async fn await_answer_or_silence<F: Future<Output = QuicCallResult> + Unpin>(
         answer = &mut calling => return Ok(answer),
         () = tokio::time::sleep(SILENCE_TIMEOUT) => {}
     }
+    // Any received byte proves that UDP gets through, also those of other calls on this
+    // connection.
     if connection.datagrams_received() == before {
         Err(calling)
     } else {
@@ -235,7 +237,8 @@ async fn await_answer_or_silence<F: Future<Output = QuicCallResult> + Unpin>(
     }
 }
 
-/// A body that is still coming waits for the handshake: it could not be sent again.
+/// Sends a body that is still arriving. Waits for the handshake, because it could not be sent
+/// again.
 async fn send_streamed(
     connection: &CallerConnection,
     buffered: &mut BufferedRequest,
@@ -246,12 +249,12 @@ async fn send_streamed(
         Err(error) => return QuicOutcome::NotRun(error.to_string()),
         Ok(_) => {}
     }
-    let (first, rest) = (
+    let (first, remaining) = (
         std::mem::take(&mut buffered.first_chunk),
         std::mem::replace(&mut buffered.remaining, RequestUpload::Empty),
     );
     match connection
-        .call_parts(&buffered.head, rest.with_first_chunk(first), terms)
+        .call_parts(&buffered.head, remaining.with_first_chunk(first), terms)
         .await
     {
         Ok(response) => QuicOutcome::Answered(response.map(Box::new)),
@@ -263,7 +266,7 @@ async fn send_streamed(
     }
 }
 
-/// What the instance said: an answer; or that it has not run the call, which is then the call's again if it is there as a whole.
+/// Handles the instance's answer. A refusal puts a complete request back into the call.
 async fn handle_answer(
     call: &mut GatewayCall,
     endpoint: &InstanceEndpoint,
@@ -273,15 +276,17 @@ async fn handle_answer(
     if call
         .upload_progress
         .as_ref()
-        .is_some_and(|flow| flow.fault().is_some())
+        .is_some_and(|progress| progress.fault().is_some())
     {
-        return Err(broken_call_error(call, endpoint, None)); // what was answered is not the answer to the whole request
+        // The answer is to a part of the request only.
+        return Err(broken_call_error(call, endpoint, None));
     }
     endpoint.udp.note_answer();
     call.worker
         .totals
         .quic
         .note_answered(response.body().was_early());
+    // Only the envelope counts. A header can be written by the function itself.
     let refusal = response
         .body()
         .opening()
@@ -300,7 +305,29 @@ async fn handle_answer(
     }
 }
 
-/// Others on the same line get the same answer at once.
+/// Returns the error for a call that broke. Notes a connection that fell silent.
+fn broken_quic_error(
+    call: &GatewayCall,
+    endpoint: &InstanceEndpoint,
+    connection: &CallerConnection,
+    error: QuicCallError,
+) -> PlatformError {
+    match error {
+        // Our own encoder refused the head. Every instance would get the same one, so no other is
+        // tried.
+        QuicCallError::InvalidHead(fault) => headers_too_large_error(&fault),
+        QuicCallError::NotRun(why) => unsent_error(call, endpoint, &why),
+        error => {
+            if connection.is_stalled() {
+                note_silence(call, endpoint, connection);
+            }
+            // Never repeated: an answer may be lost on the way back although the function ran.
+            lost_error(call, endpoint, &format!("{error}; it may have run"))
+        }
+    }
+}
+
+/// Closes a silent connection, so that its other calls fail at once and take another path.
 fn note_silence(call: &GatewayCall, endpoint: &InstanceEndpoint, connection: &CallerConnection) {
     call.worker.totals.quic.note_silence();
     endpoint.udp.note_failure(monotonic_millis(Instant::now()));
@@ -311,12 +338,12 @@ fn lost_error(call: &GatewayCall, endpoint: &InstanceEndpoint, why: &str) -> Pla
     if call
         .upload_progress
         .as_ref()
-        .is_some_and(|flow| flow.fault().is_some())
+        .is_some_and(|progress| progress.fault().is_some())
     {
         return broken_call_error(call, endpoint, None);
     }
     let message = format!(
-        "instance {} of {} broke off before it had answered: {why}",
+        "instance {} of {} closed the connection before it answered: {why}",
         endpoint.id, call.function.name
     );
     PlatformError::new(COMPONENT, Reason::InstanceDied, message)

@@ -1,5 +1,5 @@
-//! The response's body on its way to the caller. It holds the request's place at the instance, the connection and the
-//! completion record until the last byte, and gives them back exactly once.
+//! Response body on its way to the caller. Holds the slot, the connection and the completion
+//! record until the last byte, and releases each exactly once.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,19 +18,19 @@ use super::open_response::{RequestGuard, ResponseState};
 use crate::call::GatewayCall;
 use crate::request::RequestStage;
 
-/// A response's body.
+/// Body of a function's response.
 pub(crate) struct ResponseBody {
     body: InstanceBody,
     state: Rc<ResponseState>,
     last_frame: Instant,
-    /// Made when the body first keeps the caller waiting: most never do.
+    /// Created when the body is first pending; most bodies never are.
     timer: Option<Pin<Box<Sleep>>>,
-    /// It was cut, and a gRPC caller has been told so.
+    /// The body was cut, and the trailers for a gRPC caller were sent.
     trailers_sent: bool,
 }
 
 impl ResponseBody {
-    /// Begins to pass `body` on. `bodiless`: hyper will not ask for it (HEAD, 204, 304).
+    /// Starts to forward `body`. `has_no_body`: hyper will not poll it (HEAD, 204, 304).
     pub(crate) fn new(
         body: InstanceBody,
         guard: RequestGuard,
@@ -51,13 +51,13 @@ impl ResponseBody {
         response_body
     }
 
-    /// Ends it before its end, for a reason that lies with neither side of the connection.
+    /// Cuts the body for a reason that lies outside of the connection to the instance.
     pub(super) fn cut_short(&mut self, reason: Reason) {
         self.state.cut_short(reason);
     }
 
-    /// The end of a body that was cut. To gRPC it is a status in trailers: a broken stream would be `INTERNAL` to its caller,
-    /// whatever the reason was.
+    /// Returns the end of a cut body. gRPC gets a status in trailers: a broken stream would
+    /// always be `INTERNAL` to its caller.
     fn cut_with_trailers(
         &mut self,
         reason: Reason,
@@ -74,15 +74,18 @@ impl ResponseBody {
         self.state.note_frame(frame);
         if self.body.is_end_stream() {
             self.state.finish_response();
+        // Only the timer reads `last_frame`, and reading the clock for each frame is not free.
         } else if self.timer.is_some() {
             self.last_frame = Instant::now();
         }
     }
 
-    /// The limit that has passed, if one has. A timer that fires early, because something came since it was set, is set
-    /// again.
+    /// Returns the limit that has passed. A timer that fires early, because data came after it
+    /// was set, is set again.
     fn poll_idle_timeout(&mut self, cx: &mut Context<'_>) -> Poll<Reason> {
         self.state.note_function_waits();
+        // The silence begins now: before the first pending poll, `last_frame` was not kept up to
+        // date.
         if self.timer.is_none() {
             self.last_frame = Instant::now();
         }
@@ -114,6 +117,7 @@ impl Body for ResponseBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = &mut *self;
+        // The sweep may have cut the response since the last poll; its connection is gone then.
         if let Some(reason) = this.state.cut_reason() {
             return Poll::Ready(this.cut_with_trailers(reason, reason.name().into()));
         }

@@ -1,4 +1,4 @@
-//! Which instances failed with a request, and how long it pauses before the next round.
+//! Failed instances of a request, and the pause before the next round.
 
 use std::time::{Duration, Instant};
 
@@ -10,13 +10,14 @@ use crate::COMPONENT;
 use crate::call::GatewayCall;
 use crate::function::AdmissionPermit;
 
-/// Pause after a pick found no room: the gate counts on the instance that failed, and would let the request in again at once.
+/// Pause after no slot was free: the gate still counts the failed instance and would admit the
+/// request at once.
 const PICK_RETRY_INTERVAL: Duration = Duration::from_millis(5);
-/// First pause after all instances failed; it doubles [`MAX_DOUBLINGS`] times.
+/// First pause after all instances failed. Doubles up to [`MAX_DOUBLINGS`] times.
 const FIRST_RETRY_DELAY: Duration = Duration::from_millis(20);
 const MAX_DOUBLINGS: u32 = 5;
 
-/// The instances that failed with one request.
+/// Instances that failed with one request, and the pause before the next try.
 #[derive(Default)]
 pub(super) struct RetryState {
     tried_serials: Vec<u64>,
@@ -25,7 +26,7 @@ pub(super) struct RetryState {
     wait: Option<RetryWait>,
 }
 
-/// The reason for which the next pick waits.
+/// Cause for which the next pick waits.
 enum RetryWait {
     /// An instance failed.
     Failed {
@@ -33,17 +34,17 @@ enum RetryWait {
         limit: Instant,
         changes: watch::Receiver<u64>,
     },
-    /// No instance had room.
+    /// No instance had a free slot.
     NoRoom,
 }
 
 impl RetryState {
-    /// Returns whether [`RetryState::wait`] has something to wait for.
+    /// Returns whether [`RetryState::wait_before_retry`] has something to wait for.
     pub(super) fn is_waiting(&self) -> bool {
         self.wait.is_some()
     }
 
-    /// Notes that `place` failed. Returns its permit, or `NoConnection` if the instance was withdrawn and the permit with it.
+    /// Notes the failure of `slot`. Returns its permit, or `None` if the instance was withdrawn.
     pub(super) fn note_failure(
         &mut self,
         call: &GatewayCall,
@@ -53,6 +54,7 @@ impl RetryState {
         let first = *self.first_failure.get_or_insert_with(Instant::now);
         self.tried_serials.push(slot.endpoint.serial);
         let limit = (first + call.route.policy.cold_timeout).min(call.deadlines.deadline());
+        // Subscribed before the slot is given up: a snapshot in between must not be missed.
         self.wait = Some(RetryWait::Failed {
             why,
             limit,
@@ -61,10 +63,10 @@ impl RetryState {
         slot.give_up()
     }
 
-    /// Takes a place at an instance that has not failed.
+    /// Takes a slot at an instance that has not failed.
     ///
     /// # Errors
-    /// The permit back: a snapshot took the last instance away, or none has room.
+    /// Returns the permit if the last instance is gone or none has a free slot.
     pub(super) fn pick_slot(
         &mut self,
         call: &GatewayCall,
@@ -80,8 +82,8 @@ impl RetryState {
         picked
     }
 
-    /// Waits until the next pick makes sense: after all instances failed, for a snapshot that brings a new one, or a moment; for as
-    /// long as a sleeping function may take to start.
+    /// Waits until the next pick can succeed. After all instances failed, waits for a new
+    /// snapshot or a short pause, for at most the function's cold-start timeout.
     ///
     /// # Errors
     /// `connect_failed` when the time is over.
@@ -104,9 +106,11 @@ impl RetryState {
         if Instant::now() >= call.deadlines.deadline() {
             return Err(unreachable_error(call, "the others have no room"));
         }
+        // Without a failed instance, the gate counts right, and a retry at once is enough.
         if !self.tried_serials.is_empty() {
             tokio::time::sleep(PICK_RETRY_INTERVAL).await;
         }
+        // The task that frees the slot may run on this very thread.
         tokio::task::yield_now().await;
         Ok(())
     }
@@ -128,10 +132,13 @@ impl RetryState {
         if Instant::now() + delay >= limit {
             return Err(unreachable_error(call, why));
         }
-        let _ = tokio::time::timeout(delay, changes.changed()).await; // either way it is time to look again
+        // After either, the next round begins.
+        let _ = tokio::time::timeout(delay, changes.changed()).await;
         self.rounds += 1;
+        // A new round tries every instance again: a failure may have been temporary.
         self.tried_serials.clear();
         call.route = call.function.route();
+        // The limit for the first byte counts from the next attempt.
         call.admitted_at = Instant::now();
         Ok(())
     }

@@ -1,7 +1,8 @@
-//! What becomes of a request that an instance did not run, and said so.
+//! Handling of requests that an instance declares not to have run.
 //!
-//! hyper keeps what it sends. So where it is likely that a request comes back, a copy is kept: to an instance that refused the last one, or that
-//! may turn the gateway's certificate down. Elsewhere a copy would cost more (0.6 µs of each call) than the rare answer that is passed on as it came.
+//! hyper keeps what it sends. A copy is kept where a refusal is likely: for an instance that
+//! refused the last request, or that may reject the gateway's certificate. Elsewhere a copy costs
+//! more (0.6 µs per call) than a rare forwarded refusal.
 
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ use crate::function::InstanceEndpoint;
 use crate::request::RequestUpload;
 use crate::transport::HttpConnection;
 
-/// A copy of the call's request, if all of it is here. With `careful` a small body is collected first.
+/// Copies the call's request if its body is complete. `collect_body` collects a small body first.
 ///
 /// # Errors
 /// See [`BufferedRequest::take_from`].
@@ -49,12 +50,14 @@ pub(super) async fn copy_request(
     }))
 }
 
-/// Whether a request that was not run for this reason may run elsewhere. An instance that is full says so to the caller: others are chosen by the gate.
+/// Returns whether a refused request may run elsewhere. A full instance answers the caller
+/// directly: the gate chooses others.
 pub(super) fn may_run_elsewhere(reason: Reason) -> bool {
     reason != Reason::Overload
 }
 
-/// What came over HTTP: an answer; or the word that the request has not run, and then it is the call's again.
+/// Handles a response over HTTP. If it declares that the request did not run, the copy goes back
+/// into the call.
 pub(super) async fn handle_response(
     call: &mut GatewayCall,
     endpoint: &std::sync::Arc<InstanceEndpoint>,
@@ -63,6 +66,7 @@ pub(super) async fn handle_response(
     retry_copy: Option<Request<RequestUpload>>,
 ) -> AttemptOutcome {
     connection.mark_accepted();
+    // Removed in any case: the field is between platform and gateway, and no caller may see it.
     let refusal = not_run_header::take_not_run(response.headers_mut())
         .filter(|reason| may_run_elsewhere(*reason));
     endpoint.note_answer(refusal.is_none());
@@ -70,6 +74,8 @@ pub(super) async fn handle_response(
         return AttemptOutcome::Answered(response.map(InstanceBody::Http), Some(connection));
     };
     let why = read_refusal_text(reason, response.into_body()).await;
+    // hyper reports a connection as not ready if its body was not read completely, so this one is
+    // taken again only if it can serve.
     call.worker
         .tcp_pools
         .put_connection(endpoint, connection, call.worker.current_tick());
@@ -77,10 +83,11 @@ pub(super) async fn handle_response(
     AttemptOutcome::Refused(why)
 }
 
-/// After a line broke: only an instance that turned the gateway's certificate down has provably run nothing.
+/// Handles a broken connection. Only an instance that rejected the gateway's certificate has
+/// provably run nothing.
 ///
 /// # Errors
-/// When the request may have run, or is not there any more.
+/// If the request may have run or is gone.
 pub(super) fn handle_send_error(
     call: &mut GatewayCall,
     endpoint: &InstanceEndpoint,
@@ -91,7 +98,7 @@ pub(super) fn handle_send_error(
     let at_fault = call
         .upload_progress
         .as_ref()
-        .is_some_and(|flow| flow.fault().is_some());
+        .is_some_and(|progress| progress.fault().is_some());
     let Some(why) = connection.refusal().filter(|_| !at_fault) else {
         return Err(broken_call_error(call, endpoint, Some(error)));
     };
@@ -102,19 +109,24 @@ pub(super) fn handle_send_error(
     Err(unsent_error(call, endpoint, &why))
 }
 
-/// The text of a refusal, which the platform wrote; or its reason, when it has none.
+/// Reads the text of a platform refusal; returns the name of its reason if it is empty.
 pub(super) async fn read_refusal_text<B>(reason: Reason, body: B) -> String
 where
     B: Body,
     B::Error: Into<BoxError>,
 {
-    const MAX_REFUSAL: (usize, Duration) = (4096, Duration::from_secs(1));
-    let text =
-        tokio::time::timeout(MAX_REFUSAL.1, Limited::new(body, MAX_REFUSAL.0).collect()).await;
+    // The text only explains an error. A slow or long one must not delay the retry.
+    const MAX_REFUSAL_BYTES: usize = 4096;
+    const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
+    let text = tokio::time::timeout(
+        REFUSAL_TIMEOUT,
+        Limited::new(body, MAX_REFUSAL_BYTES).collect(),
+    )
+    .await;
     let text = text
         .ok()
         .and_then(Result::ok)
-        .map(|said| said.to_bytes())
+        .map(|collected| collected.to_bytes())
         .unwrap_or_default();
     match String::from_utf8_lossy(&text).trim_end() {
         "" => reason.name().to_owned(),

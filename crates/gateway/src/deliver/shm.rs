@@ -1,5 +1,6 @@
-//! One request and its answer through memory. What came of the request's body goes with its head; the rest follows as it
-//! comes, in a task of its own, because a function may answer while it reads. The answer's body comes the same way.
+//! Requests and responses through shared memory. The available part of a request body goes with
+//! the head. A task sends the rest, because a function may answer while it reads. Response bodies
+//! arrive the same way.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -26,10 +27,11 @@ use crate::error_response::{X_NEARPATH_REASON, X_OPENFAAS_INTERNAL};
 use crate::function::InstanceEndpoint;
 use crate::request::RequestUpload;
 
-/// Sends the call's request and waits for the head of its answer.
+/// Sends the request through shared memory and waits for the head of the response.
 ///
 /// # Errors
-/// As [`super::attempt::attempt`]; [`AttemptOutcome::ResponseSendError`] leaves the request whole for another path.
+/// As [`super::attempt::try_instance`]; [`AttemptOutcome::Unsent`] leaves the request whole for
+/// another path.
 pub(super) async fn try_shm(
     call: &mut GatewayCall,
     endpoint: &Arc<InstanceEndpoint>,
@@ -45,6 +47,8 @@ pub(super) async fn try_shm(
         match send_call(call, endpoint, &shm_endpoint, &head, &body, first.clone()) {
             Ok((answer, None)) => (answer, Some(body)),
             Ok((answer, Some(writer))) => {
+                // A task of the worker and not of this request, so that the drain waits for the
+                // upload too.
                 call.worker.spawn(write_body(writer, body));
                 (answer, None)
             }
@@ -61,6 +65,8 @@ pub(super) async fn try_shm(
     )
     .await
     {
+        // A streamed body is gone in part, so only a complete one can be sent to another
+        // instance.
         Ok(Ok(reply)) => Ok(match unsent_body.filter(|_| reply.did_not_run()) {
             None => AttemptOutcome::Answered(to_response(reply), None),
             Some(body) => {
@@ -69,11 +75,12 @@ pub(super) async fn try_shm(
             }
         }),
         Ok(Err(CallError::Timeout)) => Err(timeout_error(call, endpoint, Reason::TotalTimeout)),
+        // The call broke because the caller's body did; that is the error to report.
         Ok(Err(_))
             if call
                 .upload_progress
                 .as_ref()
-                .is_some_and(|flow| flow.fault().is_some()) =>
+                .is_some_and(|progress| progress.fault().is_some()) =>
         {
             Err(broken_call_error(call, endpoint, None))
         }
@@ -82,7 +89,7 @@ pub(super) async fn try_shm(
     }
 }
 
-/// What a platform's answer says.
+/// Returns the text of a platform response.
 pub(crate) fn refusal_text(reply: &CallReply) -> String {
     String::from_utf8_lossy(&reply.body).trim_end().to_owned()
 }
@@ -113,6 +120,7 @@ fn send_call(
         span,
     };
     let to = CallDestination::Instance(endpoint.id);
+    // One message is cheaper than a stream: no writer, no task, no credit.
     if remaining.is_end_stream() {
         return shm_endpoint.call(to, &request).map(|answer| (answer, None));
     }
@@ -121,7 +129,7 @@ fn send_call(
         .map(|(answer, writer)| (answer, Some(writer)))
 }
 
-/// Writes the rest of a request's body, for as long as its function wants it. When the caller breaks it off, so does this.
+/// Writes the rest of a request body while its function wants it. Ends with the caller's body.
 async fn write_body(mut writer: BodyWriter, mut body: RequestUpload) {
     loop {
         let frame = poll_fn(|cx| match writer.poll_ready(cx) {
@@ -141,6 +149,8 @@ async fn write_body(mut writer: BodyWriter, mut body: RequestUpload) {
                     return;
                 }
             }
+            // Dropping the writer without this call tells the function that the body is
+            // incomplete.
             Ok(None) => return writer.finish_body(),
             Ok(Some(Err(_))) | Err(_) => return,
         }
@@ -165,7 +175,7 @@ fn call_fields(head: &http::request::Parts) -> Vec<(&str, &[u8])> {
     fields
 }
 
-/// What the envelope says of the request's trace; its `traceparent` goes along as a field too.
+/// Returns trace and span ids for the envelope. The `traceparent` field is forwarded as well.
 pub(super) fn trace_ids(head: &http::request::Parts) -> ([u8; 16], [u8; 8]) {
     let trace = head
         .headers
@@ -174,13 +184,15 @@ pub(super) fn trace_ids(head: &http::request::Parts) -> ([u8; 16], [u8; 8]) {
     trace.map_or_else(Default::default, |trace| (trace.id, trace.span))
 }
 
-/// The answer as HTTP. Fields that HTTP does not know are left out: who wrote them may be hostile.
+/// Converts a reply into an HTTP response. Invalid fields are dropped: the function may be
+/// hostile.
 pub(crate) fn to_response(reply: CallReply) -> Response<InstanceBody> {
     let mut response = Response::new(());
     *response.status_mut() = match reply.status {
         0 => StatusCode::OK,
         status => StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY),
     };
+    // Names with a colon are pseudo-fields of the message format, never HTTP fields.
     for field in reply
         .head_fields()
         .flatten()

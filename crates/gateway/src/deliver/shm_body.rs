@@ -1,4 +1,4 @@
-//! The body of an answer in shared memory, as the function writes it.
+//! Response bodies in shared memory, as the function writes them.
 
 use std::task::{Context, Poll};
 
@@ -8,7 +8,8 @@ use nearpath_domain::CallError;
 use nearpath_domain::endpoint::BodyReader;
 use nearpath_wire::BoxError;
 
-/// The body of an answer that is longer than one message. Dropping it before its end tells the function.
+/// Response body that is longer than one message. Dropping it early cancels the function's
+/// writes.
 pub(crate) struct ShmBody {
     first_chunk: Bytes,
     reader: BodyReader,
@@ -19,8 +20,8 @@ impl ShmBody {
     pub(super) fn new(first_chunk: Bytes, reader: BodyReader) -> Self {
         Self {
             bytes_left: reader.total_bytes(),
-            first_chunk: first_chunk,
-            reader: reader,
+            first_chunk,
+            reader,
         }
     }
 

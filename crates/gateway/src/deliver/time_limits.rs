@@ -1,4 +1,4 @@
-//! Waits within the limits of a request.
+//! Awaiting within the time limits of a request.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -10,7 +10,8 @@ use nearpath_types::Reason;
 
 use crate::request::{RequestDeadlines, RequestStage, UploadProgress};
 
-/// Awaits `answer` for as long as the clock allows. One timer, which moves only when it fires early or the stage changes.
+/// Awaits `answer` as long as the deadlines allow. Uses one timer, which moves only when it fires
+/// early or the stage changes.
 pub(super) async fn await_within<F: Future>(
     deadlines: &RequestDeadlines,
     sent_at: Instant,
@@ -27,13 +28,17 @@ pub(super) async fn await_within<F: Future>(
         deadlines.next_deadline(stage()).0.into()
     ));
     poll_fn(|cx| {
+        // The answer first: one that arrives with the deadline counts.
         if let Poll::Ready(answer) = answer.as_mut().poll(cx) {
             return Poll::Ready(Ok(answer));
         }
-        if let Some(progress) = progress.filter(|flow| !flow.has_ended()) {
+        // The end of the upload changes the stage, and another task may send it.
+        if let Some(progress) = progress.filter(|progress| !progress.has_ended()) {
             progress.wake_on_change(cx.waker());
         }
         let next = deadlines.next_deadline(stage()).0.into();
+        // Moved only to an earlier time. A timer that fires early is cheaper than a reset for
+        // each frame.
         if next < timer.deadline() {
             timer.as_mut().reset(next);
         }

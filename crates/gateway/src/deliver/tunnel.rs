@@ -1,4 +1,4 @@
-//! An upgraded connection: bytes both ways until both sides have closed, or silence.
+//! Upgraded connections: bytes in both directions until both sides close or fall silent.
 
 use std::cell::Cell;
 use std::io;
@@ -15,7 +15,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::open_response::RequestGuard;
 use crate::call::GatewayCall;
 
-/// Joins the caller's and the instance's connection once both are upgraded. It counts as in flight until closed.
+/// Joins the connections of caller and instance once both are upgraded. Counts as in flight until
+/// closed.
 pub(crate) async fn run_tunnel(
     caller: OnUpgrade,
     instance: OnUpgrade,
@@ -23,6 +24,8 @@ pub(crate) async fn run_tunnel(
     mut call: Box<GatewayCall>,
 ) {
     let joined = tokio::try_join!(caller, instance);
+    // A side that never finishes its upgrade was already answered with 101, so only the record
+    // can tell.
     let Ok((caller, instance)) = joined else {
         return call.record.mark_cut(Reason::ResponseCut);
     };
@@ -42,23 +45,25 @@ pub(crate) async fn run_tunnel(
         copied = tokio::io::copy_bidirectional(&mut caller, &mut instance) => copied.map(drop),
         () = wait_for_silence(&last_read, call.deadlines.idle_timeout()) => Err(io::ErrorKind::TimedOut.into()),
     };
+    // Bytes towards the caller, as for other responses.
     call.record.bytes_out = received.get();
     match end {
         Err(error) if error.kind() == io::ErrorKind::TimedOut => {
             call.record.mark_cut(Reason::IdleTimeout)
         }
-        _ => call.record.mark_finished(), // a reset is a usual way to close a WebSocket
+        _ => call.record.mark_finished(), // clients often close a WebSocket with a reset
     }
     drop(guard);
 }
 
 async fn wait_for_silence(last_read: &Cell<Instant>, idle: Duration) {
+    // Sleeps to the end of the last activity's window instead of resetting a timer for each read.
     while last_read.get().elapsed() < idle {
         tokio::time::sleep_until((last_read.get() + idle).into()).await;
     }
 }
 
-/// Counts what is read and remembers when.
+/// Counts the bytes read, and keeps the time of the last read.
 struct CountedStream {
     io: TokioIo<Upgraded>,
     bytes_read: Rc<Cell<u64>>,

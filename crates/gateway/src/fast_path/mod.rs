@@ -1,8 +1,9 @@
-//! The shortest way of a request: one that came whole, for an instance that is reached through memory.
+//! Fast path: plain requests for an instance that is reached through shared memory (ADR 19).
 //!
-//! The same steps as on the long way, route, admit, deliver, record, without what only other requests need: its head goes from
-//! where it was read into the slot, and the answer's head from its slot to the caller, without a map of headers in between.
-//! Where anything is in the way, nothing has happened yet, and the request takes the long way.
+//! The steps are those of the pipeline (route, admit, deliver, record), without what only other
+//! requests need. The request head goes from the read buffer into the slot, the response head
+//! from its slot to the caller, without a header map in between. If anything prevents the fast
+//! path, nothing has happened yet, and the request takes the pipeline.
 
 mod request;
 
@@ -29,9 +30,9 @@ use crate::request::{
 
 pub use request::{ParseOutcome, PlainRequest, take_plain_request};
 
-/// A request that was sent.
+/// Request that was sent through shared memory.
 pub(crate) struct SentCall {
-    /// Its answer, when it comes. Dropping it cancels the call.
+    /// Reply, when it arrives. Dropping it cancels the call.
     pub(crate) answer: polled::CallFuture,
     /// `X-Call-Id`.
     pub(crate) call_id: CallId,
@@ -44,7 +45,7 @@ pub(crate) struct SentCall {
     path_offset: usize,
 }
 
-/// Sends a plain request. `NoConnection`: it was not sent, and leaves no trace.
+/// Sends a plain request. `None`: it was not sent and left no state behind.
 pub(crate) fn send_plain(
     worker: &Rc<WorkerContext>,
     peer: &PeerInfo,
@@ -52,11 +53,13 @@ pub(crate) fn send_plain(
     function: &Arc<FunctionEntry>,
     path_offset: usize,
 ) -> Option<SentCall> {
+    // Calls from instances need a check of their edge, and gateway options need the pipeline.
     if peer.zone != ListenerZone::Public || plain.has_gateway_options() {
         return None;
     }
     let route = function.route();
     let body = plain.body();
+    // The pipeline answers 413. Here a request that does not fit is only declined.
     let fits = route
         .policy
         .max_body
@@ -65,9 +68,11 @@ pub(crate) fn send_plain(
         .shm_domains
         .endpoint_in(route.domain.as_deref()?)
         .filter(|_| fits)?;
+    // A waiter that is dropped here leaves the queue again; the pipeline queues the request anew.
     let GateEntry::Admitted(permit) = function.gate.enter_gate() else {
         return None;
     };
+    // Every early return from here on drops the slot, and with it the permit.
     let slot = deliver::pick_slot(&route, permit, &[], worker.next_random()).ok()?;
     let (call_id, start_time) = (CallId::from_fields(plain.header_fields()), StartTime::now());
     let received = body.len() as u64;
@@ -81,12 +86,10 @@ pub(crate) fn send_plain(
             &route,
         )?;
         let (trace, span) = trace_ids(&fields);
-        let deadline = clock::deadline_after(
-            route
-                .policy
-                .total_timeout
-                .min(route.policy.first_byte_timeout),
-        );
+        // One timer instead of two: until the head arrives, the shorter of both limits is the one
+        // that counts.
+        let policy = &route.policy;
+        let deadline = clock::deadline_after(policy.total_timeout.min(policy.first_byte_timeout));
         let request = nearpath_domain::CallRequest {
             fields: &fields,
             body,
@@ -101,18 +104,9 @@ pub(crate) fn send_plain(
     if route.prefetches {
         worker.control.note_call(&function.id);
     }
-    let mut record = CompletionRecord::start_plain(
-        &worker.recorder,
-        function.clone(),
-        plain.method(),
-        plain.path(),
-        received,
-    );
-    record.identify(call_id.as_bytes(), None);
-    record.set_path(PathChoice {
-        path: Path::Shm,
-        obstacle: None,
-    });
+    // Created after the send. A request that was declined is recorded by the pipeline, and only
+    // there.
+    let mut record = start_record(worker, plain, function, &call_id, received);
     record.instance = Some(slot.endpoint.id);
     Some(SentCall {
         answer,
@@ -126,7 +120,29 @@ pub(crate) fn send_plain(
     })
 }
 
-/// The target that the function sees. One that has to be made is not here: the long way makes it.
+fn start_record(
+    worker: &WorkerContext,
+    plain: &PlainRequest,
+    function: &Arc<FunctionEntry>,
+    call_id: &CallId,
+    bytes_in: u64,
+) -> CompletionRecord {
+    let mut record = CompletionRecord::start_plain(
+        &worker.recorder,
+        function.clone(),
+        plain.method(),
+        plain.path(),
+        bytes_in,
+    );
+    record.identify(call_id.as_bytes(), None);
+    record.set_path(PathChoice {
+        path: Path::Shm,
+        obstacle: None,
+    });
+    record
+}
+
+/// Returns the target for the function. The pipeline handles targets that need a new string.
 fn function_target(plain: &PlainRequest, path_offset: usize) -> &str {
     match &plain.target()[path_offset..] {
         "" => "/",
@@ -134,7 +150,8 @@ fn function_target(plain: &PlainRequest, path_offset: usize) -> &str {
     }
 }
 
-/// The head as the function gets it; see `deliver::headers::rewrite_request_headers`. `NoConnection`: the target has to be made first.
+/// Builds the request head for the function; see `deliver::headers::rewrite_request_headers`.
+/// `None`: the target needs a new string.
 fn call_fields<'a>(
     plain: &'a PlainRequest,
     peer: &'a PeerInfo,
@@ -143,11 +160,14 @@ fn call_fields<'a>(
     start_time: &'a StartTime,
     route: &'a ActiveRoute,
 ) -> Option<Vec<(&'a str, &'a [u8])>> {
+    // Added only where absent, as the pipeline does.
     const FORWARDED_FIELDS: [&str; 3] =
         ["x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"];
     if !target.starts_with('/') {
         return None;
     }
+    // Room for a usual browser request with the gateway's own fields, so that the vector is
+    // allocated once.
     let mut fields: Vec<(&str, &[u8])> = Vec::with_capacity(24);
     fields.push((":method", plain.method().as_str().as_bytes()));
     fields.push((":path", target.as_bytes()));
@@ -159,7 +179,7 @@ fn call_fields<'a>(
             _ => FORWARDED_FIELDS
                 .iter()
                 .zip(&mut present)
-                .for_each(|(own, told)| *told |= *own == name),
+                .for_each(|(own, is_present)| *is_present |= *own == name),
         }
         fields.push((name, value));
     }
@@ -169,7 +189,7 @@ fn call_fields<'a>(
             .into_iter()
             .zip(own)
             .zip(present)
-            .filter(|(_, told)| !told)
+            .filter(|(_, is_present)| !is_present)
             .map(|(field, _)| field),
     );
     fields.push(("x-call-id", call_id.as_bytes()));
@@ -185,14 +205,14 @@ fn trace_ids(fields: &[(&str, &[u8])]) -> ([u8; 16], [u8; 8]) {
 }
 
 impl SentCall {
-    /// The answer is complete: its place is free, and so it stands in the record.
+    /// Records a complete response and releases its slot.
     pub(crate) fn complete_call(mut self, status: u16, bytes: u64) {
         self.record.mark_answered(status);
         self.record.bytes_out = bytes;
         self.record.mark_finished();
     }
 
-    /// The answer goes the long way from here: it comes in parts, or its head asks for a closer look.
+    /// Continues in the pipeline: the response is streamed, or its head needs processing.
     pub(crate) fn answer_via_pipeline(
         self,
         worker: &Rc<WorkerContext>,
@@ -204,7 +224,7 @@ impl SentCall {
         into_response(call, InstanceAnswer::from_shm(answer, slot))
     }
 
-    /// The instance would not run it, because it is full or stops: the request goes the long way from there.
+    /// Continues in the pipeline after a refusal: the instance is full or stopping.
     pub(crate) async fn retry_via_pipeline(
         self,
         worker: Rc<WorkerContext>,
@@ -218,6 +238,8 @@ impl SentCall {
         };
         let (head, body) = request.into_parts();
         let (upload, progress) = RequestUpload::from_bytes(body);
+        // From here the pipeline counts the body, so the number noted at the start must not be
+        // added to it.
         call.record.set_upload(progress.clone());
         (call.request, call.upload_progress) = (Some(Request::from_parts(head, upload)), progress);
         match pipeline::deliver_elsewhere(&mut call, slot, shm::refusal_text(&refused)).await {
@@ -226,7 +248,7 @@ impl SentCall {
         }
     }
 
-    /// There is no answer.
+    /// Answers a call without a response.
     pub(crate) fn respond_with_error(
         self,
         worker: &Rc<WorkerContext>,
@@ -235,6 +257,7 @@ impl SentCall {
         error: CallError,
     ) -> Response<ResponseContent> {
         let (call, slot) = self.into_pipeline_call(worker, peer, plain);
+        // The call had one deadline for two limits; the error names the one that was shorter.
         let first_byte_is_shorter =
             call.route.policy.first_byte_timeout < call.route.policy.total_timeout;
         let limit = if first_byte_is_shorter {
@@ -270,6 +293,7 @@ impl SentCall {
         options.call_id = text(call_id.as_bytes()).unwrap_or(options.call_id);
         options.start_time = text(start_time.as_bytes()).unwrap_or(options.start_time);
         let admitted: Instant = record.started_at();
+        // No caller timeout: a request that sets one never takes the fast path.
         let deadlines =
             RequestDeadlines::new(admitted, &route.policy, None, worker.body_idle_timeout);
         let (worker, peer) = (worker.clone(), peer.clone());

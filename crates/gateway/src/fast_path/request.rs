@@ -1,7 +1,8 @@
-//! Reads a request that is plain and there as a whole; knows neither socket nor task.
+//! Parser for complete plain requests, without sockets and tasks.
 //!
-//! Plain is: HTTP/1.1, a usual method, a path in origin form under `/function/`, one `EgressHost`, a body of announced length or
-//! none, and no header that asks more of this hop than to keep or close the connection.
+//! A plain request has HTTP/1.1, a common method, a path in origin form under `/function/`, and one
+//! `Host`. Its body has an announced length or is absent. No header asks more of this hop than to
+//! keep or close the connection.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -12,12 +13,12 @@ use http::{HeaderMap, Method, Request, Uri};
 
 use crate::request::names_stream;
 
-/// Headers of a plain request.
+/// Maximum number of header fields of a plain request. Larger heads take the pipeline.
 const MAX_HEADERS: usize = 32;
-/// Where functions are.
+/// Path prefix of all functions.
 const FUNCTION_PREFIX: &str = "/function/";
 
-/// What a buffer begins with.
+/// Result of parsing the beginning of a buffer.
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
@@ -26,75 +27,77 @@ const FUNCTION_PREFIX: &str = "/function/";
 pub enum ParseOutcome {
     /// A plain request, taken out of the buffer.
     Plain(PlainRequest),
-    /// A part of a head, plain so far.
+    /// Incomplete head, plain so far.
     Incomplete,
-    /// Anything else, left where it is.
+    /// Any other request, left in the buffer.
     NotPlain,
 }
 
-/// A plain request: what came, and where its parts are.
+/// Plain request: its bytes and the positions of its parts.
 #[derive(Debug)]
 pub struct PlainRequest {
-    /// As it came, but for the names of its headers, which are in lower case.
+    /// Received bytes; header names are converted to lower case.
     pub bytes: Bytes,
     layout: RequestLayout,
 }
 
-/// What a request's head says.
+/// Positions of the parts of a request.
 #[derive(Debug)]
 struct RequestLayout {
     method: Method,
     target_span: ByteSpan,
     header_spans: [(ByteSpan, ByteSpan); MAX_HEADERS],
     header_count: usize,
-    /// Where the body begins.
+    /// Length of the head, which is the offset of the body.
     head_bytes: usize,
     hop: HopHeaders,
 }
 
-/// Where something is: start and end.
+/// Start and end offset in the request. 16 bits keep the layout small; a longer head is not
+/// plain.
 type ByteSpan = (u16, u16);
 
 impl PlainRequest {
-    /// `GET`, `POST`, `PUT`, `DELETE_CONNTRACK` or `PATCH`.
+    /// `GET`, `POST`, `PUT`, `DELETE` or `PATCH`.
     pub fn method(&self) -> &Method {
         &self.layout.method
     }
 
-    /// Its sender wants the connection closed after the answer.
+    /// Returns whether the caller wants the connection closed after the response.
     pub fn closes_connection(&self) -> bool {
         self.layout.hop.closes_connection
     }
 
-    /// It asks something of the gateway itself, by a header: a limit of its own, to be told the path, an endless answer.
+    /// Returns whether a header sets an option of the gateway: a time limit, the path report, an
+    /// endless response.
     pub fn has_gateway_options(&self) -> bool {
         self.layout.hop.has_gateway_options
     }
 
-    /// Path and query.
+    /// Returns path and query.
     pub fn target(&self) -> &str {
         self.text_at(self.layout.target_span)
     }
 
-    /// The path alone.
+    /// Returns the path without the query.
     pub fn path(&self) -> &str {
         let target = self.target();
         target.split_once('?').map_or(target, |(path, _)| path)
     }
 
-    /// Names in lower case, and values; without `Connection`.
+    /// Iterates over names in lower case and values, without `Connection`.
     pub fn header_fields(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.header_spans()
             .iter()
             .map(|(name, value)| (self.text_at(*name), &self.bytes[span_range(*value)]))
     }
 
-    /// The body.
+    /// Returns the body.
     pub fn body(&self) -> Bytes {
         self.bytes.slice(self.layout.head_bytes..)
     }
 
-    /// The same as a request like all others.
+    /// Converts the request for the pipeline.
     pub fn to_request(&self) -> Option<Request<Bytes>> {
         let mut request = Request::new(self.body());
         *request.method_mut() = self.layout.method.clone();
@@ -104,11 +107,12 @@ impl PlainRequest {
         Some(request)
     }
 
-    /// With room for what the gateway adds.
+    /// Builds a header map with room for the gateway's own fields.
     fn to_header_map(&self) -> Option<HeaderMap> {
         let mut headers = HeaderMap::with_capacity(self.layout.header_count + 8);
         for (name, value) in self.header_spans() {
             let name = HeaderName::from_bytes(&self.bytes[span_range(*name)]).ok()?;
+            // Shares the read buffer instead of copying each value.
             headers.append(
                 name,
                 HeaderValue::from_maybe_shared(self.bytes.slice(span_range(*value))).ok()?,
@@ -121,8 +125,9 @@ impl PlainRequest {
         &self.layout.header_spans[..self.layout.header_count]
     }
 
-    /// What is ASCII, as it was read.
+    /// Returns ASCII text of the request.
     fn text_at(&self, span: ByteSpan) -> &str {
+        // Only spans that httparse has checked as ASCII get here, so the default is never used.
         std::str::from_utf8(&self.bytes[span_range(span)]).unwrap_or_default()
     }
 }
@@ -131,7 +136,7 @@ fn span_range((start, end): ByteSpan) -> Range<usize> {
     usize::from(start)..usize::from(end)
 }
 
-/// Looks at what has come.
+/// Takes a plain request from the beginning of the buffer.
 pub fn take_plain_request(buffer: &mut BytesMut) -> ParseOutcome {
     let layout = match parse_layout(buffer) {
         Some(Some(layout)) => layout,
@@ -139,6 +144,7 @@ pub fn take_plain_request(buffer: &mut BytesMut) -> ParseOutcome {
         None => return ParseOutcome::NotPlain,
     };
     for (name, _) in &layout.header_spans[..layout.header_count] {
+        // In place, once: functions and `http` both expect names in lower case.
         buffer[span_range(*name)].make_ascii_lowercase();
     }
     let length = layout.head_bytes + layout.hop.content_length.unwrap_or(0);
@@ -148,8 +154,10 @@ pub fn take_plain_request(buffer: &mut BytesMut) -> ParseOutcome {
     })
 }
 
-/// Where everything is. `NoConnection`: the request is not plain; `Some(None)`: plain so far, and not complete.
+/// Locates the parts of a request. `None`: not plain. `Some(None)`: plain so far, but incomplete.
 fn parse_layout(buffer: &[u8]) -> Option<Option<RequestLayout>> {
+    // Uninitialized, because clearing 32 headers for each request would cost more than parsing
+    // most of them.
     let mut headers = [const { MaybeUninit::uninit() }; MAX_HEADERS];
     let mut parsed = httparse::Request::new(&mut []);
     let head = match parsed
@@ -161,6 +169,8 @@ fn parse_layout(buffer: &[u8]) -> Option<Option<RequestLayout>> {
     };
     let target = parsed.path.filter(|target| is_plain_target(target))?;
     let method = plain_method(parsed.method?).filter(|_| parsed.version == Some(1))?;
+    // httparse returns slices of the buffer. Offsets survive the split of the buffer below,
+    // references would not.
     let span_of = |part: &[u8]| -> Option<ByteSpan> {
         let start = part.as_ptr() as usize - buffer.as_ptr() as usize;
         Some((
@@ -176,26 +186,28 @@ fn parse_layout(buffer: &[u8]) -> Option<Option<RequestLayout>> {
             header_count += 1;
         }
     }
+    // Two hosts are two meanings, and a body that is still arriving is hyper's to stream.
     let is_complete = hop.host_count == 1 && hop.content_length.unwrap_or(0) <= buffer.len() - head;
     let target = span_of(target.as_bytes())?;
     is_complete.then_some(Some(RequestLayout {
         method,
         target_span: target,
         header_spans: spans,
-        header_count: header_count,
+        header_count,
         head_bytes: head,
         hop,
     }))
 }
 
-/// In origin form, for a function, and of characters that may stand in a path or query (RFC 3986).
+/// Returns whether a target has origin form, is under `/function/`, and has only characters of
+/// paths and queries (RFC 3986).
 fn is_plain_target(target: &str) -> bool {
     let is_allowed =
         |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/?@!$&'()*+,;=%".contains(&byte);
     target.starts_with(FUNCTION_PREFIX) && target.bytes().all(is_allowed)
 }
 
-/// `HEAD_RESERVE_BYTES` is not among them: its answer is framed otherwise.
+/// Parses the methods of plain requests. Not `HEAD`, whose response has a length without a body.
 fn plain_method(name: &str) -> Option<Method> {
     Some(match name {
         "GET" => Method::GET,
@@ -207,7 +219,7 @@ fn plain_method(name: &str) -> Option<Method> {
     })
 }
 
-/// What the headers say about this hop.
+/// Facts from headers that concern this hop.
 #[derive(Debug, Default)]
 struct HopHeaders {
     host_count: u32,
@@ -217,17 +229,22 @@ struct HopHeaders {
 }
 
 impl HopHeaders {
-    /// Whether the header is part of the request; `NoConnection`: the request is not plain.
+    /// Returns whether the header is forwarded; `None`: the request is not plain.
     fn note_header(&mut self, name: &str, value: &[u8]) -> Option<bool> {
         let is = |other: &str| name.eq_ignore_ascii_case(other);
+        // By length first: most names are then decided without a comparison.
         match name.len() {
             4 if is("host") => self.host_count += 1,
             10 if is("connection") => {
                 let closes = value.eq_ignore_ascii_case(b"close");
                 self.closes_connection |= closes;
+                // Any other token names a field to strip (RFC 9110 section 7.6.1), which hyper's
+                // path does.
                 return (closes || value.eq_ignore_ascii_case(b"keep-alive")).then_some(false);
             }
             14 if is("content-length") => {
+                // Two lengths allow request smuggling (RFC 9112 section 6.3), even if they are
+                // equal.
                 let first = self.content_length.replace(parse_length(value)?).is_none();
                 return first.then_some(true);
             }
@@ -245,6 +262,7 @@ impl HopHeaders {
             7 if is("upgrade") || is("trailer") => return None,
             10 if is("keep-alive") => return None,
             16 if is("proxy-connection") => return None,
+            // Framing by chunks, and with it every conflict of framings, is left to hyper.
             17 if is("transfer-encoding") => return None,
             18 if is("proxy-authenticate") => return None,
             19 if is("proxy-authorization") => return None,
@@ -254,7 +272,8 @@ impl HopHeaders {
     }
 }
 
-/// Digits and nothing else (RFC 9110 section 8.6).
+/// Parses a length: digits only (RFC 9110 section 8.6). `str::parse` alone would accept a plus
+/// sign.
 fn parse_length(value: &[u8]) -> Option<usize> {
     let digits = std::str::from_utf8(value)
         .ok()
@@ -274,13 +293,13 @@ mod tests {
 
     #[test]
     fn a_plain_request_is_taken_and_the_next_is_left() {
-        let (seen, rest) = parse_text(
+        let (outcome, rest) = parse_text(
             "POST /function/echo/a?b HTTP/1.1\r\nHost: h\r\nX-A: 1\r\ncontent-length: 3\r\n\r\nabcGET",
         );
-        let ParseOutcome::Plain(whole) = seen else {
-            panic!("{seen:?}")
+        let ParseOutcome::Plain(plain) = outcome else {
+            panic!("{outcome:?}")
         };
-        let (request, close) = (whole.to_request().unwrap(), whole.closes_connection());
+        let (request, close) = (plain.to_request().unwrap(), plain.closes_connection());
         assert_eq!(
             (request.method(), request.uri().to_string().as_str()),
             (&Method::POST, "/function/echo/a?b")
@@ -307,13 +326,13 @@ mod tests {
             let (outcome, _) = parse_text(&format!(
                 "GET /function/a HTTP/1.1\r\nHost: h\r\nConnection: {value}\r\n\r\n"
             ));
-            let ParseOutcome::Plain(whole) = outcome else {
+            let ParseOutcome::Plain(plain) = outcome else {
                 panic!("{value}")
             };
             assert_eq!(
                 (
-                    whole.closes_connection(),
-                    whole.to_request().unwrap().headers().len()
+                    plain.closes_connection(),
+                    plain.to_request().unwrap().headers().len()
                 ),
                 (closes, 1)
             );
@@ -322,10 +341,10 @@ mod tests {
 
     #[test]
     fn an_incomplete_head_is_left_in_the_buffer() {
-        let whole = "GET /function/a HTTP/1.1\r\nHost: h\r\n\r\n";
-        for end in 0..whole.len() {
+        let head = "GET /function/a HTTP/1.1\r\nHost: h\r\n\r\n";
+        for end in 0..head.len() {
             assert!(
-                matches!(parse_text(&whole[..end]).0, ParseOutcome::Incomplete),
+                matches!(parse_text(&head[..end]).0, ParseOutcome::Incomplete),
                 "{end}"
             );
         }
@@ -366,12 +385,12 @@ mod tests {
         fn no_byte_is_lost(text in "(GET|POST) /function/[a-z%]{1,4}(\\?[ -~]{0,4})? HTTP/1.1\r\nHost: h\r\n([a-z-]{1,9}:[ -~é]{0,9}\r\n){0,3}(content-length: [0-9]\r\n)?\r\n[a-z]{0,12}") {
             let mut buffer = BytesMut::from(text.as_str());
             let outcome = take_plain_request(&mut buffer);
-            let taken = match &outcome { ParseOutcome::Plain(whole) => whole.bytes.clone(), _ => Bytes::new() };
+            let taken = match &outcome { ParseOutcome::Plain(plain) => plain.bytes.clone(), _ => Bytes::new() };
             prop_assert!([&taken[..], &buffer].concat().eq_ignore_ascii_case(text.as_bytes()));
-            if let ParseOutcome::Plain(whole) = outcome {
-                let request = whole.to_request().expect("it is plain");
-                prop_assert_eq!(request.uri().to_string(), whole.target());
-                prop_assert_eq!(request.headers().len(), whole.header_fields().count());
+            if let ParseOutcome::Plain(plain) = outcome {
+                let request = plain.to_request().expect("it is plain");
+                prop_assert_eq!(request.uri().to_string(), plain.target());
+                prop_assert_eq!(request.headers().len(), plain.header_fields().count());
             }
         }
     }

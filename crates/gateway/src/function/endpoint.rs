@@ -1,4 +1,4 @@
-//! One ready instance as all threads see it: where it is, and how many requests are at it.
+//! State of one ready instance, shared by all threads: its address and its open requests.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -11,34 +11,34 @@ use super::udp_reachability::UdpReachability;
 
 const WITHDRAWN_BIT: u32 = 1 << 31;
 
-/// An instance that was ready when it was made. Once withdrawn it stays so.
+/// A ready instance. Once withdrawn, it stays withdrawn.
 #[derive(Debug)]
 pub(crate) struct InstanceEndpoint {
-    /// The instance.
+    /// Id of the instance.
     pub id: InstanceId,
-    /// Where its watchdog listens.
+    /// Address of its watchdog.
     pub addr: SocketAddr,
-    /// Unlike `id`, never used twice while the process lives: the key of connection pools.
+    /// Key of connection pools. Unlike `id`, never reused while the process lives.
     pub serial: u64,
-    /// On which machine it runs.
+    /// Machine on which the instance runs, relative to this node.
     pub locality: InstanceLocality,
-    /// What its callers have to speak.
+    /// Transport that its callers must use.
     pub transport: CallTransport,
-    /// Whether it answers over UDP.
+    /// Reachability over UDP.
     pub udp: UdpReachability,
-    /// What it is called where it shows a certificate, once that is known; it does not change.
+    /// Server name in its certificate, once known; it does not change.
     server_name: OnceLock<Arc<str>>,
-    /// It has said of a call that it did not run it, and has answered none since.
+    /// Set after a refusal, cleared by the next answer.
     is_suspect: AtomicBool,
-    /// Nothing is left of it: connections that do not notice that by themselves are to be cut.
+    /// The instance is gone: connections that cannot notice that must be cut.
     is_gone: AtomicBool,
-    /// Bit 31: withdrawn. Below: requests at it. One word, so that each request knows for sure on which side of the
-    /// withdrawal it is.
+    /// Bit 31: withdrawn. Bits 0–30: open requests. A single word, so that each request is known
+    /// to come before or after the withdrawal.
     request_count: AtomicU32,
 }
 
 impl InstanceEndpoint {
-    /// An instance that nothing was sent to yet.
+    /// Creates an endpoint for an instance.
     pub(crate) fn from_instance(instance: &InstanceRoute) -> Self {
         Self::new(
             instance.id,
@@ -55,6 +55,7 @@ impl InstanceEndpoint {
         transport: CallTransport,
     ) -> Self {
         static NEXT_SERIAL: AtomicU64 = AtomicU64::new(0);
+        // Relaxed: only uniqueness matters, which the atomic addition gives by itself.
         let serial = NEXT_SERIAL.fetch_add(1, Ordering::Relaxed);
         let (udp, server_name, request_count) = (
             UdpReachability::default(),
@@ -68,70 +69,80 @@ impl InstanceEndpoint {
             serial,
             locality,
             transport,
-            udp: udp,
+            udp,
             server_name,
-            is_suspect: is_suspect,
-            is_gone: is_gone,
+            is_suspect,
+            is_gone,
             request_count,
         }
     }
 
-    /// What it is called over QUIC and TLS; `NoConnection`: it has no certificate.
+    /// Returns the server name for QUIC and TLS; `None` without a certificate.
     pub(crate) fn server_name(&self) -> Option<&str> {
         self.server_name.get().map(|name| &**name)
     }
 
-    /// It was told who it is.
+    /// Sets the server name when the instance has received its certificate.
     pub(crate) fn set_server_name(&self, name: Option<&Arc<str>>) {
         if let Some(name) = name {
             self.server_name.get_or_init(|| Arc::clone(name));
         }
     }
 
-    /// Whether what it gets may have to go elsewhere: worth a copy of each request.
+    /// Returns whether a refusal is likely, which makes a copy of each request worthwhile.
     pub(crate) fn is_suspect(&self) -> bool {
         self.is_suspect.load(Ordering::Relaxed)
     }
 
-    /// It answered a call; or did not run it, and said so.
+    /// Notes whether the instance ran a call or refused it.
     pub(crate) fn note_answer(&self, has_run: bool) {
+        // Written on a change only: a store for each answer would move the cache line between
+        // cores.
         if self.is_suspect() == has_run {
             self.is_suspect.store(!has_run, Ordering::Relaxed);
         }
     }
 
-    /// Nothing is left of it.
+    /// Marks the instance as gone.
     pub(crate) fn mark_gone(&self) {
+        // Pairs with the acquire load in `is_gone`, so that a sweep sees the state before the
+        // mark.
         self.is_gone.store(true, Ordering::Release);
     }
 
-    /// Whether nothing is left of it. One whose function was removed is never known to be gone.
+    /// Returns whether the instance is gone. After the removal of its function this is never
+    /// known.
     pub(crate) fn is_gone(&self) -> bool {
         self.is_gone.load(Ordering::Acquire)
     }
 
-    /// Requests at it; `NoConnection` once it is withdrawn.
+    /// Returns the open requests; `None` once withdrawn.
     pub(crate) fn request_count(&self) -> Option<u32> {
+        // Relaxed: the count only guides the choice; `try_acquire` decides.
         let load = self.request_count.load(Ordering::Relaxed);
         (load & WITHDRAWN_BIT == 0).then_some(load)
     }
 
-    /// Adds a request, unless it was withdrawn or has `limit` already.
+    /// Adds a request, unless the instance is withdrawn or has `limit` requests.
     pub(crate) fn try_acquire(&self, limit: u32) -> bool {
         let step = |load: u32| (load & WITHDRAWN_BIT == 0 && load < limit).then_some(load + 1);
+        // AcqRel pairs with `withdraw`: a request is counted either before the withdrawal or not
+        // at all.
         self.request_count
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, step)
             .is_ok()
     }
 
-    /// Ends a request. False: the instance was withdrawn meanwhile, and the request forgiven at the gate.
+    /// Ends a request. False: the instance was withdrawn meanwhile, which has returned the permit
+    /// already.
     pub(crate) fn release(&self) -> bool {
         self.request_count.fetch_sub(1, Ordering::AcqRel) & WITHDRAWN_BIT == 0
     }
 
-    /// Lets nothing new in. Gives the number of requests still at it, the first time; then 0.
+    /// Withdraws the instance. Returns its open requests the first time, then 0.
     pub(crate) fn withdraw(&self) -> u32 {
         let before = self.request_count.fetch_or(WITHDRAWN_BIT, Ordering::AcqRel);
+        // Once: the caller returns so many permits to the gate, and must not do so twice.
         if before & WITHDRAWN_BIT == 0 {
             before
         } else {

@@ -1,4 +1,4 @@
-//! What the gateway keeps about one function: what the last snapshot said, and what lives longer than a snapshot.
+//! State of one function: its route from the last snapshot, and state that outlives snapshots.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,50 +12,51 @@ use super::gate::{AdmissionGate, UNLIMITED};
 use super::tally::FunctionTally;
 use super::wake_throttle::WakeThrottle;
 
-/// A function that can be called. Lives from the snapshot that brings it to the one that lacks it.
+/// A function that can be called. Lives from the snapshot that adds it to the one that lacks it.
 #[derive(Debug)]
 pub(crate) struct FunctionEntry {
-    /// Who it is.
+    /// Id of the function.
     pub id: FunctionId,
     /// `NAME.NAMESPACE`, for metrics and logs.
     pub name: Box<str>,
-    /// The same, for requests that bring no `EgressHost`.
+    /// The same name, for requests without `Host`.
     pub host: HeaderValue,
-    /// Who is let in.
+    /// Admission of its requests.
     pub gate: Arc<AdmissionGate>,
-    /// Rung when it sleeps.
+    /// Limits wake-ups while it has no instance.
     pub wake_throttle: WakeThrottle,
-    /// What it did.
+    /// Counters of its requests.
     pub tally: FunctionTally,
     route: ArcSwap<ActiveRoute>,
 }
 
-/// What the last snapshot says about a function.
+/// Route of a function in the last snapshot.
 #[derive(Debug)]
 pub(crate) struct ActiveRoute {
     /// Limits, timeouts and permitted edges.
     pub policy: Arc<FunctionPolicy>,
     /// Instances that may be called.
     pub ready: Vec<Arc<InstanceEndpoint>>,
-    /// Those that were withdrawn and still finish what they have.
+    /// Withdrawn instances that still finish requests.
     draining: Vec<Arc<InstanceEndpoint>>,
-    /// Why none is ready.
+    /// Cause for which no instance is ready.
     pub trouble: Option<Arc<str>>,
-    /// The whole request's limit, as `X-Timeout` tells it.
+    /// Total timeout as value of `X-Timeout`.
     pub total_timeout_header: HeaderValue,
     /// The security domain.
     pub domain: Option<String>,
-    /// Whether reads are to be issued when it is called.
+    /// Prefetches are declared for its calls.
     pub prefetches: bool,
 }
 
 impl FunctionEntry {
-    /// A function without instances; [`FunctionEntry::apply_snapshot`] brings them.
+    /// Creates a function without instances; [`FunctionEntry::apply_snapshot`] adds them.
     pub(crate) fn new(id: FunctionId, policy: Arc<FunctionPolicy>) -> Self {
         let name = id.to_string().into_boxed_str();
         Self {
             host: HeaderValue::from_str(&name)
                 .expect("RFC 1035 labels and a dot are visible ASCII"),
+            // Capacity 0: requests wait until `apply_snapshot` has brought an instance.
             gate: AdmissionGate::new(0, policy.queue),
             wake_throttle: WakeThrottle::new(Instant::now()),
             tally: FunctionTally::default(),
@@ -71,13 +72,13 @@ impl FunctionEntry {
         }
     }
 
-    /// What the last snapshot says.
+    /// Returns the route of the last snapshot.
     pub(crate) fn route(&self) -> Arc<ActiveRoute> {
         self.route.load_full()
     }
 
-    /// Takes over a snapshot's entry. Instances that were ready before keep their counts; those that no longer are get
-    /// nothing new from here on, and what is still at them no longer counts against the limit.
+    /// Applies an entry of a snapshot. Instances that stay ready keep their counts. Withdrawn
+    /// ones get no new requests, and their open requests no longer count against the limit.
     pub(crate) fn apply_snapshot(&self, entry: &FunctionRoute) {
         let before = self.route();
         let ready = merge_ready(&before.ready, entry);
@@ -87,6 +88,8 @@ impl FunctionEntry {
         let withdrawn: Vec<_> = before.ready.iter().filter(is_missing).cloned().collect();
         let draining = still_draining(&before.draining, &withdrawn, entry);
         let trouble = entry.trouble.clone();
+        // First the route, then the withdrawal, then the capacity. A request that is admitted in
+        // between finds the new instances. A slot at an old one fails, and another is picked.
         self.route.store(Arc::new(ActiveRoute::new(
             &self.id,
             entry.policy.clone(),
@@ -100,7 +103,7 @@ impl FunctionEntry {
         self.gate.set_limits(capacity, entry.policy.queue);
     }
 
-    /// Ends it: nothing new is sent, and whoever waits learns that it is gone.
+    /// Removes the function: no request is sent any more, and waiting ones fail.
     pub(crate) fn remove_function(&self) {
         for endpoint in &self.route().ready {
             endpoint.withdraw();
@@ -125,15 +128,15 @@ impl ActiveRoute {
         Self {
             policy,
             ready,
-            draining: draining,
+            draining,
             trouble,
-            total_timeout_header: total_timeout_header,
+            total_timeout_header,
             domain,
-            prefetches: prefetches,
+            prefetches,
         }
     }
 
-    /// Whether a request would have to wait for an instance to start.
+    /// Returns whether a request has to wait for an instance to start.
     pub(crate) fn is_cold(&self) -> bool {
         self.ready.is_empty()
     }
@@ -142,7 +145,10 @@ impl ActiveRoute {
 fn request_capacity(policy: &FunctionPolicy, ready: usize) -> u32 {
     let ready = u32::try_from(ready).unwrap_or(UNLIMITED);
     match policy.max_inflight {
+        // Saturated: an overflow must mean no limit, not a small one.
         Some(each) => each.saturating_mul(ready).min(UNLIMITED),
+        // Without a limit per instance, the gate still has to stop requests that no instance
+        // could take.
         None if ready == 0 => 0,
         None => UNLIMITED,
     }
@@ -158,6 +164,8 @@ fn merge_ready(
         .filter(|instance| instance.state == InstanceState::Ready);
     ready
         .map(|instance| {
+            // Both must match: an instance that restarts at another address needs new
+            // connections.
             let same =
                 |old: &&Arc<InstanceEndpoint>| old.id == instance.id && old.addr == instance.addr.0;
             let known = before.iter().find(same).cloned();
@@ -169,7 +177,7 @@ fn merge_ready(
         .collect()
 }
 
-/// Those that are withdrawn and still there; of the others it is noted that they are gone.
+/// Returns the withdrawn instances that still exist, and marks the others as gone.
 fn still_draining(
     before: &[Arc<InstanceEndpoint>],
     withdrawn: &[Arc<InstanceEndpoint>],

@@ -1,7 +1,8 @@
-//! Functions as all threads share them: their instances, their limits, and what they did.
+//! Functions, shared by all threads: instances, limits and counters.
 //!
-//! A snapshot brings a [`FunctionEntry`] into the [`RoutingTable`] and replaces its [`ActiveRoute`]. What lives longer than a snapshot is beside it: the
-//! [`AdmissionGate`], the counters, and the state of each instance.
+//! A snapshot adds a [`FunctionEntry`] to the [`RoutingTable`] and replaces its [`ActiveRoute`].
+//! State that outlives a snapshot is separate: the [`AdmissionGate`], the counters, and the state
+//! of each instance.
 
 mod endpoint;
 mod entry;

@@ -1,4 +1,4 @@
-//! The functions that can be called, by name, and the instances that may call, by address. Readers never wait.
+//! Routing table: functions by name, and calling instances by address. Readers never block.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -11,12 +11,13 @@ use tokio::sync::watch;
 
 use super::entry::FunctionEntry;
 
-/// The routing state of the gateway.
+/// Routing state of the gateway.
 #[derive(Debug)]
 pub(crate) struct RoutingTable {
     index: ArcSwap<FunctionIndex>,
-    /// Held by the one who publishes; the number of the last publication.
+    /// Number of the last publication.
     changes: watch::Sender<u64>,
+    // Serializes publishers. Readers use the `ArcSwap` above and never take it.
     publishing: Mutex<()>,
 }
 
@@ -38,33 +39,33 @@ impl Default for RoutingTable {
 }
 
 impl RoutingTable {
-    /// The function of that name; without a namespace, the one in the default namespace.
+    /// Finds a function by name; without a namespace, in the default namespace.
     pub(crate) fn find_by_name(&self, name: &str) -> Option<Arc<FunctionEntry>> {
         self.index.load().by_name.get(name).cloned()
     }
 
-    /// The function of that identity.
+    /// Returns the function with this id.
     pub(crate) fn get(&self, id: &FunctionId) -> Option<Arc<FunctionEntry>> {
         self.index.load().by_id.get(id).cloned()
     }
 
-    /// The function whose instance has that address, whatever the instance's state.
+    /// Finds the function whose instance has this address, in any state of the instance.
     pub(crate) fn find_caller(&self, addr: IpAddr) -> Option<Arc<FunctionEntry>> {
         self.index.load().by_caller_addr.get(&addr).cloned()
     }
 
-    /// Every function, in no particular order.
+    /// Returns all functions, in no particular order.
     pub(crate) fn functions(&self) -> Vec<Arc<FunctionEntry>> {
         self.index.load().by_id.values().cloned().collect()
     }
 
-    /// Hears of each publication.
+    /// Subscribes to publications.
     pub(crate) fn subscribe(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
-    /// Takes over a snapshot. When this returns, no thread sends anything new to an instance that the snapshot does not
-    /// call ready.
+    /// Applies a snapshot. After the return, no thread sends new requests to an instance that the
+    /// snapshot does not call ready.
     pub(crate) fn publish(&self, snapshot: &RoutingSnapshot) {
         let _one_at_a_time = self
             .publishing
@@ -73,12 +74,14 @@ impl RoutingTable {
         let before = self.index.load_full();
         let mut index = FunctionIndex::default();
         for entry in &snapshot.functions {
+            // The entry is kept, because gate and counters must outlive the snapshot.
             let known = before.by_id.get(&entry.id).cloned();
             let function = known.unwrap_or_else(|| {
                 FunctionEntry::new(entry.id.clone(), entry.policy.clone()).into()
             });
             function.apply_snapshot(entry);
             for instance in &entry.instances {
+                // In any state: an instance may call others while it starts or drains.
                 index
                     .by_caller_addr
                     .insert(instance.addr.ip(), function.clone());
@@ -86,6 +89,7 @@ impl RoutingTable {
             index.add_function(function);
         }
         let index = Arc::new(index);
+        // Stored before functions are removed, so that no new request finds one that is closed.
         self.index.store(index.clone());
         for (_, gone) in before
             .by_id
@@ -101,6 +105,7 @@ impl RoutingTable {
 impl FunctionIndex {
     fn add_function(&mut self, function: Arc<FunctionEntry>) {
         if function.id.namespace.as_str() == DEFAULT_NAMESPACE {
+            // Both names as keys: a lookup then needs no parsing and no allocation.
             self.by_name
                 .insert(function.id.name.as_str().into(), function.clone());
         }

@@ -1,4 +1,4 @@
-//! What one function did, in numbers that any thread adds to without a lock.
+//! Counters of one function, which every thread adds to without a lock.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nearpath_types::Reason;
 
-/// Upper bounds of the histogram's buckets, in microseconds; one more bucket has no bound.
+/// Upper bounds of the histogram buckets, in microseconds. One more bucket has no bound.
 pub(crate) const BUCKET_BOUNDS_US: [u64; 16] = [
     500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
     2_500_000, 5_000_000, 10_000_000, 30_000_000, 60_000_000,
@@ -15,7 +15,7 @@ const BUCKET_COUNT: usize = BUCKET_BOUNDS_US.len() + 1;
 const MIN_STATUS: u16 = 100;
 const STATUS_COUNT: usize = 500;
 
-/// How long requests took that ended with one status code.
+/// Latencies of requests that ended with one status.
 #[derive(Debug, Default)]
 pub(crate) struct LatencyHistogram {
     buckets: [AtomicU64; BUCKET_COUNT],
@@ -26,6 +26,7 @@ impl LatencyHistogram {
     fn record_latency(&self, duration: Duration) {
         let us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         let bucket = BUCKET_BOUNDS_US.partition_point(|bound| *bound < us);
+        // Relaxed in this file: counters are read by scrapes only and order nothing else.
         self.buckets[bucket].fetch_add(1, Ordering::Relaxed);
         self.sum_ns.fetch_add(
             u64::try_from(duration.as_nanos()).unwrap_or(0),
@@ -33,35 +34,35 @@ impl LatencyHistogram {
         );
     }
 
-    /// Requests in each bucket, not summed up.
+    /// Returns the requests in each bucket, not cumulative.
     pub(crate) fn bucket_counts(&self) -> [u64; BUCKET_COUNT] {
         self.buckets
             .each_ref()
             .map(|bucket| bucket.load(Ordering::Relaxed))
     }
 
-    /// All of them together, in seconds.
+    /// Returns the sum of all latencies in seconds.
     pub(crate) fn sum_seconds(&self) -> f64 {
         Duration::from_nanos(self.sum_ns.load(Ordering::Relaxed)).as_secs_f64()
     }
 
-    /// How many.
+    /// Returns the number of requests.
     pub(crate) fn total_count(&self) -> u64 {
         self.bucket_counts().iter().sum()
     }
 }
 
-/// Requests by reason of refusal.
+/// Refused requests by reason.
 #[derive(Debug, Default)]
 pub(crate) struct RefusalCounts([AtomicU64; Reason::ALL.len() + 1]);
 
 impl RefusalCounts {
-    /// Counts one.
+    /// Counts a refusal.
     pub(crate) fn count_refusal(&self, reason: Reason) {
         self.0[reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Those that happened, with how often.
+    /// Returns the reasons that occurred, with their counts.
     pub(crate) fn nonzero_counts(&self) -> impl Iterator<Item = (Reason, u64)> {
         let counts = Reason::ALL
             .iter()
@@ -70,10 +71,12 @@ impl RefusalCounts {
     }
 }
 
-/// Everything that is counted of one function.
+/// All counters of one function.
 #[derive(Debug)]
 pub(crate) struct FunctionTally {
     started_count: AtomicU64,
+    // Created on first use: a function sees a handful of the 500 codes, and each histogram has
+    // 144 bytes.
     by_status: Box<[OnceLock<Box<LatencyHistogram>>]>,
     /// Requests that the platform refused, cut or lost.
     pub refusals: RefusalCounts,
@@ -91,12 +94,12 @@ impl Default for FunctionTally {
 }
 
 impl FunctionTally {
-    /// A request came.
+    /// Counts a received request.
     pub(crate) fn note_start(&self) {
         self.started_count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A request ended. Codes outside 100–599 count as the nearest inside.
+    /// Counts a completed request. Codes outside 100–599 count as the nearest valid one.
     pub(crate) fn note_end(&self, code: u16, duration: Duration) {
         let index = usize::from(code.saturating_sub(MIN_STATUS)).min(STATUS_COUNT - 1);
         self.by_status[index]
@@ -104,20 +107,20 @@ impl FunctionTally {
             .record_latency(duration);
     }
 
-    /// Requests that came.
+    /// Returns the received requests.
     pub(crate) fn started_count(&self) -> u64 {
         self.started_count.load(Ordering::Relaxed)
     }
 
-    /// Requests that ended.
+    /// Returns the completed requests.
     pub(crate) fn ended_count(&self) -> u64 {
         self.by_status().map(|(_, times)| times.total_count()).sum()
     }
 
-    /// The status codes that happened.
+    /// Returns the status codes that occurred.
     pub(crate) fn by_status(&self) -> impl Iterator<Item = (u16, &LatencyHistogram)> {
-        let seen = self.by_status.iter().zip(MIN_STATUS..);
-        seen.filter_map(|(times, code)| times.get().map(|times| (code, &**times)))
+        let by_code = self.by_status.iter().zip(MIN_STATUS..);
+        by_code.filter_map(|(times, code)| times.get().map(|times| (code, &**times)))
     }
 }
 

@@ -1,53 +1,62 @@
-//! Whether an instance is worth a try over UDP: one that did not answer is left alone for a while, longer each time.
+//! Reachability of an instance over UDP: after a failure it is skipped for a while, longer each
+//! time.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
-/// First and longest pause after it did not answer, in milliseconds.
-const UDP_RETRY_DELAY_MS: (u64, u64) = (1_000, 60_000);
+/// Pause after a first failure, in milliseconds. Doubles with each further one.
+const FIRST_UDP_RETRY_DELAY_MS: u64 = 1_000;
+/// Longest pause after a failure, in milliseconds.
+const MAX_UDP_RETRY_DELAY_MS: u64 = 60_000;
 
-/// Time as [`UdpReachability`] counts it: milliseconds since the process first asked.
+/// Returns the time for [`UdpReachability`]: milliseconds since the first call in this process.
 pub(crate) fn monotonic_millis(now: Instant) -> u64 {
     static CLOCK_START: LazyLock<Instant> = LazyLock::new(Instant::now);
     u64::try_from(now.saturating_duration_since(*CLOCK_START).as_millis()).unwrap_or(u64::MAX)
 }
 
-/// See the module's text. Shared by all threads; what two of them learn at once counts once or twice, and either does.
+/// Reachability of one instance. Shared by all threads; a race may count one failure twice, which
+/// is harmless.
 #[derive(Debug, Default)]
 pub(crate) struct UdpReachability {
-    /// Blocked before this moment; 0: it is not.
+    /// Time until which UDP is blocked; 0: not blocked.
     blocked_until: AtomicU64,
-    /// How often in a row it did not answer.
+    /// Failures in a row.
     failures: AtomicU32,
 }
 
 impl UdpReachability {
-    /// Whether it is left alone at `now`.
+    /// Returns whether UDP is blocked at `now`.
     pub(crate) fn is_blocked(&self, now: u64) -> bool {
+        // Relaxed in this file: a thread that learns of a failure late tries UDP once more, and
+        // no other data depends on it.
         now < self.blocked_until.load(Ordering::Relaxed)
     }
 
-    /// The same, without asking for the time where nothing ever failed.
+    /// Returns whether UDP is blocked, without reading the clock if nothing ever failed.
     pub(crate) fn is_blocked_now(&self) -> bool {
         self.blocked_until.load(Ordering::Relaxed) != 0
             && self.is_blocked(monotonic_millis(Instant::now()))
     }
 
-    /// It did not answer. Those who had begun before it was known add nothing.
+    /// Notes a failure. Attempts that began before it was known add nothing.
     pub(crate) fn note_failure(&self, now: u64) {
         if self.is_blocked(now) {
             return;
         }
+        // At most 16 doublings: the shift must not exceed 64 bits, and the longest pause is
+        // reached after 6.
         let before = self.failures.fetch_add(1, Ordering::Relaxed).min(16);
         self.blocked_until.store(
-            now + (UDP_RETRY_DELAY_MS.0 << before).min(UDP_RETRY_DELAY_MS.1),
+            now + (FIRST_UDP_RETRY_DELAY_MS << before).min(MAX_UDP_RETRY_DELAY_MS),
             Ordering::Relaxed,
         );
     }
 
-    /// It answered.
+    /// Notes an answer, which ends the pause.
     pub(crate) fn note_answer(&self) {
+        // The usual case only reads, so that the cache line stays shared.
         if self.blocked_until.load(Ordering::Relaxed) != 0 {
             self.blocked_until.store(0, Ordering::Relaxed);
             self.failures.store(0, Ordering::Relaxed);
@@ -67,7 +76,7 @@ mod tests {
         let mut now = 5;
         for pause in [1, 2, 4, 8, 16, 32, 60, 60] {
             udp.note_failure(now);
-            udp.note_failure(now); // another thread, the same silence
+            udp.note_failure(now); // another thread sees the same failure
             now += pause * 1_000;
             assert!(udp.is_blocked(now - 1) && !udp.is_blocked(now), "{pause}");
         }
@@ -76,20 +85,20 @@ mod tests {
         assert!(!udp.is_blocked(now));
         udp.note_failure(now);
         assert!(
-            !udp.is_blocked(now + UDP_RETRY_DELAY_MS.0),
+            !udp.is_blocked(now + FIRST_UDP_RETRY_DELAY_MS),
             "it begins anew"
         );
     }
 
     proptest! {
         #[test]
-        fn it_is_tried_again_within_the_longest_pause(steps in proptest::collection::vec((0u64..100_000, any::<bool>()), 0..100)) {
+        fn udp_is_tried_again_within_the_longest_pause(steps in proptest::collection::vec((0u64..100_000, any::<bool>()), 0..100)) {
             let (udp, mut now) = (UdpReachability::default(), 0);
             for (pass, answers) in steps {
                 now += pass;
                 if answers { udp.note_answer() } else { udp.note_failure(now) }
                 prop_assert_eq!(udp.is_blocked(now), !answers);
-                prop_assert!(!udp.is_blocked(now + UDP_RETRY_DELAY_MS.1));
+                prop_assert!(!udp.is_blocked(now + MAX_UDP_RETRY_DELAY_MS));
             }
         }
     }

@@ -1,21 +1,22 @@
-//! Rings for a sleeping function: once for the first request that waits, then once a second while any does.
+//! Wake-ups of a function without instances: at once for the first waiting request, then once a
+//! second.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How often a sleeping function's bell is rung while requests wait for it.
+/// Interval of wake-ups while requests wait for a function.
 pub(crate) const WAKE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// When a function's bell was last rung, over all threads.
+/// Time of a function's last wake-up, over all threads.
 #[derive(Debug)]
 pub(crate) struct WakeThrottle {
     created_at: Instant,
-    /// Milliseconds after `made`, plus one; 0: never.
+    /// Milliseconds after `created_at`, plus one; 0: never.
     last_wake: AtomicU64,
 }
 
 impl WakeThrottle {
-    /// A bell that was never rung.
+    /// Creates a throttle without a wake-up.
     pub(crate) fn new(now: Instant) -> Self {
         Self {
             created_at: now,
@@ -23,8 +24,8 @@ impl WakeThrottle {
         }
     }
 
-    /// Whether the caller should ring now; of several who ask at the same time, one gets yes. The first of those who
-    /// wait always may.
+    /// Returns whether the caller should wake the function now. Of several concurrent callers,
+    /// one gets true. The first waiting request always may.
     pub(crate) fn claim_wake(&self, now: Instant, is_first: bool) -> bool {
         let since = |from: Instant| {
             u64::try_from(now.saturating_duration_since(from).as_millis()).unwrap_or(u64::MAX - 1)
@@ -32,6 +33,8 @@ impl WakeThrottle {
         let now_millis = since(self.created_at) + 1;
         let last = self.last_wake.load(Ordering::Relaxed);
         let due = is_first || last == 0 || now_millis.saturating_sub(last) >= min_wake_millis();
+        // Relaxed: the exchange alone elects the one caller, and the wake-up itself carries no
+        // data.
         due && self
             .last_wake
             .compare_exchange(last, now_millis, Ordering::Relaxed, Ordering::Relaxed)
@@ -39,7 +42,8 @@ impl WakeThrottle {
     }
 }
 
-/// A little less than [`WAKE_INTERVAL`], or a waiter that looks exactly each `WAKE_INTERVAL` could miss every second one.
+/// Returns a little less than [`WAKE_INTERVAL`]: a waiter that checks at that interval could
+/// otherwise miss every second one.
 fn min_wake_millis() -> u64 {
     u64::try_from((WAKE_INTERVAL - Duration::from_millis(50)).as_millis()).unwrap_or(u64::MAX)
 }

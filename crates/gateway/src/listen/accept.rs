@@ -1,4 +1,4 @@
-//! Takes connections from the kernel, as many as there is room for.
+//! Accepts TCP connections up to the limit of a port.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -15,7 +15,8 @@ use super::accept_backoff::AcceptBackoff;
 use super::connection::serve_connection;
 use super::{ListenContext, ListenPort};
 
-/// Accepts until the drain begins. Above its number of connections the port leaves newcomers in the kernel's backlog.
+/// Accepts connections until the drain begins. Above the limit of the port, connections wait in
+/// the kernel's backlog.
 pub(super) async fn accept_connections(
     context: Rc<ListenContext>,
     port: Rc<ListenPort>,
@@ -39,6 +40,7 @@ async fn accept_until_dropped(
     let limit = Arc::new(Semaphore::new(port.max_connections));
     let mut backoff = AcceptBackoff::default();
     loop {
+        // Acquired before the accept, so that an accepted connection is always served at once.
         let permit = limit
             .clone()
             .acquire_owned()
@@ -61,28 +63,32 @@ async fn accept_until_dropped(
                 ));
             }
             Err(error) => {
+                // Out of file descriptors, the socket stays readable: without a pause this loop
+                // would spin.
                 let pause = backoff.next_delay();
                 context
                     .worker
                     .totals
                     .accept_errors
                     .fetch_add(1, Ordering::Relaxed);
-                tracing::warn!(%error, ?pause, "cannot accept a connection; pausing");
+                tracing::warn!(%error, ?pause, "accept failed, pausing");
                 tokio::time::sleep(pause).await;
             }
         }
     }
 }
 
-/// tokio's own listener puts every connection into epoll as it accepts it. Its stream waits for readiness of any socket, and
-/// leaves the call to be made to whoever asks: that is all that is wanted of it here.
+/// tokio's listener registers every connection with epoll on accept. Its stream waits for
+/// readiness of any socket and leaves the system call to the caller, which is all that is needed
+/// here.
 type SocketReadiness = tokio::net::TcpStream;
 
 fn watch_readiness(socket: TcpListener) -> io::Result<SocketReadiness> {
     SocketReadiness::from_std(TcpStream::from(OwnedFd::from(socket)))
 }
 
-/// The next connection, non-blocking and not in this thread's epoll: it joins when it must (see [`super::client_socket`]).
+/// Accepts the next connection, non-blocking and not registered with epoll; see
+/// [`super::client_socket`].
 async fn accept_next(socket: &SocketReadiness) -> io::Result<(TcpStream, SocketAddr)> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let (accepted, addr) = socket

@@ -1,21 +1,21 @@
-//! How long to pause after a connection could not be accepted: out of file descriptors, the next try fails as well.
+//! Pauses after a failed accept: without file descriptors, the next try fails as well.
 
 use std::time::Duration;
 
 const FIRST_ACCEPT_DELAY: Duration = Duration::from_millis(5);
 const MAX_ACCEPT_DELAY: Duration = Duration::from_secs(1);
 
-/// Doubles from 5 ms to 1 s; begins anew after a success.
+/// Back-off that doubles from 5 ms to 1 s and restarts after a success.
 #[derive(Debug, Default)]
 pub(super) struct AcceptBackoff(Option<Duration>);
 
 impl AcceptBackoff {
-    /// A connection was accepted.
+    /// Resets the delay after a success.
     pub(super) fn reset(&mut self) {
         self.0 = None;
     }
 
-    /// One could not be accepted: pause so long.
+    /// Returns the delay after a failure.
     pub(super) fn next_delay(&mut self) -> Duration {
         let pause = self
             .0

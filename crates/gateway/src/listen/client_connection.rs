@@ -1,4 +1,4 @@
-//! The requests of one client's connection, and the responses that keep it busy.
+//! Requests of one client connection, and the responses that keep it busy.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -24,27 +24,29 @@ use crate::pipeline;
 use crate::record::CompletionRecord;
 use crate::request::{CallerBody, PeerInfo};
 
-/// One connection's requests.
+/// Context of a client connection for its requests.
 pub(super) struct ClientConnection {
     pub(super) worker: Rc<WorkerContext>,
     pub(super) peer: Rc<PeerInfo>,
     pub(super) state: Arc<ConnState>,
-    /// Where else the same is served.
+    /// Alternative service for `Alt-Svc`.
     pub(super) alt_svc: Option<HeaderValue>,
     pub(super) reset_budget: Rc<ResetBudget>,
 }
 
 impl ClientConnection {
-    /// Says where else the same is served.
+    /// Adds `Alt-Svc` to a response.
     pub(super) fn add_alt_svc(&self, headers: &mut HeaderMap) {
         insert_alt_svc(headers, self.alt_svc.clone());
     }
 
-    /// Looks at the request at once, so that the future need not hold it.
+    /// Routes the request at once, so that the future does not hold it.
     pub(super) fn answer_request(
         &self,
         request: Request<Incoming>,
     ) -> impl Future<Output = Result<Response<TrackedBody>, Infallible>> + use<> {
+        // Not in the future: the head is complete now, and the guard also ends a request that
+        // hyper never polls.
         let active = self.state.begin_request(request.body().is_end_stream());
         let routed =
             pipeline::route_request(&self.worker, &self.peer, request.map(CallerBody::Http));
@@ -69,7 +71,7 @@ impl ClientConnection {
         }
     }
 
-    /// Drives the connection until it ends; once drained, it takes no new requests.
+    /// Drives the connection until it ends. After the drain began, it takes no new requests.
     pub(super) async fn run_until_end<C: Future>(
         &self,
         mut connection: Pin<&mut C>,
@@ -86,7 +88,7 @@ impl ClientConnection {
         .await
     }
 
-    /// A head that hyper could not read is answered already ([`super::http1_errors`]); here it is recorded.
+    /// Records a head that hyper could not parse. [`super::http1_errors`] has answered it.
     pub(super) fn record_parse_error(
         &self,
         served: hyper::Result<()>,
@@ -112,7 +114,7 @@ fn insert_alt_svc(headers: &mut HeaderMap, alt_svc: Option<HeaderValue>) {
     }
 }
 
-/// One request of HTTP/2 or 3: dropped unanswered, it was reset.
+/// Guard of one request over HTTP/2 or HTTP/3. Dropping it before the response counts as a reset.
 pub(super) struct StreamGuard {
     connection: Rc<ClientConnection>,
     is_answered: Cell<bool>,
@@ -126,7 +128,7 @@ impl StreamGuard {
         }
     }
 
-    /// Its answer is there.
+    /// Marks the request as answered.
     pub(super) fn mark_answered(&self) {
         self.is_answered.set(true);
     }
@@ -135,23 +137,25 @@ impl StreamGuard {
 impl Drop for StreamGuard {
     fn drop(&mut self) {
         let ClientConnection {
-            reset_budget: resets,
-            state: life,
-            worker: lane,
+            reset_budget,
+            state,
+            worker,
             ..
         } = &*self.connection;
         if self.is_answered.get() {
-            return resets.note_answered();
+            return reset_budget.note_answered();
         }
-        match resets.note_abandoned(lane.current_tick()) {
+        match reset_budget.note_abandoned(worker.current_tick()) {
             ResetVerdict::Allowed => {}
-            ResetVerdict::Drain => life.drain_connection(),
-            ResetVerdict::Cut => life.cut_connection(),
+            // GOAWAY first: an honest client with many deadlines only has to open another
+            // connection.
+            ResetVerdict::Drain => state.drain_connection(),
+            ResetVerdict::Cut => state.cut_connection(),
         }
     }
 }
 
-/// An answer's body, which keeps the connection busy until its end.
+/// Response body that keeps the connection busy until its end.
 pub(super) struct TrackedBody {
     content: ResponseContent,
     active: ActiveRequest,
@@ -160,10 +164,7 @@ pub(super) struct TrackedBody {
 impl TrackedBody {
     pub(super) fn new(content: ResponseContent, mut active: ActiveRequest) -> Self {
         active.mark_untaken();
-        Self {
-            content,
-            active: active,
-        }
+        Self { content, active }
     }
 }
 
@@ -178,6 +179,7 @@ impl Body for TrackedBody {
         let Self { content, active } = self.get_mut();
         let polled = Pin::new(content).poll_frame(cx);
         match polled {
+            // hyper asks for a frame only when it has room for it, so a poll means progress.
             Poll::Ready(_) => active.mark_untaken(),
             Poll::Pending => active.mark_taken(),
         }

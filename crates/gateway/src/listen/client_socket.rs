@@ -1,9 +1,9 @@
-//! A caller's socket, which joins the thread's epoll only when it must be waited for.
+//! Client socket that registers with epoll only when it has to be awaited.
 //!
-//! A connection that brings one short request never does: its request is there when it is accepted, its answer finds
-//! room, and while the function works there is nothing to hear but that the caller has gone. That saves two system calls a
-//! connection; the price is that a caller who leaves is noticed up to two [`TICK_INTERVAL`](super::conn_state::TICK_INTERVAL)s later.
-
+//! A connection with one short request is never registered. Its request is there on accept, and
+//! the response fits into the send buffer. While the function works, only a close by the caller
+//! could arrive. That saves two system calls per connection. In return, a caller that leaves is
+//! noticed up to two [`TICK_INTERVAL`](super::conn_state::TICK_INTERVAL)s later.
 use std::io::{self, IoSlice, Read, Write};
 use std::net::TcpStream as Socket;
 use std::pin::Pin;
@@ -15,32 +15,34 @@ use tokio::net::TcpStream;
 
 use super::conn_state::ConnState;
 
-/// See the module.
+/// Client socket that is registered with epoll on demand.
 pub(super) struct ClientSocket {
     socket: ClientSocketState,
     state: Arc<ConnState>,
 }
 
 enum ClientSocketState {
-    /// Non-blocking, and nobody waits for it.
+    /// Non-blocking, not registered.
     Unregistered(Socket),
-    /// The thread's epoll knows it.
+    /// Registered with the thread's epoll.
     Registered(TcpStream),
-    /// It could not join.
+    /// The registration failed.
     Failed,
 }
 
 impl ClientSocket {
-    /// `socket` must be non-blocking.
+    /// Wraps a socket, which must be non-blocking.
     pub(super) fn new(socket: Socket, state: Arc<ConnState>) -> Self {
         Self {
             socket: ClientSocketState::Unregistered(socket),
-            state: state,
+            state,
         }
     }
 
     fn register_socket(&mut self) -> io::Result<Pin<&mut TcpStream>> {
         if matches!(self.socket, ClientSocketState::Unregistered(_)) {
+            // epoll reports a close by itself from here on, so the sweep need not wake this
+            // connection.
             self.state.resume_reading();
             self.socket = match std::mem::replace(&mut self.socket, ClientSocketState::Failed) {
                 ClientSocketState::Unregistered(socket) => {
@@ -60,7 +62,7 @@ impl ClientSocket {
         }
     }
 
-    /// What the socket says at once, as long as it is alone and has something to say.
+    /// Tries an operation without waiting; `None`: the socket is registered, or would block.
     fn try_without_waiting<R>(
         &self,
         mut attempt: impl FnMut(&Socket) -> io::Result<R>,
@@ -71,6 +73,7 @@ impl ClientSocket {
         loop {
             match attempt(socket) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
+                // A signal may interrupt even a non-blocking call.
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 result => return Some(result),
             }
@@ -88,7 +91,7 @@ impl AsyncRead for ClientSocket {
             return stream.poll_read(cx, buf);
         }
         if self.state.is_read_paused() {
-            return Poll::Pending; // the life wakes it when it is to listen again
+            return Poll::Pending; // the sweep wakes it when it has to read again
         }
         match self.try_without_waiting(|mut socket| socket.read(buf.initialize_unfilled())) {
             Some(read) => Poll::Ready(read.map(|n| buf.advance(n))),

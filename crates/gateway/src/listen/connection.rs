@@ -1,4 +1,4 @@
-//! One caller's connection: which protocol it speaks, and an answer for each of its requests.
+//! Client connections: detects the protocol and answers each request.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -25,7 +25,8 @@ use super::tracked_stream::TrackedStream;
 use super::{ListenContext, ListenPort};
 use crate::request::PeerInfo;
 
-/// Serves one connection to its end, and keeps its `place` until then. Its requests are answered by [`crate::pipeline`].
+/// Serves one connection to its end and holds its permit until then. [`crate::pipeline`] answers
+/// the requests.
 pub(super) async fn serve_connection(
     context: Rc<ListenContext>,
     port: Rc<ListenPort>,
@@ -33,17 +34,15 @@ pub(super) async fn serve_connection(
     addr: SocketAddr,
     _permit: OwnedSemaphorePermit,
 ) {
-    let ListenContext {
-        worker,
-        conn_table: connections,
-    } = &*context;
+    let ListenContext { worker, conn_table } = &*context;
     let state = ConnState::new(worker.tick_counter());
     let peer = Rc::new(PeerInfo::http_client(port.zone, port.tls.is_some(), addr));
-    connections.add_connection(state.clone());
+    conn_table.add_connection(state.clone());
     if port.is_draining() {
-        connections.drain_all(worker.current_tick()); // accepted in the same moment: it did not hear the order
+        // Accepted just now, after the drain order went out.
+        conn_table.drain_all(worker.current_tick());
     }
-    let (resets, alt_svc) = (
+    let (reset_budget, alt_svc) = (
         Rc::new(ResetBudget::new(worker.current_tick())),
         port.alt_svc.clone(),
     );
@@ -52,7 +51,7 @@ pub(super) async fn serve_connection(
         peer,
         state: state.clone(),
         alt_svc,
-        reset_budget: resets,
+        reset_budget,
     });
     match state
         .run_until_cut(serve_protocol(
@@ -71,10 +70,11 @@ pub(super) async fn serve_connection(
                 .fetch_add(1, Ordering::Relaxed),
         ),
     }
-    connections.remove_connection(&state);
+    conn_table.remove_connection(&state);
 }
 
-/// Small, because it is moved before it first runs: what is large is on the heap. `TCP_NODELAY` comes from the listener.
+/// Detects the protocol. Kept small, because the future is moved before its first poll. The
+/// listener sets `TCP_NODELAY`.
 async fn serve_protocol(
     connection: &Rc<ClientConnection>,
     port: &ListenPort,
@@ -85,19 +85,19 @@ async fn serve_protocol(
     }
     match preface::read_protocol(&mut stream).await? {
         None => Ok(()),
-        Some((ClearTextProtocol::Http1, seen)) => {
+        Some((ClearTextProtocol::Http1, unread)) => {
             serve_http1(
                 connection,
                 port,
-                TrackedStream::new(stream, seen, connection.state.clone()).closed_by_drop(),
+                TrackedStream::new(stream, unread, connection.state.clone()).closed_by_drop(),
             )
             .await
         }
-        Some((ClearTextProtocol::Http2, seen)) => {
+        Some((ClearTextProtocol::Http2, unread)) => {
             serve_http2(
                 connection,
                 port,
-                TrackedStream::new(stream, seen, connection.state.clone()),
+                TrackedStream::new(stream, unread, connection.state.clone()),
             )
             .await
         }
@@ -110,11 +110,13 @@ async fn serve_tls(
     tls: &Arc<rustls::ServerConfig>,
     stream: ClientSocket,
 ) -> Result<(), BoxError> {
+    // The handshake has its own setting, so it has its own timer.
     let handshake = TlsAcceptor::from(tls.clone()).accept(stream);
     let stream = tokio::time::timeout(port.tls_timeout, handshake)
         .await
         .map_err(io::Error::from)??;
     connection.state.expect_request();
+    // Without ALPN the client speaks HTTP/1.1 (RFC 9113 section 3.2 requires ALPN for HTTP/2).
     let is_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     let stream = TrackedStream::new(stream, Bytes::new(), connection.state.clone());
     if is_h2 {
@@ -137,6 +139,7 @@ where
         Http1Outcome::Closed => return Ok(()),
         Http1Outcome::HandedOver(io) => io,
     };
+    // From the first request that is not plain, hyper serves the connection to its end.
     let io = Http1Stream::new(handed_over, connection.state.clone(), port.limits);
     let service = service_fn(|request| connection.answer_request(request));
     let http = server::http1_builder(&port.limits).serve_connection(TokioIo::new(io), service);
@@ -144,7 +147,7 @@ where
     let served = connection
         .run_until_end(http.as_mut(), |connection| connection.graceful_shutdown())
         .await;
-    connection.state.mark_http_ended(); // upgraded, its stream lives on
+    connection.state.mark_http_ended(); // after an upgrade, only the tunnel uses the stream
     connection.record_parse_error(served, "HTTP/1.1")
 }
 
@@ -158,6 +161,7 @@ where
 {
     connection.state.set_protocol(true);
     let service = service_fn(|request| connection.answer_stream_request(request));
+    // On the heap: hyper's HTTP/2 state is large, and this future is moved several times.
     let mut http =
         Box::pin(server::http2_builder(&port.limits).serve_connection(TokioIo::new(io), service));
     let served = connection

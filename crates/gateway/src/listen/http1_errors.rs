@@ -1,7 +1,7 @@
-//! HTTP/1 heads that hyper cannot read are answered by hyper itself, with a status and nothing else. Here the platform's
-//! own words take the place of that answer, so that its reader learns who refused and why.
+//! Replaces hyper's responses to HTTP/1 heads that it cannot parse.
 //!
-//! What tells hyper's answer from all others: it is written while no request is being answered.
+//! hyper sends only a status. Callers also learn here which component refused the request and why.
+//! A response is hyper's own if it is written while no request is being answered.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -15,12 +15,12 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::conn_state::ConnState;
 use crate::error_response;
 
-/// A connection that speaks HTTP/1. See the module.
+/// HTTP/1 connection whose parse errors are replaced by platform errors.
 pub(super) struct Http1Stream<T> {
     io: T,
     state: Arc<ConnState>,
     limits: HttpLimits,
-    /// What is left to write in the place of hyper's answer.
+    /// Bytes left to write in place of hyper's response.
     replacement: Option<Bytes>,
 }
 
@@ -28,13 +28,13 @@ impl<T> Http1Stream<T> {
     pub(super) fn new(io: T, state: Arc<ConnState>, limits: HttpLimits) -> Self {
         Self {
             io,
-            state: state,
+            state,
             limits,
             replacement: None,
         }
     }
 
-    /// The words to write instead of `bytes`, if these are hyper's own.
+    /// Returns the bytes to write instead of `bytes`, if these are hyper's own response.
     fn replacement_for(&mut self, bytes: &[u8]) -> Option<&mut Bytes> {
         if self.replacement.is_none() && !self.state.is_answering() {
             self.replacement = parse_status(bytes)
@@ -44,26 +44,29 @@ impl<T> Http1Stream<T> {
     }
 }
 
-/// The status of an HTTP/1.1 answer.
+/// Parses the status of an HTTP/1.1 response.
 fn parse_status(answer: &[u8]) -> Option<u16> {
     let digits = answer.strip_prefix(b"HTTP/1.1 ")?.get(..3)?;
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
 impl<T: AsyncWrite + Unpin> Http1Stream<T> {
-    /// Writes all words; then the `len` bytes that they stand for count as written. `NoConnection`: there are none to write.
+    /// Writes the replacement; then the `len` replaced bytes count as written. `None`: there is
+    /// no replacement.
     fn poll_replacement(
         &mut self,
         cx: &mut Context<'_>,
         first: &[u8],
         len: usize,
     ) -> Option<Poll<io::Result<usize>>> {
+        // hyper writes its error response with a single call, so the first buffer holds the
+        // status line.
         self.replacement_for(first)?;
         Some(self.poll_write_replacement(cx).map_ok(|()| len))
     }
 
     fn poll_write_replacement(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while let Some(replacement) = self.replacement.as_mut().filter(|words| !words.is_empty()) {
+        while let Some(replacement) = self.replacement.as_mut().filter(|left| !left.is_empty()) {
             match ready!(Pin::new(&mut self.io).poll_write(cx, replacement))? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 written => replacement.advance(written),

@@ -1,4 +1,4 @@
-//! The ports that the gateway is to serve.
+//! Ports that the gateway serves.
 
 use std::net::{TcpListener, UdpSocket};
 use std::sync::Arc;
@@ -10,34 +10,36 @@ use crate::request::ListenerZone;
 
 /// A port to serve.
 pub struct GatewayListener {
-    /// Who may reach it.
+    /// Callers that can reach the port.
     pub zone: ListenerZone,
-    /// With TLS, if set.
+    /// TLS configuration; `None` for plain text.
     pub tls: Option<Arc<rustls::ServerConfig>>,
-    /// One socket a thread, see `nearpath_wire::bind`, which also sets what their connections inherit. With fewer, threads
-    /// share them; with more, each serves several.
+    /// Sockets, usually one per thread; see `nearpath_wire::bind`, which also sets inherited
+    /// options. With fewer sockets, threads share them; with more, each serves several.
     pub sockets: Vec<TcpListener>,
-    /// With HTTP/3 on the same port, if set.
+    /// HTTP/3 on the same port, if enabled.
     pub http3: Option<Http3Listener>,
 }
 
-/// HTTP/3 beside a listener with TLS.
+/// HTTP/3 on the port of a TLS listener.
 pub struct Http3Listener {
     pub(super) server_config: h3::Http3ServerConfig,
     pub(crate) sockets: Vec<UdpSocket>,
-    /// Where threads meet when they have no connection left: until then each tells newcomers that they come too late.
+    /// Barrier for threads without connections. Until all have arrived, each refuses new
+    /// connections.
     pub(super) drained: Arc<Barrier>,
 }
 
 impl Http3Listener {
-    /// With one socket a thread, in the order in which they were bound, and with [`h3::CidRouting::program`] attached to them; or with one
-    /// alone.
+    /// Creates the listener. Either one socket per thread in binding order with
+    /// [`h3::CidRouting::bpf_program`] attached, or a single socket.
     pub fn new(server_config: h3::Http3ServerConfig, sockets: Vec<UdpSocket>) -> Self {
+        // All sockets of the port close together, see `http3::accept`.
         let drained = Arc::new(Barrier::new(sockets.len()));
         Self {
-            server_config: server_config,
+            server_config,
             sockets,
-            drained: drained,
+            drained,
         }
     }
 }

@@ -1,6 +1,8 @@
-//! Connections from callers: accepted on every thread, told apart by protocol, watched, and drained.
+//! Connections from callers: accepted on every thread, dispatched by protocol, timed out and
+//! drained.
 //!
-//! A port has one socket a thread (`SO_REUSEPORT`); a connection lives and dies on the thread that accepted it.
+//! A port has one socket per thread (`SO_REUSEPORT`). A connection stays on the thread that
+//! accepted it.
 
 mod accept;
 mod accept_backoff;
@@ -31,21 +33,21 @@ use crate::context::WorkerContext;
 use crate::request::ListenerZone;
 use conn_state::ConnTable;
 
-/// One thread's context, and the connections that it serves.
+/// Context of one thread, with the connections that it serves.
 pub(crate) struct ListenContext {
     pub worker: Rc<WorkerContext>,
     pub conn_table: ConnTable,
 }
 
-/// A port as one thread serves it.
+/// TCP port as served by one thread.
 pub(crate) struct ListenPort {
     pub zone: ListenerZone,
     pub tls: Option<Arc<rustls::ServerConfig>>,
-    /// Where the same is served over HTTP/3, as `Alt-Svc` says it (RFC 7838).
+    /// HTTP/3 alternative for `Alt-Svc` (RFC 7838).
     pub alt_svc: Option<HeaderValue>,
     pub limits: HttpLimits,
     pub tls_timeout: Duration,
-    /// Connections that this thread may have on this port.
+    /// Maximum connections of this thread on this port.
     pub max_connections: usize,
     pub drain: drain::DrainWatch,
 }

@@ -1,4 +1,4 @@
-//! One serving thread: a runtime of its own, everything on it, and its orderly end.
+//! A serving thread: its runtime, its tasks, and its orderly end.
 
 use std::io;
 use std::net::TcpListener;
@@ -19,7 +19,7 @@ use crate::context::WorkerContext;
 use crate::deliver;
 use crate::invoke::{Invoker, LocalTask};
 
-/// What a thread needs to begin.
+/// Everything that a thread needs to start.
 pub(crate) struct ThreadSetup {
     pub thread_number: u64,
     pub ports: Vec<(ListenPort, TcpListener)>,
@@ -28,7 +28,7 @@ pub(crate) struct ThreadSetup {
     pub drain: drain::DrainWatch,
 }
 
-/// Serves until the drain, then until the last request has ended or the drain's time is over.
+/// Serves until the drain, then until the last request has ended or the drain timeout has passed.
 ///
 /// # Errors
 /// When the runtime or a socket cannot be set up.
@@ -41,6 +41,8 @@ pub(crate) fn run_thread(
         .enable_all()
         .build()?;
     let local = LocalSet::new();
+    // The golden ratio in 64 bits (Knuth's multiplicative hash) gives every thread a distant
+    // seed.
     let worker = WorkerContext::new(
         settings,
         shared,
@@ -51,7 +53,7 @@ pub(crate) fn run_thread(
         conn_table: ConnTable::default(),
     });
     runtime.block_on(local.run_until(serve_until_drained(context.clone(), thread, settings)))?;
-    // What is left in the set is dropped with it, and recorded as cut.
+    // Tasks left in the set are dropped with it, and recorded as cut.
     context.worker.recorder.begin_cutting();
     drop(local);
     Ok(())
@@ -96,17 +98,19 @@ async fn serve_until_drained(
     });
     let accepting: Vec<_> = ports.chain(services).chain(http3).collect();
     for accepted in accepting {
+        // Awaited in order, so a port that fails is reported at the drain at the latest.
         accepted.await.map_err(io::Error::other)??;
     }
+    // A thread without ports gets here at once and must not end before the others.
     thread.drain.signaled().await;
     context.conn_table.drain_all(worker.current_tick());
     if tokio::time::timeout(settings.drain_timeout, worker.wait_until_idle())
         .await
         .is_err()
     {
-        tracing::warn!(limit = ?settings.drain_timeout, "requests were still running at the end of the drain; cutting them");
+        tracing::warn!(limit = ?settings.drain_timeout, "drain timeout: cutting the remaining requests");
         worker.recorder.begin_cutting();
-        http3_endpoints.close_all().await; // a QUIC client learns of it only when it is told
+        http3_endpoints.close_all().await; // without a close, a QUIC client waits for its timeout
     }
     Ok(())
 }
@@ -119,7 +123,7 @@ fn conn_timeouts(settings: &GatewaySettings) -> ConnTimeouts {
     }
 }
 
-/// Each tick: cuts connections that took too long, drops connections to instances that nobody used.
+/// Cuts overdue connections and responses each tick, and closes idle connections to instances.
 async fn sweep_connections(
     context: Rc<ListenContext>,
     timeouts: ConnTimeouts,
@@ -145,7 +149,7 @@ async fn sweep_connections(
     }
 }
 
-/// Joins every domain whose socket comes, for as long as the node sends any.
+/// Joins each domain whose socket arrives, as long as the node sends any.
 async fn join_domains(worker: Rc<WorkerContext>, mut sockets: UnboundedReceiver<OwnedFd>) {
     while let Some(socket) = sockets.recv().await {
         let worker = worker.clone();
@@ -153,7 +157,8 @@ async fn join_domains(worker: Rc<WorkerContext>, mut sockets: UnboundedReceiver<
     }
 }
 
-/// Connections to withdrawn instances close as soon as they are withdrawn; to new ones some are opened ahead.
+/// Closes connections to withdrawn instances after each snapshot, and opens some to new
+/// instances.
 async fn follow_routing_table(worker: Rc<WorkerContext>) {
     let mut changes = worker.table.subscribe();
     while changes.changed().await.is_ok() {
@@ -163,7 +168,7 @@ async fn follow_routing_table(worker: Rc<WorkerContext>) {
     }
 }
 
-/// Who calls shows its newest certificate.
+/// Applies renewals of the gateway's certificate.
 async fn follow_caller(worker: Rc<WorkerContext>) {
     worker
         .quic_connections

@@ -1,33 +1,35 @@
-//! How many requests an HTTP/2 peer may open and abandon (CVE-2023-44487, "rapid reset"). Abandoning is legitimate: a call
-//! with a deadline ends so. Doing little else is not.
+//! Limit of stream resets by clients (CVE-2023-44487, "rapid reset"). Resets are legitimate: a
+//! call with a deadline ends with one. A client that does little else is drained, then cut.
 
 use std::cell::Cell;
 
-/// Requests that may be abandoned beyond those that were answered.
+/// Requests that may be reset beyond the answered ones.
 const MAX_RESET_BURST: i32 = 100;
-/// What is forgiven with every tick: 24 a second.
+/// Resets forgiven per tick, which is 24 per second.
 const RESETS_FORGIVEN_PER_TICK: u32 = 6;
 
-/// One connection's account: each abandoned request costs one, each answered one and the time earn some, up to [`MAX_RESET_BURST`].
+/// Reset budget of one connection. A reset costs one; an answer and time earn some, up to
+/// [`MAX_RESET_BURST`].
 #[derive(Debug)]
 pub(super) struct ResetBudget {
     remaining: Cell<i32>,
     last_tick: Cell<u32>,
 }
 
-/// What becomes of the connection.
+/// Decision on a connection after a reset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ResetVerdict {
-    /// It goes on.
+    /// The connection goes on.
     Allowed,
-    /// It takes no new requests (GOAWAY); an honest peer opens another one and loses nothing.
+    /// The connection takes no new requests (GOAWAY). An honest client opens another one and
+    /// loses nothing.
     Drain,
-    /// It goes on abandoning nevertheless.
+    /// The client continues after GOAWAY, so it is cut.
     Cut,
 }
 
 impl ResetBudget {
-    /// A connection that begins at tick `now`.
+    /// Creates the budget of a connection that begins at tick `now`.
     pub(super) fn new(now: u32) -> Self {
         Self {
             remaining: Cell::new(MAX_RESET_BURST),
@@ -35,14 +37,15 @@ impl ResetBudget {
         }
     }
 
-    /// A request was answered.
+    /// Notes an answered request.
     pub(super) fn note_answered(&self) {
         self.remaining
             .set((self.remaining.get() + 1).min(MAX_RESET_BURST));
     }
 
-    /// A request was abandoned at tick `now`.
+    /// Notes a reset at tick `now` and decides.
     pub(super) fn note_abandoned(&self, now: u32) -> ResetVerdict {
+        // Bounded by the burst: a longer time earns no more, and the product cannot overflow.
         let ticks = now
             .wrapping_sub(self.last_tick.replace(now))
             .min(MAX_RESET_BURST.unsigned_abs());

@@ -1,4 +1,5 @@
-//! A connection that tells its [`ConnState`] what happens, and replays what was read while its protocol was told.
+//! Stream that reports reads and writes to its [`ConnState`], and returns the bytes of the
+//! protocol detection first.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -10,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::conn_state::ConnState;
 
-/// See the module.
+/// Stream with timeouts and unread bytes.
 pub(super) struct TrackedStream<T> {
     io: T,
     unread: Bytes,
@@ -19,18 +20,19 @@ pub(super) struct TrackedStream<T> {
 }
 
 impl<T> TrackedStream<T> {
-    /// Watches `io`, of which `replay` was read already.
+    /// Wraps `io`, of which `unread` was read already.
     pub(super) fn new(io: T, unread: Bytes, state: Arc<ConnState>) -> Self {
         Self {
             io,
-            unread: unread,
-            state: state,
+            unread,
+            state,
             closed_by_drop: false,
         }
     }
 
-    /// Dropping it is enough to end it, as with a plain socket: close(2) sends what is buffered and then FIN, as shutdown(2)
-    /// before it would. After an upgrade it is shut down nevertheless, for its other half goes on.
+    /// Declares that dropping the stream is enough to close it, as for a plain socket: close(2)
+    /// sends buffered data and then FIN, like shutdown(2). After an upgrade it is shut down
+    /// nevertheless, because its other half goes on.
     pub(super) fn closed_by_drop(self) -> Self {
         Self {
             closed_by_drop: true,
@@ -38,12 +40,12 @@ impl<T> TrackedStream<T> {
         }
     }
 
-    /// What is to be replayed, which then is not.
+    /// Takes the unread bytes.
     pub(super) fn take_unread(&mut self) -> Bytes {
         std::mem::take(&mut self.unread)
     }
 
-    /// Gives `seen` back: it is read again before all else.
+    /// Puts bytes back, to be read before all others.
     pub(super) fn put_back(&mut self, unread: Bytes) {
         self.unread = unread;
     }
@@ -68,6 +70,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for TrackedStream<T> {
         }
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.io).poll_read(cx, buf);
+        // End of file is ready too, but is no progress of a request head.
         if buf.filled().len() > before {
             self.state.note_read();
         }

@@ -1,4 +1,4 @@
-//! The path of a request: route, admit, deliver, and one completion record.
+//! Path of a request: route, admit, deliver, and one completion record.
 
 mod refusal;
 
@@ -26,21 +26,21 @@ use crate::route::{self, RouteDestination, UnroutableRequest};
 
 pub(crate) use refusal::refuse_call;
 
-/// A request after the first look at it.
+/// A request after routing.
 pub(crate) enum RoutedRequest {
-    /// It is answered already.
+    /// Answered already.
     Answered(Box<Response<ResponseContent>>),
-    /// The administrator's side answers it.
+    /// Answered by the administrative side.
     Admin {
         answer: BoxFuture<'static, Response<Body>>,
         record: CompletionRecord,
-        head: bool,
+        is_head: bool,
     },
-    /// It is for a function.
+    /// Call of a function.
     Call(Box<GatewayCall>),
 }
 
-/// Looks at a request: where it goes, without waiting for anything.
+/// Routes a request without waiting.
 pub(crate) fn route_request(
     worker: &Rc<WorkerContext>,
     peer: &Rc<PeerInfo>,
@@ -64,7 +64,7 @@ pub(crate) fn route_request(
             RoutedRequest::Admin {
                 answer: worker.control.handle_admin(request.map(Body::from)),
                 record,
-                head: is_head,
+                is_head,
             }
         }
         Err(UnroutableRequest {
@@ -80,8 +80,8 @@ pub(crate) fn route_request(
     }
 }
 
-/// Looks at a request that was read as a whole, for a function that is known. `rest`: where the function's own path
-/// begins in the request's.
+/// Routes a complete request for a known function. `path_offset` is the offset of the function's
+/// own path in the path of the request.
 pub(crate) fn route_buffered(
     worker: &Rc<WorkerContext>,
     peer: &Rc<PeerInfo>,
@@ -99,7 +99,8 @@ pub(crate) fn route_buffered(
     )
 }
 
-/// Ends the connection with the answer: after a request that has two meanings, the next cannot be trusted.
+/// Closes the connection after the response: after an ambiguous request, the next one cannot be
+/// trusted.
 fn with_connection_close(mut routed: RoutedRequest) -> RoutedRequest {
     if let RoutedRequest::Answered(response) = &mut routed {
         response
@@ -109,14 +110,14 @@ fn with_connection_close(mut routed: RoutedRequest) -> RoutedRequest {
     routed
 }
 
-/// Answers a request. It always has an answer; the platform's refusals are answers too.
+/// Answers a request. Refusals are responses too, so there always is one.
 pub(crate) async fn answer_request(routed: RoutedRequest) -> Response<ResponseContent> {
     match routed {
         RoutedRequest::Answered(response) => *response,
         RoutedRequest::Admin {
             answer,
             record,
-            head: is_head,
+            is_head,
         } => admin_response(answer.await, record, is_head),
         RoutedRequest::Call(mut call) => match admit_and_deliver(&mut call).await {
             Ok(answer) => deliver::into_response(call, answer),
@@ -125,7 +126,7 @@ pub(crate) async fn answer_request(routed: RoutedRequest) -> Response<ResponseCo
     }
 }
 
-/// The record of a request that is for no function, and whether it is a `HEAD_RESERVE_BYTES`.
+/// Starts the record of a request for no function, and returns whether it is a `HEAD`.
 fn record_unrouted<B>(worker: &WorkerContext, request: &Request<B>) -> (CompletionRecord, bool) {
     let mut record = CompletionRecord::start_request(&worker.recorder, request, None, "");
     let options = RequestOptions::from_request(request);
@@ -149,7 +150,7 @@ async fn admit_and_deliver(call: &mut GatewayCall) -> Result<InstanceAnswer, Pla
     deliver_admitted(call, delivery, permit).await
 }
 
-/// Delivers a request; where no instance is left, it is admitted again, before all others.
+/// Delivers a request. Admits it again, before all others, when no instance is left.
 async fn deliver_admitted(
     call: &mut GatewayCall,
     mut delivery: RequestDelivery,
@@ -159,7 +160,8 @@ async fn deliver_admitted(
         permit = match delivery.send_until_answered(call, permit).await {
             Ok(answer) => return Ok(answer),
             Err(SendFailure::Failed(error)) => return Err(error),
-            // On the heap: few requests come here, and every request's future would be as large otherwise.
+            // On the heap: few requests come here, and every request's future would be as large
+            // otherwise.
             Err(SendFailure::Readmit(permit)) => {
                 Box::pin(admit::readmit_call(call, permit)).await?
             }
@@ -167,16 +169,18 @@ async fn deliver_admitted(
     }
 }
 
-/// Delivers a request that the instance at `refused` would not run, as if it had been sent there from here.
+/// Delivers a request that the instance at `refused_slot` refused, as if it had been sent from
+/// here.
 ///
 /// # Errors
-/// Why there is no answer.
+/// Returns the cause for which there is no response.
 pub(crate) async fn deliver_elsewhere(
     call: &mut GatewayCall,
     refused_slot: deliver::EndpointSlot,
     why: String,
 ) -> Result<InstanceAnswer, PlatformError> {
     let (delivery, permit) = RequestDelivery::prepare_after_refusal(call, refused_slot, why)?;
+    // A withdrawn instance keeps no permit, so the request has to queue again.
     let permit = match permit {
         Some(permit) => permit,
         None => admit::readmit_call(call, None).await?,
@@ -184,7 +188,7 @@ pub(crate) async fn deliver_elsewhere(
     deliver_admitted(call, delivery, permit).await
 }
 
-/// Begins the path of a call: from here on the request ends in one completion record.
+/// Starts a call: from here on, the request ends in exactly one completion record.
 fn begin_call<B>(
     worker: &Rc<WorkerContext>,
     peer: &Rc<PeerInfo>,
@@ -195,6 +199,7 @@ fn begin_call<B>(
 ) -> RoutedRequest {
     let options = RequestOptions::from_request(&request);
     let route = function.route();
+    // Before anything can fail, so that a refused request is recorded too.
     let mut record = CompletionRecord::start_request(
         &worker.recorder,
         &request,
@@ -214,6 +219,7 @@ fn begin_call<B>(
         caller_timeout,
         worker.body_idle_timeout,
     );
+    // The body gets its limit and its counter here, before any step can read it.
     let (head, body) = request.into_parts();
     let (upload, upload_progress) = upload(body, route.policy.max_body);
     record.set_upload(upload_progress.clone());
@@ -235,12 +241,13 @@ fn begin_call<B>(
     RoutedRequest::Call(Box::new(call))
 }
 
-/// Inside, an instance calls along declared edges only. Outside, functions are open.
+/// Checks that an instance calls along a declared edge. Callers on public ports need no edge.
 fn check_caller(call: &mut GatewayCall) -> Result<(), PlatformError> {
     if call.peer.zone == ListenerZone::Public {
         call.record.identify(call.options.call_id.as_bytes(), None);
         return Ok(());
     }
+    // Instances are identified by their address; one that is unknown may call nothing.
     let caller = call.worker.table.find_caller(call.peer.addr);
     call.record
         .identify(call.options.call_id.as_bytes(), caller.as_deref());
@@ -251,7 +258,7 @@ fn platform_response(answer: Response<Body>) -> RoutedRequest {
     RoutedRequest::Answered(answer.map(ResponseContent::Platform).into())
 }
 
-/// Answers a request that goes nowhere.
+/// Refuses a request without a destination.
 pub(crate) fn refuse_unrouted<B>(
     worker: &Rc<WorkerContext>,
     request: &Request<B>,

@@ -1,4 +1,4 @@
-//! Refusals of the platform: the error as a response, and in the request's completion record.
+//! Refusals: the error as a response and in the completion record.
 
 use http::{Request, Response};
 use nearpath_types::{PlatformError, Reason};
@@ -11,12 +11,12 @@ use crate::error_response::render_error;
 use crate::record::CompletionRecord;
 use crate::request::{RequestOptions, grpc};
 
-/// The answer to a request for a function that was refused on its walk.
+/// Returns the response to a refused call of a function.
 pub(crate) fn refuse_call(call: GatewayCall, error: &PlatformError) -> Response<Body> {
     record_refusal(&call.worker, &call.options, call.record, error)
 }
 
-/// The answer to a request that was refused, recorded.
+/// Records a refusal and returns its response.
 pub(crate) fn record_refusal(
     worker: &WorkerContext,
     options: &RequestOptions,
@@ -26,13 +26,14 @@ pub(crate) fn record_refusal(
     record.mark_refused(error.reason);
     let mut response = render_error(error, options.wants_json);
     if options.is_grpc {
+        // gRPC clients map any HTTP status but 200 to a generic code, and would lose the reason.
         grpc::into_trailers_only(&mut response, error);
     }
     options.insert_identity(response.headers_mut(), &worker.served_by);
     response
 }
 
-/// The answer to a request that is for no function, recorded.
+/// Records the refusal of a request for no function and returns its response.
 pub(crate) fn record_unrouted_refusal<B>(
     worker: &WorkerContext,
     request: &Request<B>,

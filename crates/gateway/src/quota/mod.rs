@@ -1,8 +1,9 @@
-//! Vertical scaling of the gateway: how much CPU its threads may use follows the rate of requests.
+//! Vertical scaling of the gateway: its CPU quota follows the request rate.
 //!
-//! [`QuotaController`] decides, from counters alone; this task brings it the counters and the group of threads its decision, twice a
-//! period of the kernel's bandwidth control (`Documentation/scheduler/sched-bwc.rst`). It runs outside of the group, so that a
-//! throttled gateway cannot keep it from being freed. It wakes up twenty times a second.
+//! [`QuotaController`] decides from counters alone. This task reads the counters and applies the
+//! decision twice per period of the kernel's bandwidth control
+//! (`Documentation/scheduler/sched-bwc.rst`). It runs outside of the cgroup, so that a throttled
+//! gateway cannot delay it. It wakes up twenty times a second.
 
 mod controller;
 
@@ -24,21 +25,21 @@ pub use controller::{
 
 use crate::Gateway;
 
-/// The group that the serving threads are in.
+/// The cgroup of the serving threads.
 pub trait CpuGroup: Send + Sync + 'static {
-    /// Gives it so many thousandths of a core.
+    /// Sets the quota in thousandths of a core.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// If the kernel refuses.
     fn set_quota(&self, millis: u64) -> io::Result<()>;
-    /// CPU time that its threads have used, and how long they were throttled.
+    /// Returns the CPU time used by its threads, and the time for which they were throttled.
     ///
     /// # Errors
-    /// When the group or a thread is gone.
+    /// If the cgroup or a thread is gone.
     fn read_usage(&self) -> io::Result<(Duration, Duration)>;
 }
 
-/// Shown as metrics.
+/// Metrics of the CPU quota.
 #[derive(Debug, Default, Clone)]
 struct QuotaMetrics {
     quota: Gauge,
@@ -55,7 +56,7 @@ impl QuotaMetrics {
                 text,
                 self.quota.clone(),
             );
-            let text = "CPU seconds that a request costs the gateway, as fitted";
+            let text = "CPU seconds per request, as fitted";
             r.register(
                 "nearpath_gateway_cpu_seconds_per_request",
                 text,
@@ -72,11 +73,11 @@ impl QuotaMetrics {
 }
 
 impl Gateway {
-    /// Lets the group's quota follow the rate of requests, until the returned task is aborted or the group fails. Needs a
-    /// running runtime, of which no thread is in the group.
+    /// Adjusts the cgroup's quota to the request rate until the returned task is aborted or the
+    /// cgroup fails. Needs a running runtime without threads in the cgroup.
     ///
     /// # Errors
-    /// When the first quota cannot be set.
+    /// If the first quota cannot be set.
     pub fn scale_cpu(
         &self,
         group: impl CpuGroup,
@@ -84,14 +85,17 @@ impl Gateway {
         registry: &MetricsRegistry,
     ) -> io::Result<tokio::task::JoinHandle<()>> {
         let (quota, metrics) = (QuotaController::new(bounds), QuotaMetrics::default());
+        // Set once before the task starts, so that a cgroup that cannot be controlled fails the
+        // start.
         group.set_quota(quota.quota_millis())?;
         metrics.quota.set(quota.quota_millis() as i64);
         metrics.register_metrics(registry);
         let gateway = self.clone();
         Ok(tokio::spawn(async move {
             if let Err(error) = gateway.follow_load(&group, quota, &metrics).await {
-                let _ = group.set_quota(bounds.ceiling); // without anybody who follows, no limit is the safe one
-                tracing::warn!(%error, "the gateway's CPU quota is no longer adjusted");
+                // Without adjustment, no limit is safer than a low one.
+                let _ = group.set_quota(bounds.ceiling);
+                tracing::warn!(%error, "CPU quota: adjustment failed, the ceiling applies from now on");
             }
         }))
     }
@@ -103,6 +107,7 @@ impl Gateway {
         metrics: &QuotaMetrics,
     ) -> io::Result<()> {
         let (begin, mut periods) = (Instant::now(), tokio::time::interval(DECISION_INTERVAL));
+        // A late step must not be followed by a burst: samples of almost no time say nothing.
         periods.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut last_throttled = Duration::ZERO;
         loop {
@@ -115,11 +120,14 @@ impl Gateway {
                 cpu,
                 throttled,
             });
+            // Each write makes the kernel hand out a new period, so an unchanged quota is not
+            // written.
             if after != before {
                 group.set_quota(after)?;
                 metrics.quota.set(after as i64);
             }
             metrics.cost_per_request.set(quota.cost_per_request());
+            // The kernel counts from the start of the cgroup, the metric in increments.
             metrics
                 .throttled
                 .inc_by(throttled.saturating_sub(last_throttled).as_secs_f64());

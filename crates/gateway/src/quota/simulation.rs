@@ -1,5 +1,5 @@
-//! A gateway under the kernel's bandwidth control, a millisecond a step: requests come, cost CPU, and stop when the period's
-//! quota is used up.
+//! Simulation of a gateway under the kernel's bandwidth control in steps of 1 ms. Requests cost
+//! CPU and stop when the period's quota is used up.
 
 use std::time::Duration;
 
@@ -16,16 +16,16 @@ const BOUNDS: QuotaBounds = QuotaBounds {
     ceiling: 2_000,
 };
 
-/// The kernel's part of it, and what waits. All CPU in microseconds.
+/// Simulated kernel and gateway with waiting work. All CPU in microseconds.
 struct SimulatedGateway {
     quota: QuotaController,
     now: u64,
-    /// Milliseconds after the start of half of the kernel's periods at which the quota is decided.
+    /// Offset of the decisions from the start of each half period, in milliseconds.
     phase: u64,
     quota_left: u64,
     cpu_waiting: u64,
     sample: CpuSample,
-    /// Milliseconds during which somebody waited for the next period.
+    /// Milliseconds during which work waited for the next period.
     throttled: u64,
     longest_stop: u64,
     current_stop: u64,
@@ -50,10 +50,11 @@ impl SimulatedGateway {
         }
     }
 
-    /// One millisecond in which `requests` come that cost `cost` each.
+    /// Simulates a millisecond in which `requests` arrive that cost `cost` each.
     fn run_millisecond(&mut self, requests: u64, cost: u64) {
         if self.now.is_multiple_of(PERIOD_MS) {
-            self.sample.throttled = Duration::from_millis(self.throttled); // only now, as the kernel does
+            // Only now, as the kernel does.
+            self.sample.throttled = Duration::from_millis(self.throttled);
             self.quota_left = self.quota.quota_millis() * PERIOD_MS;
         }
         self.cpu_waiting += requests * cost;
@@ -73,7 +74,7 @@ impl SimulatedGateway {
         }
     }
 
-    /// A quota that is set anew is given out at once.
+    /// Applies a decision. The kernel hands out a new quota at once.
     fn apply_decision(&mut self) {
         let before = self.quota.quota_millis();
         let after = self.quota.decide_quota(self.sample);
@@ -120,7 +121,8 @@ proptest! {
         gateway.run_load(5_000, rate, cost);
         let (needs, quota) = (rate * cost / 1_000, gateway.quota.quota_millis());
         prop_assert!(quota >= needs, "{quota} < {needs}");
-        let max_quota = (2 * needs).clamp(BOUNDS.floor, BOUNDS.ceiling) + cost; // one request more or less in a period
+        // One request more or less in a period.
+        let max_quota = (2 * needs).clamp(BOUNDS.floor, BOUNDS.ceiling) + cost;
         prop_assert!(quota <= max_quota, "{quota} > {max_quota} for {needs}");
         let before = gateway.throttled;
         gateway.run_load(5_000, rate, cost);
@@ -130,7 +132,7 @@ proptest! {
     }
 
     #[test]
-    fn it_falls_to_the_floor_when_nothing_comes_and_stays_within_its_bounds(
+    fn the_quota_falls_to_the_floor_without_load_and_stays_within_its_bounds(
         phase in 0..STEP_MS,
         loads in proptest::collection::vec((0u64..20_000, 1u64..3_000, 0u64..1_000), 0..8),
     ) {
@@ -153,7 +155,7 @@ proptest! {
     }
 
     #[test]
-    fn any_counters_are_answered(samples in proptest::collection::vec(any::<(u32, u64, u32, u64)>(), 0..20)) {
+    fn any_counters_give_a_quota_within_bounds(samples in proptest::collection::vec(any::<(u32, u64, u32, u64)>(), 0..20)) {
         let mut quota = QuotaController::new(BOUNDS);
         for (at, requests, cpu, throttled) in samples {
             let (at, cpu) = (Duration::from_millis(at.into()), Duration::from_millis(cpu.into()));
@@ -179,13 +181,13 @@ fn load_without_requests_is_not_throttled() {
     );
 }
 
-/// The control: without the lift the same burst waits for many periods.
+/// Control: without the raise to the ceiling, the same burst waits for many periods.
 #[test]
 fn without_decisions_a_burst_is_throttled() {
     let mut gateway = SimulatedGateway::new(5);
     gateway.run_load(5_000, 0, 0);
     assert_eq!(gateway.quota.quota_millis(), BOUNDS.floor);
-    gateway.phase = u64::MAX; // nobody decides any more
+    gateway.phase = u64::MAX; // no more decisions
     gateway.run_load(1_000, 1_000, 1_000);
     assert!(gateway.throttled > 5 * PERIOD_MS, "{}", gateway.throttled);
 }

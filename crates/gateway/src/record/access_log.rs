@@ -1,6 +1,7 @@
-//! The access log: one JSON line a request, written by a thread of its own.
+//! Access log: one JSON line per request, written by its own thread.
 //!
-//! Threads that serve never wait for the disk: when the writer falls behind, lines are dropped and counted.
+//! Serving threads never wait for the disk. When the writer falls behind, lines are dropped and
+//! counted.
 
 use std::io::{BufWriter, Write};
 use std::sync::Arc;
@@ -13,10 +14,10 @@ use serde::Serialize;
 
 use super::totals::GatewayTotals;
 
-/// Lines that may wait for the writer.
+/// Maximum number of lines that wait for the writer.
 const MAX_WAITING_LINES: usize = 8192;
 
-/// One request, as logged. Times are RFC 3339 in UTC; durations are in seconds.
+/// Access-log line of one request. Times are RFC 3339 in UTC, durations are in seconds.
 #[derive(Debug, Serialize)]
 #[allow(missing_docs)] // the names say it; docs/operating describes them for operators
 pub(crate) struct AccessLogLine {
@@ -38,14 +39,15 @@ pub(crate) struct AccessLogLine {
     pub bytes_out: u64,
     pub duration: f64,
     pub queue_wait: f64,
-    /// Which way the call went between gateway and instance.
+    /// Path of the call between gateway and instance.
     pub via: &'static str,
-    /// What stood against a nearer one.
+    /// Obstacle to a shorter path.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_nearer: Option<&'static str>,
 }
 
-/// Where lines are handed in. Dropping the last clone ends the writer after it has written what it has.
+/// Sender of access-log lines. Dropping the last clone ends the writer after it has written all
+/// lines.
 #[derive(Debug, Clone)]
 pub(crate) struct AccessLog {
     lines: SyncSender<AccessLogLine>,
@@ -53,7 +55,7 @@ pub(crate) struct AccessLog {
 }
 
 impl AccessLog {
-    /// Starts the writer's thread, `access-log`.
+    /// Starts the writer thread `access-log`.
     ///
     /// # Errors
     /// When the thread cannot be started.
@@ -68,8 +70,9 @@ impl AccessLog {
         Ok(Self { lines, totals })
     }
 
-    /// Hands a line in, or counts it as lost.
+    /// Queues a line, or counts it as lost.
     pub(crate) fn write_line(&self, line: AccessLogLine) {
+        // Never blocking: a full disk must not stop requests.
         if self.lines.try_send(line).is_err() {
             self.totals.log_lines_lost.fetch_add(1, Ordering::Relaxed);
         }
@@ -79,13 +82,15 @@ impl AccessLog {
 fn write_lines(out: Box<dyn Write + Send>, lines: &Receiver<AccessLogLine>) {
     let mut out = BufWriter::with_capacity(64 * 1024, out);
     while let Ok(first) = lines.recv() {
+        // All waiting lines in one batch, so that a burst costs one flush.
         let batch = std::iter::once(first).chain(lines.try_iter());
         let written = batch.into_iter().try_for_each(|line| {
             serde_json::to_writer(&mut out, &line)?;
             out.write_all(b"\n")
         });
+        // The writer goes on: a disk that was full may have room for the next batch.
         if let Err(error) = written.and_then(|()| out.flush()) {
-            tracing::warn!(%error, "access log: cannot write");
+            tracing::warn!(%error, "access log: write failed, lines were lost");
         }
     }
 }

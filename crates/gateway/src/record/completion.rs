@@ -1,4 +1,4 @@
-//! The end of a request, recorded exactly once: a value that records when it is dropped.
+//! Completion records: the end of a request is recorded exactly once, when its record is dropped.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,35 +13,35 @@ use super::recorder::CompletionRecorder;
 use crate::function::FunctionEntry;
 use crate::request::UploadProgress;
 
-/// What nginx and others log when the caller went away before it had an answer.
+/// Status for callers that left before the response; nginx logs the same number.
 const STATUS_CALLER_GONE: u16 = 499;
 
-/// One request that has not ended yet. It is handed from the path to the response's body; whoever drops it ends the
-/// request. Unless told otherwise by then, the caller has gone.
+/// Record of an open request. It moves from the pipeline to the response body, and dropping it
+/// ends the request. By default, the caller is taken to have left.
 pub(crate) struct CompletionRecord {
     recorder: Rc<CompletionRecorder>,
     function: Option<Arc<FunctionEntry>>,
     started_at: Instant,
     status: u16,
     reason: Option<Reason>,
-    /// How long it waited to be let in.
+    /// Time between arrival and admission.
     pub queue_wait: Duration,
-    /// Which instance it was sent to last.
+    /// Instance to which the request was sent last.
     pub instance: Option<InstanceId>,
-    /// Bytes of the response's body so far.
+    /// Bytes of the response body so far.
     pub bytes_out: u64,
-    /// Bytes of a body that came with its head.
+    /// Bytes of a request body that arrived with its head.
     bytes_in: u64,
     upload_progress: Option<Rc<UploadProgress>>,
     path_choice: PathChoice,
     details: Option<Box<LogDetails>>,
 }
 
-/// What a request came as, when that was not HTTP; an extension of the request.
+/// Protocol of an adapted request that was not HTTP; an extension of the request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ClientProtocol(pub &'static str);
 
-/// What only the access log wants.
+/// Details for the access log alone.
 struct LogDetails {
     time: SystemTime,
     call_id: String,
@@ -53,7 +53,8 @@ struct LogDetails {
 }
 
 impl CompletionRecord {
-    /// A request that has just come. `function`: the one it is for; `asked`: as the path named it.
+    /// Starts the record of a request. `function` is its destination, `requested_name` the name
+    /// in its path.
     pub(crate) fn start_request<B>(
         recorder: &Rc<CompletionRecorder>,
         request: &Request<B>,
@@ -68,7 +69,7 @@ impl CompletionRecord {
         })
     }
 
-    /// A request for a function that came whole, over HTTP/1.1, with so many bytes of body.
+    /// Starts the record of a plain HTTP/1.1 request with `bytes_in` bytes of body.
     pub(crate) fn start_plain(
         recorder: &Rc<CompletionRecorder>,
         function: Arc<FunctionEntry>,
@@ -87,7 +88,7 @@ impl CompletionRecord {
         plain
     }
 
-    /// A request of which not even the head could be read.
+    /// Starts the record of a request whose head could not be parsed.
     pub(crate) fn start_unreadable(
         recorder: &Rc<CompletionRecorder>,
         protocol: &'static str,
@@ -100,6 +101,7 @@ impl CompletionRecord {
         function: Option<Arc<FunctionEntry>>,
         details: impl FnOnce() -> LogDetails,
     ) -> Self {
+        // Without a log, a request allocates none of these strings.
         let details = recorder.log.as_ref().map(|_| Box::new(details()));
         Self {
             recorder: recorder.clone(),
@@ -120,12 +122,12 @@ impl CompletionRecord {
         }
     }
 
-    /// When it came.
+    /// Returns the time of arrival.
     pub(crate) fn started_at(&self) -> Instant {
         self.started_at
     }
 
-    /// For the access log.
+    /// Sets the call id and the calling function for the access log.
     pub(crate) fn identify(&mut self, call_id: &[u8], caller: Option<&FunctionEntry>) {
         if let Some(details) = &mut self.details {
             details.call_id = String::from_utf8_lossy(call_id).into_owned();
@@ -133,48 +135,51 @@ impl CompletionRecord {
         }
     }
 
-    /// Where the request body's bytes are counted.
+    /// Sets the counter of the request body.
     pub(crate) fn set_upload(&mut self, upload_progress: Option<Rc<UploadProgress>>) {
         (self.upload_progress, self.bytes_in) = (upload_progress, 0);
     }
 
-    /// Which path it takes to the instance.
+    /// Sets the path to the instance.
     pub(crate) fn set_path(&mut self, choice: PathChoice) {
         self.path_choice = choice;
     }
 
-    /// Which path it took.
+    /// Returns the path to the instance.
     pub(crate) fn path_choice(&self) -> PathChoice {
         self.path_choice
     }
 
-    /// The response's head is on its way; if nothing else is said, the caller leaves before its end.
+    /// Marks the response head as sent. Without a later mark, the caller left before the end.
     pub(crate) fn mark_answered(&mut self, status: u16) {
         self.status = status;
     }
 
-    /// The caller has its whole answer.
+    /// Marks the response as complete.
     pub(crate) fn mark_finished(&mut self) {
         self.reason = None;
     }
 
-    /// The platform refused it, with that reason's status.
+    /// Marks the request as refused, with the status of the reason.
     pub(crate) fn mark_refused(&mut self, reason: Reason) {
         self.status = reason.status();
         self.reason = Some(reason);
     }
 
-    /// The platform cut the response after its head had gone.
+    /// Marks the response as cut after its head.
     pub(crate) fn mark_cut(&mut self, reason: Reason) {
         self.reason = Some(reason);
     }
 
     fn write_record(&mut self) {
         let took = self.started_at.elapsed();
+        // After the drain timeout, the gateway drops requests itself; their callers are still
+        // there.
         if self.reason == Some(Reason::CallerGone) && self.recorder.is_cutting() {
             self.reason = Some(Reason::Draining);
         }
         match &self.function {
+            // A refusal counts for its function if there is one, otherwise for the gateway.
             Some(function) => {
                 function.tally.note_end(self.status, took);
                 self.reason

@@ -1,8 +1,8 @@
-//! Shows the tallies as metrics, under OpenFaaS's names where it has one.
+//! Exports the counters as metrics, under OpenFaaS's names where they exist.
 //!
-//! What functions ask each other through shared memory passes no gateway; it is asked for at each scrape and added to what the gateway
-//! counted, so that an invocation is one whichever way it came. Of such a call it is known whether it failed, not with which
-//! status: it counts as 200 or 500.
+//! Calls between functions through shared memory bypass the gateway. Each scrape reads them and
+//! adds them to the gateway's counters, so that every invocation counts once. Only success or
+//! failure of such a call is known, so it counts as 200 or 500.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug, Error};
@@ -21,13 +21,13 @@ use crate::function::{BUCKET_BOUNDS_US, FunctionEntry, LatencyHistogram, Routing
 
 type NoExemplar<'a> = Option<&'a Exemplar<[(&'static str, &'static str); 0], u64>>;
 
-/// Reads the table and the totals at each scrape.
+/// Collector that reads table and totals at each scrape.
 pub(crate) struct GatewayMetrics {
-    /// The functions.
+    /// Routing table.
     pub table: Arc<RoutingTable>,
-    /// The rest.
+    /// Counters that belong to no function.
     pub totals: Arc<GatewayTotals>,
-    /// Knows of calls past the gateway.
+    /// Source of the calls past the gateway.
     pub control: Weak<dyn GatewayControl>,
 }
 
@@ -40,12 +40,13 @@ impl Debug for GatewayMetrics {
     }
 }
 
-/// A function, and what it was asked past the gateway.
+/// A function with its calls past the gateway.
 type FunctionCalls = (Arc<FunctionEntry>, DirectCallCounts);
 
 impl Collector for GatewayMetrics {
     fn encode(&self, mut to: DescriptorEncoder) -> Result<(), Error> {
         let mut functions = self.table.functions();
+        // Scrapes are easier to compare in a fixed order; the table has none.
         functions.sort_by(|a, b| a.name.cmp(&b.name));
         self.encode_seconds(&mut to, &functions)?;
         let called: Vec<FunctionCalls> = functions
@@ -73,7 +74,7 @@ impl GatewayMetrics {
         to: &mut DescriptorEncoder,
         functions: &[Arc<FunctionEntry>],
     ) -> Result<(), Error> {
-        let help = "Seconds from a request's arrival to its response's end";
+        let help = "Seconds from the arrival of a request to the end of its response";
         let mut metric = to.encode_descriptor(
             "gateway_functions_seconds",
             help,
@@ -98,7 +99,7 @@ impl GatewayMetrics {
         to: &mut DescriptorEncoder,
         functions: &[FunctionCalls],
     ) -> Result<(), Error> {
-        let help = "Requests that ended";
+        let help = "Completed requests";
         let mut metric = to.encode_descriptor(
             "gateway_function_invocation",
             help,
@@ -126,10 +127,11 @@ impl GatewayMetrics {
     ) -> Result<(), Error> {
         type GaugeValue = fn(&FunctionEntry, &DirectCallCounts) -> u64;
         let gauges: [(&str, &str, GaugeValue); 4] = [
-            // OpenFaaS's name has no `_total`, which OpenMetrics demands of a counter.
+            // A gauge, because OpenFaaS's name lacks the suffix `_total` that OpenMetrics
+            // requires of counters.
             (
                 "gateway_function_invocation_started",
-                "Requests that came",
+                "Received requests",
                 |f, near| {
                     f.tally
                         .started_count()
@@ -137,24 +139,20 @@ impl GatewayMetrics {
                         .saturating_add(near.open)
                 },
             ),
-            (
-                "gateway_service_count",
-                "Instances that are ready",
-                |f, _| f.route().ready.len() as u64,
-            ),
-            (
-                "nearpath_inflight",
-                "Requests that came and have not ended",
-                |f, near| {
-                    f.tally
-                        .started_count()
-                        .saturating_sub(f.tally.ended_count())
-                        .saturating_add(near.open)
-                },
-            ),
+            ("gateway_service_count", "Ready instances", |f, _| {
+                f.route().ready.len() as u64
+            }),
+            ("nearpath_inflight", "Open requests", |f, near| {
+                // Two counters read one after the other: a request may end in between, and
+                // the difference must not wrap.
+                f.tally
+                    .started_count()
+                    .saturating_sub(f.tally.ended_count())
+                    .saturating_add(near.open)
+            }),
             (
                 "nearpath_queued",
-                "Requests that wait for an instance",
+                "Requests waiting for an instance",
                 |f, _| f.gate.load_counts().1 as u64,
             ),
         ];
@@ -175,8 +173,7 @@ impl GatewayMetrics {
         to: &mut DescriptorEncoder,
         functions: &[Arc<FunctionEntry>],
     ) -> Result<(), Error> {
-        let help =
-            "Requests that the platform refused, cut or lost; no function_name: none was known";
+        let help = "Requests that the platform refused, cut or lost; an empty function_name means that no function was known";
         let mut metric =
             to.encode_descriptor("nearpath_refused", help, None, MetricType::Counter)?;
         let of_functions = functions
@@ -203,37 +200,37 @@ impl GatewayMetrics {
             ),
             (
                 "nearpath_accept_errors",
-                "Connections that could not be accepted",
+                "Failed accepts of connections",
                 &totals.accept_errors,
             ),
             (
                 "nearpath_connections_cut",
-                "Connections cut: peer too slow, too silent or too restless",
+                "Connections cut: slow or idle client, or too many stream resets",
                 &totals.connections_cut,
             ),
             (
                 "nearpath_http3_connections",
-                "Connections over HTTP/3",
+                "HTTP/3 connections",
                 &totals.http3.connections,
             ),
             (
                 "nearpath_http3_requests",
-                "Requests over HTTP/3",
+                "HTTP/3 requests",
                 &totals.http3.requests,
             ),
             (
                 "nearpath_http3_early",
-                "Requests over HTTP/3 that ran in the first flight",
+                "HTTP/3 requests that ran in early data",
                 &totals.http3.early,
             ),
             (
                 "nearpath_http3_retries",
-                "Newcomers over HTTP/3 who had to prove their address",
+                "HTTP/3 clients that had to prove their address first",
                 &totals.http3.retries,
             ),
             (
                 "nearpath_http3_refused",
-                "Newcomers over HTTP/3 turned away: no room",
+                "HTTP/3 clients refused because of the connection limit",
                 &totals.http3.refused,
             ),
             (
@@ -262,13 +259,14 @@ fn for_each_code(
     Ok(())
 }
 
-/// Requests that ended, by status code, whichever way they came.
+/// Returns completed requests by status, over all paths.
 fn counts_by_code(function: &FunctionEntry, near: &DirectCallCounts) -> BTreeMap<u16, u64> {
     let mut codes: BTreeMap<u16, u64> = function
         .tally
         .by_status()
         .map(|(code, times)| (code, times.total_count()))
         .collect();
+    // Read from a region that functions share, so the two numbers may disagree for a moment.
     let failed = near.failed.min(near.ended);
     for (code, count) in [(200, near.ended - failed), (500, failed)] {
         if count > 0 {
@@ -280,6 +278,7 @@ fn counts_by_code(function: &FunctionEntry, near: &DirectCallCounts) -> BTreeMap
 }
 
 fn histogram_buckets(times: &LatencyHistogram) -> Vec<(f64, u64)> {
+    // OpenMetrics wants an explicit infinite bucket, in seconds like the others.
     let bounds = BUCKET_BOUNDS_US
         .iter()
         .map(|us| *us as f64 / 1e6)

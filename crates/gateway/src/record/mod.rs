@@ -1,4 +1,5 @@
-//! How a request ends: exactly one [`CompletionRecord`] each, from which metrics and access log both come.
+//! Records of completed requests: exactly one [`CompletionRecord`] each, the source of metrics
+//! and access log.
 
 mod access_log;
 mod completion;

@@ -1,4 +1,4 @@
-//! The destination of one thread's completion records.
+//! Destination of the completion records of one thread.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -6,17 +6,17 @@ use std::sync::Arc;
 use super::access_log::AccessLog;
 use super::totals::GatewayTotals;
 
-/// The counters and the log that a thread's requests end in.
+/// Counters and log for the completed requests of a thread.
 pub(crate) struct CompletionRecorder {
-    /// Counters beside those of functions.
+    /// Counters that belong to no function.
     pub totals: Arc<GatewayTotals>,
-    /// The access log, if there is one.
+    /// Access log, if enabled.
     pub log: Option<AccessLog>,
     is_cutting: Cell<bool>,
 }
 
 impl CompletionRecorder {
-    /// A recorder of a thread that serves.
+    /// Creates the recorder of a serving thread.
     pub(crate) fn new(totals: Arc<GatewayTotals>, log: Option<AccessLog>) -> Self {
         Self {
             totals,
@@ -25,12 +25,12 @@ impl CompletionRecorder {
         }
     }
 
-    /// Notes that the drain's time is over: requests that end from now on were cut by it.
+    /// Notes the end of the drain timeout: requests that end from now on were cut by it.
     pub(crate) fn begin_cutting(&self) {
         self.is_cutting.set(true);
     }
 
-    /// Returns whether the drain's time is over.
+    /// Returns whether the drain timeout has passed.
     pub(super) fn is_cutting(&self) -> bool {
         self.is_cutting.get()
     }

@@ -1,4 +1,4 @@
-//! A request's body as it comes from the caller, by the protocol that it comes in.
+//! Request bodies as they arrive from the caller, by protocol.
 
 use std::error::Error;
 use std::io;
@@ -11,34 +11,36 @@ use hyper::body::Incoming;
 use nearpath_types::Reason;
 use nearpath_wire::{Body, h3};
 
-/// See the module.
+/// Request body from the caller.
 #[derive(Debug)]
 pub(crate) enum CallerBody {
     /// HTTP/1 or HTTP/2.
     Http(Incoming),
-    /// HTTP/3. Boxed, because it is large and others should not be.
+    /// HTTP/3. Boxed, because every variant would be as large otherwise.
     Http3(Box<h3::Http3RequestBody>),
 }
 
-/// Why it broke off.
+/// Error of a request body.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CallerBodyError {
-    /// Of HTTP/1 or HTTP/2.
+    /// Error of HTTP/1 or HTTP/2.
     #[error(transparent)]
     Http(#[from] hyper::Error),
-    /// Of HTTP/3.
+    /// Error of HTTP/3.
     #[error(transparent)]
     Http3(#[from] h3::RequestBodyError),
 }
 
 impl CallerBodyError {
-    /// A body that breaks off means that the caller left; one whose framing cannot be read is a bad request.
+    /// Returns the reason for a failed body: invalid framing is a bad request, a broken
+    /// connection means that the caller left.
     pub(crate) fn refusal_reason(&self) -> Reason {
         let error = match self {
             Self::Http(error) => error,
             Self::Http3(h3::RequestBodyError::WrongLength) => return Reason::BadRequest,
             Self::Http3(h3::RequestBodyError::ClientGone(_)) => return Reason::CallerGone,
         };
+        // hyper does not name framing errors, but keeps them as `io::Error` of these two kinds.
         let cause = error
             .source()
             .and_then(|cause| cause.downcast_ref::<io::Error>());

@@ -1,18 +1,18 @@
-//! The time limit that a caller sets for its own request.
+//! Timeouts that callers set for their own requests.
 
 use std::time::Duration;
 
 use http::Request;
 use nearpath_types::{PlatformError, Reason, duration};
+use nearpath_wire::hop::grpc;
+use nearpath_wire::hop::timeout::X_TIMEOUT;
 
-use super::grpc;
-use super::options::X_TIMEOUT;
 use crate::COMPONENT;
 
-/// Reads the limit in `X-Timeout` or `grpc-timeout`.
+/// Parses `X-Timeout` or `grpc-timeout`.
 ///
 /// # Errors
-/// `bad_request` when it is no duration.
+/// `bad_request` if the value is no duration.
 pub fn parse_caller_timeout<B>(request: &Request<B>) -> Result<Option<Duration>, PlatformError> {
     let text = |name| {
         request
@@ -21,6 +21,7 @@ pub fn parse_caller_timeout<B>(request: &Request<B>) -> Result<Option<Duration>,
             .map(|value| value.to_str().unwrap_or("not ASCII"))
     };
     let (name, parsed) = match (text(X_TIMEOUT), text(grpc::GRPC_TIMEOUT)) {
+        // gRPC libraries send their own deadline by default, so an explicit `X-Timeout` wins.
         (Some(text), _) => (
             "X-Timeout",
             duration::parse_duration(text).map_err(|error| error.to_string()),

@@ -1,41 +1,43 @@
-//! When a request has taken too long, and which of its limits says so. Time is an argument.
+//! Deadlines of a request, and the limit behind each. Time is an argument.
 
 use std::time::{Duration, Instant};
 
 use nearpath_types::{FunctionPolicy, Reason, policy};
 
-/// The limits of one request, as points in time where they are.
+/// Deadlines of one request: points in time where known, otherwise durations.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RequestDeadlines {
     deadline: Instant,
-    /// Whether the deadline still bounds it: not for event streams and upgraded connections.
+    /// The deadline applies: not for event streams and upgraded connections.
     has_deadline: bool,
-    /// Whether the caller set the deadline (`X-Timeout`).
+    /// The caller set the deadline (`X-Timeout`).
     is_callers: bool,
     first_byte_timeout: Duration,
     idle_timeout: Duration,
     body_idle_timeout: Duration,
 }
 
-/// How far a request is.
+/// Stage of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RequestStage {
-    /// Its body is still coming; the last piece came then.
+    /// The body is arriving; time of its last part.
     Uploading(Instant),
-    /// It was sent as a whole then; no answer yet.
+    /// The request was sent completely at this time; no response yet.
     Awaiting(Instant),
-    /// Its answer is coming; the last piece came then.
+    /// The response is arriving; time of its last part.
     Streaming(Instant),
 }
 
 impl RequestDeadlines {
-    /// The limits of a request that came at `start` and may bring a limit of its own, which can only shorten.
+    /// Creates the deadlines of a request that arrived at `start`. A limit of the caller can only
+    /// shorten the total timeout.
     pub(crate) fn new(
         start: Instant,
         policy: &FunctionPolicy,
         caller_timeout: Option<Duration>,
         body_idle_timeout: Duration,
     ) -> Self {
+        // A longer wish is ignored: the policy protects the function, and its owner sets it.
         let caller_timeout = caller_timeout.filter(|own| *own < policy.total_timeout);
         Self {
             deadline: start + caller_timeout.unwrap_or(policy.total_timeout),
@@ -47,12 +49,12 @@ impl RequestDeadlines {
         }
     }
 
-    /// The end of the whole request.
+    /// Returns the deadline of the whole request.
     pub(crate) fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// What set the deadline, as an operator or caller writes it.
+    /// Returns the setting behind the deadline, as operators or callers write it.
     pub(crate) fn total_setting(&self) -> &'static str {
         if self.is_callers {
             "X-Timeout"
@@ -61,22 +63,22 @@ impl RequestDeadlines {
         }
     }
 
-    /// The longest silence of a response.
+    /// Returns the maximum silence of a response.
     pub(crate) fn idle_timeout(&self) -> Duration {
         self.idle_timeout
     }
 
-    /// From now on only silence ends it, or the caller's own limit.
+    /// Lifts the total timeout: only silence or the caller's limit ends the request from now on.
     pub(crate) fn lift_total_timeout(&mut self) {
         self.has_deadline = self.is_callers;
     }
 
-    /// Whether the whole request has taken too long at `now`.
+    /// Returns whether the whole request is overdue at `now`.
     pub(crate) fn is_over(&self, now: Instant) -> bool {
         self.has_deadline && now >= self.deadline
     }
 
-    /// The next moment at which it may have taken too long, and the reason then.
+    /// Returns the next deadline in a stage, and the reason when it passes.
     pub(crate) fn next_deadline(&self, stage: RequestStage) -> (Instant, Reason) {
         let (at, why) = match stage {
             RequestStage::Uploading(last) => (last + self.body_idle_timeout, Reason::SlowRequest),
@@ -91,7 +93,7 @@ impl RequestDeadlines {
         }
     }
 
-    /// Why it has taken too long at `now`, if it has.
+    /// Returns the reason if a deadline has passed at `now`.
     pub(crate) fn expired_reason(&self, stage: RequestStage, now: Instant) -> Option<Reason> {
         let (at, why) = self.next_deadline(stage);
         (now >= at).then_some(why)

@@ -1,11 +1,12 @@
-//! Numbers for header fields.
+//! Numbers as header values.
 
 use std::time::Duration;
 
 use http::HeaderValue;
 
-/// Decimal seconds to the microsecond.
+/// Formats decimal seconds with microseconds.
 pub(crate) fn seconds_value(time: Duration) -> HeaderValue {
+    // From the end to the front: the fraction first.
     let mut text = DigitBuffer::default();
     text.push_number(u64::from(time.subsec_micros()), 6);
     text.push_byte(b'.');
@@ -13,7 +14,8 @@ pub(crate) fn seconds_value(time: Duration) -> HeaderValue {
     text.to_header_value()
 }
 
-/// A short number as text, written from its end. `std::fmt` would take several times as long, twice a request.
+/// Buffer for a number as text, written from its end. `std::fmt` would take several times as
+/// long, twice per request.
 #[derive(Default)]
 pub(super) struct DigitBuffer {
     bytes: [u8; 32],
@@ -27,7 +29,7 @@ impl DigitBuffer {
         self.bytes[at] = byte;
     }
 
-    /// Writes `number` with `at_least` so many digits before what is there.
+    /// Writes `number` before the existing text, with at least `at_least` digits.
     pub(super) fn push_number(&mut self, mut number: u64, at_least: usize) {
         let mut written = 0;
         while number > 0 || written < at_least {

@@ -1,98 +1,17 @@
-//! What gRPC writes differently from HTTP ("gRPC over HTTP2", PROTOCOL-HTTP2.md): its deadline, and errors as trailers.
+//! gRPC in the gateway: which requests are gRPC, and its form of the platform's errors.
 
-use std::time::Duration;
-
-use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
-use http::{HeaderMap, Request, Response, Version};
+use http::{Request, Response, Version};
 use nearpath_types::PlatformError;
 use nearpath_wire::Body;
+use nearpath_wire::hop::grpc;
 
-/// The caller's limit for the whole call.
-pub(crate) const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
-const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
-const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
-const GRPC_TYPE: HeaderValue = HeaderValue::from_static("application/grpc");
-
-/// Whether a request speaks gRPC.
+/// Returns whether a request is gRPC.
 pub(crate) fn is_grpc<B>(request: &Request<B>) -> bool {
-    let content_type = request
-        .headers()
-        .get(CONTENT_TYPE)
-        .map(HeaderValue::as_bytes);
-    request.version() == Version::HTTP_2
-        && content_type.is_some_and(|kind| kind.starts_with(b"application/grpc"))
+    request.version() == Version::HTTP_2 && grpc::has_grpc_content(request.headers())
 }
 
-/// Reads `grpc-timeout`: at most eight digits and a unit, `H M S m u n`.
-pub(crate) fn parse_timeout(text: &str) -> Option<Duration> {
-    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
-    let is_valid = (1..=8).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_digit());
-    let amount: u64 = is_valid.then(|| digits.parse().ok())??;
-    Some(match unit {
-        "H" => Duration::from_secs(amount * 3600),
-        "M" => Duration::from_secs(amount * 60),
-        "S" => Duration::from_secs(amount),
-        "m" => Duration::from_millis(amount),
-        "u" => Duration::from_micros(amount),
-        "n" => Duration::from_nanos(amount),
-        _ => return None,
-    })
-}
-
-/// Makes an answer made by the platform one that a gRPC client understands: HTTP says 200, the status is a trailer that
-/// comes at once ("Trailers-Only").
+/// Converts a platform response for gRPC, which has the error as trailers and no body.
 pub(crate) fn into_trailers_only(response: &mut Response<Body>, error: &PlatformError) {
-    *response.status_mut() = http::StatusCode::OK;
     *response.body_mut() = Body::empty();
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, GRPC_TYPE);
-    headers.extend(error_trailers(error));
-}
-
-/// An error as the end of an answer that has begun.
-pub(crate) fn error_trailers(error: &PlatformError) -> HeaderMap {
-    let message =
-        HeaderValue::try_from(error.grpc_message()).expect("only printable ASCII is left");
-    HeaderMap::from_iter([
-        (GRPC_STATUS, HeaderValue::from(error.reason.grpc_status())),
-        (GRPC_MESSAGE, message),
-    ])
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn timeouts_have_one_of_six_units() {
-        for (text, nanos) in [
-            ("1H", 3_600_000_000_000),
-            ("2M", 120_000_000_000),
-            ("3S", 3_000_000_000),
-        ] {
-            assert_eq!(
-                parse_timeout(text),
-                Some(Duration::from_nanos(nanos)),
-                "{text}"
-            );
-        }
-        for (text, nanos) in [("4m", 4_000_000), ("5u", 5_000), ("99999999n", 99_999_999)] {
-            assert_eq!(
-                parse_timeout(text),
-                Some(Duration::from_nanos(nanos)),
-                "{text}"
-            );
-        }
-        for bad in ["", "S", "1", "1s", "-1S", "+1S", "123456789S", "1 S", "1é"] {
-            assert_eq!(parse_timeout(bad), None, "{bad}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn any_timeout_is_read_or_refused(text in ".{0,12}") {
-            parse_timeout(&text);
-        }
-    }
+    grpc::set_trailers_only(response, error);
 }

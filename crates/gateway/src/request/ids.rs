@@ -1,4 +1,4 @@
-//! What a request is known by: `X-Call-Id` and `X-Start-Time`.
+//! Ids of requests: `X-Call-Id` and `X-Start-Time`.
 
 use std::time::SystemTime;
 
@@ -8,30 +8,30 @@ use super::digits::DigitBuffer;
 
 const UUID_CHARS: usize = uuid::fmt::Hyphenated::LENGTH;
 
-/// A request's identity, kept or made.
+/// Id of a request.
 pub(crate) enum CallId {
-    /// The caller's.
+    /// From the caller.
     FromCaller(Box<[u8]>),
-    /// A UUID.
+    /// A generated UUID.
     Generated([u8; UUID_CHARS]),
 }
 
 impl CallId {
-    /// A new one.
+    /// Generates an id.
     pub(crate) fn new() -> Self {
         let mut text = [0; UUID_CHARS];
         Uuid::new_v4().hyphenated().encode_lower(&mut text);
         Self::Generated(text)
     }
 
-    /// The one that stands among these fields, or a new one.
+    /// Returns the id among these fields, or a new one.
     pub(crate) fn from_fields<'a>(mut fields: impl Iterator<Item = (&'a str, &'a [u8])>) -> Self {
         fields
             .find(|(name, _)| *name == "x-call-id")
             .map_or_else(Self::new, |(_, value)| Self::FromCaller(value.into()))
     }
 
-    /// As it is told.
+    /// Returns the text of the id.
     pub(crate) fn as_bytes(&self) -> &[u8] {
         match self {
             Self::FromCaller(text) => text,
@@ -40,11 +40,12 @@ impl CallId {
     }
 }
 
-/// When the gateway got a request, in Unix nanoseconds.
+/// Arrival of a request at the gateway in Unix nanoseconds.
 pub(crate) struct StartTime(DigitBuffer);
 
 impl StartTime {
     pub(crate) fn now() -> Self {
+        // A clock before 1970 gives 0: a wrong time must not fail a request.
         let since = SystemTime::now()
             .duration_since(SystemTime::UNIX_EPOCH)
             .unwrap_or_default();
@@ -53,7 +54,7 @@ impl StartTime {
         Self(text)
     }
 
-    /// As it is told.
+    /// Returns the text of the time.
     pub(crate) fn as_bytes(&self) -> &[u8] {
         self.0.as_bytes()
     }

@@ -1,4 +1,4 @@
-//! A request as it arrived: its head, its body, its sender and its deadlines.
+//! A request as it arrived: head, body, sender and deadlines.
 
 mod caller_body;
 mod caller_timeout;
@@ -15,8 +15,9 @@ pub use caller_timeout::parse_caller_timeout;
 pub(crate) use deadlines::{RequestDeadlines, RequestStage};
 pub(crate) use digits::seconds_value;
 pub(crate) use ids::{CallId, StartTime};
+pub(crate) use nearpath_wire::hop::timeout::X_TIMEOUT;
 pub use options::RequestOptions;
-pub(crate) use options::{X_CALL_ID, X_NEARPATH_PATH, X_START_TIME, X_TIMEOUT, names_stream};
+pub(crate) use options::{X_CALL_ID, X_NEARPATH_PATH, X_START_TIME, names_stream};
 pub use peer_info::ListenerZone;
 pub(crate) use peer_info::PeerInfo;
 pub(crate) use upload::{RequestUpload, UploadProgress};

@@ -1,44 +1,43 @@
-//! What a request's head tells about the request, and how answers bear its identity.
+//! Options in a request head, and the identity of requests in responses.
 
 use super::grpc::is_grpc;
 use super::ids::{CallId, StartTime};
 use http::header::{ACCEPT, HeaderName, HeaderValue, UPGRADE};
 use http::{HeaderMap, Request, Version};
 
-/// The request's identity, kept or made.
+/// Id of the request, from the caller or generated.
 pub(crate) const X_CALL_ID: HeaderName = HeaderName::from_static("x-call-id");
-/// When the gateway got it, in Unix nanoseconds.
+/// Arrival at the gateway in Unix nanoseconds.
 pub(crate) const X_START_TIME: HeaderName = HeaderName::from_static("x-start-time");
-/// Which gateway.
+/// Name of the gateway.
 pub(crate) const X_SERVED_BY: HeaderName = HeaderName::from_static("x-served-by");
-/// Asks, and tells, which path a request takes.
+/// Requests and reports the path of a request.
 pub(crate) const X_NEARPATH_PATH: HeaderName = HeaderName::from_static("x-nearpath-path");
-/// The whole request's limit.
-pub(crate) const X_TIMEOUT: HeaderName = HeaderName::from_static("x-timeout");
+/// Timeout of the whole request.
 
-/// What the head of a request tells about how to treat it.
+/// Options in the head of a request.
 #[derive(Debug)]
 pub struct RequestOptions {
-    /// `X-Call-Id`, kept or made.
+    /// `X-Call-Id`, from the caller or generated.
     pub call_id: HeaderValue,
     /// `X-Start-Time`.
     pub start_time: HeaderValue,
-    /// Errors as JSON.
+    /// Errors are rendered as JSON.
     pub wants_json: bool,
-    /// An event stream is welcome, or the connection shall be upgraded: no deadline of ours is told.
+    /// An event stream or an upgrade is requested, so no deadline of ours is announced.
     pub wants_stream: bool,
-    /// The connection shall be upgraded.
+    /// An upgrade of the connection is requested.
     pub wants_upgrade: bool,
-    /// To be sent over HTTP/2.
+    /// gRPC, so HTTP/2 is used to the instance.
     pub is_grpc: bool,
-    /// It was `HEAD_RESERVE_BYTES`.
+    /// The method is `HEAD`.
     pub is_head: bool,
-    /// The answer shall tell which path the request took, and why not a nearer one.
+    /// The response reports the path of the request and the obstacle to a shorter one.
     pub wants_path: bool,
 }
 
 impl RequestOptions {
-    /// Reads a request's head.
+    /// Reads the options of a request.
     pub fn from_request<B>(request: &Request<B>) -> Self {
         let headers = request.headers();
         let accept = headers.get(ACCEPT).map_or(&[][..], HeaderValue::as_bytes);
@@ -51,14 +50,14 @@ impl RequestOptions {
             start_time: ascii_value(StartTime::now().as_bytes()),
             wants_json: contains_ignoring_case(accept, b"application/json"),
             wants_stream: wants_upgrade || names_stream(accept),
-            wants_upgrade: wants_upgrade,
+            wants_upgrade,
             is_grpc: is_grpc(request),
             is_head: request.method() == http::Method::HEAD,
             wants_path: headers.contains_key(X_NEARPATH_PATH),
         }
     }
 
-    /// Says in a head which request and which gateway it was.
+    /// Adds the identity of request and gateway to a head.
     pub(crate) fn insert_identity(&self, headers: &mut HeaderMap, served_by: &HeaderValue) {
         headers.insert(X_CALL_ID, self.call_id.clone());
         headers.insert(X_START_TIME, self.start_time.clone());
@@ -70,13 +69,14 @@ fn ascii_value(text: &[u8]) -> HeaderValue {
     HeaderValue::from_bytes(text).expect("digits, letters and hyphens are ASCII")
 }
 
-/// Whether a content type, or a list of acceptable ones, names an endless stream.
+/// Returns whether a content type, or a list of them, names an endless stream.
 pub(crate) fn names_stream(content_types: &[u8]) -> bool {
     contains_ignoring_case(content_types, b"text/event-stream")
         || contains_ignoring_case(content_types, b"application/x-ndjson")
 }
 
-/// An HTTP/1.1 upgrade, but never to h2c: that would hide later requests from the gateway (RFC 9113 dropped it).
+/// Returns whether an HTTP/1.1 upgrade is requested. Never h2c, which would hide later requests
+/// from the gateway (RFC 9113 dropped it).
 fn wants_upgrade<B>(request: &Request<B>) -> bool {
     let protocol = request.headers().get(UPGRADE).map(HeaderValue::as_bytes);
     request.version() == Version::HTTP_11

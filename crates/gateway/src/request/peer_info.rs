@@ -1,35 +1,38 @@
-//! The sender of a request.
+//! Senders of requests.
 
 use std::net::{IpAddr, SocketAddr};
 
 use http::header::HeaderValue;
 
-/// The callers that a listener is for.
+/// Callers that a listener is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListenerZone {
-    /// Everybody, for functions; the administrator, for the rest.
+    /// Any caller for functions; the administrator for other paths.
     Public,
     /// Instances, along declared edges.
     Internal,
 }
 
-/// The other end of a connection.
+/// Sender of requests on a connection.
 #[derive(Debug)]
 pub(crate) struct PeerInfo {
-    /// Tells callers outside from instances.
+    /// Separates external callers from instances.
     pub zone: ListenerZone,
-    /// The caller's address; an instance is identified by it.
+    /// Address of the caller, which identifies an instance.
     pub addr: IpAddr,
-    /// The same, for `X-Forwarded-For`.
+    /// The address for `X-Forwarded-For`.
     pub forwarded_for: HeaderValue,
     /// `http`, `https` or another protocol, for `X-Forwarded-Proto`.
     pub proto: HeaderValue,
 }
 
 impl PeerInfo {
-    /// A peer that speaks `proto`.
+    /// Creates a peer that uses `proto`.
     pub(crate) fn new(zone: ListenerZone, addr: IpAddr, proto: &'static str) -> Self {
+        // A dual-stack socket reports IPv4 clients as mapped IPv6 addresses; edges and logs know
+        // the IPv4 one.
         let addr = addr.to_canonical();
+        // Formatted once per connection, not per request.
         let forwarded_for = HeaderValue::from_str(&addr.to_string()).expect("an address is ASCII");
         Self {
             zone,
@@ -39,7 +42,7 @@ impl PeerInfo {
         }
     }
 
-    /// The client of an HTTP connection.
+    /// Creates the peer of an HTTP connection.
     pub(crate) fn http_client(zone: ListenerZone, is_encrypted: bool, addr: SocketAddr) -> Self {
         Self::new(zone, addr.ip(), if is_encrypted { "https" } else { "http" })
     }

@@ -1,4 +1,4 @@
-//! The request's body on its way to an instance: counted, bounded, and watched for silence.
+//! Request bodies on their way to an instance: counted, limited, and timed.
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
@@ -14,7 +14,8 @@ use nearpath_wire::BoxError;
 use super::caller_body::CallerBody;
 use super::deadlines::RequestStage;
 
-/// How far a request's body is. Shared by the body, which another task sends, and the request that waits for an answer.
+/// Progress of a request body. Shared by the body, which another task may send, and the request
+/// that awaits its response.
 #[derive(Debug)]
 pub(crate) struct UploadProgress {
     byte_count: Cell<u64>,
@@ -26,40 +27,42 @@ pub(crate) struct UploadProgress {
 
 impl UploadProgress {
     fn new(now: Instant) -> Rc<Self> {
-        let (bytes, last) = (Cell::new(0), Cell::new(now));
+        let (byte_count, last_chunk) = (Cell::new(0), Cell::new(now));
         Rc::new(Self {
-            byte_count: bytes,
-            last_chunk: last,
+            byte_count,
+            last_chunk,
             ended_at: Cell::new(None),
             fault: Cell::new(None),
             waker: RefCell::new(None),
         })
     }
 
-    /// Bytes of the body so far.
+    /// Returns the bytes so far.
     pub(crate) fn byte_count(&self) -> u64 {
         self.byte_count.get()
     }
 
-    /// Why the body was not sent as a whole, when the caller or a limit is to blame.
+    /// Returns why the body was not sent completely, if the caller or a limit is the cause.
     pub(crate) fn fault(&self) -> Option<Reason> {
         self.fault.get()
     }
 
-    /// Where a request that was let in at `admitted` stands before its answer. Nobody asked for its body before.
+    /// Returns the stage of a request before its response. Its body was not read before
+    /// `admitted`.
     pub(crate) fn current_stage(&self, admitted: Instant) -> RequestStage {
+        // Time in the queue is not silence of the caller: the body was not read then.
         self.ended_at.get().map_or(
             RequestStage::Uploading(self.last_chunk.get().max(admitted)),
             RequestStage::Awaiting,
         )
     }
 
-    /// Whether all of it was sent.
+    /// Returns whether all of the body was sent.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended_at.get().is_some()
     }
 
-    /// Wakes `waker` when the stage changes.
+    /// Registers `waker` for a change of the stage.
     pub(crate) fn wake_on_change(&self, waker: &Waker) {
         let mut waiting = self.waker.borrow_mut();
         if !waiting.as_ref().is_some_and(|known| known.will_wake(waker)) {
@@ -75,78 +78,75 @@ impl UploadProgress {
     }
 }
 
-/// A request's body.
+/// Request body on its way to an instance.
 #[derive(Debug)]
 pub(crate) enum RequestUpload {
-    /// There is none.
+    /// No body.
     Empty,
-    /// An adapter has it as a whole; it is taken when it is sent.
+    /// Complete in memory.
     Complete {
         /// The body.
         body: Bytes,
-        /// Where it is counted.
+        /// Its progress.
         progress: Rc<UploadProgress>,
     },
-    /// Its first piece was taken, but not sent.
+    /// A first chunk that was read but not sent, and the rest.
     Prefixed {
-        /// The piece; it has been counted.
+        /// The chunk, counted already.
         first: Bytes,
-        /// What follows.
+        /// The rest.
         rest: Box<Self>,
     },
-    /// It arrives from the caller.
+    /// Arriving from the caller.
     Streaming {
-        /// What arrives.
+        /// The caller's body.
         body: CallerBody,
-        /// Where it is counted.
+        /// Its progress.
         progress: Rc<UploadProgress>,
-        /// The most it may be, in bytes.
+        /// Maximum length in bytes.
         limit: u64,
     },
 }
 
 impl RequestUpload {
-    /// Wraps what arrives. No [`UploadProgress`]: there is no body.
+    /// Wraps an arriving body. No [`UploadProgress`] without a body.
     pub(crate) fn new(body: CallerBody, limit: Option<u64>) -> (Self, Option<Rc<UploadProgress>>) {
         if body.is_end_stream() {
             return (Self::Empty, None);
         }
-        let flow = UploadProgress::new(Instant::now());
+        let progress = UploadProgress::new(Instant::now());
         (
             Self::Streaming {
                 body,
-                progress: flow.clone(),
+                progress: progress.clone(),
                 limit: limit.unwrap_or(u64::MAX),
             },
-            Some(flow),
+            Some(progress),
         )
     }
 
-    /// Wraps a body that is there as a whole. No [`UploadProgress`]: it is empty.
+    /// Wraps a complete body. No [`UploadProgress`] if it is empty.
     pub(crate) fn from_bytes(body: Bytes) -> (Self, Option<Rc<UploadProgress>>) {
         if body.is_empty() {
             return (Self::Empty, None);
         }
-        let flow = UploadProgress::new(Instant::now());
+        let progress = UploadProgress::new(Instant::now());
         (
             Self::Complete {
                 body,
-                progress: flow.clone(),
+                progress: progress.clone(),
             },
-            Some(flow),
+            Some(progress),
         )
     }
 
-    /// A second one, where all of it is here. What it brings is not counted again.
+    /// Copies a complete body; `None` for others. The copy is not counted again.
     pub(crate) fn try_copy(&self) -> Option<Self> {
         match self {
             Self::Empty => Some(Self::Empty),
-            Self::Complete {
-                body,
-                progress: flow,
-            } => Some(Self::Complete {
+            Self::Complete { body, progress } => Some(Self::Complete {
                 body: body.clone(),
-                progress: flow.clone(),
+                progress: progress.clone(),
             }),
             Self::Prefixed { first, rest } if rest.is_end_stream() => {
                 Some(Self::Empty.with_first_chunk(first.clone()))
@@ -155,7 +155,7 @@ impl RequestUpload {
         }
     }
 
-    /// Puts a piece back that was taken, but not sent.
+    /// Puts back a chunk that was read but not sent.
     pub(crate) fn with_first_chunk(self, first: Bytes) -> Self {
         if first.is_empty() {
             self
@@ -168,15 +168,17 @@ impl RequestUpload {
     }
 }
 
-/// The whole body as one frame, once.
-fn take_frame(body: &mut Bytes, flow: &UploadProgress) -> Option<Frame<Bytes>> {
+/// Returns the whole body as one frame, once.
+fn take_frame(body: &mut Bytes, progress: &UploadProgress) -> Option<Frame<Bytes>> {
     if body.is_empty() {
         return None;
     }
-    if !flow.has_ended() {
-        flow.byte_count
-            .set(flow.byte_count.get() + body.len() as u64); // not again, when a copy is sent elsewhere
-        flow.mark_ended();
+    if !progress.has_ended() {
+        progress
+            .byte_count
+            // Not again if a copy is sent elsewhere.
+            .set(progress.byte_count.get() + body.len() as u64);
+        progress.mark_ended();
     }
     Some(Frame::data(std::mem::take(body)))
 }
@@ -189,12 +191,11 @@ impl Body for RequestUpload {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let (body, flow, limit) = match self.get_mut() {
+        let (body, progress, limit) = match self.get_mut() {
             Self::Empty => return Poll::Ready(None),
-            Self::Complete {
-                body,
-                progress: flow,
-            } => return Poll::Ready(take_frame(body, flow).map(Ok)),
+            Self::Complete { body, progress } => {
+                return Poll::Ready(take_frame(body, progress).map(Ok));
+            }
             Self::Prefixed { first, rest } => {
                 return match first.is_empty() {
                     true => Pin::new(&mut **rest).poll_frame(cx),
@@ -203,28 +204,32 @@ impl Body for RequestUpload {
             }
             Self::Streaming {
                 body,
-                progress: flow,
+                progress,
                 limit,
-            } => (body, flow, limit),
+            } => (body, progress, limit),
         };
         let frame = std::task::ready!(Pin::new(&mut *body).poll_frame(cx));
         match &frame {
             Some(Ok(frame)) => {
-                flow.byte_count
-                    .set(flow.byte_count.get() + frame.data_ref().map_or(0, Bytes::len) as u64);
-                flow.last_chunk.set(Instant::now());
-                if flow.byte_count.get() > *limit {
-                    flow.fault.set(Some(Reason::BodyTooLarge));
+                progress
+                    .byte_count
+                    .set(progress.byte_count.get() + frame.data_ref().map_or(0, Bytes::len) as u64);
+                progress.last_chunk.set(Instant::now());
+                // Checked on every frame: a chunked body announces no length.
+                if progress.byte_count.get() > *limit {
+                    progress.fault.set(Some(Reason::BodyTooLarge));
                     return Poll::Ready(Some(Err(
                         "the request's body is larger than the limit".into()
                     )));
                 }
+                // hyper does not poll a body again whose end it knows, and the stage must change.
                 if body.is_end_stream() {
-                    flow.mark_ended();
+                    progress.mark_ended();
                 }
             }
-            Some(Err(error)) => flow.fault.set(Some(error.refusal_reason())),
-            None => flow.mark_ended(),
+            // Kept here, because hyper reports only that the body failed, not why.
+            Some(Err(error)) => progress.fault.set(Some(error.refusal_reason())),
+            None => progress.mark_ended(),
         }
         Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
     }

@@ -1,7 +1,7 @@
-//! Routing: the function that a request is for, and whether its caller may call it.
+//! Routing: the function of a request, and the permission to call it.
 //!
-//! [`parse`] reads the path, and [`resolve`] finds the function in the last snapshot. [`check_edge`] compares an instance's call with
-//! the edges that its chain declares.
+//! [`parse_path`] parses the path, and `resolve` finds the function in the last snapshot.
+//! `check_edge` compares an instance's call with the edges that its chain declares.
 
 mod permission;
 mod resolve;

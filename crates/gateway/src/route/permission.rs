@@ -1,4 +1,4 @@
-//! Default deny: an instance reaches only the functions that its chain declares.
+//! Permission of calls between instances. Default deny: a chain must declare each edge.
 
 use std::net::IpAddr;
 
@@ -7,15 +7,16 @@ use nearpath_types::{FunctionId, PlatformError, Reason};
 use crate::COMPONENT;
 use crate::function::FunctionEntry;
 
-/// Whether the instance at `addr`, known as `caller`, may call `callee`.
+/// Checks whether the instance at `addr`, an instance of `caller`, may call `callee`.
 ///
 /// # Errors
-/// `not_allowed`, with the line that would permit it.
+/// `not_allowed`, with the line of stack.yml that would permit the call.
 pub(crate) fn check_edge(
     caller: Option<&FunctionEntry>,
     addr: IpAddr,
     callee: &FunctionId,
 ) -> Result<(), PlatformError> {
+    // The table holds all instances of this node, so this one was removed or never existed.
     let Some(caller) = caller else {
         let message = format!("{addr} is not the address of an instance on this node");
         return Err(PlatformError::new(COMPONENT, Reason::NotAllowed, message));
@@ -37,7 +38,7 @@ pub(crate) fn check_edge(
     Err(PlatformError::new(COMPONENT, Reason::NotAllowed, message).governed_by("chains"))
 }
 
-/// A callee as its caller writes it: within one namespace, by name alone.
+/// Returns the callee as its caller writes it: without the namespace if both share it.
 fn short_name(callee: &FunctionId, caller: &FunctionId) -> String {
     match callee.namespace == caller.namespace {
         true => callee.name.to_string(),

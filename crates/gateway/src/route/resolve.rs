@@ -1,4 +1,4 @@
-//! From a request to its destination, without waiting for anything.
+//! Resolves a request to its destination, without waiting.
 
 use std::sync::Arc;
 
@@ -10,16 +10,16 @@ use super::target::{PathTarget, parse_path};
 use crate::function::{FunctionEntry, RoutingTable};
 use crate::request::{ListenerZone, PeerInfo, grpc};
 
-/// The destination of a request.
+/// Destination of a request.
 pub(crate) enum RouteDestination {
-    /// A function, whose own path begins at `rest` in the request's.
+    /// A function, whose own path begins at `path_offset`.
     Function {
         /// The function.
         function: Arc<FunctionEntry>,
-        /// Index into the request's path and query.
+        /// Offset in path and query of the request.
         path_offset: usize,
     },
-    /// The administrator's side.
+    /// The administrative paths.
     Admin,
     /// `/healthz`.
     Health,
@@ -27,11 +27,11 @@ pub(crate) enum RouteDestination {
 
 /// A request without a destination.
 pub(crate) struct UnroutableRequest {
-    /// The reason of its refusal.
+    /// Reason of the refusal.
     pub reason: Reason,
-    /// The text of its refusal.
+    /// Text of the refusal.
     pub message: String,
-    /// The connection cannot be trusted any more and has to be closed.
+    /// The connection is no longer trustworthy and must close.
     pub closes_connection: bool,
 }
 
@@ -48,22 +48,23 @@ impl UnroutableRequest {
 /// Finds the destination of a request.
 ///
 /// # Errors
-/// [`UnroutableRequest`] says how to refuse it.
+/// Returns [`UnroutableRequest`] with the refusal.
 pub(crate) fn resolve<B>(
     table: &RoutingTable,
     peer: &PeerInfo,
     request: &Request<B>,
 ) -> Result<RouteDestination, UnroutableRequest> {
+    // A tunnel would bypass routing and permission (RFC 9110 section 9.3.6).
     if request.method() == Method::CONNECT {
         return Err(UnroutableRequest::new(
             Reason::MethodNotAllowed,
-            "CONNECT is not served here",
+            "CONNECT is not supported",
         ));
     }
     if !has_one_host(request) {
         let refusal = UnroutableRequest::new(
             Reason::BadRequest,
-            "a request must bear one Host (RFC 9112 section 3.2)",
+            "a request must have exactly one Host field (RFC 9112 section 3.2)",
         );
         return Err(UnroutableRequest {
             closes_connection: true,
@@ -83,10 +84,11 @@ pub(crate) fn resolve<B>(
         },
         Ok(PathTarget::Unknown) if grpc::is_grpc(request) => find_by_authority(table, request),
         Ok(PathTarget::Health) => Ok(RouteDestination::Health),
+        // Instances never reach the administrative paths: for them these do not exist.
         Ok(PathTarget::Admin) if peer.zone == ListenerZone::Public => Ok(RouteDestination::Admin),
         Ok(_) => Err(UnroutableRequest::new(
             Reason::NoFunction,
-            "nothing is served on this path",
+            "no function or service has this path",
         )),
         Err(error) => Err(UnroutableRequest::new(
             Reason::BadRequest,
@@ -95,8 +97,9 @@ pub(crate) fn resolve<B>(
     }
 }
 
-/// Finds the function that an instance means by a name of its chain's.
+/// Finds the function behind an alias of the caller's chain.
 fn find_alias(table: &RoutingTable, peer: &PeerInfo, name: &str) -> Option<Arc<FunctionEntry>> {
+    // Aliases belong to a chain; callers outside have none.
     if peer.zone == ListenerZone::Public {
         return None;
     }
@@ -111,7 +114,7 @@ fn find_alias(table: &RoutingTable, peer: &PeerInfo, name: &str) -> Option<Arc<F
     table.get(caller.route().policy.resolve_alias(&name)?)
 }
 
-/// Finds the function that the authority names: a generated gRPC client cannot put a prefix before its paths.
+/// Finds a function by the authority: a generated gRPC client cannot prefix its paths.
 fn find_by_authority<B>(
     table: &RoutingTable,
     request: &Request<B>,
@@ -129,7 +132,8 @@ fn find_by_authority<B>(
     }
 }
 
-/// Two hosts would be two meanings. HTTP/1.0 may do without one, HTTP/2 has `:authority` instead.
+/// Returns whether the host is unambiguous. HTTP/1.0 may omit it, HTTP/2 has `:authority`
+/// instead.
 fn has_one_host<B>(request: &Request<B>) -> bool {
     let mut hosts = request.headers().get_all(HOST).iter();
     match (hosts.next(), hosts.next()) {

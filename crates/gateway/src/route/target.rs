@@ -1,37 +1,39 @@
-//! What a path asks for: one pure function over its text.
+//! Targets of request paths: a pure function of the text.
 
-/// Longest `NAME.NAMESPACE`: two RFC 1035 labels and the dot between.
+/// Maximum length of `NAME.NAMESPACE`: two RFC 1035 labels and a dot.
 const MAX_NAME_BYTES: usize = 63 + 1 + 63;
 
-/// What a request's path leads to.
+/// Target of a request path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PathTarget<'a> {
-    /// `/function/NAME[.NAMESPACE][/PATH]`; the function's own path begins at `rest` and may be empty.
+    /// `/function/NAME[.NAMESPACE][/PATH]`; the function's own path begins at `path_offset` and
+    /// may be empty.
     Function {
-        /// As written, with or without a namespace.
+        /// Name as written, with or without a namespace.
         name: &'a str,
-        /// Index into the path.
+        /// Offset in the path.
         path_offset: usize,
     },
     /// `/healthz`.
     Health,
-    /// The administrator's side: `/system/…`, `/ui…`, `/`, `/async-function/…`.
+    /// Administrative paths: `/system/…`, `/ui…`, `/`, `/async-function/…`.
     Admin,
-    /// Nothing is there.
+    /// Nothing is served there.
     Unknown,
 }
 
-/// The path names a function that cannot exist.
+/// A path with an invalid function name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a function's name is made of letters, digits, '-', '_' and '.', at most {MAX_NAME_BYTES} of them"
+    "invalid function name: expected at most {MAX_NAME_BYTES} letters, digits, '-', '_' or '.'"
 )]
 pub struct InvalidFunctionPath;
 
-/// Reads a request's path. No percent-decoding: a name never needs it, and what follows is the function's own matter.
+/// Parses a request path without percent-decoding: names never need it, and the rest belongs to
+/// the function.
 ///
 /// # Errors
-/// When the function's name is empty, too long or holds another character.
+/// If the function's name is empty, too long or has an invalid character.
 pub fn parse_path(path: &str) -> Result<PathTarget<'_>, InvalidFunctionPath> {
     const FUNCTION_PREFIX: &str = "/function/";
     if let Some(after) = path.strip_prefix(FUNCTION_PREFIX) {
@@ -121,7 +123,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_answered(path in "(/function/)?.{0,60}") {
+        fn any_text_is_parsed_or_rejected(path in "(/function/)?.{0,60}") {
             if let Ok(PathTarget::Function { name, path_offset }) = parse_path(&path) {
                 prop_assert_eq!(format!("/function/{name}{}", &path[path_offset..]), path.clone());
             }

@@ -1,4 +1,5 @@
-//! One thread's connections to instances, kept between requests: over TCP, over QUIC, and in shared memory.
+//! Connections of one thread to instances, kept between requests: over TCP, over QUIC, and in
+//! shared memory.
 
 mod quic;
 mod shm_domains;

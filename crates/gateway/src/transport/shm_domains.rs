@@ -1,4 +1,5 @@
-//! This thread's endpoints in the security domains of the node, through which it reaches instances in shared memory.
+//! Endpoints of one thread in the node's security domains, which reach instances through shared
+//! memory.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -7,17 +8,17 @@ use std::os::fd::OwnedFd;
 use nearpath_domain::endpoint::EndpointSettings;
 use nearpath_domain::endpoint::polled::AsyncEndpoint;
 
-/// The domains in which this thread is a party, by name.
+/// Endpoints of this thread by name of their domain.
 #[derive(Default)]
 pub(crate) struct ShmDomains(RefCell<HashMap<String, AsyncEndpoint>>);
 
 impl ShmDomains {
-    /// The party in a domain.
+    /// Returns the endpoint in a domain.
     pub(crate) fn endpoint_in(&self, domain: &str) -> Option<AsyncEndpoint> {
         self.0.borrow().get(domain).cloned()
     }
 
-    /// Joins a domain, and leaves it when the node closes its socket.
+    /// Joins a domain until the node closes its socket.
     pub(crate) async fn join_domain(&self, socket: OwnedFd) {
         match AsyncEndpoint::join(
             socket,
@@ -34,10 +35,10 @@ impl ShmDomains {
                 self.0.borrow_mut().insert(name.clone(), endpoint);
                 let ended = driver.await;
                 self.0.borrow_mut().remove(&name);
-                tracing::debug!(domain = name, ?ended, "left a domain");
+                tracing::debug!(domain = name, ?ended, "shared memory: left a domain");
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot join a domain; its functions are called over HTTP")
+                tracing::warn!(%error, "shared memory: cannot join a domain, calling its functions over HTTP")
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Peers that mean harm: slow, silent, huge, restless.
+//! Hostile peers: slow heads, idle connections, huge heads, stream resets.
 
 use http::{Request, Response};
 use nearpath_gateway::GatewaySettings;
@@ -206,7 +206,7 @@ async fn http_2_with_connection_headers_is_refused() {
     assert!(fixture.log.parse_lines().is_empty());
 }
 
-/// The payload of the next frame of that type.
+/// Reads the payload of the next frame of this type.
 async fn read_frame(stream: &mut TcpStream, frame_type: u8) -> Vec<u8> {
     loop {
         let mut head = [0; 9];

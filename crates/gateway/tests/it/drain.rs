@@ -1,4 +1,4 @@
-//! The orderly end.
+//! Drain of the gateway.
 
 use http::{Request, Response};
 use nearpath_gateway::GatewaySettings;
@@ -21,7 +21,8 @@ async fn requests_in_flight_are_answered_and_new_ones_are_not_accepted() {
     let public = fixture.public;
     let mut idle = Vec::new();
     for _ in 0..32 {
-        idle.push(TcpStream::connect(public).await.unwrap()); // the kernel spreads them over the threads
+        // The kernel spreads them over the threads.
+        idle.push(TcpStream::connect(public).await.unwrap());
     }
     let request = || Request::get("/function/echo").body(full_body("")).unwrap();
     let h1 = tokio::spawn(fixture::send_and_collect(public, request()));
@@ -42,7 +43,8 @@ async fn requests_in_flight_are_answered_and_new_ones_are_not_accepted() {
     })
     .await;
     for mut stream in idle {
-        let _ = within(stream.read(&mut [0])).await; // by its end its thread has told all its connections
+        // By its end its thread has told all its connections.
+        let _ = within(stream.read(&mut [0])).await;
     }
     assert!(!drained.is_finished());
     permits.add_permits(2);

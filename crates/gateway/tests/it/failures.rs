@@ -1,4 +1,4 @@
-//! Instances that die, refuse, stall or talk nonsense.
+//! Instances that die, refuse, stall or send invalid responses.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -94,7 +94,8 @@ async fn a_closed_pooled_connection_is_replaced() {
                 .await
                 .unwrap();
             stream.shutdown().await.unwrap();
-            let _ = stream.read(&mut [0]).await; // the gateway has seen the close when it closes, too
+            // The gateway has seen the close when it closes, too.
+            let _ = stream.read(&mut [0]).await;
             sender.send(()).unwrap();
         }
     })
@@ -121,7 +122,7 @@ async fn an_invalid_response_is_a_502() {
     assert!(answer.body.contains("invalid HTTP"), "{}", answer.body);
 }
 
-/// Reads the request and never answers.
+/// Starts an instance that reads requests and never answers.
 async fn start_silent_instance() -> std::net::SocketAddr {
     start_instance(async |_| std::future::pending::<Response<_>>().await).await
 }
@@ -255,7 +256,8 @@ async fn a_dead_instance_beside_a_full_one_does_not_lose_the_request() {
     }
 }
 
-/// Answers as a watchdog does that could not hand the call to its tenant, once `sick` is set; `mark` says so where no tenant can.
+/// Starts an instance that answers like a watchdog without a tenant while `is_refusing`; `mark`
+/// adds the platform's field.
 async fn start_refusing_instance(
     is_refusing: Arc<AtomicBool>,
     mark: bool,
@@ -267,7 +269,7 @@ async fn start_refusing_instance(
         if is_refusing.load(Ordering::SeqCst) {
             count.fetch_add(1, Ordering::SeqCst);
             answer = Response::new(full_body(
-                "watchdog: the tenant's server cannot be reached\n",
+                "watchdog: connect_failed: the tenant's server cannot be reached\n",
             ));
             *answer.status_mut() = http::StatusCode::BAD_GATEWAY;
             answer
@@ -323,7 +325,8 @@ async fn a_request_that_an_instance_has_not_run_goes_to_another_one() {
     );
 }
 
-/// A copy of each request would cost all of them: so one is passed on, at the most, of those that a connection brings that has served before.
+/// Copying every request would be too expensive, so a connection that has served before may
+/// forward one refusal.
 #[tokio::test]
 async fn an_instance_that_starts_refusing_loses_one_call_at_most() {
     let fixture = TestGateway::with_settings(nearpath_gateway::GatewaySettings::default());
@@ -381,7 +384,7 @@ async fn an_instance_that_refuses_everything_is_reported_with_its_own_text() {
     );
 }
 
-/// A function may pass on what it was told itself: that says nothing of its own call.
+/// A function may forward a refusal that it received; its own call has run.
 #[tokio::test]
 async fn a_refusal_that_a_tenant_passes_on_is_its_answer() {
     let fixture = TestGateway::start();

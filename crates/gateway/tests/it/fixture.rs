@@ -1,4 +1,5 @@
-//! A gateway with fixed instances behind it, and the simplest clients and servers that can show a behaviour.
+//! A gateway with fixed instances behind it, and the simplest clients and servers that can show a
+//! behaviour.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -45,7 +46,7 @@ pub(crate) fn full_body(text: impl Into<Bytes>) -> TestBody {
     Full::new(text.into()).boxed_unsync()
 }
 
-/// Rings arrive here; the administrator's side says which path it saw.
+/// Control that reports wake-ups, and answers administrative requests with their path.
 pub(crate) struct TestControl(mpsc::UnboundedSender<FunctionId>, Option<DomainHandle>);
 
 impl GatewayControl for TestControl {
@@ -81,7 +82,7 @@ pub(crate) struct TestGateway {
     serving: Option<ServingThreads>,
 }
 
-/// What is unusual about QUIC, on either side of the gateway.
+/// QUIC options on either side of the gateway.
 #[derive(Default)]
 struct QuicOptions {
     caller: Option<watch::Receiver<CallerConfig>>,
@@ -109,7 +110,7 @@ impl QuicOptions {
     }
 }
 
-/// A port of TCP whose number is free with UDP, too: others use that one for their own.
+/// Binds a port number for TCP and UDP. Retries, because other programs use UDP ports too.
 fn bind_tcp_and_udp() -> (Vec<std::net::TcpListener>, Vec<UdpSocket>) {
     let tries = std::iter::repeat_with(|| {
         let sockets = nearpath_wire::bind_tcp((Ipv4Addr::LOCALHOST, 0).into(), 2).unwrap();
@@ -122,7 +123,7 @@ fn bind_tcp_and_udp() -> (Vec<std::net::TcpListener>, Vec<UdpSocket>) {
         .expect("a port that is free twice")
 }
 
-/// What the access log wrote.
+/// Buffer for the access log.
 #[derive(Clone, Default)]
 pub(crate) struct CapturedLog(Arc<Mutex<Vec<u8>>>);
 
@@ -155,7 +156,7 @@ impl TestGateway {
         Self::start_with(settings, None, QuicOptions::default())
     }
 
-    /// With functions that are parties of a security domain.
+    /// Starts a gateway with functions in a security domain.
     pub(crate) fn with_domain(domain: DomainHandle) -> Self {
         Self::start_with(
             GatewaySettings::default(),
@@ -164,7 +165,7 @@ impl TestGateway {
         )
     }
 
-    /// With certificates, by which it calls instances that have some.
+    /// Starts a gateway with a certificate for calls to instances.
     pub(crate) fn with_caller(caller: watch::Receiver<CallerConfig>) -> Self {
         Self::start_with(
             GatewaySettings::default(),
@@ -176,7 +177,7 @@ impl TestGateway {
         )
     }
 
-    /// Whose sessions over HTTP/3 are kept elsewhere.
+    /// Starts a gateway with a given session store for HTTP/3.
     pub(crate) fn with_sessions(
         settings: GatewaySettings,
         sessions: Option<Arc<dyn StoresServerSessions>>,
@@ -191,7 +192,7 @@ impl TestGateway {
         )
     }
 
-    /// Whose packets of HTTP/3 go to threads as the kernel likes.
+    /// Starts a gateway whose HTTP/3 packets are not steered to threads.
     pub(crate) fn without_steering() -> Self {
         Self::start_with(
             GatewaySettings::default(),
@@ -257,7 +258,7 @@ impl TestGateway {
             internal,
             secure,
             certificate,
-            wakes: wakes,
+            wakes,
             registry,
             log,
             trigger,
@@ -265,7 +266,7 @@ impl TestGateway {
         }
     }
 
-    /// Begins the drain; the value is ready when it is over.
+    /// Begins the drain; the future ends with it.
     pub(crate) fn drain_gateway(&mut self) -> impl Future<Output = ()> + use<> {
         let (trigger, serving) = (self.trigger.take().unwrap(), self.serving.take().unwrap());
         let draining = tokio::spawn(trigger.drain());
@@ -297,7 +298,7 @@ impl TestGateway {
         self.registry.encode()
     }
 
-    /// One request with a connection of its own.
+    /// Sends a GET request on a new connection.
     pub(crate) async fn send_get(&self, path: &str) -> CollectedResponse {
         send_and_collect(self.public, Request::get(path).body(full_body("")).unwrap()).await
     }
@@ -320,7 +321,8 @@ fn self_signed() -> (String, Arc<rustls::ServerConfig>, CertifiedKeyPair) {
     )
 }
 
-/// A function's entry; an instance's id follows from its address, so that publishing twice means the same instances.
+/// Builds a route. Instance ids follow from addresses, so that publishing twice means the same
+/// instances.
 pub(crate) fn function_route(
     name: &str,
     policy: FunctionPolicy,
@@ -392,7 +394,7 @@ pub(crate) async fn collect_response(response: Response<Incoming>) -> CollectedR
     }
 }
 
-/// Sends over HTTP/1.1 on a connection of its own and gives the head.
+/// Sends a request on a new HTTP/1.1 connection and returns the head of the response.
 pub(crate) async fn send_request(
     addr: SocketAddr,
     mut request: Request<TestBody>,
@@ -414,14 +416,14 @@ pub(crate) async fn send_request(
     Ok(response)
 }
 
-/// An HTTP/2 connection without TLS.
+/// Opens an HTTP/2 connection without TLS.
 pub(crate) async fn connect_http2(
     addr: SocketAddr,
 ) -> hyper::client::conn::http2::SendRequest<TestBody> {
     connect_http2_with_window(addr, 65_535).await
 }
 
-/// One whose owner takes that many bytes of each answer before it has read them.
+/// Opens an HTTP/2 connection without TLS with a stream window of `window` bytes.
 pub(crate) async fn connect_http2_with_window(
     addr: SocketAddr,
     window: u32,
@@ -437,7 +439,7 @@ pub(crate) async fn connect_http2_with_window(
     sender
 }
 
-/// A function's instance: answers each request with `answer`, over HTTP/1.1 or h2c.
+/// Starts an instance that answers each request with `handler`, over HTTP/1.1 or h2c.
 pub(crate) async fn start_instance_at<F, R>(ip: Ipv4Addr, handler: F) -> SocketAddr
 where
     F: Fn(Request<Incoming>) -> R + Clone + Send + 'static,
@@ -470,7 +472,7 @@ where
     start_instance_at(Ipv4Addr::LOCALHOST, handler).await
 }
 
-/// Answers when it is let go.
+/// Starts an instance that answers one request per permit.
 pub(crate) async fn start_blocked_instance() -> (SocketAddr, Arc<Semaphore>) {
     let go = Arc::new(Semaphore::new(0));
     let gate = go.clone();
@@ -485,7 +487,7 @@ pub(crate) async fn start_blocked_instance() -> (SocketAddr, Arc<Semaphore>) {
     (addr, go)
 }
 
-/// Answers with what it got: method, target, headers, body.
+/// Starts an instance that answers with the request: method, target, headers, body.
 pub(crate) async fn start_mirror() -> SocketAddr {
     start_instance(async |request: Request<Incoming>| {
         let (head, body) = request.into_parts();
@@ -500,7 +502,7 @@ pub(crate) async fn start_mirror() -> SocketAddr {
     .await
 }
 
-/// A server that does to each connection what `script` says, and counts them.
+/// Starts a server that runs `script` on each connection and reports each one.
 pub(crate) async fn start_scripted<F, R>(script: F) -> (SocketAddr, mpsc::UnboundedReceiver<()>)
 where
     F: Fn(TcpStream) -> R + Clone + Send + 'static,

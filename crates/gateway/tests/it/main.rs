@@ -1,5 +1,6 @@
 //! The gateway from outside: real sockets on both sides.
-#![allow(clippy::unwrap_used)] // clippy.toml allows it in tests, but knows their helpers only inside `#[cfg(test)]`
+// Clippy.toml allows it in tests, but knows their helpers only inside `#[cfg(test)]`.
+#![allow(clippy::unwrap_used)]
 
 mod abuse;
 mod admission;

@@ -1,4 +1,4 @@
-//! Requests that are not HTTP, or HTTP of two meanings: never a second request at the instance.
+//! Malformed and ambiguous requests: no smuggled request reaches an instance.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,56 +22,59 @@ async fn start_counting_instance() -> (std::net::SocketAddr, Arc<AtomicUsize>) {
     (addr, seen)
 }
 
+/// Malformed and ambiguous requests, by what is wrong with them.
+const MALFORMED_REQUESTS: &[(&str, &str)] = &[
+    (
+        "conflicting lengths",
+        "POST /function/echo HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab",
+    ),
+    (
+        "a length that is no number",
+        "POST /function/echo HTTP/1.1\r\nhost: a\r\ncontent-length: +1\r\n\r\na",
+    ),
+    ("no host", "GET /function/echo HTTP/1.1\r\n\r\n"),
+    (
+        "two hosts",
+        "GET /function/echo HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n",
+    ),
+    (
+        "a folded header",
+        "GET /function/echo HTTP/1.1\r\nhost: a\r\nx: 1\r\n 2\r\n\r\n",
+    ),
+    (
+        "NUL in a value",
+        "GET /function/echo HTTP/1.1\r\nhost: a\r\nx: 1\0 2\r\n\r\n",
+    ),
+    (
+        "CR in a value",
+        "GET /function/echo HTTP/1.1\r\nhost: a\r\nx: 1\r2\r\n\r\n",
+    ),
+    (
+        "a space before the colon",
+        "GET /function/echo HTTP/1.1\r\nhost: a\r\nx : 1\r\n\r\n",
+    ),
+    (
+        "a space in the target",
+        "GET /function/echo /x HTTP/1.1\r\nhost: a\r\n\r\n",
+    ),
+    (
+        "an unknown version",
+        "GET /function/echo HTTP/1.9\r\nhost: a\r\n\r\n",
+    ),
+    (
+        "a coding that is not chunked last",
+        "POST /function/echo HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked, gzip\r\n\r\n0\r\n\r\n",
+    ),
+    ("rubbish", "\x16\x03\x01\x02\r\n\r\n"),
+];
+
 #[tokio::test]
 async fn malformed_requests_are_400_and_reach_no_instance() {
     let fixture = TestGateway::start();
     let (addr, seen) = start_counting_instance().await;
     fixture.publish_echo(addr);
     let mut line_count = 0;
-    for (case, bytes) in [
-        (
-            "conflicting lengths",
-            "POST /function/echo HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab",
-        ),
-        (
-            "a length that is no number",
-            "POST /function/echo HTTP/1.1\r\nhost: a\r\ncontent-length: +1\r\n\r\na",
-        ),
-        ("no host", "GET /function/echo HTTP/1.1\r\n\r\n"),
-        (
-            "two hosts",
-            "GET /function/echo HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n",
-        ),
-        (
-            "a folded header",
-            "GET /function/echo HTTP/1.1\r\nhost: a\r\nx: 1\r\n 2\r\n\r\n",
-        ),
-        (
-            "NUL in a value",
-            "GET /function/echo HTTP/1.1\r\nhost: a\r\nx: 1\0 2\r\n\r\n",
-        ),
-        (
-            "CR in a value",
-            "GET /function/echo HTTP/1.1\r\nhost: a\r\nx: 1\r2\r\n\r\n",
-        ),
-        (
-            "a space before the colon",
-            "GET /function/echo HTTP/1.1\r\nhost: a\r\nx : 1\r\n\r\n",
-        ),
-        (
-            "a space in the target",
-            "GET /function/echo /x HTTP/1.1\r\nhost: a\r\n\r\n",
-        ),
-        (
-            "an unknown version",
-            "GET /function/echo HTTP/1.9\r\nhost: a\r\n\r\n",
-        ),
-        (
-            "a coding that is not chunked last",
-            "POST /function/echo HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked, gzip\r\n\r\n0\r\n\r\n",
-        ),
-        ("rubbish", "\x16\x03\x01\x02\r\n\r\n"),
-    ] {
+    for (case, bytes) in MALFORMED_REQUESTS {
         let answer = send_raw(fixture.public, bytes.as_bytes()).await;
         assert!(answer.starts_with("HTTP/1.1 400 "), "{case}: {answer:?}");
         assert!(
@@ -170,7 +173,8 @@ async fn both_lengths_are_read_as_chunked_and_the_connection_closes() {
     let request = format!(
         "POST /function/echo HTTP/1.1\r\nhost: a\r\ncontent-length: 6\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n{smuggled}"
     );
-    let answer = send_raw(fixture.public, request.as_bytes()).await; // ends because the gateway closes
+    // Ends because the gateway closes.
+    let answer = send_raw(fixture.public, request.as_bytes()).await;
     assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{answer}");
     assert!(seen.load(Ordering::SeqCst) <= 1);
 }

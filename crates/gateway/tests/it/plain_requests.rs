@@ -1,4 +1,4 @@
-//! Requests that come whole, and those that do not, on the same connections.
+//! Plain and other requests on the same connections.
 
 use bytes::Bytes;
 use http::Response;

@@ -1,4 +1,4 @@
-//! One completion record a request: metrics and access log.
+//! Completion records: metrics and access log.
 
 use http::Request;
 use nearpath_testkit::eventually;

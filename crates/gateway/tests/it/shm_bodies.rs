@@ -1,4 +1,4 @@
-//! Bodies through shared memory: as long as they like, as they come, broken off by whoever leaves.
+//! Bodies through shared memory: long ones, streamed ones, and cancelled ones.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -26,14 +26,14 @@ use tokio::time::timeout;
 use crate::fixture::{TestBody, TestGateway, full_body, send_request};
 use crate::streams::{FrameSender, body_channel};
 
-/// A gateway and one function, `f`, that can be reached through memory alone.
+/// A gateway and a function `f` that only shared memory reaches.
 struct ShmChain {
     fixture: TestGateway,
     domain: DomainHandle,
     function: Option<JoinHandle<()>>,
 }
 
-/// Nobody listens there: it only names the instance.
+/// Address without a listener; it only names the instance.
 const UNUSED_ADDR: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1);
 
@@ -106,7 +106,7 @@ impl Drop for ShmChain {
     }
 }
 
-/// Serves calls, each in a task of its own, until one asks for `/die`.
+/// Serves each call in its own task until one asks for `/die`.
 fn serve_calls<F: Future<Output = ()>>(
     socket: std::os::fd::OwnedFd,
     handler: impl Fn(ReceivedCall) -> F + 'static,
@@ -132,7 +132,8 @@ fn serve_calls<F: Future<Output = ()>>(
                     ..CallResponse::default()
                 }),
                 Some(b"/die") => {
-                    // As the kernel would for a process that is killed: the node hears of it, nobody says a word more.
+                    // As the kernel does for a killed process: the node notices the close, and no
+                    // message follows.
                     let _ = rustix::net::shutdown(&shutdown_handle, rustix::net::Shutdown::Both);
                     loop {
                         std::thread::park();
@@ -184,7 +185,8 @@ fn data_frame(bytes: impl Into<Bytes>) -> Frame<Bytes> {
     Frame::data(bytes.into())
 }
 
-/// Writes 64 KB pieces, each of one byte's value, as far ahead of the reader as there are bytes in `ahead`.
+/// Writes 64 KiB chunks, each of one byte value, at most as far ahead of the reader as `ahead`
+/// permits.
 async fn write_chunks(write: FrameSender, count: usize, ahead: Arc<Semaphore>) {
     for n in 0..count {
         ahead.acquire_many(65_536).await.unwrap().forget();
@@ -296,7 +298,8 @@ async fn a_caller_that_leaves_ends_the_handlers_writing_and_reading() {
     chain.wait_for_slots().await;
 }
 
-/// How many pieces are written until none is for a while: what moves without a reader moves in this time.
+/// Counts the chunks written until none follows for a while, which is all that moves without a
+/// reader.
 async fn count_until_quiet(written: &mut UnboundedReceiver<()>) -> usize {
     within(written.recv()).await.expect("a piece is written");
     let mut count = 1;
@@ -382,7 +385,7 @@ async fn an_answer_whose_instance_dies_is_broken_off() {
     }
 }
 
-/// Answers with the head that it got, a name and a value a line, and two fields of which HTTP knows one.
+/// Answers with the request head, one field per line, and with one valid and one invalid field.
 async fn answer_with_head(received: ReceivedCall) {
     let lines = received
         .head_fields()
@@ -401,7 +404,7 @@ async fn answer_with_head(received: ReceivedCall) {
     });
 }
 
-/// The names and values of an answer, sorted, without those that differ from request to request.
+/// Returns the sorted lines of a head without those that differ between requests.
 fn stable_lines(head: &str) -> Vec<&str> {
     const VARYING: [&str; 5] = [
         "x-call-id",
@@ -418,7 +421,7 @@ fn stable_lines(head: &str) -> Vec<&str> {
     lines
 }
 
-/// A request that asks for its path takes the long way.
+/// A request that asks for its path takes the pipeline.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_fast_path_answers_as_the_pipeline_does() {
     let chain = ShmChain::start(answer_with_head).await;
@@ -463,7 +466,8 @@ async fn the_fast_path_answers_as_the_pipeline_does() {
     chain.wait_for_slots().await;
 }
 
-/// In a strict chain the gateway is a party like the others: it reads what it is answered out of the function's own pool.
+/// In a strict chain, the gateway reads responses from the function's own pool, like every
+/// endpoint.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_strict_chain_is_called_through_memory() {
     let chain = ShmChain::start_with_settings(
@@ -487,7 +491,7 @@ async fn a_strict_chain_is_called_through_memory() {
     }
 }
 
-/// A watchdog refuses so when its instance is full.
+/// A watchdog refuses like this when its instance is full.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_that_an_instance_refused_is_sent_again() {
     let asked = Arc::new(AtomicUsize::new(0));

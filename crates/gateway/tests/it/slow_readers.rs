@@ -1,4 +1,4 @@
-//! Callers that take their answers slowly or not at all: the function's places are not theirs to keep.
+//! Callers that read responses slowly or not at all must not hold slots of functions.
 
 use http::{Request, Response};
 use nearpath_gateway::GatewaySettings;
@@ -28,7 +28,7 @@ fn get_request() -> Request<crate::fixture::TestBody> {
         .unwrap()
 }
 
-/// Waits until somebody else's request gets the one place that there is.
+/// Waits until another request gets the only slot.
 async fn wait_for_free_slot(fixture: &TestGateway) {
     eventually("the place is free", async || {
         let mut other = TcpStream::connect(fixture.public).await.unwrap();
@@ -109,7 +109,7 @@ async fn a_slow_reader_is_bounded_by_the_total_timeout() {
     }
 }
 
-/// Tells when it is dropped.
+/// Sends a message when dropped.
 struct DropNotifier(tokio::sync::mpsc::UnboundedSender<()>);
 
 impl Drop for DropNotifier {

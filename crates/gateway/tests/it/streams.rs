@@ -20,7 +20,7 @@ use crate::fixture::{
 
 pub(crate) type FrameSender = mpsc::UnboundedSender<Frame<Bytes>>;
 
-/// A body that is written piece by piece.
+/// Creates a body that is written frame by frame.
 pub(crate) fn body_channel() -> (FrameSender, TestBody) {
     let (send, receive) = mpsc::unbounded_channel::<Frame<Bytes>>();
     let frames = futures_util::stream::unfold(receive, async |mut receive| {
@@ -41,7 +41,7 @@ async fn next_text(body: &mut Incoming) -> String {
     String::from_utf8(frame.into_data().unwrap().to_vec()).unwrap()
 }
 
-/// Sends back what comes, as it comes.
+/// Starts an instance that streams the request body back.
 async fn start_echo() -> std::net::SocketAddr {
     start_instance(async |request: Request<Incoming>| {
         let kind = request.headers().get("content-type").cloned();
@@ -319,7 +319,7 @@ async fn http_1_trailers_are_passed_on() {
     assert_eq!(answer.trailers.unwrap()["x-sum"], "9");
 }
 
-/// Upgrades to a protocol that sends back upper case.
+/// Starts an instance that upgrades to a protocol which answers in upper case.
 async fn start_upper_case_upgrade() -> std::net::SocketAddr {
     start_instance(async |mut request: Request<Incoming>| {
         assert_eq!(request.headers()["upgrade"], "websocket");

@@ -13,7 +13,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::fixture::{self, TestGateway, full_body, start_mirror};
 
-/// A client that trusts the house's certificate and offers `protocol`.
+/// Connects with trust in the certificate of the fixture, and offers `protocol`.
 pub(crate) async fn connect_tls(
     fixture: &TestGateway,
     protocol: &[u8],

@@ -1,4 +1,4 @@
-//! Calls to instances over TLS: which connections they share, and with whom.
+//! Calls to instances over TLS, and the sharing of their connections.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -37,7 +37,7 @@ const TRANSPORTS: [CallTransport; 3] = [
 ];
 const WAIT_LIMIT: Duration = Duration::from_secs(20);
 
-/// An authority, and the instance that it knows.
+/// An authority and an instance with its certificate.
 struct TlsSite {
     authority: Authority,
     trust: Trust,
@@ -53,7 +53,7 @@ fn issue_credentials(authority: &Authority, id: SpiffeId, name: &str) -> Credent
 }
 
 impl TlsSite {
-    /// The instance says of each call on which connection it came, and what that is.
+    /// Starts an instance that answers with the kind and number of the connection.
     async fn new() -> Self {
         let authority = new_authority();
         let trust = Trust::new(TRUST_DOMAIN, &[authority.certificate().clone()]).unwrap();
@@ -69,7 +69,7 @@ impl TlsSite {
         self.caller_signed_by(&self.authority)
     }
 
-    /// One that knows the instance, with a certificate of this authority.
+    /// Creates a caller that trusts the instance, with a certificate of `authority`.
     fn caller_signed_by(&self, authority: &Authority) -> CallerConfig {
         let credentials = issue_credentials(
             authority,
@@ -79,14 +79,15 @@ impl TlsSite {
         CallerConfig::new(&credentials, self.trust.clone(), &Arc::default()).unwrap()
     }
 
-    /// A function for each transport, named after it, with an instance of its own at the same address.
+    /// Publishes one function per transport, each with an instance at the same address.
     fn publish_instance(&self, fixture: &TestGateway) {
         self.publish_instances(fixture, &[self.instance_addr]);
     }
 
-    /// The same with an instance at each of these.
+    /// Publishes the functions with an instance at each of these addresses.
     fn publish_instances(&self, fixture: &TestGateway, all: &[SocketAddr]) {
-        self.publish_named(fixture, all, Some(SERVER_NAME), Duration::from_millis(200)); // so long one that cannot be reached is tried
+        // So long one that cannot be reached is tried.
+        self.publish_named(fixture, all, Some(SERVER_NAME), Duration::from_millis(200));
     }
 
     fn publish_named(
@@ -131,7 +132,7 @@ fn new_authority() -> Authority {
     Authority::new(TRUST_DOMAIN, SystemTime::now(), Duration::from_secs(3600)).unwrap()
 }
 
-/// An instance that `own` has signed for, and that takes callers of all `authorities`.
+/// Starts an instance with a certificate of `own` that accepts callers of all `authorities`.
 async fn start_tls_instance(own: &Authority, authorities: &[&Authority]) -> SocketAddr {
     let id = SpiffeId::for_instance(TRUST_DOMAIN, "echo".parse().unwrap(), InstanceId(1));
     let provision = Provision {
@@ -195,7 +196,7 @@ async fn serve_text(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static
         .await;
 }
 
-/// Every call on the same connection is answered by the same thread of the gateway.
+/// Sends a call. The same thread of the gateway answers all calls on one connection.
 async fn send_call(
     sender: &mut SendRequest<TestBody>,
     transport: CallTransport,
@@ -322,7 +323,7 @@ async fn a_revoked_instance_is_not_called() {
     );
 }
 
-/// In TLS 1.3 the gateway has sent its request before it knows.
+/// In TLS 1.3, the gateway sends its request before it learns of the rejection.
 #[tokio::test]
 async fn an_instance_that_rejects_the_gateway_says_so_and_has_run_nothing() {
     let (site, other) = (TlsSite::new().await, new_authority());

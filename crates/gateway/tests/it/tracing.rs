@@ -11,7 +11,7 @@ use nearpath_types::{FunctionPolicy, InstanceId};
 
 use crate::fixture::{TestGateway, full_body, send_and_collect};
 
-/// An instance that answers with what it was told of the trace: the envelope's, and the one to go on with.
+/// Starts an instance that answers with the trace of the envelope and the one to forward.
 fn start_tracing_instance(domain: &DomainHandle) {
     let (ours, theirs) = packet::socket_pair().unwrap();
     domain.admit_instance(

@@ -1,7 +1,9 @@
-//! Compares the layouts of Rust types with those of the C types that the BPF programs were compiled with.
+//! Compares the layouts of Rust types with those of the C types that the BPF programs were compiled
+//! with.
 //!
-//! The programs' BTF says how clang laid the C types out: Documentation/bpf/btf.rst of Linux, "BTF Type and String
-//! Encoding". A difference would make a map's entries mean something else to the kernel than to the node.
+//! The programs' BTF says how clang laid the C types out: Documentation/bpf/btf.rst of Linux, "BTF
+//! Type and String Encoding". A difference would make a map's entries mean something else to the
+//! kernel than to the node.
 
 use object::{Object, ObjectSection};
 
@@ -28,7 +30,8 @@ impl BtfSection {
         let file = object::File::parse(file).expect("an ELF object");
         let section = file.section_by_name(".BTF").expect("clang -g writes BTF");
         let data = section.data().expect("the section is readable");
-        // struct btf_header: magic, version, flags, hdr_len, then offset and length of types and of strings.
+        // struct btf_header: magic, version, flags, hdr_len, then offset and length of types and of
+        // strings.
         let word = |at: usize| read_u32(data, at) as usize;
         let part = |offset: usize, len: usize| data[word(4) + offset..][..len].to_vec();
         Self {
@@ -52,7 +55,8 @@ impl BtfSection {
     }
 
     fn layout_at(&self, at: usize, members: usize) -> StructLayout {
-        // struct btf_member: name, type, offset in bits. None of ours is a bit field, so the offset is a plain number.
+        // struct btf_member: name, type, offset in bits. None of ours is a bit field, so the offset
+        // is a plain number.
         let offset = |member: usize| {
             read_u32(&self.types, at + TYPE_HEADER_BYTES + 12 * member + 8) as usize / 8
         };
@@ -80,7 +84,8 @@ fn trailing_bytes(kind: u32, members: usize) -> usize {
         KIND_STRUCT | 5 => 12 * members, // and UNION
         6 | 13 => 8 * members,           // ENUM, FUNC_PROTO
         15 | 19 => 12 * members,         // DATASEC, ENUM64
-        2 | 7..=12 | 16 | 18 => 0, // PTR, FWD, TYPEDEF, VOLATILE, CONST, RESTRICT, FUNC, FLOAT, TYPE_TAG
+        // PTR, FWD, TYPEDEF, VOLATILE, CONST, RESTRICT, FUNC, FLOAT, TYPE_TAG
+        2 | 7..=12 | 16 | 18 => 0,
         other => panic!("BTF kind {other} is unknown to this test"),
     }
 }

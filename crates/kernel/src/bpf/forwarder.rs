@@ -172,7 +172,8 @@ impl Forwarder {
         state.attachments.insert(eip, at);
         let known = state.write_device(eip);
         if known.is_err() {
-            state.detach_device(eip); // its packets then meet the hub's stack, which forwards nothing
+            // Its packets then meet the hub's stack, which forwards nothing
+            state.detach_device(eip);
         }
         known
     }
@@ -228,7 +229,8 @@ impl Forwarder {
             let now = permission(before);
             state.permissions.insert(pair, now);
             if before.is_none_or(|before| before.udp_port() != now.udp_port()) {
-                state.write_route(pair.0, pair.1)?; // rewriting an unchanged route would reset its counters
+                // Rewriting an unchanged route would reset its counters
+                state.write_route(pair.0, pair.1)?;
             }
         }
         Ok(())

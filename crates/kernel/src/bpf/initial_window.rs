@@ -6,8 +6,7 @@ use std::io;
 use aya::Ebpf;
 use aya::programs::{CgroupAttachMode, CgroupSockopt, ProgramError, SockOps};
 
-use super::object::{self, load_error, load_object};
-use super::socket_cgroup_guard::set_owner_cgroup;
+use super::object::{self, load_error, load_object, set_owner_cgroup};
 
 /// Attaches both programs to a cgroup. Dropping the result detaches them.
 pub(super) fn attach_programs(group: &File) -> io::Result<Ebpf> {

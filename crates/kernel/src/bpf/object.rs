@@ -1,8 +1,11 @@
 //! Compiled BPF programs, loading them, and errors of the loader.
 
+use std::fs::File;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
+use aya::maps::Array;
 use aya::{Ebpf, EbpfLoader};
 
 /// Loads an object without the kernel's type information. No program needs it, and aya would parse
@@ -36,6 +39,16 @@ pub(super) fn load_error(error: &(dyn std::error::Error + 'static)) -> io::Error
         text.push_str("; run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_SYS_ADMIN");
     }
     io::Error::new(kind, text)
+}
+
+/// Stores the id of the cgroup that programs serve (`bpf/lib/owner_cgroup.h`).
+pub(super) fn set_owner_cgroup(loaded: &mut Ebpf, group: &File) -> io::Result<()> {
+    let map = loaded
+        .map_mut("owner_cgroup")
+        .ok_or_else(|| io::Error::other("bpf/lib/owner_cgroup.h has no map `owner_cgroup`"))?;
+    let cgroup_id = group.metadata()?.ino();
+    let set = Array::try_from(map).and_then(|mut map: Array<_, u64>| map.set(0, cgroup_id, 0));
+    set.map_err(|error| load_error(&error))
 }
 
 /// `bpf/sk_msg.c`.

@@ -2,17 +2,15 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use aya::Ebpf;
-use aya::maps::Array;
 use aya::programs::{CgroupAttachMode, CgroupSockAddr, ProgramError};
 use rustix::io::Errno;
 use rustix::thread::gettid;
 
 use super::initial_window;
-use super::object::{self, load_error, load_object};
+use super::object::{self, load_error, load_object, set_owner_cgroup};
 use crate::cgroup::own_unified_group;
 
 /// Prefix of the cgroups' names. A process id and a thread id follow, for people to read.
@@ -100,16 +98,6 @@ fn attach_hooks(group: &File) -> io::Result<Ebpf> {
         attach_hook(&mut loaded, hook, group).map_err(|error| load_error(&error))?;
     }
     Ok(loaded)
-}
-
-/// Stores the id of the cgroup that programs serve (`bpf/lib/owner_cgroup.h`).
-pub(super) fn set_owner_cgroup(loaded: &mut Ebpf, group: &File) -> io::Result<()> {
-    let map = loaded
-        .map_mut("owner_cgroup")
-        .ok_or_else(|| io::Error::other("bpf/lib/owner_cgroup.h has no map `owner_cgroup`"))?;
-    let cgroup_id = group.metadata()?.ino();
-    let set = Array::try_from(map).and_then(|mut map: Array<_, u64>| map.set(0, cgroup_id, 0));
-    set.map_err(|error| load_error(&error))
 }
 
 fn attach_hook(loaded: &mut Ebpf, hook: &str, group: &File) -> Result<(), ProgramError> {
@@ -240,7 +228,7 @@ mod tests {
     }
 
     /// Creates a folder that only this test sweeps, and in it a cgroup as killed processes leave
-    /// it. Returns `NoConnection` where cgroups cannot be created.
+    /// it. Returns `None` where cgroups cannot be created.
     fn create_leftover(suffix: &str) -> Option<(PathBuf, PathBuf)> {
         let parent_group =
             own_unified_group()?.join(format!("nearpath-test-{}-{suffix}", std::process::id()));

@@ -13,7 +13,7 @@ const PERIOD_MICROS: u64 = 100_000;
 /// Minimum quota that the kernel accepts per period, in microseconds.
 const MIN_QUOTA_MICROS: u64 = 1_000;
 
-/// Limits of one instance; `NoConnection` is unlimited.
+/// Limits of one instance; `None` is unlimited.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ResourceLimits {
     /// Bytes of memory, including `/tmp`. No swap is added.

@@ -158,7 +158,7 @@ impl InstanceCgroup {
         Ok(usage)
     }
 
-    /// Returns the instance's CPU time since its start; `NoConnection` without CPU accounting.
+    /// Returns the instance's CPU time since its start; `None` without CPU accounting.
     pub fn cpu_time(&self) -> Option<Duration> {
         let counts = |(hierarchy, _): &&(Arc<CgroupHierarchy>, PathBuf)| {
             hierarchy.has_controller(CgroupController::CpuAccounting)
@@ -167,7 +167,7 @@ impl InstanceCgroup {
         limits::read_cpu_time(hierarchy.version, folder).ok()
     }
 
-    /// Moves its threads from one processor to another; `NoConnection` stands for `all` of them.
+    /// Moves its threads from one processor to another; `None` stands for `all` of them.
     ///
     /// Returns the number of moved threads, 0 without a hierarchy. See [`crate::cores`].
     ///

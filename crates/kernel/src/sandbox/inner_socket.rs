@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
 use serde::{Deserialize, Serialize};
 
-use super::zygote_protocol::{receive_message, send_message};
+use super::fd_messages::{receive_message, send_message};
 use crate::hub_netns::write_sysctls;
 use crate::netlink::RtnlSocket;
 use crate::sockets::raw_options;
@@ -65,7 +65,7 @@ pub(super) fn open_all(sockets: &[InnerSocket], to: impl AsFd) -> io::Result<()>
     Ok(())
 }
 
-/// Receives the next socket that [`open_all`] sent; `NoConnection` after the last. Blocks, unless the
+/// Receives the next socket that [`open_all`] sent; `None` after the last. Blocks, unless the
 /// socket is non-blocking.
 ///
 /// # Errors

@@ -48,7 +48,8 @@ fn change_user(spec: &SandboxSpec) -> io::Result<()> {
     }
     let (uid, gid) = (Uid::from_raw(spec.uid), Gid::from_raw(spec.gid));
     for stream in [rustix::stdio::stdout(), rustix::stdio::stderr()] {
-        rustix::fs::fchown(stream, Some(uid), Some(gid))?; // without this, opening /dev/stdout is refused
+        // Without this, opening /dev/stdout is refused
+        rustix::fs::fchown(stream, Some(uid), Some(gid))?;
     }
     rustix::thread::set_thread_groups(&[])?;
     // Groups change before the user, who may not change them any more.
@@ -56,7 +57,7 @@ fn change_user(spec: &SandboxSpec) -> io::Result<()> {
     Ok(rustix::thread::set_thread_res_uid(uid, uid, uid)?)
 }
 
-/// Empties the bounding set. Without privilege (`IsolationLevel::NoConnection`) the kernel refuses, and
+/// Empties the bounding set. Without privilege (`IsolationLevel::None`) the kernel refuses, and
 /// `no_new_privs` has the same effect.
 fn drop_bounding_set() -> io::Result<()> {
     for number in 0..=MAX_CAPABILITY {
@@ -173,7 +174,8 @@ impl ExecImage {
         };
         let (argv, envp) = (pointers(&self.arguments), pointers(&self.environment));
         filters.apply_to_thread()?;
-        // SAFETY: path, argv and envp are NUL-terminated and live until execve has replaced or refused them.
+        // SAFETY: path, argv and envp are NUL-terminated and live until execve has replaced or
+        // refused them.
         unsafe { libc::execve(self.path.as_ptr(), argv.as_ptr(), envp.as_ptr()) };
         Err(io::Error::last_os_error())
     }
@@ -217,7 +219,8 @@ pub(super) fn arrange_descriptors(streams: &ChildPipes<OwnedFd>) -> io::Result<O
     duplicate_onto(streams.stderr.as_raw_fd(), 2)?;
     duplicate_onto(streams.notes.as_raw_fd(), NOTES_FD)?;
     duplicate_onto(streams.identity.as_raw_fd(), IDENTITY_FD)?;
-    // SAFETY: `reserve_descriptors` gave this descriptor up, so the value returned is its only owner.
+    // SAFETY: `reserve_descriptors` gave this descriptor up, so the value returned is its only
+    // owner.
     Ok(unsafe { OwnedFd::from_raw_fd(NOTES_FD) })
 }
 
@@ -239,7 +242,8 @@ pub(super) fn close_rest_at_exec() -> io::Result<()> {
 }
 
 fn duplicate_onto(from: RawFd, to: RawFd) -> io::Result<()> {
-    // SAFETY: dup2 takes no memory; `to` is a standard stream, NOTES_FD or IDENTITY_FD, which no value in this process owns.
+    // SAFETY: dup2 takes no memory; `to` is a standard stream, NOTES_FD or IDENTITY_FD, which no
+    // value in this process owns.
     if unsafe { libc::dup2(from, to) } < 0 {
         Err(io::Error::last_os_error())
     } else {

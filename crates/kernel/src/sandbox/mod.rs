@@ -11,6 +11,7 @@
 
 mod attach_wait;
 mod etc_files;
+mod fd_messages;
 mod init;
 pub mod inner_socket;
 mod launcher;

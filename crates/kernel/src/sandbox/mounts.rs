@@ -50,7 +50,7 @@ impl MountTree {
         open().map_err(with_path(source))
     }
 
-    /// Does the same, but returns `NoConnection` when the host has no such file.
+    /// Does the same, but returns `None` when the host has no such file.
     pub(super) fn open_if_exists(source: &Path, target: &Path) -> io::Result<Option<MountTree>> {
         match MountTree::open_clone(source, target, MountAccess::ReadOnly) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -114,7 +114,8 @@ fn mount_setattr(folder: i32, flags: i32, path: &std::ffi::CStr, attr_set: u64) 
         propagation: 0,
         userns_fd: 0,
     };
-    // SAFETY: path is NUL-terminated and attributes is a mount_attr of the given size; both outlive the call.
+    // SAFETY: path is NUL-terminated and attributes is a mount_attr of the given size; both outlive
+    // the call.
     let result = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,

@@ -92,7 +92,8 @@ pub(super) fn build_network(
         source: Some(eip),
     };
     match has_forwarder {
-        true => inside.add_route(&via_gateway(None)), // the forwarder refuses everything not allowed
+        // The forwarder refuses everything not allowed
+        true => inside.add_route(&via_gateway(None)),
         // The hub would drop such packets silently. Without a route the instance's own kernel
         // reports the error at once.
         false => network.destinations.iter().try_for_each(|one| {

@@ -33,7 +33,7 @@ pub enum StartNote {
 }
 
 impl StartNote {
-    /// Parses a line; `NoConnection` for an unknown one, which is ignored.
+    /// Parses a line; `None` for an unknown one, which is ignored.
     pub fn parse_line(line: &str) -> Option<StartNote> {
         let line = line.trim_end_matches(['\r', '\n']);
         match line.split_once(' ') {

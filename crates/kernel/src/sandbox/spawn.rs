@@ -1,4 +1,4 @@
-//! Forking into namespaces, which `std::process::ControllerCommand` cannot do.
+//! Forking into namespaces, which `std::process::Command` cannot do.
 #![expect(unsafe_code, reason = "clone has no safe interface")]
 
 use std::io;
@@ -57,12 +57,14 @@ pub(crate) fn try_namespaces(namespaces: libc::c_int) -> io::Result<()> {
 fn clone_process(flags: libc::c_int) -> io::Result<(Pid, Option<OwnedFd>)> {
     let mut pidfd: libc::c_int = -1;
     let flags = libc::c_long::from(flags | libc::CLONE_PIDFD);
-    // SAFETY: without CLONE_VM and with no stack given, the child continues on a copy of this one. The order of the last
-    // two arguments differs between architectures; both are zero. pidfd is valid for the kernel's write.
+    // SAFETY: without CLONE_VM and with no stack given, the child continues on a copy of this one.
+    // The order of the last two arguments differs between architectures; both are zero. pidfd is
+    // valid for the kernel's write.
     let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0, &raw mut pidfd, 0, 0) };
     match pid {
         0 => Ok((rustix::process::getpid(), None)),
-        // SAFETY: with CLONE_PIDFD a successful clone has stored a new descriptor that nobody else owns.
+        // SAFETY: with CLONE_PIDFD a successful clone has stored a new descriptor that nobody else
+        // owns.
         1.. => Ok((
             Pid::from_raw(pid as i32).expect("not zero"),
             Some(unsafe { OwnedFd::from_raw_fd(pidfd) }),
@@ -77,8 +79,8 @@ fn clone_process(flags: libc::c_int) -> io::Result<(Pid, Option<OwnedFd>)> {
 fn try_mount(namespaces: libc::c_int) -> ! {
     let change = libc::MS_REC | libc::MS_PRIVATE;
     let none = std::ptr::null();
-    // SAFETY: all pointers are null or NUL-terminated; the mounts are those of the child's own namespace; _exit runs no
-    // handler of the parent's.
+    // SAFETY: all pointers are null or NUL-terminated; the mounts are those of the child's own
+    // namespace; _exit runs no handler of the parent's.
     unsafe {
         let refused = namespaces & libc::CLONE_NEWNS != 0
             && libc::mount(none, c"/".as_ptr(), none, change, none.cast()) != 0;

@@ -101,8 +101,8 @@ pub struct SandboxSpec {
     pub isolation: IsolationLevel,
     /// Host name: letters, digits and `-`, at most 63.
     pub hostname: String,
-    /// Network; `NoConnection` leaves only the instance's own loopback. Ignored with
-    /// [`IsolationLevel::NoConnection`].
+    /// Network; `None` leaves only the instance's own loopback. Ignored with
+    /// [`IsolationLevel::None`].
     pub network: Option<InstanceNetwork>,
     /// Loopback address that the name `gateway` resolves to, instead of the gateway's.
     pub local_gateway: Option<std::net::Ipv4Addr>,
@@ -113,10 +113,10 @@ pub struct SandboxSpec {
     pub uid: u32,
     /// Group id, not 0. For [`IsolationLevel::Root`] only.
     pub gid: u32,
-    /// Host folders besides `/usr`, `/opt` and parts of `/etc`. With [`IsolationLevel::NoConnection`] they
+    /// Host folders besides `/usr`, `/opt` and parts of `/etc`. With [`IsolationLevel::None`] they
     /// only locate `workdir` on the host.
     pub binds: Vec<BindMount>,
-    /// Files below `/var/openfaas/secrets`, by name. With [`IsolationLevel::NoConnection`] they are in
+    /// Files below `/var/openfaas/secrets`, by name. With [`IsolationLevel::None`] they are in
     /// `scratch`.
     #[serde(with = "secrets")]
     pub secrets: BTreeMap<String, Vec<u8>>,
@@ -128,7 +128,7 @@ pub struct SandboxSpec {
     pub root_bytes: u64,
     /// Maximum number of open descriptors per process.
     pub open_files: u64,
-    /// With [`IsolationLevel::NoConnection`], a private folder for `TMPDIR` and `secrets`, which the node
+    /// With [`IsolationLevel::None`], a private folder for `TMPDIR` and `secrets`, which the node
     /// removes afterwards.
     pub scratch: Option<PathBuf>,
     /// Path of the watchdog on the host. Inside it is [`SandboxSpec::WATCHDOG_PATH`].

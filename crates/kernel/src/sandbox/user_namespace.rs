@@ -22,9 +22,11 @@ pub fn enter_user_namespace() -> io::Result<()> {
         rustix::process::geteuid().as_raw(),
         rustix::process::getegid().as_raw(),
     );
-    // SAFETY: no CLONE_FILES: descriptors stay shared as before; the kernel refuses when there are other threads.
+    // SAFETY: no CLONE_FILES: descriptors stay shared as before; the kernel refuses when there are
+    // other threads.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWUSER | UnshareFlags::NEWNS) }?;
-    fs::write("/proc/self/setgroups", "deny")?; // the kernel requires this before an unprivileged gid mapping
+    // The kernel requires this before an unprivileged gid mapping
+    fs::write("/proc/self/setgroups", "deny")?;
     fs::write("/proc/self/uid_map", format!("0 {uid} 1"))?;
     fs::write("/proc/self/gid_map", format!("0 {gid} 1"))?;
     Ok(())

@@ -5,21 +5,15 @@
 //! one.
 
 use std::fs::File;
-use std::io::{self, IoSlice, IoSliceMut, Write};
-use std::mem::MaybeUninit;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::MemfdFlags;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags,
-};
 use rustix::process::Pid;
 
+pub(crate) use super::fd_messages::{receive_message, send_message};
 use super::spec::{IsolationLevel, SandboxSpec};
 
-// Enough for a spec, five pipes and four sockets; the kernel allows 253 (SCM_MAX_FD).
-const MAX_FDS: usize = 10;
 /// Bits of a request's first octet: the child gets a PID namespace, a socket for its listener, a
 /// socket for inner sockets.
 const FLAG_PID_NAMESPACE: u8 = 1;
@@ -92,7 +86,7 @@ pub(super) fn send_request(
     )
 }
 
-/// Waits for a request; `NoConnection` when the launcher is gone.
+/// Waits for a request; `None` when the launcher is gone.
 pub(super) fn receive_request(socket: BorrowedFd<'_>) -> io::Result<Option<SpawnRequest>> {
     let mut bits = [0];
     let (length, fds) = receive_message(socket, &mut bits)?;
@@ -183,46 +177,6 @@ pub(super) fn receive_reply(socket: BorrowedFd<'_>) -> io::Result<(u32, OwnedFd)
             i32::from_ne_bytes(number).wrapping_neg(),
         )),
     }
-}
-
-/// Sends a message of bytes and descriptors.
-pub(crate) fn send_message(
-    socket: BorrowedFd<'_>,
-    bytes: &[u8],
-    fds: &[BorrowedFd<'_>],
-) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    if !fds.is_empty() {
-        ancillary.push(SendAncillaryMessage::ScmRights(fds));
-    }
-    rustix::net::sendmsg(
-        socket,
-        &[IoSlice::new(bytes)],
-        &mut ancillary,
-        SendFlags::NOSIGNAL,
-    )?;
-    Ok(())
-}
-
-/// Receives a message: its length, 0 at the end of the stream, and its descriptors.
-pub(crate) fn receive_message(
-    socket: BorrowedFd<'_>,
-    bytes: &mut [u8],
-) -> io::Result<(usize, Vec<OwnedFd>)> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::CMSG_CLOEXEC;
-    let message = rustix::io::retry_on_intr(|| {
-        rustix::net::recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut ancillary, flags)
-    })?;
-    let mut fds = Vec::new();
-    for part in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = part {
-            fds.extend(rights);
-        }
-    }
-    Ok((message.bytes, fds))
 }
 
 /// Creates an anonymous file that holds `bytes`.

@@ -23,7 +23,7 @@ pub struct ListenerHandover {
     pub listener: SeccompListener,
     /// Default options of `AF_INET` sockets.
     pub fresh_v4: SocketOptions,
-    /// Default options of `AF_INET6` sockets; `NoConnection` on a machine without IPv6.
+    /// Default options of `AF_INET6` sockets; `None` on a machine without IPv6.
     pub fresh_v6: Option<SocketOptions>,
 }
 

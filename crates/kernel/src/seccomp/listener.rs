@@ -77,7 +77,8 @@ pub fn install_listener() -> io::Result<OwnedFd> {
     };
     let flags =
         libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
-    // SAFETY: the kernel copies the program, whose pointer and length belong to `notify_filter`, which outlives the call.
+    // SAFETY: the kernel copies the program, whose pointer and length belong to `notify_filter`,
+    // which outlives the call.
     let fd = unsafe {
         libc::syscall(
             libc::SYS_seccomp,
@@ -231,7 +232,7 @@ impl SeccompListener {
         self.poll_event(Some(&timeout))
     }
 
-    /// Waits for the next call; `NoConnection` when all filtered processes have ended.
+    /// Waits for the next call; `None` when all filtered processes have ended.
     ///
     /// # Errors
     /// Fails like [`try_next`](Self::try_next).
@@ -360,7 +361,8 @@ impl SeccompListener {
 
     /// Issues one of the listener's ioctls with the struct that it takes.
     fn notify_ioctl<T>(&self, request: libc::Ioctl, argument: *mut T) -> io::Result<()> {
-        // SAFETY: each request's number holds the size of its struct (`_IOWR`), and every caller here passes that very struct, alive and exclusive.
+        // SAFETY: each request's number holds the size of its struct (`_IOWR`), and every caller
+        // here passes that very struct, alive and exclusive.
         match unsafe { libc::ioctl(self.descriptor.as_raw_fd(), request, argument) } {
             -1 => Err(io::Error::last_os_error()),
             _ => Ok(()),

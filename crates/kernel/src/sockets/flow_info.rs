@@ -16,7 +16,7 @@ pub struct TcpFlowInfo {
     pub mss_bytes: u32,
     /// Congestion window in segments.
     pub cwnd_segments: u32,
-    /// Minimum round trip time; `NoConnection` before the first measurement.
+    /// Minimum round trip time; `None` before the first measurement.
     pub min_rtt: Option<Duration>,
     /// Recent delivery rate in octets per second, while there was enough to send
     /// (`tcpi_delivery_rate`).

@@ -85,7 +85,8 @@ pub(super) fn attach_filter(socket: impl AsFd, filter: &mut [libc::sock_filter])
         size_of_val(&program) as libc::socklen_t,
     );
     let at = (&raw const program).cast();
-    // SAFETY: the kernel copies the program, whose pointer and length belong to `filter`, which outlives the call.
+    // SAFETY: the kernel copies the program, whose pointer and length belong to `filter`, which
+    // outlives the call.
     match unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, at, size) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

@@ -195,7 +195,7 @@ impl CloseMonitor {
         Ok(Self(socket))
     }
 
-    /// Returns the next closed socket; `NoConnection` if there is none at the moment.
+    /// Returns the next closed socket; `None` if there is none at the moment.
     ///
     /// # Errors
     /// Fails with `ENOBUFS` after an overflow: ask for each socket instead.

@@ -164,7 +164,8 @@ fn a_sweep_kills_and_removes_leftovers() {
         .map(|file| file.parent().unwrap().to_owned())
         .collect();
     std::mem::forget(left); // as if the node had been killed
-    let waiter = std::thread::spawn(move || orphan.wait().unwrap()); // a zombie still counts as a member
+    // A zombie still counts as a member
+    let waiter = std::thread::spawn(move || orphan.wait().unwrap());
     let swept = cgroups.sweep_leftovers().unwrap();
     assert!(
         swept.killed >= 1 && swept.removed == folders.len(),

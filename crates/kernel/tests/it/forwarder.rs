@@ -469,7 +469,8 @@ fn a_gateway_in_its_own_namespace_reaches_instances() {
     let mut caller = connect_to(&net.gateway, &net.a).unwrap();
     let (mut callee, from) = listener.accept().unwrap();
     assert_eq!(from.ip(), GATEWAY.0, "addresses are not translated");
-    let sent: Vec<u8> = (0..8_000_000_u32).map(|n| (n % 251) as u8).collect(); // as segments of up to 64 KB
+    // As segments of up to 64 KB
+    let sent: Vec<u8> = (0..8_000_000_u32).map(|n| (n % 251) as u8).collect();
     let sender = sent.clone();
     let writing = std::thread::spawn(move || caller.write_all(&sender).map(|()| caller));
     let mut received = vec![0; sent.len()];

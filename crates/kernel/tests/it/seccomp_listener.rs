@@ -13,7 +13,7 @@ use nearpath_kernel::sockets::lock_to_peer;
 use nearpath_testkit::{need_root, skip};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Waits up to 30 seconds for the next call; `NoConnection` after the hangup.
+/// Waits up to 30 seconds for the next call; `None` after the hangup.
 fn next_call(listener: &SeccompListener) -> Option<ConnectCall> {
     let thirty_seconds = Timespec {
         tv_sec: 30,

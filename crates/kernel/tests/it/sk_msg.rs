@@ -181,7 +181,8 @@ fn records_to_a_closed_endpoint_go_to_the_node() {
         ),
         (1, 0)
     );
-    let reused = Endpoint::new(&router, 2); // the number is reused; routes are the node's responsibility
+    // The number is reused; routes are the node's responsibility
+    let reused = Endpoint::new(&router, 2);
     a.send(&[record(1, 10)]);
     assert_eq!(read_record(&reused.socket), (1, 10, 1));
     router.revoke_channel(1, 10);
@@ -218,7 +219,8 @@ fn domains_are_separate() {
 fn an_endpoint_socket_cannot_connect_elsewhere() {
     use rustix::net::{SocketFlags, SocketType, connect, connect_unspec, ipproto, socket_with};
     let router = router!();
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap(); // in this machine's namespace
+    // In this machine's namespace
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let own = socket_with(
         rustix::net::AddressFamily::INET,
         SocketType::STREAM,

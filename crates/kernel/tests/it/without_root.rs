@@ -14,7 +14,8 @@ const NOBODY_UID: u32 = 65_534;
 fn run_as_nobody(script: &str) -> Option<String> {
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-    let program = folder.path().join("instance"); // the build folder may be unreadable for other users
+    // The build folder may be unreadable for other users
+    let program = folder.path().join("instance");
     copy_program(crate::fixture::instance_program(), &program);
     let mut command = Command::new(program);
     command

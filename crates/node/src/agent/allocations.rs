@@ -15,7 +15,7 @@ const MAX_INSTANCES: u32 = 65_536;
 pub(super) struct InstanceAllocation {
     pub(super) id: InstanceId,
     pub(super) uid: u32,
-    /// Address of its network; `NoConnection` if it shares the machine's network.
+    /// Address of its network; `None` if it shares the machine's network.
     pub(super) eip: Option<Eip>,
     /// Address at which it is called.
     pub(super) addr: InstanceAddr,

@@ -12,7 +12,7 @@ use crate::reconcile::{DesiredInstances, StartBackoff};
 /// Desired state of a function, and the results of its starts.
 #[derive(Debug, Default)]
 pub(super) struct FunctionState {
-    /// Desired state; `NoConnection` for a removed function that waits for its last instance.
+    /// Desired state; `None` for a removed function that waits for its last instance.
     pub(super) desired: Option<DesiredFunction>,
     policy: Arc<FunctionPolicy>,
     /// Back-off of the desired revision.
@@ -97,7 +97,7 @@ impl FunctionState {
             .is_some_and(|desired| desired.revision == record.revision)
     }
 
-    /// Returns the route for the data plane; `NoConnection` for a removed function.
+    /// Returns the route for the data plane; `None` for a removed function.
     pub(super) fn function_route<'a>(
         &self,
         records: impl Iterator<Item = &'a InstanceRecord>,

@@ -37,7 +37,7 @@ pub(super) struct InstanceRecord {
     pub(super) meter: Option<Arc<UsageMeter>>,
     /// Maximum duration of a stop.
     pub(super) stop_timeout: Duration,
-    /// Channel for the stop request; `NoConnection` once sent.
+    /// Channel for the stop request; `None` once sent.
     pub(super) stop: Option<oneshot::Sender<StopRequest>>,
 }
 

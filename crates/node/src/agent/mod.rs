@@ -67,7 +67,7 @@ pub(crate) struct NodeAgent {
     stopping: Option<oneshot::Sender<()>>,
     /// Callers that wait for the next publication.
     version_waiters: Vec<oneshot::Sender<u64>>,
-    /// Copies that were needed at the last collection; `NoConnection` before the first desired state.
+    /// Copies that were needed at the last collection; `None` before the first desired state.
     needed: Option<BTreeSet<ArtifactKey>>,
     has_desired: bool,
     /// Placement of the chains' instances, and the time of the next one.

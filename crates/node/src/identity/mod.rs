@@ -49,7 +49,7 @@ pub trait IdentityIssuer: Send + Sync {
     /// Opens the half of a handshake in memory that responds for the instance `callee` to a caller
     /// at this address.
     ///
-    /// The caller's half is in its watchdog. Returns `NoConnection` for an unknown instance, or if this
+    /// The caller's half is in its watchdog. Returns `None` for an unknown instance, or if this
     /// issuer issues no sessions.
     fn open_half(&self, _callee: &str, _caller: SocketAddr) -> Option<Box<dyn HandshakeHalf>> {
         None
@@ -79,7 +79,7 @@ pub struct HandshakeStep {
 pub(crate) struct CallerInstance {
     pub(crate) function: FunctionId,
     pub(crate) instance: InstanceId,
-    /// Source address of its calls. `NoConnection` if its calls are not intercepted; then it gets no
+    /// Source address of its calls. `None` if its calls are not intercepted; then it gets no
     /// callees.
     pub(crate) addr: Option<InstanceAddr>,
 }

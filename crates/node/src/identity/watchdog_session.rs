@@ -33,7 +33,7 @@ pub(super) struct WatchdogSession {
     context: IdentityContext,
     /// Callees that were sent last.
     callees: Vec<CalleeEntry>,
-    /// Direct path to each callee's instance; `NoConnection` where there is none.
+    /// Direct path to each callee's instance; `None` where there is none.
     paths: HashMap<InstanceAddr, Option<DirectPathGuard>>,
     jobs: HandshakeJobs,
     reporter: CallReporter,

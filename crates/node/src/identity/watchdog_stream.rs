@@ -37,7 +37,7 @@ impl WatchdogStream {
         self.stream.write_all(frame).await
     }
 
-    /// Returns the next frame without its length; `NoConnection` at the end of the stream. Cancellation
+    /// Returns the next frame without its length; `None` at the end of the stream. Cancellation
     /// loses nothing.
     ///
     /// # Errors

@@ -40,7 +40,7 @@ impl InstanceEnding {
 /// Facts about an instance that ended by itself.
 #[derive(Debug, Clone, Default)]
 pub struct EndEvidence {
-    /// Result of the process; `NoConnection` if it was never started.
+    /// Result of the process; `None` if it was never started.
     pub exit: Option<ProcessExit>,
     /// Its own `failed` note.
     pub reported: Option<String>,
@@ -150,7 +150,7 @@ mod tests {
         );
         evidence.last_line = Some("ModuleNotFoundError: flask\x1b[0m".into());
         evidence.reported = Some("handler: exit code 1".into());
-        let text = "handler: exit code 1; its last line was: flask[0m";
+        let text = "handler: exit code 1; its last line was: ModuleNotFoundError: flask[0m";
         assert_eq!(evidence.text_before_ready(), text);
     }
 

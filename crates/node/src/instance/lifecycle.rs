@@ -417,7 +417,7 @@ impl Lifecycle {
         }
     }
 
-    /// Explains the end. `exit` is `NoConnection` for an instance that the node ended for exceeding its
+    /// Explains the end. `exit` is `None` for an instance that the node ended for exceeding its
     /// time.
     fn explain_end(&self, exit: Option<ProcessExit>, start: StartProgress) -> InstanceEnding {
         let evidence = EndEvidence {

@@ -22,7 +22,7 @@ pub enum InstanceNote {
     Failed(String),
 }
 
-/// Parses a line; `NoConnection` for an unknown one.
+/// Parses a line; `None` for an unknown one.
 ///
 /// After the watchdog's start, lines come from inside the instance. Names are therefore restricted
 /// to a plain alphabet, and texts lose their control characters.
@@ -69,7 +69,7 @@ impl NoteReader {
         })
     }
 
-    /// Returns the next note; `NoConnection` at the end of the pipe. Cancellation loses nothing.
+    /// Returns the next note; `None` at the end of the pipe. Cancellation loses nothing.
     pub async fn next_note(&mut self) -> Option<InstanceNote> {
         loop {
             while let Some(line) = self.take_line() {

@@ -32,7 +32,7 @@ pub struct InstanceSpec {
     pub id: InstanceId,
     /// Function of the instance.
     pub function: FunctionId,
-    /// Address of the instance; `NoConnection` if it shares the machine's network.
+    /// Address of the instance; `None` if it shares the machine's network.
     pub eip: Option<Eip>,
     /// User id, where the node may choose.
     pub uid: u32,
@@ -74,7 +74,7 @@ impl fmt::Debug for InstanceSpec {
     }
 }
 
-/// Limits of one instance; `NoConnection` is unlimited.
+/// Limits of one instance; `None` is unlimited.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct InstanceLimits {
     /// Bytes of memory.
@@ -134,15 +134,15 @@ pub trait InstanceProcess: Send + Sync + 'static {
     fn kill(&self);
     /// Waits for its end. May be called once.
     fn wait_exit(&self) -> BoxFuture<'_, ProcessExit>;
-    /// Returns its usage; `NoConnection` without accounting.
+    /// Returns its usage; `None` without accounting.
     fn read_usage(&self) -> Option<ProcessUsage>;
-    /// Returns its CPU time; `NoConnection` without accounting. Cheaper than
+    /// Returns its CPU time; `None` without accounting. Cheaper than
     /// [`InstanceProcess::read_usage`].
     fn cpu_time(&self) -> Option<Duration> {
         self.read_usage()
             .map(|consumed| Duration::from_nanos(consumed.cpu_nanos))
     }
-    /// Moves its threads from one processor to another; `NoConnection` stands for `all` of them.
+    /// Moves its threads from one processor to another; `None` stands for `all` of them.
     ///
     /// Threads with an affinity of their own stay. Blocks.
     ///
@@ -187,7 +187,7 @@ pub trait InstanceMachine: Send + Sync + 'static {
     /// Permits datagrams between the watchdogs of two instances, in both directions between their
     /// ports.
     ///
-    /// Returns `NoConnection` where instances do not reach each other. Blocks.
+    /// Returns `None` where instances do not reach each other. Blocks.
     fn open_direct_path(&self, _one: Eip, _other: Eip) -> Option<DirectPathGuard> {
         None
     }

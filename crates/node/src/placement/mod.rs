@@ -51,7 +51,7 @@ pub struct ChainCpu {
 }
 
 impl ChainCpu {
-    /// Returns the chain's processor; `NoConnection` for all.
+    /// Returns the chain's processor; `None` for all.
     pub fn cpu(&self) -> Option<usize> {
         self.cpu
     }

@@ -80,7 +80,7 @@ impl StartBackoff {
         }
     }
 
-    /// Returns the earliest time of the next start; `NoConnection` for at once.
+    /// Returns the earliest time of the next start; `None` for at once.
     pub fn retry_at(&self) -> Option<Instant> {
         self.starts.pause_end(0).max(self.deaths.pause_end(1))
     }

@@ -54,7 +54,7 @@ pub struct ReconcilePlan {
     pub retry_at: Option<Instant>,
 }
 
-/// Plans the next steps. `desired` is `NoConnection` for a removed function; `backoff` belongs to the desired
+/// Plans the next steps. `desired` is `None` for a removed function; `backoff` belongs to the desired
 /// revision.
 pub fn plan(
     desired: Option<DesiredInstances>,

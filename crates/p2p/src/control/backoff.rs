@@ -1,20 +1,23 @@
-//! How long to wait before a line is opened anew.
+//! Delay before a control connection or relay is dialled again.
 
 use std::time::Duration;
 
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 const MAX_DELAY: Duration = Duration::from_secs(10);
 
-/// Grows with each try, up to ten seconds. Each pause is drawn from its upper three quarters: a rendezvous that starts
-/// anew is not met by all of its workers at once.
+/// Exponential delay, up to ten seconds.
+///
+/// Each delay is random within its upper three quarters, so that a restarted rendezvous is not hit
+/// by all its workers at once.
 #[derive(Debug, Clone, Default)]
 pub(super) struct DialBackoff {
     tries: u32,
 }
 
 impl DialBackoff {
-    /// The next pause. `draw`: from 0 to 1.
+    /// Returns the next delay. `random`: from 0 to 1.
     pub(super) fn next_delay(&mut self, random: f64) -> Duration {
+        // 2^10 times the first delay is far above the maximum, and the shift cannot overflow.
         let delay = FIRST_DELAY
             .saturating_mul(1 << self.tries.min(10))
             .min(MAX_DELAY);
@@ -22,7 +25,7 @@ impl DialBackoff {
         delay.mul_f64(0.25 + 0.75 * random.clamp(0.0, 1.0))
     }
 
-    /// The line was there for a while.
+    /// Starts again, after a stable connection.
     pub(super) fn reset(&mut self) {
         self.tries = 0;
     }

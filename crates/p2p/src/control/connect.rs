@@ -1,4 +1,4 @@
-//! From a session to a connection.
+//! Connects to the peer of a granted session.
 
 use std::io;
 use std::sync::Arc;
@@ -21,14 +21,17 @@ use crate::migrate::RelayConnection;
 use crate::nat_survey;
 
 impl ControlConnection {
-    /// A connection to the peer of a session that was granted on this line: over the line at first and then the relay, if
-    /// `settings` allow one, and directly as soon as there is a way. Both sides do this.
+    /// Connects to the peer of a session that was granted on this connection. Both sides call this.
+    ///
+    /// Bytes go over the control connection first, then over the relay if `settings` allow one, and
+    /// directly as soon as possible.
     ///
     /// # Errors
-    /// When the line is over, the relay is not to be had, or there is no way; and when the peer is not who was meant.
+    /// Fails when the control connection has ended, when there is neither a relay nor a direct
+    /// connection, and when the peer has another identity.
     pub async fn connect(
         &self,
-        meeting: PeerSession,
+        session: PeerSession,
         pair: Arc<PeerTlsConfig>,
         search: impl Into<driver::SearchPlan>,
         settings: driver::DriverSettings,
@@ -36,38 +39,42 @@ impl ControlConnection {
         let closed_error = || {
             io::Error::new(
                 io::ErrorKind::NotConnected,
-                "the line to the rendezvous is over",
+                "the connection to the rendezvous is closed",
             )
         };
         let connected = self.connected().await.ok_or_else(closed_error)?;
         let (wants_relay, token, policy) = (
             settings.agent.allow_relay,
-            meeting.grant.pass.clone(),
+            session.grant.pass.clone(),
             settings.relay_policy,
         );
         let head_start = policy.head_start(connected.server.round_trip);
+        // A shorter acknowledgement timeout would open the relay before the head start is over.
         let times = RelayTimeouts {
             head_start,
             ack_timeout: policy.ack_timeout.max(head_start),
             resume_timeout: policy.resume_timeout,
         };
-        let (introduction, side, words) = meeting
+        let (introduction, side, channel) = session
             .split_for_link(&connected.welcome.you, connected.observers(), pair)
             .map_err(io::Error::other)?;
+        // Searched before the relay opens: the direct connection is 80 to 100 ms sooner (decision
+        // 35).
         let pending = link::start_link(search, introduction, settings)?;
-        let relay = wants_relay.then(|| self.resumable_relay(token, words, &pending, times));
+        let relay = wants_relay.then(|| self.resumable_relay(token, channel, &pending, times));
         pending.connect_over(side, relay).await
     }
 
-    /// Which kind of NAT stands before this machine, as far as UDP and the rendezvous' observers tell; takes a second.
+    /// Detects the kind of NAT in front of this machine, as far as UDP and the rendezvous'
+    /// observers show it; takes a second.
     ///
     /// # Errors
-    /// When the line is over, or the rendezvous has no observer for UDP.
+    /// Fails when the control connection has ended, or the rendezvous has no observer for UDP.
     pub async fn detect_nat(&self) -> io::Result<NatReport> {
         let closed_error = || {
             io::Error::new(
                 io::ErrorKind::NotConnected,
-                "the line to the rendezvous is over",
+                "the connection to the rendezvous is closed",
             )
         };
         let connected = self.connected().await.ok_or_else(closed_error)?;
@@ -93,7 +100,7 @@ impl ControlConnection {
     }
 }
 
-/// Where a session's relay is.
+/// Dials a session's relay.
 struct RelayDialer {
     settings: Arc<ControlSettings>,
     token: SignedToken,
@@ -121,13 +128,14 @@ impl From<DialError> for RelayFailure {
     }
 }
 
-/// As a search goes on.
+/// Returns the state of the direct connection as the search continues.
 fn direct_status_of(outcome: watch::Receiver<SearchOutcome>) -> BoxStream<'static, DirectStatus> {
     let next = async |mut verdict: watch::Receiver<SearchOutcome>| {
         loop {
             verdict.changed().await.ok()?;
             let outcome_now = *verdict.borrow_and_update();
             match outcome_now {
+                // An on-demand search that has not started is no news for the relay.
                 SearchOutcome::NotNeeded => (),
                 SearchOutcome::Searching => return Some((DirectStatus::Searching, verdict)),
                 SearchOutcome::Direct { .. } => return Some((DirectStatus::Found, verdict)),

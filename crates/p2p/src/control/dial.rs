@@ -16,62 +16,62 @@ use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use super::{ControlSettings, RendezvousUrl};
 use crate::websocket::{self, BoxedStream, WebSocket};
 
-/// A connection may take so long, with TLS and the ticket.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Time for a connection, with TLS and the upgrade.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why there is no connection to the rendezvous.
+/// Reason why there is no connection to the rendezvous.
 #[derive(Debug, thiserror::Error)]
 pub enum DialError {
-    /// No name, no TCP, or no TLS.
-    #[error("cannot connect to the rendezvous {place}: {source}")]
+    /// Name resolution, TCP or TLS failed.
+    #[error("cannot connect to the rendezvous {url}: {source}")]
     Io {
-        /// Where.
-        place: RendezvousUrl,
-        /// What was wrong.
+        /// Address of the rendezvous.
+        url: RendezvousUrl,
+        /// Cause of the failure.
         source: io::Error,
     },
-    /// It did not answer in time.
-    #[error("cannot connect to the rendezvous {place}: no answer within {PATIENCE:?}")]
+    /// Rendezvous did not respond in time.
+    #[error("cannot connect to the rendezvous {url}: no answer within {DIAL_TIMEOUT:?}")]
     Timeout {
-        /// Where.
-        place: RendezvousUrl,
+        /// Address of the rendezvous.
+        url: RendezvousUrl,
     },
-    /// It does not let one in.
-    #[error("the rendezvous {place} answers {status}: {text}")]
+    /// Rendezvous refused the upgrade.
+    #[error("the rendezvous {url} answers {status}: {text}")]
     Status {
-        /// Where.
-        place: RendezvousUrl,
-        /// HTTP's.
+        /// Address of the rendezvous.
+        url: RendezvousUrl,
+        /// HTTP status.
         status: u16,
-        /// What it said.
+        /// Body of the response, shortened.
         text: String,
     },
-    /// Something else is there.
-    #[error("what answers at {place} is no rendezvous: {text}")]
+    /// Server is no rendezvous.
+    #[error("the server at {url} is no rendezvous: {text}")]
     Protocol {
-        /// Where.
-        place: RendezvousUrl,
-        /// What was wrong.
+        /// Address of the rendezvous.
+        url: RendezvousUrl,
+        /// Violation of the protocol.
         text: String,
     },
 }
 
 impl DialError {
-    /// The ticket or pass opens nothing, and never will.
+    /// Returns whether the token will never be accepted.
     pub fn is_final(&self) -> bool {
         matches!(self, Self::Status { status: 401, .. })
     }
 }
 
-/// Where a connection goes, and how far that is.
+/// Server of a connection, and its distance.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReachedServer {
     pub(super) addr: SocketAddr,
-    /// As TCP took it, with the lookup of the name.
+    /// Round trip as TCP's handshake took it, with the lookup of the name.
     pub(super) round_trip: Duration,
 }
 
-/// A WebSocket at a path, with what lets one in; and where it goes.
+/// Opens a WebSocket at a path, with a bearer token.
 pub(super) async fn dial(
     settings: &ControlSettings,
     path: &str,
@@ -81,13 +81,14 @@ pub(super) async fn dial(
     let url = &settings.url;
     let all = async {
         let failed = |source| DialError::Io {
-            place: url.clone(),
+            url: url.clone(),
             source,
         };
         let started = Instant::now();
         let stream = TcpStream::connect((url.host.as_str(), url.port))
             .await
             .map_err(failed)?;
+        // Measured before TLS: its flights would count as round trips.
         let to = ReachedServer {
             addr: stream.peer_addr().map_err(failed)?,
             round_trip: started.elapsed(),
@@ -99,20 +100,19 @@ pub(super) async fn dial(
             .map_err(|error| handshake_error(url, error))?;
         Ok((web, to))
     };
-    tokio::time::timeout(PATIENCE, all)
+    tokio::time::timeout(DIAL_TIMEOUT, all)
         .await
-        .unwrap_or_else(|_| Err(DialError::Timeout { place: url.clone() }))
+        .unwrap_or_else(|_| Err(DialError::Timeout { url: url.clone() }))
 }
 
 async fn connect_tls(settings: &ControlSettings, stream: TcpStream) -> io::Result<BoxedStream> {
+    // Messages are small and answered: Nagle's algorithm would delay each by a round trip.
     stream.set_nodelay(true)?;
     websocket::enable_keepalive(&stream)?;
     if !settings.url.tls {
         return Ok(Box::new(stream));
     }
-    let no_roots = || {
-        io::Error::other("wss needs to know whose certificates to believe, and was told nothing")
-    };
+    let no_roots = || io::Error::other("wss needs trusted certificates, and none are set");
     let connector = TlsConnector::from(settings.tls.clone().ok_or_else(no_roots)?);
     let name = ServerName::try_from(settings.url.host.clone()).map_err(io::Error::other)?;
     Ok(Box::new(connector.connect(name, stream).await?))
@@ -135,18 +135,19 @@ fn handshake_error(url: &RendezvousUrl, error: Error) -> DialError {
     match error {
         Error::Http(response) => {
             let body = response.body().as_deref().unwrap_or_default();
+            // A proxy's error page can be long; its beginning says enough.
             let text = String::from_utf8_lossy(&body[..body.len().min(300)])
                 .trim()
                 .to_owned();
             DialError::Status {
-                place: url,
+                url,
                 status: response.status().as_u16(),
                 text,
             }
         }
-        Error::Io(source) => DialError::Io { place: url, source },
+        Error::Io(source) => DialError::Io { url, source },
         other => DialError::Protocol {
-            place: url,
+            url,
             text: other.to_string(),
         },
     }

@@ -1,5 +1,7 @@
-//! A line's connection. It is read while it is written: a worker and a rendezvous that both waited for the other to read would wait for
-//! ever.
+//! Socket of a control connection, which is read while it is written.
+//!
+//! A worker and a rendezvous that each waited for the other to read would wait forever (decision
+//! 50).
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -11,43 +13,43 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 
 use crate::websocket::WebSocket;
 
-/// See the module.
+/// Socket with a queue of outgoing messages.
 pub(super) struct DuplexSocket {
     socket: WebSocket,
     outgoing: VecDeque<Message>,
-    /// Since when something is to be sent.
+    /// Time since which data waits to be sent.
     blocked_since: Option<Instant>,
 }
 
-/// What has happened.
+/// Event of the socket.
 pub(super) enum DuplexEvent {
-    /// All that was to be sent is.
+    /// All queued messages are sent.
     Sent,
-    /// `NoConnection`: the connection is closed.
+    /// Received message; `None`: the connection is closed.
     Received(Option<Message>),
 }
 
 impl DuplexSocket {
     pub(super) fn new(socket: WebSocket) -> Self {
         Self {
-            socket: socket,
+            socket,
             outgoing: VecDeque::new(),
             blocked_since: None,
         }
     }
 
-    /// It is sent while one waits for [`Self::next`].
+    /// Queues a message; it is sent while [`Self::next_event`] is awaited.
     pub(super) fn send(&mut self, message: Message) {
         self.blocked_since.get_or_insert_with(Instant::now);
         self.outgoing.push_back(message);
     }
 
-    /// Since when the other side has not taken what is to be sent.
+    /// Returns the time since which the other side has taken nothing.
     pub(super) fn blocked_since(&self) -> Option<Instant> {
         self.blocked_since
     }
 
-    /// May be dropped, and asked for again: nothing is lost.
+    /// Awaits the next event. Cancel-safe: nothing is lost.
     pub(super) async fn next_event(&mut self) -> Result<DuplexEvent, Error> {
         poll_fn(|cx| {
             if self.blocked_since.is_some()
@@ -55,6 +57,7 @@ impl DuplexSocket {
             {
                 return Poll::Ready(sent.map(|()| DuplexEvent::Sent));
             }
+            // Read even while the write side waits: see the module.
             let received = ready!(self.socket.poll_next_unpin(cx));
             Poll::Ready(received.transpose().map(DuplexEvent::Received))
         })
@@ -66,7 +69,8 @@ impl DuplexSocket {
             ready!(self.socket.poll_ready_unpin(cx))?;
             if let Some(message) = self.outgoing.pop_front() {
                 self.socket.start_send_unpin(message)?;
-                self.blocked_since = Some(Instant::now()); // it takes something
+                // Progress restarts the stall timer: a slow peer is not a dead one.
+                self.blocked_since = Some(Instant::now());
             }
         }
         ready!(self.socket.poll_flush_unpin(cx))?;

@@ -1,7 +1,8 @@
-//! A worker's side of the rendezvous: its line, what comes of calls, and the relay.
+//! Worker's side of the rendezvous: control connection, calls and relay.
 //!
-//! [`Line`] is a handle; a task keeps the line itself, and opens it anew when it breaks, with a pause that grows. What was
-//! said meanwhile is said then, and calls that wait are made again. Connections that are there do not notice.
+//! [`ControlConnection`] is a handle. A task keeps the connection and reopens it when it breaks,
+//! with a growing delay. Messages queued meanwhile are sent then, and waiting calls are repeated.
+//! Existing links do not notice.
 
 mod backoff;
 mod connect;
@@ -35,84 +36,88 @@ pub use trusted_roots::client_config;
 use crate::driver::ObserverSet;
 use crate::handshake::ClientHello;
 use crate::message::{
-    Base64Bytes, CallRefusal, CloseReason, ControlWelcome, JobReport, LONGEST_HELLO,
+    Base64Bytes, CallRefusal, CloseReason, ControlWelcome, JobReport, MAX_HELLO_BYTES,
     ObserverAddress, RelayedFrame, SignedToken, WorkerMessage,
 };
 use crate::reflexive_address::BindingClient;
 
-/// What is heard and not read yet. When it is full the line is not read either, and the rendezvous ends it at last.
+/// Events that may wait for the reader. When the queue is full the connection is not read, and the
+/// rendezvous closes it in the end.
 const EVENT_QUEUE_CAPACITY: usize = 1024;
 
-/// Where the rendezvous is, and what lets one in.
+/// Address and credentials of the rendezvous.
 #[derive(Debug, Clone)]
 pub struct ControlSettings {
-    /// Where.
+    /// Address of the rendezvous.
     pub url: RendezvousUrl,
-    /// The worker's ticket.
+    /// Ticket of the worker.
     pub ticket: SignedToken,
-    /// For `wss`: whose certificates are believed ([`client_config`]). It is not asked for `ws`.
+    /// TLS settings for `wss`, with the trusted roots ([`client_config`]). Not used for `ws`.
     pub tls: Option<Arc<ClientConfig>>,
 }
 
-/// What happens on a line without having been asked for.
+/// Event of a control connection.
 #[derive(Debug)]
 pub enum ControlEvent {
-    /// The line is there, (again).
+    /// Connection is open, first or again.
     Connected(ControlWelcome),
-    /// A worker of the job calls.
+    /// Worker of the job calls.
     IncomingCall(PeerSession),
-    /// A worker of the job says this about its work.
+    /// Worker of the job reports.
     Report {
-        /// Who.
+        /// Reporting worker.
         from: SpiffeId,
-        /// What.
+        /// Report about its work.
         report: JobReport,
     },
-    /// A report was not passed on: who was meant has no line.
+    /// Report was not forwarded: its recipient has no control connection.
     Undelivered {
-        /// Who was meant; nobody named: the job's leader.
+        /// Intended recipient; `None`: the job's leader.
         to: Option<SpiffeId>,
     },
-    /// The line is gone, and is opened anew.
+    /// Connection is lost, and will be reopened.
     Disconnected {
-        /// For people.
+        /// Cause, for people.
         why: String,
     },
-    /// The line is gone for good: nothing is heard after this.
+    /// Connection has ended for good: the last event.
     Ended(ControlEnd),
 }
 
-/// Why a line is not opened again.
+/// Reason why a connection is not reopened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ControlEnd {
-    /// The rendezvous said so.
+    /// Rendezvous closed it.
     #[error(transparent)]
     ClosedByRendezvous(CloseReason),
-    /// The rendezvous does not take the ticket.
-    #[error("the rendezvous does not take the ticket: {0}")]
+    /// Rendezvous refused the ticket.
+    #[error("the rendezvous refuses the ticket: {0}")]
     TicketRefused(String),
 }
 
-/// Why a call came to nothing.
+/// Reason why a call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PeerCallError {
-    /// The rendezvous said so.
+    /// Rendezvous refused it.
     #[error(transparent)]
     Refused(CallRefusal),
-    /// There was no line in time.
+    /// No connection in time.
     #[error(
-        "the rendezvous was not reached in time: look whether it runs, and whether this machine reaches it"
+        "the rendezvous was not reached in time: check that it runs, and that this machine reaches it"
     )]
     Unreachable,
-    /// There is no line any longer.
-    #[error("the line to the rendezvous is closed: {0}")]
+    /// Connection has ended.
+    #[error("the connection to the rendezvous is closed: {0}")]
     Ended(ControlEnd),
-    /// The task that keeps the line is gone.
-    #[error("the line to the rendezvous is closed")]
+    /// Task of the connection has ended.
+    #[error("the connection to the rendezvous is closed")]
     Closed,
 }
 
-/// A worker's line. Clones are of the same one; it closes when the last one is dropped, and the last [`PeerSession`].
+/// Control connection of a worker.
+///
+/// Clones share one connection. It closes when the last clone and the last [`PeerSession`] are
+/// dropped.
 #[derive(Debug, Clone)]
 pub struct ControlConnection {
     settings: Arc<ControlSettings>,
@@ -120,40 +125,41 @@ pub struct ControlConnection {
     welcome: watch::Receiver<Option<Arc<ConnectedState>>>,
 }
 
-/// The line as it is.
+/// State of an open connection.
 #[derive(Debug)]
 struct ConnectedState {
     welcome: ControlWelcome,
-    /// What the line was connected to.
+    /// Server of the connection.
     server: ReachedServer,
 }
 
-/// A call without an answer.
+/// Call without a response.
 #[derive(Debug)]
 struct UnansweredCall {
     peer: SpiffeId,
     about: String,
     hello: Option<Base64Bytes>,
-    /// When its peer is not waited for any longer.
+    /// Time after which the peer is no longer awaited.
     deadline: Instant,
     result_sender: oneshot::Sender<Result<PeerSession, PeerCallError>>,
 }
 
-/// What handles want of the task.
+/// Command of a handle for the task.
 #[derive(Debug)]
 enum ControlCommand {
     Call(UnansweredCall),
     Send(WorkerMessage),
-    /// It may be lost.
+    /// Frame for the peer; it may be lost.
     Relay(RelayedFrame),
 }
 
 impl ControlConnection {
-    /// Begins to open a line, and says what is heard on it. It must be read: see [`Heard`].
+    /// Starts a connection and returns its events, which must be read: see [`ControlEvent`].
     pub fn open(settings: ControlSettings) -> (Self, mpsc::Receiver<ControlEvent>) {
         let (commands, received_commands) = mpsc::unbounded_channel();
         let (event_sender, events) = mpsc::channel(EVENT_QUEUE_CAPACITY);
         let (connected, welcome) = watch::channel(None);
+        // Weak: sessions that the task creates must not keep the connection open.
         let weak_commands = commands.downgrade();
         let settings = Arc::new(settings);
         tokio::spawn(task::run_control_task(
@@ -173,11 +179,14 @@ impl ControlConnection {
         )
     }
 
-    /// Asks to be introduced to a worker of the job, and waits for so long if it is not here yet. `about`: what for; the
-    /// peer is told. One of the two calls: if both do there are two sessions.
+    /// Requests an introduction to a worker of the job, and waits if it is absent. `about`:
+    /// subject, for the peer.
+    ///
+    /// Only one of the two calls: two calls make two sessions.
     ///
     /// # Errors
-    /// When the peer does not come in time, when the rendezvous refuses, and when it is not reached.
+    /// Fails when the peer does not connect in time, when the rendezvous refuses, and when it is
+    /// not reached.
     pub async fn call(
         &self,
         peer: SpiffeId,
@@ -187,21 +196,23 @@ impl ControlConnection {
         self.request_call(peer, about, within, None).await
     }
 
-    /// The same for a connection as one of this pair, with TLS's hello in the call: so the connection is there a round trip to
-    /// the rendezvous sooner.
+    /// Calls for a connection of this pair, with the TLS hello in the call.
+    ///
+    /// The connection is then ready a round trip to the rendezvous sooner (decision 49).
     ///
     /// # Errors
-    /// See [`Self::call_message`].
+    /// See [`Self::call`].
     pub async fn call_for(
         &self,
         pair: &PeerTlsConfig,
         about: &str,
         within: Duration,
     ) -> Result<PeerSession, PeerCallError> {
-        // What cannot be made now cannot later, and is told then.
+        // A hello that cannot be made now fails again later, where the error is reported.
+        // Above the limit the rendezvous would refuse the whole call.
         let hello = ClientHello::new(pair)
             .ok()
-            .filter(|hello| hello.flight().len() <= LONGEST_HELLO);
+            .filter(|hello| hello.flight().len() <= MAX_HELLO_BYTES);
         let flight = hello
             .as_ref()
             .map(|hello| Base64Bytes(hello.flight().clone()));
@@ -233,18 +244,21 @@ impl ControlConnection {
         result.await.unwrap_or(Err(PeerCallError::Closed))
     }
 
-    /// Says something about the job's work, to the job's leader if nobody is named. [`Heard::SendFailure`] follows when that
-    /// one has no line. What is longer than [`crate::message::MAX_REPORT_BYTES`] the rendezvous does not read: it ends the line.
+    /// Reports about the job's work, to the job's leader if there is no recipient.
+    ///
+    /// [`ControlEvent::Undelivered`] follows when the recipient has no connection. The rendezvous
+    /// closes the connection on a report longer than [`crate::message::MAX_REPORT_BYTES`].
     pub fn send_report(&self, to: Option<SpiffeId>, report: JobReport) {
         self.send_message(WorkerMessage::Report { to, report });
     }
 
-    /// Waits until the line is there. `NoConnection`: it is over.
+    /// Waits until the connection is open. `None`: it has ended.
     pub async fn welcome(&self) -> Option<ControlWelcome> {
         Some(self.connected().await?.welcome.clone())
     }
 
-    /// Whom a driver asks how its ports are seen; waits until the line is there. `NoConnection`: it is over.
+    /// Returns the observers of the rendezvous; waits until the connection is open. `None`: it has
+    /// ended.
     pub async fn observers(&self) -> Option<ObserverSet> {
         Some(self.connected().await?.observers())
     }
@@ -258,14 +272,14 @@ impl ControlConnection {
             .clone()
     }
 
-    /// What is said to a line that is over goes nowhere.
+    /// Sends a message; dropped when the connection has ended.
     fn send_message(&self, message: WorkerMessage) {
         let _ = self.commands.send(ControlCommand::Send(message));
     }
 }
 
 impl ConnectedState {
-    /// Where an observer has no address of its own, it has the one by which the line was reached.
+    /// Returns the observers. One without an address has that of the rendezvous.
     fn observers(&self) -> ObserverSet {
         let addrs_of = |transport| {
             let servers = self.welcome.observe.servers.iter();
@@ -282,7 +296,7 @@ impl ConnectedState {
         }
     }
 
-    /// Those for UDP, and which of the four each of them is.
+    /// Returns the observers for UDP, and which of the four sockets each is.
     fn udp_observers(&self) -> Vec<(ObserverSocket, SocketAddr)> {
         let udp = self
             .welcome
@@ -303,6 +317,8 @@ impl ConnectedState {
     }
 
     fn resolve_addr(&self, addr: SocketAddr) -> SocketAddr {
+        // An unspecified address stands for the rendezvous' own (`contract/rendezvous.md`,
+        // "Observing").
         let ip = if addr.ip().is_unspecified() {
             self.server.addr.ip()
         } else {

@@ -1,4 +1,4 @@
-//! A session that the rendezvous granted, from one side.
+//! Session that the rendezvous granted, from one side.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,50 +17,53 @@ use crate::handshake::{ClientHello, HandshakeRole};
 use crate::message::{SessionGrant, SessionMessage, WorkerMessage};
 use crate::migrate::StreamFrame;
 
-/// Both sides have one until it is dropped: then the rendezvous is told that it is needed no longer.
+/// Granted session. Dropping it tells the rendezvous that this side needs it no longer.
 #[derive(Debug)]
 pub struct PeerSession {
-    /// What the rendezvous gave.
+    /// Grant of the rendezvous.
     pub grant: SessionGrant,
-    /// By this machine's clock.
+    /// Expiry by this machine's clock.
     pub expires_at: Instant,
-    /// What went with one's own call.
+    /// Hello that travelled with this side's call.
     pub(super) hello: Option<Box<ClientHello>>,
     pub(super) items: mpsc::UnboundedReceiver<SessionItem>,
     pub(super) commands: mpsc::UnboundedSender<ControlCommand>,
 }
 
 impl PeerSession {
-    /// The session, for the punching machine.
+    /// Returns the session for the punching state machine.
     ///
     /// # Errors
-    /// When the rendezvous introduced a worker to itself.
+    /// Fails when the rendezvous introduced a worker to itself.
     pub fn session(&self, own: &SpiffeId) -> Result<PunchSession, SameIdentity> {
         let (grant, _) = self.grant.punch_grant(Instant::now());
         PunchSession::new(&grant, own, &self.grant.peer, self.expires_at)
     }
 
-    /// Tells the other side.
+    /// Sends a message to the other side.
     pub fn send_message(&self, message: PunchMessage) {
         let outgoing = WorkerMessage::Tell {
             session: self.grant.session,
             word: SessionMessage::from(message),
         };
-        let _ = self.commands.send(ControlCommand::Send(outgoing)); // a line that is over is heard of by the agent's patience
+        // An ended connection shows as the agent's search timeout.
+        let _ = self.commands.send(ControlCommand::Send(outgoing));
     }
 
-    /// What the other side tells; `NoConnection`: it says no more.
+    /// Awaits the next message of the other side. `None`: there will be none.
     pub async fn next_message(&mut self) -> Option<PunchMessage> {
         loop {
-            if let SessionItem::Message(word) = self.items.recv().await?
-                && let Ok(message) = PunchMessage::try_from(word)
+            if let SessionItem::Message(message) = self.items.recv().await?
+                && let Ok(message) = PunchMessage::try_from(message)
             {
                 return Some(message);
             }
         }
     }
 
-    /// What a driver needs. What the two say is passed on until the driver ends, then the rendezvous is told.
+    /// Returns what a driver needs.
+    ///
+    /// Messages are forwarded until the driver ends; then the rendezvous is told.
     ///
     /// # Errors
     /// See [`Self::session`].
@@ -74,7 +77,10 @@ impl PeerSession {
             .map(|(introduction, ..)| introduction)
     }
 
-    /// The same, what this side is for TLS, and what takes the beginning of a way. The session is needed until that is dropped, too.
+    /// Splits the session for a link: introduction, role in TLS, and channel for the stream's first
+    /// frames.
+    ///
+    /// The session lasts until the channel is dropped, too.
     pub(super) fn split_for_link(
         mut self,
         own: &SpiffeId,
@@ -92,13 +98,16 @@ impl PeerSession {
             incoming: early_items,
         };
         if let Some(hello) = self.grant.hello.take() {
+            // The caller's hello is its frame 0 (contract/way.md, "Pieces"): the reader sees no
+            // difference.
             let first = SequenceMessage::Frame {
                 number: 0,
                 acknowledged: 0,
                 frame: StreamFrame::Bytes(hello.0),
             };
-            let _ = early_sender.send(first); // `early` is there
+            let _ = early_sender.send(first); // `early_items` is alive
         }
+        // The task holds the session until the link needs it no longer.
         tokio::spawn(self.forward_messages(outgoing, incoming_sender, early_sender));
         Ok((
             PeerIntroduction {
@@ -122,18 +131,20 @@ impl PeerSession {
         }
     }
 
-    /// It does not keep the line open.
+    /// Returns a sender that does not keep the control connection open.
     fn item_sender(&self) -> Box<dyn Fn(SequenceMessage) + Send> {
         let (session, commands) = (self.grant.session, self.commands.downgrade());
         Box::new(move |item| {
             if let Some(commands) = commands.upgrade() {
                 let command = match SessionItem::from_sequence(item, session) {
-                    SessionItem::Message(word) => {
-                        ControlCommand::Send(WorkerMessage::Tell { session, word })
-                    }
-                    SessionItem::Frame(parcel) => ControlCommand::Relay(parcel),
+                    SessionItem::Message(message) => ControlCommand::Send(WorkerMessage::Tell {
+                        session,
+                        word: message,
+                    }),
+                    SessionItem::Frame(frame) => ControlCommand::Relay(frame),
                 };
-                let _ = commands.send(command); // what is not acknowledged goes over the relay
+                // Frames without an acknowledgement go over the relay.
+                let _ = commands.send(command);
             }
         })
     }
@@ -152,9 +163,11 @@ impl PeerSession {
                     Some(message) => self.send_message(message),
                     None => outgoing = None,
                 },
+                // The relay has opened or the link is gone: frames no longer come this way.
                 () = until_closed(&early_sender), if early_sender.is_some() => early_sender = None,
-                word = self.items.recv(), if receiving => match word.map(SequenceMessage::try_from) {
+                item = self.items.recv(), if receiving => match item.map(SequenceMessage::try_from) {
                     Some(Ok(item)) => drop(early_sender.as_ref().map(|sender| sender.send(item))),
+                    // Messages of the punching state machine; without a driver they are dropped.
                     Some(Err(item)) => drop(PunchMessage::try_from(item).map(|message| incoming.send(message))),
                     None => (receiving, early_sender) = (false, None),
                 },
@@ -181,6 +194,6 @@ impl Drop for PeerSession {
             .commands
             .send(ControlCommand::Send(WorkerMessage::HangUp {
                 session: self.grant.session,
-            })); // a line that is over needs none
+            })); // an ended connection needs no hang-up
     }
 }

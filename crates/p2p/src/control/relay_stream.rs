@@ -1,4 +1,4 @@
-//! One end of a session's relay, as a [`crate::migrate::Relay`].
+//! An end of a session's relay, as a [`crate::migrate::RelayConnection`].
 
 use std::fmt;
 use std::io;
@@ -17,19 +17,22 @@ use crate::message::SignedToken;
 use crate::migrate::{RelayConnection, StreamFrame};
 use crate::websocket::{self, WebSocket};
 
-/// See the module. It ends without an error when the other end, or the relay, has closed it properly.
+/// End of a relay. It ends without an error when the other end, or the relay, has closed properly.
 pub struct RelayStream {
     socket: WebSocket,
-    /// The other end has closed: what was sent before has all come, and how the connection ends does not matter.
+    /// True if the other end has closed: all its frames have arrived, and how the connection ends
+    /// is irrelevant.
     closed: bool,
     ended: bool,
 }
 
 impl RelayStream {
-    /// Opens this end of the relay. The other end may come later; what is written waits for it.
+    /// Opens this end of the relay.
+    ///
+    /// The other end may come later; written frames wait for it.
     ///
     /// # Errors
-    /// When the rendezvous is not reached, or does not take the pass.
+    /// Fails when the rendezvous is not reached, or refuses the token.
     pub async fn open(settings: &ControlSettings, token: &SignedToken) -> Result<Self, DialError> {
         let (socket, _) = dial(
             settings,
@@ -63,12 +66,13 @@ impl Stream for RelayStream {
                         Err(error)
                     }
                     None => {
-                        self.closed = true; // reading on sends the answer
+                        self.closed = true; // reading on sends the close frame's answer
                         continue;
                     }
                 },
                 Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => continue,
                 Some(Err(Error::ConnectionClosed)) | None => break,
+                // Some servers reset instead of closing after the handshake; nothing is missing.
                 Some(Err(_)) if self.closed => break,
                 Some(Err(error)) => {
                     self.ended = true;
@@ -84,10 +88,13 @@ impl Stream for RelayStream {
 
 impl RelayConnection for RelayStream {}
 
-/// A close that was not meant by the other end. [`is_final`] tells what it is good for.
+/// Returns the error of a close that the other end did not request; [`is_final`] says whether to
+/// retry.
 fn close_error(frame: Option<CloseFrame>) -> Option<io::Error> {
     let frame = frame.filter(|frame| frame.code != CloseCode::Normal)?;
-    let text = format!("the relay ended: {}", frame.reason.as_str());
+    let text = format!("relay closed: {}", frame.reason.as_str());
+    // Codes 1001, 1012 and 1013 invite another try; others are final (contract/rendezvous.md, "The
+    // relay").
     let is_temporary = matches!(
         frame.code,
         CloseCode::Restart | CloseCode::Again | CloseCode::Away
@@ -100,7 +107,7 @@ fn close_error(frame: Option<CloseFrame>) -> Option<io::Error> {
     Some(io::Error::new(kind, text))
 }
 
-/// Whether another connection would end as this one did.
+/// Returns whether another connection would end the same way.
 pub(super) fn is_final(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -137,11 +144,12 @@ impl Sink<StreamFrame> for RelayStream {
 fn relay_io_error(error: Error) -> io::Error {
     match error {
         Error::Io(error) => error,
-        gone @ (Error::ConnectionClosed
+        // A connection that broke, as opposed to a peer that violated the protocol.
+        lost @ (Error::ConnectionClosed
         | Error::AlreadyClosed
         | Error::Protocol(
             ProtocolError::ResetWithoutClosingHandshake | ProtocolError::SendAfterClosing,
-        )) => io::Error::new(io::ErrorKind::ConnectionReset, gone.to_string()),
+        )) => io::Error::new(io::ErrorKind::ConnectionReset, lost.to_string()),
         other => io::Error::new(io::ErrorKind::ConnectionAborted, other.to_string()),
     }
 }

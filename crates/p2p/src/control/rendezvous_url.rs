@@ -1,30 +1,31 @@
-//! Where a rendezvous is.
+//! Address of a rendezvous.
 
 use std::fmt;
 use std::str::FromStr;
 
 use http::Uri;
 
-/// `wss://HOST[:PORT]`, or `ws://` where nobody can listen.
+/// `wss://HOST[:PORT]`, or `ws://` on a network without eavesdroppers.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RendezvousUrl {
-    /// With TLS.
+    /// True for TLS.
     pub tls: bool,
-    /// A name or an address; IPv6 without brackets.
+    /// Name or address; IPv6 without brackets.
     pub host: String,
-    /// By default 443 with TLS, 80 without.
+    /// Port; by default 443 with TLS, 80 without.
     pub port: u16,
 }
 
-/// Why a text is no such place.
+/// Text is no such address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not wss://HOST[:PORT] (or ws:// without TLS)")]
+#[error("invalid rendezvous {0:?}: expected wss://HOST[:PORT], or ws:// without TLS")]
 pub struct InvalidRendezvousUrl(String);
 
 impl FromStr for RendezvousUrl {
     type Err = InvalidRendezvousUrl;
 
     fn from_str(text: &str) -> Result<Self, InvalidRendezvousUrl> {
+        // Bounded: the text may be anything, and the error is logged.
         let bad = || InvalidRendezvousUrl(text.chars().take(200).collect());
         let uri: Uri = text.parse().map_err(|_| bad())?;
         let tls = match uri.scheme_str() {
@@ -32,6 +33,7 @@ impl FromStr for RendezvousUrl {
             Some("ws") => false,
             _ => return Err(bad()),
         };
+        // Credentials in the URL would be ignored silently, so they are refused.
         let authority = uri
             .authority()
             .filter(|authority| !authority.as_str().contains('@'))
@@ -42,6 +44,7 @@ impl FromStr for RendezvousUrl {
             .trim_start_matches('[')
             .trim_end_matches(']')
             .to_owned();
+        // `port_u16` does not tell a missing port from one that is out of range.
         let port = match authority.as_str().strip_prefix(authority.host()) {
             Some("") => Some(if tls { 443 } else { 80 }),
             _ => authority.port_u16(),
@@ -56,7 +59,7 @@ impl FromStr for RendezvousUrl {
 }
 
 impl RendezvousUrl {
-    /// As it stands in a request.
+    /// Returns host and port as in a request.
     pub(super) fn authority(&self) -> String {
         if self.host.contains(':') {
             format!("[{}]:{}", self.host, self.port)

@@ -1,4 +1,4 @@
-//! The task that keeps a line.
+//! Task of a control connection.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -22,16 +22,16 @@ use crate::message::{
 };
 use crate::websocket::{self, WebSocket};
 
-/// The rendezvous asks whether one is there three times as often; when nothing comes for so long, the line is dead.
+/// Silence after which a connection is dead; the rendezvous pings three times as often.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(75);
-/// A line that was there for so long was a good one.
+/// Age at which a connection counts as stable.
 const STABLE_AFTER: Duration = Duration::from_secs(10);
-/// The rendezvous' answer to a call may take so much longer than the call waits.
+/// Time beyond a call's own for the rendezvous' response, and for single messages.
 const RESPONSE_GRACE: Duration = Duration::from_secs(10);
-/// More no peer has to say about a session, by [`SessionItem::cost`].
+/// Maximum of buffered bytes per session, by [`SessionItem::buffer_cost`] (`contract/way.md`).
 const MAX_SESSION_BYTES: usize = 1 << 20;
 
-/// Keeps a line until it is over, or nobody has a handle.
+/// Keeps a connection until it ends for good, or no handle is left.
 pub(super) async fn run_control_task(
     settings: Arc<ControlSettings>,
     commands: mpsc::UnboundedReceiver<ControlCommand>,
@@ -42,10 +42,10 @@ pub(super) async fn run_control_task(
     let (calls, sessions, queued_commands) = (HashMap::new(), HashMap::new(), VecDeque::new());
     let mut task = ControlTask {
         settings,
-        commands: commands,
-        weak_commands: weak_commands,
-        events: events,
-        connected: connected,
+        commands,
+        weak_commands,
+        events,
+        connected,
         calls,
         sessions,
         queued_commands,
@@ -58,44 +58,46 @@ pub(super) async fn run_control_task(
 struct ControlTask {
     settings: Arc<ControlSettings>,
     commands: mpsc::UnboundedReceiver<ControlCommand>,
-    /// For meetings; does not keep the line.
+    /// Sender for new sessions; does not keep the connection open.
     weak_commands: mpsc::WeakUnboundedSender<ControlCommand>,
     events: mpsc::Sender<ControlEvent>,
     connected: watch::Sender<Option<Arc<ConnectedState>>>,
     calls: HashMap<u32, UnansweredCall>,
     sessions: HashMap<SessionIdHex, SessionInbox>,
-    /// What was said while there was no line.
+    /// Commands that came without a connection.
     queued_commands: VecDeque<ControlCommand>,
     last_call: u32,
 }
 
-/// Where what is said of a session goes, and how much has.
+/// Inbox of a session, and the cost of what it received.
 struct SessionInbox {
     items: mpsc::UnboundedSender<SessionItem>,
     received_cost: usize,
 }
 
-/// Why a line ended.
+/// Outcome of a connection.
 enum ConnectionOutcome {
-    /// To be opened anew.
+    /// To be reopened.
     Broken(String),
     Final(ControlEnd),
-    /// Nobody has a handle.
+    /// No handle is left.
     NoHandles,
 }
 
 impl ControlTask {
-    /// Opens lines until it is over; `NoConnection`: nobody wants one.
+    /// Reopens the connection until it ends for good. `None`: no handle is left.
     async fn run(&mut self) -> Option<ControlEnd> {
         let mut backoff = DialBackoff::default();
         loop {
             let started = Instant::now();
             let why = match self.run_connection().await {
                 ConnectionOutcome::Broken(why) => why,
-                ConnectionOutcome::Final(over) => return Some(over),
+                ConnectionOutcome::Final(reason) => return Some(reason),
                 ConnectionOutcome::NoHandles => return None,
             };
             self.connected.send_replace(None);
+            // A connection that breaks at once must not reset the delay, or a broken server would
+            // be dialled in a loop.
             if started.elapsed() >= STABLE_AFTER {
                 backoff.reset();
             }
@@ -112,7 +114,7 @@ impl ControlTask {
         }
     }
 
-    /// While there is no line, orders are taken all the same, and calls come to their end. `NoConnection`: nobody has a handle.
+    /// Takes commands and expires calls while there is no connection. `None`: no handle is left.
     async fn run_disconnected<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
         tokio::pin!(work);
         loop {
@@ -124,9 +126,11 @@ impl ControlTask {
             let deadline = deadline.unwrap_or_else(|| Instant::now() + SILENCE_TIMEOUT);
             tokio::select! {
                 done = &mut work => return Some(done),
+                // Calls are registered even now: they expire on time although there is no
+                // connection.
                 order = self.commands.recv() => match order? {
                     ControlCommand::Call(call) => drop(self.register_call(call)),
-                    unsaid => self.queued_commands.push_back(unsaid),
+                    command => self.queued_commands.push_back(command),
                 },
                 () = tokio::time::sleep_until(deadline.into()) => self.give_up_late_calls(),
             }
@@ -170,19 +174,22 @@ impl ControlTask {
                 .map_or(last_received, |since| since.min(last_received))
                 + SILENCE_TIMEOUT;
             let done = tokio::select! {
+                // Nothing is taken while a message is unsent: see `next_command`.
                 order = next_command(&mut self.queued_commands, &mut self.commands), if blocked_since.is_none() => match order {
                     Some(command) => {
                         self.handle_command(command, socket);
                         Ok(())
                     }
                     None => {
-                        let _ = tokio::time::timeout(RESPONSE_GRACE, socket.close()).await; // it is over either way
+                        // The connection ends either way.
+                        let _ = tokio::time::timeout(RESPONSE_GRACE, socket.close()).await;
                         return ConnectionOutcome::NoHandles;
                     }
                 },
                 event = socket.next_event() => match event {
                     Ok(DuplexEvent::Sent) => Ok(()),
                     Ok(DuplexEvent::Received(message)) => {
+                        // Any message counts, pings included: tungstenite answers those itself.
                         last_received = Instant::now();
                         self.handle_frame(message).await
                     }
@@ -202,38 +209,44 @@ impl ControlTask {
 
     fn handle_command(&mut self, command: ControlCommand, socket: &mut DuplexSocket) {
         match command {
-            ControlCommand::Send(said) => {
-                if let WorkerMessage::HangUp { session } = &said {
+            ControlCommand::Send(message) => {
+                // Items that still arrive for it have no reader.
+                if let WorkerMessage::HangUp { session } = &message {
                     self.sessions.remove(session);
                 }
-                socket.send(encode_message(&said));
+                socket.send(encode_message(&message));
             }
             ControlCommand::Call(call) => {
                 let message = self.register_call(call);
                 socket.send(encode_message(&message));
             }
-            ControlCommand::Relay(parcel) => socket.send(Message::Binary(parcel.encode())),
+            ControlCommand::Relay(frame) => socket.send(Message::Binary(frame.encode())),
         }
     }
 
-    /// A call begins to wait. What is to be said.
+    /// Registers a call, and returns its message.
     fn register_call(&mut self, call: UnansweredCall) -> WorkerMessage {
+        // Numbers repeat after 2^32 calls; no call waits that long.
         self.last_call = self.last_call.wrapping_add(1);
         let message = call.to_message(self.last_call);
         self.calls.insert(self.last_call, call);
         message
     }
 
-    /// Calls that wait are made again; what was not said is next. A call may have been granted while the last one broke; then there are two sessions, and the
-    /// peer's older one comes to its end unused.
+    /// Repeats waiting calls; queued commands follow.
+    ///
+    /// A call may have been granted while the connection broke. Then there are two sessions, and
+    /// the older one expires unused.
     fn resume_state(&mut self, socket: &mut DuplexSocket) {
         self.give_up_late_calls();
         self.calls
             .iter()
             .for_each(|(number, call)| socket.send(encode_message(&call.to_message(*number))));
+        // Sessions whose receiver is gone need no query.
         self.sessions.retain(|_, inbox| !inbox.items.is_closed());
         for session in self.sessions.keys().copied() {
-            // It says nothing new to the peer; a rendezvous that has started anew says that there is no such session.
+            // No news for the peer, but a restarted rendezvous answers that it does not know the
+            // session (decision 50).
             socket.send(encode_message(&WorkerMessage::Tell {
                 session,
                 word: SessionMessage::Has { pieces: 0 },
@@ -243,11 +256,13 @@ impl ControlTask {
 
     fn give_up_late_calls(&mut self) {
         let now = Instant::now();
+        // A caller that has stopped waiting needs no response either.
         let late = |call: &UnansweredCall| {
             call.deadline + RESPONSE_GRACE <= now || call.result_sender.is_closed()
         };
         for (_, call) in self.calls.extract_if(|_, call| late(call)) {
-            let _ = call.result_sender.send(Err(PeerCallError::Unreachable)); // the caller may have gone
+            // The caller may have stopped waiting.
+            let _ = call.result_sender.send(Err(PeerCallError::Unreachable));
         }
     }
 
@@ -256,7 +271,7 @@ impl ControlTask {
         match message {
             Some(Message::Text(text)) => match serde_json::from_str(&text) {
                 Ok(message) => self.handle_message(message).await,
-                Err(_) => Ok(()), // a newer rendezvous may know more words
+                Err(_) => Ok(()), // a newer rendezvous may have more messages
             },
             Some(Message::Binary(frame)) => {
                 if let Some(frame) = RelayedFrame::decode(&message::detach_small_frame(frame)) {
@@ -264,22 +279,30 @@ impl ControlTask {
                 }
                 Ok(())
             }
-            Some(Message::Close(_)) | None => broken("the rendezvous closed the line"),
+            // A clean close without `bye` is a proxy's or a restart's: worth another try.
+            Some(Message::Close(_)) | None => broken("the rendezvous closed the connection"),
             Some(_) => Ok(()),
         }
     }
 
-    async fn handle_message(&mut self, told: RendezvousMessage) -> Result<(), ConnectionOutcome> {
-        match told {
+    async fn handle_message(
+        &mut self,
+        message: RendezvousMessage,
+    ) -> Result<(), ConnectionOutcome> {
+        match message {
             RendezvousMessage::Granted(granted) => self.handle_grant(granted).await,
             RendezvousMessage::Refused { call, why } => {
                 if let Some(call) = self.calls.remove(&call) {
-                    let _ = call.result_sender.send(Err(PeerCallError::Refused(why))); // the caller may have gone
+                    // The caller may have stopped waiting.
+                    let _ = call.result_sender.send(Err(PeerCallError::Refused(why)));
                 }
                 Ok(())
             }
-            RendezvousMessage::Tell { session, word } => {
-                self.deliver_item(session, SessionItem::Message(word));
+            RendezvousMessage::Tell {
+                session,
+                word: message,
+            } => {
+                self.deliver_item(session, SessionItem::Message(message));
                 Ok(())
             }
             RendezvousMessage::HungUp { session, .. } => {
@@ -306,6 +329,7 @@ impl ControlTask {
         };
         let (items, received_items) = mpsc::unbounded_channel();
         let (_, until) = granted.punch_grant(Instant::now());
+        // Registered before the caller learns of it: messages may follow at once.
         self.sessions.insert(
             granted.session,
             SessionInbox {
@@ -324,7 +348,8 @@ impl ControlTask {
         match number {
             Some(number) => {
                 if let Some(call) = self.calls.remove(&number) {
-                    let _ = call.result_sender.send(Ok(session)); // nobody waits: dropped, it hangs up
+                    // Without a caller the session is dropped, which hangs it up.
+                    let _ = call.result_sender.send(Ok(session));
                 }
                 Ok(())
             }
@@ -335,6 +360,7 @@ impl ControlTask {
     fn deliver_item(&mut self, session: SessionIdHex, spoken: SessionItem) {
         if let Some(inbox) = self.sessions.get_mut(&session) {
             inbox.received_cost += spoken.buffer_cost();
+            // A session above the limit loses the control connection only; its relay continues.
             if inbox.items.send(spoken).is_err() || inbox.received_cost >= MAX_SESSION_BYTES {
                 self.sessions.remove(&session);
             }
@@ -348,12 +374,14 @@ impl ControlTask {
             .map_err(|_| ConnectionOutcome::NoHandles)
     }
 
-    /// Everybody who waits is told.
+    /// Fails all waiting calls with the reason.
     async fn close_with_reason(mut self, reason: Option<ControlEnd>) {
+        // Handles must see the end before their calls fail.
         self.connected.send_replace(None);
         let error = reason
             .clone()
             .map_or(PeerCallError::Closed, PeerCallError::Ended);
+        // Commands that raced with the end are drained, so that no caller waits forever.
         self.commands.close();
         let pending = self
             .calls
@@ -367,15 +395,17 @@ impl ControlTask {
             }
         }
         for result_sender in result_senders {
-            let _ = result_sender.send(Err(error.clone())); // the caller may have gone
+            let _ = result_sender.send(Err(error.clone())); // the caller may have stopped waiting
         }
         if let Some(reason) = reason {
-            let _ = self.events.send(ControlEvent::Ended(reason)).await; // nobody may listen
+            let _ = self.events.send(ControlEvent::Ended(reason)).await; // the reader may be gone
         }
     }
 }
 
-/// What waited for a line comes first. It is taken when the line has room for it: one that breaks loses no more than it was given.
+/// Takes the next command, queued ones first.
+///
+/// A command is taken when the connection can send it: a break loses no more than that.
 async fn next_command(
     queued_commands: &mut VecDeque<ControlCommand>,
     commands: &mut mpsc::UnboundedReceiver<ControlCommand>,
@@ -428,7 +458,7 @@ async fn receive_welcome(socket: &mut WebSocket) -> Result<ControlWelcome, Conne
     let first = tokio::time::timeout(RESPONSE_GRACE, socket.next()).await;
     let Ok(Some(Ok(Message::Text(text)))) = first else {
         return Err(ConnectionOutcome::Broken(
-            "the rendezvous says nothing".into(),
+            "the rendezvous sent no welcome".into(),
         ));
     };
     match serde_json::from_str(&text) {
@@ -437,7 +467,7 @@ async fn receive_welcome(socket: &mut WebSocket) -> Result<ControlWelcome, Conne
             ControlEnd::ClosedByRendezvous(why),
         )),
         _ => Err(ConnectionOutcome::Broken(
-            "the rendezvous began with another word than welcome".into(),
+            "the rendezvous sent another message than welcome".into(),
         )),
     }
 }

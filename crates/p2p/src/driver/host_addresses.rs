@@ -1,22 +1,25 @@
-//! The machine's own addresses, as a peer might reach them.
+//! Addresses of this machine's interfaces, as host candidates.
 
 use std::net::IpAddr;
 
 use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::net::if_::InterfaceFlags;
 
-/// A peer is told at most so many of each family: what the rendezvous sees needs room in the offer, too.
+/// Maximum of host addresses per family: mapped addresses need space in the offer, too.
 const MAX_ADDRESSES_PER_FAMILY: usize = 3;
 
-/// Addresses of devices that are up, without those that mean something else on every machine. `loopback`: with these.
+/// Lists addresses of interfaces that are up, without link-local ones. `loopback`: includes
+/// loopback addresses.
 ///
-/// A machine whose devices cannot be listed has none; what the rendezvous sees may do.
+/// Without access to the interfaces the list is empty; mapped addresses may suffice.
 pub(super) fn list_addresses(loopback: bool) -> Vec<IpAddr> {
     let devices = getifaddrs().into_iter().flatten();
     let all: Vec<IpAddr> = devices
         .filter(is_up)
         .filter_map(|device| interface_address(&device))
         .collect();
+    // A link-local address means another machine on every link, and needs a scope that no peer
+    // knows.
     let useful = all.into_iter().filter(|ip| {
         if ip.is_loopback() {
             loopback
@@ -30,6 +33,7 @@ pub(super) fn list_addresses(loopback: bool) -> Vec<IpAddr> {
             .iter()
             .filter(|other| other.is_ipv4() == ip.is_ipv4())
             .count();
+        // Containers and VPNs add interfaces, and an offer has 16 candidates in all.
         if of_family < MAX_ADDRESSES_PER_FAMILY && !kept.contains(&ip) {
             kept.push(ip);
         }

@@ -1,4 +1,4 @@
-//! The ports from which a worker speaks to its peers: one a family and transport.
+//! Local ports for connections to peers: one per family and transport.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
@@ -12,26 +12,27 @@ use rustix::net::sockopt::{
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with};
 
-/// How long a connection may be silent before the kernel asks whether the peer lives; NATs of clouds forget after minutes.
+/// Idle time before the kernel probes the peer; NATs of clouds forget a session after minutes.
 const KEEPALIVE_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Between two of these questions, and how many stay without an answer before the connection is broken.
+/// Interval between keepalive probes, and number of unanswered ones that break the connection.
 const KEEPALIVE_PROBES: (Duration, u32) = (Duration::from_secs(5), 4);
 
-/// Bound, and not used yet.
+/// Bound sockets that are not used yet.
 #[derive(Debug)]
 pub struct LocalPorts {
-    /// UDP sockets with what they are bound to.
+    /// UDP sockets with their bound addresses.
     pub(super) udp: Vec<(SocketAddr, UdpSocket)>,
-    /// TCP sockets that keep a port; listeners and dials share it.
+    /// TCP sockets that reserve a port; listeners and dials share it.
     pub(super) tcp: Vec<(SocketAddr, OwnedFd)>,
 }
 
 impl LocalPorts {
-    /// Binds a port of the kernel's choice for each family that the machine has, and each of these transports. A machine without
-    /// an address of IPv6 that others could reach has none.
+    /// Binds a port of the kernel's choice per family and transport.
+    ///
+    /// IPv6 is left out on a machine without a global IPv6 address.
     ///
     /// # Errors
-    /// When there is no family at all, or the process has too many files open.
+    /// Fails when no family works, or the process has too many open files.
     pub fn bind(transports: &[Transport]) -> io::Result<Self> {
         let mut ports = Self {
             udp: Vec::new(),
@@ -43,7 +44,7 @@ impl LocalPorts {
             .any(IpAddr::is_ipv6);
         let v6 = has_v6.then_some(IpAddr::V6(Ipv6Addr::UNSPECIFIED));
         for ip in [IpAddr::V4(Ipv4Addr::UNSPECIFIED)].into_iter().chain(v6) {
-            // Without IPv6, say, the other family is enough.
+            // One family is enough: a machine may lack IPv6.
             failed = transports
                 .iter()
                 .try_for_each(|transport| ports.bind_port(ip, *transport))
@@ -64,12 +65,12 @@ impl LocalPorts {
         }
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no ports.
     pub(super) fn is_empty(&self) -> bool {
         self.udp.is_empty() && self.tcp.is_empty()
     }
 
-    /// What the sockets are bound to, for people.
+    /// Returns the bound addresses, for people.
     pub fn bound_addrs(&self) -> impl Iterator<Item = SocketAddr> {
         self.udp
             .iter()
@@ -78,7 +79,7 @@ impl LocalPorts {
     }
 }
 
-/// A non-blocking socket that is bound there, and where that is.
+/// Opens a bound, non-blocking socket, and returns its address.
 fn open_bound(addr: SocketAddr, kind: SocketType) -> io::Result<(OwnedFd, SocketAddr)> {
     let family = if addr.is_ipv4() {
         AddressFamily::INET
@@ -92,9 +93,11 @@ fn open_bound(addr: SocketAddr, kind: SocketType) -> io::Result<(OwnedFd, Socket
         None,
     )?;
     if addr.is_ipv6() {
+        // IPv4 has its own socket; a dual-stack one would report IPv4 peers as mapped addresses.
         set_ipv6_v6only(&socket, true)?;
     }
     if kind == SocketType::STREAM {
+        // Both options before `bind`: the kernel checks them there.
         allow_port_sharing(&socket)?;
     }
     bind(&socket, &addr)?;
@@ -102,22 +105,25 @@ fn open_bound(addr: SocketAddr, kind: SocketType) -> io::Result<(OwnedFd, Socket
     Ok((socket, base))
 }
 
-/// Listening and dialling from one port needs both (socket(7)); all sockets of the port must say so.
+/// Allows listening and dialling from one port (socket(7)); all sockets of the port must set both
+/// options.
 fn allow_port_sharing(socket: &OwnedFd) -> io::Result<()> {
     set_socket_reuseaddr(socket, true)?;
     set_socket_reuseport(socket, true)?;
     Ok(())
 }
 
-/// Another TCP socket on the port. What comes of it and is not kept leaves nothing behind: else the kernel ends in order
-/// (`FIN-WAIT-1`) even a handshake that is half through, and until that is over no other dial can be between the two addresses.
+/// Opens another TCP socket on the port, which closes with RST.
+///
+/// A graceful close would leave even a half-open handshake in `FIN-WAIT-1`. Until that ends, no
+/// other dial between the two addresses is possible (decision 34).
 pub(super) fn open_on_port(base: SocketAddr) -> io::Result<TcpStream> {
     let (socket, _) = open_bound(base, SocketType::STREAM)?;
     set_socket_linger(&socket, Some(Duration::ZERO))?; // accepted connections inherit it
     Ok(socket.into())
 }
 
-/// What a connection gets before it carries anything: small pieces go at once, and a peer that is gone is noticed.
+/// Prepares a connection: small frames are sent at once, and a dead peer is detected.
 pub(super) fn prepare_stream(stream: &tokio::net::TcpStream) -> io::Result<()> {
     set_tcp_nodelay(stream, true)?;
     set_socket_keepalive(stream, true)?;
@@ -127,7 +133,7 @@ pub(super) fn prepare_stream(stream: &tokio::net::TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// A connection that is kept: its end comes in order, after all that was written.
+/// Restores the graceful close of a selected connection: its end follows all written bytes.
 pub(super) fn restore_graceful_close(stream: &tokio::net::TcpStream) -> io::Result<()> {
     Ok(set_socket_linger(stream, None)?)
 }

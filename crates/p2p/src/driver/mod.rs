@@ -1,11 +1,12 @@
-//! Sockets under the punching machine: what it wants done is done, what happens is told to it.
+//! Runs the punching state machine on sockets: performs its actions and reports events to it.
 //!
-//! [`LocalPorts`] are bound first, and stay: what the rendezvous sees of a port holds for whatever leaves from it. A [`PunchDriver`]
-//! runs the agent of one session on them until both sides have a direct connection, or the relay it is. Connections come
-//! out of it as arrivals of a [`crate::migrate::MigratingStream`].
+//! [`LocalPorts`] are bound first and stay bound: a mapped address holds for everything that leaves
+//! from the port. A [`PunchDriver`] runs the agent of one session on them until both sides have a
+//! direct connection, or fall back to the relay. Its connections feed a
+//! [`crate::migrate::MigratingStream`].
 //!
-//! One task holds it all: it asks the sockets for one event at a time, so that nothing is read of a connection which the
-//! machine has just given away.
+//! A task holds everything. It takes one event at a time, so nothing is read from a connection
+//! that the state machine has just handed over.
 
 mod host_addresses;
 mod local_ports;

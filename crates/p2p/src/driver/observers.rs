@@ -1,4 +1,4 @@
-//! Asking the rendezvous under which addresses it sees the ports.
+//! Queries the observers of the rendezvous for the mapped addresses of the ports.
 
 use std::fmt;
 use std::io;
@@ -15,35 +15,37 @@ use tokio::task::JoinSet;
 use super::local_ports;
 use super::udp::UdpSockets;
 
-/// A question over UDP goes so often, and again after so long, then twice that, and so on.
+/// Maximum of UDP requests per port. The first delay doubles with each: 100 ms, 200 ms and so on,
+/// as STUN's RTO does (RFC 8489 section 6.2.1).
 const MAX_REQUESTS: u32 = 6;
 const FIRST_RETRY_DELAY: Duration = Duration::from_millis(100);
-/// An answer over TCP may take so long, with the connection.
+/// Time for a response over TCP, connection included.
 const TCP_RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
-/// An answer is no longer.
+/// Largest response, in bytes.
 const MAX_RESPONSE_BYTES: usize = 512;
 
-/// What is asked, and how the answer is read: the words are the rendezvous' (`contract/rendezvous.md`).
+/// Encoding of requests and responses, which belongs to the rendezvous (`contract/rendezvous.md`).
 pub trait BindingProtocol: fmt::Debug + Send + Sync {
-    /// A question; over TCP it is all that is written.
+    /// Encodes a request; over TCP nothing else is written.
     fn request(&self) -> Vec<u8>;
 
-    /// The address that an answer tells; `NoConnection`: it is none, or over TCP not all of it.
+    /// Decodes the mapped address of a response. `None`: no response, or over TCP an incomplete
+    /// one.
     fn parse_response(&self, bytes: &[u8]) -> Option<SocketAddr>;
 }
 
-/// Whom to ask.
+/// Observers to query.
 #[derive(Debug, Clone)]
 pub struct ObserverSet {
-    /// Those that listen on UDP. Of each family the first one is asked.
+    /// Observers on UDP. The first of each family is queried.
     pub udp: Vec<SocketAddr>,
-    /// Those that listen on TCP, likewise.
+    /// Observers on TCP, likewise.
     pub tcp: Vec<SocketAddr>,
-    /// How.
+    /// Encoding of requests and responses.
     pub protocol: Arc<dyn BindingProtocol>,
 }
 
-/// What is seen of a socket.
+/// Mapped address of a local socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ReflexiveAddress {
     pub(super) transport: Transport,
@@ -51,13 +53,13 @@ pub(super) struct ReflexiveAddress {
     pub(super) addr: SocketAddr,
 }
 
-/// The questions that are open.
+/// Requests that have no response yet.
 #[derive(Debug)]
 pub(super) struct ObserverQueries {
     protocol: Arc<dyn BindingProtocol>,
     udp_requests: Vec<ObserverRequest>,
     tcp_requests: JoinSet<io::Result<(ReflexiveAddress, TcpStream)>>,
-    /// Connections to the rendezvous; as long as they are there, NATs remember the port.
+    /// TCP connections to the rendezvous: while they are open, NATs keep the mapping of the port.
     kept_streams: Vec<TcpStream>,
 }
 
@@ -111,13 +113,14 @@ impl ObserverQueries {
         }
     }
 
-    /// Asks what is to be asked (again).
+    /// Sends requests that are due, first or again.
     pub(super) fn send_due(&mut self, datagrams: &UdpSockets, now: Instant) {
         for request in self
             .udp_requests
             .iter_mut()
             .filter(|question| question.next_send_at <= now)
         {
+            // A repetition is a new request; a late response to an earlier one is as good.
             datagrams.send(request.base, request.observer, &self.protocol.request());
             request.next_send_at = now + FIRST_RETRY_DELAY * 2u32.pow(request.sent_count);
             request.sent_count += 1;
@@ -126,7 +129,7 @@ impl ObserverQueries {
             .retain(|request| request.sent_count <= MAX_REQUESTS);
     }
 
-    /// When to come back for [`Self::send`].
+    /// Returns when [`Self::send_due`] must be called again.
     pub(super) fn next_send_at(&self) -> Option<Instant> {
         self.udp_requests
             .iter()
@@ -134,13 +137,14 @@ impl ObserverQueries {
             .min()
     }
 
-    /// Whether a datagram was an answer.
+    /// Takes a response; `None`: the datagram is something else.
     pub(super) fn take_response(
         &mut self,
         base: SocketAddr,
         from: SocketAddr,
         bytes: &[u8],
     ) -> Option<ReflexiveAddress> {
+        // Only the queried observer is believed; the encoding also verifies an HMAC.
         let at = self
             .udp_requests
             .iter()
@@ -154,16 +158,17 @@ impl ObserverQueries {
         })
     }
 
-    /// Answers over TCP.
+    /// Polls responses over TCP.
     pub(super) fn poll_responses(&mut self, cx: &mut Context<'_>) -> Poll<ReflexiveAddress> {
         while let Poll::Ready(Some(done)) = self.tcp_requests.poll_join_next(cx) {
             match done {
-                Ok(Ok((seen, stream))) => {
+                Ok(Ok((address, stream))) => {
                     self.kept_streams.push(stream);
-                    return Poll::Ready(seen);
+                    return Poll::Ready(address);
                 }
+                // A port without a mapped address still has its host candidates.
                 Ok(Err(error)) => {
-                    tracing::debug!(%error, "the rendezvous does not say how it sees a port")
+                    tracing::debug!(%error, "driver: binding request failed")
                 }
                 Err(_) => (),
             }
@@ -186,6 +191,8 @@ async fn request_over_tcp(
         let n = stream.read(&mut bytes[filled..]).await?;
         filled += n;
         if let Some(at) = protocol.parse_response(&bytes[..filled]) {
+            // The exchange is complete, so a graceful close blocks no later dial (see
+            // `open_on_port`).
             local_ports::restore_graceful_close(&stream)?;
             return Ok((
                 ReflexiveAddress {
@@ -199,7 +206,7 @@ async fn request_over_tcp(
         if n == 0 {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                format!("{to} gave no answer"),
+                format!("no response from {to}"),
             ));
         }
     }

@@ -1,4 +1,4 @@
-//! What came of looking for a direct connection, for people and for the path's name.
+//! Outcome of the search for a direct connection, for people and for the path's name.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -6,48 +6,46 @@ use std::time::Duration;
 use crate::punch::Transport;
 use crate::punch::agent::PunchFailure;
 
-/// What is known.
+/// Present state of the search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SearchOutcome {
-    /// It is not looked for: the line does for what the link has carried so far.
+    /// No search: the control connection carries all that the link has sent so far.
     NotNeeded,
-    /// It is being looked for.
+    /// Search is running.
     Searching,
-    /// There is a direct connection (path `punch`).
+    /// Direct connection exists (path `punch`).
     Direct {
-        /// Over what.
+        /// Transport of the connection.
         transport: Transport,
-        /// Where the peer is, as seen from here.
+        /// Address of the peer, as seen from here.
         remote: SocketAddr,
-        /// The round trip, as the probes took it.
+        /// Round trip, as the probes measured it.
         round_trip: Option<Duration>,
-        /// How long it took from the beginning.
+        /// Time from the start of the search.
         elapsed: Duration,
     },
-    /// There is none; the relay carries the bytes (path `relay`).
+    /// No direct connection; the relay carries the bytes (path `relay`).
     Relayed(RelayReason),
-    /// There is none, and no relay.
+    /// Neither a direct connection nor a relay.
     Failed(PunchFailure),
 }
 
-/// Why the relay it is.
+/// Reason for using the relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum RelayReason {
-    /// Nothing came of the peer in time.
-    #[error("the peer has not said where it is: it may be older, or busy")]
+    /// No offer of the peer arrived in time.
+    #[error("no candidates from the peer: it may be busy, or have an older version")]
     NoOffer,
-    /// There is no port to look from.
-    #[error("no direct way was looked for: this worker has no port for one")]
+    /// No local port for a search.
+    #[error("no search for a direct connection: this worker has no port")]
     NoPort,
-    /// Nothing got through between the two, in neither direction.
-    #[error(
-        "no direct way to the peer was found: what stands between does not let one side's packets in"
-    )]
+    /// No packet passed between the two, in either direction.
+    #[error("no direct connection: NATs or firewalls block both directions")]
     NoPath,
-    /// The peer has given up.
-    #[error("the peer has given up on a direct way")]
+    /// Peer has given up.
+    #[error("the peer has given up the search for a direct connection")]
     PeerGaveUp,
-    /// A direct connection was found, and could not be used.
-    #[error("a direct way to the peer was found, but no connection could be made over it")]
+    /// Direct connection was found and failed.
+    #[error("a direct path was found, but the connection over it failed")]
     Unusable,
 }

@@ -1,4 +1,4 @@
-//! The loop that runs an agent.
+//! Loop that runs a punching agent.
 
 use std::future::poll_fn;
 use std::io;
@@ -22,34 +22,34 @@ use super::sockets::DriverSockets;
 use crate::migrate::{DirectConnection, DirectConnections};
 use crate::quic;
 
-/// Probes that wait while QUIC has the socket.
+/// Probes that may wait while QUIC owns the socket.
 const MAX_QUEUED_PROBES: usize = 32;
-/// Once there is a connection, the machine still answers for so long: the peer may not know yet.
+/// Time for which the agent still responds after a connection exists: the peer may not have it yet.
 const SETTLE_GRACE: Duration = Duration::from_secs(5);
 
-/// What passes between the two agents, through the rendezvous: in order, and all of it.
+/// Messages between the two agents, through the rendezvous: in order and complete.
 #[derive(Debug)]
 pub struct SignalingChannel {
-    /// For the peer.
+    /// Messages for the peer.
     pub outgoing: mpsc::UnboundedSender<PunchMessage>,
-    /// From the peer.
+    /// Messages of the peer.
     pub incoming: mpsc::UnboundedReceiver<PunchMessage>,
 }
 
-/// Two workers that were introduced to each other, as one of them sees it.
+/// Two introduced workers, as one of them sees it.
 #[derive(Debug)]
 pub struct PeerIntroduction {
-    /// What the rendezvous granted.
+    /// Session that the rendezvous granted.
     pub session: PunchSession,
-    /// To the peer's agent.
+    /// Messages to and from the peer's agent.
     pub signaling: SignalingChannel,
-    /// Who tells how the ports are seen.
+    /// Observers that report mapped addresses.
     pub observers: ObserverSet,
-    /// How the two prove who they are.
+    /// Certificates that prove both identities.
     pub pair: Arc<PeerTlsConfig>,
 }
 
-/// Runs one session's agent. It ends when the way that takes its arrivals needs no more of them.
+/// Runs one session's agent. It ends when the stream needs no more of its connections.
 #[derive(Debug)]
 pub struct PunchDriver {
     agent: PunchAgent,
@@ -59,19 +59,19 @@ pub struct PunchDriver {
     connections: mpsc::UnboundedSender<io::Result<Box<dyn DirectConnection>>>,
     outcome: watch::Sender<SearchOutcome>,
     handshakes: JoinSet<(PairKey, io::Result<quic::QuicDirectStream>)>,
-    /// The pair that was nominated last.
+    /// Pair that was nominated last.
     nominated: Option<PairKey>,
     started_at: Instant,
     wake_at: Option<Instant>,
-    /// When there is nothing left to do.
+    /// Time after which nothing is left to do.
     stop_at: Option<Instant>,
     peer_offered: bool,
     peer_gave_up: bool,
-    /// The relay is allowed, and there is no port to look from.
+    /// True if the relay is allowed and there is no port for a search.
     has_no_port: bool,
 }
 
-/// What comes of a driver.
+/// Results of a driver.
 #[derive(Debug)]
 pub(super) struct DriverOutputs {
     pub(super) connections: mpsc::UnboundedSender<io::Result<Box<dyn DirectConnection>>>,
@@ -95,7 +95,7 @@ impl DriverOutputs {
     }
 }
 
-/// What comes next.
+/// Next event of the loop.
 enum DriverStep {
     Event(AgentEvent),
     Handshake(PairKey, io::Result<quic::QuicDirectStream>),
@@ -103,10 +103,10 @@ enum DriverStep {
 }
 
 impl PunchDriver {
-    /// A driver on these ports; what comes of it; and what is known of it.
+    /// Creates a driver on these ports, with its connections and its outcome.
     ///
     /// # Errors
-    /// When the process has too many files open.
+    /// Fails when the process has too many open files.
     pub fn new(
         ports: LocalPorts,
         introduction: PeerIntroduction,
@@ -130,7 +130,7 @@ impl PunchDriver {
         let has_no_port = settings.agent.allow_relay && ports.is_empty();
         let PeerIntroduction {
             session,
-            signaling: line,
+            signaling,
             observers,
             pair,
         } = introduction;
@@ -145,7 +145,7 @@ impl PunchDriver {
         Ok(Self {
             agent,
             sockets,
-            signaling: line,
+            signaling,
             pair,
             connections: arrivals,
             outcome: verdict,
@@ -160,7 +160,7 @@ impl PunchDriver {
         })
     }
 
-    /// Runs to the end, when the peer has said this before.
+    /// Runs to the end, after a message of the peer that came before the driver existed.
     pub(super) async fn run_after_message(mut self, message: PunchMessage) {
         self.handle_event(AgentEvent::PeerMessage(message)).await;
         self.run().await;
@@ -169,7 +169,8 @@ impl PunchDriver {
     /// Runs to the end.
     pub async fn run(mut self) {
         if self.has_no_port {
-            let _ = self.signaling.outgoing.send(PunchMessage::FallBack); // the peer need not look either; if it does not hear it, it looks in vain
+            // Spares the peer its search; without this message it searches in vain.
+            let _ = self.signaling.outgoing.send(PunchMessage::FallBack);
             self.outcome
                 .send_replace(SearchOutcome::Relayed(RelayReason::NoPort));
             return;
@@ -185,7 +186,9 @@ impl PunchDriver {
 
     async fn handle_event(&mut self, event: AgentEvent) {
         let now = Instant::now();
+        // A past wakeup is delivered by this event.
         self.wake_at = self.wake_at.filter(|at| *at > now);
+        // Requests share the loop's wakeups: each event may be late for one.
         self.sockets.send_requests(now);
         self.note_message(&event);
         for action in self.agent.handle_event(event, now) {
@@ -195,7 +198,7 @@ impl PunchDriver {
     }
 
     async fn next_step(&mut self) -> DriverStep {
-        // The peer may be through with a handshake, and move: it ends by itself.
+        // The peer may have completed a handshake and migrated: a pending one is never cut.
         let stop_at = self.stop_at.filter(|_| self.handshakes.is_empty());
         let at = [self.wake_at, self.sockets.next_request_at(), stop_at]
             .into_iter()
@@ -212,6 +215,7 @@ impl PunchDriver {
             }
         };
         tokio::select! {
+            // The stream has dropped its receiver: it is settled, or gone.
             () = self.connections.closed() => DriverStep::End,
             Some(message) = self.signaling.incoming.recv() => DriverStep::Event(AgentEvent::PeerMessage(message)),
             Some(Ok((key, made))) = self.handshakes.join_next() => DriverStep::Handshake(key, made),
@@ -222,24 +226,21 @@ impl PunchDriver {
 
     async fn perform(&mut self, action: AgentAction) {
         match action {
-            // Without a line the peer hears nothing more of us; what there is goes on.
+            // Without a control connection the peer gets nothing more; what exists continues.
             AgentAction::Signal(message) => drop(self.signaling.outgoing.send(message)),
             AgentAction::Send { key, bytes } => {
                 self.sockets.datagrams.send(key.base, key.remote, &bytes)
             }
             AgentAction::Listen { base } => {
                 if let Err(error) = self.sockets.streams.listen(base) {
-                    tracing::debug!(%base, %error, "connections are not accepted");
+                    tracing::debug!(%base, %error, "driver: listen failed");
                 }
             }
-            AgentAction::Dial {
-                key,
-                timeout: patience,
-            } => self.sockets.streams.dial(key, patience),
+            AgentAction::Dial { key, timeout } => self.sockets.streams.dial(key, timeout),
             AgentAction::Write { key, bytes } => self.sockets.streams.write(key, &bytes),
             AgentAction::Close(key) => self.sockets.streams.close(key),
             AgentAction::UsePair(key) => self.use_pair(key).await,
-            AgentAction::UseRelay => (), // the way is there already
+            AgentAction::UseRelay => (), // the stream began on the relay
             AgentAction::Wake { at } => self.wake_at = Some(at),
             AgentAction::GiveUp(reason) => {
                 let _ = self
@@ -254,20 +255,26 @@ impl PunchDriver {
     async fn use_pair(&mut self, key: PairKey) {
         self.nominated = Some(key);
         if matches!(*self.outcome.borrow(), SearchOutcome::Direct { .. }) {
-            // The leader has given up the one that this side has: it moves to another one, or not at all.
+            // The leader has replaced this side's pair: the stream migrates to the new one, or not
+            // at all.
             let another = io::Error::new(
                 io::ErrorKind::ConnectionAborted,
                 "the leader has nominated another pair",
             );
-            let _ = self.connections.send(Err(another)); // nobody there: the next turn ends
+            // Without a receiver the next step ends the loop.
+            let _ = self.connections.send(Err(another));
         }
         match key.transport {
+            // TCP: after the last probe the connection belongs to TLS, from its first byte.
             Transport::Tcp => match self.sockets.streams.take_stream(key).await {
                 Ok(stream) => self.publish_direct(key, Box::new(stream)),
                 Err(error) => self.report_unusable(error),
             },
             Transport::Udp => {
+                // UDP: QUIC takes over the socket's reads; probes come back through the channel.
                 let (probes, diverted) = mpsc::channel(MAX_QUEUED_PROBES);
+                // QUIC follows the session's roles, not those of TLS: the pair was punched for
+                // them.
                 let (role, pair) = (self.agent.role(), Arc::clone(&self.pair));
                 match self.sockets.datagrams.hand_over(key.base, diverted) {
                     Ok(socket) => {
@@ -282,7 +289,7 @@ impl PunchDriver {
 
     fn finish_handshake(&mut self, key: PairKey, result: io::Result<quic::QuicDirectStream>) {
         match result {
-            _ if self.nominated != Some(key) => (), // the leader has given it up
+            _ if self.nominated != Some(key) => (), // the leader has replaced this pair
             Ok(stream) => self.publish_direct(key, Box::new(stream)),
             Err(error) => self.report_unusable(error),
         }
@@ -297,12 +304,12 @@ impl PunchDriver {
             round_trip,
             elapsed,
         });
-        let _ = self.connections.send(Ok(direct)); // nobody there: the next turn ends
+        let _ = self.connections.send(Ok(direct)); // without a receiver the next step ends the loop
         self.stop_at = Some(now + SETTLE_GRACE);
     }
 
     fn report_unusable(&mut self, error: io::Error) {
-        tracing::debug!(%error, "a direct way was found and cannot be used");
+        tracing::debug!(%error, "driver: direct connection failed");
         let _ = self.connections.send(Err(error));
         self.outcome
             .send_replace(SearchOutcome::Relayed(RelayReason::Unusable));
@@ -317,7 +324,7 @@ impl PunchDriver {
         }
     }
 
-    /// Once the machine has settled for the relay, there is nothing more to do.
+    /// Ends the loop once the agent has fallen back to the relay.
     fn conclude_if_relayed(&mut self) {
         if self.agent.state() != AgentState::Relayed {
             return;

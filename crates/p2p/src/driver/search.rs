@@ -1,4 +1,4 @@
-//! When a direct connection is looked for.
+//! Decides when the search for a direct connection starts.
 
 use std::fmt;
 use std::io;
@@ -15,17 +15,20 @@ use super::run::{DriverOutputs, PeerIntroduction, PunchDriver};
 use super::settings::DriverSettings;
 use crate::migrate::DirectConnections;
 
-/// When a direct connection is looked for, and from which ports.
+/// Start of the search, and its ports.
 pub enum SearchPlan {
-    /// From the beginning.
+    /// Search from the beginning.
     Immediately(LocalPorts),
-    /// When the link turns out not to be short: it has carried half of what a line takes of a link's bytes
-    /// (`contract/way.md`, 256 KiB), or the peer looks, or it has been there for so long. Looking costs both sides more than a
-    /// short link does altogether. It is for links that may use the relay.
+    /// Search once the link turns out not to be short.
+    ///
+    /// That is when it has used half of what a control connection carries per link
+    /// (`contract/way.md`, 256 KiB), when the peer searches, or when it has existed for some time.
+    /// A search costs both sides more than a short link in total (decision 50). Only for links that
+    /// may use the relay.
     OnDemand {
-        /// Ready when it may begin.
+        /// Ports; ready when the search may start.
         ports: BoxFuture<'static, io::Result<LocalPorts>>,
-        /// Short links are over within.
+        /// Age at which a link is no longer short.
         short_link_age: Duration,
     },
 }
@@ -51,20 +54,20 @@ impl fmt::Debug for SearchPlan {
     }
 }
 
-/// A search, as who waits for it sees it. Dropped, it ends.
+/// Search, as the link sees it. Dropping it ends the search.
 #[derive(Debug)]
 pub(crate) struct RunningSearch {
     pub(crate) connections: DirectConnections,
     pub(crate) outcome: watch::Receiver<SearchOutcome>,
-    /// Begins it, after so long if not before; none: it has begun.
+    /// Trigger of the search, and the time after which it starts anyway; `None`: it has started.
     pub(crate) trigger: Option<(Arc<Notify>, Duration)>,
 }
 
 impl SearchPlan {
-    /// Begins, or waits for the moment to.
+    /// Starts the search, or waits for its trigger.
     ///
     /// # Errors
-    /// When the process has too many files open, and it is to begin at once.
+    /// Fails when an immediate search finds too many open files.
     pub(crate) fn start(
         self,
         introduction: PeerIntroduction,
@@ -112,8 +115,10 @@ async fn search_on_demand(
     outputs: DriverOutputs,
 ) {
     let first = tokio::select! {
+        // A link that is gone before its search cost nothing: no port was bound.
         () = outputs.connections.closed() => return,
         () = trigger.notified() => None,
+        // The peer searches: this side must answer, or the peer would probe in vain.
         Some(message) = introduction.signaling.incoming.recv() => Some(message),
     };
     if first == Some(PunchMessage::FallBack) {
@@ -122,6 +127,8 @@ async fn search_on_demand(
             .send_replace(SearchOutcome::Relayed(RelayReason::PeerGaveUp));
         return;
     }
+    // The search counts as running before the ports are ready, so that the relay's head start
+    // begins.
     outputs.outcome.send_replace(SearchOutcome::Searching);
     let ports = tokio::select! {
         () = outputs.connections.closed() => return,
@@ -138,8 +145,9 @@ async fn search_on_demand(
         (Ok(driver), Some(message)) => driver.run_after_message(message).await,
         (Ok(driver), None) => driver.run().await,
         (Err(error), _) => {
-            tracing::debug!(%error, "a direct way cannot be looked for");
-            let _ = signaling_sender.send(PunchMessage::FallBack); // the peer need not look either; if it does not hear it, it looks in vain
+            tracing::debug!(%error, "driver: search failed");
+            // Spares the peer its search; without this message it searches in vain.
+            let _ = signaling_sender.send(PunchMessage::FallBack);
             outcome.send_replace(SearchOutcome::Relayed(RelayReason::NoPort));
         }
     }

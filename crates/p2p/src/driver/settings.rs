@@ -1,17 +1,17 @@
-//! What a driver is told: how to search, and when the relay is used.
+//! Settings of a driver: how to search, and when to use the relay.
 
 use std::time::Duration;
 
-/// How a driver goes about it.
+/// Settings of a driver.
 #[derive(Debug, Clone)]
 pub struct DriverSettings {
-    /// Of the machine.
+    /// Settings of the punching agent.
     pub agent: crate::punch::PunchSettings,
-    /// The peer may be on this machine, and is offered loopback addresses, too.
+    /// True if the peer may be on this machine and is offered loopback addresses, too.
     pub loopback: bool,
-    /// When the relay is used, if it may be.
+    /// Use of the relay, if it is allowed.
     pub relay_policy: RelayPolicy,
-    /// The peer may take so long to shake hands, whichever way.
+    /// Time for the TLS handshake, on whichever path.
     pub handshake_timeout: Duration,
 }
 
@@ -27,23 +27,27 @@ impl Default for DriverSettings {
     }
 }
 
-/// When a connection to the relay is opened, and opened anew.
+/// Times of a relay: when it is opened, and reopened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RelayPolicy {
-    /// The direct way is waited for so long before: meanwhile the line carries a few bytes. A hopeless search is not waited for.
-    /// `NoConnection`: ten round trips to the rendezvous, and between 0.3 s and 1 s.
+    /// Head start of the direct connection before the relay is opened; meanwhile the control
+    /// connection carries a few bytes. A failed search ends it.
+    ///
+    /// `None`: ten round trips to the rendezvous, between 0.3 s and 1 s.
     pub head_start: Option<Duration>,
-    /// What was given to the line is acknowledged within so long, or within the head start, if that is longer; or the relay carries it.
+    /// Time for acknowledgements of frames on the control connection, at least the head start; then
+    /// the relay carries them.
     pub ack_timeout: Duration,
-    /// A way is broken when its relay has been away for so long.
+    /// Time for which a broken relay is retried before the stream fails.
     pub resume_timeout: Duration,
 }
 
-/// Most direct ways are there within.
+/// Range of the default head start: direct connections came after 7 to 10 round trips (decisions 35
+/// and 48).
 const HEAD_START_RANGE: (Duration, Duration) = (Duration::from_millis(300), Duration::from_secs(1));
 
 impl RelayPolicy {
-    /// The head start, where a round trip to the rendezvous takes so long.
+    /// Returns the head start for a round trip to the rendezvous.
     pub(crate) fn head_start(&self, round_trip: Duration) -> Duration {
         self.head_start
             .unwrap_or_else(|| (round_trip * 10).clamp(HEAD_START_RANGE.0, HEAD_START_RANGE.1))

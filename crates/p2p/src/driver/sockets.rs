@@ -15,7 +15,7 @@ use super::observers::{ObserverQueries, ObserverSet, ReflexiveAddress};
 use super::tcp::TcpStreams;
 use super::udp::UdpSockets;
 
-/// See the module's text.
+/// Sockets of a session; see the module.
 #[derive(Debug)]
 pub(super) struct DriverSockets {
     pub(super) datagrams: UdpSockets,
@@ -25,7 +25,9 @@ pub(super) struct DriverSockets {
 }
 
 impl DriverSockets {
-    /// The first events are the machine's own addresses; those that the rendezvous sees come when it tells.
+    /// Creates the sockets.
+    ///
+    /// The first events are host candidates; mapped addresses follow when observers respond.
     pub(super) fn new(
         ports: LocalPorts,
         observers: &ObserverSet,
@@ -49,9 +51,11 @@ impl DriverSockets {
                     .filter_map(|&(transport, base)| host_candidate_event(*ip, transport, base))
             })
             .collect();
+        // The offer goes at once: waiting for observers would delay the peer's first probes.
         events.push_back(AgentEvent::Gathered);
         let mut queries = ObserverQueries::new(observers, &udp, &tcp, now);
         let datagrams = UdpSockets::new(ports.udp)?;
+        // Sent before the loop runs: responses take a round trip to the rendezvous.
         queries.send_due(&datagrams, now);
         Ok(Self {
             datagrams,
@@ -61,13 +65,13 @@ impl DriverSockets {
         })
     }
 
-    /// The next event.
+    /// Polls the next event.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<AgentEvent> {
         if let Some(event) = self.events.pop_front() {
             return Poll::Ready(event);
         }
-        if let Poll::Ready(seen) = self.queries.poll_responses(cx) {
-            return Poll::Ready(self.reflexive_event(seen));
+        if let Poll::Ready(address) = self.queries.poll_responses(cx) {
+            return Poll::Ready(self.reflexive_event(address));
         }
         if let Poll::Ready(event) = self.streams.poll_event(cx) {
             return Poll::Ready(event);
@@ -80,24 +84,24 @@ impl DriverSockets {
         })
     }
 
-    /// Asks the rendezvous again where it has not answered.
+    /// Repeats requests without a response.
     pub(super) fn send_requests(&mut self, now: Instant) {
         self.queries.send_due(&self.datagrams, now);
     }
 
-    /// When to come back for [`Self::ask`].
+    /// Returns when [`Self::send_requests`] must be called again.
     pub(super) fn next_request_at(&self) -> Option<Instant> {
         self.queries.next_send_at()
     }
 
-    /// The peer is told at once: what else is seen follows.
-    fn reflexive_event(&mut self, seen: ReflexiveAddress) -> AgentEvent {
+    /// Reports a mapped address, and offers it to the peer at once: others may follow.
+    fn reflexive_event(&mut self, address: ReflexiveAddress) -> AgentEvent {
         self.events.push_back(AgentEvent::Gathered);
         let ReflexiveAddress {
             transport,
             base,
             addr: at,
-        } = seen;
+        } = address;
         AgentEvent::LocalCandidate {
             kind: CandidateKind::Reflexive,
             transport,

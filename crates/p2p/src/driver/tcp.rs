@@ -1,4 +1,4 @@
-//! TCP: listeners, dials and connections of which nobody knows yet who is at the other end.
+//! TCP sockets: listeners, dials, and connections whose peer is not authenticated yet.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -17,15 +17,15 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use super::local_ports;
 
-/// Connections that the kernel keeps until they are accepted.
+/// Connections that the kernel queues until they are accepted.
 const LISTEN_BACKLOG: u32 = 16;
-/// The last probe has so long to be written.
+/// Time to write the last probe.
 const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// All of them.
+/// TCP sockets of a session.
 #[derive(Debug)]
 pub(super) struct TcpStreams {
-    /// They keep the ports.
+    /// Bound sockets, which reserve the ports.
     bound: Vec<(SocketAddr, OwnedFd)>,
     listeners: Vec<(SocketAddr, TcpListener)>,
     dials: JoinSet<(PairKey, io::Result<TcpStream>)>,
@@ -34,7 +34,7 @@ pub(super) struct TcpStreams {
     events: VecDeque<AgentEvent>,
 }
 
-/// A connection of which only probes are read, one at a time.
+/// Connection of which only probes are read, one at a time.
 #[derive(Debug)]
 struct ProbedConnection {
     key: PairKey,
@@ -51,13 +51,13 @@ impl TcpStreams {
             bound,
             listeners,
             dials: JoinSet::new(),
-            dial_handles: dial_handles,
+            dial_handles,
             open,
             events,
         }
     }
 
-    /// The next event.
+    /// Polls the next event.
     pub(super) fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<AgentEvent> {
         if let Some(event) = self.events.pop_front() {
             return Poll::Ready(event);
@@ -73,13 +73,14 @@ impl TcpStreams {
 
     fn poll_dials(&mut self, cx: &mut Context<'_>) -> Poll<AgentEvent> {
         while let Some(done) = ready!(self.dials.poll_join_next(cx)) {
-            let Ok((key, dialled)) = done else { continue }; // it was broken off
+            let Ok((key, dialled)) = done else { continue }; // the dial was aborted
             self.dial_handles.remove(&key);
             match dialled.and_then(|stream| self.add_connection(key, stream)) {
                 Ok(event) => return Poll::Ready(event),
-                Err(_) if self.is_open(&key) => (), // the peer's dial came first: it is the same connection
+                // The peer's dial came first: it is the same connection.
+                Err(_) if self.is_open(&key) => (),
                 Err(error) => {
-                    tracing::trace!(?key, %error, "a dial came to nothing");
+                    tracing::trace!(?key, %error, "driver: dial failed");
                     return Poll::Ready(AgentEvent::Disconnected(key));
                 }
             }
@@ -89,6 +90,8 @@ impl TcpStreams {
 
     fn poll_listeners(&mut self, cx: &mut Context<'_>) -> Poll<AgentEvent> {
         for at in 0..self.listeners.len() {
+            // An error ends the loop until the next poll: it may concern one connection only
+            // (accept(2)).
             while let Poll::Ready(Ok((stream, remote))) = self.listeners[at].1.poll_accept(cx) {
                 let key = PairKey {
                     transport: Transport::Tcp,
@@ -97,7 +100,7 @@ impl TcpStreams {
                 };
                 match self.add_connection(key, stream) {
                     Ok(event) => return Poll::Ready(event),
-                    Err(error) => tracing::debug!(?key, %error, "a connection ended as it began"),
+                    Err(error) => tracing::debug!(?key, %error, "driver: connection ended at once"),
                 }
             }
         }
@@ -107,7 +110,8 @@ impl TcpStreams {
     fn add_connection(&mut self, key: PairKey, stream: TcpStream) -> io::Result<AgentEvent> {
         local_ports::prepare_stream(&stream)?;
         let count_before = self.open.len();
-        self.open.retain(|connection| connection.key != key); // the peer has ended it and begun anew, before it was looked at here
+        // The peer has ended the connection and dialled again before this side noticed.
+        self.open.retain(|connection| connection.key != key);
         let ended = self.open.len() < count_before;
         self.open.push_back(ProbedConnection {
             key,
@@ -125,6 +129,7 @@ impl TcpStreams {
 
     fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<AgentEvent> {
         for _ in 0..self.open.len() {
+            // Each connection gets its turn first: a flooding peer cannot starve the others.
             self.open.rotate_left(1);
             let Some(connection) = self.open.front_mut() else {
                 break;
@@ -151,7 +156,7 @@ impl TcpStreams {
         self.open.iter().any(|connection| connection.key == *key)
     }
 
-    /// Accepts connections on a port of ours.
+    /// Accepts connections on a reserved port.
     pub(super) fn listen(&mut self, base: SocketAddr) -> io::Result<()> {
         if !self.bound.iter().any(|(bound, _)| *bound == base) {
             return Err(io::ErrorKind::AddrNotAvailable.into());
@@ -162,9 +167,10 @@ impl TcpStreams {
         Ok(())
     }
 
-    /// Dials from a port of ours.
+    /// Dials from a reserved port.
     pub(super) fn dial(&mut self, key: PairKey, timeout: Duration) {
         let dial = async move {
+            // A new socket per dial: a failed one cannot be connected again portably (connect(2)).
             let socket = TcpSocket::from_std_stream(local_ports::open_on_port(key.base)?);
             tokio::time::timeout(timeout, socket.connect(key.remote)).await?
         };
@@ -172,7 +178,7 @@ impl TcpStreams {
         self.dial_handles.insert(key, handle);
     }
 
-    /// Writes a probe, after those that were not written yet.
+    /// Queues a probe behind those that are not written yet.
     pub(super) fn write(&mut self, key: PairKey, bytes: &[u8]) {
         let Some(connection) = self
             .open
@@ -191,7 +197,7 @@ impl TcpStreams {
         }
     }
 
-    /// Gives a connection away, after what is still to be written on it.
+    /// Hands a connection over, after its queued probes are written.
     pub(super) async fn take_stream(&mut self, key: PairKey) -> io::Result<TcpStream> {
         let at = self
             .open
@@ -200,6 +206,7 @@ impl TcpStreams {
         let connection = at
             .and_then(|at| self.open.remove(at))
             .ok_or(io::ErrorKind::NotConnected)?;
+        // A partial probe in the buffer would be missing from the bytes that TLS reads.
         let ProbedConnection {
             mut stream,
             filled: 0,
@@ -209,24 +216,27 @@ impl TcpStreams {
         else {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                "half a probe came before the last one was answered",
+                "partial probe at the handover of the connection",
             ));
         };
         tokio::time::timeout(LAST_WRITE_TIMEOUT, stream.write_all(&out)).await??;
+        // From here on the connection must not be reset: it carries data.
         local_ports::restore_graceful_close(&stream)?;
         Ok(stream)
     }
 }
 
 impl ProbedConnection {
-    /// Writes what is to be written, and reads one probe. Nothing of what follows it is touched.
+    /// Writes queued probes and reads one. Bytes that follow it stay in the kernel.
     fn poll_probe(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Vec<u8>>> {
         while !self.outgoing.is_empty()
             && let Poll::Ready(written) = Pin::new(&mut self.stream).poll_write(cx, &self.outgoing)
         {
+            // Dropping the written part moves the rest; probes are 100 bytes and few.
             self.outgoing.drain(..written?);
         }
         while self.filled < PROBE_BYTES {
+            // Exactly the rest of one probe: a byte more could belong to TLS.
             let mut buf = ReadBuf::new(&mut self.probe[self.filled..]);
             ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buf))?;
             let n = buf.filled().len();
@@ -261,7 +271,7 @@ mod tests {
         std::future::poll_fn(|cx| side.poll_event(cx)).await
     }
 
-    /// Two that listen, and a connection of theirs as each of them calls it.
+    /// Returns two listening sides, and the key of their connection on each.
     async fn connected_pair() -> [(TcpStreams, PairKey); 2] {
         let ((mut near, base), (mut far, port)) = (tcp_side(), tcp_side());
         near.listen(base).unwrap();
@@ -279,7 +289,7 @@ mod tests {
         [(near, key), (far, theirs)]
     }
 
-    /// Whichever side does not keep it, and dials again; the other one has not looked yet.
+    /// Either side may drop the connection and dial again before the other side has noticed.
     #[tokio::test]
     async fn a_closed_connection_frees_its_addresses() {
         for again in [0, 1] {

@@ -9,13 +9,13 @@ use rustix::net::{SendFlags, sendto};
 use tokio::io::ReadBuf;
 use tokio::sync::mpsc;
 
-/// A longer datagram is no probe and no answer.
+/// Largest datagram that can be a probe or a response, in bytes.
 const MAX_DATAGRAM_BYTES: usize = 512;
 
-/// A datagram that came, by the socket's base and where it came from.
+/// Received datagram: local address, source, content.
 pub(super) type ReceivedDatagram = (SocketAddr, SocketAddr, Vec<u8>);
 
-/// All of them.
+/// UDP sockets of a session.
 #[derive(Debug)]
 pub(super) struct UdpSockets {
     sockets: VecDeque<BoundSocket>,
@@ -24,7 +24,7 @@ pub(super) struct UdpSockets {
 #[derive(Debug)]
 struct BoundSocket {
     base: SocketAddr,
-    /// For sending: without the runtime, which may not know yet that there is room.
+    /// Socket for sending, without the runtime: its readiness may lag behind the kernel's.
     socket: UdpSocket,
     source: DatagramSource,
 }
@@ -32,7 +32,7 @@ struct BoundSocket {
 #[derive(Debug)]
 enum DatagramSource {
     Socket(tokio::net::UdpSocket),
-    /// QUIC reads the socket, and passes on what is none of its own.
+    /// QUIC reads the socket and diverts what is not its own.
     Diverted(mpsc::Receiver<(SocketAddr, Vec<u8>)>),
 }
 
@@ -52,7 +52,7 @@ impl UdpSockets {
         })
     }
 
-    /// The next datagram. Each socket has its turn.
+    /// Polls the next datagram. Each socket gets its turn.
     pub(super) fn poll_datagram(&mut self, cx: &mut Context<'_>) -> Poll<ReceivedDatagram> {
         for _ in 0..self.sockets.len() {
             self.sockets.rotate_left(1);
@@ -66,16 +66,16 @@ impl UdpSockets {
         Poll::Pending
     }
 
-    /// Sends; what the kernel has no room or no way for is lost, as on the network.
+    /// Sends a datagram. What the kernel cannot take or route is lost, as on the network.
     pub(super) fn send(&self, base: SocketAddr, to: SocketAddr, bytes: &[u8]) {
         if let Some(socket) = self.sockets.iter().find(|socket| socket.base == base)
             && let Err(error) = sendto(&socket.socket, bytes, SendFlags::DONTWAIT, &to)
         {
-            tracing::debug!(%base, %to, %error, "a datagram was not sent");
+            tracing::debug!(%base, %to, %error, "driver: datagram not sent");
         }
     }
 
-    /// Gives a socket away; from now on its datagrams are what comes through the channel.
+    /// Hands a socket over; later datagrams come through the channel.
     pub(super) fn hand_over(
         &mut self,
         base: SocketAddr,
@@ -86,6 +86,7 @@ impl UdpSockets {
             .iter_mut()
             .find(|socket| socket.base == base)
             .ok_or(io::ErrorKind::NotFound)?;
+        // A duplicate descriptor: this side keeps sending probes on the socket that QUIC reads.
         let duplicate = socket.socket.try_clone()?;
         socket.source = DatagramSource::Diverted(diverted);
         Ok(duplicate)
@@ -98,6 +99,7 @@ impl DatagramSource {
             Self::Socket(socket) => poll_datagram(socket, cx),
             Self::Diverted(passed) => match passed.poll_recv(cx) {
                 Poll::Ready(Some(received)) => Poll::Ready(received),
+                // A closed channel means that QUIC has ended: no datagram will follow.
                 Poll::Ready(None) | Poll::Pending => Poll::Pending,
             },
         }
@@ -108,6 +110,7 @@ fn poll_datagram(
     socket: &tokio::net::UdpSocket,
     cx: &mut Context<'_>,
 ) -> Poll<(SocketAddr, Vec<u8>)> {
+    // One byte more, so that a longer datagram is noticed instead of truncated.
     let mut bytes = [0; MAX_DATAGRAM_BYTES + 1];
     loop {
         let mut buf = ReadBuf::new(&mut bytes);
@@ -115,7 +118,7 @@ fn poll_datagram(
             Poll::Ready(Ok(from)) if buf.filled().len() <= MAX_DATAGRAM_BYTES => {
                 return Poll::Ready((from, buf.filled().to_vec()));
             }
-            Poll::Ready(_) => (), // an error of an earlier datagram's, or one that is too long: the next one
+            Poll::Ready(_) => (), // an error of an earlier datagram, or too long: read the next one
             Poll::Pending => return Poll::Pending,
         }
     }

@@ -1,4 +1,4 @@
-//! Bytes as hexadecimal digits and as base64, and text that nobody prints.
+//! Hexadecimal and base64 encodings, and tokens that no log prints.
 
 use std::fmt;
 
@@ -7,12 +7,13 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// So many bytes, written as twice as many lower-case hexadecimal digits. Its debug form shows nothing: it may be a secret.
+/// Fixed number of bytes, encoded as lower-case hexadecimal digits. The debug form hides the bytes:
+/// they may be a secret.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HexBytes<const N: usize>(pub [u8; N]);
 
 impl<const N: usize> HexBytes<N> {
-    /// Reads exactly the digits; upper case is read, too.
+    /// Parses exactly `2 * N` digits, in either case.
     pub fn parse(text: &str) -> Option<Self> {
         if text.len() != 2 * N {
             return None;
@@ -53,11 +54,11 @@ impl<'de, const N: usize> Deserialize<'de> for HexBytes<N> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = String::deserialize(from)?;
         Self::parse(&text)
-            .ok_or_else(|| de::Error::custom(format_args!("not {} hexadecimal digits", 2 * N)))
+            .ok_or_else(|| de::Error::custom(format_args!("expected {} hexadecimal digits", 2 * N)))
     }
 }
 
-/// Bytes as base64 (RFC 4648, section 4), padded. They may be anything: its debug form tells their number.
+/// Bytes as padded base64 (RFC 4648 section 4). The debug form shows their number only.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Base64Bytes(pub Bytes);
 
@@ -83,7 +84,7 @@ impl<'de> Deserialize<'de> for Base64Bytes {
     }
 }
 
-/// Text that opens a door: shown to whom it is for, never printed.
+/// Token that grants access. Sent to its recipient, never printed.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SignedToken(pub String);

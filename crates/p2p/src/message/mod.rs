@@ -1,8 +1,10 @@
-//! What a worker and the rendezvous say to each other on a line: JSON, one object a WebSocket text frame, and [`Parcel`]s.
+//! Messages between a worker and the rendezvous on a control connection.
 //!
-//! [`Said`] goes up, [`Told`] comes down; `contract/rendezvous.md` holds the same in words, with examples. The rendezvous
-//! reads names and sizes, and passes the rest on: words about a session to the session's other side, reports to the job's
-//! leader. What nobody knows is ignored, so both sides can learn words one after the other.
+//! Messages are JSON, one object per WebSocket text frame; [`RelayedFrame`]s are binary.
+//! [`WorkerMessage`] goes up, [`RendezvousMessage`] comes down; `contract/rendezvous.md` documents
+//! both with examples. The rendezvous reads names and sizes and forwards the rest: session messages
+//! to the other side, reports to the job's leader. Unknown fields and types are ignored, so either
+//! side can be upgraded first.
 
 mod encoding;
 mod relayed_frame;
@@ -24,71 +26,76 @@ pub use relayed_frame::{
 };
 pub use report::{JobReport, MAX_REPORT_BYTES};
 
-/// The longest text of a line, in bytes.
+/// Largest text frame of a control connection, in bytes.
 pub const MAX_TEXT_BYTES: usize = 8 * 1024;
 
-/// The longest text that says what a call is about, in bytes.
-pub const LONGEST_ABOUT: usize = 128;
+/// Largest subject of a call, in bytes.
+pub const MAX_ABOUT_BYTES: usize = 128;
 
-/// The longest hello of a call, in bytes.
-pub const LONGEST_HELLO: usize = 2048;
+/// Largest hello of a call, in bytes.
+pub const MAX_HELLO_BYTES: usize = 2048;
 
-/// A session's number as it is written: 32 hexadecimal digits.
+/// Session number as 32 hexadecimal digits.
 pub type SessionIdHex = HexBytes<16>;
 
-/// What a worker says.
+/// Message of a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum WorkerMessage {
-    /// Introduce me to this worker of my job: [`Told::SessionGrant`] or [`Told::CandidateError`] follows.
+    /// Requests an introduction to a worker of the same job. [`RendezvousMessage::Granted`] or
+    /// [`RendezvousMessage::Refused`] follows.
     Call {
-        /// The worker's own number of the call, which the answer bears.
+        /// Worker's own number of the call; the response repeats it.
         call: u32,
-        /// Whom.
+        /// Worker to call.
         #[serde(with = "spiffe")]
         peer: SpiffeId,
-        /// What for; the peer reads it, the rendezvous does not. At most [`LONGEST_ABOUT`].
+        /// Subject of the call, for the peer; the rendezvous does not read it. At most
+        /// [`MAX_ABOUT_BYTES`] bytes.
         #[serde(default)]
         about: String,
-        /// How long to wait for a peer that is not here yet, in milliseconds. The rendezvous has its own upper bound.
+        /// Time to wait for an absent peer, in milliseconds. The rendezvous has an upper bound.
         within: u32,
-        /// The first bytes of the way between the two, as in a [`Parcel`]. At most [`LONGEST_HELLO`].
+        /// First bytes of the stream between the two, as in a [`RelayedFrame`]. At most
+        /// [`MAX_HELLO_BYTES`] bytes.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         hello: Option<Base64Bytes>,
     },
-    /// Say this to the other side of a session.
+    /// Forwards a message to the other side of a session.
     Tell {
-        /// Which.
+        /// Session of the message.
         session: SessionIdHex,
-        /// What.
+        /// Message to forward.
         word: SessionMessage,
     },
-    /// I need the rendezvous no longer for this session.
+    /// Ends this worker's need for the session.
     HangUp {
-        /// Which.
+        /// Session that is no longer needed.
         session: SessionIdHex,
     },
-    /// Say this about the job's work.
+    /// Forwards a report about the job's work.
     Report {
-        /// To whom; nobody named: to the job's leader.
+        /// Recipient; `None`: the job's leader.
         #[serde(
             default,
             skip_serializing_if = "Option::is_none",
             with = "spiffe::option"
         )]
         to: Option<SpiffeId>,
-        /// What.
+        /// Report to forward.
         report: JobReport,
     },
 }
 
 impl WorkerMessage {
-    /// Reads what came on a line; `NoConnection`: it is too long, or no such message.
+    /// Parses a text frame. `None`: too long, or no such message.
     pub fn parse(text: &str) -> Option<Self> {
         let message: Self = Some(text)
             .filter(|text| text.len() <= MAX_TEXT_BYTES)
             .and_then(|text| serde_json::from_str(text).ok())?;
         match &message {
+            // The limit is the report's own; the text holds its envelope, too, so a longer text is
+            // measured again.
             Self::Report { report, .. } if text.len() > MAX_REPORT_BYTES => {
                 report.is_within_limit().then_some(message)
             }
@@ -97,46 +104,46 @@ impl WorkerMessage {
     }
 }
 
-/// What a worker is told.
+/// Message of the rendezvous.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum RendezvousMessage {
-    /// The line is there.
+    /// First message: the connection is accepted.
     Welcome(ControlWelcome),
-    /// There is a session: one's own call came through, or somebody called.
+    /// Session is granted, by this worker's call or a peer's.
     Granted(SessionGrant),
-    /// A call came to nothing.
+    /// Call is refused.
     Refused {
-        /// The worker's own number of the call.
+        /// Worker's own number of the call.
         call: u32,
-        /// Why.
+        /// Reason of the refusal.
         why: CallRefusal,
     },
-    /// The other side of a session says this.
+    /// Message of the other side of a session.
     Tell {
-        /// Which.
+        /// Session of the message.
         session: SessionIdHex,
-        /// What.
+        /// Forwarded message.
         word: SessionMessage,
     },
-    /// The rendezvous passes nothing on for this session any longer. A way that is there stays.
+    /// Session is closed at the rendezvous. An existing stream stays.
     HungUp {
-        /// Which.
+        /// Closed session.
         session: SessionIdHex,
-        /// Why.
+        /// Reason of the close.
         why: HangUpReason,
     },
-    /// A worker of the job says this about its work.
+    /// Report of a worker of the job.
     Report {
-        /// Who.
+        /// Reporting worker.
         #[serde(with = "spiffe")]
         from: SpiffeId,
-        /// What.
+        /// Forwarded report.
         report: JobReport,
     },
-    /// A report was not passed on: nobody of that name has a line.
+    /// Report was not forwarded: the recipient has no control connection.
     Undelivered {
-        /// Who was meant; nobody named: the job's leader.
+        /// Intended recipient; `None`: the job's leader.
         #[serde(
             default,
             skip_serializing_if = "Option::is_none",
@@ -144,94 +151,95 @@ pub enum RendezvousMessage {
         )]
         to: Option<SpiffeId>,
     },
-    /// The line ends.
+    /// Control connection ends.
     Bye {
-        /// Why.
+        /// Reason of the end.
         why: CloseReason,
     },
 }
 
-/// The first message of a line.
+/// First message of a control connection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ControlWelcome {
-    /// Who one is, by the ticket.
+    /// Worker's identity, by its ticket.
     #[serde(with = "spiffe")]
     pub you: SpiffeId,
-    /// In which job.
+    /// Worker's job.
     pub job: String,
-    /// Whether one is its leader.
+    /// True if the worker leads its job.
     #[serde(default)]
     pub leader: bool,
-    /// Where the line comes from, as the rendezvous sees it.
+    /// Worker's address, as the rendezvous sees it.
     pub seen: SocketAddr,
-    /// Milliseconds until the ticket ends, and the line with it.
+    /// Milliseconds until the ticket expires, and the connection with it.
     pub life: u64,
-    /// Where to ask how one is seen from outside.
+    /// Access to the observers.
     pub observe: ObserverAccess,
 }
 
-/// How to ask how a socket is seen from outside (`contract/rendezvous.md`, "Observing").
+/// Access to the observers, which report mapped addresses (`contract/rendezvous.md`, "Observing").
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObserverAccess {
-    /// Names the one who asks.
+    /// Token that identifies the worker.
     pub token: HexBytes<16>,
-    /// The key of questions and answers.
+    /// HMAC key of requests and responses.
     pub key: HexBytes<32>,
-    /// Whom to ask: at most four over UDP and four over TCP.
+    /// Observers: at most four over UDP and four over TCP.
     pub servers: Vec<ObserverAddress>,
 }
 
-/// One address that tells who asks where it sees him.
+/// Address of one observer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObserverAddress {
-    /// Over what.
+    /// Transport of the observer.
     #[serde(with = "session_message::transport")]
     pub transport: crate::punch::Transport,
-    /// Where.
+    /// Address and port of the observer.
     pub addr: SocketAddr,
-    /// It is on the rendezvous' second address.
+    /// True if it is on the rendezvous' second address.
     #[serde(default)]
     pub second_address: bool,
-    /// It is on the second port of its address.
+    /// True if it is on the second port of its address.
     #[serde(default)]
     pub second_port: bool,
 }
 
-/// A session, as one of its two sides is told of it.
+/// Session, as one of its two sides receives it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionGrant {
-    /// The number of one's own call; none: the peer called.
+    /// Number of this worker's own call; `None`: the peer called.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<u32>,
-    /// With whom.
+    /// Identity of the peer.
     #[serde(with = "spiffe")]
     pub peer: SpiffeId,
-    /// What for, as the caller put it.
+    /// Subject of the call, as the caller set it.
     #[serde(default)]
     pub about: String,
-    /// Its number.
+    /// Number of the session.
     pub session: SessionIdHex,
-    /// Known to both and to the rendezvous.
+    /// Secret that both sides and the rendezvous know.
     pub secret: HexBytes<32>,
-    /// Seconds since 1970 at which it ends; part of the probes' key.
+    /// Expiry in seconds since 1970; part of the probes' key.
     pub expires: u64,
-    /// Milliseconds until then, for clocks that are wrong.
+    /// Milliseconds until expiry, for clocks that are wrong.
     pub life: u64,
-    /// Opens this side of the session's relay.
+    /// Token for this side of the session's relay.
     pub pass: SignedToken,
-    /// The caller's hello, for the one who was called.
+    /// Caller's hello, for the called side.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hello: Option<Base64Bytes>,
 }
 
 impl SessionGrant {
-    /// What the punching machine needs of it, with the end by this machine's clock.
+    /// Returns the punching part of the grant, and its expiry by this machine's clock.
     pub fn punch_grant(&self, now: Instant) -> (PunchGrant, Instant) {
         let grant = PunchGrant {
             id: self.session.0,
             secret: self.secret.0,
             expires: self.expires,
         };
+        // An absurd lifetime would overflow `Instant`.
         (
             grant,
             now + Duration::from_millis(self.life.min(MAX_SESSION_LIFE_MS)),
@@ -239,90 +247,90 @@ impl SessionGrant {
     }
 }
 
-/// No session lives longer than a week: what a rendezvous says beyond that is not believed.
+/// Longest session life, in milliseconds: a week. A longer one is not believed.
 const MAX_SESSION_LIFE_MS: u64 = 7 * 24 * 3600 * 1000;
 
-/// Why there is no session.
+/// Reason why there is no session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "snake_case")]
 pub enum CallRefusal {
-    /// It has not come in time.
+    /// Peer did not connect in time.
     #[error(
-        "the peer did not come to the rendezvous in time: look whether it was started, with a ticket of the same job"
+        "the peer did not connect to the rendezvous in time: check that it runs, with a ticket of the same job"
     )]
     Absent,
-    /// One calls oneself.
-    #[error("the peer is the caller itself: call another worker")]
+    /// Worker called itself.
+    #[error("the call names the caller itself: call another worker")]
     Oneself,
-    /// More sessions or waiting calls than the rendezvous allows one worker or one job.
+    /// Worker or job has as many sessions or waiting calls as the rendezvous allows.
     #[error(
-        "the worker or its job has as many sessions or waiting calls as the rendezvous allows: hang up, or raise its limits"
+        "too many sessions or waiting calls of the worker or its job: end some, or raise the rendezvous' limits"
     )]
     TooMany,
-    /// The call's text or its hello is too long.
+    /// Subject or hello is too long.
     #[error(
-        "what the call is about takes more than {LONGEST_ABOUT} bytes, or its hello more than {LONGEST_HELLO}: say it on the connection"
+        "the call's subject exceeds {MAX_ABOUT_BYTES} bytes, or its hello {MAX_HELLO_BYTES}: send the rest on the connection"
     )]
     TooLong,
-    /// What is not known here.
-    #[error("the rendezvous refused the call for a reason that this version does not know")]
+    /// Reason that this version does not know.
+    #[error("the rendezvous refused the call for a reason unknown to this version")]
     #[serde(other)]
     Unknown,
 }
 
-/// Why nothing is passed on for a session any longer.
+/// Reason why a session is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HangUpReason {
-    /// The other side needs it no longer.
+    /// Other side no longer needs it.
     Peer,
-    /// It has come to its end.
+    /// Session has expired.
     Expired,
-    /// There is no such session: it has ended, was never yours, or the rendezvous has started anew.
+    /// Session does not exist: expired, of other workers, or of the rendezvous' previous process.
     NoSuch,
-    /// The other side has no line, and more is to be told to it than is kept.
+    /// Other side has no control connection, and its queue of messages is full.
     Absent,
-    /// What is not known here.
+    /// Reason that this version does not know.
     #[serde(other)]
     Unknown,
 }
 
-/// Why a line ends.
+/// Reason why a control connection ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "snake_case")]
 pub enum CloseReason {
-    /// The rendezvous is going down; another one may be up already.
-    #[error("the rendezvous is going down")]
+    /// Rendezvous is shutting down; another process may be up already.
+    #[error("the rendezvous is shutting down")]
     Draining,
-    /// The same worker has a newer line.
-    #[error("the same worker has come with a newer line: is it running twice?")]
+    /// Same worker has a newer connection.
+    #[error("the same worker has a newer connection: is it running twice?")]
     Displaced,
-    /// The ticket has come to its end.
-    #[error("the ticket has come to its end: get a new one")]
+    /// Ticket has expired.
+    #[error("the ticket has expired: get a new one")]
     Expired,
-    /// What was said is no message of this contract.
-    #[error("what the worker said is no message that the rendezvous reads")]
+    /// Worker sent no message of this contract.
+    #[error("the worker sent an invalid message: use the version of the rendezvous")]
     Unreadable,
-    /// The worker does not read what it is told.
-    #[error("the worker does not read what it is told")]
+    /// Worker does not read.
+    #[error("the worker does not read its messages")]
     Slow,
-    /// The job has as many workers as the rendezvous allows.
+    /// Job has as many workers as the rendezvous allows.
     #[error("the job has as many workers as the rendezvous allows")]
     TooMany,
-    /// What is not known here.
-    #[error("the rendezvous ended the line for a reason that this version does not know")]
+    /// Reason that this version does not know.
+    #[error("the rendezvous closed the connection for a reason unknown to this version")]
     #[serde(other)]
     Unknown,
 }
 
 impl CloseReason {
-    /// Whether coming again with the same ticket is of any use.
+    /// Returns whether reconnecting with the same ticket cannot succeed.
     pub fn is_final(self) -> bool {
         matches!(self, Self::Displaced | Self::Expired | Self::Unreadable)
     }
 }
 
-/// Identities are written as their text.
+/// Identities as text.
 pub(crate) mod spiffe {
     use nearpath_types::SpiffeId;
     use serde::{Deserialize, Deserializer, Serializer, de};

@@ -1,33 +1,33 @@
-//! Bytes of the way between two, as they go over a line: a binary frame.
+//! Frames of a stream that a control connection relays: one binary WebSocket frame each.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::{HexBytes, SessionIdHex};
 
-/// What stands before the bytes.
+/// Bytes of the header: session, number, acknowledgement (`contract/rendezvous.md`, "Relayed frames").
 const HEADER_BYTES: usize = 32;
 
-/// At most so many bytes are in one.
+/// Largest payload, in bytes.
 pub const MAX_PAYLOAD_BYTES: usize = 32 << 10;
 
-/// The longest binary frame of a line, in bytes.
+/// Largest binary frame of a control connection, in bytes.
 pub const MAX_RELAYED_FRAME_BYTES: usize = HEADER_BYTES + MAX_PAYLOAD_BYTES;
 
-/// A piece of the way between two: bytes. The rendezvous reads no more of it than the session.
+/// Numbered frame of the stream between two workers. The rendezvous reads its session only.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RelayedFrame {
-    /// Whose.
+    /// Session of the stream.
     pub session: SessionIdHex,
-    /// Its number, from the way's beginning.
+    /// Number of the frame, from the stream's beginning.
     pub number: u64,
-    /// So many pieces of the other side's have come.
+    /// Number of frames received from the other side.
     pub acknowledged: u64,
-    /// Some, and at most [`MAX_PAYLOAD_BYTES`].
+    /// Payload: 1 to [`MAX_PAYLOAD_BYTES`] bytes.
     pub bytes: Bytes,
 }
 
 impl RelayedFrame {
-    /// Reads a frame; `NoConnection`: it is too short, or too long. The bytes are not copied.
+    /// Decodes a frame without copying its payload. `None`: too short or too long.
     pub fn decode(frame: &Bytes) -> Option<Self> {
         let session = Self::session_of(frame)?;
         let number = |at: usize| Some(u64::from_le_bytes(frame.get(at..at + 8)?.try_into().ok()?));
@@ -39,14 +39,15 @@ impl RelayedFrame {
         })
     }
 
-    /// Whose a frame is; `NoConnection`: it is none of these.
+    /// Returns the session of a frame. `None`: no relayed frame.
     pub fn session_of(frame: &[u8]) -> Option<SessionIdHex> {
+        // An empty frame would be acknowledged without carrying anything.
         let has_bytes = HEADER_BYTES < frame.len() && frame.len() <= MAX_RELAYED_FRAME_BYTES;
         let id: [u8; 16] = frame.get(..16)?.try_into().ok()?;
         has_bytes.then_some(HexBytes(id))
     }
 
-    /// As it is sent.
+    /// Encodes the frame.
     pub fn encode(&self) -> Bytes {
         let mut frame = BytesMut::with_capacity(HEADER_BYTES + self.bytes.len());
         frame.put_slice(&self.session.0);
@@ -57,10 +58,12 @@ impl RelayedFrame {
     }
 }
 
-/// Smaller ones are copied.
+/// Frames below this size are copied; measured against the 64 KiB that tungstenite reads at once.
 const MIN_SHARED_FRAME_BYTES: usize = 8 << 10;
 
-/// A frame that keeps no more memory than it needs, or some times as much: what is read together is one buffer until all of it is gone.
+/// Returns a frame that keeps at most a few times its own size in memory.
+///
+/// Frames read together share one buffer, which lives until the last of them is dropped.
 pub fn detach_small_frame(frame: Bytes) -> Bytes {
     if frame.len() < MIN_SHARED_FRAME_BYTES {
         Bytes::copy_from_slice(&frame)
@@ -73,7 +76,7 @@ impl std::fmt::Debug for RelayedFrame {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "piece {} with {} bytes, has {}",
+            "frame {} with {} bytes, acknowledges {}",
             self.number,
             self.bytes.len(),
             self.acknowledged

@@ -1,38 +1,38 @@
-//! What workers say about the job's work: the control messages.
+//! Reports about a job's work: the control messages of its workers.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The longest report as JSON, in bytes.
+/// Largest report as JSON, in bytes.
 pub const MAX_REPORT_BYTES: usize = 4 * 1024;
 
-/// What a worker says about its work; the rendezvous passes it on unread.
+/// Report of a worker; the rendezvous forwards it unread.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "report", rename_all = "snake_case")]
 pub enum JobReport {
-    /// It can begin.
+    /// Worker can begin.
     Ready,
-    /// It is done.
+    /// Worker is done.
     Finished,
-    /// Something it made can be fetched.
+    /// Output of the worker can be fetched.
     Available {
-        /// What; the job knows the name.
+        /// Name of the output, known to the job.
         output: String,
     },
-    /// It cannot go on.
+    /// Worker cannot continue.
     Failed {
-        /// For people.
+        /// Cause, for people.
         why: String,
     },
-    /// What the job itself gives a meaning to.
+    /// Content that the job itself defines.
     Other {
-        /// Anything.
+        /// Any JSON value.
         body: Value,
     },
 }
 
 impl JobReport {
-    /// Whether it is short enough to be passed on.
+    /// Returns whether it is short enough to be forwarded.
     pub fn is_within_limit(&self) -> bool {
         serde_json::to_string(self).is_ok_and(|text| text.len() <= MAX_REPORT_BYTES)
     }

@@ -1,4 +1,4 @@
-//! What the two sides of a session tell each other: the punching machine's messages, as they are written.
+//! Messages between the two sides of a session, as they are encoded.
 
 use std::net::SocketAddr;
 
@@ -7,55 +7,57 @@ use crate::punch::agent::PunchMessage;
 use crate::punch::candidate::{Candidate, CandidateKind, MAX_CANDIDATES};
 use serde::{Deserialize, Serialize};
 
-/// One message of [`PunchMessage`]; the rendezvous passes it on unread.
+/// Message to the other side of a session; the rendezvous forwards it unread.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "word", rename_all = "snake_case")]
 pub enum SessionMessage {
     /// All candidates so far.
     Offer {
-        /// At most [`MOST`].
+        /// At most [`MAX_CANDIDATES`] candidates.
         candidates: Vec<OfferedCandidate>,
     },
-    /// The sender has given up on a direct way.
+    /// Sender has given up on a direct connection.
     Relay,
-    /// A piece of the way between the two that is no [`super::Parcel`]: what its ends say to each other.
+    /// Text frame of the stream between the two; binary ones are [`super::RelayedFrame`]s.
     Text {
-        /// Its number, from the way's beginning.
+        /// Number of the frame, from the stream's beginning.
         piece: u64,
-        /// So many pieces of the other side's have come.
+        /// Number of frames received from the other side.
         has: u64,
-        /// As it goes over the relay.
+        /// Text, as it goes over the relay.
         text: String,
     },
-    /// So many pieces of the way have come.
+    /// Acknowledges frames of the stream.
     Has {
-        /// From the way's beginning.
+        /// Number of frames received, from the stream's beginning.
         pieces: u64,
     },
 }
 
-/// Words of the way are no messages of the machine's.
+/// Message belongs to the stream, not to the punching state machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NotPunchMessage;
 
-/// A candidate as it is written.
+/// Candidate as it is encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OfferedCandidate {
-    /// `host` or `reflexive`; others are read as what the machine refuses.
+    /// `host` or `reflexive`. Other kinds are decoded as one that the state machine refuses.
     #[serde(with = "kind")]
     pub kind: CandidateKind,
     /// `udp` or `tcp`.
     #[serde(with = "transport")]
     pub transport: Transport,
-    /// Where.
+    /// Address of the candidate.
     pub addr: SocketAddr,
-    /// Higher is better.
+    /// Priority; higher is better.
     pub priority: u32,
 }
 
 impl From<PunchMessage> for SessionMessage {
     fn from(message: PunchMessage) -> Self {
         match message {
+            // The contract's bound also applies to this side: a longer list would be cut by the
+            // peer.
             PunchMessage::Offer(candidates) => Self::Offer {
                 candidates: candidates
                     .into_iter()
@@ -73,6 +75,8 @@ impl TryFrom<SessionMessage> for PunchMessage {
 
     fn try_from(message: SessionMessage) -> Result<Self, NotPunchMessage> {
         match message {
+            // A peer that sends more is not an error: the excess is ignored (`contract/punch.md`,
+            // "Candidates").
             SessionMessage::Offer { candidates } => Ok(Self::Offer(
                 candidates
                     .into_iter()
@@ -128,6 +132,7 @@ mod kind {
             "host" => CandidateKind::Host,
             "reflexive" => CandidateKind::Reflexive,
             "discovered" => CandidateKind::Discovered,
+            // A newer peer's kind is refused as a candidate, not as a message.
             _ => CandidateKind::Relayed,
         })
     }

@@ -1,4 +1,4 @@
-//! What is written is read; what nobody knows does no harm.
+//! Messages survive a round trip, and unknown ones are ignored.
 
 use crate::punch::Transport;
 use crate::punch::agent::PunchMessage;

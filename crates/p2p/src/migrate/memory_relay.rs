@@ -1,4 +1,4 @@
-//! A relay within one process: for workers that share it, and for tests of everything above.
+//! Relay within one process: for workers that share it, and for tests of the layers above.
 
 use std::collections::VecDeque;
 use std::io;
@@ -10,7 +10,7 @@ use futures_util::{Sink, Stream};
 
 use super::relay::{RelayConnection, StreamFrame};
 
-/// One direction.
+/// A direction of the relay.
 #[derive(Debug, Default)]
 struct RelayDirection {
     frames: VecDeque<StreamFrame>,
@@ -20,6 +20,7 @@ struct RelayDirection {
 
 impl RelayDirection {
     fn register_waker(&mut self, cx: &Context<'_>) {
+        // Reader and writer of an end may wait at once, each with its own waker.
         if !self.wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
             self.wakers.push(cx.waker().clone());
         }
@@ -30,7 +31,7 @@ impl RelayDirection {
     }
 }
 
-/// One end of [`local`].
+/// An end of [`memory_relays`].
 #[derive(Debug)]
 pub struct MemoryRelay {
     outgoing: Arc<Mutex<RelayDirection>>,
@@ -38,19 +39,19 @@ pub struct MemoryRelay {
     capacity: usize,
 }
 
-/// Both ends of a relay that holds `room` pieces a direction.
+/// Creates both ends of a relay that holds `capacity` frames per direction.
 pub fn memory_relays(capacity: usize) -> (MemoryRelay, MemoryRelay) {
-    let (there, back) = <(Arc<Mutex<RelayDirection>>, Arc<Mutex<RelayDirection>>)>::default();
+    let (forward, backward) = <(Arc<Mutex<RelayDirection>>, Arc<Mutex<RelayDirection>>)>::default();
     let near = MemoryRelay {
-        outgoing: Arc::clone(&there),
-        incoming: Arc::clone(&back),
+        outgoing: Arc::clone(&forward),
+        incoming: Arc::clone(&backward),
         capacity,
     };
     (
         near,
         MemoryRelay {
-            outgoing: back,
-            incoming: there,
+            outgoing: backward,
+            incoming: forward,
             capacity,
         },
     )

@@ -1,11 +1,14 @@
-//! A byte stream to a peer that begins on the relay and moves to a direct connection in mid-stream.
+//! Byte stream to a peer that begins on the relay and migrates to a direct connection in
+//! mid-stream.
 //!
-//! Each direction moves by itself: the sender ends its frame on the relay, says there how many bytes went that way, and goes
-//! on over the direct connection; the receiver reads the relay up to that byte, then the other ([`StreamSwitch`], pure). After
-//! that there is no framing left, and no third part: reads and writes are those of the connection.
+//! Each direction migrates by itself. The sender states on the relay how many bytes went there, and
+//! continues on the direct connection. The receiver reads the relay to that byte, then the
+//! connection ([`StreamSwitch`], pure). Afterwards there is no framing: reads and writes are those
+//! of the connection.
 //!
-//! The leader of the session moves first, once both sides have the connection; the follower moves when it reads that. So
-//! nothing is ever sent over a connection that only one of the two believes in.
+//! The leader of the session moves first, once both sides have the connection; the follower moves
+//! when it reads that. Nothing is therefore sent over a connection that only one side has selected
+//! (decision 35).
 
 mod memory_relay;
 mod relay;

@@ -1,45 +1,44 @@
-//! When each direction of a way leaves the relay, and what is read from where. No I/O.
+//! Decides when each direction of a stream leaves the relay, and where the next byte is read. No
+//! I/O.
 
 use super::SwitchMessage;
 
-/// The connection to the relay is of no use any more: bytes are missing, or the peer does not keep to its words.
+/// Relay connection is unusable: bytes are missing, or the peer violates the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SwitchError {
-    /// It ended without a word.
-    #[error(
-        "the relay's connection to the peer ended after byte {0}, before the peer did: connect again"
-    )]
+    /// Relay ended without a message.
+    #[error("the relay ended after byte {0}, before the peer did: connect again")]
     Truncated(u64),
-    /// The peer says to have sent another number of bytes than came.
-    #[error("the peer sent {said} bytes over the relay, and {came} came")]
+    /// Peer announced another number of bytes than arrived.
+    #[error("the peer announced {announced} bytes on the relay, and {received} arrived")]
     Missing {
-        /// By the peer's word.
-        said: u64,
-        /// What came.
-        came: u64,
+        /// Number that the peer announced.
+        announced: u64,
+        /// Number of bytes that arrived.
+        received: u64,
     },
-    /// Bytes or words after the last one.
-    #[error("the peer went on, on the relay, after it said that it would not")]
+    /// Bytes or messages followed the last message.
+    #[error("the peer sent more on the relay after its last message")]
     UnexpectedFrame,
 }
 
-/// Where the next byte is to be read.
+/// Place of the next byte to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadSource {
     /// On the relay.
     Relay,
-    /// On the direct connection, which is still to come: the peer has it already.
+    /// On the direct connection, which is still awaited; the peer has it already.
     AwaitingDirect,
     /// On the direct connection.
     Direct,
-    /// There is none.
+    /// The stream has ended.
     End,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OutgoingState {
     Relay,
-    /// Over the relay everything was said.
+    /// The end message was sent on the relay.
     Ended,
     Direct,
 }
@@ -51,13 +50,14 @@ enum IncomingState {
     Direct,
 }
 
-/// Both directions of one side's way.
+/// Both directions of one side's stream.
 #[derive(Debug)]
 pub struct StreamSwitch {
     is_leader: bool,
-    /// There is a direct connection.
+    /// True if there is a direct connection.
     has_direct: bool,
-    /// The leader has said that both have it; as the leader: was told to have said so.
+    /// True if the leader has announced its move; as the leader: whether that message was taken for
+    /// sending.
     agreed: bool,
     outgoing: OutgoingState,
     sent: u64,
@@ -66,10 +66,10 @@ pub struct StreamSwitch {
 }
 
 impl StreamSwitch {
-    /// A way that begins on the relay. `leads`: as in the session.
+    /// Creates a switch that begins on the relay. `is_leader`: as in the session.
     pub fn on_relay(is_leader: bool) -> Self {
         Self {
-            is_leader: is_leader,
+            is_leader,
             has_direct: false,
             agreed: false,
             outgoing: OutgoingState::Relay,
@@ -79,8 +79,9 @@ impl StreamSwitch {
         }
     }
 
-    /// A way without a relay: it waits for the direct connection.
+    /// Creates a switch without a relay: both directions wait for the direct connection.
     pub fn without_relay() -> Self {
+        // Both sides count as agreed: without a relay there is nothing to switch.
         Self {
             is_leader: true,
             has_direct: false,
@@ -92,23 +93,27 @@ impl StreamSwitch {
         }
     }
 
-    /// The direct connection is there. Before this side has moved, another one may replace it.
+    /// Records a direct connection. Another one may replace it until this side has moved.
     pub fn direct_found(&mut self) {
         self.has_direct = true;
     }
 
-    /// The direct connection is of no use after all, and another one may come; as long as nobody has moved.
+    /// Records that the direct connection is unusable, and another one may come, unless a side has
+    /// moved.
     pub fn direct_withdrawn(&mut self) {
         self.has_direct = self.is_committed();
     }
 
-    /// Whether the direct connection must not be replaced any more: something went over it, or was said to go.
+    /// Returns whether the direct connection must not be replaced: bytes went over it, or a message
+    /// announced them.
     pub fn is_committed(&self) -> bool {
         self.has_direct && (self.agreed || self.outgoing == OutgoingState::Direct)
     }
 
-    /// The word that is to be said next, on the relay, before anything else: by calling this it is said.
+    /// Takes the next message for the relay; it counts as sent and goes before anything else.
     pub fn next_message(&mut self) -> Option<SwitchMessage> {
+        // The follower waits for the leader's announcement: the leader may have selected another
+        // pair (decision 35).
         let may_move = self.has_direct
             && if self.is_leader {
                 !self.agreed
@@ -119,13 +124,15 @@ impl StreamSwitch {
             return None;
         }
         self.agreed = true;
+        // A leader that has ended announces the move as well, for the follower's direction.
         if self.outgoing == OutgoingState::Relay {
             self.outgoing = OutgoingState::Direct;
         }
         Some(SwitchMessage::Moved { at: self.sent })
     }
 
-    /// This side has no more bytes: the word to say, if it is on the relay. Otherwise the direct connection says it.
+    /// Ends this side. Returns the end message, if it belongs on the relay; otherwise the socket
+    /// signals the end.
     pub fn end_outgoing(&mut self) -> Option<SwitchMessage> {
         if self.outgoing != OutgoingState::Relay {
             return None;
@@ -134,7 +141,7 @@ impl StreamSwitch {
         Some(SwitchMessage::Ended { at: self.sent })
     }
 
-    /// So many bytes were given to the relay.
+    /// Counts bytes given to the relay.
     pub fn count_sent(&mut self, bytes: usize) {
         debug_assert_eq!(
             self.outgoing,
@@ -144,17 +151,17 @@ impl StreamSwitch {
         self.sent += bytes as u64;
     }
 
-    /// Whether bytes go over the direct connection, which may be still to come; else they go over the relay.
+    /// Returns whether bytes go over the direct connection, which may still be awaited.
     pub fn writes_direct(&self) -> bool {
         self.outgoing == OutgoingState::Direct
     }
 
-    /// Whether [`Self::end`] was said on the relay.
+    /// Returns whether the end was announced on the relay.
     pub fn has_ended(&self) -> bool {
         self.outgoing == OutgoingState::Ended
     }
 
-    /// So many bytes came over the relay.
+    /// Counts bytes received from the relay.
     ///
     /// # Errors
     /// See [`SwitchError`].
@@ -167,16 +174,17 @@ impl StreamSwitch {
         }
     }
 
-    /// A word came over the relay.
+    /// Handles a message from the relay.
     ///
     /// # Errors
     /// See [`SwitchError`].
     pub fn handle_message(&mut self, message: SwitchMessage) -> Result<(), SwitchError> {
         let (SwitchMessage::Moved { at } | SwitchMessage::Ended { at }) = message;
+        // Numbers must agree exactly: a lost or added frame would shift every later byte.
         if at != self.received {
             return Err(SwitchError::Missing {
-                said: at,
-                came: self.received,
+                announced: at,
+                received: self.received,
             });
         }
         match (message, self.incoming) {
@@ -188,13 +196,11 @@ impl StreamSwitch {
             }
             // A leader that has ended still lets the follower move.
             (SwitchMessage::Moved { .. }, IncomingState::Ended)
-                if !self.is_leader && !self.agreed =>
-            {
-                ()
-            }
+                if !self.is_leader && !self.agreed => {}
             _ => return Err(SwitchError::UnexpectedFrame),
         }
         if let SwitchMessage::Moved { .. } = message {
+            // Only the leader announces first; a follower's move before that violates the protocol.
             if self.is_leader && !self.agreed {
                 return Err(SwitchError::UnexpectedFrame);
             }
@@ -203,10 +209,11 @@ impl StreamSwitch {
         Ok(())
     }
 
-    /// The relay's connection ended. What this side still had to say there, nobody is waiting for.
+    /// Handles the end of the relay's connection. Messages of this side that are still pending have
+    /// no recipient.
     ///
     /// # Errors
-    /// When more was to come.
+    /// Fails when the peer had not finished there.
     pub fn relay_ended(&self) -> Result<(), SwitchError> {
         if self.incoming == IncomingState::Relay {
             Err(SwitchError::Truncated(self.received))
@@ -215,7 +222,7 @@ impl StreamSwitch {
         }
     }
 
-    /// Where the next byte is.
+    /// Returns where to read the next byte.
     pub fn read_source(&self) -> ReadSource {
         match self.incoming {
             IncomingState::Relay => ReadSource::Relay,
@@ -225,7 +232,7 @@ impl StreamSwitch {
         }
     }
 
-    /// Whether the relay is needed no more.
+    /// Returns whether the relay is no longer needed.
     pub fn is_done_with_relay(&self) -> bool {
         self.outgoing != OutgoingState::Relay && self.incoming != IncomingState::Relay
     }

@@ -1,41 +1,42 @@
-//! What the two ends of a way say to each other on the relay, between their bytes.
+//! Messages between the two ends of a stream, on the relay between their bytes.
 
 use serde::{Deserialize, Serialize};
 
-/// The longest word, in bytes.
+/// Largest message, in bytes: the longest valid one has 37.
 const MAX_MESSAGE_BYTES: usize = 64;
 
-/// A word, in JSON: `{"moved":{"at":4096}}`.
+/// Message as JSON: `{"moved":{"at":4096}}`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum SwitchMessage {
-    /// So many bytes went over the relay; the next ones go over the direct connection.
+    /// Later bytes go over the direct connection.
     Moved {
-        /// Bytes, from the way's beginning.
+        /// Bytes sent over the relay, from the stream's beginning.
         at: u64,
     },
-    /// So many bytes went over the relay, and there are no more.
+    /// No more bytes follow.
     Ended {
-        /// Bytes, from the way's beginning.
+        /// Bytes sent over the relay, from the stream's beginning.
         at: u64,
     },
 }
 
-/// What came is no word: the peer speaks another version, or the relay changed it.
+/// Text is no such message: the peer has another version, or the relay changed it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the peer said something on the relay that is no word of a way ({0} bytes)")]
+#[error("the peer sent an invalid message on the relay ({0} bytes)")]
 pub struct InvalidSwitchMessage(usize);
 
 impl SwitchMessage {
-    /// As it goes over the relay.
+    /// Encodes the message.
     pub fn encode(self) -> String {
+        // Written by hand: the vectors of the contract fix the text to the byte.
         match self {
             Self::Moved { at } => format!(r#"{{"moved":{{"at":{at}}}}}"#),
             Self::Ended { at } => format!(r#"{{"ended":{{"at":{at}}}}}"#),
         }
     }
 
-    /// Reads what came over the relay.
+    /// Decodes a message.
     ///
     /// # Errors
     /// See [`InvalidSwitchMessage`].

@@ -1,4 +1,5 @@
-//! Every interleaving of writes, moves and ends, both ways: nothing is lost, doubled or reordered, and nobody waits for ever.
+//! Every interleaving of writes, moves and ends in both directions: nothing is lost, doubled or
+//! reordered, and nothing hangs.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,17 +13,17 @@ use super::stream_switch::{ReadSource, StreamSwitch};
 use super::switch_message::SwitchMessage;
 use super::*;
 
-/// What one side of the model does.
+/// Step of one side of the model.
 #[derive(Debug, Clone, Copy)]
 enum SwitchStep {
     Write(u8),
-    /// Takes one piece from the relay.
+    /// Takes one frame from the relay.
     ReceiveRelay,
-    /// Reads some of what came directly.
+    /// Reads some direct bytes.
     ReadDirect(u8),
-    /// The direct connection arrives here.
+    /// Finds the direct connection on this side.
     FindDirect,
-    /// It turns out to be of no use.
+    /// Withdraws the direct connection.
     WithdrawDirect,
     End,
 }
@@ -33,7 +34,7 @@ enum ModelFrame {
     Message(SwitchMessage),
 }
 
-/// One side, with the numbers of the bytes that it sent and read.
+/// A side of the model, with the numbers of its sent and read bytes.
 #[derive(Debug)]
 struct ModelSide {
     switch: StreamSwitch,
@@ -50,7 +51,7 @@ impl ModelSide {
         let (relay, direct) = Default::default();
         let switch = StreamSwitch::on_relay(leads);
         Self {
-            switch: switch,
+            switch,
             written: 0,
             read: 0,
             ended: false,
@@ -102,8 +103,8 @@ impl ModelSide {
                 assert_eq!(from, self.read, "the next byte");
                 self.read = to;
             }
-            Some(ModelFrame::Message(word)) => {
-                self.switch.handle_message(word).expect("the word is right")
+            Some(ModelFrame::Message(message)) => {
+                self.switch.handle_message(message).expect("valid message")
             }
             None => (),
         }
@@ -200,7 +201,7 @@ proptest! {
     }
 
     #[test]
-    fn who_has_met_moves_whatever_was_written(steps in steps()) {
+    fn sessions_that_met_migrate_under_any_writes(steps in steps()) {
         let ends = steps.iter().any(|(_, step)| matches!(step, SwitchStep::End));
         let [a, b] = run_steps(steps, true);
         prop_assert!(ends || [&a, &b].iter().all(|side| side.switch.writes_direct() && side.switch.is_done_with_relay()));
@@ -217,7 +218,8 @@ proptest! {
     }
 }
 
-/// Both sides write and read at once, in pieces of all sizes; the direct connection arrives after so many turns of a side.
+/// Writes and reads on both sides, in frames of all sizes; the direct connection appears after some
+/// time.
 async fn exchange_both_ways(seed: u64, room: usize, when: [u32; 2], relay: bool) {
     let (near, far) = memory_relays(room);
     let (one, other) = tokio::io::duplex(777);
@@ -285,7 +287,7 @@ async fn write_and_read(stream: MigratingStream, bytes: &[u8], seed: u64) -> Vec
     received
 }
 
-/// The follower's first connection is one that the leader did not take.
+/// The follower's first connection is not the one that the leader took.
 #[tokio::test]
 async fn a_connection_is_replaced_before_either_side_moved() {
     let (near, far) = memory_relays(4);
@@ -318,7 +320,7 @@ async fn a_connection_is_replaced_before_either_side_moved() {
     );
 }
 
-/// The leader has given up the first one, and is faster with the second.
+/// The leader has given up the first connection, and is faster with the second.
 #[tokio::test]
 async fn a_stream_does_not_move_to_a_withdrawn_connection() {
     let (near, far) = memory_relays(4);
@@ -354,7 +356,7 @@ async fn a_stream_does_not_move_to_a_withdrawn_connection() {
     assert_eq!(&read, b"directly");
 }
 
-/// What comes after the word was said would tear the way.
+/// Bytes after the announced position would break the stream.
 #[tokio::test]
 async fn a_connection_is_not_replaced_once_this_side_has_moved() {
     let (near, far) = memory_relays(4);
@@ -377,7 +379,7 @@ async fn a_connection_is_not_replaced_once_this_side_has_moved() {
     assert_eq!(&read, b"one, two");
 }
 
-/// Who only waits to read, on both sides, moves when the connection arrives: later than the last byte.
+/// Both sides only wait to read, and the connection appears after the last byte.
 #[tokio::test]
 async fn an_idle_stream_moves() {
     let (near, far) = memory_relays(4);
@@ -396,7 +398,7 @@ async fn an_idle_stream_moves() {
             write.flush().await.unwrap();
             read.read_exact(&mut [0]).await.unwrap();
             report.send(()).unwrap();
-            let _ = read.read_exact(&mut [0]).await; // what never comes
+            let _ = read.read_exact(&mut [0]).await; // never arrives
         });
     }
     for _ in 0..2 {
@@ -433,7 +435,7 @@ async fn a_broken_relay_is_an_error_and_no_end() {
     assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "{error}");
 }
 
-/// Who has read all, and has no more to say, may be gone before the other one ends.
+/// A side that has read everything and ended may be gone before the other one ends.
 #[tokio::test]
 async fn an_end_after_the_peer_has_left_is_no_error() {
     let (near, far) = memory_relays(4);

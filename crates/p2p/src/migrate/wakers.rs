@@ -1,13 +1,14 @@
-//! One waker for who reads and who writes.
+//! A waker for the reading and the writing task.
 //!
-//! A stream and a sink keep the last waker alone; both halves of a way poll them while it is on the relay.
+//! A stream or sink keeps only the last waker; both halves of a stream poll them while it is on the
+//! relay.
 
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 
 use futures_util::task::AtomicWaker;
 
-/// Wakes both.
+/// Waker that wakes both tasks.
 #[derive(Debug, Default)]
 pub(super) struct ReadWriteWakers {
     reader: AtomicWaker,
@@ -30,6 +31,7 @@ impl Wake for ReadWriteWakers {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
+        // Both, since either task may be the one that the event allows to continue.
         self.reader.wake();
         self.writer.wake();
     }

@@ -1,12 +1,12 @@
-//! Direct connections between functions behind NATs.
+//! Hole punching: direct connections between workers behind NATs.
 //!
-//! Two workers that cannot be reached tell each other, through a rendezvous that both reach, where they might be
-//! ([`any_candidate`]), and send each other small authentic messages ([`new_probe`], `contract/punch.md`) until one gets through
-//! ([`new_agent`]). What theory permits between two kinds of NAT is in [`detect_nat`]. Until a direct way is found, and where there
-//! is none, the relay carries the bytes.
+//! Two workers exchange candidates through a rendezvous that both reach ([`candidate`]). They send
+//! each other small authenticated probes ([`probe`], `contract/punch.md`) until one gets through
+//! ([`agent`]). [`nat`] says what theory permits between two kinds of NAT. Until a direct
+//! connection exists, and where none is possible, the relay carries the bytes.
 //!
-//! Everything here is decided without a socket, a clock or a task: time is an argument, and what is to be done comes out
-//! as a list. The simulation (in tests) runs both sides against every kind of NAT.
+//! Everything here decides without a socket, a clock or a task: time is an argument, and actions
+//! are returned as a list. The simulation (in tests) runs both sides against every kind of NAT.
 
 pub mod agent;
 pub mod candidate;

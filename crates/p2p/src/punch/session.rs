@@ -1,8 +1,8 @@
-//! What two workers got from the rendezvous before they look for each other: a session that is theirs alone.
+//! Session of two workers, granted by the rendezvous before they search.
 //!
-//! The key of the probes is derived from the rendezvous' secret, the session's id, its end and both identities. So a probe
-//! verifies only between these two, in this session: who answers to another name, or keeps a session for longer, has
-//! another key. Who leads follows from the names, and needs no message.
+//! The probes' key derives from the rendezvous' secret, the session's id and expiry, and both
+//! identities. A probe therefore verifies only between these two in this session: another identity
+//! or another expiry gives another key. The order of identities gives the roles, without a message.
 
 use std::fmt;
 use std::time::Instant;
@@ -10,48 +10,48 @@ use std::time::Instant;
 use nearpath_types::SpiffeId;
 use ring::hmac;
 
-/// A session's number: drawn at random by the rendezvous, never used twice.
+/// Number of a session: random, never used twice.
 pub type SessionId = [u8; 16];
 
-/// Who decides which pair is taken.
+/// Role of a side: which one nominates pairs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SessionRole {
-    /// The one whose identity is the lesser text: it decides.
+    /// Side whose identity is the lesser text; it nominates.
     Leader,
-    /// The other.
+    /// The other side.
     Follower,
 }
 
-/// What the rendezvous gives to both.
+/// Grant of the rendezvous to both sides.
 #[derive(Clone)]
 pub struct PunchGrant {
-    /// The session's number.
+    /// Number of the session.
     pub id: SessionId,
-    /// Known to the two and to the rendezvous.
+    /// Secret that both sides and the rendezvous know.
     pub secret: [u8; 32],
-    /// Seconds since 1970 at which it ends; part of the key.
+    /// Expiry in seconds since 1970; part of the key.
     pub expires: u64,
 }
 
-/// A session as one of the two sees it.
+/// Session as one side sees it.
 #[derive(Clone)]
 pub struct PunchSession {
-    /// The session's number.
+    /// Number of the session.
     pub id: SessionId,
-    /// What this side is.
+    /// Role of this side.
     pub role: SessionRole,
-    /// When it ends, by this machine's clock.
+    /// Expiry by this machine's clock.
     pub expires_at: Instant,
     probe_key: hmac::Key,
 }
 
-/// A worker was introduced to itself: the rendezvous is at fault.
+/// Worker was introduced to itself: a fault of the rendezvous.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("both sides of the session have the same identity")]
 pub struct SameIdentity;
 
 impl PunchSession {
-    /// The session of `me` with `peer`. `until`: `grant.expires` by this machine's clock.
+    /// Creates the session of `me` with `peer`. `until`: `grant.expires` by this machine's clock.
     pub fn new(
         grant: &PunchGrant,
         me: &SpiffeId,
@@ -59,6 +59,7 @@ impl PunchSession {
         until: Instant,
     ) -> Result<Self, SameIdentity> {
         let (me, peer) = (me.to_string(), peer.to_string());
+        // The order of texts needs no message, so both sides agree without a round trip.
         let role = match me.cmp(&peer) {
             std::cmp::Ordering::Less => SessionRole::Leader,
             std::cmp::Ordering::Greater => SessionRole::Follower,
@@ -77,7 +78,7 @@ impl PunchSession {
         })
     }
 
-    /// The key of the probes: HMAC-SHA256.
+    /// Returns the HMAC-SHA256 key of the probes.
     pub(crate) fn probe_key(&self) -> &hmac::Key {
         &self.probe_key
     }
@@ -101,15 +102,17 @@ impl fmt::Debug for PunchGrant {
     }
 }
 
-/// See `contract/punch.md`, "The key".
+/// Derives the key; see `contract/punch.md`, "The key".
 fn derive_key(grant: &PunchGrant, leader: &str, follower: &str) -> hmac::Key {
     let mut text = b"nearpath punch 1".to_vec();
     text.extend_from_slice(&grant.id);
     text.extend_from_slice(&grant.expires.to_le_bytes());
     for name in [leader, follower] {
+        // Length prefixes: two identities must not be shifted into each other.
         text.extend_from_slice(&(name.len() as u64).to_le_bytes());
         text.extend_from_slice(name.as_bytes());
     }
+    // HMAC as a key derivation function: the secret itself signs nothing else.
     let outer = hmac::Key::new(hmac::HMAC_SHA256, &grant.secret);
     hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&outer, &text).as_ref())
 }

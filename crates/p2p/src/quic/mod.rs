@@ -1,9 +1,9 @@
-//! One QUIC connection over a punched UDP pair, with one stream that carries a way's bytes.
+//! A QUIC connection over a punched UDP pair, with one stream for a migrating stream's bytes.
 //!
-//! For pairs that only UDP permits: what a way carries is TLS already, so these bytes are encrypted twice, and cost what
-//! QUIC costs. The leader connects; its first byte opens the stream at the follower's end, and the follower answers with the same.
-//! Neither is the way's. A client is through with TLS before the server knows that it is: only the answer tells the leader that
-//! both have the connection.
+//! For pairs that only UDP permits. The bytes are TLS already, so they are encrypted twice and cost
+//! what QUIC costs. The leader connects. Its first byte opens the stream at the follower, and the
+//! follower responds with the same byte; neither belongs to the stream. A QUIC client completes TLS
+//! before the server knows: only the response tells the leader that both have the connection.
 
 mod socket;
 mod stream;
@@ -27,19 +27,20 @@ use tokio::sync::mpsc;
 use socket::DemuxSocket;
 pub use stream::QuicDirectStream;
 
-/// Handshake and stream may take so long.
+/// Time for handshake and stream.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
-/// A connection that says nothing for so long has ended; a sign of life goes after a third of it, which keeps NATs open
-/// (RFC 4787 REQ-5: in practice 30 s).
+/// Idle time after which the connection is dead. Keepalives go after a third of it, which keeps NAT
+/// mappings open (RFC 4787 REQ-5: in practice 30 s).
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Bytes that may be on their way: a gigabit over 60 ms.
+/// Flow-control window in bytes: a gigabit per second over 60 ms.
 const WINDOW_BYTES: u32 = 8 << 20;
-/// What opens the stream, and the answer.
+/// Byte that opens the stream, and the response to it.
 const OPEN_BYTE: u8 = 0;
-/// The peer was not who was meant.
+/// Application error code: the peer has another identity.
 const REFUSED_CODE: VarInt = VarInt::from_u32(1);
 
-/// Makes the connection. `remote`: the pair's other end. Datagrams that are none of QUIC's go to `probes`.
+/// Opens the stream. `remote`: address of the peer in the pair. Datagrams that are not QUIC go to
+/// `probes`.
 pub(crate) async fn open_stream(
     socket: UdpSocket,
     probes: mpsc::Sender<(SocketAddr, Vec<u8>)>,
@@ -59,6 +60,8 @@ pub(crate) async fn open_stream(
             let mut server = pair
                 .quic_server_config(&TokenKey::generate()?)
                 .map_err(io::Error::other)?;
+            // Four pending handshakes: the peer's retries need one, and unknown sources are ignored
+            // in `accept_stream`.
             server
                 .transport_config(Arc::new(transport_config()))
                 .migration(true)
@@ -93,12 +96,13 @@ async fn connect_stream(
         .await?;
     check_peer(&connection, pair)?;
     let (mut send, mut recv) = connection.open_bi().await?;
+    // A QUIC stream reaches the peer with its first byte only (RFC 9000 section 2.2).
     send.write_all(&[OPEN_BYTE]).await?;
     recv.read_exact(&mut [0]).await.map_err(io::Error::other)?;
     Ok((connection, send, recv))
 }
 
-/// Who comes from elsewhere is not answered: this port was opened for one peer.
+/// Accepts the peer's connection. Other sources get no response: this port was opened for one peer.
 async fn accept_stream(
     endpoint: &Endpoint,
     remote: SocketAddr,
@@ -113,7 +117,8 @@ async fn accept_stream(
         check_peer(&connection, pair)?;
         let (mut send, mut recv) = connection.accept_bi().await?;
         recv.read_exact(&mut [0]).await.map_err(io::Error::other)?;
-        // Nothing is waited for after this: it could be broken off, and the leader has its answer.
+        // Nothing is awaited after this: the task could be cancelled while the leader already has
+        // its response.
         send.write_all(&[OPEN_BYTE]).await?;
         return Ok((connection, send, recv));
     }
@@ -121,6 +126,7 @@ async fn accept_stream(
 }
 
 fn check_peer(connection: &Connection, pair: &PeerTlsConfig) -> io::Result<()> {
+    // quinn verifies the chain only; the identity must be the introduced one.
     let chain = connection
         .peer_identity()
         .and_then(|identity| identity.downcast::<Vec<CertificateDer<'static>>>().ok());
@@ -128,6 +134,7 @@ fn check_peer(connection: &Connection, pair: &PeerTlsConfig) -> io::Result<()> {
         .verify_peer(&chain.unwrap_or_default(), SystemTime::now())
         .map(|peer| peer.id);
     checked.map(|_: SpiffeId| ()).map_err(|error| {
+        // The code lets the peer report the refusal instead of a timeout.
         connection.close(REFUSED_CODE, error.to_string().as_bytes());
         io::Error::new(io::ErrorKind::PermissionDenied, error)
     })
@@ -135,9 +142,11 @@ fn check_peer(connection: &Connection, pair: &PeerTlsConfig) -> io::Result<()> {
 
 fn transport_config() -> TransportConfig {
     let mut transport = TransportConfig::default();
+    // Milliseconds of `IDLE_TIMEOUT`; `VarInt` has no constructor from a `Duration`.
     let idle = VarInt::from_u32(30_000);
     debug_assert_eq!(u128::from(idle.into_inner()), IDLE_TIMEOUT.as_millis());
     transport
+        // One stream only: nothing else is accepted from a peer.
         .max_concurrent_bidi_streams(VarInt::from_u32(1))
         .max_concurrent_uni_streams(VarInt::from_u32(0))
         .stream_receive_window(VarInt::from_u32(WINDOW_BYTES))
@@ -145,6 +154,7 @@ fn transport_config() -> TransportConfig {
         .send_window(u64::from(WINDOW_BYTES))
         .max_idle_timeout(Some(IdleTimeout::from(idle)))
         .keep_alive_interval(Some(IDLE_TIMEOUT / 3))
+        // No datagrams (RFC 9221): their buffer would only hold unread data.
         .datagram_receive_buffer_size(None);
     transport
 }

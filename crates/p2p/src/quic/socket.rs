@@ -1,4 +1,4 @@
-//! A UDP socket of which QUIC reads what is its own, and the punching machine the rest.
+//! UDP socket whose QUIC packets go to quinn, and whose probes go to the punching state machine.
 
 use std::fmt;
 use std::io::{self, IoSliceMut};
@@ -11,10 +11,10 @@ use quinn::udp::{RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, UdpPoller};
 use tokio::sync::mpsc;
 
-/// Probes begin so; no QUIC packet does (`contract/punch.md`).
+/// First byte of probes; no QUIC packet begins so (`contract/punch.md`, RFC 9443).
 const PROBE_FIRST_BYTE: u8 = 0x0e;
 
-/// Wraps a socket of quinn's.
+/// Wraps a socket of quinn.
 pub(super) struct DemuxSocket {
     pub(super) socket: Arc<dyn AsyncUdpSocket>,
     pub(super) probes: mpsc::Sender<(SocketAddr, Vec<u8>)>,
@@ -27,14 +27,20 @@ impl fmt::Debug for DemuxSocket {
 }
 
 impl DemuxSocket {
-    /// Passes probes on, and leaves nothing of them. A kernel may hand over several datagrams of one length as one.
+    /// Diverts probes, and leaves nothing of them for quinn.
+    ///
+    /// With GRO the kernel hands over several datagrams of one length as one buffer.
     fn divert_probes(&self, bytes: &[u8], meta: &mut RecvMeta) {
         if bytes.first() != Some(&PROBE_FIRST_BYTE) {
             return;
         }
+        // A mixed buffer goes by its first datagram: the wrong reader drops the rest, and its
+        // sender repeats it.
         for probe in bytes[..meta.len].chunks(meta.stride.max(1)) {
-            let _ = self.probes.try_send((meta.addr, probe.to_vec())); // what finds no room is lost, as on the network
+            // A full queue loses probes, as the network does.
+            let _ = self.probes.try_send((meta.addr, probe.to_vec()));
         }
+        // A length of 0 makes quinn skip the entry.
         meta.len = 0;
     }
 }

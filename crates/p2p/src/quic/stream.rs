@@ -1,4 +1,4 @@
-//! The connection's one stream, as a socket would be.
+//! Stream of the QUIC connection, with a socket's semantics.
 
 use std::fmt;
 use std::io;
@@ -11,15 +11,17 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::migrate::{CloseFuture, DirectConnection};
 
-/// What was written before the end may take so long to reach the peer.
+/// Time for the last written bytes to reach the peer.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(10);
-/// The connection is needed no more.
+/// Application error code: the connection is no longer needed.
 const DONE_CODE: VarInt = VarInt::from_u32(0);
 
 type FinishFuture = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
 
-/// Both directions. No kernel goes on with it when the process ends: so shutting it down takes until the peer has
-/// everything, and [`Direct::linger_future`] until it knows that.
+/// Both directions of the stream.
+///
+/// No kernel continues for it when the process ends. A shutdown therefore completes when the peer
+/// has everything, and [`DirectConnection::linger_future`] when the peer knows that.
 pub struct QuicDirectStream {
     recv: RecvStream,
     send: SendStream,
@@ -53,9 +55,10 @@ impl QuicDirectStream {
     }
 
     fn finish_sending(&mut self) -> FinishFuture {
-        let _ = self.send.finish(); // it was, or the peer has stopped reading
+        let _ = self.send.finish(); // finished already, or the peer has stopped reading
         let delivered = self.send.stopped();
         Box::pin(async move {
+            // A peer that has vanished must not hold the process.
             let delivered = tokio::time::timeout(LINGER_TIMEOUT, delivered).await;
             match delivered {
                 Ok(Err(StoppedError::ConnectionLost(ConnectionError::ApplicationClosed(
@@ -64,8 +67,9 @@ impl QuicDirectStream {
                     io::ErrorKind::ConnectionReset,
                     closed.to_string(),
                 )),
-                // A peer that is done closes the connection, and need not say that it got the last of it. One that did not
-                // read everything stops the stream, which a write reports; so it is with TCP.
+                // A peer that is done closes the connection and need not acknowledge the rest. One
+                // that did not read
+                // everything stops the stream, which a write reports. TCP behaves the same.
                 _ => Ok(()),
             }
         })
@@ -81,7 +85,10 @@ impl DirectConnection for QuicDirectStream {
         let (connection, endpoint) = (self.connection.clone(), self.endpoint.clone());
         Some(Box::pin(async move {
             let _ = finishing.await;
+            // Closing at once would discard unacknowledged data; `delivered` has waited for it.
             connection.close(DONE_CODE, b"");
+            // `wait_idle` keeps the endpoint alive until the close frame is sent and drained (RFC
+            // 9000 section 10.2).
             endpoint.wait_idle().await;
         }))
     }
@@ -111,12 +118,13 @@ impl AsyncWrite for QuicDirectStream {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // The future is kept across polls: `stopped` may be awaited once only.
         let mut finishing = self
             .finishing
             .take()
             .unwrap_or_else(|| self.finish_sending());
         let finished = finishing.as_mut().poll(cx);
-        // A future that is ready is not asked again: the next one is ready at once.
+        // A completed future must not be polled again; the next one completes at once.
         self.finishing = finished.is_pending().then_some(finishing);
         finished
     }

@@ -1,4 +1,4 @@
-//! What each side may believe of the other.
+//! Guarantees that each side has about the other.
 
 use nearpath_ca::Authority;
 use nearpath_testkit::p2p::introduction::credentials;
@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
 
-/// Who leads, and who follows.
+/// Creates the TLS settings of leader and follower.
 fn leader_and_follower() -> [Arc<PeerTlsConfig>; 2] {
     let hour = Duration::from_secs(3600);
     let authority = Authority::new("test", SystemTime::now(), hour).unwrap();
@@ -25,7 +25,7 @@ fn bound_socket() -> (UdpSocket, SocketAddr) {
     (socket, addr)
 }
 
-/// Otherwise it moves to a connection which the follower gives up at that very moment.
+/// Otherwise it would move to a connection that the follower gives up at that very moment.
 #[tokio::test]
 async fn a_leader_gets_the_stream_after_the_follower_has_answered() {
     let ([leads, follows], (near, at), (far, to)) =

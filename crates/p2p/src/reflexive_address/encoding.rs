@@ -1,4 +1,4 @@
-//! The bytes of questions and answers. Integers are little-endian.
+//! Encoding of binding requests and responses. Integers are little-endian.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -6,14 +6,15 @@ use ring::hmac;
 
 use super::{AddressCookie, BindingRequest, BindingResponse, MESSAGE_BYTES, ResponseOrigin};
 
-/// No probe of `contract/punch.md`, and no QUIC, STUN, DTLS or RTP packet begins so.
+/// First bytes. No probe of `contract/punch.md` and no QUIC, STUN, DTLS or RTP packet begins so
+/// (RFC 9443).
 pub(super) const MAGIC: [u8; 5] = [0x0e, b'n', b'p', b'o', 1];
 
 const RESPONSE_FLAG: u8 = 128;
 const SECOND_ADDRESS_FLAG: u8 = 1;
 const SECOND_PORT_FLAG: u8 = 2;
 const IPV6_FLAG: u8 = 4;
-/// Where the tag begins.
+/// Offset of the tag.
 const TAG_OFFSET: usize = 64;
 
 pub(super) type ObserverToken = [u8; 16];
@@ -32,7 +33,9 @@ pub(super) fn encode_request(
     append_tag(bytes, key)
 }
 
-/// The token is read before anything is proved: the key follows from it.
+/// Reads the token of a request.
+///
+/// The token is read before anything is verified: the key derives from it.
 pub(super) fn read_token(bytes: &[u8]) -> Option<ObserverToken> {
     let fits = bytes.len() == MESSAGE_BYTES
         && bytes.starts_with(&MAGIC)
@@ -45,14 +48,16 @@ pub(super) fn read_token(bytes: &[u8]) -> Option<ObserverToken> {
     }
 }
 
-/// A question whose form [`token`] has looked at.
+/// Decodes a request whose form [`read_token`] has checked.
 pub(super) fn decode_request(bytes: &[u8], key: &hmac::Key) -> Option<BindingRequest> {
     verify_tag(bytes, key)?;
+    // `read_token` has checked that the byte is below 3.
     let from = [
         ResponseOrigin::SameSocket,
         ResponseOrigin::OtherPort,
         ResponseOrigin::OtherAddress,
     ][usize::from(bytes[5])];
+    // Padding must be zero: a later version may give it a meaning.
     let padding = bytes[48..TAG_OFFSET].iter().all(|byte| *byte == 0);
     padding.then(|| BindingRequest {
         origin: from,
@@ -77,6 +82,7 @@ pub(super) fn encode_response(
         IpAddr::V4(ip) => bytes[48..52].copy_from_slice(&ip.octets()),
         IpAddr::V6(ip) => bytes[48..64].copy_from_slice(&ip.octets()),
     }
+    // Masked before signing, as the peer verifies what it receives.
     mask_address(&mut bytes, token);
     append_tag(bytes, key)
 }
@@ -89,6 +95,7 @@ pub(super) fn decode_response(
     let mut bytes: [u8; MESSAGE_BYTES] = bytes.try_into().ok()?;
     let fits =
         bytes.starts_with(&MAGIC) && bytes[5] & !7 == RESPONSE_FLAG && bytes[8..24] == *token;
+    // Nothing is decoded before the tag is verified.
     verify_tag(&bytes, key).filter(|()| fits)?;
     mask_address(&mut bytes, token);
     let ip = if bytes[5] & IPV6_FLAG == 0 {
@@ -114,7 +121,7 @@ fn write_header(token: &ObserverToken, number: u64, cookie: &AddressCookie) -> [
     bytes
 }
 
-/// Some NATs rewrite what looks like an address (RFC 8489 section 14.2).
+/// Masks the address: some NATs rewrite bytes that look like one (RFC 8489 section 14.2).
 fn mask_address(bytes: &mut [u8; MESSAGE_BYTES], token: &ObserverToken) {
     bytes[6] ^= token[0];
     bytes[7] ^= token[1];
@@ -130,7 +137,10 @@ fn append_tag(mut bytes: [u8; MESSAGE_BYTES], key: &hmac::Key) -> [u8; MESSAGE_B
     bytes
 }
 
-/// Half of the HMAC is sent (RFC 2104 section 5), so it is compared here, in constant time.
+/// Verifies the tag in constant time.
+///
+/// Half of the HMAC is sent (RFC 2104 section 5), so `ring`'s comparison of whole tags does not
+/// apply.
 fn verify_tag(bytes: &[u8], key: &hmac::Key) -> Option<()> {
     let (text, tag) = bytes.split_at_checked(TAG_OFFSET)?;
     let expected = hmac::sign(key, text);
@@ -138,10 +148,11 @@ fn verify_tag(bytes: &[u8], key: &hmac::Key) -> Option<()> {
         .iter()
         .zip(expected.as_ref())
         .fold(0, |other, (a, b)| other | (a ^ b));
+    // `black_box` keeps the compiler from leaving the fold at the first difference.
     (tag.len() == MESSAGE_BYTES - TAG_OFFSET && std::hint::black_box(difference) == 0).then_some(())
 }
 
-/// `N` bytes from here on; the caller knows that they are there.
+/// Reads `N` bytes at an offset; the caller guarantees that they exist.
 fn read_array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut part = [0; N];
     part.copy_from_slice(&bytes[at..at + N]);

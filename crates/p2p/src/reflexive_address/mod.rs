@@ -1,9 +1,10 @@
-//! Being told how one is seen from outside: the question and the answer, 80 bytes each, over UDP or TCP.
+//! Mapped addresses of sockets: request and response, 80 bytes each, over UDP or TCP, in the manner
+//! of STUN (RFC 8489).
 //!
-//! Whoever has a line has a token and its key; everybody else's questions are dropped. An answer is as long as its question
-//! and goes to where that came from, once. What is sent from another of the rendezvous' sockets goes only to an address
-//! that has shown that it reads what is sent there: by the cookie of an earlier answer. `contract/rendezvous.md`,
-//! "Observing".
+//! A worker with a control connection has a token and its key; requests of others are dropped. A
+//! response is as long as its request and goes to its source, once. Another socket of the
+//! rendezvous sends only to an address that has proven that it reads there, by the cookie of an
+//! earlier response. See `contract/rendezvous.md`, "Observing".
 
 mod encoding;
 mod policy;
@@ -14,50 +15,51 @@ pub use policy::{BindingDecision, ObserverPolicy, origin_socket};
 
 use crate::message::HexBytes;
 
-/// The length of a question, and of an answer.
+/// Bytes of a request, and of a response.
 pub const MESSAGE_BYTES: usize = 80;
 
-/// From which socket the answer is wanted.
+/// Socket of the rendezvous from which a response is requested (RFC 5780: RESPONSE-ORIGIN).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ResponseOrigin {
-    /// The one that is asked.
+    /// Socket that received the request.
     SameSocket,
-    /// The other port of the same address.
+    /// Other port of the same address.
     OtherPort,
-    /// The other address.
+    /// Other address.
     OtherAddress,
 }
 
-/// Proof that an address was read at: what an answer to there held.
+/// Proof that a client reads at an address: the content of a response to it.
 pub type AddressCookie = [u8; 16];
 
-/// A worker's question.
+/// Request of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BindingRequest {
-    /// From where the answer is wanted.
+    /// Socket that shall respond.
     pub origin: ResponseOrigin,
-    /// The asker's own number; the answer bears it.
+    /// Client's own number; the response repeats it.
     pub transaction_id: u64,
-    /// The last answer's, or zeros: without it there is an answer from [`ResponseOrigin::Here`] only.
+    /// Cookie of the last response, or zeros. Without one only [`ResponseOrigin::SameSocket`]
+    /// responds.
     pub cookie: AddressCookie,
 }
 
-/// What the rendezvous says.
+/// Response of the rendezvous.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BindingResponse {
-    /// Sent from the second address.
+    /// True if it was sent from the second address.
     pub second_address: bool,
-    /// Sent from the second port.
+    /// True if it was sent from the second port.
     pub second_port: bool,
-    /// The question's.
+    /// Number of the request.
     pub transaction_id: u64,
-    /// For further questions from the same address.
+    /// Cookie for further requests from the same address.
     pub cookie: AddressCookie,
-    /// Where the question came from.
+    /// Source address of the request.
     pub mapped_addr: SocketAddr,
 }
 
-/// What the line told: who asks, and the key.
+/// Client of the observers, with the token and key of a control connection.
 #[derive(Debug, Clone)]
 pub struct BindingClient {
     token: HexBytes<16>,
@@ -65,7 +67,7 @@ pub struct BindingClient {
 }
 
 impl BindingClient {
-    /// By the token and key of [`crate::message::ObserverAccess`].
+    /// Creates a client with the token and key of [`crate::message::ObserverAccess`].
     pub fn new(token: HexBytes<16>, key: &HexBytes<32>) -> Self {
         Self {
             token,
@@ -73,12 +75,12 @@ impl BindingClient {
         }
     }
 
-    /// A question as it is sent.
+    /// Encodes a request.
     pub fn encode_request(&self, request: &BindingRequest) -> [u8; MESSAGE_BYTES] {
         encoding::encode_request(request, &self.token.0, &self.key)
     }
 
-    /// Reads an answer; `NoConnection`: it is none, or not the rendezvous'.
+    /// Decodes a response. `None`: malformed, or not of this rendezvous.
     pub fn decode_response(&self, bytes: &[u8]) -> Option<BindingResponse> {
         encoding::decode_response(bytes, &self.token.0, &self.key)
     }
@@ -86,6 +88,7 @@ impl BindingClient {
 
 impl crate::driver::BindingProtocol for BindingClient {
     fn request(&self) -> Vec<u8> {
+        // No cookie: a driver needs the queried socket's response only.
         let request = BindingRequest {
             origin: ResponseOrigin::SameSocket,
             transaction_id: fastrand::u64(..),

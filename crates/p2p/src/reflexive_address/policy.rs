@@ -1,4 +1,4 @@
-//! The rendezvous' side, without its sockets: which question gets which answer.
+//! Server side without sockets: decides which request gets which response.
 
 use std::net::SocketAddr;
 
@@ -9,38 +9,39 @@ use super::{AddressCookie, BindingResponse, MESSAGE_BYTES, ResponseOrigin};
 use crate::message::HexBytes;
 use crate::ticket::RendezvousKey;
 
-/// How long a cookie's key is good, in seconds; that of the span before is taken, too.
+/// Period of a cookie's key, in seconds; cookies of the previous period are valid, too.
 const COOKIE_PERIOD_SECS: u64 = 60;
 
-/// What is to be done with a datagram.
+/// Decision about a datagram.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BindingDecision {
-    /// Nothing: whoever sent it proved nothing.
+    /// Drop it: its sender has proven nothing.
     Drop,
-    /// Send this, from there.
+    /// Respond from the given socket.
     Respond {
-        /// From which socket.
+        /// Socket that sends the response.
         origin: ResponseOrigin,
-        /// What, to where the question came from.
+        /// Response, for the source of the request.
         bytes: [u8; MESSAGE_BYTES],
     },
 }
 
-/// Judges questions. It stores nothing: all it must know is in the key and in the question.
+/// Decides about requests. It stores nothing: everything it needs is in the key and in the request.
 #[derive(Debug, Clone)]
 pub struct ObserverPolicy {
     key: hmac::Key,
 }
 
 impl ObserverPolicy {
-    /// With the rendezvous' key.
+    /// Creates a policy with the rendezvous' key.
     pub fn new(key: &RendezvousKey) -> Self {
         Self {
             key: key.observer_key(),
         }
     }
 
-    /// A token that ends then (seconds since 1970), and the key that goes with it. `draw`: eight random bytes.
+    /// Mints a token with an expiry (seconds since 1970), and derives its key. `random`: eight
+    /// random bytes.
     pub fn mint_token(&self, until: u64, random: [u8; 8]) -> (HexBytes<16>, HexBytes<32>) {
         let mut token = [0; 16];
         token[..8].copy_from_slice(&random);
@@ -48,7 +49,8 @@ impl ObserverPolicy {
         (HexBytes(token), HexBytes(self.token_key(&token)))
     }
 
-    /// A question came to the socket `here` (second address, second port) from there, at this time (seconds since 1970).
+    /// Decides about a request that came to a socket (second address, second port) at this time
+    /// (seconds since 1970).
     pub fn decide(
         &self,
         request: &[u8],
@@ -69,17 +71,22 @@ impl ObserverPolicy {
     ) -> Option<BindingDecision> {
         let token = encoding::read_token(request)?;
         let [.., a, b, c, d, e, f, g, h] = token;
+        // An expired token costs no HMAC.
         if u64::from_le_bytes([a, b, c, d, e, f, g, h]) <= unix {
             return None;
         }
         let key = hmac::Key::new(hmac::HMAC_SHA256, &self.token_key(&token));
         let request = encoding::decode_request(request, &key)?;
+        // A dual-stack socket sees IPv4 clients as mapped addresses; the worker must get the IPv4
+        // one.
         let from = SocketAddr::new(from.ip().to_canonical(), from.port());
         let period = unix / COOKIE_PERIOD_SECS;
         let cookie = self.derive_cookie(&token, from, period);
+        // Two periods: a cookie from the end of one must outlive its boundary.
         let proven = [period, period.saturating_sub(1)]
             .iter()
             .any(|span| self.derive_cookie(&token, from, *span) == request.cookie);
+        // Without proof only the queried socket responds, so no other address can be made a victim.
         let origin = if proven {
             request.origin
         } else {
@@ -104,6 +111,7 @@ impl ObserverPolicy {
     }
 
     fn derive_cookie(&self, token: &ObserverToken, from: SocketAddr, period: u64) -> AddressCookie {
+        // Half of the digest: 128 bits cannot be guessed.
         let [cookie @ .., _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _] = derive_digest(
             &self.key,
             &[
@@ -117,7 +125,7 @@ impl ObserverPolicy {
     }
 }
 
-/// Which socket an answer leaves from.
+/// Returns the socket from which a response leaves.
 pub fn origin_socket(
     (second_address, second_port): (bool, bool),
     origin: ResponseOrigin,

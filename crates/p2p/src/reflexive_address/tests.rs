@@ -1,4 +1,4 @@
-//! Who is answered, and with how much.
+//! Recipients and sizes of responses.
 
 use proptest::prelude::*;
 
@@ -78,66 +78,48 @@ fn an_ipv4_mapped_address_is_reported_as_ipv4() {
 #[test]
 fn other_sockets_respond_to_a_proven_address_only() {
     let (policy, client) = policy_and_client();
-    let request_from = |from, cookie| BindingRequest {
-        origin: from,
-        transaction_id: 1,
-        cookie,
+    let respond_to = |origin, cookie, source, now| {
+        let request = BindingRequest {
+            origin,
+            transaction_id: 1,
+            cookie,
+        };
+        respond(&policy, &client, request, source, now).unwrap()
     };
-    let (from, first) = respond(
-        &policy,
-        &client,
-        request_from(ResponseOrigin::OtherPort, [0; 16]),
-        client_addr(1),
-        NOW,
-    )
-    .unwrap();
+    let (from, first) = respond_to(ResponseOrigin::OtherPort, [0; 16], client_addr(1), NOW);
     assert_eq!(from, ResponseOrigin::SameSocket, "nothing was proven yet");
-    let (from, second) = respond(
-        &policy,
-        &client,
-        request_from(ResponseOrigin::OtherPort, first.cookie),
-        client_addr(1),
-        NOW,
-    )
-    .unwrap();
+    let (from, second) = respond_to(ResponseOrigin::OtherPort, first.cookie, client_addr(1), NOW);
     assert_eq!(
         (from, second.second_address, second.second_port),
         (ResponseOrigin::OtherPort, false, true)
     );
-    let (from, second) = respond(
-        &policy,
-        &client,
-        request_from(ResponseOrigin::OtherAddress, first.cookie),
+    let (from, second) = respond_to(
+        ResponseOrigin::OtherAddress,
+        first.cookie,
         client_addr(1),
         NOW,
-    )
-    .unwrap();
+    );
     assert_eq!(
         (from, second.second_address, second.second_port),
         (ResponseOrigin::OtherAddress, true, false)
     );
-    let (from, _) = respond(
-        &policy,
-        &client,
-        request_from(ResponseOrigin::OtherPort, first.cookie),
-        client_addr(2),
-        NOW,
-    )
-    .unwrap();
+    let (from, _) = respond_to(ResponseOrigin::OtherPort, first.cookie, client_addr(2), NOW);
     assert_eq!(
         from,
         ResponseOrigin::SameSocket,
         "another address proves nothing with it"
     );
-    let (from, _) = respond(
-        &policy,
-        &client,
-        request_from(ResponseOrigin::OtherPort, first.cookie),
+    let (from, _) = respond_to(
+        ResponseOrigin::OtherPort,
+        first.cookie,
         client_addr(1),
         NOW + 59,
-    )
-    .unwrap();
-    assert_eq!(from, ResponseOrigin::OtherPort, "the span before counts");
+    );
+    assert_eq!(
+        from,
+        ResponseOrigin::OtherPort,
+        "the previous time span is still accepted"
+    );
 }
 
 #[test]
@@ -158,7 +140,7 @@ fn expired_and_forged_tokens_get_no_response() {
 
 proptest! {
     #[test]
-    fn nobody_is_sent_more_than_he_sent(bytes in prop::collection::vec(any::<u8>(), 0..200), magic: bool) {
+    fn arbitrary_datagrams_are_dropped(bytes in prop::collection::vec(any::<u8>(), 0..200), magic: bool) {
         let (policy, _) = policy_and_client();
         let bytes = if magic { [&encoding::MAGIC[..], &bytes].concat() } else { bytes };
         prop_assert_eq!(policy.decide(&bytes, (false, false), client_addr(1), NOW), BindingDecision::Drop);

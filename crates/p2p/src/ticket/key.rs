@@ -1,4 +1,6 @@
-//! The rendezvous' key: 32 bytes in a file that only its owner reads. Each use has a key of its own, derived from it.
+//! Secret key of the rendezvous: 32 bytes in a file that only its owner can read.
+//!
+//! Each use has its own key, derived from this one.
 
 use std::fmt;
 use std::fs::{self, OpenOptions};
@@ -11,44 +13,44 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::message::HexBytes;
 
-/// See the module.
+/// Secret key of a rendezvous.
 #[derive(Clone)]
 pub struct RendezvousKey([u8; 32]);
 
-/// Why there is no key.
+/// Reason why there is no key.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// The file cannot be read or made.
-    #[error("the key's file {}: {source}", path.display())]
+    /// File cannot be read or created.
+    #[error("key file {}: {source}", path.display())]
     File {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// What the kernel said.
+        /// Error of the kernel.
         source: io::Error,
     },
-    /// It holds something else.
-    #[error("the key's file {} does not hold 64 hexadecimal digits: remove it to have a new one made", path.display())]
+    /// File holds something else.
+    #[error("key file {} does not hold 64 hexadecimal digits: remove it to create a new one", path.display())]
     Form {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
     },
 }
 
 impl RendezvousKey {
-    /// These bytes.
+    /// Wraps the given bytes.
     pub fn new(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// The bytes, for who mints tickets in another language.
+    /// Returns the bytes, for programs in other languages that mint tickets.
     pub fn bytes(&self) -> [u8; 32] {
         self.0
     }
 
-    /// Reads the file.
+    /// Reads the key file.
     ///
     /// # Errors
-    /// When it is not there, or holds no key.
+    /// Fails when the file does not exist, or holds no key.
     pub fn read(path: &Path) -> Result<Self, KeyError> {
         let text = fs::read_to_string(path).map_err(|source| KeyError::File {
             path: path.into(),
@@ -59,13 +61,14 @@ impl RendezvousKey {
         Ok(Self(bytes))
     }
 
-    /// Reads the file, or makes it (mode 0600) with a key drawn at random.
+    /// Reads the key file, or creates it (mode 0600) with a random key.
     ///
     /// # Errors
-    /// When it holds no key, or cannot be made.
+    /// Fails when the file holds no key, or cannot be created.
     pub fn read_or_create(path: &Path) -> Result<Self, KeyError> {
         match create_key_file(path) {
             Ok(key) => Ok(key),
+            // Another process created it first: both must use the same key.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Self::read(path),
             Err(source) => Err(KeyError::File {
                 path: path.into(),
@@ -82,18 +85,21 @@ impl RendezvousKey {
         self.derive_key(b"nearpath relay 1")
     }
 
-    /// For what observers ask and answer.
+    /// Returns the key for requests to observers and their responses.
     pub(crate) fn observer_key(&self) -> hmac::Key {
         self.derive_key(b"nearpath observe 1")
     }
 
     fn derive_key(&self, text: &[u8]) -> hmac::Key {
+        // One key per purpose: a ticket can never pass as a relay token.
         let outer = hmac::Key::new(hmac::HMAC_SHA256, &self.0);
         hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&outer, text).as_ref())
     }
 }
 
-/// Under its name the file is whole from the first moment, and an existing one is never replaced.
+/// Creates the key file.
+///
+/// The file is complete when it appears under its name, and an existing one is never replaced.
 fn create_key_file(path: &Path) -> io::Result<RendezvousKey> {
     if path.exists() {
         return Err(io::ErrorKind::AlreadyExists.into());
@@ -101,7 +107,7 @@ fn create_key_file(path: &Path) -> io::Result<RendezvousKey> {
     let mut bytes = [0; 32];
     SystemRandom::new()
         .fill(&mut bytes)
-        .map_err(|_| io::Error::other("the machine gives no random bytes"))?;
+        .map_err(|_| io::Error::other("the system has no random numbers"))?;
     let mut draft = path.as_os_str().to_owned();
     draft.push(format!(".{}", std::process::id()));
     let mut file = OpenOptions::new()
@@ -109,6 +115,7 @@ fn create_key_file(path: &Path) -> io::Result<RendezvousKey> {
         .create_new(true)
         .mode(0o600)
         .open(&draft)?;
+    // `hard_link` fails if the name exists, unlike `rename`: of two racing processes one wins.
     let linked = writeln!(file, "{}", HexBytes(bytes))
         .and_then(|()| file.sync_all())
         .and_then(|()| fs::hard_link(&draft, path));

@@ -1,8 +1,9 @@
-//! Tickets: who may speak with the rendezvous, as whom, in which job, until when.
+//! Tickets: they state who may use the rendezvous, under which identity, in which job, until when.
 //!
-//! Whoever starts a job mints one for each worker with the rendezvous' key; the rendezvous checks it without looking
-//! anything up, so it has nothing to store and nothing to share with others of its kind. A [`RelayToken`] is the same for the
-//! two ends of one relay. Neither is more than its text: who has it may use it, any number of times, until it ends.
+//! The process that starts a job mints one ticket per worker with the rendezvous' key. The
+//! rendezvous verifies it without a lookup, so it stores nothing and shares nothing with other
+//! instances. A [`RelayToken`] does the same for the two ends of one relay. Both are bearer tokens:
+//! the holder may use them any number of times until they expire.
 
 mod key;
 mod signed_text;
@@ -18,26 +19,27 @@ use crate::message::{SessionIdHex, SignedToken};
 pub use key::{KeyError, RendezvousKey};
 pub use signed_text::TokenError;
 
-/// The longest ticket or pass, in bytes; an identity may take 2048 (SPIFFE-ID, section 2.3).
+/// Largest token, in bytes; an identity may take 2048 (SPIFFE-ID section 2.3).
 pub const MAX_TOKEN_BYTES: usize = 4096;
 
-/// A job's name: 1 to 63 of `a-z 0-9 . - _`. A job is what workers have in common; those of others do not exist for it.
+/// Name of a job: 1 to 63 of `a-z 0-9 . - _`. Workers see only their own job.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct JobName(String);
 
-/// Why a text names no job.
+/// Text is no job name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a job's name is 1 to 63 of a-z, 0-9, '.', '-' and '_'")]
+#[error("invalid job name: expected 1 to 63 of a-z, 0-9, '.', '-' and '_'")]
 pub struct InvalidJobName;
 
 impl JobName {
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The identity of a worker of this job where nobody has given it another: `spiffe://JOB/ns/job/fn/NAME/instance/NUMBER`.
+    /// Returns the default identity of a worker of this job:
+    /// `spiffe://JOB/ns/job/fn/NAME/instance/NUMBER`.
     pub fn worker_identity(&self, name: &FunctionName, number: u64) -> SpiffeId {
         let namespace: Namespace = "job".parse().expect("three letters are a label");
         SpiffeId::for_instance(
@@ -87,56 +89,56 @@ impl fmt::Display for JobName {
     }
 }
 
-/// A worker's ticket.
+/// Ticket of a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerTicket {
-    /// Who the worker is.
+    /// Worker's identity.
     #[serde(with = "crate::message::spiffe")]
     pub you: SpiffeId,
-    /// In which job.
+    /// Worker's job.
     pub job: JobName,
-    /// Reports that name nobody go to it.
+    /// True if reports without a recipient go to this worker.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leader: bool,
-    /// Seconds since 1970 at which it ends.
+    /// Expiry in seconds since 1970.
     pub until: u64,
 }
 
-/// One end of a session's relay.
+/// Token for one end of a session's relay.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RelayToken {
-    /// Which session.
+    /// Session of the relay.
     pub session: SessionIdHex,
-    /// In which job.
+    /// Job of both workers.
     pub job: JobName,
-    /// Who comes.
+    /// Identity of this end.
     #[serde(with = "crate::message::spiffe")]
     pub you: SpiffeId,
-    /// Who is expected at the other end.
+    /// Identity of the other end.
     #[serde(with = "crate::message::spiffe")]
     pub peer: SpiffeId,
-    /// Seconds since 1970 at which it ends.
+    /// Expiry in seconds since 1970.
     pub until: u64,
 }
 
 impl WorkerTicket {
-    /// Its text.
+    /// Signs the ticket.
     pub fn mint(&self, key: &RendezvousKey) -> SignedToken {
         signed_text::sign_token(&key.ticket_key(), self)
     }
 
-    /// What a text says of itself, for who has no key: only the rendezvous can tell whether it is true.
+    /// Reads a ticket without verifying it, for programs that have no key.
     ///
     /// # Errors
-    /// When it is no ticket.
+    /// Fails when the text is no ticket.
     pub fn read_unverified(text: &str) -> Result<Self, TokenError> {
         signed_text::read_unverified(text)
     }
 
-    /// Reads a text, at this time (seconds since 1970).
+    /// Verifies a ticket at this time (seconds since 1970).
     ///
     /// # Errors
-    /// When it is none, was made with another key, or has ended.
+    /// Fails when the text is no ticket, has another key, or has expired.
     pub fn verify(text: &str, key: &RendezvousKey, unix: u64) -> Result<Self, TokenError> {
         signed_text::verify_token(&key.ticket_key(), text)
             .and_then(|ticket: Self| signed_text::check_expiry(ticket.until, unix).map(|()| ticket))
@@ -144,12 +146,12 @@ impl WorkerTicket {
 }
 
 impl RelayToken {
-    /// Its text.
+    /// Signs the token.
     pub fn mint(&self, key: &RendezvousKey) -> SignedToken {
         signed_text::sign_token(&key.relay_key(), self)
     }
 
-    /// See [`Ticket::open`].
+    /// Verifies a token; see [`WorkerTicket::verify`].
     ///
     /// # Errors
     /// See there.

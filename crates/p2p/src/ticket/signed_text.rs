@@ -1,4 +1,6 @@
-//! Sealed text: JSON in base64url, a dot, its HMAC-SHA256 in base64url. No header chooses an algorithm: there is one.
+//! Signed text: JSON in base64url, a dot, its HMAC-SHA256 in base64url.
+//!
+//! No header selects an algorithm: there is one.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -8,19 +10,17 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::MAX_TOKEN_BYTES;
 use crate::message::SignedToken;
 
-/// Why a ticket or pass opens nothing.
+/// Reason why a ticket or relay token is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// It is not such a text at all.
-    #[error("it is no ticket: take the text as `nearpath rendezvous ticket` printed it")]
+    /// Text has another form.
+    #[error("invalid ticket: expected the output of `nearpath rendezvous ticket`")]
     Malformed,
-    /// It was made with another key, for another purpose, or was changed.
-    #[error(
-        "it was not made with this rendezvous' key, or not for this: mint it with the file of --key"
-    )]
+    /// Text has another key or purpose, or was changed.
+    #[error("wrong key or purpose: mint the ticket with the rendezvous' --key file")]
     BadSignature,
-    /// It was good once.
-    #[error("it has come to its end: get a new one")]
+    /// Text was valid and has expired.
+    #[error("the ticket has expired: get a new one")]
     Expired,
 }
 
@@ -31,11 +31,12 @@ pub(super) fn sign_token<T: Serialize>(key: &hmac::Key, claims: &T) -> SignedTok
     SignedToken(format!("{body}.{tag}"))
 }
 
-/// The seal is looked at before what it seals: nothing of a stranger's is parsed.
+/// Verifies the tag before the body is parsed: the parser never sees unauthenticated data.
 pub(super) fn verify_token<T: DeserializeOwned>(
     key: &hmac::Key,
     text: &str,
 ) -> Result<T, TokenError> {
+    // The length is checked first: the cost of an HMAC is bounded for unauthenticated clients.
     let (body, tag) = text
         .split_once('.')
         .filter(|_| text.len() <= MAX_TOKEN_BYTES)
@@ -47,7 +48,7 @@ pub(super) fn verify_token<T: DeserializeOwned>(
     decode_body(body)
 }
 
-/// What is under a seal that nobody has looked at.
+/// Reads the body of a text without verifying its tag.
 pub(super) fn read_unverified<T: DeserializeOwned>(text: &str) -> Result<T, TokenError> {
     let (body, _) = text
         .split_once('.')

@@ -1,4 +1,4 @@
-//! What opens a door, and what does not.
+//! Accepted and refused tokens.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -107,7 +107,7 @@ fn a_key_file_is_created_once_for_its_owner() {
 
 proptest! {
     #[test]
-    fn a_changed_letter_opens_nothing(at: prop::sample::Index, letter in "[A-Za-z0-9_.-]") {
+    fn a_ticket_with_a_changed_letter_is_refused(at: prop::sample::Index, letter in "[A-Za-z0-9_.-]") {
         let key = RendezvousKey::new([1; 32]);
         let text = worker_ticket().mint(&key).0;
         let at = at.index(text.len());
@@ -117,7 +117,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_opens_nothing(text: String) {
+    fn arbitrary_text_is_refused(text: String) {
         prop_assert!(WorkerTicket::verify(&text, &RendezvousKey::new([1; 32]), 1).is_err());
     }
 }

@@ -1,4 +1,5 @@
-//! Two workers on one machine, and what strangers, liars and a rendezvous that falls silent do to them. Needs no root.
+//! Two workers on one machine, with foreign clients, false candidates and a silent rendezvous.
+//! Needs no root.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use tokio::sync::mpsc;
 use nearpath_testkit::p2p::exchange::{self, EXCHANGE_TIMEOUT, ExchangeResult};
 use nearpath_testkit::p2p::introduction::{block_on, introduce_pair, side_of};
 
-/// Believes whatever it is told.
+/// Protocol without authentication.
 #[derive(Debug)]
 struct PlainTextProtocol;
 
@@ -90,23 +91,24 @@ fn two_workers_connect_over_the_bound_transports() {
     }
 }
 
-/// What each of the two says is put into a channel in between, which the test may look at and change.
+/// Creates introductions whose messages pass through the test.
 fn tapped_introductions() -> (
     [PeerIntroduction; 2],
     [mpsc::UnboundedReceiver<PunchMessage>; 2],
     [mpsc::UnboundedSender<PunchMessage>; 2],
 ) {
     let [mut a, mut b] = introduce_pair(&no_observers());
-    let ((to_a, told_a), (to_b, told_b)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
-    let ((tell_a, from_a), (tell_b, from_b)) =
+    let ((to_a, incoming_a), (to_b, incoming_b)) =
+        (mpsc::unbounded_channel(), mpsc::unbounded_channel());
+    let ((outgoing_a, from_a), (outgoing_b, from_b)) =
         (mpsc::unbounded_channel(), mpsc::unbounded_channel());
     a.signaling = SignalingChannel {
-        outgoing: tell_a,
-        incoming: told_a,
+        outgoing: outgoing_a,
+        incoming: incoming_a,
     };
     b.signaling = SignalingChannel {
-        outgoing: tell_b,
-        incoming: told_b,
+        outgoing: outgoing_b,
+        incoming: incoming_b,
     };
     ([a, b], [from_a, from_b], [to_a, to_b])
 }
@@ -127,7 +129,7 @@ fn offered_candidates(message: &PunchMessage) -> &[Candidate] {
     }
 }
 
-/// Strangers have every port's address, and come before the peer does.
+/// Foreign clients know every port, and come before the peer.
 #[test]
 fn foreign_traffic_at_the_ports_changes_nothing() {
     block_on(async {
@@ -135,19 +137,19 @@ fn foreign_traffic_at_the_ports_changes_nothing() {
         tokio::spawn(forward_messages(from_b, to_a));
         tokio::spawn(async move {
             let offer = from_a.recv().await.unwrap();
-            let strangers = send_garbage(offered_candidates(&offer)).await;
+            let foreign_streams = send_garbage(offered_candidates(&offer)).await;
             to_b.send(offer).unwrap();
             forward_messages(from_a, to_b).await;
-            drop(strangers);
+            drop(foreign_streams);
         });
         let went = run_both(sides, memory_relay_pair(), &[Tcp, Udp]).await;
         assert_eq!(transports_of(&went), [Some(Tcp); 2]);
     });
 }
 
-/// Connections that say nothing, some that say something wrong, and datagrams of all lengths.
+/// Opens silent and invalid connections, and sends datagrams of all lengths.
 async fn send_garbage(ports: &[Candidate]) -> Vec<TcpStream> {
-    let mut strangers = Vec::new();
+    let mut foreign_streams = Vec::new();
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     for port in ports.iter().filter(|port| port.addr.is_ipv4()) {
         for n in 0..40 {
@@ -159,14 +161,14 @@ async fn send_garbage(ports: &[Candidate]) -> Vec<TcpStream> {
                     .await
             {
                 let _ = stream.write_all(&garbage).await;
-                strangers.push(stream);
+                foreign_streams.push(stream);
             }
         }
     }
-    strangers
+    foreign_streams
 }
 
-/// A peer names sixteen addresses, none of which is its own.
+/// The peer offers sixteen addresses, none of them its own.
 #[test]
 fn a_peer_with_false_candidates_is_reached_over_the_relay() {
     block_on(async {
@@ -218,7 +220,7 @@ fn a_peer_without_an_offer_stays_on_the_relay() {
     });
 }
 
-/// Observers that are mistaken, or that answer nothing, or with garbage.
+/// Observers respond wrongly, not at all, or with garbage.
 #[test]
 fn wrong_reflexive_addresses_do_not_prevent_a_direct_connection() {
     block_on(async {
@@ -245,7 +247,7 @@ fn wrong_reflexive_addresses_do_not_prevent_a_direct_connection() {
     });
 }
 
-/// Nothing goes on in the background for a link that nobody has any more.
+/// Nothing runs in the background for a dropped link.
 #[test]
 fn a_driver_ends_with_its_stream() {
     block_on(async {
@@ -261,7 +263,7 @@ fn a_driver_ends_with_its_stream() {
     });
 }
 
-/// A worker that ends while nothing has been decided: the other one hears of it.
+/// The worker ends before anything is decided; its peer gets an error.
 #[test]
 fn a_dropped_peer_is_an_error_and_no_end() {
     block_on(async {

@@ -1,4 +1,4 @@
-//! `contract/vectors/punch.json` is what this crate says it is, to the byte.
+//! `contract/vectors/punch.json` matches the code to the byte.
 //!
 //! `NEARPATH_WRITE_VECTORS=1` writes the file.
 
@@ -21,7 +21,7 @@ fn punch_grant() -> PunchGrant {
     }
 }
 
-/// A session as this role sees it.
+/// Creates the session of a role.
 fn session_as(role: SessionRole) -> PunchSession {
     let (me, peer) = if role == SessionRole::Leader {
         (LEADER, FOLLOWER)
@@ -131,7 +131,7 @@ fn valid_probes() -> Value {
     named_probes().into_iter().map(one).collect()
 }
 
-/// What a follower must not take.
+/// Returns probes that a follower must refuse.
 fn invalid_probes() -> Value {
     let leader = session_as(SessionRole::Leader);
     let ask = named_probes()[0].1;
@@ -141,25 +141,14 @@ fn invalid_probes() -> Value {
         bytes[at] = value;
         bytes
     };
-    let empty_probe = Probe {
-        request: None,
-        ..ask
-    }
-    .encode(&leader)
-    .to_vec();
-    let no_number = Probe {
-        request: Some(0),
-        ..ask
-    }
-    .encode(&leader)
-    .to_vec();
-    let own = Probe {
+    let encoded = |probe: Probe| probe.encode(&leader).to_vec();
+    let with_request = |request| encoded(Probe { request, ..ask });
+    let (empty_probe, no_number) = (with_request(None), with_request(Some(0)));
+    let own = encoded(Probe {
         sender: SessionRole::Follower,
         ..ask
-    }
-    .encode(&leader)
-    .to_vec();
-    let strange = PunchSession::new(
+    });
+    let foreign = PunchSession::new(
         &PunchGrant {
             expires: 1_800_000_001,
             ..punch_grant()
@@ -184,7 +173,7 @@ fn invalid_probes() -> Value {
         ),
         (
             "a key with another end",
-            ask.encode(&strange.unwrap()).to_vec(),
+            ask.encode(&foreign.unwrap()).to_vec(),
             ProbeError::Tag,
         ),
         ("neither asks nor answers", empty_probe, ProbeError::Form),

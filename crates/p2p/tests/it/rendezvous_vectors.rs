@@ -1,4 +1,4 @@
-//! `contract/vectors/rendezvous.json` is what this crate says it is, to the byte.
+//! `contract/vectors/rendezvous.json` matches the code to the byte.
 //!
 //! `NEARPATH_WRITE_VECTORS=1` writes the file.
 
@@ -100,61 +100,44 @@ fn worker_messages() -> Vec<WorkerMessage> {
             "[2001:db8::7]:40001",
         ),
     ];
+    let tell = |word| WorkerMessage::Tell { session, word };
+    let report = |to, report| WorkerMessage::Report { to, report };
     vec![
         call_message(None),
         call_message(Some(hello_bytes())),
-        WorkerMessage::Tell {
-            session,
-            word: SessionMessage::Offer { candidates },
-        },
-        WorkerMessage::Tell {
-            session,
-            word: SessionMessage::Relay,
-        },
-        WorkerMessage::Tell {
-            session,
-            word: SessionMessage::Text {
-                piece: 4,
-                has: 2,
-                text: r#"{"moved":{"at":517}}"#.into(),
-            },
-        },
-        WorkerMessage::Tell {
-            session,
-            word: SessionMessage::Has { pieces: 5 },
-        },
+        tell(SessionMessage::Offer { candidates }),
+        tell(SessionMessage::Relay),
+        tell(SessionMessage::Text {
+            piece: 4,
+            has: 2,
+            text: r#"{"moved":{"at":517}}"#.into(),
+        }),
+        tell(SessionMessage::Has { pieces: 5 }),
         WorkerMessage::HangUp { session },
-        WorkerMessage::Report {
-            to: None,
-            report: JobReport::Ready,
-        },
-        WorkerMessage::Report {
-            to: None,
-            report: JobReport::Finished,
-        },
-        WorkerMessage::Report {
-            to: Some(worker_identity("reduce", 1)),
-            report: JobReport::Available {
+        report(None, JobReport::Ready),
+        report(None, JobReport::Finished),
+        report(
+            Some(worker_identity("reduce", 1)),
+            JobReport::Available {
                 output: "part-3".into(),
             },
-        },
-        WorkerMessage::Report {
-            to: None,
-            report: JobReport::Failed {
+        ),
+        report(
+            None,
+            JobReport::Failed {
                 why: "no room on the disk".into(),
             },
-        },
-        WorkerMessage::Report {
-            to: None,
-            report: JobReport::Other {
+        ),
+        report(
+            None,
+            JobReport::Other {
                 body: json!({ "rows": 44 }),
             },
-        },
+        ),
     ]
 }
 
-fn rendezvous_messages() -> Vec<RendezvousMessage> {
-    let session = session_id();
+fn control_welcome() -> ControlWelcome {
     let server = |transport, addr: &str, second_address, second_port| ObserverAddress {
         transport,
         addr: addr.parse().unwrap(),
@@ -171,14 +154,18 @@ fn rendezvous_messages() -> Vec<RendezvousMessage> {
         servers,
     };
     let seen = "192.0.2.7:50000".parse().unwrap();
-    let welcome = ControlWelcome {
+    ControlWelcome {
         you: worker_identity("map", 3),
         job: "sort".into(),
         leader: false,
         seen,
         life: 900_000,
         observe,
-    };
+    }
+}
+
+fn rendezvous_messages() -> Vec<RendezvousMessage> {
+    let session = session_id();
     let granted = SessionGrant {
         call: Some(1),
         peer: worker_identity("reduce", 1),
@@ -198,7 +185,7 @@ fn rendezvous_messages() -> Vec<RendezvousMessage> {
         hello: Some(hello_bytes()),
         ..incoming.clone()
     };
-    let mut all = vec![RendezvousMessage::Welcome(welcome)];
+    let mut all = vec![RendezvousMessage::Welcome(control_welcome())];
     all.extend([granted, incoming, greeted].map(RendezvousMessage::Granted));
     let refusals = [
         CallRefusal::Absent,

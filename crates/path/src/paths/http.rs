@@ -9,9 +9,11 @@ pub(crate) fn obstacle(facts: &CallFacts) -> Option<Obstacle> {
         edge, transport, ..
     } = facts;
     let is_allowed = match transport.wanted {
+        // The function asked for plain TCP, on any machine.
         CallTransport::Tcp => true,
+        // Packets between instances of one node never leave the machine.
         CallTransport::Auto => edge.same_node,
-        // Where nobody issues certificates, the instance has none either, and takes calls in clear.
+        // Without an issuer the instance has no certificate either, and takes calls in clear.
         CallTransport::Quic | CallTransport::Tls13 | CallTransport::Tls12 => {
             edge.same_node && !transport.caller_has_certificate
         }

@@ -1,10 +1,12 @@
-//! `pool`: a warm socket in the place of the function's own. The egress proxy takes every connection that something stands against.
+//! `pool`: a warm socket in the place of the function's own. The egress proxy takes every
+//! connection that something stands against.
 
 use crate::{EgressFacts, Obstacle, SocketState, first_obstacle};
 
 pub(crate) fn obstacle(facts: &EgressFacts) -> Option<Obstacle> {
+    // Plain TCP first: without it no socket has to be inspected.
     let before = first_obstacle(&[(!facts.plain_tcp, Obstacle::NeedsAdapter)]);
-    // A warm socket is asked for last: none leaves the pool for a socket that it cannot replace.
+    // The warm socket is checked last: none leaves the pool for a socket that it cannot replace.
     before
         .or_else(|| socket_obstacle(facts.socket))
         .or_else(|| first_obstacle(&[(!facts.warm_socket, Obstacle::NoWarmSocket)]))

@@ -3,6 +3,7 @@
 use crate::{DirectSearch, LinkFacts, Obstacle};
 
 pub(crate) fn obstacle(facts: &LinkFacts) -> Option<Obstacle> {
+    // Kinds of NAT are no facts: the search tries, and its outcome counts (ADR 67).
     match facts.direct {
         DirectSearch::Connected => None,
         DirectSearch::NotNeeded => Some(Obstacle::ShortLink),

@@ -12,10 +12,12 @@ pub(crate) fn obstacle(facts: &CallFacts) -> Option<Obstacle> {
     } = facts;
     let is_wanted = match transport.wanted {
         CallTransport::Quic => true,
+        // Within a machine plain TCP is cheaper; between machines calls are encrypted.
         CallTransport::Auto => !edge.same_node,
         CallTransport::Tls13 | CallTransport::Tls12 | CallTransport::Tcp => false,
     };
     first_obstacle(&[
+        // In the order in which they last: setting, certificates, network, then this call alone.
         (!is_wanted, Obstacle::Excluded),
         (
             !transport.caller_has_certificate,
@@ -23,6 +25,7 @@ pub(crate) fn obstacle(facts: &CallFacts) -> Option<Obstacle> {
         ),
         (!transport.callee_has_certificate, Obstacle::NoIdentity),
         (transport.udp_blocked, Obstacle::UdpBlocked),
+        // An upgraded connection is a byte stream, which a call's frames cannot carry.
         (needs.upgrade, Obstacle::Upgrade),
     ])
 }

@@ -1,4 +1,4 @@
-//! `tls`: HTTP over TLS. It stands in for QUIC.
+//! `tls`: HTTP over TLS, also in place of QUIC.
 
 use nearpath_types::policy::CallTransport;
 
@@ -9,11 +9,14 @@ pub(crate) fn obstacle(facts: &CallFacts) -> Option<Obstacle> {
         edge, transport, ..
     } = facts;
     let is_wanted = match transport.wanted {
+        // TLS stands in for QUIC where UDP does not get through.
         CallTransport::Quic | CallTransport::Tls13 | CallTransport::Tls12 => true,
+        // Within a machine plain TCP is cheaper; between machines calls are encrypted.
         CallTransport::Auto => !edge.same_node,
         CallTransport::Tcp => false,
     };
     first_obstacle(&[
+        // In the order in which they last: setting, certificates, then TLS support of both ends.
         (!is_wanted, Obstacle::Excluded),
         (
             !transport.caller_has_certificate,

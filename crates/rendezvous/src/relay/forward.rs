@@ -1,4 +1,4 @@
-//! Bytes from one end to the other, and the end of it.
+//! Forwards frames between both ends of a relay, and closes them.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -13,30 +13,31 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use crate::traffic_meter::TrafficMeter;
 use nearpath_p2p::websocket::WebSocket;
 
-/// How long a close may take.
+/// Time for a close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 type RelayReader = SplitStream<WebSocket>;
 type RelayWriter = SplitSink<WebSocket, Message>;
 
-/// Why a relay ended.
+/// Reason for the end of a relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RelayEndReason {
-    /// Its sender has closed: nothing is missing.
+    /// Sender has closed: nothing is missing.
     Closed,
-    /// Its sender is gone without a word.
+    /// Sender disconnected without a close.
     SenderLost,
-    /// Its receiver is gone without a word.
+    /// Receiver disconnected without a close.
     ReceiverLost,
-    /// Its receiver does not read for too long.
+    /// Receiver does not read for too long.
     ReceiverStalled,
-    /// One of the ends has come anew.
+    /// An end has reconnected.
     Displaced,
-    /// Nothing has gone over the relay for too long.
+    /// No traffic for too long.
     Idle,
 }
 
-/// Passes frames on, both ways, until one end closes or breaks, or has come anew. `first` came from `a` before `b` was here.
+/// Forwards frames both ways until one end closes, breaks or reconnects. `first` came from `a`
+/// before `b` connected.
 pub(super) async fn join_ends(
     a: WebSocket,
     b: WebSocket,
@@ -44,27 +45,28 @@ pub(super) async fn join_ends(
     meter: &TrafficMeter,
     displaced: oneshot::Receiver<()>,
 ) -> EndedRelay {
-    let ((mut a_mouth, mut a_ear), (mut b_mouth, mut b_ear)) = (a.split(), b.split());
+    let ((mut a_writer, mut a_reader), (mut b_writer, mut b_reader)) = (a.split(), b.split());
+    // The first end decides: later frames of the other direction have no receiver.
     let (reason, from_a) = tokio::select! {
-        why = forward_frames(&mut a_ear, &mut b_mouth, first, meter) => (why, true),
-        why = forward_frames(&mut b_ear, &mut a_mouth, None, meter) => (why, false),
+        reason = forward_frames(&mut a_reader, &mut b_writer, first, meter) => (reason, true),
+        reason = forward_frames(&mut b_reader, &mut a_writer, None, meter) => (reason, false),
         Ok(()) = displaced => (RelayEndReason::Displaced, true),
     };
-    tracing::debug!(?reason, from_a, "a relay has ended");
-    let ((speaker, speakers), (listener, listeners)) = if from_a {
-        ((a_mouth, a_ear), (b_mouth, b_ear))
+    tracing::debug!(?reason, from_a, "relay: ended");
+    let ((sender, sender_reader), (receiver, receiver_reader)) = if from_a {
+        ((a_writer, a_reader), (b_writer, b_reader))
     } else {
-        ((b_mouth, b_ear), (a_mouth, a_ear))
+        ((b_writer, b_reader), (a_writer, a_reader))
     };
     EndedRelay {
         reason,
-        sender: speaker,
-        receiver: listener,
-        readers: [speakers, listeners],
+        sender,
+        receiver,
+        readers: [sender_reader, receiver_reader],
     }
 }
 
-/// A relay that has ended, and whose ends were not told.
+/// Relay that has ended, before its ends are notified.
 pub(super) struct EndedRelay {
     reason: RelayEndReason,
     sender: RelayWriter,
@@ -73,58 +75,61 @@ pub(super) struct EndedRelay {
 }
 
 impl EndedRelay {
-    /// Tells them.
+    /// Notifies both ends.
     pub(super) async fn notify_ends(self) {
         let Self {
-            reason: why,
-            sender: mut speaker,
-            receiver: mut listener,
+            reason,
+            mut sender,
+            mut receiver,
             readers: [mut one, mut other],
         } = self;
         let all = async {
-            match why {
-                RelayEndReason::Closed => send_close(&mut listener, CloseCode::Normal, "").await,
+            // Codes of `contract/rendezvous.md`, "The relay": 1012 asks for another try, 1008
+            // forbids it.
+            match reason {
+                RelayEndReason::Closed => send_close(&mut receiver, CloseCode::Normal, "").await,
                 RelayEndReason::SenderLost => {
                     send_close(
-                        &mut listener,
+                        &mut receiver,
                         CloseCode::Restart,
-                        "the other end of the relay is gone",
+                        "the other end has disconnected",
                     )
                     .await
                 }
                 RelayEndReason::ReceiverLost => {
                     send_close(
-                        &mut speaker,
+                        &mut sender,
                         CloseCode::Restart,
-                        "the other end of the relay is gone",
+                        "the other end has disconnected",
                     )
                     .await
                 }
                 RelayEndReason::ReceiverStalled => {
                     send_close(
-                        &mut speaker,
+                        &mut sender,
                         CloseCode::Policy,
-                        "the other end of the relay does not read",
+                        "the other end does not read",
                     )
                     .await
                 }
                 RelayEndReason::Displaced => {
                     close_both(
-                        &mut speaker,
-                        &mut listener,
+                        &mut sender,
+                        &mut receiver,
                         CloseCode::Restart,
-                        "an end has come anew",
+                        "an end has reconnected",
                     )
                     .await
                 }
                 RelayEndReason::Idle => {
-                    let reason = "nothing went over the relay for too long";
-                    close_both(&mut speaker, &mut listener, CloseCode::Policy, reason).await;
+                    let reason = "no traffic for too long";
+                    close_both(&mut sender, &mut receiver, CloseCode::Policy, reason).await;
                 }
             }
             tokio::join!(drain_until_closed(&mut one), drain_until_closed(&mut other));
         };
-        let _ = tokio::time::timeout(CLOSE_TIMEOUT, all).await; // whoever does not close by then is cut off
+        // An end that does not close in time is cut.
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, all).await;
     }
 }
 
@@ -140,7 +145,7 @@ async fn close_both(
     );
 }
 
-/// Tells an end that has no other why there is nothing for it.
+/// Closes an end without a peer, with a reason.
 pub(super) async fn close_with_reason(socket: WebSocket, code: CloseCode, reason: &'static str) {
     let (mut writer, mut reader) = socket.split();
     let all = async {
@@ -156,15 +161,19 @@ async fn send_close(to: &mut RelayWriter, code: CloseCode, reason: &'static str)
             code,
             reason: Cow::from(reason).into_owned().into(),
         })))
-        .await; // it may be gone
+        .await; // the end may be gone
 }
 
-/// Until the other end has closed, too.
+/// Reads until the other end has closed, too.
 async fn drain_until_closed(from: &mut RelayReader) {
+    // Reading on lets the close frames pass; a socket closed with unread data sends RST, which
+    // could destroy them.
     while let Some(Ok(_)) = from.next().await {}
 }
 
-/// Whether an end lives, the kernel asks (see `door`): one that has stopped reading for a while answers no ping.
+/// Forwards one direction.
+///
+/// The kernel detects dead ends (TCP keepalive): an end that pauses reading answers no ping.
 async fn forward_frames(
     from: &mut RelayReader,
     to: &mut RelayWriter,
@@ -176,18 +185,21 @@ async fn forward_frames(
     {
         return reason;
     }
+    // Four checks per idle timeout: precise enough, and rare.
     let check_interval = meter.idle_timeout() / 4;
     loop {
         match tokio::time::timeout(check_interval, from.next()).await {
+            // The meter counts both directions: a one-way stream is not idle.
             Err(_) if meter.is_idle() => return RelayEndReason::Idle,
             Err(_) => {}
-            // Something between, which is about to end, may close with another code: then frames may be missing.
+            // A proxy that shuts down closes with another code: frames may be missing.
             Ok(Some(Ok(Message::Close(Some(frame))))) if frame.code != CloseCode::Normal => {
                 return RelayEndReason::SenderLost;
             }
             Ok(Some(Ok(Message::Close(_)))) => return RelayEndReason::Closed,
             Ok(None | Some(Err(_))) => return RelayEndReason::SenderLost,
             Ok(Some(Ok(message))) => {
+                // Pings are answered by the library, and concern one end only.
                 if matches!(message, Message::Binary(_) | Message::Text(_))
                     && let Err(reason) = forward_message(to, message, meter).await
                 {
@@ -203,6 +215,7 @@ async fn forward_message(
     message: Message,
     meter: &TrafficMeter,
 ) -> Result<(), RelayEndReason> {
+    // Charged before it is written: the wait then delays the next read, so TCP slows the sender.
     let wait = meter.record(message.len());
     send_with_timeout(to, message, meter).await?;
     if !wait.is_zero() {
@@ -216,6 +229,7 @@ async fn send_with_timeout(
     message: Message,
     meter: &TrafficMeter,
 ) -> Result<(), RelayEndReason> {
+    // A receiver may pause for as long as a relay may be idle.
     match tokio::time::timeout(meter.idle_timeout(), to.send(message)).await {
         Ok(Ok(())) => Ok(()),
         Ok(Err(_)) => Err(RelayEndReason::ReceiverLost),

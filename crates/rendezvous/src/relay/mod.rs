@@ -1,7 +1,8 @@
-//! The relay: joins the two ends of a session, and passes on what each sends, as it is and in its order.
+//! Relay: joins both ends of a session, and forwards frames unchanged and in order.
 //!
-//! Nothing is stored: one frame of each direction is in hand at a time, and an end that does not read makes the relay not
-//! read the other. Who closes properly is passed on after the last frame; who breaks off makes the other's end an error.
+//! Nothing is stored: one frame per direction is in memory, and an end that does not read stops the
+//! other. A proper close is forwarded after the last frame; a break becomes an error at the other
+//! end.
 
 mod forward;
 mod pairing;
@@ -13,7 +14,7 @@ pub(super) use pairing::RelayExchange;
 use nearpath_p2p::ticket::RelayToken;
 use nearpath_p2p::websocket::WebSocket;
 
-/// Serves one end of a relay, or both if the other waits already.
+/// Serves one end of a relay, or both if the other end waits already.
 pub(super) async fn serve_end(
     exchange: &RelayExchange,
     socket: WebSocket,

@@ -1,4 +1,4 @@
-//! Where the two ends of a session find each other.
+//! Pairs the two ends of a session.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ use crate::traffic_meter::TrafficMeter;
 use nearpath_p2p::ticket::RelayToken;
 use nearpath_p2p::websocket::WebSocket;
 
-/// See the module.
+/// Exchange of relay ends; see the module.
 pub(crate) struct RelayExchange {
     inner: Mutex<PairingState>,
     shared: Arc<SharedState>,
@@ -27,25 +27,25 @@ pub(crate) struct RelayExchange {
 #[derive(Default)]
 struct PairingState {
     waiting: HashMap<[u8; 16], WaitingEnd>,
-    /// What ends the relays that are joined.
+    /// Triggers that end joined relays.
     joined: HashMap<[u8; 16], (u64, oneshot::Sender<()>)>,
     last_number: u64,
 }
 
-/// An end that waits for the other.
+/// End that waits for the other.
 struct WaitingEnd {
     number: u64,
     worker: SpiffeId,
     handover: oneshot::Sender<WebSocket>,
 }
 
-/// What a newcomer finds.
+/// Result of an arrival.
 enum PairingResult {
-    /// The other end took the connection over.
+    /// The waiting end took the connection over.
     HandedOver,
-    /// Nobody: it waits, under this number.
+    /// The end waits, under this number.
     Waiting(WebSocket, u64, oneshot::Receiver<WebSocket>),
-    /// There is no room.
+    /// Capacity is exhausted.
     Full(WebSocket),
 }
 
@@ -69,16 +69,20 @@ impl RelayExchange {
         }
     }
 
-    /// An end that comes a second time takes its own place: the older connection may be one whose end nobody has heard of. If it
-    /// was joined, the other end has to come again, too.
+    /// Hands an end over, or makes it wait.
+    ///
+    /// A reconnecting end replaces its older connection, which may be dead without notice. If that
+    /// was joined, the other end must reconnect, too.
     fn pair_or_wait(&self, mut socket: WebSocket, token: &RelayToken) -> PairingResult {
         RendezvousMetrics::increment(&self.shared.metrics.relay_ends);
         self.with_state(|inner| {
+            // Removed and notified under the lock: two arrivals never end the same relay twice.
             if let Some((_, displace)) = inner.joined.remove(&token.session.0) {
                 RendezvousMetrics::increment(&self.shared.metrics.rejoined_ends);
-                let _ = displace.send(()); // it may have ended just now
+                let _ = displace.send(()); // that relay may have ended just now
             }
             if let Some(waiting) = inner.waiting.remove(&token.session.0)
+                // The same worker again is a reconnect, not its peer.
                 && waiting.worker != token.you
             {
                 match waiting.handover.send(socket) {
@@ -86,6 +90,7 @@ impl RelayExchange {
                     Err(returned) => socket = returned,
                 }
             }
+            // Relaxed: the limit protects memory, and may be exceeded by relays that start at once.
             let joined = usize::try_from(
                 self.shared
                     .metrics
@@ -113,7 +118,7 @@ impl RelayExchange {
         })
     }
 
-    /// Meanwhile one frame is read, no more: it is passed on first.
+    /// Waits for the other end. Meanwhile one frame is read, which is forwarded first.
     async fn wait_for_peer(
         &self,
         mut socket: WebSocket,
@@ -132,6 +137,7 @@ impl RelayExchange {
             tokio::select! {
                 other = &mut handover => break other.ok(),
                 () = &mut timeout => break None,
+                // One frame only: the rest waits in the sender's socket.
                 message = socket.next(), if first.is_none() => match message {
                     Some(Ok(message @ (Message::Binary(_) | Message::Text(_)))) => first = Some(message),
                     Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => {}
@@ -140,12 +146,13 @@ impl RelayExchange {
             }
         };
         self.stop_waiting(token, number);
+        // The gauge counts waiting ends only.
         drop(gauge);
-        // The other end may have come at the very moment at which this one gave up.
+        // The other end may have taken over at the moment at which this one timed out.
         match other.or_else(|| handover.try_recv().ok()) {
             Some(other) => self.run_relay(socket, other, first, token, number).await,
             None => {
-                forward::close_with_reason(socket, CloseCode::Away, "the other end did not come")
+                forward::close_with_reason(socket, CloseCode::Away, "the other end did not connect")
                     .await
             }
         }
@@ -163,9 +170,11 @@ impl RelayExchange {
         RendezvousMetrics::increment(&self.shared.metrics.joined_relays);
         let meter = TrafficMeter::new(self.shared.clone(), &token.job);
         let (displace, displaced) = oneshot::channel();
+        // Registered before bytes flow, so that a reconnecting end finds it.
         self.with_state(|inner| inner.joined.insert(token.session.0, (number, displace)));
         let ended = forward::join_ends(socket, other, first, &meter, displaced).await;
         self.with_state(|inner| {
+            // Only its own entry: a reconnected end may have replaced it already.
             if inner
                 .joined
                 .get(&token.session.0)
@@ -179,6 +188,7 @@ impl RelayExchange {
 
     fn stop_waiting(&self, token: &RelayToken, number: u64) {
         self.with_state(|inner| {
+            // Only its own entry: a reconnected end may have replaced it already.
             if inner
                 .waiting
                 .get(&token.session.0)

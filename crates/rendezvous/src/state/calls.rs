@@ -1,11 +1,11 @@
-//! Calls: who wants to speak with whom, and who waits.
+//! Calls, and waiting ones.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::types::{StateTimer, WaitingCall, WorkerName};
 use super::{ClockReading, ControlConnectionId, RendezvousAction, RendezvousState, SecretRng};
-use nearpath_p2p::message::{CallRefusal, LONGEST_ABOUT, LONGEST_HELLO, RendezvousMessage};
+use nearpath_p2p::message::{CallRefusal, MAX_ABOUT_BYTES, MAX_HELLO_BYTES, RendezvousMessage};
 
 impl<C: SecretRng> RendezvousState<C> {
     pub(super) fn handle_call(
@@ -28,6 +28,7 @@ impl<C: SecretRng> RendezvousState<C> {
         } else if self.connection_of(&call.peer).is_some() {
             self.grant_session(call, now);
         } else {
+            // The worker's own limit is bounded: waiting calls use memory.
             let within = Duration::from_millis(call.within.into()).min(self.limits.max_call_wait);
             call.deadline = Some(now.at + within);
             self.add_waiting(call);
@@ -36,6 +37,7 @@ impl<C: SecretRng> RendezvousState<C> {
 
     fn refusal_for(&self, name: &WorkerName, call: &WaitingCall) -> Option<CallRefusal> {
         let worker = self.workers.get(name)?;
+        // Counted per peer as well: all workers of a job may call one that never connects.
         let calls_to_peer = self
             .workers
             .get(&*call.peer)
@@ -45,7 +47,8 @@ impl<C: SecretRng> RendezvousState<C> {
             || calls_to_peer >= self.limits.max_calls_to_peer;
         let hello = call.hello.as_ref().map_or(0, |hello| hello.0.len());
         match () {
-            () if call.about.len() > LONGEST_ABOUT || hello > LONGEST_HELLO => {
+            // Lengths first: an oversized call is refused for what it is.
+            () if call.about.len() > MAX_ABOUT_BYTES || hello > MAX_HELLO_BYTES => {
                 Some(CallRefusal::TooLong)
             }
             () if *call.peer == *name => Some(CallRefusal::Oneself),
@@ -72,7 +75,7 @@ impl<C: SecretRng> RendezvousState<C> {
         self.waiting.insert(number, call);
     }
 
-    /// Takes a call out of everywhere.
+    /// Removes a call from all indexes.
     pub(super) fn stop_waiting(&mut self, number: u64) -> Option<WaitingCall> {
         let call = self.waiting.remove(&number)?;
         self.timers
@@ -83,11 +86,12 @@ impl<C: SecretRng> RendezvousState<C> {
         if let Some(peer) = self.workers.get_mut(&call.peer) {
             peer.calls_to_it.remove(&number);
         }
+        // The peer's entry may exist for this call only.
         self.remove_if_unused(&call.peer);
         Some(call)
     }
 
-    /// The peer did not come in time.
+    /// Refuses a call whose peer did not connect in time.
     pub(super) fn expire_call(&mut self, number: u64) {
         if let Some(call) = self.stop_waiting(number) {
             self.counts.absent += 1;
@@ -101,8 +105,9 @@ impl<C: SecretRng> RendezvousState<C> {
         }
     }
 
-    /// First come, first served.
+    /// Grants waiting calls in the order of their numbers: first come, first served.
     pub(super) fn grant_waiting_calls(&mut self, name: &WorkerName, now: ClockReading) {
+        // Numbers are copied: granting changes the set.
         let numbers = self
             .workers
             .get(name)

@@ -1,4 +1,4 @@
-//! Lines: who comes, who goes.
+//! Connections: arrival, departure, expiry.
 
 use std::sync::Arc;
 
@@ -8,8 +8,10 @@ use nearpath_p2p::message::{CloseReason, HexBytes, RendezvousMessage};
 use nearpath_p2p::ticket::WorkerTicket;
 
 impl<C: SecretRng> RendezvousState<C> {
-    /// A worker comes with a line. A worker has one line: the newest, since the older may be one whose end nobody has
-    /// heard of. What was kept for the worker follows, and the calls that waited for it.
+    /// Adds a connection.
+    ///
+    /// The newest connection of a worker wins: the older one may be dead without notice (decision
+    /// 36). Kept messages follow, then the calls that waited for the worker.
     pub fn connect(
         &mut self,
         connection: ControlConnectionId,
@@ -20,23 +22,26 @@ impl<C: SecretRng> RendezvousState<C> {
             job: ticket.job.clone(),
             id: ticket.you.clone(),
         });
+        // Before the limit is checked: a reconnecting worker frees its own place.
         if let Some(older) = self.connection_of(&name) {
             self.counts.displaced += 1;
             self.close_connection(older, CloseReason::Displaced);
         }
         if self.is_over_limit(ticket) {
+            // The connection was never added, so there is nothing to remove.
             self.actions
                 .push(RendezvousAction::Close(connection, CloseReason::TooMany));
             return self.take_actions();
         }
         self.counts.connected += 1;
         self.add_connection(connection, &name, ticket, now);
+        // Kept messages before grants: they belong to older sessions.
         self.send_kept_messages(connection, &name);
         self.grant_waiting_calls(&name, now);
         self.take_actions()
     }
 
-    /// A line has ended. Its calls that waited are forgotten; sessions are not.
+    /// Removes a connection. Its waiting calls end; sessions stay.
     pub fn disconnect(&mut self, connection: ControlConnectionId) {
         let Some(name) = self.connections.remove(&connection) else {
             return;
@@ -49,13 +54,14 @@ impl<C: SecretRng> RendezvousState<C> {
             self.timers
                 .remove(&(active.until, StateTimer::Connection(connection)));
         }
+        // The worker repeats its calls when it reconnects (see `ControlConnection`).
         for number in std::mem::take(&mut worker.own_calls) {
             self.stop_waiting(number);
         }
         self.remove_if_unused(&name);
     }
 
-    /// Everybody is told that it is over; used once.
+    /// Closes all connections; used once.
     pub fn close_all(&mut self) -> Vec<RendezvousAction> {
         let connections: Vec<ControlConnectionId> = self.connections.keys().copied().collect();
         connections
@@ -64,7 +70,7 @@ impl<C: SecretRng> RendezvousState<C> {
         self.take_actions()
     }
 
-    /// The ticket of a line has come to its end.
+    /// Closes a connection whose ticket has expired.
     pub(super) fn expire_connection(&mut self, connection: ControlConnectionId) {
         self.close_connection(connection, CloseReason::Expired);
     }
@@ -112,6 +118,7 @@ impl<C: SecretRng> RendezvousState<C> {
         });
         let job = self.jobs.entry(name.job.clone()).or_default();
         job.connections += 1;
+        // The last leader wins, as the newest connection does.
         if ticket.leader {
             job.leader = Some(connection);
         }
@@ -122,13 +129,14 @@ impl<C: SecretRng> RendezvousState<C> {
             return;
         };
         job.connections -= 1;
+        // A newer leader's connection survives the end of the older one.
         job.leader = job.leader.filter(|leader| *leader != connection);
         if job.connections == 0 {
             self.jobs.remove(&name.job);
         }
     }
 
-    /// What was said to the worker while it had no line, in the order in which it was said.
+    /// Sends the messages that were kept for the worker, in their order.
     fn send_kept_messages(&mut self, connection: ControlConnectionId, name: &WorkerName) {
         let Some(worker) = self.workers.get(name) else {
             return;
@@ -141,14 +149,18 @@ impl<C: SecretRng> RendezvousState<C> {
                 continue;
             };
             let session = HexBytes(*id);
-            for (to, word) in std::mem::take(&mut session_state.kept) {
+            // Messages of the other side stay: both directions share one queue.
+            for (to, message) in std::mem::take(&mut session_state.kept) {
                 if to == side {
                     self.actions.push(RendezvousAction::Send(
                         connection,
-                        RendezvousMessage::Tell { session, word },
+                        RendezvousMessage::Tell {
+                            session,
+                            word: message,
+                        },
                     ));
                 } else {
-                    session_state.kept.push_back((to, word));
+                    session_state.kept.push_back((to, message));
                 }
             }
         }

@@ -1,9 +1,10 @@
-//! The rendezvous' desk: who is here, who waits for whom, which sessions there are. No socket, no clock, no task: lines have
-//! numbers, time is an argument, and what is to be said comes out as a list.
+//! State of the rendezvous: present workers, waiting calls, sessions.
 //!
-//! A worker is a name in a job, whether it has a line or not: a session outlives a line that breaks, and what is told
-//! meanwhile is kept, up to a bound. Nobody hears of another job. Everything that somebody can make grow has a limit, and
-//! goes when nobody needs it: an empty desk is empty.
+//! No socket, clock or task: connections have numbers, time is an argument, and actions are
+//! returned as a list. A worker is a name in a job, with or without a connection: a session
+//! outlives a broken connection, and messages meanwhile are kept up to a limit. Nothing of another
+//! job is visible. All that clients can make grow is limited and removed when it is unused: an idle
+//! state is empty.
 
 mod calls;
 mod connections;
@@ -24,46 +25,47 @@ use nearpath_p2p::ticket::{JobName, RendezvousKey};
 
 use types::{GrantedSession, JobConnections, StateTimer, WaitingCall, WorkerName, WorkerRecord};
 
-/// A line's number; never used twice.
+/// Number of a connection; never used twice.
 pub type ControlConnectionId = u64;
 
-/// When something happens, by both clocks.
+/// Reading of both clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClockReading {
-    /// For deadlines.
+    /// Monotonic time, for deadlines.
     pub at: Instant,
-    /// Seconds since 1970, for what others read.
+    /// Seconds since 1970, for values that others read.
     pub unix: u64,
 }
 
 impl ClockReading {
-    /// How long until then (seconds since 1970).
+    /// Returns the time left until then (seconds since 1970).
     fn time_left(&self, until: u64) -> Duration {
         Duration::from_secs(until.saturating_sub(self.unix)).min(MAX_DEADLINE)
     }
 }
 
-/// Nothing here lasts a hundred years; an [`Instant`] has an end, too.
+/// Longest deadline, a hundred years: a ticket may have no end, and adding it would overflow
+/// [`Instant`].
 const MAX_DEADLINE: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
 
-/// What somebody may make the desk hold.
+/// Limits of what clients can make the state hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StateLimits {
-    /// Lines in all.
+    /// Connections in total.
     pub max_connections: usize,
-    /// Lines of one job.
+    /// Connections of one job.
     pub max_job_connections: usize,
-    /// Sessions of one worker that have neither been hung up nor ended.
+    /// Sessions of one worker that are neither hung up nor expired.
     pub max_sessions: usize,
     /// Calls of one worker that wait for their peer.
     pub max_waiting_calls: usize,
-    /// Calls that wait for one peer: jobs whose workers all call one that never comes.
+    /// Calls that wait for one peer: all workers of a job may call one that never connects.
     pub max_calls_to_peer: usize,
-    /// Words of a session that are kept for a side that has no line.
+    /// Messages of a session that are kept for a side without a connection.
     pub max_kept_messages: usize,
-    /// The longest wait for a peer.
+    /// Longest wait for a peer.
     pub max_call_wait: Duration,
-    /// A session's life, if no ticket ends sooner.
+    /// Life of a session, if no ticket expires sooner.
     pub session_life: Duration,
 }
 
@@ -82,49 +84,49 @@ impl Default for StateLimits {
     }
 }
 
-/// What is to be done.
+/// Action for the connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RendezvousAction {
-    /// Tell a line this.
+    /// Send a message.
     Send(ControlConnectionId, RendezvousMessage),
-    /// Pass a [`nearpath_p2p::message::Parcel`] on to a line, or drop it.
+    /// Relay a [`nearpath_p2p::message::RelayedFrame`], or drop it.
     Relay(ControlConnectionId, Bytes),
-    /// Tell a line that it ends, and end it. It leaves no more.
+    /// Close a connection with a reason. The state has removed it already.
     Close(ControlConnectionId, CloseReason),
 }
 
-/// Where ids and secrets come from.
+/// Source of ids and secrets.
 pub trait SecretRng {
-    /// Fills it with what nobody can guess.
+    /// Fills the bytes with unpredictable ones.
     fn fill(&mut self, bytes: &mut [u8]);
 }
 
-/// What the desk has counted since it was there.
+/// Counters since the start of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StateCounts {
-    /// Lines that came.
+    /// Connections.
     pub connected: u64,
-    /// Of these, those of a worker that had one already.
+    /// Connections of a worker that had one already.
     pub displaced: u64,
     /// Calls.
     pub calls: u64,
-    /// Sessions.
+    /// Granted sessions.
     pub granted: u64,
-    /// Calls refused: the peer did not come.
+    /// Calls whose peer did not connect.
     pub absent: u64,
     /// Calls refused for another reason.
     pub refused: u64,
-    /// Words passed on.
+    /// Forwarded messages.
     pub messages: u64,
-    /// Parcels for somebody who has a line.
+    /// Relayed frames.
     pub frames: u64,
-    /// Reports passed on.
+    /// Forwarded reports.
     pub reports: u64,
-    /// Reports for nobody who is here.
+    /// Reports without a present recipient.
     pub undelivered: u64,
 }
 
-/// See the module.
+/// State of the rendezvous; see the module.
 #[derive(Debug)]
 pub struct RendezvousState<C> {
     key: RendezvousKey,
@@ -136,19 +138,19 @@ pub struct RendezvousState<C> {
     waiting: HashMap<u64, WaitingCall>,
     sessions: HashMap<[u8; 16], GrantedSession>,
     timers: BTreeSet<(Instant, StateTimer)>,
-    /// The last waiting call's number.
+    /// Number of the last waiting call.
     last_call: u64,
     counts: StateCounts,
     actions: Vec<RendezvousAction>,
 }
 
 impl<C: SecretRng> RendezvousState<C> {
-    /// An empty one.
+    /// Creates an empty state.
     pub fn new(key: RendezvousKey, limits: StateLimits, rng: C) -> Self {
         Self {
             key,
             limits,
-            rng: rng,
+            rng,
             workers: HashMap::new(),
             jobs: HashMap::new(),
             connections: HashMap::new(),
@@ -161,13 +163,14 @@ impl<C: SecretRng> RendezvousState<C> {
         }
     }
 
-    /// A worker says something. A line that is not here says nothing.
+    /// Handles a message. A connection that is gone has none.
     pub fn handle_message(
         &mut self,
         connection: ControlConnectionId,
         message: WorkerMessage,
         now: ClockReading,
     ) -> Vec<RendezvousAction> {
+        // A message may arrive after its connection was displaced: it is dropped.
         if let Some(name) = self.connections.get(&connection).cloned() {
             match message {
                 WorkerMessage::Call {
@@ -177,6 +180,7 @@ impl<C: SecretRng> RendezvousState<C> {
                     within,
                     hello,
                 } => {
+                    // The caller's job, whatever the identity: jobs cannot reach each other.
                     let peer = Arc::new(WorkerName {
                         job: name.job.clone(),
                         id: peer,
@@ -192,9 +196,10 @@ impl<C: SecretRng> RendezvousState<C> {
                     };
                     self.handle_call(connection, &name, call, now);
                 }
-                WorkerMessage::Tell { session, word } => {
-                    self.forward_message(connection, &name, session, word)
-                }
+                WorkerMessage::Tell {
+                    session,
+                    word: message,
+                } => self.forward_message(connection, &name, session, message),
                 WorkerMessage::HangUp { session } => self.hang_up(&name, session),
                 WorkerMessage::Report { to, report } => {
                     self.forward_report(connection, &name, to, report)
@@ -204,7 +209,7 @@ impl<C: SecretRng> RendezvousState<C> {
         self.take_actions()
     }
 
-    /// A worker sends a [`nearpath_p2p::message::Parcel`] of this session.
+    /// Relays a [`nearpath_p2p::message::RelayedFrame`] of this session.
     pub fn relay_frame(
         &mut self,
         connection: ControlConnectionId,
@@ -217,12 +222,13 @@ impl<C: SecretRng> RendezvousState<C> {
         self.take_actions()
     }
 
-    /// What time alone brings about.
+    /// Handles all deadlines up to now.
     pub fn run_due_timers(&mut self, now: ClockReading) -> Vec<RendezvousAction> {
+        // Deadlines are taken one by one: handling one may remove later ones.
         while let Some((_, timer)) = self.timers.first().filter(|(at, _)| *at <= now.at).copied() {
             self.timers.pop_first();
             match timer {
-                StateTimer::Connection(line) => self.expire_connection(line),
+                StateTimer::Connection(connection) => self.expire_connection(connection),
                 StateTimer::Call(number) => self.expire_call(number),
                 StateTimer::Session(id) => self.expire_session(id),
             }
@@ -230,17 +236,17 @@ impl<C: SecretRng> RendezvousState<C> {
         self.take_actions()
     }
 
-    /// When [`Self::run_due_timers`] has something to do.
+    /// Returns the next deadline, for [`Self::run_due_timers`].
     pub fn next_deadline(&self) -> Option<Instant> {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// What it has counted.
+    /// Returns the counters.
     pub fn counts(&self) -> StateCounts {
         self.counts
     }
 
-    /// How many lines, sessions and waiting calls there are.
+    /// Returns the numbers of connections, sessions and waiting calls.
     pub fn sizes(&self) -> (usize, usize, usize) {
         (
             self.connections.len(),
@@ -249,7 +255,8 @@ impl<C: SecretRng> RendezvousState<C> {
         )
     }
 
-    /// Passes a report on within the job. Reports are not kept: who reports to somebody who is away is told so.
+    /// Forwards a report within the job. Reports are not kept: the sender learns of an absent
+    /// recipient.
     fn forward_report(
         &mut self,
         connection: ControlConnectionId,
@@ -262,7 +269,7 @@ impl<C: SecretRng> RendezvousState<C> {
                 job: name.job.clone(),
                 id: id.clone(),
             }),
-            None => self.jobs.get(&name.job).and_then(|office| office.leader),
+            None => self.jobs.get(&name.job).and_then(|job| job.leader),
         };
         let counter = if target.is_some() {
             &mut self.counts.reports
@@ -286,11 +293,11 @@ impl<C: SecretRng> RendezvousState<C> {
         Some(self.workers.get(name)?.connection?.id)
     }
 
-    /// Says it to a worker, if it has a line.
+    /// Sends a message to a worker that has a connection.
     fn send_to_worker(&mut self, name: &WorkerName, message: RendezvousMessage) {
         let connection = self.connection_of(name);
         self.actions
-            .extend(connection.map(|line| RendezvousAction::Send(line, message)));
+            .extend(connection.map(|connection| RendezvousAction::Send(connection, message)));
     }
 
     fn take_actions(&mut self) -> Vec<RendezvousAction> {

@@ -1,5 +1,5 @@
-//! What holds whatever workers do, in any order: calls are answered once, words arrive once and in order, nobody hears
-//! of what is not his, and nothing is left behind.
+//! Properties of the state under random actions: each call gets one answer, messages arrive once
+//! and in order, sessions are private, and nothing is left behind.
 
 use std::collections::{HashMap, HashSet};
 
@@ -64,19 +64,19 @@ fn any_step() -> impl Strategy<Value = StateStep> {
     ]
 }
 
-/// The desk with what everybody outside knows.
+/// The state, with everything that an observer outside knows.
 struct StateWorld {
     state: RendezvousState<CountingRng>,
     now: ClockReading,
     millis: u64,
     connections: Vec<ControlConnectionId>,
     owners: HashMap<ControlConnectionId, (usize, usize)>,
-    /// Calls without an answer, by line and number.
+    /// Calls without an answer, by connection and number.
     open_calls: HashSet<(ControlConnectionId, u32)>,
     calls: u32,
     sessions: Vec<SessionIdHex>,
     members: HashMap<[u8; 16], HashSet<(usize, usize)>>,
-    /// What was told in a session by whom, and how much of it has arrived; words are numbered.
+    /// Messages sent per session and sender, and how many have arrived; messages are numbered.
     sent_counts: HashMap<([u8; 16], (usize, usize)), u32>,
     received_counts: HashMap<([u8; 16], (usize, usize)), u32>,
 }
@@ -188,7 +188,7 @@ impl StateWorld {
         self.check_actions(actions);
     }
 
-    /// A word's number is its candidate's port.
+    /// Sends an offer whose candidate's port is the message's number.
     fn send_offer(&mut self, connection: ControlConnectionId, session: SessionIdHex) {
         let owner = self.owners[&connection];
         let member = self.members[&session.0].contains(&owner);
@@ -240,19 +240,22 @@ impl StateWorld {
     fn check_actions(&mut self, actions: Vec<RendezvousAction>) {
         for action in actions {
             match action {
-                RendezvousAction::Close(line, _) => self.remove_connection(line),
-                RendezvousAction::Relay(line, frame) => self.check_frame(line, &frame),
-                RendezvousAction::Send(line, told) => {
-                    assert!(self.connections.contains(&line), "told to nobody: {told:?}");
-                    self.check_message(line, told);
+                RendezvousAction::Close(to, _) => self.remove_connection(to),
+                RendezvousAction::Relay(to, frame) => self.check_frame(to, &frame),
+                RendezvousAction::Send(to, message) => {
+                    assert!(
+                        self.connections.contains(&to),
+                        "no such connection: {message:?}"
+                    );
+                    self.check_message(to, message);
                 }
             }
         }
     }
 
-    fn check_message(&mut self, connection: ControlConnectionId, told: RendezvousMessage) {
+    fn check_message(&mut self, connection: ControlConnectionId, message: RendezvousMessage) {
         let owner = self.owners[&connection];
-        match told {
+        match message {
             RendezvousMessage::Granted(granted) => self.check_grant(connection, &granted),
             RendezvousMessage::Refused { call, why } => {
                 assert!(
@@ -261,7 +264,10 @@ impl StateWorld {
                 );
                 assert!(!matches!(why, CallRefusal::Unknown));
             }
-            RendezvousMessage::Tell { session, word } => self.check_offer(owner, session, &word),
+            RendezvousMessage::Tell {
+                session,
+                word: message,
+            } => self.check_offer(owner, session, &message),
             RendezvousMessage::HungUp { session, .. } => assert!(self.sessions.contains(&session)),
             RendezvousMessage::Report { from, .. } => {
                 let job = owner.0;
@@ -273,7 +279,7 @@ impl StateWorld {
             }
             RendezvousMessage::Undelivered { .. } => (),
             RendezvousMessage::Welcome(_) | RendezvousMessage::Bye { .. } => {
-                panic!("the rim says these")
+                panic!("sent by the connection task, not by the state")
             }
         }
     }
@@ -296,7 +302,7 @@ impl StateWorld {
             members
                 .iter()
                 .all(|(job, _)| *job == self.owners[&connection].0),
-            "jobs do not meet"
+            "members of a session are of one job"
         );
         assert!(granted.expires <= self.now.unix + 20);
         if !self.sessions.contains(&granted.session) {
@@ -304,30 +310,36 @@ impl StateWorld {
         }
     }
 
-    /// By the other one of the session: a piece's number is its sender's line.
+    /// Checks that a frame comes from the other side of its session: its number is the sender's
+    /// connection.
     fn check_frame(&self, connection: ControlConnectionId, frame: &Bytes) {
         let relayed = RelayedFrame::decode(frame).unwrap();
         let (from, to) = (self.owners[&relayed.number], self.owners[&connection]);
         assert!(
             self.connections.contains(&connection) && from != to,
-            "carried to nobody, or back"
+            "forwarded to a closed connection, or back"
         );
         let members = &self.members[&relayed.session.0];
         assert!(
             members.contains(&from) && members.contains(&to),
-            "only the two of a session hear of it"
+            "only members of the session receive it"
         );
     }
 
-    fn check_offer(&mut self, owner: (usize, usize), session: SessionIdHex, word: &SessionMessage) {
+    fn check_offer(
+        &mut self,
+        owner: (usize, usize),
+        session: SessionIdHex,
+        message: &SessionMessage,
+    ) {
         let members = &self.members[&session.0];
         assert!(
             members.contains(&owner),
-            "only the two of a session hear of it"
+            "only members of the session receive it"
         );
         let from = *members.iter().find(|one| **one != owner).unwrap();
-        let SessionMessage::Offer { candidates } = word else {
-            panic!("{word:?}")
+        let SessionMessage::Offer { candidates } = message else {
+            panic!("{message:?}")
         };
         let received = self.received_counts.entry((session.0, from)).or_default();
         *received += 1;
@@ -342,7 +354,7 @@ impl StateWorld {
 
 proptest! {
     #[test]
-    fn the_desk_keeps_its_laws(steps in prop::collection::vec(any_step(), 1..150)) {
+    fn the_state_keeps_its_invariants(steps in prop::collection::vec(any_step(), 1..150)) {
         let mut world = StateWorld::new();
         steps.iter().for_each(|step| world.apply(step));
         world.advance(10_000);

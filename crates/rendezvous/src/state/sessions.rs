@@ -1,4 +1,4 @@
-//! Sessions: granted, spoken in, ended.
+//! Sessions: grants, messages, end.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,15 +14,18 @@ use nearpath_p2p::message::{
 use nearpath_p2p::ticket::RelayToken;
 
 impl GrantedSession {
-    /// Which side this is.
+    /// Returns the index of this side.
     pub(super) fn side_of(&self, name: &WorkerName) -> Option<usize> {
         self.sides.iter().position(|side| **side == *name)
     }
 }
 
 impl<C: SecretRng> RendezvousState<C> {
-    /// Both are here: both get the same grant. The peer has room, too, or the call is refused.
+    /// Grants a session.
+    ///
+    /// Both sides get the same grant. The call is refused if either side is at its limit.
     pub(super) fn grant_session(&mut self, call: WaitingCall, now: ClockReading) {
+        // Checked here, too: a waiting call may be granted long after its arrival.
         let has_no_capacity = |name| {
             self.workers
                 .get(name)
@@ -41,6 +44,7 @@ impl<C: SecretRng> RendezvousState<C> {
         }
         self.counts.granted += 1;
         let (mut id, mut secret) = ([0; 16], [0; 32]);
+        // Independent random values: the id is in clear text in every frame, the secret in none.
         self.rng.fill(&mut id);
         self.rng.fill(&mut secret);
         let ticket_end = self.earliest_ticket_end(&call);
@@ -57,6 +61,7 @@ impl<C: SecretRng> RendezvousState<C> {
             pass: self.mint_relay_token(id, &call.peer, &call.caller, ticket_end),
             hello: call.hello,
         };
+        // The relay token of each side names it as `you`: neither can take the other's end.
         let token = self.mint_relay_token(id, &call.caller, &call.peer, ticket_end);
         let own = SessionGrant {
             call: Some(call.call),
@@ -69,8 +74,10 @@ impl<C: SecretRng> RendezvousState<C> {
         self.send_to_worker(&call.peer, RendezvousMessage::Granted(granted));
     }
 
-    /// Neither a session nor a pass outlives one of the tickets. A pass may outlive its session: a relay that breaks after hours is
-    /// opened anew with it.
+    /// Returns the earliest expiry of both tickets.
+    ///
+    /// Neither a session nor a relay token outlives a ticket. A relay token may outlive its
+    /// session: with it, a relay that breaks after hours is reopened (decision 48).
     fn earliest_ticket_end(&self, call: &WaitingCall) -> u64 {
         let ends = [&call.caller, &call.peer]
             .map(|name| self.workers.get(name).and_then(|worker| worker.connection));
@@ -125,7 +132,7 @@ impl<C: SecretRng> RendezvousState<C> {
         .mint(&self.key)
     }
 
-    /// Passes a word on, or keeps it for a side that has no line now.
+    /// Forwards a message, or keeps it for a side without a connection.
     pub(super) fn forward_message(
         &mut self,
         connection: ControlConnectionId,
@@ -137,7 +144,7 @@ impl<C: SecretRng> RendezvousState<C> {
             .sessions
             .get_mut(&session.0)
             .and_then(|session_state| Some((session_state.side_of(name)?, session_state)));
-        let Some((side, meeting)) = found else {
+        let Some((side, session_state)) = found else {
             self.actions.push(RendezvousAction::Send(
                 connection,
                 RendezvousMessage::HungUp {
@@ -147,7 +154,7 @@ impl<C: SecretRng> RendezvousState<C> {
             ));
             return;
         };
-        let other = meeting.sides[1 - side].clone();
+        let other = session_state.sides[1 - side].clone();
         if let Some(active) = self
             .workers
             .get(&other)
@@ -161,15 +168,18 @@ impl<C: SecretRng> RendezvousState<C> {
                     word: message,
                 },
             ));
-        } else if meeting.kept.len() < self.limits.max_kept_messages {
+        } else if session_state.kept.len() < self.limits.max_kept_messages {
             self.counts.messages += 1;
-            meeting.kept.push_back((1 - side, message));
+            session_state.kept.push_back((1 - side, message));
         } else {
+            // A full queue means that the peer was away too long: it will learn of the end, and
+            // call again.
             self.end_session(session.0, HangUpReason::Absent, None);
         }
     }
 
-    /// Passes a parcel on. For a side that has no line none is kept: what is not acknowledged goes over the relay.
+    /// Relays a frame. None is kept for a side without a connection: an unacknowledged frame goes
+    /// over the relay.
     pub(super) fn forward_frame(
         &mut self,
         connection: ControlConnectionId,
@@ -197,7 +207,7 @@ impl<C: SecretRng> RendezvousState<C> {
         }
     }
 
-    /// One side needs the session no longer; the other is told.
+    /// Ends a session for a side, and notifies the other side.
     pub(super) fn hang_up(&mut self, name: &WorkerName, session: SessionIdHex) {
         if self
             .sessions
@@ -212,7 +222,7 @@ impl<C: SecretRng> RendezvousState<C> {
         self.end_session(id, HangUpReason::Expired, None);
     }
 
-    /// Ends a session and tells its sides why; not the one that knows.
+    /// Ends a session, and notifies its sides of the reason, except the informed one.
     fn end_session(&mut self, id: [u8; 16], reason: HangUpReason, informed: Option<&WorkerName>) {
         let Some(session_state) = self.sessions.remove(&id) else {
             return;

@@ -1,4 +1,4 @@
-//! What the desk does, case by case.
+//! Cases of the rendezvous state.
 
 use super::*;
 use nearpath_p2p::message::{
@@ -6,7 +6,7 @@ use nearpath_p2p::message::{
 };
 use nearpath_p2p::ticket::{RelayToken, WorkerTicket};
 
-/// Numbers that differ: what is drawn is looked at nowhere.
+/// Distinct numbers suffice: no test reads the random bytes.
 #[derive(Debug, Default)]
 pub(super) struct CountingRng(u64);
 
@@ -74,7 +74,7 @@ impl RendezvousFixture {
         self.state.handle_message(connection, message, self.now)
     }
 
-    /// A session of line 1, `a`, with line 2, `b`.
+    /// Creates a session of connection 1, `a`, with connection 2, `b`.
     fn session(&mut self) -> SessionIdHex {
         self.connect(1, "a");
         self.connect(2, "b");
@@ -97,7 +97,7 @@ impl RendezvousFixture {
     }
 }
 
-/// What the caller and the called were told, in this order.
+/// Returns the grants of the caller and the called side.
 fn both_grants(actions: &[RendezvousAction]) -> (SessionGrant, SessionGrant) {
     match actions {
         [
@@ -463,7 +463,7 @@ fn reports_reach_the_leader_or_the_named_worker() {
             },
         )]
     };
-    let say = |fixture: &mut RendezvousFixture, to| {
+    let send_report = |fixture: &mut RendezvousFixture, to| {
         fixture.state.handle_message(
             1,
             WorkerMessage::Report {
@@ -473,11 +473,14 @@ fn reports_reach_the_leader_or_the_named_worker() {
             fixture.now,
         )
     };
-    assert_eq!(say(&mut fixture, None), actions(2));
-    assert_eq!(say(&mut fixture, Some(worker_id("leader"))), actions(2));
+    assert_eq!(send_report(&mut fixture, None), actions(2));
+    assert_eq!(
+        send_report(&mut fixture, Some(worker_id("leader"))),
+        actions(2)
+    );
     fixture.state.disconnect(2);
     assert_eq!(
-        say(&mut fixture, None),
+        send_report(&mut fixture, None),
         [RendezvousAction::Send(
             1,
             RendezvousMessage::Undelivered { to: None }

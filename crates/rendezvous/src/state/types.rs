@@ -1,4 +1,4 @@
-//! What the desk holds.
+//! Entries of the state.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -10,26 +10,26 @@ use super::ControlConnectionId;
 use nearpath_p2p::message::{Base64Bytes, SessionMessage};
 use nearpath_p2p::ticket::JobName;
 
-/// A worker's name: who, in which job. The same identity in another job is another worker.
+/// Name of a worker: identity and job. The same identity in another job is another worker.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct WorkerName {
     pub(super) job: JobName,
     pub(super) id: SpiffeId,
 }
 
-/// What is known of a name.
+/// Entry of a worker.
 #[derive(Debug, Default)]
 pub(super) struct WorkerRecord {
     pub(super) connection: Option<ActiveConnection>,
-    /// Its own calls that wait.
+    /// Its own waiting calls.
     pub(super) own_calls: BTreeSet<u64>,
-    /// Others' calls that wait for it.
+    /// Calls of others that wait for it.
     pub(super) calls_to_it: BTreeSet<u64>,
     pub(super) sessions: BTreeSet<[u8; 16]>,
 }
 
 impl WorkerRecord {
-    /// Nobody needs to know of it any longer.
+    /// Returns whether nothing refers to it any longer.
     pub(super) fn is_unused(&self) -> bool {
         self.connection.is_none()
             && self.own_calls.is_empty()
@@ -38,24 +38,24 @@ impl WorkerRecord {
     }
 }
 
-/// The line of a worker that is here.
+/// Connection of a present worker.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ActiveConnection {
     pub(super) id: ControlConnectionId,
-    /// The ticket's end, by both clocks.
+    /// Expiry of the ticket, by both clocks.
     pub(super) until: Instant,
     pub(super) until_unix: u64,
 }
 
-/// What is known of a job.
+/// Connections of a job.
 #[derive(Debug, Default)]
 pub(super) struct JobConnections {
     pub(super) connections: usize,
-    /// The line of the last leader that came.
+    /// Connection of the last leader.
     pub(super) leader: Option<ControlConnectionId>,
 }
 
-/// A call whose peer is not here yet.
+/// Call whose peer is absent.
 #[derive(Debug)]
 pub(super) struct WaitingCall {
     pub(super) call: u32,
@@ -65,20 +65,20 @@ pub(super) struct WaitingCall {
     pub(super) hello: Option<Base64Bytes>,
     /// Milliseconds.
     pub(super) within: u32,
-    /// Set when it begins to wait.
+    /// Set when the call starts to wait.
     pub(super) deadline: Option<Instant>,
 }
 
-/// A session that was granted.
+/// Granted session.
 #[derive(Debug)]
 pub(super) struct GrantedSession {
     pub(super) sides: [Arc<WorkerName>; 2],
     pub(super) expires_at: Instant,
-    /// Words for the first or second side, which has no line.
+    /// Messages for the first or second side, which has no connection.
     pub(super) kept: VecDeque<(usize, SessionMessage)>,
 }
 
-/// What happens at a time.
+/// Event of a deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum StateTimer {
     Connection(ControlConnectionId),

@@ -1,4 +1,4 @@
-//! Lines: calls, words, reports.
+//! Control connections: calls, messages, reports.
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ use nearpath_testkit::p2p::rendezvous::{
 
 #[tokio::test]
 async fn two_workers_are_introduced_and_exchange_messages() {
-    let house = TestRendezvous::start(RendezvousLimits::default());
+    let fixture = TestRendezvous::start(RendezvousLimits::default());
     let (a, mut b) = (
-        house.connect_worker("sort", "a").await,
-        house.connect_worker("sort", "b").await,
+        fixture.connect_worker("sort", "a").await,
+        fixture.connect_worker("sort", "b").await,
     );
     let mut own = within(
         a.connection
@@ -64,20 +64,20 @@ async fn two_workers_are_introduced_and_exchange_messages() {
 
 #[tokio::test]
 async fn a_late_peer_is_waited_for_and_a_missing_peer_is_absent() {
-    let house = TestRendezvous::start(RendezvousLimits::default());
-    let a = house.connect_worker("sort", "a").await;
+    let fixture = TestRendezvous::start(RendezvousLimits::default());
+    let a = fixture.connect_worker("sort", "a").await;
     let late = a.connection.call(worker_id("b"), "", RENDEZVOUS_TIMEOUT);
     let never = a
         .connection
         .call(worker_id("c"), "", Duration::from_millis(50));
-    let (early, mut b) = tokio::join!(never, house.connect_worker("sort", "b"));
+    let (early, mut b) = tokio::join!(never, fixture.connect_worker("sort", "b"));
     assert_eq!(
         early.unwrap_err(),
         PeerCallError::Refused(CallRefusal::Absent)
     );
     let session = within(late).await.unwrap();
     assert_eq!(b.next_call().await.grant.session, session.grant.session);
-    let other = house.connect_worker("other", "c").await;
+    let other = fixture.connect_worker("other", "c").await;
     let strange = within(
         a.connection
             .call(worker_id("c"), "", Duration::from_millis(50)),
@@ -93,14 +93,14 @@ async fn a_late_peer_is_waited_for_and_a_missing_peer_is_absent() {
 
 #[tokio::test]
 async fn reports_reach_the_leader_and_come_back_without_one() {
-    let house = TestRendezvous::start(RendezvousLimits::default());
-    let mut a = house.connect_worker("sort", "a").await;
+    let fixture = TestRendezvous::start(RendezvousLimits::default());
+    let mut a = fixture.connect_worker("sort", "a").await;
     a.connection.send_report(None, JobReport::Ready);
     assert!(matches!(
         a.next_event().await,
         ControlEvent::Undelivered { to: None }
     ));
-    let mut leader = house.connect_worker("sort", "leader").await;
+    let mut leader = fixture.connect_worker("sort", "leader").await;
     let all = [
         JobReport::Ready,
         JobReport::Available {
@@ -116,11 +116,11 @@ async fn reports_reach_the_leader_and_come_back_without_one() {
     ];
     all.iter()
         .for_each(|report| a.connection.send_report(None, report.clone()));
-    for said in all {
+    for sent in all {
         let ControlEvent::Report { from, report } = leader.next_event().await else {
-            panic!("another word")
+            panic!("another event")
         };
-        assert_eq!((from, report), (worker_id("a"), said));
+        assert_eq!((from, report), (worker_id("a"), sent));
     }
     leader
         .connection
@@ -136,9 +136,9 @@ async fn reports_reach_the_leader_and_come_back_without_one() {
 
 #[tokio::test]
 async fn a_second_connection_of_a_worker_displaces_the_first() {
-    let house = TestRendezvous::start(RendezvousLimits::default());
-    let mut first = house.connect_worker("sort", "a").await;
-    let _second = house.connect_worker("sort", "a").await;
+    let fixture = TestRendezvous::start(RendezvousLimits::default());
+    let mut first = fixture.connect_worker("sort", "a").await;
+    let _second = fixture.connect_worker("sort", "a").await;
     assert!(matches!(
         first.next_event().await,
         ControlEvent::Ended(ControlEnd::ClosedByRendezvous(CloseReason::Displaced))
@@ -162,12 +162,10 @@ async fn a_second_connection_of_a_worker_displaces_the_first() {
 
 #[tokio::test]
 async fn a_control_connection_ends_with_its_ticket() {
-    let house = TestRendezvous::start(RendezvousLimits::default());
-    let (_line, mut events) = ControlConnection::open(house.control_settings(house.ticket_until(
-        "sort",
-        "a",
-        unix_seconds() + 2,
-    )));
+    let fixture = TestRendezvous::start(RendezvousLimits::default());
+    let (_connection, mut events) = ControlConnection::open(
+        fixture.control_settings(fixture.ticket_until("sort", "a", unix_seconds() + 2)),
+    );
     assert!(matches!(
         next_event(&mut events).await,
         ControlEvent::Connected(_)
@@ -184,13 +182,13 @@ async fn a_worker_refused_by_a_full_rendezvous_reconnects() {
         max_job_connections: 1,
         ..state::StateLimits::default()
     };
-    let house = TestRendezvous::start(RendezvousLimits {
+    let fixture = TestRendezvous::start(RendezvousLimits {
         state,
         ..RendezvousLimits::default()
     });
-    let first = house.connect_worker("sort", "a").await;
-    let (_line, mut events) =
-        ControlConnection::open(house.control_settings(house.ticket("sort", "b")));
+    let first = fixture.connect_worker("sort", "a").await;
+    let (_connection, mut events) =
+        ControlConnection::open(fixture.control_settings(fixture.ticket("sort", "b")));
     assert!(matches!(
         next_event(&mut events).await,
         ControlEvent::Connected(_)
@@ -217,14 +215,14 @@ async fn a_worker_refused_by_a_full_rendezvous_reconnects() {
 
 #[tokio::test]
 async fn a_call_to_an_unreachable_rendezvous_times_out() {
-    let house = TestRendezvous::start(RendezvousLimits::default());
+    let fixture = TestRendezvous::start(RendezvousLimits::default());
     let settings = nearpath_p2p::control::ControlSettings {
         url: format!("ws://{}", nearpath_testkit::p2p::rendezvous::free_port())
             .parse()
             .unwrap(),
-        ..house.control_settings(house.ticket("sort", "a"))
+        ..fixture.control_settings(fixture.ticket("sort", "a"))
     };
-    let (line, mut events) = ControlConnection::open(settings);
+    let (connection, mut events) = ControlConnection::open(settings);
     let ControlEvent::Disconnected { why } = next_event(&mut events).await else {
         panic!("there is somebody")
     };
@@ -234,7 +232,7 @@ async fn a_call_to_an_unreachable_rendezvous_times_out() {
     );
     tokio::spawn(async move { while events.recv().await.is_some() {} });
     assert_eq!(
-        within(line.call(worker_id("b"), "", Duration::ZERO))
+        within(connection.call(worker_id("b"), "", Duration::ZERO))
             .await
             .unwrap_err(),
         PeerCallError::Unreachable

@@ -1,4 +1,4 @@
-//! The end of a rendezvous, and its beginning anew.
+//! Shutdown and restart of a rendezvous.
 
 use futures_util::{SinkExt, StreamExt};
 use nearpath_p2p::control::{ControlEvent, RelayStream};
@@ -10,10 +10,10 @@ use nearpath_testkit::p2p::rendezvous::{RENDEZVOUS_TIMEOUT, TestRendezvous, free
 
 #[tokio::test]
 async fn a_drain_closes_control_connections_and_waits_for_relays() {
-    let mut house = TestRendezvous::start(RendezvousLimits::default());
+    let mut fixture = TestRendezvous::start(RendezvousLimits::default());
     let (mut a, mut b) = (
-        house.connect_worker("sort", "a").await,
-        house.connect_worker("sort", "b").await,
+        fixture.connect_worker("sort", "a").await,
+        fixture.connect_worker("sort", "b").await,
     );
     let own = within(a.connection.call(worker_id("b"), "", RENDEZVOUS_TIMEOUT))
         .await
@@ -26,14 +26,14 @@ async fn a_drain_closes_control_connections_and_waits_for_relays() {
         .await
         .unwrap();
     eventually("they are joined", async || {
-        house.metric_value("nearpath_relay_open") == 1
+        fixture.metric_value("nearpath_relay_open") == 1
     })
     .await;
-    let drained = tokio::spawn(house.drain());
+    let drained = tokio::spawn(fixture.drain());
     let ControlEvent::Disconnected { why } = a.next_event().await else {
-        panic!("no word of it")
+        panic!("no event of the shutdown")
     };
-    assert!(why.contains("going down"), "{why}");
+    assert!(why.contains("shutting down"), "{why}");
     for _ in 0..3 {
         first.send(StreamFrame::Text("still".into())).await.unwrap();
         assert_eq!(
@@ -47,39 +47,43 @@ async fn a_drain_closes_control_connections_and_waits_for_relays() {
     within(drained).await.unwrap();
 }
 
-/// Killed and started anew at the same place, with the same key: lines come back by themselves, calls that waited are
-/// made again, passes of before open relays, and words about sessions of before are answered.
+/// Restarted at the same address with the same key: workers reconnect, waiting calls are repeated,
+/// earlier relay tokens are accepted, and messages of earlier sessions are answered.
 #[tokio::test]
 async fn after_a_restart_workers_reconnect_and_calls_are_repeated() {
     let addr = free_port();
-    let house = TestRendezvous::start_at(addr, RendezvousLimits::default());
+    let fixture = TestRendezvous::start_at(addr, RendezvousLimits::default());
     let (mut a, mut b) = (
-        house.connect_worker("sort", "a").await,
-        house.connect_worker("sort", "b").await,
+        fixture.connect_worker("sort", "a").await,
+        fixture.connect_worker("sort", "b").await,
     );
     let mut own = within(a.connection.call(worker_id("b"), "", RENDEZVOUS_TIMEOUT))
         .await
         .unwrap();
     let others = b.next_call().await;
     let waiting = tokio::spawn({
-        let line = a.connection.clone();
-        async move { line.call(worker_id("c"), "", RENDEZVOUS_TIMEOUT).await }
+        let connection = a.connection.clone();
+        async move {
+            connection
+                .call(worker_id("c"), "", RENDEZVOUS_TIMEOUT)
+                .await
+        }
     });
     eventually("it waits", async || {
-        house.metric_value("nearpath_rendezvous_waiting") == 1
+        fixture.metric_value("nearpath_rendezvous_waiting") == 1
     })
     .await;
-    drop(house);
+    drop(fixture);
     assert!(matches!(
         a.next_event().await,
         ControlEvent::Disconnected { .. }
     ));
-    let house = TestRendezvous::start_at(addr, RendezvousLimits::default());
+    let fixture = TestRendezvous::start_at(addr, RendezvousLimits::default());
     eventually("both are back", async || {
-        house.metric_value("nearpath_rendezvous_lines") == 2
+        fixture.metric_value("nearpath_rendezvous_lines") == 2
     })
     .await;
-    let mut c = house.connect_worker("sort", "c").await;
+    let mut c = fixture.connect_worker("sort", "c").await;
     let session = within(waiting).await.unwrap().unwrap();
     assert_eq!(c.next_call().await.grant.session, session.grant.session);
     own.send_message(nearpath_p2p::punch::agent::PunchMessage::FallBack);

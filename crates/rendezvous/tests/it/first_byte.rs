@@ -1,4 +1,4 @@
-//! What has to go over the lines before the first byte is there.
+//! Messages on the control connections before the first byte.
 
 use std::sync::{Arc, Mutex};
 
@@ -21,7 +21,7 @@ use nearpath_testkit::p2p::rendezvous::{
     RENDEZVOUS_TIMEOUT, TestRendezvous, TestWorker, next_event, worker_id,
 };
 
-/// Who said what, in the order of their saying; several words after each other are one flight.
+/// Log of senders in order; consecutive messages of one sender are one flight.
 #[derive(Clone, Default)]
 struct FlightLog(Arc<Mutex<Vec<(String, &'static str)>>>);
 
@@ -50,9 +50,9 @@ impl FlightLog {
     }
 }
 
-/// A worker whose line goes through a listener, and whose relays do not open.
+/// Creates a worker behind a proxy whose relays never open.
 async fn proxied_worker(
-    house: &TestRendezvous,
+    fixture: &TestRendezvous,
     name: &'static str,
     flights: &FlightLog,
 ) -> TestWorker {
@@ -60,7 +60,7 @@ async fn proxied_worker(
     let place = format!("ws://{}", listener.local_addr().unwrap())
         .parse()
         .unwrap();
-    let (to, flights) = (house.rendezvous.addr, flights.clone());
+    let (to, flights) = (fixture.rendezvous.addr, flights.clone());
     tokio::spawn(async move {
         let mut relays = Vec::new();
         while let Ok((stream, _)) = listener.accept().await {
@@ -75,15 +75,15 @@ async fn proxied_worker(
     });
     let settings = control::ControlSettings {
         url: place,
-        ..house.control_settings(house.ticket("sort", name))
+        ..fixture.control_settings(fixture.ticket("sort", name))
     };
-    let (line, mut events) = ControlConnection::open(settings.clone());
+    let (connection, mut events) = ControlConnection::open(settings.clone());
     assert!(matches!(
         next_event(&mut events).await,
         ControlEvent::Connected(_)
     ));
     TestWorker {
-        connection: line,
+        connection,
         events,
         settings,
     }
@@ -126,17 +126,17 @@ async fn forward_control(
     }
 }
 
-/// Three times through the rendezvous, whoever leads: the call, the answer to its hello, and the first byte with the rest of
-/// the handshake.
+/// Three trips through the rendezvous, whichever side leads: the call, the answer to its hello, and
+/// the first byte with the rest of the handshake.
 #[tokio::test]
 async fn the_first_byte_follows_one_round_trip_after_the_call() {
-    let (house, flights) = (
+    let (fixture, flights) = (
         TestRendezvous::start(RendezvousLimits::default()),
         FlightLog::default(),
     );
     let mut workers = [
-        proxied_worker(&house, "a", &flights).await,
-        proxied_worker(&house, "b", &flights).await,
+        proxied_worker(&fixture, "a", &flights).await,
+        proxied_worker(&fixture, "b", &flights).await,
     ];
     for greets in [true, false] {
         for [caller, called] in [["a", "b"], ["b", "a"]] {

@@ -1,4 +1,5 @@
-//! Two workers from their tickets to bytes between them: rendezvous, relay, punching and TLS together.
+//! Two workers from their tickets to bytes between them: rendezvous, relay, punching and TLS
+//! together.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -22,7 +23,7 @@ use nearpath_testkit::p2p::rendezvous::{
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Both look from the beginning, over these.
+/// Binds ports for an immediate search over these transports.
 pub(crate) fn bound_ports(transports: &[Transport]) -> [LocalPorts; 2] {
     [(); 2].map(|()| LocalPorts::bind(transports).unwrap())
 }
@@ -72,10 +73,10 @@ impl LinkJob {
             .await
     }
 
-    async fn link_pair(&self, house: &TestRendezvous, transports: &[Transport]) -> [P2pLink; 2] {
+    async fn link_pair(&self, fixture: &TestRendezvous, transports: &[Transport]) -> [P2pLink; 2] {
         let workers = [
-            house.connect_worker("sort", "a").await,
-            house.connect_worker("sort", "b").await,
+            fixture.connect_worker("sort", "a").await,
+            fixture.connect_worker("sort", "b").await,
         ];
         self.connect_workers(
             workers,
@@ -87,7 +88,7 @@ impl LinkJob {
         .unwrap()
     }
 
-    /// Links between two workers, `a` and `b`. `met`: once there is a session.
+    /// Connects two workers, `a` and `b`. `after_grant`: called once there is a session.
     pub(crate) async fn connect_workers(
         &self,
         workers: [TestWorker; 2],
@@ -104,7 +105,7 @@ impl LinkJob {
         let second = self.connect(&b, "b", others, far, policy);
         after_grant();
         let links = within(async { tokio::try_join!(first, second) }).await?;
-        // Their lines stay, and are heard.
+        // Their control connections stay open and are read.
         for mut worker in [a, b] {
             tokio::spawn(async move { while worker.events.recv().await.is_some() {} });
         }
@@ -112,7 +113,7 @@ impl LinkJob {
     }
 }
 
-/// So many bytes there and back.
+/// Sends bytes there and back.
 pub(crate) async fn echo_bytes(from: &mut P2pLink, to: &mut P2pLink, count: usize) {
     let bytes: Vec<u8> = (0..count).map(|at| (at % 251) as u8).collect();
     let (mut there, mut back) = (vec![0; count], vec![0; count]);
@@ -138,7 +139,7 @@ pub(crate) async fn echo_bytes(from: &mut P2pLink, to: &mut P2pLink, count: usiz
     assert!(bytes == back, "something else came back");
 }
 
-/// Until both directions are direct; a way moves when it is used.
+/// Waits until both directions are direct; a stream moves when it is used.
 pub(crate) async fn wait_until_direct(a: &mut P2pLink, b: &mut P2pLink) {
     let is_direct = |link: &P2pLink| {
         let places = *link.status().paths.borrow();
@@ -152,12 +153,12 @@ pub(crate) async fn wait_until_direct(a: &mut P2pLink, b: &mut P2pLink) {
     .await;
 }
 
-/// Bytes flow over the relay, then directly, and go on when the rendezvous is killed.
+/// Bytes flow over the relay, then directly, and continue after the rendezvous is killed.
 #[tokio::test]
 async fn links_move_to_a_direct_connection_and_outlive_the_rendezvous() {
     for transport in [Transport::Tcp, Transport::Udp] {
-        let house = TestRendezvous::start(RendezvousLimits::default());
-        let [mut a, mut b] = LinkJob::new().link_pair(&house, &[transport]).await;
+        let fixture = TestRendezvous::start(RendezvousLimits::default());
+        let [mut a, mut b] = LinkJob::new().link_pair(&fixture, &[transport]).await;
         echo_bytes(&mut a, &mut b, 10_000).await;
         wait_until_direct(&mut a, &mut b).await;
         let outcome = *a.status().outcome.borrow();
@@ -165,17 +166,17 @@ async fn links_move_to_a_direct_connection_and_outlive_the_rendezvous() {
             matches!(outcome, SearchOutcome::Direct { transport: found, .. } if found == transport),
             "{outcome:?}"
         );
-        drop(house);
+        drop(fixture);
         echo_bytes(&mut a, &mut b, 1 << 20).await;
     }
 }
 
-/// Both only wait for each other: a way moves all the same, whenever the connection is found.
+/// Both sides only wait for each other; the stream moves all the same.
 #[tokio::test]
 async fn idle_links_move() {
-    let house = TestRendezvous::start(RendezvousLimits::default());
+    let fixture = TestRendezvous::start(RendezvousLimits::default());
     for transport in [Transport::Udp, Transport::Tcp].repeat(4) {
-        let [a, b] = LinkJob::new().link_pair(&house, &[transport]).await;
+        let [a, b] = LinkJob::new().link_pair(&fixture, &[transport]).await;
         let status = [a.status().clone(), b.status().clone()];
         for link in [a, b] {
             tokio::spawn(async move {
@@ -194,12 +195,12 @@ async fn idle_links_move() {
     }
 }
 
-/// Without a port of their own two workers stay on the relay, and can say so.
+/// Two workers without ports stay on the relay, and report it.
 #[tokio::test]
 async fn without_a_direct_connection_the_relay_carries_everything() {
-    let house = TestRendezvous::start(RendezvousLimits::default());
-    let [mut a, mut b] = LinkJob::new().link_pair(&house, &[]).await;
+    let fixture = TestRendezvous::start(RendezvousLimits::default());
+    let [mut a, mut b] = LinkJob::new().link_pair(&fixture, &[]).await;
     echo_bytes(&mut a, &mut b, 1 << 20).await;
     assert_eq!(a.status().paths.borrow().outgoing, StreamPath::Relay);
-    assert!(house.metric_value("nearpath_relay_bytes_total") > 2 << 20);
+    assert!(fixture.metric_value("nearpath_relay_bytes_total") > 2 << 20);
 }

@@ -1,4 +1,4 @@
-//! The rendezvous as workers and strangers meet it: over real sockets, on loopback.
+//! The rendezvous with real sockets on loopback.
 #![allow(clippy::unwrap_used)]
 
 mod control_connections;

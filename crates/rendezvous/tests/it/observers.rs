@@ -15,8 +15,8 @@ use tokio::net::{TcpStream, UdpSocket};
 
 use nearpath_testkit::p2p::rendezvous::TestRendezvous;
 
-async fn observer_access(house: &TestRendezvous) -> ObserverAccess {
-    let worker = house.connect_worker("sort", "a").await;
+async fn observer_access(fixture: &TestRendezvous) -> ObserverAccess {
+    let worker = fixture.connect_worker("sort", "a").await;
     worker.connection.welcome().await.unwrap().observe
 }
 
@@ -37,19 +37,22 @@ fn request_from(from: ResponseOrigin, cookie: [u8; 16]) -> BindingRequest {
 
 #[tokio::test]
 async fn a_worker_learns_the_mapped_addresses_of_its_sockets() {
-    let house = TestRendezvous::start(RendezvousLimits::default());
-    let access = observer_access(&house).await;
+    let fixture = TestRendezvous::start(RendezvousLimits::default());
+    let access = observer_access(&fixture).await;
     let client = BindingClient::new(access.token, &access.key);
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let here = socket.local_addr().unwrap();
     let server = first_observer(&access, Transport::Udp);
     let mut cookie = [0; 16];
-    for (wish, other_port) in [
+    for (origin, other_port) in [
         (ResponseOrigin::SameSocket, false),
         (ResponseOrigin::OtherPort, true),
     ] {
         socket
-            .send_to(&client.encode_request(&request_from(wish, cookie)), server)
+            .send_to(
+                &client.encode_request(&request_from(origin, cookie)),
+                server,
+            )
             .await
             .unwrap();
         let mut bytes = [0; 200];
@@ -76,12 +79,12 @@ async fn a_worker_learns_the_mapped_addresses_of_its_sockets() {
     );
 }
 
-/// No datagram goes to an address that has not proven itself: not to one that asks without a token, and none from another
-/// socket to one that never read an answer.
+/// No datagram goes to an unproven address: without a token there is no response, and another
+/// socket sends nothing before a response was read.
 #[tokio::test]
 async fn unproven_addresses_get_no_datagram() {
-    let house = TestRendezvous::start(RendezvousLimits::default());
-    let access = observer_access(&house).await;
+    let fixture = TestRendezvous::start(RendezvousLimits::default());
+    let access = observer_access(&fixture).await;
     let client = BindingClient::new(access.token, &access.key);
     let forger = BindingClient::new(access.token, &HexBytes([1; 32]));
     let server = first_observer(&access, Transport::Udp);
@@ -98,12 +101,12 @@ async fn unproven_addresses_get_no_datagram() {
         socket.send_to(bad, server).await.unwrap();
     }
     eventually("they are dropped", async || {
-        house.metric_value("nearpath_rendezvous_observe_dropped_total") == 5
+        fixture.metric_value("nearpath_rendezvous_observe_dropped_total") == 5
     })
     .await;
     assert!(
         socket.try_recv(&mut [0; 200]).is_err(),
-        "a stranger was answered"
+        "an unauthenticated request was answered"
     );
     socket
         .send_to(
@@ -122,14 +125,14 @@ async fn unproven_addresses_get_no_datagram() {
 
 #[tokio::test]
 async fn a_flood_of_requests_is_not_answered() {
-    let house = TestRendezvous::start(RendezvousLimits {
+    let fixture = TestRendezvous::start(RendezvousLimits {
         observer_rate: RateLimit {
             per_second: 1,
             burst: 5,
         },
         ..RendezvousLimits::default()
     });
-    let access = observer_access(&house).await;
+    let access = observer_access(&fixture).await;
     let client = BindingClient::new(access.token, &access.key);
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     for _ in 0..50 {
@@ -146,7 +149,7 @@ async fn a_flood_of_requests_is_not_answered() {
             "nearpath_rendezvous_observed_total",
             "nearpath_rendezvous_observe_dropped_total",
         ]
-        .map(|name| house.metric_value(name))
+        .map(|name| fixture.metric_value(name))
     };
     eventually("all are judged", async || {
         counts().iter().sum::<u64>() == 50
@@ -157,8 +160,8 @@ async fn a_flood_of_requests_is_not_answered() {
 
 #[tokio::test]
 async fn tcp_observers_close_on_invalid_requests() {
-    let house = TestRendezvous::start(RendezvousLimits::default());
-    let access = observer_access(&house).await;
+    let fixture = TestRendezvous::start(RendezvousLimits::default());
+    let access = observer_access(&fixture).await;
     let mut stream = TcpStream::connect(first_observer(&access, Transport::Tcp))
         .await
         .unwrap();
@@ -166,11 +169,11 @@ async fn tcp_observers_close_on_invalid_requests() {
     assert_eq!(within(stream.read(&mut [0; 10])).await.unwrap_or(0), 0);
 }
 
-/// Whoever asks when a rendezvous has no address of its own asks where the line goes.
+/// Observers without an address have that of the control connection.
 #[tokio::test]
 async fn observers_without_an_address_use_that_of_the_rendezvous() {
-    let house = TestRendezvous::start(RendezvousLimits::default());
-    let mut worker = house.connect_worker("sort", "a").await;
+    let fixture = TestRendezvous::start(RendezvousLimits::default());
+    let mut worker = fixture.connect_worker("sort", "a").await;
     let observers = worker.connection.observers().await.unwrap();
     assert_eq!((observers.udp.len(), observers.tcp.len()), (2, 2));
     assert!(
@@ -180,7 +183,7 @@ async fn observers_without_an_address_use_that_of_the_rendezvous() {
             .chain(&observers.tcp)
             .all(|addr| addr.ip().is_loopback() && addr.port() != 0)
     );
-    drop(house);
+    drop(fixture);
     assert!(matches!(
         worker.next_event().await,
         ControlEvent::Disconnected { .. }

@@ -1,4 +1,4 @@
-//! What stands between a worker and the rendezvous, and breaks.
+//! Proxy between a worker and the rendezvous, which breaks on request.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -10,24 +10,24 @@ use tokio::sync::watch;
 use nearpath_p2p::control::{ControlConnection, ControlEvent};
 use nearpath_testkit::p2p::rendezvous::{TestRendezvous, TestWorker, next_event};
 
-/// Which connections.
+/// Kind of connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ConnectionKind {
     Control,
     Relays,
 }
 
-/// What has become of a connection.
+/// Fate of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ConnectionFate {
     Forwarding,
-    /// Both ends are told.
+    /// Closed at both ends.
     Cut,
-    /// The worker's end is told; the rendezvous' end stays, and nothing comes of it.
+    /// Closed at the worker's end only; the rendezvous' end stays open and silent.
     Forgotten,
 }
 
-/// Passes connections on until it is told otherwise.
+/// Proxy that forwards until a test breaks it.
 pub(crate) struct TestProxy {
     pub(crate) addr: SocketAddr,
     state: Arc<Mutex<ProxyState>>,
@@ -57,23 +57,23 @@ impl TestProxy {
         Self { addr, state }
     }
 
-    /// A worker that comes this way.
-    pub(crate) async fn worker(&self, house: &TestRendezvous, name: &str) -> TestWorker {
-        let mut settings = house.control_settings(house.ticket("sort", name));
+    /// Connects a worker through the proxy.
+    pub(crate) async fn worker(&self, fixture: &TestRendezvous, name: &str) -> TestWorker {
+        let mut settings = fixture.control_settings(fixture.ticket("sort", name));
         settings.url = format!("ws://{}", self.addr).parse().unwrap();
-        let (line, mut events) = ControlConnection::open(settings.clone());
+        let (connection, mut events) = ControlConnection::open(settings.clone());
         assert!(matches!(
             next_event(&mut events).await,
             ControlEvent::Connected(_)
         ));
         TestWorker {
-            connection: line,
+            connection,
             events,
             settings,
         }
     }
 
-    /// How many there were and are broken now.
+    /// Breaks all connections of a kind. Returns their number.
     pub(crate) fn cut_all(&self, kind: ConnectionKind) -> usize {
         self.end_all(kind, ConnectionFate::Cut)
     }
@@ -82,7 +82,7 @@ impl TestProxy {
         self.end_all(kind, ConnectionFate::Forgotten)
     }
 
-    /// No more of these come through.
+    /// Refuses further connections of a kind.
     pub(crate) fn refuse_new(&self, kind: ConnectionKind) {
         self.state.lock().unwrap().refused.push(kind);
         self.cut_all(kind);
@@ -127,7 +127,7 @@ async fn forward_connection(
     };
     drop(worker);
     if forgotten {
-        std::future::pending::<()>().await; // `there` stays
+        std::future::pending::<()>().await; // keeps `upstream` open
     }
     Some(())
 }

@@ -1,4 +1,4 @@
-//! The relay: bytes both ways, in order, bounded, and with an end that is told from a break.
+//! The relay: frames both ways, in order, bounded, with an end that differs from a break.
 
 use std::time::Duration;
 
@@ -18,14 +18,14 @@ use nearpath_testkit::p2p::rendezvous::{
 
 use crate::unauthorized::dial_path;
 
-/// A session of two workers of this job.
+/// Creates a session of two workers of this job.
 async fn granted_session(
-    house: &TestRendezvous,
+    fixture: &TestRendezvous,
     job: &str,
 ) -> (TestWorker, PeerSession, TestWorker, PeerSession) {
     let (a, mut b) = (
-        house.connect_worker(job, "a").await,
-        house.connect_worker(job, "b").await,
+        fixture.connect_worker(job, "a").await,
+        fixture.connect_worker(job, "b").await,
     );
     let own = within(a.connection.call(worker_id("b"), "", RENDEZVOUS_TIMEOUT))
         .await
@@ -34,8 +34,11 @@ async fn granted_session(
     (a, own, b, others)
 }
 
-pub(crate) async fn joined_relay(house: &TestRendezvous, job: &str) -> (RelayStream, RelayStream) {
-    let (a, own, b, others) = granted_session(house, job).await;
+pub(crate) async fn joined_relay(
+    fixture: &TestRendezvous,
+    job: &str,
+) -> (RelayStream, RelayStream) {
+    let (a, own, b, others) = granted_session(fixture, job).await;
     let first = RelayStream::open(&a.settings, &own.grant.pass)
         .await
         .unwrap();
@@ -53,11 +56,11 @@ fn pattern_bytes(seed: usize, len: usize) -> Bytes {
         .collect()
 }
 
-/// Frames of all sizes and words between them; both ends at once.
+/// Frames of all sizes, with texts between them, both ways at once.
 #[tokio::test]
 async fn all_frames_arrive_both_ways_in_order() {
-    let house = TestRendezvous::start(RendezvousLimits::default());
-    let (a, own, b, others) = granted_session(&house, "sort").await;
+    let fixture = TestRendezvous::start(RendezvousLimits::default());
+    let (a, own, b, others) = granted_session(&fixture, "sort").await;
     let frames = |salt: usize| {
         (0..300).map(move |at| match at % 7 {
             6 => StreamFrame::Text(format!("word {salt} {at}")),
@@ -86,18 +89,18 @@ async fn all_frames_arrive_both_ways_in_order() {
         both(&b.settings, &others.grant.pass, 2, 1),
     );
     within(async { tokio::join!(one, other) }).await;
-    assert!(house.metric_value("nearpath_relay_bytes_total") > 4_000_000);
+    assert!(fixture.metric_value("nearpath_relay_bytes_total") > 4_000_000);
     eventually("the relay is over", async || {
-        house.metric_value("nearpath_relay_open") == 0
+        fixture.metric_value("nearpath_relay_open") == 0
     })
     .await;
 }
 
-/// Whoever comes first may write at once.
+/// The first end may write at once.
 #[tokio::test]
 async fn frames_written_before_the_other_end_joins_are_delivered() {
-    let house = TestRendezvous::start(RendezvousLimits::default());
-    let (a, own, b, others) = granted_session(&house, "sort").await;
+    let fixture = TestRendezvous::start(RendezvousLimits::default());
+    let (a, own, b, others) = granted_session(&fixture, "sort").await;
     let mut first = RelayStream::open(&a.settings, &own.grant.pass)
         .await
         .unwrap();
@@ -108,7 +111,7 @@ async fn frames_written_before_the_other_end_joins_are_delivered() {
             .unwrap();
     }
     eventually("it waits", async || {
-        house.metric_value("nearpath_relay_waiting") == 1
+        fixture.metric_value("nearpath_relay_waiting") == 1
     })
     .await;
     let mut second = RelayStream::open(&b.settings, &others.grant.pass)
@@ -122,11 +125,11 @@ async fn frames_written_before_the_other_end_joins_are_delivered() {
     }
 }
 
-/// The last frames before a close arrive; the end that closes first loses nothing of what the other had sent before.
+/// The last frames before a close arrive; the closing end loses nothing that was sent before.
 #[tokio::test]
 async fn a_close_comes_after_the_last_frame() {
-    let house = TestRendezvous::start(RendezvousLimits::default());
-    let (mut first, mut second) = joined_relay(&house, "sort").await;
+    let fixture = TestRendezvous::start(RendezvousLimits::default());
+    let (mut first, mut second) = joined_relay(&fixture, "sort").await;
     for at in 0..50 {
         first
             .feed(StreamFrame::Bytes(pattern_bytes(at, 20_000)))
@@ -146,22 +149,26 @@ async fn a_close_comes_after_the_last_frame() {
 
 #[tokio::test]
 async fn a_break_is_an_error_at_the_other_end() {
-    let house = TestRendezvous::start(RendezvousLimits::default());
-    let (first, mut second) = joined_relay(&house, "sort").await;
+    let fixture = TestRendezvous::start(RendezvousLimits::default());
+    let (first, mut second) = joined_relay(&fixture, "sort").await;
     drop(first);
     let error = within(second.next()).await.unwrap().unwrap_err();
-    assert!(error.to_string().contains("gone"), "{error}");
+    assert!(error.to_string().contains("disconnected"), "{error}");
     assert!(within(second.next()).await.is_none());
 }
 
-/// A proxy that is restarted says so to both ends of what it passes on.
+/// A restarted proxy closes both ends with its own code.
 #[tokio::test]
 async fn an_abnormal_close_is_an_error() {
-    let house = TestRendezvous::start(RendezvousLimits::default());
-    let (_a, own, b, others) = granted_session(&house, "sort").await;
-    let mut first = dial_path(house.rendezvous.addr, "/v1/relay", Some(&own.grant.pass.0))
-        .await
-        .unwrap();
+    let fixture = TestRendezvous::start(RendezvousLimits::default());
+    let (_a, own, b, others) = granted_session(&fixture, "sort").await;
+    let mut first = dial_path(
+        fixture.rendezvous.addr,
+        "/v1/relay",
+        Some(&own.grant.pass.0),
+    )
+    .await
+    .unwrap();
     let mut second = RelayStream::open(&b.settings, &others.grant.pass)
         .await
         .unwrap();
@@ -184,11 +191,11 @@ async fn an_abnormal_close_is_an_error() {
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}");
 }
 
-/// An end that does not read stops the other, not the rendezvous.
+/// An end that does not read stops the other end, not the rendezvous.
 #[tokio::test]
 async fn an_end_that_does_not_read_stops_the_writer() {
-    let house = TestRendezvous::start(RendezvousLimits::default());
-    let (first, mut second) = joined_relay(&house, "sort").await;
+    let fixture = TestRendezvous::start(RendezvousLimits::default());
+    let (first, mut second) = joined_relay(&fixture, "sort").await;
     let (mut to, _from) = first.split();
     let frame = pattern_bytes(1, 32_768);
     let mut sent = 0_usize;
@@ -207,67 +214,67 @@ async fn an_end_that_does_not_read_stops_the_writer() {
         sent < 64 << 20,
         "sockets hold some megabytes, the relay next to nothing: {sent}"
     );
-    let held = usize::try_from(house.metric_value("nearpath_relay_bytes_total")).unwrap();
+    let held = usize::try_from(fixture.metric_value("nearpath_relay_bytes_total")).unwrap();
     assert!(held <= sent, "{held} {sent}");
     let mut read = 0;
     while read < sent {
         let StreamFrame::Bytes(bytes) = within(second.next()).await.unwrap().unwrap() else {
-            panic!("a word")
+            panic!("a text frame")
         };
         read += bytes.len();
     }
 }
 
-/// An end that does nothing for a while, not even answer pings, is there all the same.
+/// An end that answers no ping for a while stays connected.
 #[tokio::test]
 async fn a_paused_end_stays_connected() {
-    let house = TestRendezvous::start(RendezvousLimits {
+    let fixture = TestRendezvous::start(RendezvousLimits {
         silence_timeout: Duration::from_millis(150),
         ..RendezvousLimits::default()
     });
-    let (mut first, mut second) = joined_relay(&house, "sort").await;
+    let (mut first, mut second) = joined_relay(&fixture, "sort").await;
     first
         .send(StreamFrame::Text("before".into()))
         .await
         .unwrap();
     eventually("it is there", async || {
-        house.metric_value("nearpath_relay_bytes_total") > 0
+        fixture.metric_value("nearpath_relay_bytes_total") > 0
     })
     .await;
-    tokio::time::sleep(Duration::from_secs(1)).await; // nobody reads, both are silent
+    tokio::time::sleep(Duration::from_secs(1)).await; // neither end reads or writes
     first.send(StreamFrame::Text("after".into())).await.unwrap();
-    for word in ["before", "after"] {
+    for text in ["before", "after"] {
         assert_eq!(
             within(second.next()).await.unwrap().unwrap(),
-            StreamFrame::Text(word.into())
+            StreamFrame::Text(text.into())
         );
     }
 }
 
 #[tokio::test]
 async fn an_end_without_a_peer_is_closed_with_the_reason() {
-    let house = TestRendezvous::start(RendezvousLimits {
+    let fixture = TestRendezvous::start(RendezvousLimits {
         relay_wait_timeout: Duration::from_millis(100),
         ..RendezvousLimits::default()
     });
-    let (a, own, ..) = granted_session(&house, "sort").await;
+    let (a, own, ..) = granted_session(&fixture, "sort").await;
     let mut first = RelayStream::open(&a.settings, &own.grant.pass)
         .await
         .unwrap();
     let error = within(first.next()).await.unwrap().unwrap_err();
-    assert!(error.to_string().contains("did not come"), "{error}");
+    assert!(error.to_string().contains("did not connect"), "{error}");
 }
 
-/// An end that was cut while it waited comes again, and is the one that is joined.
+/// An end that was cut while waiting reconnects and is joined.
 #[tokio::test]
 async fn a_reconnected_waiting_end_replaces_the_older() {
-    let house = TestRendezvous::start(RendezvousLimits::default());
-    let (a, own, b, others) = granted_session(&house, "sort").await;
+    let fixture = TestRendezvous::start(RendezvousLimits::default());
+    let (a, own, b, others) = granted_session(&fixture, "sort").await;
     let mut older = RelayStream::open(&a.settings, &own.grant.pass)
         .await
         .unwrap();
     eventually("it waits", async || {
-        house.metric_value("nearpath_relay_waiting") == 1
+        fixture.metric_value("nearpath_relay_waiting") == 1
     })
     .await;
     let mut newer = RelayStream::open(&a.settings, &own.grant.pass)
@@ -290,28 +297,28 @@ async fn a_reconnected_waiting_end_replaces_the_older() {
 #[tokio::test]
 async fn an_idle_relay_is_closed() {
     let relay_idle_timeout = Duration::from_millis(200);
-    let house = TestRendezvous::start(RendezvousLimits {
+    let fixture = TestRendezvous::start(RendezvousLimits {
         relay_idle_timeout,
         silence_timeout: Duration::from_millis(300),
         ..RendezvousLimits::default()
     });
-    let (first, mut second) = joined_relay(&house, "sort").await;
+    let (first, mut second) = joined_relay(&fixture, "sort").await;
     tokio::spawn(async move {
         let mut first = first;
-        while let Some(Ok(_)) = first.next().await {} // answers when it is asked whether it is there
+        while let Some(Ok(_)) = first.next().await {} // answers pings
     });
     let error = within(second.next()).await.unwrap().unwrap_err();
     assert!(error.to_string().contains("too long"), "{error}");
 }
 
-/// Four megabytes at sixteen a second take about a quarter of one; a burst of one goes at once.
+/// Four megabytes exceed the rate by far; a burst passes at once.
 #[tokio::test]
 async fn a_jobs_relays_share_its_rate() {
     let rate = RateLimit {
         per_second: 4 << 20,
         burst: 256 << 10,
-    }; // far below what a busy machine still carries
-    let house = TestRendezvous::start(RendezvousLimits {
+    }; // far below the throughput of a busy machine
+    let fixture = TestRendezvous::start(RendezvousLimits {
         job_rate: Some(rate),
         ..RendezvousLimits::default()
     });
@@ -319,8 +326,8 @@ async fn a_jobs_relays_share_its_rate() {
     let one = async |name: &str| {
         let (a, b) = (format!("{name}-a"), format!("{name}-b"));
         let (caller, mut called) = (
-            house.connect_worker("sort", &a).await,
-            house.connect_worker("sort", &b).await,
+            fixture.connect_worker("sort", &a).await,
+            fixture.connect_worker("sort", &b).await,
         );
         let own = within(
             caller
@@ -356,5 +363,5 @@ async fn a_jobs_relays_share_its_rate() {
         "no rate held it: {:?}",
         begun.elapsed()
     );
-    assert!(house.metric_value("nearpath_rendezvous_throttled_total") > 0);
+    assert!(fixture.metric_value("nearpath_rendezvous_throttled_total") > 0);
 }

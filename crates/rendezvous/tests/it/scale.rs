@@ -1,4 +1,4 @@
-//! How many workers one process bears, and what one of them costs it.
+//! Number of workers per process, and the cost of each.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
@@ -17,12 +17,12 @@ use tokio_tungstenite::{WebSocketStream, client_async};
 
 use nearpath_testkit::p2p::rendezvous::{TestRendezvous, unix_seconds, worker_id};
 
-/// A line and what belongs to it take less, in bytes, without TLS.
+/// Upper bound of memory per connection, in bytes, without TLS.
 const MAX_CONNECTION_MEMORY_BYTES: usize = 12 * 1024;
 
 type ScaleSocket = WebSocketStream<TcpStream>;
 
-/// A rendezvous in a process of its own.
+/// Rendezvous in a process of its own.
 struct RendezvousProcess {
     child: Child,
     addr: String,
@@ -51,7 +51,7 @@ impl RendezvousProcess {
         }
     }
 
-    /// Bytes of memory that are its own.
+    /// Returns the process's anonymous memory in bytes.
     fn anonymous_bytes(&self) -> usize {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let kilobytes = status
@@ -115,7 +115,7 @@ async fn next_message(socket: &mut ScaleSocket) -> RendezvousMessage {
     }
 }
 
-/// Lines first, then every second worker calls the next one, all of them at once.
+/// Connects all workers; then every second one calls the next, all at once.
 async fn connect_workers(count: usize) {
     let process = RendezvousProcess::start();
     let empty = process.anonymous_bytes();
@@ -153,7 +153,10 @@ async fn connect_workers(count: usize) {
         "with their sessions {} bytes each",
         (process.anonymous_bytes() - empty) / count
     );
-    assert!(each < MAX_CONNECTION_MEMORY_BYTES, "{each} bytes a line");
+    assert!(
+        each < MAX_CONNECTION_MEMORY_BYTES,
+        "{each} bytes a connection"
+    );
 }
 
 #[tokio::test]
@@ -174,11 +177,11 @@ fn a_process_that_takes_lines() {
         per_second: 1_000_000,
         burst: 1_000_000,
     };
-    let house = TestRendezvous::start(RendezvousLimits {
+    let fixture = TestRendezvous::start(RendezvousLimits {
         arrival_rate: plenty,
         ..RendezvousLimits::default()
     });
-    println!("listens on {}", house.rendezvous.addr);
+    println!("listens on {}", fixture.rendezvous.addr);
     std::io::stdout().flush().unwrap();
-    let _ = std::io::stdin().read_line(&mut String::new()); // ends with the one who started it
+    let _ = std::io::stdin().read_line(&mut String::new()); // ends with the parent process
 }

@@ -1,4 +1,4 @@
-//! Links that carry little take the line, and look for nothing better; others do not notice the difference.
+//! Short links use the control connection only; longer ones behave as before.
 
 use std::time::Duration;
 
@@ -28,10 +28,10 @@ fn on_demand_search(link_age: Duration) -> SearchPlan {
 
 const LINK_AGE: Duration = Duration::from_secs(3600);
 
-async fn link_pair(house: &TestRendezvous, link_age: Duration) -> [P2pLink; 2] {
+async fn link_pair(fixture: &TestRendezvous, link_age: Duration) -> [P2pLink; 2] {
     let workers = [
-        house.connect_worker("sort", "a").await,
-        house.connect_worker("sort", "b").await,
+        fixture.connect_worker("sort", "a").await,
+        fixture.connect_worker("sort", "b").await,
     ];
     LinkJob::new()
         .connect_workers(
@@ -44,19 +44,19 @@ async fn link_pair(house: &TestRendezvous, link_age: Duration) -> [P2pLink; 2] {
         .unwrap()
 }
 
-/// What a link took from the rendezvous: ends of relays, and answers of observers.
-fn resources_used(house: &TestRendezvous) -> [u64; 2] {
+/// Returns what links used at the rendezvous: relay ends, and responses of observers.
+fn resources_used(fixture: &TestRendezvous) -> [u64; 2] {
     [
         "nearpath_relay_opened_total",
         "nearpath_rendezvous_observed_total",
     ]
-    .map(|name| house.metric_value(name))
+    .map(|name| fixture.metric_value(name))
 }
 
 #[tokio::test]
 async fn a_short_link_uses_the_control_connection_only() {
-    let house = TestRendezvous::start(RendezvousLimits::default());
-    let [mut a, mut b] = link_pair(&house, LINK_AGE).await;
+    let fixture = TestRendezvous::start(RendezvousLimits::default());
+    let [mut a, mut b] = link_pair(&fixture, LINK_AGE).await;
     echo_bytes(&mut a, &mut b, 60_000).await;
     let status = a.status().clone();
     assert_eq!(
@@ -73,32 +73,32 @@ async fn a_short_link_uses_the_control_connection_only() {
         .0
         .unwrap();
     eventually("the session is over", async || {
-        house.metric_value("nearpath_rendezvous_sessions") == 0
+        fixture.metric_value("nearpath_rendezvous_sessions") == 0
     })
     .await;
-    assert_eq!(resources_used(&house), [0, 0]);
+    assert_eq!(resources_used(&fixture), [0, 0]);
     assert!(
-        house.metric_value("nearpath_relay_bytes_total") > 120_000,
+        fixture.metric_value("nearpath_relay_bytes_total") > 120_000,
         "they are counted as the relay's"
     );
 }
 
 #[tokio::test]
 async fn a_link_that_carries_more_bytes_moves() {
-    let house = TestRendezvous::start(RendezvousLimits::default());
-    let [mut a, mut b] = link_pair(&house, LINK_AGE).await;
+    let fixture = TestRendezvous::start(RendezvousLimits::default());
+    let [mut a, mut b] = link_pair(&fixture, LINK_AGE).await;
     echo_bytes(&mut a, &mut b, 2_000_000).await;
     wait_until_direct(&mut a, &mut b).await;
     echo_bytes(&mut a, &mut b, 2_000_000).await;
 }
 
-/// One of them wants to, however little there is to carry.
+/// One side requests it, however few bytes there are.
 #[tokio::test]
 async fn a_long_lived_link_moves() {
-    let house = TestRendezvous::start(RendezvousLimits::default());
+    let fixture = TestRendezvous::start(RendezvousLimits::default());
     let workers = [
-        house.connect_worker("sort", "a").await,
-        house.connect_worker("sort", "b").await,
+        fixture.connect_worker("sort", "a").await,
+        fixture.connect_worker("sort", "b").await,
     ];
     let searches = [
         on_demand_search(LINK_AGE),
@@ -111,19 +111,19 @@ async fn a_long_lived_link_moves() {
     wait_until_direct(&mut a, &mut b).await;
 }
 
-/// What has not come when the line breaks goes over the relay.
+/// Frames in flight when the connection breaks go over the relay.
 #[tokio::test]
 async fn a_short_link_survives_a_restarted_rendezvous() {
-    let house = TestRendezvous::start(RendezvousLimits::default());
-    let addr = house.rendezvous.addr;
-    let [mut a, mut b] = link_pair(&house, LINK_AGE).await;
+    let fixture = TestRendezvous::start(RendezvousLimits::default());
+    let addr = fixture.rendezvous.addr;
+    let [mut a, mut b] = link_pair(&fixture, LINK_AGE).await;
     echo_bytes(&mut a, &mut b, 10_000).await;
-    drop(house);
-    let house = TestRendezvous::start_at(addr, RendezvousLimits::default());
+    drop(fixture);
+    let fixture = TestRendezvous::start_at(addr, RendezvousLimits::default());
     a.write_all(&[7; 10_000]).await.unwrap();
     a.flush().await.unwrap();
     let mut received = vec![0; 10_000];
-    // A way that nobody reads or writes does not come back: both are read.
+    // An unused stream does not reconnect, so both are read.
     let (reads, writes) = (b.read_exact(&mut received), a.read_u8());
     within(async {
         tokio::select! {
@@ -133,23 +133,23 @@ async fn a_short_link_survives_a_restarted_rendezvous() {
     })
     .await;
     assert_eq!(received, [7; 10_000]);
-    assert_eq!(house.metric_value("nearpath_relay_opened_total"), 2);
+    assert_eq!(fixture.metric_value("nearpath_relay_opened_total"), 2);
 }
 
-/// What is no parcel ends the line; a parcel of somebody else's session is not passed on.
+/// An invalid frame ends the connection; a frame of another session is not forwarded.
 #[tokio::test]
 async fn frames_of_other_sessions_are_refused() {
-    let house = TestRendezvous::start(RendezvousLimits::default());
+    let fixture = TestRendezvous::start(RendezvousLimits::default());
     for frame in [vec![], vec![7; 32], vec![7; MAX_RELAYED_FRAME_BYTES + 1]] {
-        let mut line = raw_connection(&house, "x").await;
-        line.send(Message::binary(frame)).await.unwrap();
-        while let Some(Ok(message)) = within(line.next()).await {
+        let mut connection = raw_connection(&fixture, "x").await;
+        connection.send(Message::binary(frame)).await.unwrap();
+        while let Some(Ok(message)) = within(connection.next()).await {
             assert!(!message.is_binary());
         }
     }
     let (a, mut b) = (
-        house.connect_worker("sort", "a").await,
-        house.connect_worker("sort", "b").await,
+        fixture.connect_worker("sort", "a").await,
+        fixture.connect_worker("sort", "b").await,
     );
     let own = within(a.connection.call(worker_id("b"), "", RENDEZVOUS_TIMEOUT))
         .await
@@ -161,7 +161,7 @@ async fn frames_of_other_sessions_are_refused() {
         acknowledged: 0,
         bytes: (&b"x"[..]).into(),
     };
-    let mut other = raw_connection(&house, "c").await;
+    let mut other = raw_connection(&fixture, "c").await;
     other.send(Message::Binary(relayed.encode())).await.unwrap();
     let answer = within(other.next())
         .await
@@ -179,31 +179,31 @@ async fn frames_of_other_sessions_are_refused() {
     );
 }
 
-/// What goes over lines is the job's, too.
+/// Relayed frames on control connections count towards the job's rate.
 #[tokio::test]
 async fn control_connections_of_a_job_share_its_rate() {
     let rate = RateLimit {
         per_second: 1 << 20,
         burst: 32 << 10,
     };
-    let house = TestRendezvous::start(RendezvousLimits {
+    let fixture = TestRendezvous::start(RendezvousLimits {
         job_rate: Some(rate),
         ..RendezvousLimits::default()
     });
-    let [mut a, mut b] = link_pair(&house, LINK_AGE).await;
+    let [mut a, mut b] = link_pair(&fixture, LINK_AGE).await;
     echo_bytes(&mut a, &mut b, 100_000).await;
-    assert!(house.metric_value("nearpath_rendezvous_throttled_total") > 0);
+    assert!(fixture.metric_value("nearpath_rendezvous_throttled_total") > 0);
 }
 
-/// Each sends the other megabytes over lines before it reads any of its links: what stands between never waits for both.
+/// Each worker writes megabytes before it reads: nothing in between may wait for both.
 #[tokio::test]
 async fn two_workers_that_write_much_at_once_both_receive() {
     const LINKS: usize = 250;
-    let house = TestRendezvous::start(RendezvousLimits::default());
+    let fixture = TestRendezvous::start(RendezvousLimits::default());
     let (job, a, mut b) = (
         LinkJob::new(),
-        house.connect_worker("sort", "a").await,
-        house.connect_worker("sort", "b").await,
+        fixture.connect_worker("sort", "a").await,
+        fixture.connect_worker("sort", "b").await,
     );
     let mut links = Vec::new();
     for _ in 0..LINKS {
@@ -241,16 +241,17 @@ async fn two_workers_that_write_much_at_once_both_receive() {
         }
     })
     .await;
-    assert_eq!(house.metric_value("nearpath_rendezvous_slow_total"), 0);
+    assert_eq!(fixture.metric_value("nearpath_rendezvous_slow_total"), 0);
 }
 
-/// Who is busy for a while has acknowledged nothing, and so its peer needs the relay; both come to it, or to something better.
+/// A busy worker acknowledges nothing, so its peer opens the relay; both then meet there or
+/// directly.
 #[tokio::test]
 async fn a_busy_peer_is_reached_again() {
-    let house = TestRendezvous::start(RendezvousLimits::default());
+    let fixture = TestRendezvous::start(RendezvousLimits::default());
     let workers = [
-        house.connect_worker("sort", "a").await,
-        house.connect_worker("sort", "b").await,
+        fixture.connect_worker("sort", "a").await,
+        fixture.connect_worker("sort", "b").await,
     ];
     let policy = RelayPolicy {
         ack_timeout: Duration::from_millis(300),
@@ -264,36 +265,36 @@ async fn a_busy_peer_is_reached_again() {
         .unwrap();
     a.write_all(&[7; 1000]).await.unwrap();
     a.flush().await.unwrap();
-    wait_relay_end_opened(&house, &mut a).await;
+    wait_relay_end_opened(&fixture, &mut a).await;
     within(b.read_exact(&mut [0; 1000])).await.unwrap();
     wait_until_direct(&mut a, &mut b).await;
 }
 
-/// Until this end of a relay is there, with nobody at the other one.
-async fn wait_relay_end_opened(house: &TestRendezvous, link: &mut P2pLink) {
+/// Waits until this end of a relay is open, without its peer.
+async fn wait_relay_end_opened(fixture: &TestRendezvous, link: &mut P2pLink) {
     let mut nothing = [0];
     tokio::select! {
         read = link.read(&mut nothing) => panic!("{read:?}"),
-        () = eventually("it is opened", async || house.metric_value("nearpath_relay_opened_total") == 1) => (),
+        () = eventually("it is opened", async || fixture.metric_value("nearpath_relay_opened_total") == 1) => (),
     }
 }
 
-/// What waits while the line is away is still there when the next line breaks before it has taken all.
+/// Queued messages survive a second connection that breaks before it has sent them all.
 #[tokio::test]
 async fn queued_messages_survive_a_broken_connection() {
     const REPORTS: usize = 500;
-    let house = TestRendezvous::start(RendezvousLimits::default());
-    let mut to = house.connect_worker("sort", "b").await;
+    let fixture = TestRendezvous::start(RendezvousLimits::default());
+    let mut to = fixture.connect_worker("sort", "b").await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("ws://{}", listener.local_addr().unwrap())
         .parse()
         .unwrap();
-    let (line, mut events) = ControlConnection::open(ControlSettings {
+    let (connection, mut events) = ControlConnection::open(ControlSettings {
         url,
-        ..house.control_settings(house.ticket("sort", "a"))
+        ..fixture.control_settings(fixture.ticket("sort", "a"))
     });
     for _ in 0..REPORTS {
-        line.send_report(
+        connection.send_report(
             Some(worker_id("b")),
             JobReport::Other {
                 body: "x".repeat(3000).into(),
@@ -301,9 +302,9 @@ async fn queued_messages_survive_a_broken_connection() {
         );
     }
     tokio::spawn(async move { while events.recv().await.is_some() {} });
-    let rendezvous = house.rendezvous.addr;
+    let rendezvous = fixture.rendezvous.addr;
     tokio::spawn(async move {
-        // The first line is there for as long as it takes to say 200 kB; the next one stays.
+        // The first connection breaks after 200 kB; the next one stays.
         for max_bytes in [200_000, u64::MAX] {
             let (near, far) = (
                 listener.accept().await.unwrap().0,
@@ -319,12 +320,12 @@ async fn queued_messages_survive_a_broken_connection() {
     });
     let mut received = 0;
     within(async {
-        // What the kernel had taken of the first line is gone.
+        // Data in the kernel's buffers of the first connection is lost.
         while received < REPORTS / 3 {
             received += usize::from(matches!(to.next_event().await, ControlEvent::Report { .. }));
         }
     })
     .await;
-    let last = line.welcome().await;
-    assert!(last.is_some(), "the line is there");
+    let last = connection.welcome().await;
+    assert!(last.is_some(), "the connection is open");
 }

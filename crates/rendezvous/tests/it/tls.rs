@@ -1,4 +1,4 @@
-//! Lines and relays with TLS.
+//! Control connections and relays with TLS.
 
 use std::fs;
 
@@ -14,7 +14,7 @@ use nearpath_testkit::p2p::rendezvous::{
     RENDEZVOUS_TIMEOUT, TestRendezvous, TestWorker, next_event, worker_id,
 };
 
-/// A certificate of its own for `localhost`, and the server's configuration with it.
+/// Creates a certificate for `localhost`, and a server configuration with it.
 fn self_signed() -> (String, std::sync::Arc<rustls::ServerConfig>) {
     let folder = tempfile::tempdir().unwrap();
     let pair = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
@@ -27,13 +27,13 @@ fn self_signed() -> (String, std::sync::Arc<rustls::ServerConfig>) {
     )
 }
 
-fn tls_settings(house: &TestRendezvous, name: &str, pem: &str) -> ControlSettings {
-    let place = format!("wss://localhost:{}", house.rendezvous.addr.port())
+fn tls_settings(fixture: &TestRendezvous, name: &str, pem: &str) -> ControlSettings {
+    let place = format!("wss://localhost:{}", fixture.rendezvous.addr.port())
         .parse()
         .unwrap();
     ControlSettings {
         url: place,
-        ticket: house.ticket("sort", name),
+        ticket: fixture.ticket("sort", name),
         tls: Some(client_config(Some(pem.as_bytes())).unwrap()),
     }
 }
@@ -41,13 +41,13 @@ fn tls_settings(house: &TestRendezvous, name: &str, pem: &str) -> ControlSetting
 #[tokio::test]
 async fn workers_connect_and_relay_over_tls() {
     let (pem, tls) = self_signed();
-    let house = TestRendezvous::start_with(
+    let fixture = TestRendezvous::start_with(
         "127.0.0.1:0".parse().unwrap(),
         Some(tls),
         RendezvousLimits::default(),
     );
     let worker = async |name| {
-        let settings = tls_settings(&house, name, &pem);
+        let settings = tls_settings(&fixture, name, &pem);
         let (connection, mut events) = ControlConnection::open(settings.clone());
         assert!(matches!(
             next_event(&mut events).await,
@@ -82,16 +82,16 @@ async fn workers_connect_and_relay_over_tls() {
     assert!(within(second.next()).await.is_none());
 }
 
-/// A ticket is not shown to whoever is there instead.
+/// No ticket is sent to an untrusted server.
 #[tokio::test]
 async fn an_untrusted_server_gets_no_ticket() {
     let ((pem, _), (_, other)) = (self_signed(), self_signed());
-    let house = TestRendezvous::start_with(
+    let fixture = TestRendezvous::start_with(
         "127.0.0.1:0".parse().unwrap(),
         Some(other),
         RendezvousLimits::default(),
     );
-    let (_line, mut events) = ControlConnection::open(tls_settings(&house, "a", &pem));
+    let (_connection, mut events) = ControlConnection::open(tls_settings(&fixture, "a", &pem));
     let ControlEvent::Disconnected { why } = next_event(&mut events).await else {
         panic!("it was let in")
     };

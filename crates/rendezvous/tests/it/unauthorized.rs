@@ -1,4 +1,4 @@
-//! Who has no ticket, or misuses one.
+//! Clients without a ticket, or with misuse of one.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -51,12 +51,12 @@ async fn refused_status(addr: SocketAddr, path: &str, pass: Option<&str>) -> u16
     }
 }
 
-/// A line without a worker behind it, past its welcome.
-pub(crate) async fn raw_connection(house: &TestRendezvous, name: &str) -> RawControlSocket {
+/// Opens a control connection without a worker behind it, past its welcome.
+pub(crate) async fn raw_connection(fixture: &TestRendezvous, name: &str) -> RawControlSocket {
     let mut socket = dial_path(
-        house.rendezvous.addr,
+        fixture.rendezvous.addr,
         "/v1/line",
-        Some(&house.ticket("sort", name).0),
+        Some(&fixture.ticket("sort", name).0),
     )
     .await
     .unwrap();
@@ -72,7 +72,7 @@ pub(crate) async fn raw_connection(house: &TestRendezvous, name: &str) -> RawCon
     socket
 }
 
-/// The last word on a line.
+/// Returns the last text of a connection.
 async fn last_text(socket: &mut RawControlSocket) -> String {
     while let Some(Ok(message)) = within(socket.next()).await {
         if let Message::Text(text) = message {
@@ -84,9 +84,9 @@ async fn last_text(socket: &mut RawControlSocket) -> String {
 
 #[tokio::test]
 async fn an_invalid_ticket_is_refused() {
-    let house = TestRendezvous::start(RendezvousLimits::default());
-    let addr = house.rendezvous.addr;
-    let good = house.ticket("sort", "a").0;
+    let fixture = TestRendezvous::start(RendezvousLimits::default());
+    let addr = fixture.rendezvous.addr;
+    let good = fixture.ticket("sort", "a").0;
     let forged = WorkerTicket {
         you: worker_id("a"),
         job: "sort".parse().unwrap(),
@@ -94,7 +94,7 @@ async fn an_invalid_ticket_is_refused() {
         until: unix_seconds() + 60,
     };
     let forged = forged.mint(&RendezvousKey::new([6; 32])).0;
-    let old = house.ticket_until("sort", "a", unix_seconds() - 1).0;
+    let old = fixture.ticket_until("sort", "a", unix_seconds() - 1).0;
     for pass in [
         None,
         Some(""),
@@ -120,7 +120,7 @@ async fn an_invalid_ticket_is_refused() {
         "a ticket is no pass"
     );
     assert_eq!(refused_status(addr, "/", Some(&good)).await, 404);
-    assert_eq!(house.metric_value("nearpath_rendezvous_lines"), 0);
+    assert_eq!(fixture.metric_value("nearpath_rendezvous_lines"), 0);
     assert!(
         dial_path(addr, "/v1/line", Some(&good)).await.is_ok(),
         "the control: a good one opens"
@@ -129,9 +129,9 @@ async fn an_invalid_ticket_is_refused() {
 
 #[tokio::test]
 async fn a_refused_ticket_is_not_retried() {
-    let house = TestRendezvous::start(RendezvousLimits::default());
-    let (line, mut events) =
-        ControlConnection::open(house.control_settings(SignedToken("nonsense".into())));
+    let fixture = TestRendezvous::start(RendezvousLimits::default());
+    let (connection, mut events) =
+        ControlConnection::open(fixture.control_settings(SignedToken("nonsense".into())));
     let ControlEvent::Ended(ControlEnd::TicketRefused(why)) = next_event(&mut events).await else {
         panic!("it goes on")
     };
@@ -140,27 +140,28 @@ async fn a_refused_ticket_is_not_retried() {
         "{why}"
     );
     assert!(matches!(
-        within(line.call(worker_id("b"), "", RENDEZVOUS_TIMEOUT)).await,
+        within(connection.call(worker_id("b"), "", RENDEZVOUS_TIMEOUT)).await,
         Err(PeerCallError::Ended(_) | PeerCallError::Closed)
     ));
     let relay = RelayStream::open(
-        &house.control_settings(SignedToken(String::new())),
+        &fixture.control_settings(SignedToken(String::new())),
         &SignedToken("x.y".into()),
     )
     .await;
     assert!(matches!(relay, Err(DialError::Status { status: 401, .. })));
 }
 
-/// A pass names one end of one session: with another session's, or one's own twice, nobody gets between two workers.
+/// A relay token names one end of one session: neither another session's token nor a repeated one
+/// joins two workers.
 #[tokio::test]
-async fn a_pass_of_another_session_joins_nothing() {
-    let house = TestRendezvous::start(RendezvousLimits {
+async fn a_pass_of_another_session_is_refused() {
+    let fixture = TestRendezvous::start(RendezvousLimits {
         relay_wait_timeout: Duration::from_millis(200),
         ..RendezvousLimits::default()
     });
     let (a, mut b) = (
-        house.connect_worker("sort", "a").await,
-        house.connect_worker("sort", "b").await,
+        fixture.connect_worker("sort", "a").await,
+        fixture.connect_worker("sort", "b").await,
     );
     let one = within(a.connection.call(worker_id("b"), "", RENDEZVOUS_TIMEOUT))
         .await
@@ -175,17 +176,17 @@ async fn a_pass_of_another_session_joins_nothing() {
     let mut other = RelayStream::open(&a.settings, &two.grant.pass)
         .await
         .unwrap();
-    let mut twice = RelayStream::open(&a.settings, &one.grant.pass)
+    let mut repeated = RelayStream::open(&a.settings, &one.grant.pass)
         .await
         .unwrap();
-    for relay in [&mut first, &mut other, &mut twice] {
+    for relay in [&mut first, &mut other, &mut repeated] {
         assert!(within(relay.next()).await.unwrap().is_err());
     }
 }
 
 #[tokio::test]
 async fn an_invalid_message_ends_the_connection() {
-    let house = TestRendezvous::start(RendezvousLimits::default());
+    let fixture = TestRendezvous::start(RendezvousLimits::default());
     let long = format!(
         r#"{{"type":"report","report":{{"report":"failed","why":"{}"}}}}"#,
         "x".repeat(5000)
@@ -196,11 +197,11 @@ async fn an_invalid_message_ends_the_connection() {
         Message::binary(vec![1]),
         Message::text(long),
     ] {
-        let mut socket = raw_connection(&house, "a").await;
+        let mut socket = raw_connection(&fixture, "a").await;
         socket.send(bad).await.unwrap();
         assert!(last_text(&mut socket).await.contains("unreadable"));
     }
-    let mut socket = raw_connection(&house, "a").await;
+    let mut socket = raw_connection(&fixture, "a").await;
     let huge = Message::text(format!(
         r#"{{"type":"call","about":"{}"}}"#,
         "x".repeat(100_000)
@@ -208,49 +209,53 @@ async fn an_invalid_message_ends_the_connection() {
     let _ = socket.send(huge).await; // the rendezvous may close while this is still written
     assert_eq!(last_text(&mut socket).await, "none");
     eventually("all are gone", async || {
-        house.metric_value("nearpath_rendezvous_lines") == 0
+        fixture.metric_value("nearpath_rendezvous_lines") == 0
     })
     .await;
 }
 
 #[tokio::test]
 async fn a_frame_that_is_too_long_for_a_relay_ends_it() {
-    let house = TestRendezvous::start(RendezvousLimits::default());
+    let fixture = TestRendezvous::start(RendezvousLimits::default());
     let (a, mut b) = (
-        house.connect_worker("sort", "a").await,
-        house.connect_worker("sort", "b").await,
+        fixture.connect_worker("sort", "a").await,
+        fixture.connect_worker("sort", "b").await,
     );
     let own = within(a.connection.call(worker_id("b"), "", RENDEZVOUS_TIMEOUT))
         .await
         .unwrap();
     let others = b.next_call().await;
-    let mut socket = dial_path(house.rendezvous.addr, "/v1/relay", Some(&own.grant.pass.0))
-        .await
-        .unwrap();
+    let mut socket = dial_path(
+        fixture.rendezvous.addr,
+        "/v1/relay",
+        Some(&own.grant.pass.0),
+    )
+    .await
+    .unwrap();
     let mut second = RelayStream::open(&b.settings, &others.grant.pass)
         .await
         .unwrap();
     eventually("they are joined", async || {
-        house.metric_value("nearpath_relay_open") == 1
+        fixture.metric_value("nearpath_relay_open") == 1
     })
     .await;
     let _ = socket.send(Message::binary(vec![0; 200_000])).await; // as above
     assert!(within(second.next()).await.unwrap().is_err());
 }
 
-/// Who says too much is read more slowly; the others do not notice.
+/// Excess messages are read more slowly; other connections do not notice.
 #[tokio::test]
 async fn a_flood_slows_its_own_connection_only() {
     let message_rate = RateLimit {
         per_second: 1,
         burst: 10,
     };
-    let house = TestRendezvous::start(RendezvousLimits {
+    let fixture = TestRendezvous::start(RendezvousLimits {
         message_rate,
         ..RendezvousLimits::default()
     });
-    let mut flood = raw_connection(&house, "flood").await;
-    let b = house.connect_worker("sort", "b").await;
+    let mut flood = raw_connection(&fixture, "flood").await;
+    let b = fixture.connect_worker("sort", "b").await;
     let report = r#"{"type":"report","report":{"report":"ready"}}"#;
     for _ in 0..100 {
         flood.feed(Message::text(report)).await.unwrap();
@@ -261,16 +266,16 @@ async fn a_flood_slows_its_own_connection_only() {
         .unwrap_err();
     assert_eq!(absent, PeerCallError::Refused(CallRefusal::Absent));
     eventually("it is held", async || {
-        house.metric_value("nearpath_rendezvous_throttled_total") > 0
+        fixture.metric_value("nearpath_rendezvous_throttled_total") > 0
     })
     .await;
     assert!(
-        house.metric_value("nearpath_rendezvous_undelivered_total") < 100,
+        fixture.metric_value("nearpath_rendezvous_undelivered_total") < 100,
         "all of it was read at once"
     );
 }
 
-/// A worker that does not read is closed, and those who speak to it do not wait.
+/// A worker that does not read is disconnected, and its peers do not wait.
 #[tokio::test]
 async fn a_worker_that_does_not_read_is_disconnected() {
     let send_timeout = Duration::from_millis(300);
@@ -278,20 +283,20 @@ async fn a_worker_that_does_not_read_is_disconnected() {
         per_second: 1_000_000,
         burst: 1_000_000,
     };
-    let house = TestRendezvous::start(RendezvousLimits {
+    let fixture = TestRendezvous::start(RendezvousLimits {
         send_timeout,
         message_rate,
         ..RendezvousLimits::default()
     });
-    let stalled = raw_connection(&house, "deaf").await;
-    let a = house.connect_worker("sort", "a").await;
+    let stalled = raw_connection(&fixture, "stalled").await;
+    let a = fixture.connect_worker("sort", "a").await;
     let why = "x".repeat(3000);
     let mut a = a;
     let lost = async {
         loop {
             for _ in 0..200 {
                 a.connection.send_report(
-                    Some(worker_id("deaf")),
+                    Some(worker_id("stalled")),
                     JobReport::Failed { why: why.clone() },
                 );
             }
@@ -303,29 +308,30 @@ async fn a_worker_that_does_not_read_is_disconnected() {
         }
     };
     within(lost).await;
-    assert!(house.metric_value("nearpath_rendezvous_slow_total") > 0);
+    assert!(fixture.metric_value("nearpath_rendezvous_slow_total") > 0);
     drop(stalled);
 }
 
-/// A worker has a budget of its own; what is beyond it, and whatever strangers do, costs the address that all share.
+/// A worker has its own budget; excess, and all unauthenticated clients, count against the shared
+/// address.
 #[tokio::test]
 async fn too_many_connections_from_one_address_are_closed_at_once() {
-    let house = TestRendezvous::start(RendezvousLimits {
+    let fixture = TestRendezvous::start(RendezvousLimits {
         arrival_rate: RateLimit {
             per_second: 1,
             burst: 10,
         },
         ..RendezvousLimits::default()
     });
-    let addr = house.rendezvous.addr;
+    let addr = fixture.rendezvous.addr;
     for worker in 0..100 {
-        let ticket = house.ticket("sort", &format!("worker-{worker}"));
+        let ticket = fixture.ticket("sort", &format!("worker-{worker}"));
         assert!(
             dial_path(addr, "/v1/line", Some(&ticket.0)).await.is_ok(),
             "worker {worker} pays for itself"
         );
     }
-    let (mut open, ticket) = (0, house.ticket("sort", "a"));
+    let (mut open, ticket) = (0, fixture.ticket("sort", "a"));
     for _ in 0..100 {
         open += usize::from(dial_path(addr, "/v1/line", Some(&ticket.0)).await.is_ok());
     }
@@ -333,14 +339,14 @@ async fn too_many_connections_from_one_address_are_closed_at_once() {
         (20..100).contains(&open),
         "its own ten, and those of the address: {open}"
     );
-    let metrics = house.registry.encode();
+    let metrics = fixture.registry.encode();
     assert!(
         metrics.contains(r#"nearpath_rendezvous_turned_away_total{reason="address"}"#),
         "{metrics}"
     );
 }
 
-/// Who connects and says nothing, or something else, holds a place for a short time.
+/// A silent or invalid client holds a slot for a short time only.
 #[tokio::test]
 async fn a_silent_connection_is_closed_after_the_handshake_timeout() {
     let limits = RendezvousLimits {
@@ -348,14 +354,14 @@ async fn a_silent_connection_is_closed_after_the_handshake_timeout() {
         max_handshakes: 2,
         ..RendezvousLimits::default()
     };
-    let house = TestRendezvous::start(limits);
-    let addr = house.rendezvous.addr;
+    let fixture = TestRendezvous::start(limits);
+    let addr = fixture.rendezvous.addr;
     let mut silent = [
         TcpStream::connect(addr).await.unwrap(),
         TcpStream::connect(addr).await.unwrap(),
     ];
     eventually("there is no place", async || {
-        dial_path(addr, "/v1/line", Some(&house.ticket("sort", "a").0))
+        dial_path(addr, "/v1/line", Some(&fixture.ticket("sort", "a").0))
             .await
             .is_err()
     })
@@ -364,7 +370,7 @@ async fn a_silent_connection_is_closed_after_the_handshake_timeout() {
         assert_eq!(within(stream.read(&mut [0])).await.unwrap_or(0), 0);
     }
     assert!(
-        dial_path(addr, "/v1/line", Some(&house.ticket("sort", "a").0))
+        dial_path(addr, "/v1/line", Some(&fixture.ticket("sort", "a").0))
             .await
             .is_ok()
     );
@@ -381,18 +387,18 @@ async fn a_silent_connection_is_closed_after_the_handshake_timeout() {
 
 #[tokio::test]
 async fn a_dead_connection_is_closed() {
-    let house = TestRendezvous::start(RendezvousLimits {
+    let fixture = TestRendezvous::start(RendezvousLimits {
         silence_timeout: Duration::from_millis(300),
         ..RendezvousLimits::default()
     });
-    let dead = raw_connection(&house, "a").await; // it does not read, so it does not answer pings
-    let alive = house.connect_worker("sort", "b").await;
+    let dead = raw_connection(&fixture, "a").await; // it does not read, so it does not answer pings
+    let alive = fixture.connect_worker("sort", "b").await;
     eventually("both are here", async || {
-        house.metric_value("nearpath_rendezvous_lines") == 2
+        fixture.metric_value("nearpath_rendezvous_lines") == 2
     })
     .await;
     eventually("the dead one is gone", async || {
-        house.metric_value("nearpath_rendezvous_lines") == 1
+        fixture.metric_value("nearpath_rendezvous_lines") == 1
     })
     .await;
     drop(dead);

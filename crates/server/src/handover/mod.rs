@@ -55,7 +55,7 @@ enum HandoverRequest {
 pub(crate) struct OldProcess(OwnedFd);
 
 impl OldProcess {
-    /// Connects to the process that owns the data directory, and receives its sockets. `NoConnection`: there is no such process.
+    /// Connects to the process that owns the data directory, and receives its sockets. `None`: there is no such process.
     ///
     /// # Errors
     /// When the process does not reply, or its version speaks another protocol.

@@ -18,7 +18,7 @@ use super::{
 
 /// Accepts successors on a thread of its own until one has taken over.
 pub(crate) struct SuccessorListener {
-    /// `NoConnection` once this process shuts down.
+    /// `None` once this process shuts down.
     sockets: Mutex<Option<InheritedSockets>>,
     /// Unlocks the data directory; blocks until that is done.
     release: Box<dyn Fn() + Send + Sync>,

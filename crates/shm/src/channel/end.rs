@@ -1,4 +1,5 @@
-//! End of a channel: it sends into one ring, receives from the other, and wakes its peer once per batch.
+//! End of a channel: it sends into one ring, receives from the other, and wakes its peer once per
+//! batch.
 
 mod sockmap_end;
 mod strict_end;
@@ -19,7 +20,7 @@ use crate::sync::{Ordering, fence};
 use crate::wakeup_cell::WakeupSignal;
 use strict_end::StrictState;
 
-/// One endpoint's end of a channel.
+/// End of a channel, used by one endpoint.
 #[derive(Debug)]
 pub struct ChannelEnd {
     side: ChannelSide,
@@ -95,6 +96,8 @@ impl ChannelEnd {
             offset,
             length,
         } = message;
+        // Offer before push: a descriptor in the ring always names a slot that its receiver may
+        // accept (`contract/memory.md`, Lease).
         let offer = lease.offer_to(self.peer_id).map_err(|lost| UnsentMessage {
             error: lost.into(),
             message: None,
@@ -102,10 +105,13 @@ impl ChannelEnd {
         let descriptor = offer.descriptor(offset, length);
         match self.producer.push_descriptor(descriptor) {
             Ok(()) => {
+                // Only queued: the records of a batch leave with one system call, in `flush_batch`.
                 self.sockmap
                     .as_mut()
                     .into_iter()
                     .for_each(|line| line.queue_descriptor(descriptor));
+                // After the push: until then a failure returns the slot, afterwards only the
+                // receiver has it.
                 offer.confirm_pushed();
                 self.counters.record_sent(length);
                 self.pushed = true;
@@ -126,6 +132,7 @@ impl ChannelEnd {
     }
 
     fn check_sendable(&self, last: ChannelState) -> Result<(), ChannelSendError> {
+        // A callee still owes the answers to the open calls of a withdrawn channel.
         let (state, last) = (
             self.channel.state(),
             if self.side == ChannelSide::Callee {
@@ -143,14 +150,19 @@ impl ChannelEnd {
 
     fn push_fault(&self, fault: PushError) -> ChannelSendError {
         if let PushError::Poisoned(_) = fault {
+            // With an impossible head no credit can be computed any more, so the channel is
+            // unusable.
             self.channel.close_with(ChannelState::Broken);
             return ChannelSendError::Closed(ChannelState::Broken);
         }
         ChannelSendError::Full
     }
 
-    /// Returns the next message, if any. Messages sent before a close still arrive, unless the channel is broken.
+    /// Returns the next message, if any. Messages sent before a close still arrive, unless the
+    /// channel is broken.
     pub fn receive_message(&mut self) -> Result<Option<ReceivedMessage>, ChannelReceiveError> {
+        // Before the ring is read: the node closes a channel after the peer's death, so a ring that
+        // is empty then stays empty.
         let state = self.channel.state();
         if state == ChannelState::Broken {
             return Err(ChannelReceiveError::Closed(state));
@@ -166,7 +178,8 @@ impl ChannelEnd {
             }
             Ok(message) => Ok(message),
             Err(ChannelReceiveError::Closed(state)) => Err(ChannelReceiveError::Closed(state)),
-            // The node may have reclaimed a dead peer's last offer before it was read: not a protocol violation.
+            // The node may have reclaimed a dead peer's last offer before it was read: not a
+            // protocol violation.
             Err(ChannelReceiveError::Refused(AcceptOfferError::NotOffered))
                 if state > ChannelState::Withdrawn =>
             {
@@ -189,6 +202,8 @@ impl ChannelEnd {
     /// Wakes the peer.
     fn wake_peer(&mut self) {
         match self.sockmap.as_mut().filter(|line| !line.is_empty()) {
+            // A wakeup is enough without queued records: the ring has the messages, or only entries
+            // became free.
             None => drop(self.peer_signal.wake()),
             Some(line) => {
                 if line.send_queued().is_err() {
@@ -226,33 +241,40 @@ impl ChannelEnd {
         Ok(Some(ReceivedMessage::from_slot(lease?, &descriptor)?))
     }
 
-    /// Returns true if [`ChannelEnd::receive_message`] will return a message or error. Check it before sleeping.
+    /// Returns true if [`ChannelEnd::receive_message`] will return a message or error. Check it
+    /// before sleeping.
     pub fn has_incoming(&mut self) -> bool {
         let there = match &self.sockmap {
             None => !self.consumer.is_empty(),
             Some(line) => !line.received.is_empty(),
         };
+        // A closed channel counts, too: the caller must learn of it instead of sleeping.
         there || self.channel.state() > ChannelState::Withdrawn
     }
 
-    /// Ends a batch of sends and receives: wakes the peer if needed. In a closed channel, reclaims messages that the peer will not receive.
+    /// Ends a batch of sends and receives: wakes the peer if needed. In a closed channel, reclaims
+    /// messages that the peer will not receive.
     pub fn flush_batch(&mut self) {
         if self.pushed || self.popped {
-            // Full fence: pairs with the fence after `announce_sleep`; the peer sees the push, or this end sees the sleep.
+            // Full fence: pairs with the fence after `announce_sleep`; the peer sees the push, or
+            // this end sees the sleep.
             fence(Ordering::SeqCst);
         }
+        // After the fence: the producer sets its request, fences and then reads `head` again.
         let fed = self.popped && self.consumer.take_wakeup_request();
         if self.pushed || fed {
             self.wake_peer();
         }
+        // Read after the fence, which pairs with the one in `close_with`. Either this end takes an
+        // offer to a dead peer back, or the node's sweep sees it.
         if self.channel.state() > ChannelState::Withdrawn || self.strict.is_some() {
             self.reclaim_unconsumed();
         }
         (self.pushed, self.popped) = (false, false);
     }
 
-    /// Frees messages that were sent and not received; returns how many. Runs automatically only after the peer's death.
-    /// In a strict domain: frees messages that the peer will not read.
+    /// Frees messages that were sent and not received; returns how many. Runs automatically only
+    /// after the peer's death. In a strict domain: frees messages that the peer will not read.
     pub fn reclaim_unconsumed(&mut self) -> u32 {
         if self.strict.is_some() {
             return self.reclaim_strict();
@@ -264,10 +286,12 @@ impl ChannelEnd {
             .count() as u32
     }
 
-    /// Returns the messages that can be sent now. A caller has at most one ring capacity of unanswered calls.
+    /// Returns the messages that can be sent now. A caller has at most one ring capacity of
+    /// unanswered calls.
     pub fn credits(&mut self) -> u32 {
         let room = self.producer.free_entries().unwrap_or(0);
         match self.side {
+            // Bounded by open calls, too: single answers then never overflow the ring of answers.
             ChannelSide::Caller => room.min(
                 self.channel
                     .capacity()
@@ -277,15 +301,18 @@ impl ChannelEnd {
         }
     }
 
-    /// Returns the free entries of the own ring, whatever calls are open. Parts are limited by this alone.
+    /// Returns the free entries of the own ring, whatever calls are open. Parts are limited by this
+    /// alone.
     pub fn free_entries(&mut self) -> u32 {
         self.producer.free_entries().unwrap_or(0)
     }
 
-    /// Requests a wakeup when the peer frees an entry; true when the ring has room already. The peer answers once and wakes only sleepers:
-    /// call this after [`crate::WakeupCell::announce_sleep`], before each sleep. Then check [`ChannelEnd::credits`] and
-    /// [`ChannelEnd::has_incoming`].
+    /// Requests a wakeup when the peer frees an entry; true when the ring has room already. The
+    /// peer answers once and wakes only sleepers: call this after
+    /// [`crate::WakeupCell::announce_sleep`], before each sleep. Then check [`ChannelEnd::credits`]
+    /// and [`ChannelEnd::has_incoming`].
     pub fn request_wakeup(&mut self) -> bool {
+        // A poisoned ring counts as room: the next send reports it, a sleep would hide it.
         self.producer.request_wakeup().unwrap_or(true)
     }
 

@@ -31,7 +31,7 @@ pub enum ChannelSendError {
     LeaseLost(#[from] LeaseLost),
 }
 
-/// Reason why nothing was received. All but `GateClosed` are the peer's fault, and break the channel.
+/// Reason why nothing was received. All but `Closed` are the peer's fault, and break the channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ChannelReceiveError {
     /// The channel is closed and empty.

@@ -1,4 +1,5 @@
-//! Two endpoints on a channel within one process: what they get through, and what a hostile one does not.
+//! Two endpoints on a channel within one process: what they get through, and what a hostile one
+//! does not.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! The memory of a domain from outside: its parties, its processes, and those that keep no rule. One binary, so that it links once.
+//! The memory of a domain from outside: its parties, its processes, and those that keep no rule.
+//! One binary, so that it links once.
 #![cfg(not(loom))]
 #![allow(
     clippy::unwrap_used,

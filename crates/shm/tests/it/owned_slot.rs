@@ -1,4 +1,5 @@
-//! Bodies that go where they lie: whatever two endpoints do with them, each arrives as it was, and no slot is lost.
+//! Bodies that are sent in place: whatever two endpoints do with them, each arrives unchanged, and
+//! no slot is lost.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! A pool against a model: whatever endpoints do, in whatever order, and wherever they die, a slot has at most one holder, and
-//! after the node's sweep nothing is lost.
+//! A pool against a model, with endpoints that act in any order and die anywhere. A slot has at
+//! most one holder. After the node's sweep nothing is lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
@@ -69,7 +69,7 @@ fn any_action() -> impl Strategy<Value = PoolAction> {
     ]
 }
 
-/// One process, as far as leases go. When it dies, its values are forgotten, not dropped.
+/// A process, as far as leases go.
 struct EndpointProcess {
     endpoint: Arc<PoolEndpoint>,
     held: Vec<Lease>,
@@ -286,7 +286,7 @@ impl PoolModel {
             .any(free)
     }
 
-    /// Nobody believes to hold what the word does not say is theirs, and no slot has two holders.
+    /// No endpoint believes to hold a slot whose word names another, and no slot has two holders.
     fn check_holders(&self) {
         let mut seen = BTreeSet::new();
         for (&number, process) in &self.alive {
@@ -354,7 +354,8 @@ proptest! {
     }
 }
 
-/// Who dies between clearing a hint and changing the word, or the other way round, leaves a free slot that nobody looks for.
+/// A death between clearing a hint and changing the word, or the other way round, leaves a free
+/// slot without a hint.
 #[test]
 fn a_sweep_restores_lost_hints() {
     let pool = Arc::new(SlotPool::create(&CLASS_SPECS, PageKind::Small).unwrap());

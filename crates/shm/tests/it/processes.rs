@@ -1,4 +1,5 @@
-//! Two processes: one is killed with -9 at any moment, one writes whatever it likes, both sleep and are woken.
+//! Two processes: one is killed with -9 at any moment, one writes whatever it likes, both sleep and
+//! are woken.
 //!
 //! The other process is this program again, see [`role`].
 #![allow(unsafe_code)]
@@ -45,7 +46,7 @@ fn no_spin() -> SpinPolicy {
     SpinPolicy::new(Duration::ZERO)
 }
 
-/// What the two share, from the side of the parent: it is node and caller.
+/// Objects that the two share, from the side of the parent: it is node and caller.
 struct ParentProcess {
     pool: Arc<SlotPool>,
     endpoint: Arc<PoolEndpoint>,
@@ -139,7 +140,7 @@ impl ParentProcess {
         sent
     }
 
-    /// What the node does when an endpoint has died; returns what was freed.
+    /// Does what the node does after the death of an endpoint; returns the freed slots.
     fn kill_and_sweep(&mut self, mut handle: ChildHandle) -> u32 {
         handle.child.kill().unwrap();
         handle.child.wait().unwrap();
@@ -253,7 +254,8 @@ fn run_echo(mut child: ChildProcess) {
     }
 }
 
-/// Answers calls with bodies that it has written in place or passes on, others half written, until it is killed.
+/// Answers calls with bodies that it has written in place or passes on, others half written, until
+/// it is killed.
 fn run_in_place_writer(mut child: ChildProcess) {
     let (mut cells, mut turn) = (Vec::new(), 0u8);
     loop {

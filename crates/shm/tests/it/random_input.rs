@@ -1,5 +1,6 @@
-//! A million descriptors and messages, random and nearly right, against a pool, shared or strict. `NEARPATH_SHM_RANDOM` is another number of
-//! them; `make asan` runs ten million under the address sanitizer.
+//! A million descriptors and messages, random and nearly right, against a pool, shared or strict.
+//! `NEARPATH_SHM_RANDOM` is another number of them; `make asan` runs ten million under the address
+//! sanitizer.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -92,7 +93,7 @@ impl CanaryPool {
             .iter_mut()
             .for_each(|lease| assert!(lease.write_bytes(0, &CANARY)));
         let [first, middle, last] = slots;
-        drop(middle); // the one in play, between two that nobody may touch
+        drop(middle); // the slot in use, between two that must not change
         let raw = Region::open_sealed(
             pool.as_fd().try_clone_to_owned().unwrap(),
             pool.region_bytes(),
@@ -108,7 +109,8 @@ impl CanaryPool {
         }
     }
 
-    /// One message, honest or not; whether it was accepted and whether it could be read.
+    /// Sends a message, honest or not; returns whether it was accepted and whether it could be
+    /// read.
     fn send_random(&self, rng: &mut RandomInput) -> (bool, bool) {
         let mut lease = self.sender.claim_slot(SLOT_BYTES).unwrap();
         lease.write_bytes(0, &rng.slot_content());
@@ -188,7 +190,8 @@ fn random_messages_do_no_harm() {
     );
 }
 
-/// What a strict receiver copies is one of the sender's slots or a part of one, and all that it says is about the copy.
+/// A strict receiver copies one of the sender's slots or a part of one. All that the message
+/// reports is about the copy.
 #[test]
 fn random_messages_of_a_strict_peer_do_no_harm() {
     let rounds = round_count();

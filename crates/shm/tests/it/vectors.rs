@@ -1,7 +1,9 @@
-//! `contract/vectors/memory.json` is what this crate says it is, to the byte; other languages read the same file.
+//! `contract/vectors/memory.json` is what this crate says it is, to the byte; other languages read
+//! the same file.
 //!
-//! The cases are chosen here, with what must become of them; bytes come from the crate. `NEARPATH_WRITE_VECTORS=1` writes the
-//! file anew: look at the difference before committing it, since it is a change of the contract.
+//! The cases are chosen here, with what must become of them; bytes come from the crate.
+//! `NEARPATH_WRITE_VECTORS=1` writes the file anew: look at the difference before committing it,
+//! since it is a change of the contract.
 
 use std::fmt::{Debug, Write};
 use std::path::Path;
@@ -373,9 +375,9 @@ fn head_cases() -> Value {
             ("x-empty", b"")
         ]),
         good(&[("x-bytes", &[1, 9, 127, 255]), ("x-bytes", b"twice")]),
-        bad(&[1, 0, 0], "cut"),
-        bad(&[1, 0, 0, 0], "cut"),
-        bad(&[1, 0, 2, 0, b'a', b'b'], "cut"),
+        bad(&[1, 0, 0], "truncated"),
+        bad(&[1, 0, 0, 0], "truncated"),
+        bad(&[1, 0, 2, 0, b'a', b'b'], "truncated"),
         bad(&[0, 0, 0, 0], "name"),
         bad(&[1, 0, 0, 0, b'A'], "name"),
         bad(&[1, 0, 0, 0, b' '], "name"),
@@ -386,7 +388,8 @@ fn head_cases() -> Value {
     ])
 }
 
-/// What each side makes of the other's index: how many it may push or pop, or that the ring is broken.
+/// Reads the other side's index: how many entries each side may push or pop, or that the ring is
+/// broken.
 fn ring_cases() -> Value {
     let case = |capacity: u32, tail: u32, head: u32, room: Option<u32>| {
         let producer = RingProducer::new(Ring::in_memory(capacity as usize, head), tail)

@@ -1,10 +1,13 @@
-//! Finds a cycle in a directed graph, without recursion: graphs come from files that anybody writes.
+//! Search for a cycle in a directed graph, without recursion: files of untrusted authors could
+//! exhaust the stack.
 
 use std::collections::HashMap;
 
-/// A cycle as indexes into `edges`, each ending where the next one starts and the last one where the first one starts.
+/// Finds a cycle, as indexes into `edges`: each edge ends where the next one starts, and the last
+/// where the first starts.
 pub(crate) fn find_cycle(edges: &[(usize, usize)]) -> Option<Vec<usize>> {
     let in_edges = remaining_in_edges(edges);
+    // The smallest node: the same file always reports the same cycle.
     let mut node = edges
         .iter()
         .map(|(_, to)| *to)
@@ -12,7 +15,8 @@ pub(crate) fn find_cycle(edges: &[(usize, usize)]) -> Option<Vec<usize>> {
         .min()?;
     let mut seen = HashMap::new();
     let mut backward_path = Vec::new();
-    // Every node that is left is entered from another one that is left: walking backwards must meet itself.
+    // Every remaining node has an edge from a remaining node: walking backwards must reach a node
+    // again.
     while !seen.contains_key(&node) {
         seen.insert(node, backward_path.len());
         let edge = *in_edges.get(&node)?;
@@ -24,8 +28,8 @@ pub(crate) fn find_cycle(edges: &[(usize, usize)]) -> Option<Vec<usize>> {
     Some(cycle)
 }
 
-/// Nodes that remain when those that nobody enters are taken away again and again, each with one edge that enters it
-/// from a remaining node.
+/// Removes nodes without incoming edges again and again (Kahn's algorithm). Returns the remaining
+/// nodes, each with an edge from a remaining node.
 fn remaining_in_edges(edges: &[(usize, usize)]) -> HashMap<usize, usize> {
     let mut degree: HashMap<usize, usize> = HashMap::new();
     let mut out_edges: HashMap<usize, Vec<usize>> = HashMap::new();
@@ -42,9 +46,10 @@ fn remaining_in_edges(edges: &[(usize, usize)]) -> HashMap<usize, usize> {
     while let Some(node) = unentered.pop() {
         degree.remove(&node);
         for to in out_edges.get(&node).into_iter().flatten() {
+            // `degree` counts edges from nodes that remain; a node without any is removed too.
             let count = degree
                 .get_mut(to)
-                .expect("a node with edges into it is not taken yet");
+                .expect("a node with incoming edges is not removed yet");
             *count -= 1;
             if *count == 0 {
                 unentered.push(*to);
@@ -74,7 +79,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_found_is_a_cycle_and_edges_upwards_have_none(edges in prop::collection::vec((0usize..8, 0usize..8), 0..20)) {
+        fn found_cycles_are_cycles_and_forward_edges_have_none(edges in prop::collection::vec((0usize..8, 0usize..8), 0..20)) {
             if let Some(cycle) = find_cycle(&edges) {
                 for (index, edge) in cycle.iter().enumerate() {
                     prop_assert_eq!(edges[*edge].1, edges[cycle[(index + 1) % cycle.len()]].0);

@@ -1,19 +1,20 @@
-//! `chains:`: the edges of applications, read and checked against the functions of the file.
+//! `chains:`: the edges of applications, checked against the functions of the file.
 //!
 //! ```yaml
 //! chains:
-//!   shop:
-//!     edges: { frontend: [cart, ads, rates=currency], cart: [store] }
-//!     topics: { order/placed: { from: [cart], to: [mail, audit] } }
-//!     delivery: ring
-//!     isolation: shared
-//!     placement: auto
-//!     pages: small
-//!   news: ["front -> feed -> store", "front -> ads"]
+//! shop:
+//! edges: { frontend: [cart, ads, rates=currency], cart: [store] }
+//! topics: { order/placed: { from: [cart], to: [mail, audit] } }
+//! delivery: ring
+//! isolation: shared
+//! placement: auto
+//! pages: small
+//! news: ["front -> feed -> store", "front -> ads"]
 //! ```
 //!
-//! A chain is a directed acyclic graph; only an edge from a function to itself is allowed beside. A function belongs to the
-//! chain in which it calls others; one that only answers belongs to the chain that calls it, if that is one alone.
+//! A chain is a directed acyclic graph; only edges from a function to itself are allowed in
+//! addition. A function belongs to the chain in which it calls others. A function that only answers
+//! belongs to the chain that calls it, if there is exactly one.
 
 mod cycle;
 mod topic;
@@ -36,7 +37,7 @@ const CHAIN_KEYS: &[&str] = &[
     "placement",
     "pages",
 ];
-/// What holds for all functions of a chain: key, annotation, values.
+/// Settings of all functions of a chain: key, annotation, values.
 const CHAIN_SETTINGS: &[(&str, &str, &[&str])] = &[
     ("delivery", policy::DELIVERY, &["ring", "sockmap", "poll"]),
     ("isolation", policy::ISOLATION, &["shared", "strict"]),
@@ -44,16 +45,17 @@ const CHAIN_SETTINGS: &[(&str, &str, &[&str])] = &[
     ("pages", policy::PAGES, &["small", "huge", "auto"]),
 ];
 
-/// Caller → callee, as written.
+/// Caller and callee, as written.
 struct DeclaredEdge {
     caller: SpannedText,
     callee: SpannedText,
-    /// What the caller calls it, beside its own name.
+    /// Name of the callee for this caller, in addition to its own.
     alias: Option<String>,
 }
 
 impl DeclaredEdge {
-    /// `callee` may be `ALIAS=NAME`; a caller is named without its alias, so that a walk of arrows can pass through it.
+    /// `callee` may be `ALIAS=NAME`. The alias of a caller is dropped, so that a path of arrows can
+    /// pass through an aliased function.
     fn new(caller: SpannedText, callee: SpannedText) -> Self {
         let (_, caller) = split_alias(caller);
         let (alias, callee) = split_alias(callee);
@@ -72,13 +74,13 @@ fn split_alias(name: SpannedText) -> (Option<String>, SpannedText) {
             Some(alias.trim().to_owned()),
             SpannedText {
                 text: rest.trim().to_owned(),
-                place: name.place,
+                span: name.span,
             },
         ),
     }
 }
 
-/// One application.
+/// A chain as declared.
 pub(crate) struct ChainDeclaration {
     name: SpannedText,
     edges: Vec<DeclaredEdge>,
@@ -87,11 +89,11 @@ pub(crate) struct ChainDeclaration {
     settings: Vec<(&'static str, String)>,
 }
 
-/// Reads the edges of one chain, in the long or the short form.
+/// Reads one chain, in the long or the short form.
 pub(crate) fn read_chain(entry: &YamlEntry, problems: &mut ProblemList<'_>) -> ChainDeclaration {
     let name = SpannedText {
         text: entry.key.clone(),
-        place: entry.place,
+        span: entry.span,
     };
     if name.text.parse::<FunctionName>().is_err() {
         let text = format!(
@@ -99,7 +101,7 @@ pub(crate) fn read_chain(entry: &YamlEntry, problems: &mut ProblemList<'_>) -> C
             shorten(&name.text)
         );
         problems
-            .add_error(name.place, text)
+            .add_error(name.span, text)
             .set_help("lower-case letters, digits and `-`, starts with a letter, at most 63");
     }
     let section = format!("chain {}", shorten(&name.text));
@@ -109,6 +111,7 @@ pub(crate) fn read_chain(entry: &YamlEntry, problems: &mut ProblemList<'_>) -> C
         topics: Vec::new(),
         settings: Vec::new(),
     };
+    // The short form: a list of arrows instead of a map of settings.
     if let YamlValue::List(_) = &entry.value.kind {
         read_arrows(&entry.value, &mut chain.edges, problems);
         return chain;
@@ -136,7 +139,8 @@ pub(crate) fn read_chain(entry: &YamlEntry, problems: &mut ProblemList<'_>) -> C
     chain
 }
 
-/// A pool that its readers cannot write has small pages only: a huge one that was never filled could end them (ADR 16).
+/// Warns when a strict chain asks for huge pages. In a pool that its readers cannot write, reading
+/// a huge page that was never filled could kill them (ADR 16).
 fn warn_huge_pages(chain: &ChainDeclaration, problems: &mut ProblemList<'_>) {
     let has_setting = |annotation, value: &str| {
         chain
@@ -146,11 +150,11 @@ fn warn_huge_pages(chain: &ChainDeclaration, problems: &mut ProblemList<'_>) {
     };
     if has_setting(policy::ISOLATION, "strict") && has_setting(policy::PAGES, "huge") {
         let text = format!(
-            "chain {} is strict: its memory has small pages",
+            "chain {} is strict: its memory uses small pages",
             shorten(&chain.name.text)
         );
         problems
-            .add_warning(chain.name.place, text)
+            .add_warning(chain.name.span, text)
             .set_help("leave `pages` out, or `isolation`");
     }
 }
@@ -165,7 +169,7 @@ fn read_setting(
         return Some((annotation, text.text));
     }
     let problem = problems.add_error(
-        text.place,
+        text.span,
         format!("unknown {key} `{}`", shorten(&text.text)),
     );
     problem.set_help(format!("one of {}", values.join(", ")));
@@ -179,7 +183,7 @@ fn read_edges(node: &YamlNode, edges: &mut Vec<DeclaredEdge>, problems: &mut Pro
     for entry in problems.expect_map(node, "edges") {
         let caller = SpannedText {
             text: entry.key.clone(),
-            place: entry.place,
+            span: entry.span,
         };
         let callees =
             problems.expect_text_list(&entry.value, &format!("edges.{}", shorten(&entry.key)));
@@ -191,14 +195,14 @@ fn read_edges(node: &YamlNode, edges: &mut Vec<DeclaredEdge>, problems: &mut Pro
     }
 }
 
-/// Lines of `a -> b -> c`.
+/// Reads lines of `a -> b -> c`.
 fn read_arrows(node: &YamlNode, edges: &mut Vec<DeclaredEdge>, problems: &mut ProblemList<'_>) {
     for text in problems.expect_text_list(node, "edges") {
         let names: Vec<_> = text.text.split("->").map(str::trim).collect();
         if names.len() < 2 || names.iter().any(|name| name.is_empty()) {
             problems
                 .add_error(
-                    text.place,
+                    text.span,
                     format!("`{}` is not an edge", shorten(&text.text)),
                 )
                 .set_help("write `caller -> callee`");
@@ -206,7 +210,7 @@ fn read_arrows(node: &YamlNode, edges: &mut Vec<DeclaredEdge>, problems: &mut Pr
         }
         let endpoint = |name: &str| SpannedText {
             text: name.to_owned(),
-            place: text.place,
+            span: text.span,
         };
         edges.extend(
             names
@@ -216,18 +220,18 @@ fn read_arrows(node: &YamlNode, edges: &mut Vec<DeclaredEdge>, problems: &mut Pr
     }
 }
 
-/// The functions of the file, found by the names that edges use.
+/// Functions of the file, by the names that edges use.
 struct FunctionNames<'a> {
     by_id: HashMap<FunctionId, usize>,
     by_name: HashMap<String, usize>,
-    /// Names whose function could not be read: known, and already complained about.
+    /// Names of functions that could not be read and are reported already.
     broken: &'a BTreeSet<String>,
 }
 
-/// What an edge's end stands for.
+/// Function that a name refers to.
 enum ResolvedName {
     Local(usize),
-    /// A function of another namespace that this file does not hold.
+    /// Function of another namespace that is not in this file.
     External(FunctionId),
     Broken,
 }
@@ -252,6 +256,8 @@ impl<'a> FunctionNames<'a> {
             return ResolvedName::Broken;
         }
         let id = name.text.parse::<FunctionId>();
+        // Only a name with a dot names a namespace: a bare name always means a function of this
+        // file.
         if let (true, Ok(id)) = (name.text.contains('.'), &id) {
             return self
                 .by_id
@@ -269,17 +275,18 @@ impl<'a> FunctionNames<'a> {
             "is not a function's name"
         };
         let problem = problems.add_error(
-            name.place,
+            name.span,
             format!("function `{}` {why}", shorten(&name.text)),
         );
+        // Functions of the file only: names of other namespaces are not known here.
         problem.help = suggest_similar(&name.text, self.by_name.keys().map(String::as_str));
         ResolvedName::Broken
     }
 }
 
 impl FunctionNames<'_> {
-    /// A name that a function has means that function.
-    fn check_alias(&self, alias: Option<&str>, place: SourceSpan, problems: &mut ProblemList<'_>) {
+    /// Reports an alias that equals a function's name: the name must always mean that function.
+    fn check_alias(&self, alias: Option<&str>, span: SourceSpan, problems: &mut ProblemList<'_>) {
         let Some(alias) =
             alias.filter(|alias| self.by_name.contains_key(*alias) || self.broken.contains(*alias))
         else {
@@ -287,14 +294,14 @@ impl FunctionNames<'_> {
         };
         problems
             .add_error(
-                place,
+                span,
                 format!("alias `{}` is a function's name", shorten(alias)),
             )
-            .set_help("choose a name that is free");
+            .set_help("choose another alias");
     }
 }
 
-/// Checks all chains and writes their edges into the callers' annotations.
+/// Checks all chains and writes their edges into the annotations of the callers.
 pub(crate) fn apply_chains(
     chains: &[ChainDeclaration],
     drafts: &mut [FunctionDraft],
@@ -309,11 +316,11 @@ pub(crate) fn apply_chains(
         for ResolvedEdge {
             caller,
             callee,
-            place,
+            span,
             alias,
         } in &edges
         {
-            membership.add_caller(*caller, &chain.name, *place, drafts, problems);
+            membership.add_caller(*caller, &chain.name, *span, drafts, problems);
             let name = match callee {
                 ResolvedCallee::Local(callee) => {
                     membership.add_callee(*callee, &chain.name.text);
@@ -324,10 +331,11 @@ pub(crate) fn apply_chains(
             let name = alias
                 .as_ref()
                 .map_or_else(|| name.clone(), |alias| format!("{alias}={name}"));
-            drafts[*caller].add_list_item(policy::CALLS, &name, *place);
+            drafts[*caller].add_list_item(policy::CALLS, &name, *span);
         }
         topic::apply_topics(chain, &names, &mut membership, drafts, problems);
     }
+    // Last: the chain of a function that only answers is known when all chains are read.
     membership.write_annotations(chains, drafts);
 }
 
@@ -335,7 +343,7 @@ pub(crate) fn apply_chains(
 struct ResolvedEdge<'a> {
     caller: usize,
     callee: ResolvedCallee,
-    place: SourceSpan,
+    span: SourceSpan,
     alias: Option<&'a String>,
 }
 
@@ -344,7 +352,7 @@ enum ResolvedCallee {
     External(FunctionId),
 }
 
-/// The edges whose ends are known; each unknown caller is complained about once.
+/// Resolves the edges of a chain. Each unknown caller is reported once.
 fn resolve_edges<'c>(
     chain: &'c ChainDeclaration,
     names: &FunctionNames<'_>,
@@ -357,8 +365,9 @@ fn resolve_edges<'c>(
         alias,
     } in &chain.edges
     {
-        let (place, callee_name) = (callee.place, names.resolve_name(callee, problems));
-        names.check_alias(alias.as_deref(), place, problems);
+        let (span, callee_name) = (callee.span, names.resolve_name(callee, problems));
+        names.check_alias(alias.as_deref(), span, problems);
+        // A map entry with an unknown caller and ten callees is one mistake.
         if reported_callers.contains(&caller.text) {
             continue;
         }
@@ -371,7 +380,7 @@ fn resolve_edges<'c>(
             (ResolvedName::Local(caller), Some(callee)) => edges.push(ResolvedEdge {
                 caller,
                 callee,
-                place,
+                span,
                 alias: alias.as_ref(),
             }),
             (ResolvedName::Local(_), None) => {}
@@ -379,7 +388,7 @@ fn resolve_edges<'c>(
                 if let ResolvedName::External(id) = unknown {
                     let text =
                         format!("{id} is not below `functions:`: a caller must be in this file");
-                    problems.add_error(caller.place, text);
+                    problems.add_error(caller.span, text);
                 }
                 reported_callers.insert(caller.text.clone());
             }
@@ -388,7 +397,7 @@ fn resolve_edges<'c>(
     edges
 }
 
-/// A function's name as its caller writes it: bare within a namespace.
+/// Name of a function as its caller writes it: without the namespace when it is the same.
 fn relative_name(callee: &FunctionId, caller: &FunctionDraft) -> String {
     match callee.namespace == caller.spec.namespace {
         true => callee.name.to_string(),
@@ -403,17 +412,21 @@ fn check_acyclic(
     problems: &mut ProblemList<'_>,
 ) {
     let local_edge = |edge: &ResolvedEdge<'_>| match edge.callee {
+        // Edges from a function to itself are allowed (recursion), so they do not count as cycles.
         ResolvedCallee::Local(callee) if callee != edge.caller => {
-            Some((edge.caller, callee, edge.place))
+            Some((edge.caller, callee, edge.span))
         }
         _ => None,
     };
+    // Functions of other namespaces cannot close a cycle: their own edges are not in this file.
     let mut graph: Vec<_> = edges.iter().filter_map(local_edge).collect();
+    // Each round removes one edge of the cycle found; five cycles are enough for one report.
     for _ in 0..5 {
         let pairs: Vec<_> = graph.iter().map(|(from, to, _)| (*from, *to)).collect();
         let Some(cycle) = cycle::find_cycle(&pairs) else {
             return;
         };
+        // The report points at one edge: without it, this cycle is broken.
         let closing = cycle.last().copied().expect("a cycle has edges");
         let names: Vec<_> = cycle
             .iter()
@@ -431,7 +444,7 @@ fn check_acyclic(
     }
 }
 
-/// A cycle as it is walked; of a long one the start and the end.
+/// Formats a cycle; a long one is shortened in the middle.
 fn format_cycle(names: &[&str]) -> String {
     match names.len() {
         0..=12 => format!("{} -> {}", names.join(" -> "), names[0]),
@@ -444,7 +457,7 @@ fn format_cycle(names: &[&str]) -> String {
     }
 }
 
-/// Which chain each function belongs to.
+/// Chain of each function.
 #[derive(Default)]
 struct ChainMembership {
     callers: BTreeMap<usize, String>,
@@ -456,7 +469,7 @@ impl ChainMembership {
         &mut self,
         caller: usize,
         chain: &SpannedText,
-        place: SourceSpan,
+        span: SourceSpan,
         drafts: &[FunctionDraft],
         problems: &mut ProblemList<'_>,
     ) {
@@ -471,7 +484,7 @@ impl ChainMembership {
                 chain.text
             );
             problems
-                .add_error(place, text)
+                .add_error(span, text)
                 .set_help("a function belongs to one chain: write all its edges there");
         }
     }
@@ -485,6 +498,8 @@ impl ChainMembership {
 
     fn write_annotations(self, chains: &[ChainDeclaration], drafts: &mut [FunctionDraft]) {
         for (callee, chains) in self.callees {
+            // Called from two chains: it belongs to neither, so their delivery and isolation do not
+            // apply.
             if let (false, 1, Some(chain)) = (
                 self.callers.contains_key(&callee),
                 chains.len(),
@@ -494,6 +509,7 @@ impl ChainMembership {
                     .spec
                     .annotations
                     .entry(policy::CHAIN.to_owned())
+                    // The author's own annotation wins over the chain.
                     .or_insert_with(|| chain.clone());
             }
         }

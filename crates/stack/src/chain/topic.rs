@@ -1,12 +1,12 @@
-//! `topics:` of a chain: who sends which events, and who wants them.
+//! `topics:` of a chain: publishers and subscribers of events.
 //!
 //! ```yaml
 //! topics:
-//!   order/placed: { from: [checkout], to: [mail, audit] }
+//! order/placed: { from: [checkout], to: [mail, audit] }
 //! ```
 //!
-//! They become the annotations of publishers and subscribers. Nobody waits for an event: so events may go round, where calls
-//! may not.
+//! Topics become annotations of publishers and subscribers. A publisher does not wait for its
+//! subscribers, so cycles of events are allowed, unlike cycles of calls.
 
 use nearpath_types::{policy, topic};
 
@@ -18,7 +18,7 @@ use crate::yaml::{YamlEntry, YamlNode, YamlValue};
 
 const TOPIC_KEYS: &[&str] = &["from", "to"];
 
-/// One topic, or filter of topics.
+/// A topic, or a filter of topics.
 pub(super) struct TopicDeclaration {
     name: SpannedText,
     from: Vec<SpannedText>,
@@ -29,14 +29,15 @@ pub(super) struct TopicDeclaration {
 pub(super) fn read_topic(entry: &YamlEntry, problems: &mut ProblemList<'_>) -> TopicDeclaration {
     let name = SpannedText {
         text: entry.key.clone(),
-        place: entry.place,
+        span: entry.span,
     };
     if let Err(error) = topic::check_filter(&name.text) {
-        problems.add_error(name.place, error.to_string());
+        problems.add_error(name.span, error.to_string());
+    // The annotation is a list with commas between the topics.
     } else if name.text.contains(',') {
         problems
             .add_error(
-                name.place,
+                name.span,
                 format!("topic `{}` has a comma", shorten(&name.text)),
             )
             .set_help("write one entry for each");
@@ -57,22 +58,23 @@ pub(super) fn read_topic(entry: &YamlEntry, problems: &mut ProblemList<'_>) -> T
     for (key, list) in [("from", &topic.from), ("to", &topic.to)] {
         if list.is_empty() {
             let problem =
-                problems.add_error(entry.place, format!("{section} has nobody in `{key}`"));
+                problems.add_error(entry.span, format!("{section} has no function in `{key}`"));
             problem.set_help("write `{ from: [publisher], to: [subscriber] }`");
         }
     }
     topic
 }
 
-/// One name, or a list of names.
+/// Reads one name, or a list of names.
 fn read_names(node: &YamlNode, what: &str, problems: &mut ProblemList<'_>) -> Vec<SpannedText> {
     match node.kind {
+        // A single name needs no brackets, since most events have one publisher.
         YamlValue::Scalar { .. } => problems.expect_text(node, what).into_iter().collect(),
         _ => problems.expect_text_list(node, what),
     }
 }
 
-/// Writes a chain's topics into the annotations of those that send and want them.
+/// Writes the topics of a chain into the annotations of publishers and subscribers.
 pub(super) fn apply_topics(
     chain: &ChainDeclaration,
     names: &FunctionNames<'_>,
@@ -82,17 +84,17 @@ pub(super) fn apply_topics(
 ) {
     for topic in &chain.topics {
         for (name, publisher) in resolve_names(&topic.from, names, problems) {
-            membership.add_caller(publisher, &chain.name, name.place, drafts, problems);
-            drafts[publisher].add_list_item(policy::PUBLISHES, &topic.name.text, name.place);
+            membership.add_caller(publisher, &chain.name, name.span, drafts, problems);
+            drafts[publisher].add_list_item(policy::PUBLISHES, &topic.name.text, name.span);
         }
         for (name, subscriber) in resolve_names(&topic.to, names, problems) {
             membership.add_callee(subscriber, &chain.name.text);
-            drafts[subscriber].add_list_item(policy::SUBSCRIBES, &topic.name.text, name.place);
+            drafts[subscriber].add_list_item(policy::SUBSCRIBES, &topic.name.text, name.span);
         }
     }
 }
 
-/// The functions of this file that are named.
+/// Resolves names to functions of this file.
 fn resolve_names<'t>(
     texts: &'t [SpannedText],
     names: &FunctionNames<'_>,
@@ -106,7 +108,7 @@ fn resolve_names<'t>(
                 let why = format!(
                     "{id} is not below `functions:`: events stay within the functions of this file"
                 );
-                problems.add_error(text.place, why);
+                problems.add_error(text.span, why);
             }
             ResolvedName::Broken => {}
         }

@@ -1,4 +1,4 @@
-//! Destinations outside, each a text as in the annotation or a map of its settings.
+//! Destinations outside, each a text as in the annotation or a map of settings.
 
 use nearpath_types::EgressSpec;
 use nearpath_types::egress::{EgressBuilder, EgressFault, InvalidEgress, SETTING_NAMES};
@@ -8,13 +8,13 @@ use crate::source::SourceSpan;
 use crate::yaml::typed_nodes::shorten;
 use crate::yaml::{YamlEntry, YamlNode, YamlValue};
 
-/// A destination and where it is written.
+/// A destination and its position.
 pub(crate) struct DeclaredDestination {
     pub(crate) egress: EgressSpec,
-    pub(crate) place: SourceSpan,
+    pub(crate) span: SourceSpan,
 }
 
-/// Reads a list of them; what is wrong is reported and left out.
+/// Reads a list of destinations; invalid ones are reported and left out.
 pub(crate) fn read_destinations(
     node: &YamlNode,
     what: &str,
@@ -33,48 +33,51 @@ fn read_destination(
     what: &str,
     problems: &mut ProblemList<'_>,
 ) -> Option<DeclaredDestination> {
-    let place = node.place;
+    let span = node.span;
     let egress = match &node.kind {
-        YamlValue::Map(entries) => read_destination_map(place, entries, what, problems),
+        YamlValue::Map(entries) => read_destination_map(span, entries, what, problems),
         _ => {
             let read: Result<_, InvalidEgress> = problems.expect_text(node, what)?.text.parse();
-            read.map_err(|error| report_invalid(&error.item, &error.flaw, place, problems))
+            read.map_err(|error| report_invalid(&error.item, &error.flaw, span, problems))
                 .ok()
         }
     };
     Some(DeclaredDestination {
         egress: egress?,
-        place,
+        span,
     })
 }
 
-/// `to: HOST:PORT` and settings.
+/// Reads `to: HOST:PORT` and settings.
 fn read_destination_map(
-    place: SourceSpan,
+    span: SourceSpan,
     entries: &[YamlEntry],
     what: &str,
     problems: &mut ProblemList<'_>,
 ) -> Option<EgressSpec> {
     let Some(to) = entries.iter().find(|entry| entry.key == "to") else {
         problems
-            .add_error(place, format!("{what} has no `to`"))
+            .add_error(span, format!("{what} has no `to`"))
             .set_help("add `to: HOST:PORT`");
         return None;
     };
     let to = problems.expect_text(&to.value, "to")?;
     let mut declared = EgressBuilder::for_address(&to.text)
-        .map_err(|flaw| report_invalid(&to.text, &flaw, to.place, problems))
+        .map_err(|fault| report_invalid(&to.text, &fault, to.span, problems))
         .ok();
+    // Settings are applied one by one: the problem then points at the setting instead of the whole
+    // map.
     for entry in entries.iter().filter(|entry| entry.key != "to") {
         apply_setting(entry, &to.text, &mut declared, problems);
     }
     declared?
         .build()
-        .map_err(|flaw| report_invalid(&to.text, &flaw, place, problems))
+        .map_err(|fault| report_invalid(&to.text, &fault, span, problems))
         .ok()
 }
 
-/// One setting of a map. An unknown one is an error here, since without it a limit may not hold; those that begin with `x-` are the author's.
+/// Applies one setting of a map. An unknown setting is an error here, because without it a limit
+/// may not hold. Settings that begin with `x-` belong to the author.
 fn apply_setting(
     entry: &YamlEntry,
     to: &str,
@@ -87,21 +90,23 @@ fn apply_setting(
     let Some(value) = setting_text(entry, problems) else {
         return;
     };
-    let place = if SETTING_NAMES.contains(&entry.key.as_str()) {
-        entry.value.place
+    let span = if SETTING_NAMES.contains(&entry.key.as_str()) {
+        entry.value.span
     } else {
-        entry.place
+        entry.span
     };
-    if let Some(Err(flaw)) = declared
+    if let Some(Err(fault)) = declared
         .as_mut()
         .map(|declared| declared.set(&entry.key, &value))
     {
-        report_invalid(to, &flaw, place, problems);
+        report_invalid(to, &fault, span, problems);
     }
 }
 
-/// A setting's text; a list, where there may be several, is one with `|` between.
+/// Text of a setting. A list, where several values are allowed, becomes a text with `|` between
+/// them.
 fn setting_text(entry: &YamlEntry, problems: &mut ProblemList<'_>) -> Option<String> {
+    // The only setting with several values.
     if entry.key != "prefetch" || !matches!(entry.value.kind, YamlValue::List(_)) {
         return Some(problems.expect_text(&entry.value, &entry.key)?.text);
     }
@@ -112,17 +117,18 @@ fn setting_text(entry: &YamlEntry, problems: &mut ProblemList<'_>) -> Option<Str
     Some(texts.join("|"))
 }
 
-/// Reports what is wrong with the destination `to`.
+/// Reports a problem of the destination `to`.
 pub(super) fn report_invalid(
     to: &str,
-    flaw: &EgressFault,
-    place: SourceSpan,
+    fault: &EgressFault,
+    span: SourceSpan,
     problems: &mut ProblemList<'_>,
 ) {
-    let help = flaw
+    // Only mistyped settings and values have a suggestion, not wrong addresses.
+    let help = fault
         .mistyped_word()
         .and_then(|(word, known)| suggest_similar(word, known.iter().copied()));
     problems
-        .add_error(place, format!("invalid egress `{}`: {flaw}", shorten(to)))
+        .add_error(span, format!("invalid egress `{}`: {fault}", shorten(to)))
         .help = help;
 }

@@ -1,4 +1,4 @@
-//! `environment_file:` files: YAML with one key, `environment:`, a map.
+//! Files of `environment_file:`: YAML with one key, `environment:`, a map.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,20 +9,20 @@ use crate::source::SourceText;
 use crate::yaml;
 use crate::yaml::typed_nodes::SpannedText;
 
-/// The variables of one file, all at the place where the stack file names it. Problems inside the file are reported at
-/// their own places. No substitution takes place in it.
+/// Reads the variables of one file; their position is where the stack file names it. Problems
+/// inside the file are reported at their own positions. The file is read without substitution.
 pub(crate) fn read_environment_file(
     file: &SpannedText,
     folder: &Path,
     context: &dyn StackContext,
     problems: &mut ProblemList<'_>,
 ) -> BTreeMap<String, SpannedText> {
-    let path: PathBuf = folder.join(&file.text).components().collect(); // without its `./`
+    let path: PathBuf = folder.join(&file.text).components().collect(); // `components` drops `./`
     let text = match context.read_file(&path) {
         Ok(text) => text,
         Err(error) => {
             problems.add_error(
-                file.place,
+                file.span,
                 format!("environment file {}: {error}", path.display()),
             );
             return BTreeMap::new();
@@ -37,6 +37,7 @@ pub(crate) fn read_environment_file(
         .any(|problem| problem.severity == ProblemSeverity::Error);
     problems.problems.append(&mut file_problems.problems);
     match has_errors {
+        // Nothing from a broken file: half of its variables would cause further, misleading errors.
         true => BTreeMap::new(),
         false => variables
             .into_iter()
@@ -44,7 +45,7 @@ pub(crate) fn read_environment_file(
                 (
                     key,
                     SpannedText {
-                        place: file.place,
+                        span: file.span,
                         ..text
                     },
                 )

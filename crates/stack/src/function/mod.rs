@@ -1,4 +1,4 @@
-//! One entry below `functions:`.
+//! Reader of a single entry below `functions:`.
 
 pub(crate) mod egress;
 mod environment;
@@ -18,7 +18,7 @@ use crate::yaml::{YamlEntry, YamlNode};
 use egress::DeclaredDestination;
 use image::ImageSource;
 
-/// Keys that nearpath obeys.
+/// Keys that have an effect.
 const FUNCTION_KEYS: &[&str] = &[
     "lang",
     "handler",
@@ -36,7 +36,8 @@ const FUNCTION_KEYS: &[&str] = &[
     "namespace",
     "egress",
 ];
-/// Keys of OpenFaaS that concern the building of images.
+/// Keys of OpenFaaS that concern the building of images: accepted without effect, so that existing
+/// files need no change.
 const BUILD_KEYS: &[&str] = &[
     "skip_build",
     "build_options",
@@ -61,20 +62,20 @@ const WATCHDOG_VARIABLES: &[&str] = &[
     "content_type",
 ];
 
-/// A function as read, with the places that later checks point at.
+/// A function that is being read, with positions for later checks.
 #[derive(Debug, Clone)]
 pub(crate) struct FunctionDraft {
     pub(crate) spec: FunctionSpec,
     pub(crate) name_span: SourceSpan,
-    /// Places of labels, annotations and variables, by key.
+    /// Positions of labels, annotations and variables, by key.
     spans: BTreeMap<String, SourceSpan>,
-    /// Items to add to annotations that are lists, each once.
+    /// Items for annotations that are lists, each once.
     list_annotations: BTreeMap<&'static str, UniqueItems>,
-    /// Destinations outside, each place once.
+    /// Destinations outside, each address once.
     destinations: Vec<EgressSpec>,
 }
 
-/// Texts in the order in which they were first seen.
+/// Texts in the order of their first occurrence.
 #[derive(Debug, Clone, Default)]
 struct UniqueItems {
     order: Vec<String>,
@@ -89,7 +90,8 @@ impl UniqueItems {
     }
 }
 
-/// Reads one function. `NoConnection` when its name is not one; everything else is reported and read on.
+/// Reads one function. `None` when its name is invalid; other problems are reported and reading
+/// goes on.
 pub(crate) fn read_function(
     entry: &YamlEntry,
     folder: &Path,
@@ -99,14 +101,14 @@ pub(crate) fn read_function(
     let name = match entry.key.parse::<FunctionName>() {
         Ok(name) => name,
         Err(error) => {
-            problems.add_error(entry.place, error.to_string());
+            problems.add_error(entry.span, error.to_string());
             return None;
         }
     };
     let section = format!("function {name}");
     let mut draft = FunctionDraft {
         spec: FunctionSpec::named(name),
-        name_span: entry.place,
+        name_span: entry.span,
         spans: BTreeMap::new(),
         list_annotations: BTreeMap::new(),
         destinations: Vec::new(),
@@ -125,11 +127,13 @@ pub(crate) fn read_function(
             _ => draft.read_field(field, &section, problems),
         }
     }
+    // After all fields: a variable of a file wins over `environment:`, as in OpenFaaS's client.
     for file in files {
         let variables = environment::read_environment_file(&file, folder, context, problems);
         draft.set_values(variables, |spec| &mut spec.env_vars);
     }
     draft.add_egress(destinations, problems);
+    // Last: the checks for a command need `fprocess` and the environment.
     image_source.resolve_image(&mut draft, folder, context, problems);
     Some(draft)
 }
@@ -175,7 +179,7 @@ impl FunctionDraft {
                     "`{key}` has no effect here: the watchdog reads it from `environment:`"
                 );
                 problems
-                    .add_warning(field.place, text)
+                    .add_warning(field.span, text)
                     .set_help(format!("move `{key}` below `environment:`"));
             }
             _ => problems.warn_unknown_key(field, section, FUNCTION_KEYS),
@@ -188,12 +192,13 @@ impl FunctionDraft {
         map_of: impl Fn(&mut FunctionSpec) -> &mut BTreeMap<String, String>,
     ) {
         for (key, value) in texts {
-            self.spans.insert(key.clone(), value.place);
+            self.spans.insert(key.clone(), value.span);
             map_of(&mut self.spec).insert(key, value.text);
         }
     }
 
     fn set_namespace(&mut self, value: &YamlNode, problems: &mut ProblemList<'_>) {
+        // An empty namespace means the default one.
         let Some(text) = problems
             .expect_text(value, "namespace")
             .filter(|text| !text.text.is_empty())
@@ -203,7 +208,7 @@ impl FunctionDraft {
         match text.text.parse() {
             Ok(namespace) => self.spec.namespace = namespace,
             Err(error) => {
-                problems.add_error(text.place, error.to_string());
+                problems.add_error(text.span, error.to_string());
             }
         }
     }
@@ -214,7 +219,9 @@ impl FunctionDraft {
         destinations: Vec<DeclaredDestination>,
         problems: &mut ProblemList<'_>,
     ) {
-        for DeclaredDestination { egress, place } in destinations {
+        for DeclaredDestination { egress, span } in destinations {
+            // The same address twice is accepted when the settings are equal: both sections may
+            // name it.
             let declared = self
                 .destinations
                 .iter()
@@ -223,32 +230,27 @@ impl FunctionDraft {
                 egress::report_invalid(
                     &egress.host_port(),
                     &EgressFault::ConflictingSettings,
-                    place,
+                    span,
                     problems,
                 );
             }
             if declared.is_none() {
-                self.add_list_item(policy::EGRESS, &egress.to_string(), place);
+                self.add_list_item(policy::EGRESS, &egress.to_string(), span);
                 self.destinations.push(egress);
             }
         }
     }
 
     /// Adds an item to an annotation that is a list, once.
-    pub(crate) fn add_list_item(
-        &mut self,
-        annotation: &'static str,
-        item: &str,
-        place: SourceSpan,
-    ) {
-        self.spans.entry(annotation.to_owned()).or_insert(place);
+    pub(crate) fn add_list_item(&mut self, annotation: &'static str, item: &str, span: SourceSpan) {
+        self.spans.entry(annotation.to_owned()).or_insert(span);
         self.list_annotations
             .entry(annotation)
             .or_default()
             .add(item);
     }
 
-    /// The spec, with the collected lists in its annotations after what the author annotated.
+    /// Finishes the spec: collected items follow the items of the author's own annotations.
     pub(crate) fn into_spec(mut self, problems: &mut ProblemList<'_>) -> FunctionSpec {
         for (annotation, new_items) in std::mem::take(&mut self.list_annotations) {
             let value = self
@@ -273,8 +275,10 @@ impl FunctionDraft {
     fn check_settings(&self, problems: &mut ProblemList<'_>) {
         let mut spec = self.spec.clone();
         while let Err(error) = policy::FunctionPolicy::from_spec(&spec) {
-            let place = self.spans.get(error.key).copied().unwrap_or(self.name_span);
-            problems.add_error(place, error.to_string());
+            let span = self.spans.get(error.key).copied().unwrap_or(self.name_span);
+            problems.add_error(span, error.to_string());
+            // Removed, then checked again: `Policy::of` stops at the first error, and all of them
+            // should be reported.
             let maps = [&mut spec.labels, &mut spec.annotations, &mut spec.env_vars];
             if maps
                 .map(|map| map.remove(error.key))
@@ -312,14 +316,14 @@ fn read_resources(
                 .text
                 .parse()
                 .map(|n| out.pids = Some(n))
-                .map_err(|_| "pids is a whole number".to_owned()),
+                .map_err(|_| "pids must be a whole number".to_owned()),
             _ => {
                 problems.warn_unknown_key(entry, what, &["memory", "cpu", "pids"]);
                 Ok(())
             }
         };
         if let Err(error) = checked {
-            problems.add_error(text.place, error);
+            problems.add_error(text.span, error);
         }
     }
     Some(out)

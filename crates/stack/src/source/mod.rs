@@ -1,52 +1,53 @@
-//! The text of a file: as it was written, as it reads after `${VAR}` substitution, and the way back from one to the other,
-//! so that every problem points at what the author wrote.
+//! Text of a file: the original, the result of `${VAR}` substitution, and the mapping between them,
+//! so that every problem points at the original.
 
 mod substitution;
 
-use crate::problem::{MAX_EXCERPT_CHARS, ProblemSeverity, StackProblem};
 use substitution::{SubstitutionProblem, TextSegment, VariableLookup};
 
-/// A stretch of the written text: first character and the one after the last, counted in characters from 0.
+/// Range of the original text: first character, and the one after the last, counted from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct SourceSpan {
     pub(crate) start: usize,
     pub(crate) end: usize,
 }
 
-/// A file's text and what it reads as.
+/// A file's text before and after substitution.
 pub(crate) struct SourceText {
     name: String,
     original: String,
     substituted: String,
     segments: Vec<TextSegment>,
-    /// Where each line starts: in characters, and in bytes.
+    /// Start of each line, in characters and in bytes.
     lines: Vec<(usize, usize)>,
 }
 
 impl SourceText {
-    /// Substitutes variables in `written`. Flaws of the substitution come back with it.
+    /// Substitutes variables in `original`. Also returns the problems of the substitution.
     pub(crate) fn new(
         name: &str,
-        written: &str,
+        original: &str,
         lookup: VariableLookup<'_>,
     ) -> (Self, Vec<SubstitutionProblem>) {
-        let written = written
+        // Editors on Windows write a byte order mark, which YAML would read as part of the first
+        // key.
+        let original = original
             .strip_prefix('\u{feff}')
-            .unwrap_or(written)
+            .unwrap_or(original)
             .to_owned();
-        let substituted = substitution::substitute(&written, lookup);
-        let lines = line_starts(&written);
+        let substituted = substitution::substitute(&original, lookup);
+        let lines = line_starts(&original);
         let source = Self {
             name: name.to_owned(),
             substituted: substituted.text,
             segments: substituted.segments,
             lines,
-            original: written,
+            original,
         };
         (source, substituted.problems)
     }
 
-    /// A text in which nothing is substituted.
+    /// A text without substitution.
     pub(crate) fn without_substitution(name: &str, text: &str) -> Self {
         let original = text.strip_prefix('\u{feff}').unwrap_or(text).to_owned();
         let lines = line_starts(&original);
@@ -59,12 +60,12 @@ impl SourceText {
         }
     }
 
-    /// The text after substitution: what the YAML parser sees.
+    /// Text after substitution, as the YAML parser sees it.
     pub(crate) fn substituted_text(&self) -> &str {
         &self.substituted
     }
 
-    /// Where characters `start..end` of the read text were written.
+    /// Original range of the characters `start..end` of the substituted text.
     pub(crate) fn span_of(&self, start: usize, end: usize) -> SourceSpan {
         let start = self.original_offset(start);
         SourceSpan {
@@ -74,65 +75,44 @@ impl SourceText {
     }
 
     fn original_offset(&self, read: usize) -> usize {
+        // The last segment that starts at or before the offset; segments are in order.
         let next = self
             .segments
-            .partition_point(|piece| piece.substituted_start <= read);
-        let Some(piece) = next
+            .partition_point(|segment| segment.substituted_start <= read);
+        let Some(segment) = next
             .checked_sub(1)
             .and_then(|index| self.segments.get(index))
         else {
             return read;
         };
-        match piece.is_literal {
-            true => piece.original_start + (read - piece.substituted_start),
-            false => piece.original_start,
+        // All characters of a replaced expression map to its start: the author wrote only the
+        // expression.
+        match segment.is_literal {
+            true => segment.original_start + (read - segment.substituted_start),
+            false => segment.original_start,
         }
     }
 
-    /// The line of a place, counted from 1.
-    pub(crate) fn line_number(&self, place: SourceSpan) -> usize {
+    /// Line of a position, from 1.
+    pub(crate) fn line_number(&self, span: SourceSpan) -> usize {
         self.lines
-            .partition_point(|(chars, _)| *chars <= place.start)
+            .partition_point(|(chars, _)| *chars <= span.start)
             .max(1)
     }
 
-    /// A problem at a place, with the line it is on.
-    pub(crate) fn problem_at(
-        &self,
-        severity: ProblemSeverity,
-        place: SourceSpan,
-        text: String,
-    ) -> StackProblem {
-        let line = self.line_number(place);
-        let (first_char, first_byte) = self.lines[line - 1];
-        let full_line = self.original[first_byte..]
+    /// Name of the file, as given by the caller.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Text of the line with this number, and the offset of its first character.
+    pub(crate) fn original_line(&self, number: usize) -> (usize, &str) {
+        let (first_char, first_byte) = self.lines[number - 1];
+        let text = self.original[first_byte..]
             .lines()
             .next()
             .unwrap_or_default();
-        let width = full_line.chars().count();
-        let column = (place.start - first_char).min(width);
-        let length = place
-            .end
-            .saturating_sub(place.start)
-            .clamp(1, (width - column).max(1));
-        let skipped = column.saturating_sub(MAX_EXCERPT_CHARS / 2);
-        let excerpt = full_line
-            .chars()
-            .skip(skipped)
-            .take(MAX_EXCERPT_CHARS)
-            .collect();
-        let file = self.name.clone();
-        StackProblem {
-            severity,
-            file,
-            line,
-            column: column + 1,
-            length,
-            excerpt,
-            skipped,
-            text,
-            help: None,
-        }
+        (first_char, text)
     }
 }
 

@@ -1,4 +1,4 @@
-//! `${VAR}` substitution on the text of a file, before it is parsed: what OpenFaaS's client does, in its plain forms.
+//! `${VAR}` substitution before a file is parsed, in the plain forms of OpenFaaS's client.
 //!
 //! | written | reads as |
 //! | --- | --- |
@@ -7,22 +7,22 @@
 //! | `${VAR-text}`, `${VAR=text}` | the variable, or `text` when it is not set |
 //! | `$${` | `${` |
 //!
-//! `$VAR` and a lone `$` stay as they are. Every other `${…}` is a flaw, except on lines that are only a comment. Pure:
-//! variables come through a function.
+//! `$VAR` and a lone `$` stay unchanged. Every other `${…}` is an error, except on lines that are
+//! only a comment. Pure: variables come through a function.
 
-/// Gives the value of an environment variable.
+/// Returns the value of an environment variable.
 pub(crate) type VariableLookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// Where a stretch of the result comes from; it reaches to the start of the next piece. Counted in characters.
+/// Origin of a range of the result, up to the start of the next segment. Counted in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TextSegment {
     pub(crate) substituted_start: usize,
     pub(crate) original_start: usize,
-    /// Whether it was copied; else it stands for one `${…}`.
+    /// True when the text was copied; else the segment replaces one `${…}`.
     pub(crate) is_literal: bool,
 }
 
-/// Something wrong with a `${…}`, at these characters of the written text.
+/// Problem of a `${…}`, at these characters of the original text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SubstitutionProblem {
     pub(crate) start: usize,
@@ -31,7 +31,7 @@ pub(crate) struct SubstitutionProblem {
     pub(crate) text: String,
 }
 
-/// The result, and the way back to what was written.
+/// Result of a substitution, with the mapping to the original.
 #[derive(Debug, Default)]
 pub(crate) struct SubstitutedText {
     pub(crate) text: String,
@@ -40,9 +40,9 @@ pub(crate) struct SubstitutedText {
     char_count: usize,
 }
 
-/// The result may not grow beyond this many bytes.
+/// Largest result: a short text can name a long variable many times.
 const MAX_RESULT_BYTES: usize = 4 << 20;
-/// Defaults may hold `${…}` themselves, this deep.
+/// Depth of `${…}` in defaults of `${…}`; the expansion recurses.
 const MAX_DEFAULT_DEPTH: usize = 8;
 
 /// Replaces every `${…}` in `text`.
@@ -99,7 +99,7 @@ impl SubstitutedText {
         });
     }
 
-    /// Replaces the `${…}` that `rest` starts with; returns how many bytes of `rest` that used.
+    /// Replaces the `${…}` at the start of `rest`; returns the bytes of `rest` that it takes.
     fn replace_expression(&mut self, rest: &str, at: usize, lookup: VariableLookup<'_>) -> usize {
         let mut unset = Vec::new();
         match expand_expression(rest, lookup, 0, &mut unset) {
@@ -107,7 +107,7 @@ impl SubstitutedText {
                 let end = at + rest[..used].chars().count();
                 for name in unset {
                     let text = format!(
-                        "{name} is not set: `${{{name}}}` reads as nothing; `${{{name}:-text}}` gives a default"
+                        "{name} is not set: `${{{name}}}` is empty; `${{{name}:-text}}` gives a default"
                     );
                     self.add_problem(at, end, false, text);
                 }
@@ -116,6 +116,8 @@ impl SubstitutedText {
             }
             Err(text) => {
                 self.add_problem(at, at + 2, true, text);
+                // Copied: the rest of the file is still read, so that its other problems are
+                // reported too.
                 self.push_segment("${", at, true);
                 2
             }
@@ -123,7 +125,7 @@ impl SubstitutedText {
     }
 }
 
-/// Bytes of `text` up to the next `${` or `$${` that is not on a comment line.
+/// Bytes of `text` before the next `${` or `$${` that is not on a comment line.
 fn literal_length(text: &str) -> usize {
     let mut from = 0;
     while let Some(offset) = text[from..].find("${") {
@@ -131,8 +133,11 @@ fn literal_length(text: &str) -> usize {
         let line = text[..expression_start]
             .rfind('\n')
             .map_or(0, |newline| newline + 1);
+        // `text` may start in the middle of a line, where a `#` belongs to a value and starts no
+        // comment.
         let whole_line = line > 0 || from == 0;
         if !(whole_line && text[line..expression_start].trim_start().starts_with('#')) {
+            // `$${` is handled by the caller, which needs both dollar signs.
             let escaped = expression_start > 0 && text.as_bytes()[expression_start - 1] == b'$';
             return expression_start - usize::from(escaped);
         }
@@ -143,7 +148,7 @@ fn literal_length(text: &str) -> usize {
     text.len()
 }
 
-/// The value of the `${…}` that `text` starts with, and its length in bytes.
+/// Value of the `${…}` at the start of `text`, and its length in bytes.
 fn expand_expression(
     text: &str,
     lookup: VariableLookup<'_>,
@@ -154,6 +159,7 @@ fn expand_expression(
     let name = &inner[..inner
         .find(|c: char| !c.is_ascii_alphanumeric() && c != '_')
         .unwrap_or(inner.len())];
+    // Names of POSIX variables: anything else, such as `${1}` or `${A!}`, belongs to other shells.
     if name.is_empty()
         || name.starts_with(|c: char| c.is_ascii_digit())
         || depth > MAX_DEFAULT_DEPTH
@@ -173,7 +179,10 @@ fn expand_expression(
         }
         return Ok((value.unwrap_or_default(), head));
     }
+    // The shell's rule (POSIX, 2.6.2 Parameter Expansion): the colon makes an empty value count as
+    // unset.
     let value = value.filter(|value| !(operator.starts_with(':') && value.is_empty()));
+    // Variables in an unused default cause no warnings.
     let mut unset_inside = Vec::new();
     let (default, used) = expand_default(&text[head..], lookup, depth, &mut unset_inside)?;
     if value.is_none() {
@@ -182,7 +191,7 @@ fn expand_expression(
     Ok((value.unwrap_or(default), head + used))
 }
 
-/// A default up to its `}`, with what is nested in it replaced; its length includes the `}`.
+/// Expands a default up to its `}`; the length includes the `}`.
 fn expand_default(
     text: &str,
     lookup: VariableLookup<'_>,
@@ -200,6 +209,7 @@ fn expand_default(
         }
         match rest.chars().next() {
             Some('}') => return Ok((out, used + 1)),
+            // Limited to one line: a missing brace would else swallow the rest of the file.
             None | Some('\n') => {
                 return Err(
                     "`${` has no `}` on its line; write `$${` for a literal `${`".to_owned(),
@@ -214,7 +224,7 @@ fn expand_default(
 }
 
 fn unknown_form_message() -> String {
-    "this form of `${…}` is not known: write `${VAR}`, `${VAR:-default}` or `${VAR-default}`, or `$${` for a literal `${`"
+    "unknown form of `${…}`: write `${VAR}`, `${VAR:-default}` or `${VAR-default}`, or `$${` for a literal `${`"
         .to_owned()
 }
 
@@ -249,7 +259,7 @@ mod tests {
             let out = substitute(written, &lookup);
             assert_eq!(out.text, reads, "{written}");
             assert!(
-                out.problems.iter().all(|flaw| !flaw.is_fatal),
+                out.problems.iter().all(|problem| !problem.is_fatal),
                 "{written}: {:?}",
                 out.problems
             );
@@ -266,9 +276,9 @@ mod tests {
             "é ${A",
             "é ${A:-x\n}",
         ] {
-            let flaws = substitute(written, &lookup).problems;
+            let problems = substitute(written, &lookup).problems;
             assert_eq!(
-                flaws
+                problems
                     .iter()
                     .map(|f| (f.start, f.is_fatal))
                     .collect::<Vec<_>>(),
@@ -280,7 +290,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_answered_and_its_pieces_are_in_order(text in "[${}A:\\-=#\\n é]{0,60}") {
+        fn segments_of_any_text_are_in_order(text in "[${}A:\\-=#\\n é]{0,60}") {
             let out = substitute(&text, &lookup);
             prop_assert!(out.segments.windows(2).all(|w| w[0].substituted_start <= w[1].substituted_start && w[0].original_start <= w[1].original_start));
         }

@@ -1,4 +1,4 @@
-//! Texts of any kind: an answer, never a crash, and in bounded space.
+//! Any text gives a result, without a crash and in bounded memory.
 
 use proptest::prelude::*;
 
@@ -81,8 +81,8 @@ fn any_yaml_tree() -> impl Strategy<Value = String> {
     })
 }
 
-/// There is a stack without errors, or a report with one; both can be shown.
-fn check_is_answered(text: &str) -> Result<(), TestCaseError> {
+/// The result is a stack without errors, or a report with at least one; both can be printed.
+fn check_gets_a_result(text: &str) -> Result<(), TestCaseError> {
     let fatal = read_text(text).as_ref().is_err_and(StackReport::has_errors);
     prop_assert_eq!(fatal, read_text(text).is_err());
     let report = report_of(text);
@@ -93,22 +93,22 @@ fn check_is_answered(text: &str) -> Result<(), TestCaseError> {
 
 proptest! {
     #[test]
-    fn any_text_is_answered(text in "[a-c:{}\\[\\]\\-&*!|>'\"%@`#?,<$ \\n\\t~0-9é]{0,200}") {
-        check_is_answered(&text)?;
+    fn any_text_gets_a_result(text in "[a-c:{}\\[\\]\\-&*!|>'\"%@`#?,<$ \\n\\t~0-9é]{0,200}") {
+        check_gets_a_result(&text)?;
     }
 
     #[test]
-    fn any_tree_is_answered(text in any_yaml_tree(), below in 0usize..3) {
+    fn any_tree_gets_a_result(text in any_yaml_tree(), below in 0usize..3) {
         let text = match below {
             0 => text,
             1 => format!("functions: {text}"),
             _ => format!("functions: {{a: {{image: x}}, b: {{image: x}}}}\nchains: {text}"),
         };
-        check_is_answered(&text)?;
+        check_gets_a_result(&text)?;
     }
 
     #[test]
-    fn a_valid_stack_becomes_the_specs_that_it_says(
+    fn a_valid_stack_becomes_its_specs(
         names in prop::collection::btree_set("[a-z][a-z0-9]{0,8}", 1..6),
         values in prop::collection::btree_map("[a-z]{1,6}", "[ -~é]{0,20}", 0..4),
     ) {

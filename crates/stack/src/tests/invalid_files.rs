@@ -1,4 +1,4 @@
-//! What is wrong or doubtful is told, with its place.
+//! Errors and warnings, each with its position.
 
 use super::{problem_lines, read_text, report_of, three_functions};
 
@@ -7,7 +7,7 @@ fn every_error_has_a_position() {
     for (text, wanted) in [
         ("", "1:1: error: the file is empty"),
         ("functions: {}\n", "1:1: error: there is no function"),
-        ("functions: [a]\n", "1:12: error: functions should be a map"),
+        ("functions: [a]\n", "1:12: error: functions must be a map"),
         (
             "functions:\n  Echo_1: {image: x}\n",
             "2:3: error: invalid function name \"Echo_1\"",
@@ -22,7 +22,7 @@ fn every_error_has_a_position() {
         ),
         (
             "functions:\n  a: {}\n",
-            "2:3: error: function a says nothing of what to run",
+            "2:3: error: function a has nothing to run",
         ),
         (
             "functions:\n  a:\n    handler: ./a\n",
@@ -42,7 +42,7 @@ fn every_error_has_a_position() {
         ),
         (
             "functions:\n  a:\n    image: x\n    limits: {pids: -1}\n",
-            "4:20: error: pids is a whole number",
+            "4:20: error: pids must be a whole number",
         ),
         (
             "functions:\n  a:\n    image: x\n    namespace: A\n",
@@ -50,7 +50,7 @@ fn every_error_has_a_position() {
         ),
         (
             "functions:\n  a:\n    image: x\n    readonly_root_filesystem: 7\n",
-            "4:31: error: readonly_root_filesystem is true or",
+            "4:31: error: readonly_root_filesystem must be true or",
         ),
         (
             "functions:\n  a:\n    image: x\n    annotations:\n      nearpath.io/queue-timeout: soon\n",
@@ -66,7 +66,7 @@ fn every_error_has_a_position() {
         ),
         (
             "functions:\n  a: {image: x, environment: {k: [1]}}\n",
-            "2:34: error: environment.k should be text, and is a list",
+            "2:34: error: environment.k must be text, not a list",
         ),
         (
             "egress: {b: ['x:1']}\nfunctions:\n  a: {image: x}\n",
@@ -74,7 +74,7 @@ fn every_error_has_a_position() {
         ),
         (
             "functions:\n  a: {image: \"${SET!}\"}\n",
-            "2:15: error: this form of `${…}` is not known",
+            "2:15: error: unknown form of `${…}`",
         ),
         (
             "functions:\n  a: {image: '${SET}', limits: {cpu: 1Mi}}\n",
@@ -118,10 +118,7 @@ fn destinations_are_checked() {
             "2:26: error: invalid egress `db:1`: max: `0` is no number",
         ),
         ("[{max: 3}]", "2:26: error: an item of egress has no `to`"),
-        (
-            "[{to: [db]}]",
-            "2:31: error: to should be text, and is a list",
-        ),
+        ("[{to: [db]}]", "2:31: error: to must be text, not a list"),
         (
             "[{to: 'db:1', max: lots}]",
             "2:44: error: invalid egress `db:1`: max: `lots`",
@@ -209,7 +206,7 @@ fn edges_are_checked() {
         ),
         (
             "chains:\n  k:\n    isolation: [strict]\n",
-            "7:16: error: isolation should be text, and is a list",
+            "7:16: error: isolation must be text, not a list",
         ),
         (
             "chains:\n  k:\n    placement: cores\n",
@@ -221,7 +218,7 @@ fn edges_are_checked() {
         ),
         (
             "chains:\n  k:\n    placement: {a: core}\n",
-            "7:16: error: placement should be text, and is a map",
+            "7:16: error: placement must be text, not a map",
         ),
         (
             "chains:\n  k:\n    pages: large\n",
@@ -237,11 +234,11 @@ fn edges_are_checked() {
         ),
         (
             "chains:\n  k:\n    topics: {t: {from: a}}\n",
-            "7:14: error: topic t has nobody in `to`",
+            "7:14: error: topic t has no function in `to`",
         ),
         (
             "chains:\n  k:\n    topics: {'t/#/u': {from: a, to: b}}\n",
-            "7:14: error: \"t/#/u\" is no topic filter",
+            "7:14: error: invalid topic filter \"t/#/u\"",
         ),
         (
             "chains:\n  k:\n    topics: {t: {from: a, to: b.other}}\n",
@@ -304,7 +301,7 @@ fn doubtful_settings_are_warnings() {
         ),
         (
             "functions:\n  a: {image: x}\nchains:\n  k: {edges: {a: [a]}, isolation: strict, pages: huge}\n",
-            "4:3: warning: chain k is strict: its memory has small pages",
+            "4:3: warning: chain k is strict: its memory uses small pages",
         ),
     ] {
         assert!(
@@ -335,7 +332,7 @@ fn problems_of_an_environment_file_name_that_file() {
     assert!(
         report
             .to_string()
-            .starts_with("/stack/bad.yml:2:6: error: environment.A should be text"),
+            .starts_with("/stack/bad.yml:2:6: error: environment.A must be text"),
         "{report}"
     );
 }

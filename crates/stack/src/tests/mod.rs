@@ -1,4 +1,4 @@
-//! Stack files, good and bad, in a world that is held in memory.
+//! Valid and invalid stack files, with a context in memory.
 
 mod arbitrary_input;
 mod invalid_files;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::{ParsedStack, StackContext, StackDocument, StackReport, StackSpec, parse_stack};
 
-/// A world of one variable, one environment file and every folder but `./missing`.
+/// One variable, one environment file and every folder but `./missing`.
 struct TestContext;
 
 impl StackContext for TestContext {
@@ -57,7 +57,7 @@ fn report_of(text: &str) -> StackReport {
     read_text(text).map_or_else(|report| report, |parsed| parsed.warnings)
 }
 
-/// One `LINE:COLUMN: WEIGHT: TEXT` a problem.
+/// `LINE:COLUMN: SEVERITY: TEXT` for each problem.
 fn problem_lines(text: &str) -> Vec<String> {
     report_of(text)
         .problems
@@ -73,7 +73,7 @@ fn problem_lines(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// A file of functions `a`, `b`, `c` and what follows.
+/// A file with the functions `a`, `b`, `c`, followed by `more`.
 fn three_functions(more: &str) -> String {
     format!("functions:\n  a: {{image: x}}\n  b: {{image: x}}\n  c: {{image: x}}\n{more}")
 }

@@ -1,4 +1,4 @@
-//! What good files become.
+//! Specs of valid files.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,9 @@
-//! YAML text into a small tree in which every key and value knows its place.
+//! YAML text as a small tree in which every key and value has its position.
 //!
-//! The parser's events are folded into nodes here, and not by a ready-made loader, to keep three promises: all duplicate
-//! keys are reported and not only the first; scalars keep the text they were written with (`3.10` stays `3.10`); and size
-//! is bounded: depth, and what aliases expand to. Merge keys (`<<: *defaults`) work as in YAML 1.1.
+//! Nodes are built from the parser's events instead of by a ready-made loader, for three reasons.
+//! All duplicate keys are reported, not only the first. Scalars keep their original text (`3.10`
+//! stays `3.10`). Depth and the expansion of aliases are bounded. Merge keys (`<<: *defaults`) work
+//! as in YAML 1.1.
 
 pub(crate) mod typed_nodes;
 
@@ -13,21 +14,21 @@ use saphyr_parser::{Event, Parser, ScalarStyle, Span};
 use crate::problem::ProblemList;
 use crate::source::{SourceSpan, SourceText};
 
-/// Lists and maps may be nested this deep.
+/// Levels of nested lists and maps.
 const MAX_NESTING_DEPTH: usize = 32;
-/// What all aliases together may expand to, in bytes of memory, roughly.
+/// Approximate memory that all aliases together may expand to, in bytes.
 const MAX_EXPANSION_BYTES: usize = 8 << 20;
 
-/// A value and where it is written.
+/// A value and its position.
 #[derive(Debug, Clone)]
 pub(crate) struct YamlNode {
-    pub(crate) place: SourceSpan,
+    pub(crate) span: SourceSpan,
     pub(crate) kind: YamlValue,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) enum YamlValue {
-    /// Text as written; a plain one may mean null, true or a number.
+    /// Original text. A plain scalar may mean null, true or a number.
     Scalar {
         text: String,
         is_plain: bool,
@@ -36,22 +37,23 @@ pub(crate) enum YamlValue {
     Map(Vec<YamlEntry>),
 }
 
-/// One `key: value` of a map.
+/// `key: value` of a map.
 #[derive(Debug, Clone)]
 pub(crate) struct YamlEntry {
     pub(crate) key: String,
-    pub(crate) place: SourceSpan,
+    pub(crate) span: SourceSpan,
     pub(crate) value: YamlNode,
 }
 
 impl YamlNode {
-    /// Whether it is nothing: an empty value, `~` or `null`.
+    /// True for an empty value, `~` or `null`.
     pub(crate) fn is_null(&self) -> bool {
         matches!(&self.kind, YamlValue::Scalar { text, is_plain: true } if matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL"))
     }
 
-    /// Its rough size in memory; the depth is bounded, so recursion is too.
+    /// Approximate size in memory. The depth is bounded, and so is the recursion.
     fn memory_bytes(&self) -> usize {
+        // 64 bytes stand for the node itself and its allocation; an estimate is enough for a limit.
         64 + match &self.kind {
             YamlValue::Scalar { text, .. } => text.len(),
             YamlValue::List(nodes) => nodes.iter().map(Self::memory_bytes).sum(),
@@ -63,7 +65,8 @@ impl YamlNode {
     }
 }
 
-/// Parses the one document of a source. `NoConnection` when it cannot be read on; the reason is among the problems.
+/// Parses the only document of a source. `None` when parsing cannot go on; the problems contain the
+/// reason.
 pub(crate) fn parse_yaml(source: &SourceText, problems: &mut ProblemList<'_>) -> Option<YamlNode> {
     let mut builder = TreeBuilder {
         source,
@@ -73,46 +76,49 @@ pub(crate) fn parse_yaml(source: &SourceText, problems: &mut ProblemList<'_>) ->
         expanded_bytes: 0,
         root: None,
     };
+    // Events carry character offsets, which the source maps back to the original text.
     let mut parser = Parser::new_from_str(source.substituted_text());
     let mut documents = 0;
     while let Some(event) = parser.next_event() {
         let (event, span) = match event {
             Ok(event) => event,
             Err(error) => {
-                let place = source.span_of(error.marker().index(), error.marker().index() + 1);
+                let span = source.span_of(error.marker().index(), error.marker().index() + 1);
                 builder
                     .problems
-                    .add_error(place, format!("not valid YAML: {}", error.info()));
+                    .add_error(span, format!("not valid YAML: {}", error.info()));
                 return None;
             }
         };
-        let place = builder.place(span);
+        let span = builder.span(span);
         if matches!(event, Event::DocumentStart(_)) {
+            // Counted here: the parser accepts a stream of documents, and only the first would be
+            // deployed.
             documents += 1;
             if documents > 1 {
                 builder.problems.add_error(
-                    place,
+                    span,
                     "a stack file is one YAML document; a second one starts here",
                 );
                 return None;
             }
             continue;
         }
-        builder.handle_event(event, place)?;
+        builder.handle_event(event, span)?;
     }
     builder.root
 }
 
-/// A list or map that is not yet closed.
+/// A list or map that is not closed yet.
 enum OpenCollection {
     List {
         anchor: usize,
-        place: SourceSpan,
+        span: SourceSpan,
         nodes: Vec<YamlNode>,
     },
     Map {
         anchor: usize,
-        place: SourceSpan,
+        span: SourceSpan,
         entries: Vec<YamlEntry>,
         key: Option<(String, SourceSpan)>,
     },
@@ -128,18 +134,19 @@ struct TreeBuilder<'a, 'p> {
 }
 
 impl TreeBuilder<'_, '_> {
-    fn place(&self, span: Span) -> SourceSpan {
+    fn span(&self, span: Span) -> SourceSpan {
         self.source.span_of(span.start.index(), span.end.index())
     }
 
-    fn handle_event(&mut self, event: Event<'_>, place: SourceSpan) -> Option<()> {
+    fn handle_event(&mut self, event: Event<'_>, span: SourceSpan) -> Option<()> {
         match event {
             Event::Scalar(text, style, anchor, tag) => {
+                // `!!str` and quotes make a text of what would else be null or a number.
                 let plain =
                     style == ScalarStyle::Plain && tag.is_none_or(|tag| tag.suffix != "str");
                 self.add_node(
                     YamlNode {
-                        place,
+                        span,
                         kind: YamlValue::Scalar {
                             text: text.into_owned(),
                             is_plain: plain,
@@ -151,35 +158,36 @@ impl TreeBuilder<'_, '_> {
             Event::SequenceStart(anchor, _) => self.open_collection(
                 OpenCollection::List {
                     anchor,
-                    place,
+                    span,
                     nodes: Vec::new(),
                 },
-                place,
+                span,
             ),
             Event::MappingStart(anchor, _) => self.open_collection(
                 OpenCollection::Map {
                     anchor,
-                    place,
+                    span,
                     entries: Vec::new(),
                     key: None,
                 },
-                place,
+                span,
             ),
-            Event::SequenceEnd | Event::MappingEnd => self.close_collection(place),
-            Event::Alias(anchor) => self.resolve_alias(anchor, place),
+            Event::SequenceEnd | Event::MappingEnd => self.close_collection(span),
+            Event::Alias(anchor) => self.resolve_alias(anchor, span),
             _ => Some(()),
         }
     }
 
-    fn open_collection(&mut self, frame: OpenCollection, place: SourceSpan) -> Option<()> {
+    fn open_collection(&mut self, frame: OpenCollection, span: SourceSpan) -> Option<()> {
+        // YAML allows any node as a key, but stack files need text.
         if let Some(OpenCollection::Map { key: None, .. }) = self.open_collections.last() {
             self.problems
-                .add_error(place, "a key must be text, not a list or a map");
+                .add_error(span, "a key must be text, not a list or a map");
             return None;
         }
         if self.open_collections.len() >= MAX_NESTING_DEPTH {
             self.problems.add_error(
-                place,
+                span,
                 format!("nested more than {MAX_NESTING_DEPTH} levels deep"),
             );
             return None;
@@ -196,26 +204,27 @@ impl TreeBuilder<'_, '_> {
         match self.open_collections.pop()? {
             OpenCollection::List {
                 anchor,
-                place,
+                span,
                 nodes,
             } => self.add_node(
                 YamlNode {
-                    place: span_until(place),
+                    span: span_until(span),
                     kind: YamlValue::List(nodes),
                 },
                 anchor,
             ),
             OpenCollection::Map {
                 anchor,
-                place,
+                span,
                 entries,
                 ..
             } => {
+                // Before the merge keys: an entry may override a merged one, but not another entry.
                 let entries = self.remove_duplicates(entries);
                 let entries = self.expand_merge_keys(entries);
                 self.add_node(
                     YamlNode {
-                        place: span_until(place),
+                        span: span_until(span),
                         kind: YamlValue::Map(entries),
                     },
                     anchor,
@@ -224,26 +233,27 @@ impl TreeBuilder<'_, '_> {
         }
     }
 
-    fn resolve_alias(&mut self, anchor: usize, place: SourceSpan) -> Option<()> {
+    fn resolve_alias(&mut self, anchor: usize, span: SourceSpan) -> Option<()> {
         let Some(node) = self.anchors.get(&anchor) else {
             self.problems
-                .add_error(place, "this alias refers to the value that it is part of");
+                .add_error(span, "this alias refers to the value that it is part of");
             return None;
         };
         let node = YamlNode {
-            place,
+            span,
             kind: node.kind.clone(),
         };
+        // Counted before the copy is used: nested aliases double the size with every level.
         self.count_expansion(&node)?;
         self.add_node(node, 0)
     }
 
-    /// Counts a copy of `node` against what anchors and aliases may hold.
+    /// Counts a copy of `node` against the limit for anchors and aliases.
     fn count_expansion(&mut self, node: &YamlNode) -> Option<()> {
         self.expanded_bytes += node.memory_bytes();
         if self.expanded_bytes > MAX_EXPANSION_BYTES {
             self.problems.add_error(
-                node.place,
+                node.span,
                 format!(
                     "aliases expand to more than {} MiB",
                     MAX_EXPANSION_BYTES >> 20
@@ -257,26 +267,28 @@ impl TreeBuilder<'_, '_> {
     fn add_node(&mut self, node: YamlNode, anchor: usize) -> Option<()> {
         if anchor > 0 {
             self.count_expansion(&node)?;
+            // A copy per anchor: aliases may be used after the anchored node has been moved into
+            // its parent.
             self.anchors.insert(anchor, node.clone());
         }
         match self.open_collections.last_mut() {
             None => self.root = Some(node),
             Some(OpenCollection::List { nodes, .. }) => nodes.push(node),
             Some(OpenCollection::Map { entries, key, .. }) => match (key.take(), node.kind) {
-                (Some((key, place)), kind) => {
+                (Some((key, span)), kind) => {
                     entries.push(YamlEntry {
                         key,
-                        place,
+                        span,
                         value: YamlNode {
-                            place: node.place,
+                            span: node.span,
                             kind,
                         },
                     });
                 }
-                (None, YamlValue::Scalar { text, .. }) => *key = Some((text, node.place)),
+                (None, YamlValue::Scalar { text, .. }) => *key = Some((text, node.span)),
                 (None, _) => {
                     self.problems
-                        .add_error(node.place, "a key must be text, not a list or a map");
+                        .add_error(node.span, "a key must be text, not a list or a map");
                     return None;
                 }
             },
@@ -284,16 +296,16 @@ impl TreeBuilder<'_, '_> {
         Some(())
     }
 
-    /// Without the later ones of equal keys, which are errors.
+    /// Removes later entries with an equal key, and reports them.
     fn remove_duplicates(&mut self, entries: Vec<YamlEntry>) -> Vec<YamlEntry> {
         let mut first: HashMap<String, SourceSpan> = HashMap::new();
         let (source, problems) = (self.source, &mut *self.problems);
         let mut keep = |entry: &YamlEntry| match first.get(&entry.key) {
-            None => first.insert(entry.key.clone(), entry.place).is_none(),
-            Some(place) => {
-                let line = source.line_number(*place);
+            None => first.insert(entry.key.clone(), entry.span).is_none(),
+            Some(span) => {
+                let line = source.line_number(*span);
                 problems.add_error(
-                    entry.place,
+                    entry.span,
                     format!(
                         "`{}` is written twice; the first is on line {line}",
                         entry.key
@@ -305,7 +317,8 @@ impl TreeBuilder<'_, '_> {
         entries.into_iter().filter(|entry| keep(entry)).collect()
     }
 
-    /// With `<<: map` or `<<: [map, …]` replaced by the entries of those maps that are not written here.
+    /// Replaces `<<: map` or `<<: [map, …]` by the entries of those maps whose keys are not written
+    /// here.
     fn expand_merge_keys(&mut self, mut entries: Vec<YamlEntry>) -> Vec<YamlEntry> {
         let Some(at) = entries.iter().position(|entry| entry.key == "<<") else {
             return entries;
@@ -314,7 +327,7 @@ impl TreeBuilder<'_, '_> {
         let sources = match merge.value.kind {
             YamlValue::List(nodes) => nodes,
             kind => vec![YamlNode {
-                place: merge.value.place,
+                span: merge.value.span,
                 kind,
             }],
         };
@@ -327,7 +340,7 @@ impl TreeBuilder<'_, '_> {
                 ),
                 _ => {
                     self.problems
-                        .add_error(source.place, "`<<` takes a map, or a list of maps");
+                        .add_error(source.span, "`<<` takes a map, or a list of maps");
                 }
             }
         }

@@ -1,5 +1,5 @@
-//! Reading nodes as what they should be. Each reader reports what does not fit and gives back what does, so that one bad
-//! value hides no other.
+//! Typed access to nodes. Each reader reports what does not fit and returns what does, so that no
+//! bad value hides another.
 
 use std::collections::BTreeMap;
 
@@ -7,15 +7,15 @@ use crate::problem::{ProblemList, suggest_similar};
 use crate::source::SourceSpan;
 use crate::yaml::{YamlEntry, YamlNode, YamlValue};
 
-/// A text and where it is written.
+/// A text and its position.
 #[derive(Debug, Clone)]
 pub(crate) struct SpannedText {
     pub(crate) text: String,
-    pub(crate) place: SourceSpan,
+    pub(crate) span: SourceSpan,
 }
 
 impl ProblemList<'_> {
-    /// The entries of a map; nothing when the value is null or, with an error, something else.
+    /// Entries of a map; none when the value is null or, with an error, something else.
     pub(crate) fn expect_map<'n>(&mut self, node: &'n YamlNode, what: &str) -> &'n [YamlEntry] {
         match &node.kind {
             YamlValue::Map(entries) => entries,
@@ -26,7 +26,7 @@ impl ProblemList<'_> {
         }
     }
 
-    /// The items of a list; nothing when the value is null or, with an error, something else.
+    /// Items of a list; none when the value is null or, with an error, something else.
     pub(crate) fn expect_list<'n>(&mut self, node: &'n YamlNode, what: &str) -> &'n [YamlNode] {
         match &node.kind {
             YamlValue::List(nodes) => nodes,
@@ -37,12 +37,12 @@ impl ProblemList<'_> {
         }
     }
 
-    /// A text, number or boolean, as written; nothing when it is null.
+    /// A text, number or boolean, as written; `None` when it is null.
     pub(crate) fn expect_text(&mut self, node: &YamlNode, what: &str) -> Option<SpannedText> {
         match &node.kind {
             YamlValue::Scalar { text, .. } if !node.is_null() => Some(SpannedText {
                 text: text.clone(),
-                place: node.place,
+                span: node.span,
             }),
             _ => {
                 self.report_type_mismatch(node, what, "text");
@@ -69,12 +69,12 @@ impl ProblemList<'_> {
         for entry in self.expect_map(node, what) {
             let empty = || SpannedText {
                 text: String::new(),
-                place: entry.place,
+                span: entry.span,
             };
             let value = self.expect_text(&entry.value, &format!("{what}.{}", entry.key));
             let text = value.map_or_else(empty, |value| SpannedText {
                 text: value.text,
-                place: entry.place.extend_to(value.place),
+                span: entry.span.extend_to(value.span),
             });
             texts.insert(entry.key.clone(), text);
         }
@@ -85,19 +85,23 @@ impl ProblemList<'_> {
     pub(crate) fn expect_bool(&mut self, node: &YamlNode, what: &str) -> Option<bool> {
         let text = self.expect_text(node, what)?;
         match text.text.as_str() {
+            // The booleans of YAML 1.1, because OpenFaaS's client accepts `yes` and `on`.
             "true" | "True" | "TRUE" | "yes" | "on" => Some(true),
             "false" | "False" | "FALSE" | "no" | "off" => Some(false),
             _ => {
                 self.add_error(
-                    text.place,
-                    format!("{what} is true or false, not `{}`", shorten(&text.text)),
+                    text.span,
+                    format!(
+                        "{what} must be true or false, not `{}`",
+                        shorten(&text.text)
+                    ),
                 );
                 None
             }
         }
     }
 
-    /// Warns of a key that nothing reads. Keys that begin with `x-` are the author's own.
+    /// Warns of a key without effect. Keys that begin with `x-` belong to the author.
     pub(crate) fn warn_unknown_key(
         &mut self,
         entry: &YamlEntry,
@@ -108,7 +112,7 @@ impl ProblemList<'_> {
             return;
         }
         let problem = self.add_warning(
-            entry.place,
+            entry.span,
             format!(
                 "unknown key `{}` in {section}: it is ignored",
                 shorten(&entry.key)
@@ -119,20 +123,19 @@ impl ProblemList<'_> {
 
     fn report_type_mismatch(&mut self, node: &YamlNode, what: &str, expected: &str) {
         let found = match &node.kind {
+            // A key without a value is an empty section, which authors leave behind when they
+            // remove its entries.
             _ if node.is_null() => return,
             YamlValue::Scalar { .. } => "text",
             YamlValue::List(_) => "a list",
             YamlValue::Map(_) => "a map",
         };
-        self.add_error(
-            node.place,
-            format!("{what} should be {expected}, and is {found}"),
-        );
+        self.add_error(node.span, format!("{what} must be {expected}, not {found}"));
     }
 }
 
 impl SourceSpan {
-    /// From the start of this place to the end of another one, when that follows; else the place itself.
+    /// Range from the start of this one to the end of another one that follows; else this one.
     fn extend_to(self, other: Self) -> Self {
         match other.start >= self.start {
             true => Self {

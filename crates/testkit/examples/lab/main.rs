@@ -1,4 +1,4 @@
-//! What a link of the lab is like: how exact its delay is, what it carries, what it costs. Needs root.
+//! Measures a link of the lab: how exact its delay is, its throughput and its CPU cost. Needs root.
 //!
 //! `cargo run -p nearpath-testkit --example lab -- --delay 0.5ms`
 
@@ -13,13 +13,13 @@ use std::time::Duration;
 use clap::Parser;
 use nearpath_testkit::lab::{LinkConditions, NetworkLab};
 
-/// Lays a link between two nodes, sends packets and bytes through it, and prints what came of them.
+/// Connect two nodes by a link, send packets and bytes through it, and print measurements.
 #[derive(Parser)]
 struct Args {
-    /// One-way delay, such as 0.5ms or 300us; several, with commas between, make a row each.
+    /// One-way delay, such as 0.5ms or 300us; several separated by commas give one row each
     #[arg(long, value_delimiter = ',', default_value = "0ms,0.5ms,1ms,2ms,3ms", value_parser = parse_duration)]
     delay: Vec<Duration>,
-    /// What is added to the delay at the most.
+    /// Maximum that is added to the delay
     #[arg(long, default_value = "0ms", value_parser = parse_duration)]
     jitter: Duration,
     /// Share of packets lost, 0 to 1.
@@ -31,31 +31,31 @@ struct Args {
     /// Share of packets held back so that others overtake them.
     #[arg(long, default_value_t = 0.0)]
     reorder: f64,
-    /// Mbit/s.
+    /// Mbit/s
     #[arg(long)]
     rate: Option<u64>,
-    /// Octets that wait for the rate.
+    /// Octets that may wait for the rate
     #[arg(long, default_value_t = 256 * 1024)]
     queue: usize,
     /// Largest packet, in octets.
     #[arg(long, default_value_t = 1500)]
     mtu: u32,
-    /// How long the link's thread stays awake around packets: exact delays for CPU time.
+    /// Time that the link's thread stays awake around packets: exact delays for CPU time
     #[arg(long, default_value = "0ms", value_parser = parse_duration)]
     awake: Duration,
-    /// Where chance begins.
+    /// Seed of all random decisions
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// IPv6 instead of IPv4.
     #[arg(long)]
     ipv6: bool,
-    /// How many packets measure the delay.
+    /// Number of packets that measure the delay
     #[arg(long, default_value_t = 2000)]
     count: u32,
-    /// How many megabytes measure the throughput.
+    /// Megabytes that measure the throughput
     #[arg(long, default_value_t = 200)]
     megabytes: usize,
-    /// One JSON object a delay instead of a table.
+    /// Print one JSON object for each delay instead of a table
     #[arg(long)]
     json: bool,
 }
@@ -116,7 +116,7 @@ impl Args {
     }
 }
 
-/// `0.5ms`, `300us`, `1s`.
+/// Parses a duration such as `0.5ms`, `300us` or `1s`.
 fn parse_duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = text.split_at(
         text.find(|c: char| c.is_ascii_alphabetic())

@@ -1,4 +1,4 @@
-//! The table, and the same as JSON.
+//! Output of the measurements, as a table or as JSON.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use serde::Serialize;
 
 use crate::traffic::{BulkTransfer, PingTimes};
 
-/// What was measured at one delay.
+/// Measurements at one delay.
 #[derive(Serialize)]
 pub(crate) struct MeasuredRow {
     delay_us: f64,
-    /// How much longer than the delay one way took.
+    /// Excess of the one-way time over the delay.
     error_p50_us: f64,
     error_p99_us: f64,
     rtt_p50_us: f64,
@@ -20,9 +20,9 @@ pub(crate) struct MeasuredRow {
     /// CPU time of the link's thread for a packet of the transfer.
     cpu_us_per_packet: f64,
     octets_per_packet: f64,
-    /// The share of a processor that the link's thread used meanwhile.
+    /// Share of a processor that the link's thread used.
     cpu_share: f64,
-    /// Packets that the link's thread was too late for.
+    /// Packets that the link's thread fetched too late.
     overrun: u64,
 }
 

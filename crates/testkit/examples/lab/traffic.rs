@@ -1,4 +1,5 @@
-//! The traffic that measures a link. Both nodes have the machine's clock, so one way can be timed alone.
+//! Traffic that measures a link. Both nodes share the machine's clock, so one way can be timed
+//! alone.
 
 use std::io::{self, IoSliceMut, Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
@@ -14,31 +15,33 @@ use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt};
 use nix::sys::time::TimeSpec;
 
 const TRAFFIC_PORT: u16 = 7000;
-/// How long a packet is waited for before it counts as lost.
+/// Time after which a packet counts as lost.
 const RECEIVE_TIMEOUT: Duration = Duration::from_millis(200);
-/// Pings do not follow at once, so that each finds the link's thread asleep, as a lone request does.
+/// Pause between pings, so that each finds the link's thread asleep, as a single request does.
 const PING_INTERVAL: Duration = Duration::from_micros(300);
 
-/// One-way and round-trip times of those that came back, sorted.
+/// One-way and round-trip times of the returned pings, sorted.
 pub(crate) struct PingTimes {
     pub(crate) one_way: Vec<Duration>,
     pub(crate) round_trip: Vec<Duration>,
     pub(crate) sent: u32,
 }
 
-/// What a bulk transfer over TCP took.
+/// Measurements of a bulk transfer over TCP.
 pub(crate) struct BulkTransfer {
     pub(crate) octets: usize,
     pub(crate) took: Duration,
     /// CPU time of the link's thread.
     pub(crate) cpu: Duration,
-    /// Packets that the link carried, acknowledgements included; segments that stayed together count as one.
+    /// Packets that the link carried, acknowledgements included. Segments that stayed together
+    /// count as one.
     pub(crate) packets: u64,
-    /// Packets that came faster than the link's thread fetched them: the figures are of no use then.
+    /// Packets that the link's thread fetched too late. With any of them the measurement is
+    /// invalid.
     pub(crate) overrun: u64,
 }
 
-/// Sends one datagram at a time and waits for it to come back.
+/// Sends one datagram at a time and waits for its return.
 pub(crate) fn measure_pings(
     near: &LabNode,
     far: &LabNode,
@@ -105,8 +108,8 @@ fn unspecified(like: IpAddr) -> IpAddr {
     }
 }
 
-/// Answers each datagram with itself and the time at which the kernel took it from the link: what the receiver needs to wake
-/// up is not the link's.
+/// Returns each datagram with the time at which the kernel took it from the link. The receiver's
+/// wakeup is not part of the link's delay.
 fn run_echo(socket: &UdpSocket, done: &AtomicBool) {
     let _ = prefer_this_thread();
     while !done.load(Ordering::Acquire) {
@@ -117,7 +120,7 @@ fn run_echo(socket: &UdpSocket, done: &AtomicBool) {
     }
 }
 
-/// A datagram, and when the kernel had it, in nanoseconds since 1970.
+/// Receives a datagram and the kernel's time of its arrival, in nanoseconds since 1970.
 fn receive_bulk(socket: &UdpSocket) -> Option<(Vec<u8>, u64)> {
     let (mut packet, mut space) = ([0; 64], nix::cmsg_space!(TimeSpec));
     let mut buffers = [IoSliceMut::new(&mut packet)];
@@ -161,7 +164,8 @@ fn collect_pings(socket: &UdpSocket, count: u32) -> io::Result<PingTimes> {
     Ok(pings)
 }
 
-/// When that datagram arrived. Answers to earlier ones, which came too late or twice, are passed over.
+/// Arrival time of the response to ping `number`. Late or duplicate responses to earlier pings are
+/// skipped.
 fn answer_ping(socket: &UdpSocket, number: u64) -> Option<u64> {
     let mut packet = [0; 24];
     while socket.recv(&mut packet).ok()? == 24 {
@@ -186,7 +190,7 @@ fn interface_packets(lab_link: &LabLink) -> u64 {
         .sum()
 }
 
-/// The clock of the kernel's stamps.
+/// Current time of the clock that the kernel's timestamps use.
 fn monotonic_nanos() -> u64 {
     nanoseconds(
         SystemTime::now()

@@ -1,44 +1,49 @@
-//! What a link does to packets, as its user says it.
+//! Conditions of a link and its counters.
 
 use std::time::Duration;
 
-/// The properties of a link, the same in both directions unless one is changed alone ([`crate::lab::LabLink::set_one_direction`]).
-/// By default it is a perfect cable: no delay, no loss, no limit.
+/// Conditions of a link, the same in both directions unless one is set alone
+/// ([`crate::lab::LabLink::set_one_direction`]). The default is a perfect link: no delay, no loss,
+/// no limit.
 ///
 /// ```
 /// use std::time::Duration;
-/// use nearpath_testkit::lab::Link;
-/// let link = Link { delay: Duration::from_micros(500), loss: 0.01, seed: 7, ..Link::default() };
+/// use nearpath_testkit::lab::LinkConditions;
+/// let conditions = LinkConditions { delay: Duration::from_micros(500), loss: 0.01, seed: 7, ..LinkConditions::default() };
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct LinkConditions {
-    /// How long every packet is underway at the least, one way.
+    /// Minimum one-way delay of every packet.
     pub delay: Duration,
-    /// What is added to that: for each packet something between nothing and this. Packets do not overtake each other by it.
+    /// Maximum of a random addition to the delay. Packets do not overtake each other by it.
     pub jitter: Duration,
-    /// The share of packets that are lost on the way, 0 to 1.
+    /// Share of packets that are lost, 0 to 1.
     pub loss: f64,
-    /// The share of packets that arrive twice.
+    /// Share of packets that arrive twice.
     pub duplicate: f64,
-    /// The share of packets that are held back by `late`, so that others overtake them.
+    /// Share of packets that are held back by `late`, so that others overtake them.
     pub reorder: f64,
-    /// How long packets are held back that `reorder` chose.
+    /// Time for which the packets chosen by `reorder` are held back.
     pub late: Duration,
-    /// How many bits a second leave the sender; `NoConnection`: no limit. Only octets of IP packets count.
+    /// Bits per second that leave the sender; `None`: no limit. Only octets of IP packets count.
     pub rate: Option<u64>,
-    /// How many octets wait for that at the most; a packet that does not fit any more is dropped. One always fits.
+    /// Maximum number of octets that wait for the rate. A packet that does not fit is dropped; a
+    /// single one always fits.
     pub queue_bytes: usize,
-    /// Packets longer than this vanish without a message to anybody, as in a tunnel behind a firewall; `NoConnection`: none do.
+    /// Packets longer than this are dropped silently, as in a tunnel behind a firewall; `None`:
+    /// none are.
     pub largest_packet: Option<usize>,
-    /// Where chance begins: the same seed does the same to the first, second, … packet, whatever the other properties are.
+    /// Seed of all random decisions. The same seed decides the same about the n-th packet, whatever
+    /// the other conditions are.
     pub seed: u64,
     /// The MTU of both devices, in octets: 1280 to 65535.
     pub mtu: u32,
-    /// How long before a packet is due the link's thread wakes up, to wait for the moment without sleeping. It makes the delay
-    /// more exact and costs as much of a processor for each packet or batch.
+    /// Time before a packet is due at which the link's thread wakes up, to wait without sleeping.
+    /// It makes the delay more exact, and costs that much CPU time for each packet or batch.
     pub awake: Duration,
-    /// No thread and no TUN device: a pair of the kernel's own (veth(4)), which costs a tenth of the processor and passes on whatever comes. Of
-    /// the other properties only the MTU holds, nothing is counted, and such a cable cannot be cut.
+    /// Uses a pair of kernel devices (veth(4)) instead of a thread and TUN devices. It costs a
+    /// tenth of the CPU time and carries every packet. Of the other conditions only the MTU
+    /// applies; nothing is counted, and the link cannot be cut.
     pub is_plain: bool,
 }
 
@@ -63,7 +68,7 @@ impl Default for LinkConditions {
 }
 
 impl LinkConditions {
-    /// A pair of the kernel's own devices: see [`LinkConditions::is_plain`].
+    /// Conditions of a link of kernel devices, see [`LinkConditions::is_plain`].
     pub fn plain() -> Self {
         Self {
             is_plain: true,
@@ -71,7 +76,8 @@ impl LinkConditions {
         }
     }
 
-    /// Whether segments may stay together on this link: only where nothing depends on how many packets there are.
+    /// Returns true if segments may stay together: only where nothing depends on the number of
+    /// packets.
     pub(super) fn treats_all_alike(&self) -> bool {
         let chance =
             self.loss > 0.0 || self.duplicate > 0.0 || self.reorder > 0.0 || !self.jitter.is_zero();
@@ -79,28 +85,29 @@ impl LinkConditions {
     }
 }
 
-/// What became of the packets of one direction. At any time `offered + duplicated` is the sum of `delivered`, `lost`,
+/// Counters of one direction. At any time `offered + duplicated` is the sum of `delivered`, `lost`,
 /// `overflowed`, `swallowed`, `cut` and `underway`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LinkCounts {
-    /// Sent into the link. On a link that treats all packets alike, up to 64 KB of segments that go together count as one.
+    /// Packets sent into the link. If it treats all packets alike, up to 64 KB of segments that
+    /// stay together count as one.
     pub offered: u64,
-    /// Handed to the receiver.
+    /// Packets delivered to the receiver.
     pub delivered: u64,
-    /// Their octets.
+    /// Octets of the delivered packets.
     pub delivered_octets: u64,
-    /// Lost by chance ([`LinkConditions::loss`]).
+    /// Packets lost at random ([`LinkConditions::loss`]).
     pub lost: u64,
     /// Copies made ([`LinkConditions::duplicate`]).
     pub duplicated: u64,
-    /// Held back ([`LinkConditions::reorder`]); they count again where they end.
+    /// Packets held back ([`LinkConditions::reorder`]). They are also counted where they end.
     pub late: u64,
-    /// Dropped because the queue was full ([`LinkConditions::queue_bytes`]).
+    /// Packets dropped because the queue was full ([`LinkConditions::queue_bytes`]).
     pub overflowed: u64,
-    /// Longer than [`LinkConditions::largest_packet`].
+    /// Packets longer than [`LinkConditions::largest_packet`].
     pub swallowed: u64,
-    /// Sent into a cut cable, or underway in it when it was cut.
+    /// Packets sent into a cut link, or underway in it when it was cut.
     pub cut: u64,
-    /// On their way now, those that wait to be sent included.
+    /// Packets underway now, including those that wait to be sent.
     pub underway: u64,
 }

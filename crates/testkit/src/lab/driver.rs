@@ -1,8 +1,10 @@
-//! The thread of a link: reads packets from each end's device, asks the [`LinkModel`] and writes them to the other end's.
+//! The thread of a link: reads packets from each end's device, asks the [`LinkModel`] and writes
+//! them to the other end's device.
 //!
-//! It sleeps in epoll until a device has packets, the timer of the next arrival fires (timerfd, to the nanosecond and without
-//! the slack of timeouts) or the bell rings: somebody changed or ends the link. A packet that arrives at once is written from
-//! the buffer it was read into; others are copied into buffers that are used again.
+//! It sleeps in epoll until one of three things happens: a device has packets, the timer of the
+//! next arrival fires (timerfd, exact to the nanosecond and without timer slack), or the wake event
+//! reports a changed or ended link. A packet that arrives at once is written from the buffer that
+//! it was read into. Others are copied into buffers that are reused.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,24 +21,24 @@ use rustix::time::{
 
 use super::link_model::{LinkModel, PacketFate};
 
-/// How many packets are taken from one end before the other has its turn.
+/// Packets that are taken from one end before the other has its turn.
 const MAX_BATCH_PACKETS: usize = 64;
-/// How many buffers are kept for use again.
+/// Maximum number of buffers that are kept for reuse.
 const MAX_SPARE_BUFFERS: usize = 1024;
-/// Where the bell is in epoll's answers; the devices are 0 and 1.
+/// Index of the wake event among epoll's sources; the devices are 0 and 1.
 const WAKE_SOURCE: u64 = 2;
 const TIMER_SOURCE: u64 = 3;
 
-/// What the thread and the handles of a link share.
+/// State that the thread and the handles of a link share.
 pub(super) struct DriverShared {
-    /// Taken by the thread for a batch at a time.
+    /// Models of both directions. The thread locks them for a batch at a time.
     models: Mutex<[LinkModel<Vec<u8>>; 2]>,
     pub(super) ends: [TunDevice; 2],
     wake_event: OwnedFd,
     must_stop: AtomicBool,
-    /// Packets that the receiver's device did not take: it was down.
+    /// Packets that the receiver's device refused because it was down.
     pub(super) refused: AtomicU64,
-    /// The thread's id, for asking the kernel what it used.
+    /// Thread id, to read CPU time from the kernel.
     pub(super) thread: AtomicU64,
     started_at: Instant,
 }
@@ -60,9 +62,9 @@ impl DriverShared {
             .expect("the link's thread does not panic")
     }
 
-    /// Wakes the thread, so that it sees what was changed.
+    /// Wakes the thread, so that it sees changes.
     pub(super) fn wake_thread(&self) {
-        // A bell that cannot be rung any more has been rung 2^64 times and not been heard yet.
+        // The counter can only be full, and then the thread is woken anyway.
         let _ = rustix::io::write(&self.wake_event, &1_u64.to_ne_bytes());
     }
 
@@ -72,12 +74,12 @@ impl DriverShared {
     }
 }
 
-/// What the thread alone has.
+/// State of the thread alone.
 pub(super) struct LinkDriver<'a> {
     shared: &'a DriverShared,
     epoll: OwnedFd,
     timer: OwnedFd,
-    /// What the timer is set to, to set it only when that changes.
+    /// Current setting of the timer, so that it is set only when it changes.
     armed_for: Option<Duration>,
     scratch: Vec<u8>,
     spare: Vec<Vec<u8>>,
@@ -115,7 +117,7 @@ impl<'a> LinkDriver<'a> {
         })
     }
 
-    /// Works until the link is to end.
+    /// Runs until the link ends.
     pub(super) fn run(mut self) -> io::Result<()> {
         let mut readable = [true; 2];
         while !self.shared.must_stop.load(Ordering::Acquire) {
@@ -125,7 +127,7 @@ impl<'a> LinkDriver<'a> {
         Ok(())
     }
 
-    /// Takes what came, delivers what is due, and says when to wake up for the next.
+    /// Reads packets, delivers those that are due, and returns the time of the next one.
     fn run_once(&mut self, readable: [bool; 2]) -> io::Result<Option<Duration>> {
         let shared = self.shared;
         let mut models = shared.lock_models();
@@ -177,7 +179,7 @@ impl<'a> LinkDriver<'a> {
         }
     }
 
-    /// Sleeps until a packet comes, the bell rings or it is time; says which ends have packets.
+    /// Sleeps until a packet, the wake event or the given time. Returns which ends have packets.
     fn wait_readable(&mut self, until: Option<Duration>) -> io::Result<[bool; 2]> {
         let poll = until.is_some_and(|until| until <= self.elapsed());
         if !poll {
@@ -215,7 +217,7 @@ impl<'a> LinkDriver<'a> {
         if until == self.armed_for {
             return Ok(());
         }
-        // A time of zero would switch the timer off.
+        // A time of 0 would disarm the timer.
         let wait = until.map(|until| {
             until
                 .saturating_sub(self.elapsed())

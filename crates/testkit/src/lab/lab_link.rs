@@ -1,4 +1,4 @@
-//! A link in use: what its user can see and change while packets pass.
+//! A link between two nodes: its ends, its conditions and its counters.
 
 use std::fs;
 use std::io;
@@ -19,11 +19,11 @@ use super::link_model::LinkModel;
 use super::node::LabNode;
 use super::packet_draw::direction_seed;
 
-/// How many packets wait in a device until the link's thread reads them. The queue of the model is [`LinkConditions::queue_bytes`]; this one
-/// only has to be long enough never to show.
+/// Packets that a device queues until the link's thread reads them. The model's own queue is
+/// [`LinkConditions::queue_bytes`]; this one only has to be long enough to have no effect.
 const DEVICE_QUEUE_PACKETS: u32 = 10_000;
 
-/// One of a cable's two directions.
+/// Direction of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LinkDirection {
     /// From the first node to the second.
@@ -32,31 +32,31 @@ pub enum LinkDirection {
     Backward,
 }
 
-/// One end of a cable.
+/// An end of a link.
 #[derive(Debug, Clone)]
 pub struct LinkEnd {
     /// The node.
     pub node: LabNode,
-    /// The device's name there.
+    /// Name of the device in the node.
     pub device: String,
-    /// Its IPv4 address, one of a network of 30 bits; unspecified (`0.0.0.0`) where it has none.
+    /// IPv4 address in a /30 network, or unspecified (`0.0.0.0`).
     pub v4: Ipv4Addr,
-    /// Its IPv6 address, one of a network of 64 bits; unspecified (`::`) where it has none.
+    /// IPv6 address in a /64 network, or unspecified (`::`).
     pub v6: Ipv6Addr,
 }
 
-/// A link between two nodes: a TUN device in each and a thread between them. Clones are the same cable; it is taken away
-/// with its [`crate::lab::NetworkLab`].
+/// A link between two nodes: a TUN device in each and a thread between them. Clones are the same
+/// link. It is removed with its [`crate::lab::NetworkLab`].
 #[derive(Clone)]
 pub struct LabLink(Arc<LinkInner>);
 
 struct LinkInner {
     ends: [LinkEnd; 2],
-    /// `NoConnection`: a plain one.
+    /// `None`: a link of kernel devices.
     carrier: Option<PacketCarrier>,
 }
 
-/// What carries packets from one TUN device to the other.
+/// Thread that carries packets from one TUN device to the other.
 struct PacketCarrier {
     shared: Arc<DriverShared>,
     thread: Mutex<Option<JoinHandle<io::Result<()>>>>,
@@ -74,7 +74,7 @@ impl LabLink {
         Ok(lab_link)
     }
 
-    /// The end at the node that was named first.
+    /// End at the node that was named first.
     pub fn first_end(&self) -> &LinkEnd {
         &self.0.ends[0]
     }
@@ -84,18 +84,18 @@ impl LabLink {
         &self.0.ends[1]
     }
 
-    /// Gives both directions other properties. What is underway arrives as it would have.
+    /// Sets the conditions of both directions. Packets underway arrive as before.
     ///
     /// # Errors
-    /// When the devices do not take the MTU.
+    /// When the devices refuse the MTU.
     pub fn set_conditions(&self, link: &LinkConditions) -> io::Result<()> {
         self.set_each_direction([Some(link), Some(link)])
     }
 
-    /// Gives one direction other properties, the MTU of its sender among them.
+    /// Sets the conditions of one direction, with the MTU of its sender.
     ///
     /// # Errors
-    /// When the device does not take the MTU.
+    /// When the device refuses the MTU.
     pub fn set_one_direction(
         &self,
         direction: LinkDirection,
@@ -108,15 +108,16 @@ impl LabLink {
     }
 
     /// # Panics
-    /// On a plain cable.
+    /// On a link of kernel devices.
     fn carrier(&self) -> &PacketCarrier {
         self.0
             .carrier
             .as_ref()
-            .expect("a plain cable has nothing to change or to count")
+            .expect("a link of kernel devices has no conditions and no counters")
     }
 
-    /// Cuts the cable: what is underway is lost, and so is all that is sent until it is mended. The devices stay up: nobody is told.
+    /// Cuts the link: packets underway are lost, and all that are sent until it is restored. The
+    /// devices stay up, so programs do not notice.
     pub fn cut_link(&self) {
         self.carrier()
             .shared
@@ -125,7 +126,7 @@ impl LabLink {
             .for_each(|line| line.set_cut(true));
     }
 
-    /// Mends a cut cable.
+    /// Restores a cut link.
     pub fn restore_link(&self) {
         self.carrier()
             .shared
@@ -134,18 +135,18 @@ impl LabLink {
             .for_each(|line| line.set_cut(false));
     }
 
-    /// What became of the packets of one direction since the cable was laid.
+    /// Counters of a direction since the link was created.
     pub fn packet_counts(&self, direction: LinkDirection) -> LinkCounts {
         self.carrier().shared.lock_models()[direction as usize].counts()
     }
 
-    /// Packets that a receiver's device did not take, because it was set down.
+    /// Packets that a receiver's device refused because it was down.
     pub fn refused_packets(&self) -> u64 {
         self.carrier().shared.refused.load(Ordering::Relaxed)
     }
 
-    /// Packets that the devices dropped because the link's thread did not fetch them in time. Where there are any, the
-    /// machine was too slow for what was asked of it, and what was measured is of no use.
+    /// Packets that the devices dropped because the link's thread did not fetch them in time. With
+    /// any of them the machine was too slow, and measurements are invalid.
     ///
     /// # Errors
     /// When `/proc` is not there.
@@ -157,7 +158,8 @@ impl LabLink {
             .sum()
     }
 
-    /// The CPU time of the link's thread. The receiver's stack works in it, too: its share is that of an interrupt.
+    /// CPU time of the link's thread. It includes the receiver's network stack, which runs in it as
+    /// in an interrupt.
     ///
     /// # Errors
     /// When `/proc` is not there.
@@ -173,7 +175,7 @@ impl LabLink {
     pub(super) fn end_carrier(&self) {
         let Some(carrier) = &self.0.carrier else {
             return;
-        }; // its devices go with the nodes
+        }; // its devices are removed with the nodes
         carrier.shared.stop_thread();
         let Some(thread) = carrier
             .thread
@@ -250,7 +252,7 @@ impl PacketCarrier {
     }
 }
 
-/// Makes both devices of a plain cable.
+/// Creates both devices of a link of kernel devices.
 fn create_veth([near, far]: &[LinkEnd; 2]) -> io::Result<()> {
     near.node
         .open_devices()?
@@ -287,7 +289,8 @@ fn start_thread(
                 u64::from(thread.as_raw_nonzero().get().unsigned_abs()),
                 Ordering::Relaxed,
             );
-            // As an interrupt would: what else the machine does must not hold packets up. Without the right to it, it does.
+            // Like an interrupt, so that other work does not delay packets. Without the permission
+            // it may.
             let _ = prefer_this_thread();
             let driver = LinkDriver::new(&shared)?;
             let _ = ready.send(());

@@ -1,9 +1,9 @@
 //! Programs that a lab has started, and their end.
 //!
-//! Namespaces and devices of a lab are held by file descriptors, so the kernel takes them away with the process, however it
-//! dies. Programs in them would go on. Each carries a mark in its environment that names the process whose lab it was, by
-//! number and start time (numbers are given again), and the PID namespace in which that number counts. The next lab kills what
-//! carries the mark of a process that is no more.
+//! Namespaces and devices of a lab are held by file descriptors, so the kernel removes them with
+//! the process, however it dies. Programs in them would go on. Each has a mark in its environment
+//! that names the process whose lab it was: its pid, its start time (pids are reused) and its PID
+//! namespace. The next lab kills programs with the mark of a process that has ended.
 
 use std::fmt;
 use std::fs;
@@ -13,19 +13,19 @@ use std::os::unix::fs::MetadataExt;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// The environment variable that holds the mark.
+/// Name of the environment variable that holds the mark.
 pub(super) const MARK_VARIABLE: &str = "NEARPATH_LAB";
 
-/// How often it is looked for programs that were started while others were killed.
+/// Maximum number of searches for programs that were started while others were killed.
 const MAX_KILL_ROUNDS: usize = 20;
 
-/// Names a process that no other process is ever taken for, until the machine starts anew.
+/// Identifies a process uniquely until the machine restarts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct LabMark {
-    /// The inode of the PID namespace.
+    /// Inode of the PID namespace.
     pub(super) numbering: u64,
     pub(super) pid: u32,
-    /// In clock ticks since the machine started.
+    /// Start time in clock ticks since the machine started.
     pub(super) started: u64,
 }
 
@@ -41,7 +41,7 @@ impl LabMark {
         })
     }
 
-    /// The mark in a process's environment, if it has one and it can be read.
+    /// Reads the mark from a process's environment, if there is one.
     fn of_process(pid: u32) -> Option<Self> {
         let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
         let mut variables = environment.split(|&octet| octet == 0);
@@ -60,7 +60,8 @@ impl LabMark {
         parts.next().is_none().then_some(mark)
     }
 
-    /// Whether the process it names is no more. One of another PID namespace cannot be asked for, so it counts as living.
+    /// Returns true if the process has ended. A process of another PID namespace cannot be checked
+    /// and counts as alive.
     fn is_dead(self, numbering: u64) -> bool {
         self.numbering == numbering && process_start(self.pid) != Some(self.started)
     }
@@ -72,13 +73,14 @@ impl fmt::Display for LabMark {
     }
 }
 
-/// Kills the programs of labs whose process is dead; returns how many.
+/// Kills programs of labs whose process has ended, and returns their number.
 pub(super) fn sweep_leftovers() -> io::Result<usize> {
     let numbering = boot_numbering()?;
     kill_marked(|pid| LabMark::of_process(pid).is_some_and(|mark| mark.is_dead(numbering)))
 }
 
-/// Kills every process in a network namespace, and those that they start meanwhile. This process is spared.
+/// Kills every process in a network namespace, and those that they start meanwhile, except this
+/// one.
 pub(super) fn clear_namespace(namespace: BorrowedFd<'_>) -> io::Result<()> {
     let inode = rustix::fs::fstat(namespace)?.st_ino;
     let inside = |pid: u32| {
@@ -92,7 +94,8 @@ pub(super) fn clear_namespace(namespace: BorrowedFd<'_>) -> io::Result<()> {
     Err(io::Error::other("there are always more of them"))
 }
 
-/// Kills the processes of which `condemned` is true. It is asked again once the process is held, which cannot be another then.
+/// Kills the processes for which `condemned` returns true. It is asked again while the process is
+/// held by a pidfd, when its pid cannot be reused.
 fn kill_marked(condemned: impl Fn(u32) -> bool) -> io::Result<usize> {
     let mut killed = 0;
     for pid in list_processes()?.filter(|&pid| pid != std::process::id() && condemned(pid)) {
@@ -110,7 +113,7 @@ fn kill_marked(condemned: impl Fn(u32) -> bool) -> io::Result<usize> {
     Ok(killed)
 }
 
-/// Waits until a killed process is no more than an entry for its parent; at most a second, should the kernel hold it.
+/// Waits until a killed process is a zombie, for a second at most.
 fn wait_ended(process: BorrowedFd<'_>) {
     let mut event = [rustix::event::PollFd::new(
         &process,
@@ -134,7 +137,8 @@ fn boot_numbering() -> io::Result<u64> {
     Ok(fs::metadata("/proc/self/ns/pid")?.ino())
 }
 
-/// The 22nd field of `/proc/PID/stat`. The second is the program's name, in brackets, and may hold anything.
+/// Reads the 22nd field of `/proc/PID/stat`. The second is the program's name in brackets, which
+/// may contain anything.
 fn process_start(pid: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, after_name) = text.rsplit_once(')')?;
@@ -147,7 +151,7 @@ mod tests {
 
     use super::*;
 
-    /// A process that carries `mark` and ends with its input.
+    /// Starts a process with `mark` that ends with its input.
     fn marked_process(mark: LabMark) -> Child {
         let mut command = Command::new("cat");
         command
@@ -158,7 +162,7 @@ mod tests {
             .unwrap()
     }
 
-    /// The number of a process that has ended, and been taken note of.
+    /// Returns the pid of a process that has ended and been reaped.
     fn dead_mark() -> u32 {
         let mut child = Command::new("true").spawn().unwrap();
         child.wait().unwrap();
@@ -190,7 +194,8 @@ mod tests {
             .iter_mut()
             .any(|child| child.try_wait().unwrap().is_none())
         {
-            sweep_leftovers().unwrap(); // a child has its environment only some time after its start
+            // a child's environment appears only some time after its start
+            sweep_leftovers().unwrap();
         }
         for child in &mut spared {
             assert!(

@@ -1,8 +1,9 @@
-//! One direction of a link: which packet leaves when. Decisions only: no device, no clock; time is an argument.
+//! Model of one direction of a link: decides which packet arrives when. Pure: no device, no clock;
+//! time is an argument.
 //!
-//! A packet passes five stations, and all is decided when it comes: it vanishes if it is too long; waits in the sender's queue
-//! until those before it have been sent at the link's rate; may be lost on the way; travels for delay and jitter; and may be
-//! held back, or arrive twice. Packets keep their order but for those that are held back.
+//! All is decided when a packet is offered. A packet that is too long is dropped. Others wait in
+//! the sender's queue for the link's rate, may be lost, travel for delay and jitter, and may be
+//! held back or duplicated. Packets keep their order except for those that are held back.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -11,44 +12,46 @@ use std::time::Duration;
 use super::conditions::{LinkConditions, LinkCounts};
 use super::packet_draw::PacketDraw;
 
-/// How many octets are underway at the most where no rate limits them: more than any window of a test, and less than memory.
+/// Maximum number of octets underway where no rate limits them: more than any window of a test, and
+/// less than memory.
 const MAX_UNDERWAY_BYTES: usize = 256 * 1024 * 1024;
 
-/// The state of one direction. Times are counted from whatever moment its owner likes.
+/// State of one direction. Times are relative to any moment that the owner chooses.
 #[derive(Debug)]
 pub(super) struct LinkModel<P> {
     conditions: LinkConditions,
     seed: u64,
     cut: bool,
-    /// The number of the next packet.
+    /// Number of the next packet.
     next_number: u64,
-    /// Those that wait for the rate, or are being sent: when each has been sent, and its octets.
+    /// Packets that wait for the rate or are being sent: the end of their transmission, and their
+    /// octets.
     queue: VecDeque<(Duration, usize)>,
     queued: usize,
     underway: BinaryHeap<Reverse<UnderwayPacket<P>>>,
     underway_octets: usize,
-    /// When all in the queue have been sent.
+    /// Time at which the whole queue is sent.
     idle_at: Duration,
-    /// The latest arrival of those that keep their order.
+    /// Latest arrival among packets that keep their order.
     last_arrival: Duration,
     counts: LinkCounts,
 }
 
-/// What becomes of a packet at once.
+/// Immediate decision about a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PacketFate {
-    /// It arrives now, and none is before it: the owner delivers it.
+    /// The packet arrives now, before all others: the owner delivers it.
     Arrives,
-    /// It comes out of [`LinkModel::take_due`] later.
+    /// The packet comes out of [`LinkModel::take_due`] later.
     Underway,
-    /// It is no more.
+    /// The packet is dropped.
     Dropped,
 }
 
 #[derive(Debug)]
 struct UnderwayPacket<P> {
     arrival: Duration,
-    /// In the order of sending where two arrive at the same time.
+    /// Order of sending, for packets that arrive at the same time.
     number: u64,
     length: usize,
     packet: P,
@@ -71,7 +74,8 @@ impl<P> LinkModel<P> {
         }
     }
 
-    /// Takes a packet of `length` octets; `packet` makes what comes out again, once for each copy.
+    /// Offers a packet of `length` octets. `packet` creates the value that comes out again, once
+    /// for each copy.
     pub(super) fn offer_packet(
         &mut self,
         now: Duration,
@@ -102,7 +106,7 @@ impl<P> LinkModel<P> {
         PacketFate::Underway
     }
 
-    /// The next packet that has arrived by `now`.
+    /// Returns the next packet that has arrived by `now`.
     pub(super) fn take_due(&mut self, now: Duration) -> Option<P> {
         if self.next_arrival()? > now {
             return None;
@@ -113,12 +117,12 @@ impl<P> LinkModel<P> {
         Some(found.packet)
     }
 
-    /// When the next packet arrives.
+    /// Arrival time of the next packet.
     pub(super) fn next_arrival(&self) -> Option<Duration> {
         self.underway.peek().map(|Reverse(first)| first.arrival)
     }
 
-    /// Gives the line other properties, for packets that come from now on; those underway arrive as they would have.
+    /// Sets the conditions of packets from now on. Packets underway arrive as before.
     pub(super) fn set_conditions(&mut self, link: LinkConditions, seed: u64) {
         self.conditions = link;
         self.seed = seed;
@@ -128,7 +132,7 @@ impl<P> LinkModel<P> {
         &self.conditions
     }
 
-    /// Cuts the line, with all that is underway in it, or mends it.
+    /// Cuts the direction and drops everything underway, or restores it.
     pub(super) fn set_cut(&mut self, cut: bool) {
         self.cut = cut;
         if cut {
@@ -182,7 +186,7 @@ impl<P> LinkModel<P> {
         }
     }
 
-    /// When the packet has left the sender.
+    /// Time at which the packet has left the sender.
     fn send_packet(&mut self, now: Duration, length: usize) -> Duration {
         let Some(rate) = self.conditions.rate else {
             return now;
@@ -219,7 +223,8 @@ impl<P> LinkModel<P> {
     }
 }
 
-/// How long that many octets take at `rate` bits a second, rounded up. A rate of nothing is one bit a second.
+/// Duration of sending `length` octets at `rate` bits per second, rounded up. A rate of 0 counts as
+/// 1.
 fn transmission_time(length: usize, rate: u64) -> Duration {
     let nanoseconds = (length as u128 * 8_000_000_000).div_ceil(u128::from(rate.max(1)));
     Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX))

@@ -1,24 +1,27 @@
-//! Machines and the wires between them, on one machine: network namespaces joined by links with delay, loss and a rate.
+//! A network lab on one machine: network namespaces, joined by links with delay, loss and a rate.
 //!
-//! [`NetworkLab::add_node`] makes a namespace, [`NetworkLab::link`] joins two by a pair of TUN devices with a thread between them that holds
-//! each packet as long as [`LinkConditions`] says. The kernel's own netem would do that in fewer steps, but is not in every kernel. What
-//! happens to which packet is decided by a state machine without clock (`line`) from seed and number alone, so a run repeats.
-//! Links route, nothing bridges: a node with two links and [`LabNode::enable_forwarding`] is a router between them. [`nat`] has sites behind
-//! routers that translate addresses.
+//! [`NetworkLab::add_node`] creates a namespace. [`NetworkLab::connect_nodes`] joins two by a pair
+//! of TUN devices, with a thread between them that holds each packet as [`LinkConditions`] say. The
+//! kernel's netem would need fewer steps, but is not in every kernel. A state machine without a
+//! clock (`link_model`) decides about each packet from seed and number alone, so a run can be
+//! repeated. Links are routed, not bridged: a node with two links and
+//! [`LabNode::enable_forwarding`] is a router between them. [`nat`] has sites behind routers that
+//! translate addresses.
 //!
 //! ```no_run
 //! use std::process::Command;
 //! use std::time::Duration;
-//! use nearpath_testkit::lab::{Lab, Link};
+//! use nearpath_testkit::lab::{LinkConditions, NetworkLab};
 //!
 //! # fn main() -> std::io::Result<()> {
-//! let mut lab = Lab::new()?;
-//! let (gateway, worker) = (lab.node("gateway")?, lab.node("worker")?);
-//! let wire = lab.link(&gateway, &worker, &Link { delay: Duration::from_micros(500), ..Link::default() })?;
-//! let there = wire.second().v4;
+//! let mut lab = NetworkLab::new()?;
+//! let (gateway, worker) = (lab.add_node("gateway")?, lab.add_node("worker")?);
+//! let conditions = LinkConditions { delay: Duration::from_micros(500), ..LinkConditions::default() };
+//! let link = lab.connect_nodes(&gateway, &worker, &conditions)?;
+//! let there = link.second_end().v4;
 //! let listener = worker.enter(|| std::net::TcpListener::bind((there, 8080)))?;
-//! gateway.run(Command::new("curl").arg(format!("http://{there}:8080/")))?;
-//! wire.cut();
+//! gateway.run_program(Command::new("curl").arg(format!("http://{there}:8080/")))?;
+//! link.cut_link();
 //! # Ok(())
 //! # }
 //! ```
@@ -42,12 +45,13 @@ pub use lab_link::{LabLink, LinkDirection, LinkEnd};
 pub use nearpath_kernel::devices::{IpPrefix, NetworkDevices};
 pub use node::LabNode;
 
-/// How many links a lab can have: so many networks of 10.77.0.0/16 upwards.
+/// Maximum number of links of a lab: as many networks fit in 10.77.0.0/16 and above.
 const MAX_LINKS: u16 = 2560;
 
-/// Nodes and links, which end with it: threads stop, programs in the nodes are killed, devices and namespaces go.
+/// Nodes and links, which end with it: threads stop, programs in the nodes are killed, devices and
+/// namespaces are removed.
 ///
-/// Labs do not see each other; their addresses may be the same. It needs root.
+/// Labs are isolated from each other; their addresses may be the same. Needs root.
 #[derive(Debug, Default)]
 pub struct NetworkLab {
     nodes: Vec<LabNode>,
@@ -55,7 +59,8 @@ pub struct NetworkLab {
 }
 
 impl NetworkLab {
-    /// A lab without nodes. The first one of a process kills the programs that labs of killed processes left.
+    /// Creates a lab without nodes. The first one of a process kills programs that labs of killed
+    /// processes left.
     ///
     /// # Errors
     /// When `/proc` is not there.
@@ -66,7 +71,7 @@ impl NetworkLab {
         swept.map(|_| Self::default())
     }
 
-    /// A node of that name, which nothing is joined to yet.
+    /// Adds a node without links.
     ///
     /// # Errors
     /// Without root.
@@ -76,11 +81,11 @@ impl NetworkLab {
         Ok(node)
     }
 
-    /// Joins two nodes. The n-th link, from 0, has the addresses 10.77.n.1 and 10.77.n.2, fd77:0:0:n::1 and ::2, and devices
-    /// called `linkN`.
+    /// Connects two nodes. The n-th link, from 0, has the addresses 10.77.n.1 and 10.77.n.2,
+    /// fd77:0:0:n::1 and ::2, and devices called `linkN`.
     ///
     /// # Errors
-    /// Without `/dev/net/tun`, and when a property is not to be had.
+    /// Without `/dev/net/tun`, and when a condition is not supported.
     pub fn connect_nodes(
         &mut self,
         first: &LabNode,
@@ -90,14 +95,14 @@ impl NetworkLab {
         let number = u16::try_from(self.links.len())
             .ok()
             .filter(|&number| number < MAX_LINKS);
-        let number = number.ok_or_else(|| io::Error::other("a lab has 2560 links at the most"))?;
+        let number = number.ok_or_else(|| io::Error::other("a lab has at most 2560 links"))?;
         self.add_link(
             [end_node(first, number, 1), end_node(second, number, 2)],
             link,
         )
     }
 
-    /// Joins two nodes by devices and addresses of the caller's choice.
+    /// Connects two nodes with devices and addresses of the caller's choice.
     fn add_link(&mut self, ends: [LinkEnd; 2], link: &LinkConditions) -> io::Result<LabLink> {
         let lab_link = LabLink::create(ends, link)?;
         self.links.push(lab_link.clone());

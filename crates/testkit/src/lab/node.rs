@@ -1,4 +1,4 @@
-//! A network namespace that stands for a machine.
+//! A network namespace that plays a machine.
 
 use std::fs;
 use std::io;
@@ -15,16 +15,17 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::leftovers::{self, LabMark};
 
-/// How often and after what time the kernel is asked again whether an address is ready.
+/// Number and interval of checks whether an address is ready.
 const MAX_ADDRESS_ROUNDS: u32 = 20_000;
 const ADDRESS_POLL_INTERVAL: Duration = Duration::from_micros(500);
-/// The flag of routes that lead into the machine itself (`RTF_LOCAL`, linux/ipv6_route.h).
-const LOCAL_TABLE: u32 = 0x8000_0000;
+/// Flag of routes to the machine itself (`RTF_LOCAL`, linux/ipv6_route.h).
+const LOCAL_ROUTE_FLAG: u32 = 0x8000_0000;
 
-/// A network namespace; only the network is the node's own: files and processes are those of the machine. Clones are the
-/// same node.
+/// A network namespace. Only the network is the node's own: files and processes are those of the
+/// machine. Clones are the same node.
 ///
-/// It has no name in the file system. `nsenter --net=PATH`, with [`LabNode::namespace_path`], puts a shell or tcpdump into it.
+/// The namespace has no name in the file system. `nsenter --net=PATH`, with
+/// [`LabNode::namespace_path`], runs a shell or tcpdump in it.
 #[derive(Clone)]
 pub struct LabNode(Arc<NodeInner>);
 
@@ -41,12 +42,12 @@ impl LabNode {
         })))
     }
 
-    /// What the test calls it.
+    /// Name of the node in the test.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// Where other programs find the namespace, as long as this process lives and holds the node.
+    /// Path of the namespace for other programs, as long as this process lives and holds the node.
     pub fn namespace_path(&self) -> PathBuf {
         format!(
             "/proc/{}/fd/{}",
@@ -56,11 +57,11 @@ impl LabNode {
         .into()
     }
 
-    /// Does something on a thread in the node, and waits for it. Sockets opened there, and threads and processes started
-    /// there, belong to the node for good. A panic of `work` goes on here.
+    /// Runs `work` on a thread in the node. Its sockets, threads and processes stay in the node. A
+    /// panic of `work` continues here.
     ///
     /// # Panics
-    /// Without `CAP_SYS_ADMIN`, which making the node needed, too.
+    /// Without `CAP_SYS_ADMIN`, which creating the node needed, too.
     pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let here = || {
             move_into_link_name_space(self.as_fd(), Some(LinkNameSpaceType::Network))
@@ -77,7 +78,8 @@ impl LabNode {
         ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
-    /// Starts a program in the node. What still runs in the node when the lab is dropped is killed, whoever started it.
+    /// Starts a program in the node. Dropping the lab kills all programs that still run in the
+    /// node.
     ///
     /// # Errors
     /// When the program cannot be started.
@@ -89,7 +91,7 @@ impl LabNode {
         self.enter(|| command.spawn())
     }
 
-    /// Runs a program in the node to its end, without input, and collects what it prints.
+    /// Runs a program in the node to its end, without input, and returns its output.
     ///
     /// # Errors
     /// When the program cannot be started.
@@ -101,20 +103,20 @@ impl LabNode {
         self.spawn(command)?.wait_with_output()
     }
 
-    /// The node's devices, addresses and routes.
+    /// Opens the node's devices, addresses and routes.
     ///
     /// # Errors
-    /// When the process has too many files open.
+    /// When the process has too many open files.
     pub fn open_devices(&self) -> io::Result<NetworkDevices> {
         self.enter(NetworkDevices::open)
     }
 
-    /// How many packets a device was given to send and has dropped.
+    /// Number of packets that a device dropped when sending.
     pub(super) fn dropped_packets(&self, device: &str) -> io::Result<u64> {
         let table = self.enter(|| fs::read_to_string("/proc/thread-self/net/dev"))?;
         let mut rows = table.lines().filter_map(|line| line.split_once(':'));
         let row = rows.find_map(|(name, row)| (name.trim() == device).then_some(row));
-        // Eight columns on receiving, then octets, packets, errors and drops on sending.
+        // Columns: eight for receiving, then octets, packets, errors and drops for sending.
         let dropped = row.and_then(|row| row.split_ascii_whitespace().nth(11)?.parse().ok());
         dropped.ok_or_else(|| {
             io::Error::new(
@@ -124,8 +126,8 @@ impl LabNode {
         })
     }
 
-    /// Waits until packets for a new IPv6 address are taken: the kernel sees to that some time after giving it, and drops
-    /// them until then.
+    /// Waits until a new IPv6 address receives packets. The kernel activates it after a delay and
+    /// drops packets until then.
     pub(super) fn await_address(&self, address: Ipv6Addr) -> io::Result<()> {
         for _ in 0..MAX_ADDRESS_ROUNDS {
             let routes = self.enter(|| fs::read_to_string("/proc/thread-self/net/ipv6_route"))?;
@@ -140,10 +142,10 @@ impl LabNode {
         ))
     }
 
-    /// Sends packets for `to` over `device`: to the next hop `via`, or without one to whoever is at its other end.
+    /// Routes packets for `to` over `device`: to the next hop `via`, or directly to the other end.
     ///
     /// # Errors
-    /// Without such a device, or when the next hop is not reached by it.
+    /// Without such a device, or when the device does not reach the next hop.
     pub fn add_route(
         &self,
         to: IpPrefix,
@@ -155,7 +157,7 @@ impl LabNode {
         devices.add_route(to, via, device)
     }
 
-    /// Lets the node pass on packets that are not for it: it becomes a router, for IPv4 and IPv6.
+    /// Enables forwarding of IPv4 and IPv6: the node becomes a router.
     ///
     /// # Errors
     /// When the kernel does not allow it.
@@ -164,10 +166,11 @@ impl LabNode {
         self.write_setting("ipv6/conf/all/forwarding", "1")
     }
 
-    /// Writes a setting below `/proc/sys/net`, such as `ipv4/tcp_congestion_control`, for this node.
+    /// Writes a setting below `/proc/sys/net`, such as `ipv4/tcp_congestion_control`, for this
+    /// node.
     ///
     /// # Errors
-    /// When there is no such setting, or a namespace cannot have its own.
+    /// When the setting does not exist, or cannot differ between namespaces.
     pub fn write_setting(&self, name: &str, value: &str) -> io::Result<()> {
         let path = format!("/proc/sys/net/{name}");
         self.enter(|| fs::write(&path, value))
@@ -187,13 +190,14 @@ impl std::fmt::Debug for LabNode {
     }
 }
 
-/// Whether a line of `ipv6_route` is the route of packets for that address into the machine. Its columns are destination,
-/// length of the prefix, source and length, next hop, metric, two counters, flags and device, in hexadecimal.
+/// Returns true if a line of `ipv6_route` is the route of an address to this machine. Its columns
+/// are destination, prefix length, source and length, next hop, metric, two counters, flags and
+/// device, in hexadecimal.
 fn is_local(route: &str, address: Ipv6Addr) -> bool {
     let columns: Vec<&str> = route.split_ascii_whitespace().collect();
     let [to, prefix, .., flags, _] = columns[..] else {
         return false;
     };
-    let local = u32::from_str_radix(flags, 16).is_ok_and(|flags| flags & LOCAL_TABLE != 0);
+    let local = u32::from_str_radix(flags, 16).is_ok_and(|flags| flags & LOCAL_ROUTE_FLAG != 0);
     local && prefix == "80" && u128::from_str_radix(to, 16) == Ok(address.to_bits())
 }

@@ -1,10 +1,10 @@
-//! What chance decides about a packet: a function of the seed and the packet's number alone.
+//! Random decisions about a packet: a function of the seed and the packet's number alone.
 //!
-//! So the hundredth packet meets the same fate in every run with that seed, and a link that is given more delay still loses
-//! the same packets. The numbers are those of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number
-//! generators", OOPSLA 2014), entered at any place.
+//! So each run with a seed treats the hundredth packet the same, and a link with more delay still
+//! loses the same packets. The numbers are those of SplitMix64 (Steele, Lea, Flood: "Fast
+//! splittable pseudorandom number generators", OOPSLA 2014), computed at any index.
 
-/// Numbers from 0 up to but without 1, one for each decision.
+/// Numbers in the range 0 to 1, 1 excluded, one for each decision.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct PacketDraw {
     pub(super) loss: f64,
@@ -13,11 +13,11 @@ pub(super) struct PacketDraw {
     pub(super) jitter: f64,
 }
 
-/// The step between two states of SplitMix64: 2^64 divided by the golden ratio.
+/// Increment of SplitMix64's state: 2^64 divided by the golden ratio.
 const GOLDEN_GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl PacketDraw {
-    /// For the packet with that number.
+    /// Draws the numbers of a packet.
     pub(super) fn for_packet(seed: u64, packet: u64) -> Self {
         let start = mix_bits(seed).wrapping_add(packet.wrapping_mul(4).wrapping_mul(GOLDEN_GAMMA));
         let fraction = |place: u64| {
@@ -34,7 +34,7 @@ impl PacketDraw {
     }
 }
 
-/// A seed of its own for each direction.
+/// Derives a seed for each direction.
 pub(super) fn direction_seed(seed: u64, direction: usize) -> u64 {
     mix_bits(seed.wrapping_add(direction as u64))
 }
@@ -45,7 +45,7 @@ fn mix_bits(state: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The upper 53 bits, which a double holds exactly.
+/// Uses the upper 53 bits, which a double holds exactly.
 #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
 fn unit_fraction(number: u64) -> f64 {
     (number >> 11) as f64 / (1_u64 << 53) as f64
@@ -80,9 +80,6 @@ mod tests {
             .filter(|&n| PacketDraw::for_packet(7, n).loss < 0.05)
             .collect();
         let expected = [8, 36, 105, 106, 108, 120, 151, 154, 178, 193];
-        assert_eq!(
-            loses, expected,
-            "a seed that somebody wrote down would mean another run"
-        );
+        assert_eq!(loses, expected, "a recorded seed would mean another run");
     }
 }

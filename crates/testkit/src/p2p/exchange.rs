@@ -1,4 +1,5 @@
-//! What one worker does: it connects, writes and reads until it is known how, and a good deal more after that.
+//! A worker of a test: it connects, writes and reads until the path is decided, and a good deal
+//! more after that.
 
 use std::hash::Hasher;
 use std::io;
@@ -12,17 +13,17 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, split};
 
 use super::introduction::side_of;
 
-/// Nobody hangs.
+/// Time after which an exchange fails.
 pub const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What went through a link in one direction.
+/// Bytes of a link in one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ByteSummary {
     count: usize,
     hash: u64,
 }
 
-/// How it went.
+/// Result of an exchange.
 #[derive(Debug)]
 pub struct ExchangeResult {
     pub verdict: SearchOutcome,
@@ -33,7 +34,7 @@ pub struct ExchangeResult {
 
 pub fn migration_settings() -> DriverSettings {
     let mut settings = DriverSettings::default();
-    settings.agent.search_timeout = Duration::from_secs(3); // nothing in the lab is far away
+    settings.agent.search_timeout = Duration::from_secs(3); // round trips in the lab are short
     settings
 }
 
@@ -83,7 +84,8 @@ async fn read_all(mut read: ReadHalf<P2pLink>) -> io::Result<(ByteSummary, ReadH
     }
 }
 
-/// Small pieces while nobody knows how, so that the way moves between them; so many bytes more after that.
+/// Writes small pieces while the path is undecided, so that the stream migrates between them, then
+/// as many bytes more.
 async fn write_all(
     mut write: WriteHalf<P2pLink>,
     known: LinkStatus,
@@ -132,7 +134,7 @@ fn is_decided(known: &LinkStatus) -> bool {
     }
 }
 
-/// Counts and hashes bytes, however they are cut.
+/// Counts and hashes bytes, however they are split.
 #[derive(Default)]
 struct RunningHash {
     hash: std::hash::DefaultHasher,
@@ -141,7 +143,7 @@ struct RunningHash {
 
 impl RunningHash {
     fn add_bytes(&mut self, bytes: &[u8]) {
-        // One by one: this hasher takes the cuts into account.
+        // Byte by byte: this hasher's result depends on how the input is split.
         bytes.iter().for_each(|byte| self.hash.write_u8(*byte));
         self.count += bytes.len();
     }

@@ -1,4 +1,5 @@
-//! An internet with two workers, a rendezvous that tells how it sees them, and what introduces them to each other.
+//! An internet with two workers, observers of their addresses, and an introduction of the workers
+//! to each other.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use tokio::sync::{mpsc, oneshot};
 const OBSERVER_PORT: u16 = 3478;
 const CERTIFICATE_LIFETIME: Duration = Duration::from_secs(3600);
 
-/// Asks with a mark, and reads an address as text.
+/// Probe with a fixed question and an address as text in the response.
 #[derive(Debug)]
 struct TextProbe;
 
@@ -38,7 +39,7 @@ impl BindingProtocol for TextProbe {
     }
 }
 
-/// The part of the rendezvous that sees addresses. It ends with this value.
+/// Observers of the rendezvous. They end with this value.
 pub struct LabObservers {
     pub observers: ObserverSet,
     _end: oneshot::Sender<()>,
@@ -111,14 +112,14 @@ pub fn pair_machines(pair: &NatPair) -> [&LabNode; 2] {
     ]
 }
 
-/// Both sides' introductions; the first one leads.
+/// Introductions of both sides; the first one leads.
 pub fn introduce_pair(observers: &ObserverSet) -> [PeerIntroduction; 2] {
     let [first, second] = ["a", "b"].map(|node| SpiffeId::for_gateway("test", node));
     let authority = Authority::new("test", SystemTime::now(), CERTIFICATE_LIFETIME).unwrap();
     introduce_as(observers, [&first, &second], [&authority, &authority])
 }
 
-/// Who leads has called.
+/// Role of a side: the leader is the caller.
 pub fn side_of(introduction: &PeerIntroduction) -> HandshakeRole {
     match introduction.session.role {
         SessionRole::Leader => HandshakeRole::Caller(None),
@@ -126,7 +127,7 @@ pub fn side_of(introduction: &PeerIntroduction) -> HandshakeRole {
     }
 }
 
-/// The same, for certificates that these authorities give.
+/// Introduces workers with certificates from these authorities.
 pub fn introduce_as(
     observers: &ObserverSet,
     ids: [&SpiffeId; 2],

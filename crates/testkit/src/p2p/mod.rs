@@ -1,5 +1,5 @@
-//! For tests only: a rendezvous that a test starts and kills ([`house`]), and without one, two workers that were introduced to
-//! each other on an internet with NATs ([`scene`], [`side`]). What cannot be made is a panic.
+//! Helpers for tests: a rendezvous that a test starts and kills ([`rendezvous`]), and two
+//! introduced workers on an internet with NATs ([`introduction`]). Failures are panics.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 pub mod exchange;

@@ -1,12 +1,12 @@
-//! What the lab's kinds are in the machine's words, and which of them can meet.
+//! NAT behaviour of the lab's kinds, and the pairs that can connect directly.
 
 use crate::lab::nat::{self, IpFamily, NatKind};
 use nearpath_p2p::punch::Transport;
 use nearpath_p2p::punch::nat::{
-    Behaviour, FilteringBehaviour, MappingBehaviour, NatRelation, can_connect,
+    FilteringBehaviour, MappingBehaviour, NatBehaviour, NatRelation, can_connect,
 };
 
-pub fn nat_behaviour(kind: NatKind, family: IpFamily) -> Option<Behaviour> {
+pub fn nat_behaviour(kind: NatKind, family: IpFamily) -> Option<NatBehaviour> {
     let (translates, mapping) = match kind.mapping_of(family)? {
         nat::LabMapping::Unchanged => (false, MappingBehaviour::EndpointIndependent),
         nat::LabMapping::EndpointIndependent => (true, MappingBehaviour::EndpointIndependent),
@@ -20,14 +20,14 @@ pub fn nat_behaviour(kind: NatKind, family: IpFamily) -> Option<Behaviour> {
         nat::LabFiltering::AddressDependent => FilteringBehaviour::AddressDependent,
         nat::LabFiltering::AddressAndPortDependent => FilteringBehaviour::AddressAndPortDependent,
     };
-    Some(Behaviour {
+    Some(NatBehaviour {
         translates,
         udp: kind.passes_udp(),
-        ..Behaviour::nat(mapping, filtering)
+        ..NatBehaviour::nat(mapping, filtering)
     })
 }
 
-/// Whether two sites can meet over a transport, in any family that both have.
+/// Returns true if two sites can connect over a transport, in any family that both have.
 pub fn permits_direct(kinds: [NatKind; 2], transport: Transport) -> bool {
     [IpFamily::V4, IpFamily::V6].into_iter().any(|family| {
         let [a, b] = kinds.map(|kind| nat_behaviour(kind, family));

@@ -1,4 +1,4 @@
-//! A rendezvous of a test's own.
+//! A rendezvous for tests.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub struct TestRendezvous {
 }
 
 impl TestRendezvous {
-    /// On loopback.
+    /// Starts on loopback.
     pub fn start(limits: RendezvousLimits) -> Self {
         Self::start_at("127.0.0.1:0".parse().unwrap(), limits)
     }
@@ -43,11 +43,12 @@ impl TestRendezvous {
         Self::start_observing(addr, &[SocketAddr::new(addr.ip(), 0)], tls, limits)
     }
 
-    /// On the rendezvous' machine of an internet, with an observer on each of its addresses of a family.
+    /// Starts on the rendezvous node of an internet, with an observer on each of its addresses of a
+    /// family.
     pub fn start_on(internet: &LabInternet, family: IpFamily) -> Self {
         let [first, second] = internet.rendezvous_addresses(family);
         let observers = [first, second].map(|ip| SocketAddr::new(ip, 3478));
-        // Threads that are begun on the machine stay there.
+        // Threads that are started in the node stay there.
         internet.rendezvous.enter(|| {
             Self::start_observing(
                 (first, 8443).into(),
@@ -103,7 +104,7 @@ impl TestRendezvous {
         }
     }
 
-    /// Begins the drain; ready when everybody has gone.
+    /// Starts the drain; completes when all connections have ended.
     pub fn drain(&mut self) -> impl Future<Output = ()> + use<> {
         self.trigger.take().unwrap().drain()
     }
@@ -134,7 +135,7 @@ impl TestRendezvous {
         }
     }
 
-    /// A worker with its line.
+    /// Connects a worker.
     pub async fn connect_worker(&self, job: &str, name: &str) -> TestWorker {
         let settings = self.control_settings(self.ticket(job, name));
         let (line, mut events) = ControlConnection::open(settings.clone());
@@ -149,7 +150,7 @@ impl TestRendezvous {
         }
     }
 
-    /// The value of a metric.
+    /// Value of a metric.
     pub fn metric_value(&self, name: &str) -> u64 {
         let text = self.registry.encode();
         let line = text
@@ -164,7 +165,8 @@ impl TestRendezvous {
 impl Drop for TestRendezvous {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            // Its sockets are closed when this returns; a runtime may not wait for another one on its own thread.
+            // Sockets are closed when this returns. A runtime may not wait for another one on its
+            // own thread.
             let closed =
                 std::thread::spawn(move || runtime.shutdown_timeout(Duration::from_secs(5))).join();
             assert!(closed.is_ok() || std::thread::panicking());
@@ -183,7 +185,7 @@ impl TestWorker {
         next_event(&mut self.events).await
     }
 
-    /// Somebody's call.
+    /// Waits for the next incoming call.
     pub async fn next_call(&mut self) -> control::PeerSession {
         match self.next_event().await {
             ControlEvent::IncomingCall(meeting) => meeting,
@@ -198,7 +200,7 @@ pub async fn next_event(events: &mut Receiver<ControlEvent>) -> ControlEvent {
         .expect("the line's task runs")
 }
 
-/// Whom a test calls so.
+/// Identity of a worker in tests.
 pub fn worker_id(name: &str) -> SpiffeId {
     SpiffeId::for_gateway("job", name)
 }
@@ -213,7 +215,7 @@ pub fn unix_seconds() -> u64 {
 
 pub const RENDEZVOUS_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A port that is free now.
+/// Address with a port that is free now.
 pub fn free_port() -> SocketAddr {
     let addr = crate::free_addr();
     drop(TcpListener::bind(addr).unwrap());

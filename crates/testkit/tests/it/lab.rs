@@ -1,4 +1,4 @@
-//! The lab on the real kernel. Nothing is asserted about time but that a delay is not undercut.
+//! The lab on the real kernel. Times are not asserted, except that a delay is a minimum.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream, UdpSocket};
@@ -11,11 +11,11 @@ use nearpath_testkit::lab::{
 };
 use nearpath_testkit::need_root;
 
-/// After this a test that waits for a packet fails.
+/// Time after which a test that waits for a packet fails.
 const DEADLINE: Duration = Duration::from_secs(20);
 const MS: Duration = Duration::from_millis(1);
 
-/// Two nodes and what joins them.
+/// Two nodes and the link between them.
 struct LabPair {
     near: LabNode,
     far: LabNode,
@@ -36,7 +36,7 @@ impl LabPair {
         }
     }
 
-    /// Two sockets that send to each other; reading has a deadline.
+    /// Two sockets that send to each other; reads have a timeout.
     fn udp_sockets(&self, address: fn(&LinkEnd) -> IpAddr) -> [UdpSocket; 2] {
         let [near, far] = [self.link.first_end(), self.link.second_end()].map(|end| {
             let socket = end
@@ -60,7 +60,7 @@ impl LabPair {
     }
 }
 
-/// Waits until as many packets are counted on their way there as `enough` asks for.
+/// Waits until the forward counters satisfy `enough`.
 fn until(lab_link: &LabLink, enough: impl Fn(&LinkCounts) -> bool) -> LinkCounts {
     let (start, counts) = (Instant::now(), || {
         lab_link.packet_counts(LinkDirection::Forward)
@@ -99,7 +99,7 @@ fn receive(socket: &UdpSocket, count: u64) -> Vec<u32> {
     (0..count).map(|_| next()).collect()
 }
 
-/// Sends one datagram there and one back, and tells how long that took.
+/// Sends a datagram and its response, and returns the time of both.
 fn round_trip([near, far]: &[UdpSocket; 2]) -> Duration {
     let start = Instant::now();
     send(near, 1);
@@ -131,7 +131,7 @@ fn packets_get_through_by_both_protocols_and_no_others_are_there() {
     );
 }
 
-/// Nothing else is on it: no question for neighbours, no announcement.
+/// Nothing else is sent: no neighbour discovery, no announcement.
 #[test]
 fn a_plain_link_carries_both_protocols_and_nothing_else() {
     need_root!();
@@ -330,7 +330,7 @@ fn bulk_arrives_whole_in_large_pieces_and_through_a_bad_link() {
     );
 }
 
-/// Sends a pattern over TCP, compares it at the other end, and returns what the link counted.
+/// Sends a pattern over TCP, compares it at the other end, and returns the link's counters.
 fn transfer(link: LinkConditions, octets: usize, address: fn(&LinkEnd) -> IpAddr) -> LinkCounts {
     let pair = LabPair::new(link);
     let pattern: Vec<u8> = (0..octets).map(|n| (n % 251) as u8).collect();
@@ -464,7 +464,7 @@ fn a_node_between_two_links_is_a_router() {
     assert_eq!(
         second.packet_counts(LinkDirection::Forward).offered,
         0,
-        "the middle passes nothing on before it is told to"
+        "the middle node forwards nothing before forwarding is enabled"
     );
     middle.enable_forwarding().unwrap();
     send(&sender, 1);

@@ -1,4 +1,4 @@
-//! The end of a lab: nothing of it is left, however its process ended.
+//! End of a lab: nothing remains, however its process ended.
 
 use std::io::{self, Read};
 use std::process::{Command, Stdio};
@@ -11,7 +11,7 @@ use nearpath_testkit::need_root;
 const DEADLINE: Duration = Duration::from_secs(20);
 const MS: Duration = Duration::from_millis(1);
 
-/// A node and its cable to another.
+/// A node and its link to another one.
 fn small_lab() -> (NetworkLab, LabNode, LabLink) {
     let mut lab = NetworkLab::new().unwrap();
     let (near, far) = (lab.add_node("near").unwrap(), lab.add_node("far").unwrap());
@@ -25,7 +25,7 @@ fn small_lab() -> (NetworkLab, LabNode, LabLink) {
 fn dropping_a_lab_ends_the_programs_in_it() {
     need_root!();
     let (lab, node, lab_link) = small_lab();
-    // In a session of its own and with no environment left, as a daemon may be.
+    // In a session of its own and without its environment, as a daemon may be.
     let mut command = Command::new("setsid");
     command
         .args(["env", "-i", "sleep", "1000"])
@@ -57,7 +57,7 @@ fn what_a_killed_run_leaves_is_swept_by_the_next() {
     let program = program_of(run.stdout.as_mut().unwrap());
     run.kill().unwrap();
     run.wait().unwrap();
-    // From here on any lab that is started on this machine may do what the next one of ours does at the latest.
+    // From here on any lab on this machine may sweep; the next one of this test does at the latest.
     let mut next = Command::new(&test);
     let next = next
         .args([
@@ -75,7 +75,7 @@ fn what_a_killed_run_leaves_is_swept_by_the_next() {
     }
 }
 
-/// The number that the helper prints.
+/// The pid that the helper prints.
 fn program_of(out: &mut impl Read) -> u32 {
     let lines = io::BufRead::lines(io::BufReader::new(out)).map(Result::unwrap);
     let mut found = lines.filter_map(|line| line.split_once("program ")?.1.trim().parse().ok());
@@ -85,7 +85,7 @@ fn program_of(out: &mut impl Read) -> u32 {
 }
 
 fn lives(pid: u32) -> bool {
-    // A process that nobody waited for yet is a zombie: Z after its name in brackets.
+    // An unreaped process is a zombie: Z after its name in brackets.
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
     stat.is_ok_and(|text| {
         text.rsplit_once(')')
@@ -96,7 +96,7 @@ fn lives(pid: u32) -> bool {
 #[test]
 #[ignore = "a helper: run by what_a_killed_run_leaves_is_swept_by_the_next"]
 fn helper_that_is_killed() {
-    let (_lab, node, _cable) = small_lab();
+    let (_lab, node, _lab_link) = small_lab();
     let mut child = node
         .spawn(
             Command::new("sleep")

@@ -1,4 +1,4 @@
-//! The settings by which the node answers before the destination does, or asks before the function does.
+//! Settings for answers before the destination's own, and for reads before the function's own.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,20 +8,22 @@ use crate::duration;
 use super::defaults::DEFAULT_FLUSH_TIMEOUT;
 use super::fault::{EgressFault, shorten};
 use super::protocol::{CacheUnit, ReadForm};
-use super::settings::parse_duration;
+use super::values::parse_duration;
 use super::{CacheLimit, EgressProtocol, EgressSpec, WriteMode};
 
-/// The least and the most that a cache of HTTP may hold.
+/// Range of an HTTP cache in bytes.
 const CACHE_BYTES_RANGE: [u64; 2] = [64 << 10, 4 << 30];
-/// Longest time for which a value of Redis is kept: it is stale all that time if another client changes it.
+/// Longest time for which a value of Redis is kept: it may be stale that long if another client
+/// changes it.
 const MAX_CACHE_AGE: Duration = Duration::from_secs(60 * 60);
-/// Longest time for which the node goes on delivering.
+/// Longest time for which the node goes on delivering writes.
 const MAX_FLUSH_TIMEOUT: Duration = Duration::from_secs(10 * 60);
-/// Reads of one destination, and bytes of each: all are issued with each call of the function.
+/// Maximum number of reads of one destination: all are issued with each call of the function.
 const MAX_READS: usize = 16;
+/// Maximum bytes of one read.
 const MAX_READ_BYTES: usize = 512;
 
-/// Units of bytes, the largest first of those that a number may be a multiple of.
+/// Units of bytes, the largest first, so that a number is written in the largest that divides it.
 const BYTE_UNITS: &[(&str, u64)] = &[
     ("GiB", 1 << 30),
     ("GB", 1_000_000_000),
@@ -34,7 +36,9 @@ const BYTE_UNITS: &[(&str, u64)] = &[
 
 pub(super) fn parse_cache(protocol: EgressProtocol, text: &str) -> Result<CacheLimit, EgressFault> {
     match protocol.traits().cache {
+        // HTTP responses say how long they stay fresh (RFC 9111), so memory is the bound.
         Some(CacheUnit::Bytes) => parse_bytes(text).map(CacheLimit::Bytes),
+        // Values of Redis say nothing of that, so time is the bound.
         Some(CacheUnit::Time) => match parse_duration("cache", text)? {
             time if !time.is_zero() && time <= MAX_CACHE_AGE => Ok(CacheLimit::For(time)),
             _ => Err(EgressFault::invalid_value(
@@ -82,6 +86,7 @@ fn format_bytes(bytes: u64) -> String {
     let unit = BYTE_UNITS
         .iter()
         .find(|(_, size)| bytes.is_multiple_of(*size));
+    // Every number is a multiple of one byte, so the fallback is never used.
     let (unit, size) = unit.copied().unwrap_or(("B", 1));
     format!("{}{unit}", bytes / size)
 }
@@ -93,6 +98,7 @@ pub(super) fn write_mode(
 ) -> Result<WriteMode, EgressFault> {
     match (is_async, flush) {
         (false, None) => Ok(WriteMode::Sync),
+        // Without asynchronous writes there is nothing to flush.
         (false, Some(_)) => Err(EgressFault::invalid_value(
             "flush",
             "it needs `writes=async` beside it",
@@ -117,7 +123,7 @@ pub(super) fn write_mode(
     }
 }
 
-/// Reads with `|` between, each with or without the word GET.
+/// Parses reads with `|` between, each with or without the word GET.
 pub(super) fn parse_prefetch(
     protocol: EgressProtocol,
     text: &str,
@@ -133,6 +139,7 @@ pub(super) fn parse_prefetch(
     for item in text.split('|').map(str::trim) {
         let read = item.strip_prefix("GET ").unwrap_or(item).trim_start();
         let read = parse_read(form, read)?;
+        // A second issue of the same read would only cost.
         if !reads.contains(&read) {
             reads.push(read);
         }
@@ -147,6 +154,7 @@ pub(super) fn parse_prefetch(
 }
 
 fn parse_read(form: ReadForm, read: &str) -> Result<String, EgressFault> {
+    // A comma ends the destination in its list, a blank the setting.
     let fits = |char: char| char.is_ascii_graphic() && char != ',';
     if read.is_empty() || read.len() > MAX_READ_BYTES || !read.chars().all(fits) {
         let why = format!(
@@ -155,6 +163,7 @@ fn parse_read(form: ReadForm, read: &str) -> Result<String, EgressFault> {
         );
         return Err(EgressFault::invalid_value("prefetch", why));
     }
+    // A fragment stays with the client (RFC 3986 section 3.5).
     if form == ReadForm::Path && (!read.starts_with('/') || read.contains('#')) {
         return Err(EgressFault::invalid_value(
             "prefetch",
@@ -164,7 +173,7 @@ fn parse_read(form: ReadForm, read: &str) -> Result<String, EgressFault> {
     Ok(read.to_owned())
 }
 
-/// What is set of these, as it stands in the text form.
+/// Writes these settings in the text form.
 pub(super) fn write_settings(egress: &EgressSpec, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match egress.cache {
         Some(CacheLimit::Bytes(bytes)) => write!(f, " cache={}", format_bytes(bytes))?,
@@ -173,6 +182,7 @@ pub(super) fn write_settings(egress: &EgressSpec, f: &mut fmt::Formatter<'_>) ->
     }
     if let WriteMode::Async { flush } = egress.writes {
         f.write_str(" writes=async")?;
+        // Defaults are left out, as everywhere in the text form.
         if flush != DEFAULT_FLUSH_TIMEOUT {
             write!(f, " flush={}", duration::format_duration(flush))?;
         }

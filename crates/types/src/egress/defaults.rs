@@ -1,4 +1,4 @@
-//! What holds of a destination where nothing is written.
+//! Defaults of a destination's settings.
 
 use std::time::Duration;
 
@@ -6,18 +6,19 @@ use super::{
     EgressHost, EgressProtocol, EgressSpec, EgressTls, PoolingMode, SharingScope, WriteMode,
 };
 
-/// Ports at which the server speaks first: FTP, SSH, SMTP, POP3, IMAP, submission of mail, MySQL. A connection kept open there has its greeting
-/// waiting, and grows old.
+/// Ports whose servers speak first: FTP, SSH, SMTP, POP3, IMAP, submission of mail, MySQL. A
+/// connection kept open there holds its greeting, which grows old.
 const SERVER_FIRST_PORTS: [u16; 7] = [21, 22, 25, 110, 143, 587, 3306];
-/// How long the node goes on delivering what a function left to it.
+/// Default time for which the node goes on delivering a function's writes.
 pub(super) const DEFAULT_FLUSH_TIMEOUT: Duration = Duration::from_secs(10);
-/// Most kept open for nobody.
+/// Default for connections that are kept open before their first client.
 const DEFAULT_MAX_WARM: u32 = 8;
 
 impl EgressSpec {
-    /// A destination as `HOST:PORT protocol=…` declares it.
+    /// Creates a destination with the defaults of `HOST:PORT protocol=…`.
     pub fn with_defaults(host: EgressHost, port: u16, protocol: EgressProtocol) -> Self {
         let traits = protocol.traits();
+        // Only for unknown protocols, because adapters read the greeting themselves.
         let server_speaks_first = protocol.is_opaque() && SERVER_FIRST_PORTS.contains(&port);
         Self {
             host,
@@ -42,7 +43,7 @@ impl EgressSpec {
         }
     }
 
-    /// The same with another ceiling; no more than that is kept open for nobody.
+    /// Sets the connection limit; no more than that is kept open in advance.
     #[must_use]
     pub fn with_max(mut self, max: u32) -> Self {
         self.max = max;

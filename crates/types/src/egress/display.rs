@@ -1,4 +1,5 @@
-//! Egress as text: what is not the default is written. `egress::parse_list` reads it back.
+//! Text form of a destination: settings that differ from their defaults. `egress::parse_list` reads
+//! it back.
 
 use std::fmt;
 
@@ -8,17 +9,17 @@ use super::cache_and_prefetch;
 use super::{EgressLogin, EgressProtocol, EgressSpec, EgressTls, PoolingMode, SharingScope};
 
 impl EgressSpec {
-    /// `HOST:PORT`.
+    /// Returns `HOST:PORT`.
     pub fn host_port(&self) -> String {
         format!("{}:{}", self.host, self.port)
     }
 
-    /// Whether it is the place that another one is.
+    /// Returns whether both have the same host and port.
     pub fn is_same_address(&self, other: &Self) -> bool {
         self.host == other.host && self.port == other.port
     }
 
-    /// The names of the secrets that it needs.
+    /// Returns the names of the secrets that it needs.
     pub fn secret_names(&self) -> impl Iterator<Item = &str> {
         let password = self
             .login
@@ -38,6 +39,7 @@ impl fmt::Display for EgressSpec {
         if self.protocol != EgressProtocol::known_for(self.port) {
             write!(f, " protocol={}", self.protocol)?;
         }
+        // Two steps, because some defaults depend on the protocol and others on the limit.
         let of_protocol = Self::with_defaults(self.host.clone(), self.port, self.protocol);
         if self.max != of_protocol.max {
             write!(f, " max={}", self.max)?;
@@ -75,6 +77,7 @@ impl EgressLogin {
     fn write_login(&self, protocol: EgressProtocol, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let implied =
             protocol.traits().login.and_then(|rules| rules.default_user) == Some(&self.user);
+        // A password or database alone implies the protocol's default user.
         if !implied || (self.password.is_none() && self.database.is_none()) {
             write!(f, " user={}", self.user)?;
         }

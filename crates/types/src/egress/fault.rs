@@ -1,58 +1,59 @@
-//! What is wrong with a destination as it was written.
+//! Errors of a destination's text form.
 
 use std::fmt;
 
-/// The first destination of a text that is not understood.
+/// Error of the first invalid destination of a text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid egress `{item}`: {flaw}")]
 pub struct InvalidEgress {
-    /// Its place as written, shortened. Not the rest: what should name a secret may be one.
+    /// Address as written, shortened. The rest is left out: a secret may stand where its name
+    /// should.
     pub item: String,
-    /// What is wrong with it.
+    /// Fault of the destination.
     pub flaw: EgressFault,
 }
 
-/// What is wrong with one destination.
+/// Fault of one destination.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EgressFault {
-    /// The place is no `HOST:PORT`.
+    /// The address is no `HOST:PORT`.
     #[error("{0}")]
     InvalidAddress(&'static str),
-    /// What follows the place is no `KEY=VALUE`.
+    /// The text after the address is no `KEY=VALUE`.
     #[error(
         "`{0}` is not a setting: write KEY=VALUE, with blanks between settings and none around `=`"
     )]
     NotASetting(String),
-    /// There is no such setting.
-    #[error("unknown setting `{key}`: there are {}", Words(known))]
+    /// Unknown setting.
+    #[error("unknown setting `{key}`: expected one of {}", NameList(known))]
     UnknownKey {
         /// As written.
         key: String,
-        /// Those that there are.
+        /// Known settings.
         known: &'static [&'static str],
     },
-    /// The value is none of those that there are.
-    #[error("{key}: `{word}` is none of {}", Words(known))]
+    /// The value is none of the known ones.
+    #[error("{key}: invalid value `{word}`: expected one of {}", NameList(known))]
     UnknownValue {
         /// The setting.
         key: &'static str,
         /// Its value as written.
         word: String,
-        /// Those that there are.
+        /// Known values.
         known: &'static [&'static str],
     },
-    /// The value is not understood.
+    /// The value is invalid.
     #[error("{key}: {why}")]
     InvalidValue {
         /// The setting.
         key: &'static str,
-        /// What is wrong with its value.
+        /// Fault of the value.
         why: String,
     },
-    /// A setting stands twice.
+    /// A setting is written twice.
     #[error("`{0}` is written twice")]
     DuplicateSetting(&'static str),
-    /// The place stands twice, with other settings.
+    /// An address is declared twice, with different settings.
     #[error("it is declared twice, with different settings")]
     ConflictingSettings,
     /// A function declares too many.
@@ -61,7 +62,7 @@ pub enum EgressFault {
 }
 
 impl EgressFault {
-    /// The word that was probably mistyped, and those that it may have meant.
+    /// Returns the word that was probably mistyped, and those that it may have meant.
     pub fn mistyped_word(&self) -> Option<(&str, &'static [&'static str])> {
         match self {
             Self::UnknownKey { key, known } => Some((key, known)),
@@ -70,8 +71,9 @@ impl EgressFault {
         }
     }
 
-    /// Of `item`, as it was written.
+    /// Attaches the text of the destination.
     pub(super) fn at_item(self, item: &str) -> InvalidEgress {
+        // The address alone, see the field.
         let place = item.split_ascii_whitespace().next().unwrap_or_default();
         InvalidEgress {
             item: shorten(place),
@@ -87,7 +89,7 @@ impl EgressFault {
     }
 }
 
-/// A text short enough for a message.
+/// Shortens a text for a message.
 pub(super) fn shorten(text: &str) -> String {
     match text.chars().count() {
         0..=60 => text.to_owned(),
@@ -95,10 +97,10 @@ pub(super) fn shorten(text: &str) -> String {
     }
 }
 
-/// Words with commas between.
-struct Words(&'static [&'static str]);
+/// Names with commas between.
+struct NameList(&'static [&'static str]);
 
-impl fmt::Display for Words {
+impl fmt::Display for NameList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.join(", "))
     }

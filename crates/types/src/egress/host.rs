@@ -1,4 +1,4 @@
-//! `HOST:PORT`: where a destination is.
+//! Address of a destination: `HOST:PORT`.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use super::fault::EgressFault;
 
-/// A host as it was declared.
+/// Host as it was declared.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum EgressHost {
-    /// A name, in small letters, without a dot at its end.
+    /// A name, in lower case, without a dot at its end.
     Name(String),
     /// Every name below this one: `*.example.com` is `example.com` here.
     Below(String),
@@ -31,10 +31,12 @@ impl fmt::Display for EgressHost {
     }
 }
 
-/// Reads `HOST:PORT`: a name (`*.` before it stands for one label or more), an IPv4 address or an IPv6 address in brackets.
+/// Parses `HOST:PORT`: a name (`*.` before it stands for one label or more), an IPv4 address or an
+/// IPv6 address in brackets.
 pub(super) fn parse_host_port(text: &str) -> Result<(EgressHost, u16), EgressFault> {
     let form = EgressFault::InvalidAddress("write HOST:PORT, for example `db.example.com:5432`");
     let (host, port) = text.rsplit_once(':').ok_or(form)?;
+    // `parse` alone would accept a sign.
     let digits = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
     match port.parse() {
         Ok(port) if digits && port != 0 => Ok((self::parse_host(host)?, port)),
@@ -54,6 +56,7 @@ fn parse_host(text: &str) -> Result<EgressHost, EgressFault> {
             EgressFault::InvalidAddress("what is in the brackets is not an IPv6 address")
         });
     }
+    // Before names, because an IPv4 address has only characters of names.
     if let Ok(address) = text.parse() {
         return Ok(EgressHost::V4(address));
     }
@@ -63,20 +66,23 @@ fn parse_host(text: &str) -> Result<EgressHost, EgressFault> {
     }
 }
 
-/// A host's name (RFC 1123, and `_` as names in the wild have it). One that ends in a number is refused: resolvers read it as an
-/// address, `127.1` as 127.0.0.1 (inet_aton(3)).
+/// Parses a host's name (RFC 1123, and `_` as names in the wild have it). One that ends in a number
+/// is refused: resolvers read it as an address, `127.1` as 127.0.0.1 (inet_aton(3)).
 fn parse_name(text: &str) -> Result<String, EgressFault> {
+    // Names compare without case, and a final dot only marks the root (RFC 1034 section 3.1).
     let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
-    let letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     let dashed = |label: &str| label.starts_with('-') || label.ends_with('-');
     let label = |label: &str| {
-        (1..=63).contains(&label.len()) && label.bytes().all(letter) && !dashed(label)
+        (1..=63).contains(&label.len()) && label.bytes().all(allowed) && !dashed(label)
     };
+    // Limits of the wire format (RFC 1035 section 2.3.4).
     if name.len() > 253 || !name.split('.').all(label) {
         return Err(EgressFault::InvalidAddress(
             "the host is a name, an IPv4 address or an IPv6 address in brackets",
         ));
     }
+    // Hexadecimal numbers are addresses for inet_aton(3), too.
     let last = name.rsplit('.').next().unwrap_or_default();
     let hex = last
         .strip_prefix("0x")

@@ -1,4 +1,4 @@
-//! Destinations outside that a function may reach, and how the node carries it there.
+//! Destinations outside that a function may reach, with the settings of their connections.
 
 mod cache_and_prefetch;
 mod defaults;
@@ -10,6 +10,7 @@ pub mod protocol;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod values;
 
 use std::time::Duration;
 
@@ -21,100 +22,101 @@ pub use parse::{EgressBuilder, MAX_DESTINATIONS, parse_list};
 pub use protocol::EgressProtocol;
 pub use settings::SETTING_NAMES;
 
-/// One declared destination. Its text form, one item of the annotation [`EGRESS`](crate::policy::EGRESS), is `HOST:PORT` and settings `KEY=VALUE`
-/// after blanks.
+/// Declared destination. Its text form, an item of the annotation
+/// [`EGRESS`](crate::policy::EGRESS), is `HOST:PORT` and settings `KEY=VALUE` after blanks.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct EgressSpec {
     /// The host as it was declared.
     pub host: EgressHost,
     /// Its port, not 0.
     pub port: u16,
-    /// What is spoken there.
+    /// Protocol of the destination.
     pub protocol: EgressProtocol,
-    /// How long a client keeps a connection to a database of its own.
+    /// Time for which a database client keeps a connection.
     pub mode: PoolingMode,
-    /// Most connections that the node has open there at a time, for all replicas together.
+    /// Limit of open connections, for all replicas together.
     pub max: u32,
-    /// Most connections kept open for nobody yet; 0: none.
+    /// Limit of connections kept open before their first client; 0: none.
     pub warm: u32,
-    /// A connection that nobody used for so long is closed.
+    /// Time after which an unused connection is closed.
     pub idle: Duration,
     /// A connection older than this is not handed out again.
     pub age: Duration,
     /// Longest wait for a free connection.
     pub wait: Duration,
-    /// As whom the node logs in, instead of passing the function's own password on.
+    /// Login of the node, instead of the function's own password.
     pub login: Option<EgressLogin>,
-    /// Who speaks TLS.
+    /// Origin of TLS: the function or the node.
     pub tls: EgressTls,
-    /// Who shares connections.
+    /// Scope in which connections are shared.
     pub shared: SharingScope,
-    /// Whether answers are kept, and how long or how many; `NoConnection`: no.
+    /// Limit of cached responses; `None`: no cache.
     pub cache: Option<CacheLimit>,
-    /// When a write counts as done.
+    /// Time at which a write counts as done.
     pub writes: WriteMode,
-    /// What is read for the function as soon as somebody calls it: paths of HTTP, keys of Redis.
+    /// Reads issued as soon as the function is called: paths of HTTP, keys of Redis.
     pub prefetch: Vec<String>,
 }
 
-/// How long a client of a database keeps a connection of its own.
+/// Time for which a database client keeps a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PoolingMode {
-    /// Until it leaves.
+    /// Until the client disconnects.
     Session,
     /// For each transaction.
     Transaction,
 }
 
-/// As whom the node logs in.
+/// Login of the node at a destination.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct EgressLogin {
     /// The user at the destination.
     pub user: String,
-    /// The name of the function's secret that holds the password; `NoConnection`: there is none.
+    /// Name of the function's secret that holds the password; `None`: there is none.
     pub password: Option<String>,
-    /// The database; `NoConnection`: the one that the client names.
+    /// Database; `None`: the one that the client names.
     pub database: Option<String>,
 }
 
-/// Which answers are kept to be given again.
+/// Limit of cached responses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CacheLimit {
-    /// HTTP: what the server permits to keep (RFC 9111), so many bytes of it at most.
+    /// HTTP: bytes of responses that the server permits to cache (RFC 9111).
     Bytes(u64),
-    /// Redis: values, for so long at most.
+    /// Redis: time for which values are kept.
     For(Duration),
 }
 
-/// When a write counts as done for the function that made it.
+/// Time at which a write counts as done for the function that made it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WriteMode {
-    /// When the destination says so.
+    /// When the destination confirms it.
     Sync,
     /// When the node has it.
     Async {
-        /// How long the node goes on delivering when the function is gone.
+        /// Time for which the node goes on delivering after the function has ended.
         flush: Duration,
     },
 }
 
-/// Who speaks TLS with the destination.
+/// Origin of TLS with the destination.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EgressTls {
-    /// The function, if anybody.
+    /// The function, if any.
     Pass,
-    /// The node: the function speaks plainly. Authorities of the system, or those of a secret of the function.
+    /// The node: the function speaks plain text. Trusts the system's authorities, or those of a
+    /// secret of the function.
     Originate {
         /// The name of the secret that holds certificates of authorities, in PEM.
         ca: Option<String>,
     },
 }
 
-/// Who shares connections.
+/// Scope in which connections are shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SharingScope {

@@ -1,4 +1,5 @@
-//! Egress from text: `HOST:PORT`, and settings `KEY=VALUE` after blanks; several with commas between.
+//! Parser of destinations: `HOST:PORT`, and settings `KEY=VALUE` after blanks; several with commas
+//! between.
 
 use std::str::FromStr;
 
@@ -6,13 +7,14 @@ use super::fault::{EgressFault, InvalidEgress, shorten};
 use super::settings::EgressSettings;
 use super::{EgressSpec, host};
 
-/// Most destinations of one function.
+/// Maximum number of destinations of one function.
 pub const MAX_DESTINATIONS: usize = 64;
 
-/// Reads the list of an annotation. Destinations that are written twice with the same settings count once.
+/// Parses the list of an annotation. Destinations that are written twice with the same settings
+/// count once.
 ///
 /// # Errors
-/// With the first item that is not understood.
+/// With the first invalid item.
 pub fn parse_list(text: &str) -> Result<Vec<EgressSpec>, InvalidEgress> {
     let mut destinations: Vec<EgressSpec> = Vec::new();
     for item in text
@@ -25,6 +27,7 @@ pub fn parse_list(text: &str) -> Result<Vec<EgressSpec>, InvalidEgress> {
             .iter()
             .find(|other| other.is_same_address(&destination))
         {
+            // A list that was joined from parts may repeat a destination.
             Some(other) if *other == destination => {}
             Some(_) => return Err(EgressFault::ConflictingSettings.at_item(item)),
             None if destinations.len() == MAX_DESTINATIONS => {
@@ -56,7 +59,7 @@ fn parse_destination(text: &str) -> Result<EgressSpec, EgressFault> {
     declared.build()
 }
 
-/// A destination whose settings are still being read, for formats that have them one by one.
+/// Builder of a destination, for formats that have its settings one by one.
 #[derive(Debug, Clone)]
 pub struct EgressBuilder {
     host: host::EgressHost,
@@ -65,10 +68,10 @@ pub struct EgressBuilder {
 }
 
 impl EgressBuilder {
-    /// Begins with `HOST:PORT`.
+    /// Starts with `HOST:PORT`.
     ///
     /// # Errors
-    /// When it is not one.
+    /// When the address is invalid.
     pub fn for_address(address: &str) -> Result<Self, EgressFault> {
         let (host, port) = host::parse_host_port(address)?;
         Ok(Self {
@@ -78,15 +81,15 @@ impl EgressBuilder {
         })
     }
 
-    /// One setting, as it stands in the text form.
+    /// Sets one setting, as in the text form.
     ///
     /// # Errors
-    /// When there is none of this name, when it was set before, and when its value is not understood.
+    /// When the setting is unknown, was set before, or has an invalid value.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), EgressFault> {
         self.settings.set(key, value)
     }
 
-    /// The destination, with a default for what was not set.
+    /// Builds the destination, with a default for what was not set.
     ///
     /// # Errors
     /// When settings contradict each other.

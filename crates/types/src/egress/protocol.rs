@@ -1,4 +1,5 @@
-//! The protocols that destinations speak, one row each: everything outside an adapter that depends on the protocol is read from [`PROTOCOL_TRAITS`].
+//! The protocols that destinations speak, one row each: everything outside an adapter that depends
+//! on the protocol is read from [`PROTOCOL_TRAITS`].
 
 use std::fmt;
 use std::time::Duration;
@@ -7,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::PoolingMode;
 
-/// The protocol of a destination. The port decides the default: some ports are known for one, all others are [`EgressProtocol::Stream`].
+/// The protocol of a destination. The port decides the default: some ports are known for one, all
+/// others are [`EgressProtocol::Tcp`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EgressProtocol {
@@ -36,25 +38,25 @@ pub struct ProtocolTraits {
     pub tls_port: Option<u16>,
     /// The ALPN name that the node offers when it speaks TLS.
     pub alpn: Option<&'static [u8]>,
-    /// The default of `mode`; `NoConnection`: it has no such setting.
+    /// The default of `mode`; `None`: it has no such setting.
     pub mode: Option<PoolingMode>,
     /// The default of `max`.
     pub max: u32,
-    /// How clients log in; `NoConnection`: no adapter knows.
+    /// How clients log in; `None`: no adapter knows.
     pub login: Option<LoginRules>,
-    /// The unit of `cache`; `NoConnection`: it has no such setting.
+    /// The unit of `cache`; `None`: it has no such setting.
     pub cache: Option<CacheUnit>,
-    /// The form of reads in `prefetch`; `NoConnection`: it has no such setting.
+    /// The form of reads in `prefetch`; `None`: it has no such setting.
     pub prefetch: Option<ReadForm>,
     /// `writes=async` is permitted.
     pub async_writes: bool,
-    /// How long a connection may wait for its first client.
+    /// Time for which a connection may wait for its first client.
     pub unused: UnusedConnections,
-    /// One server at a time answers to a destination's name, and another one may take over.
+    /// A destination's name belongs to one server at a time, and another may take over.
     pub single_server: bool,
 }
 
-/// What a login consists of.
+/// Parts of a login.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoginRules {
     /// The user where only a password is given.
@@ -81,12 +83,12 @@ pub enum ReadForm {
     Key,
 }
 
-/// How long a connection that has served nobody may stay open.
+/// Time for which a connection without a first client may stay open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnusedConnections {
-    /// As long as the setting `idle` says.
+    /// As long as the setting `idle` allows.
     Idle,
-    /// As long as `idle` says, but no longer than this.
+    /// As long as `idle` allows, but no longer than this.
     AtMost(Duration),
     /// Not at all: the server speaks first, so bytes would wait in it.
     Never,
@@ -120,7 +122,7 @@ pub const PROTOCOL_TRAITS: [ProtocolTraits; 5] = [
         protocol: EgressProtocol::Http,
         name: "http",
         tls_port: Some(443), // RFC 9110, section 4.2.2
-        // A server that speaks HTTP/2, too, may choose that otherwise.
+        // Without ALPN a server may choose HTTP/2.
         alpn: Some(b"http/1.1"),
         cache: Some(CacheUnit::Bytes),
         prefetch: Some(ReadForm::Path),
@@ -135,7 +137,8 @@ pub const PROTOCOL_TRAITS: [ProtocolTraits; 5] = [
         max: 20,
         login: Some(NAMED_DATABASES),
         async_writes: false,
-        // PostgreSQL closes a connection without a startup message after a minute (`authentication_timeout`).
+        // PostgreSQL closes a connection without a startup message after a minute
+        // (`authentication_timeout`).
         unused: UnusedConnections::AtMost(Duration::from_secs(40)),
         single_server: true,
         ..TCP_TRAITS
@@ -171,6 +174,7 @@ pub const PROTOCOL_TRAITS: [ProtocolTraits; 5] = [
 
 const NAMES: [&str; PROTOCOL_TRAITS.len()] = {
     let (mut names, mut row) = ([""; PROTOCOL_TRAITS.len()], 0);
+    // A loop, because iterators do not run in constants.
     while row < PROTOCOL_TRAITS.len() {
         names[row] = PROTOCOL_TRAITS[row].name;
         row += 1;
@@ -182,35 +186,36 @@ impl EgressProtocol {
     /// The names of all protocols, in the order of [`PROTOCOL_TRAITS`].
     pub const NAMES: &'static [&'static str] = &NAMES;
 
-    /// Its row.
+    /// Returns the row of the protocol.
     pub const fn traits(self) -> &'static ProtocolTraits {
         &PROTOCOL_TRAITS[self as usize]
     }
 
-    /// The protocol that a port is known for.
+    /// Returns the protocol that a port is known for.
     pub fn known_for(port: u16) -> Self {
+        // Unknown ports carry any protocol, which bytes pass unchanged.
         PROTOCOL_TRAITS
             .iter()
             .find(|row| row.port == Some(port))
             .map_or(Self::Tcp, |row| row.protocol)
     }
 
-    /// Nothing is known of what is spoken: bytes pass as they are.
+    /// Returns whether the protocol is unknown, so that bytes pass unchanged.
     pub fn is_opaque(self) -> bool {
         self == Self::Tcp
     }
 
-    /// It is that of an SQL database.
+    /// Returns whether it is the protocol of an SQL database.
     pub fn is_sql(self) -> bool {
         self.traits().mode.is_some()
     }
 
-    /// Clients log in by means that an adapter knows.
+    /// Returns whether an adapter knows how clients log in.
     pub fn has_login(self) -> bool {
         self.traits().login.is_some()
     }
 
-    /// The names of the protocols with a property, for a message: `a, b and c`.
+    /// Returns the names of the protocols with a property, for a message: `a, b and c`.
     pub(super) fn names_with(has: impl Fn(&ProtocolTraits) -> bool) -> String {
         let names: Vec<_> = PROTOCOL_TRAITS
             .iter()

@@ -1,27 +1,24 @@
-//! `KEY=VALUE`: the settings of one destination, each by itself, then all together.
+//! Settings of a destination, `KEY=VALUE`: each parsed by itself, then all checked together.
 
 use std::time::Duration;
 
-use crate::duration;
-
 use super::cache_and_prefetch;
 use super::fault::{EgressFault, shorten};
-use super::protocol::PROTOCOL_TRAITS;
+use super::values::{
+    POOLING_MODES, SHARING_SCOPES, TLS_MODES, WRITE_MODES, parse_duration, parse_nonzero_duration,
+    parse_number, parse_protocol, parse_secret_name, parse_text, parse_word,
+};
 use super::{
     EgressHost, EgressLogin, EgressProtocol, EgressSpec, EgressTls, PoolingMode, SharingScope,
 };
 
-/// The settings that there are.
+/// Known settings.
 pub const SETTING_NAMES: &[&str] = &[
     "protocol", "mode", "max", "warm", "idle", "age", "wait", "user", "password", "database",
     "tls", "ca", "shared", "cache", "writes", "flush", "prefetch",
 ];
-/// The highest ceiling: more connections to one place are beyond what one address has ports for, with room for everything else.
-const MAX_CONNECTIONS: u32 = 10_000;
-/// Longest user, database or name of a secret, in bytes.
-const MAX_TEXT_BYTES: usize = 253;
 
-/// Settings as written; `NoConnection` where nothing was.
+/// Settings as written; `None` where nothing was.
 #[derive(Debug, Clone, Default)]
 pub(super) struct EgressSettings {
     protocol: Option<EgressProtocol>,
@@ -44,8 +41,9 @@ pub(super) struct EgressSettings {
 }
 
 impl EgressSettings {
-    /// Reads one setting.
+    /// Sets one setting.
     pub(super) fn set(&mut self, key: &str, value: &str) -> Result<(), EgressFault> {
+        // The `'static` key of the list, because errors keep it.
         let Some(key) = SETTING_NAMES.iter().copied().find(|known| *known == key) else {
             return Err(EgressFault::UnknownKey {
                 key: shorten(key),
@@ -73,6 +71,7 @@ impl EgressSettings {
             ),
             "flush" => set_once(&mut self.flush, key, parse_duration(key, value)?),
             "prefetch" => set_once(&mut self.prefetch, key, value.to_owned()),
+            // `shared`, the only one left.
             _ => set_once(
                 &mut self.shared,
                 key,
@@ -81,12 +80,13 @@ impl EgressSettings {
         }
     }
 
-    /// The destination that they describe.
+    /// Builds the destination that they describe.
     pub(super) fn build_destination(
         self,
         host: EgressHost,
         port: u16,
     ) -> Result<EgressSpec, EgressFault> {
+        // Without `protocol` the port decides.
         let protocol = self.protocol.unwrap_or(EgressProtocol::known_for(port));
         let default = EgressSpec::with_defaults(host, port, protocol);
         let max = self.max.unwrap_or(default.max);
@@ -104,6 +104,7 @@ impl EgressSettings {
                 format!("only protocols {those} have one"),
             ));
         }
+        // Names below a wildcard are not known before they are used.
         if self.prefetch.is_some() && matches!(default.host, EgressHost::Below(_)) {
             return Err(EgressFault::invalid_value(
                 "prefetch",
@@ -152,7 +153,8 @@ fn build_login(
         ("password", password.is_some()),
         ("database", database.is_some()),
     ];
-    let Some((key, _)) = present.into_iter().find(|(_, given)| *given) else {
+    // Any of the three asks for a login, and the first one names the error.
+    let Some((key, _)) = present.into_iter().find(|(_, is_present)| *is_present) else {
         return Ok(None);
     };
     let Some(rules) = protocol.traits().login else {
@@ -192,7 +194,8 @@ fn build_tls(originate: bool, ca: Option<String>) -> Result<EgressTls, EgressFau
     }
 }
 
-/// Where servers expect TLS, an adapter that reads plain text would break every handshake that passes it.
+/// Refuses plain HTTP at a port where servers expect TLS: an adapter that reads plain text would
+/// break every handshake.
 fn check_tls_port(
     protocol: EgressProtocol,
     port: u16,
@@ -211,116 +214,9 @@ fn check_tls_port(
 }
 
 fn set_once<T>(slot: &mut Option<T>, key: &'static str, value: T) -> Result<(), EgressFault> {
+    // The first value would be lost without a report.
     match slot.replace(value) {
         None => Ok(()),
         Some(_) => Err(EgressFault::DuplicateSetting(key)),
-    }
-}
-
-/// Words and what they stand for; names apart, for messages.
-type NamedValues<T> = (&'static [&'static str], &'static [T]);
-
-const POOLING_MODES: NamedValues<PoolingMode> = (
-    &["session", "transaction"],
-    &[PoolingMode::Session, PoolingMode::Transaction],
-);
-const TLS_MODES: NamedValues<bool> = (&["pass", "originate"], &[false, true]);
-const WRITE_MODES: NamedValues<bool> = (&["sync", "async"], &[false, true]);
-const SHARING_SCOPES: NamedValues<SharingScope> = (
-    &["function", "chain"],
-    &[SharingScope::Function, SharingScope::Chain],
-);
-
-fn parse_protocol(value: &str) -> Result<EgressProtocol, EgressFault> {
-    let row = PROTOCOL_TRAITS.iter().find(|row| row.name == value);
-    let unknown = || EgressFault::UnknownValue {
-        key: "protocol",
-        word: shorten(value),
-        known: EgressProtocol::NAMES,
-    };
-    row.map(|row| row.protocol).ok_or_else(unknown)
-}
-
-fn parse_word<T: Copy>(
-    key: &'static str,
-    value: &str,
-    (known, values): NamedValues<T>,
-) -> Result<T, EgressFault> {
-    let at = known.iter().position(|word| *word == value);
-    at.map(|at| values[at])
-        .ok_or_else(|| EgressFault::UnknownValue {
-            key,
-            word: shorten(value),
-            known,
-        })
-}
-
-fn parse_number(key: &'static str, value: &str, min: u32) -> Result<u32, EgressFault> {
-    let number = value
-        .parse()
-        .ok()
-        .filter(|number| (min..=MAX_CONNECTIONS).contains(number));
-    number.ok_or_else(|| {
-        EgressFault::invalid_value(
-            key,
-            format!(
-                "`{}` is no number from {min} to {MAX_CONNECTIONS}",
-                shorten(value)
-            ),
-        )
-    })
-}
-
-pub(super) fn parse_duration(key: &'static str, value: &str) -> Result<Duration, EgressFault> {
-    duration::parse_duration(value)
-        .map_err(|error| EgressFault::invalid_value(key, error.to_string()))
-}
-
-/// A duration that is not 0, which some take for `never` and others for `at once`.
-fn parse_nonzero_duration(key: &'static str, value: &str) -> Result<Duration, EgressFault> {
-    match parse_duration(key, value)? {
-        Duration::ZERO => Err(EgressFault::invalid_value(
-            key,
-            "0 is no time to keep a connection; `warm=0` keeps none open for nobody",
-        )),
-        length => Ok(length),
-    }
-}
-
-/// A text that stands in a list between blanks and commas.
-fn parse_text(key: &'static str, value: &str) -> Result<String, EgressFault> {
-    let fits = |char: char| !char.is_whitespace() && !char.is_control() && char != ',';
-    match value.len() {
-        0 => Err(EgressFault::invalid_value(key, "it is empty")),
-        1..=MAX_TEXT_BYTES if value.chars().all(fits) => Ok(value.to_owned()),
-        1..=MAX_TEXT_BYTES => Err(EgressFault::invalid_value(
-            key,
-            "it holds a blank, a comma or a control character",
-        )),
-        _ => Err(EgressFault::invalid_value(
-            key,
-            format!("it is longer than {MAX_TEXT_BYTES} bytes"),
-        )),
-    }
-}
-
-/// `secret:NAME`. What stands there is no secret itself: specs are shown to whoever may list functions.
-fn parse_secret_name(key: &'static str, value: &str) -> Result<String, EgressFault> {
-    let name = value.strip_prefix("secret:").ok_or_else(|| {
-        EgressFault::invalid_value(key, "write secret:NAME, with the name of a secret of the function's namespace, never its content")
-    })?;
-    let alphanumeric = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    let label = |label: &str| {
-        let bytes = label.as_bytes();
-        let ends =
-            bytes.first().is_some_and(alphanumeric) && bytes.last().is_some_and(alphanumeric);
-        ends && bytes.iter().all(|byte| alphanumeric(byte) || *byte == b'-')
-    };
-    match name.len() <= MAX_TEXT_BYTES && name.split('.').all(label) {
-        true => Ok(name.to_owned()),
-        false => Err(EgressFault::invalid_value(
-            key,
-            format!("`{}` is not the name of a secret", shorten(name)),
-        )),
     }
 }

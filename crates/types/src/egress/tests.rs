@@ -1,4 +1,4 @@
-//! What is written is read, and what is wrong is told.
+//! Round trips of the text form, and the messages of its errors.
 
 use proptest::prelude::*;
 
@@ -125,12 +125,12 @@ fn each_fault_has_its_message() {
         ("db:1 max = 3", "`max` is not a setting"),
         (
             "db:1 mac=3",
-            "unknown setting `mac`: there are protocol, mode, max, ",
+            "unknown setting `mac`: expected one of protocol, mode, max, ",
         ),
         ("db:1 max=3 max=3", "`max` is written twice"),
         (
             "db:1 protocol=pg",
-            "protocol: `pg` is none of tcp, http, postgres, mysql, redis",
+            "protocol: invalid value `pg`: expected one of tcp, http, postgres, mysql, redis",
         ),
         ("db:1 max=0", "max: `0` is no number from 1 to 10000"),
         (
@@ -181,7 +181,7 @@ fn each_fault_has_its_message() {
         ),
         (
             "db:1 writes=asnyc",
-            "writes: `asnyc` is none of sync, async",
+            "writes: invalid value `asnyc`: expected one of sync, async",
         ),
         (
             "*.db.example.com:6379 prefetch=motd",

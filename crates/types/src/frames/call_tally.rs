@@ -1,4 +1,4 @@
-//! What a caller counted of its direct calls.
+//! Counters of a caller's direct calls.
 
 use std::time::Duration;
 
@@ -6,29 +6,29 @@ use super::codec::{FrameReader, put_list, put_text};
 use super::{IdentityFrameError, MAX_CALLEES};
 use crate::FunctionId;
 
-/// Buckets of the time that calls took: number k holds those below 4^(k+1) µs and no shorter ones, the last one the rest. The same as
-/// those of calls through memory.
+/// Buckets of call latency: bucket k holds calls below 4^(k+1) µs and not below the bound before,
+/// the last one the rest. Calls through shared memory have the same.
 pub const LATENCY_BUCKETS: usize = 10;
 
-/// Of one callee. What ended is counted since the last time, what is open as it stands.
+/// Counters of one callee. Ended calls count since the last frame; open ones are a state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallTally {
-    /// Who was called.
+    /// Function that was called.
     pub callee: FunctionId,
     /// Calls that have not ended.
     pub open: u32,
-    /// Calls that ended, the failed ones too.
+    /// Calls that have ended, including failed ones.
     pub ended: u32,
-    /// Of these: answered with 500 or above, or not at all.
+    /// Of these, the failed ones: status 500 or above, or no response.
     pub failed: u32,
-    /// How long they took together, in microseconds.
+    /// Total time in microseconds.
     pub micros: u64,
-    /// How long each took.
+    /// Calls per bucket of latency.
     pub latency: [u32; LATENCY_BUCKETS],
 }
 
 impl CallTally {
-    /// Nothing was counted yet.
+    /// Creates counters of zero.
     pub fn for_callee(callee: FunctionId) -> Self {
         Self {
             callee,
@@ -40,9 +40,11 @@ impl CallTally {
         }
     }
 
-    /// The bucket of a call that took so long.
+    /// Returns the bucket of a latency.
     pub fn bucket_index(took: Duration) -> usize {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        // Half of the bit length is the power of four; everything below 4 µs is in the first
+        // bucket.
         ((u64::BITS - micros.leading_zeros()).saturating_sub(1) as usize / 2)
             .min(LATENCY_BUCKETS - 1)
     }
@@ -51,6 +53,7 @@ impl CallTally {
 pub(super) fn write_tallies(all: &[CallTally], out: &mut Vec<u8>) {
     put_list(all, MAX_CALLEES, out, |tally, out| {
         put_text(&tally.callee.to_string(), out);
+        // In the order of the contract.
         [tally.open, tally.ended, tally.failed]
             .iter()
             .for_each(|number| out.extend(number.to_le_bytes()));

@@ -1,4 +1,4 @@
-//! Whom an instance may call directly.
+//! Functions that an instance may call directly.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -7,38 +7,39 @@ use super::{IdentityFrameError, MAX_CALLEES, MAX_PEERS};
 use crate::policy::ZeroRttPolicy;
 use crate::{FunctionId, InstanceLocality};
 
-/// Bits of a peer's last byte.
+/// Flags in a peer's last byte.
 mod flag {
     pub(super) const LEAVING: u8 = 1;
     pub(super) const OTHER_NODE: u8 = 2;
 }
 
-/// Most names by which one function calls another.
+/// Maximum number of names by which one function calls another.
 const MAX_ALIASES: usize = 64;
 
-/// A function that may be called directly, over QUIC.
+/// Function that may be called directly, over QUIC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CalleeEntry {
-    /// Which one.
+    /// Full name.
     pub function: FunctionId,
-    /// What its caller calls it besides.
+    /// Other names that its caller uses.
     pub aliases: Vec<FunctionId>,
-    /// Which calls may go in a first flight.
+    /// Calls that may go in a first flight.
     pub zero_rtt: ZeroRttPolicy,
-    /// Its instances that are there and can be reached; none that is not leaving: it sleeps, and the gateway wakes it.
+    /// Reachable instances. If all of them are leaving, the function sleeps, and the gateway wakes
+    /// it.
     pub peers: Vec<CalleePeer>,
 }
 
-/// One instance of it.
+/// Instance of a callee.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CalleePeer {
-    /// The name of its incarnation: an instance that starts anew has another.
+    /// Name of the incarnation: a restarted instance has another.
     pub name: String,
-    /// Where it listens.
+    /// Address of its listener.
     pub addr: SocketAddr,
-    /// On which machine it runs, seen from the caller's.
+    /// Machine of the instance, seen from the caller's.
     pub locality: InstanceLocality,
-    /// It gets nothing new, and finishes what it has. One that is not told of at all any more has ended.
+    /// Gets no new calls and finishes open ones. A peer that is not listed any more has ended.
     pub leaving: bool,
 }
 
@@ -48,6 +49,7 @@ pub(super) fn write_callees(all: &[CalleeEntry], out: &mut Vec<u8>) {
         put_list(&callee.aliases, MAX_ALIASES, out, |alias, out| {
             put_text(&alias.to_string(), out)
         });
+        // The contract's numbers: the enum may change its order.
         out.push(match callee.zero_rtt {
             ZeroRttPolicy::Always => 0,
             ZeroRttPolicy::Idempotent => 1,
@@ -58,6 +60,7 @@ pub(super) fn write_callees(all: &[CalleeEntry], out: &mut Vec<u8>) {
 }
 
 fn put_peer(peer: &CalleePeer, out: &mut Vec<u8>) {
+    // One form for both families: IPv4 is mapped into IPv6 (RFC 4291 section 2.5.5.2).
     let ip = match peer.addr.ip() {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),
         IpAddr::V6(ip) => ip,
@@ -93,10 +96,12 @@ pub(super) fn read_callees(
 }
 
 fn take_peer(from: &mut FrameReader<'_>) -> Result<CalleePeer, IdentityFrameError> {
+    // Mapped addresses become IPv4 again, so that sockets can use them.
     let ip = Ipv6Addr::from(from.take_ip()?).to_canonical();
     let addr = SocketAddr::new(ip, from.u16()?);
     let name = from.take_text()?.to_owned();
     let flags = from.u8()?;
+    // A flag of a later release could mean anything, so the frame is refused.
     if flags & !(flag::LEAVING | flag::OTHER_NODE) != 0 {
         return Err(IdentityFrameError::Number);
     }

@@ -1,20 +1,21 @@
-//! Fields of a frame, one after another; integers are little-endian.
+//! Encoding of frame fields, one after another; integers are little-endian.
 
 use super::IdentityFrameError;
 use crate::FunctionId;
 
-/// The rest of a frame.
+/// Reader of the rest of a frame.
 #[derive(Debug)]
 pub(super) struct FrameReader<'a>(&'a [u8]);
 
 impl<'a> FrameReader<'a> {
-    /// Reads all of a frame: what is left over is a fault.
+    /// Reads a whole frame; bytes left over are an error.
     pub(super) fn read_all<T>(
         frame: &'a [u8],
         read: impl FnOnce(&mut Self) -> Result<T, IdentityFrameError>,
     ) -> Result<T, IdentityFrameError> {
         let mut reader = Self(frame);
         let read = read(&mut reader)?;
+        // A longer frame may be of another release, so it must not be half understood.
         if reader.0.is_empty() {
             Ok(read)
         } else {
@@ -23,6 +24,7 @@ impl<'a> FrameReader<'a> {
     }
 
     pub(super) fn take_bytes(&mut self, count: usize) -> Result<&'a [u8], IdentityFrameError> {
+        // Checked, because lengths come from the other side of the socket.
         let (bytes, rest) = self
             .0
             .split_at_checked(count)
@@ -60,20 +62,21 @@ impl<'a> FrameReader<'a> {
         self.take_array()
     }
 
-    /// So many entries, at most `most`.
+    /// Reads a list of at most `max_entries`, behind its count in two bytes.
     pub(super) fn take_list<T>(
         &mut self,
         max_entries: usize,
         read: impl Fn(&mut Self) -> Result<T, IdentityFrameError>,
     ) -> Result<Vec<T>, IdentityFrameError> {
         let count = self.u16()? as usize;
+        // Before allocation: the count alone could ask for 65,535 entries.
         if count > max_entries {
             return Err(IdentityFrameError::OverLimit);
         }
         (0..count).map(|_| read(self)).collect()
     }
 
-    /// A short text behind its length in one byte.
+    /// Reads a text behind its length in one byte.
     pub(super) fn take_text(&mut self) -> Result<&'a str, IdentityFrameError> {
         let length = self.u8()?.into();
         std::str::from_utf8(self.take_bytes(length)?).map_err(|_| IdentityFrameError::Name)
@@ -86,19 +89,21 @@ impl<'a> FrameReader<'a> {
     }
 }
 
-/// So many entries as fit into `most`.
+/// Writes a list of at most `max_entries`.
 pub(super) fn put_list<T>(
     all: &[T],
     max_entries: usize,
     out: &mut Vec<u8>,
     write: impl Fn(&T, &mut Vec<u8>),
 ) {
+    // The reader has the same bound and refuses a longer list as a whole.
     let all = &all[..all.len().min(max_entries).min(u16::MAX.into())];
     out.extend((all.len() as u16).to_le_bytes());
     all.iter().for_each(|one| write(one, out));
 }
 
-/// A name is far shorter than 256 bytes; one that is not is cut, and then nobody's.
+/// Writes a text. Names are far shorter than 256 bytes; a longer one is cut, and then matches no
+/// name.
 pub(super) fn put_text(text: &str, out: &mut Vec<u8>) {
     let text = &text.as_bytes()[..text.len().min(u8::MAX.into())];
     out.push(text.len() as u8);

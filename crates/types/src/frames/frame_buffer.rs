@@ -1,8 +1,9 @@
-//! Whole frames out of bytes that come as they like.
+//! Frames from a byte stream that comes in arbitrary pieces.
 
 use super::IdentityFrameError;
 
-/// Holds what came until a frame is whole. Who reads puts its bytes into [`reserve`](Self::room), and asks for a [`whole`](Self::whole) one first.
+/// Buffer of received bytes until a frame is complete. A reader first takes
+/// [`next_frame`](Self::next_frame), then reads into [`reserve`](Self::reserve).
 #[derive(Debug)]
 pub struct FrameBuffer {
     buffer: Vec<u8>,
@@ -10,7 +11,7 @@ pub struct FrameBuffer {
 }
 
 impl FrameBuffer {
-    /// For frames of at most so many bytes, without their length.
+    /// Creates a buffer for frames of at most so many bytes, without their length.
     pub fn with_limit(max_frame_bytes: usize) -> Self {
         Self {
             buffer: Vec::new(),
@@ -18,32 +19,34 @@ impl FrameBuffer {
         }
     }
 
-    /// Where to put what is read, behind what is there; with room for `more` bytes.
+    /// Returns the buffer to read into, with room for `more` bytes.
     pub fn reserve(&mut self, more: usize) -> &mut Vec<u8> {
         self.buffer.reserve(more);
         &mut self.buffer
     }
 
-    /// Whether nothing of a frame is there.
+    /// Returns whether no byte of a frame is buffered.
     pub fn is_empty(&self) -> bool {
         self.buffer.is_empty()
     }
 
-    /// The next frame, without its length, if all of it is there.
+    /// Takes the next frame, without its length, if it is complete.
     ///
     /// # Errors
-    /// [`IdentityFrameError::MessageTooLong`]: nothing after it can be understood.
+    /// [`IdentityFrameError::TooLong`]: the beginning of the next frame is unknown.
     pub fn next_frame(&mut self) -> Result<Option<Vec<u8>>, IdentityFrameError> {
         let Some(length) = self.buffer.first_chunk() else {
             return Ok(None);
         };
         let length = u32::from_le_bytes(*length) as usize;
+        // Before the bytes are there: a length alone must not make the buffer grow.
         if length > self.max_frame_bytes {
             return Err(IdentityFrameError::TooLong(length));
         }
         if self.buffer.len() < 4 + length {
             return Ok(None);
         }
+        // Copied, so that the buffer keeps its allocation for the next frames.
         let frame = self.buffer[4..4 + length].to_vec();
         self.buffer.drain(..4 + length);
         Ok(Some(frame))

@@ -1,8 +1,9 @@
 //! Frames between a node and the watchdog of one of its instances: `contract/identity.md`.
 //!
-//! The node says who the instance is ([`NodeFrame::Provision`]), whom it may call directly ([`CalleeEntry`]), and answers its handshakes in
-//! memory; the watchdog asks for these and tells what it counted. Pure: bytes in, words out. The node believes nothing of
-//! what a watchdog writes: every length has a bound, and what does not fit ends the frame.
+//! The node sends the instance's identity ([`NodeFrame::Provision`]), the functions that it may
+//! call directly ([`CalleeEntry`]), and its half of handshakes in memory. The watchdog sends its
+//! own halves and its counters. Pure: bytes in, values out. The node trusts nothing that a watchdog
+//! writes: every length has a bound, and an excess makes the frame invalid.
 
 mod call_tally;
 mod callees;
@@ -17,16 +18,16 @@ pub use handshake::{HandshakeMessage, MAX_DATAGRAM_BYTES, MAX_DATAGRAMS};
 
 use codec::FrameReader;
 
-/// Longest frame that a node writes, in bytes, without its length: some thousand sessions.
+/// Maximum bytes of a node's frame without its length: room for some thousand sessions.
 pub const MAX_NODE_FRAME_BYTES: usize = 8 << 20;
-/// Longest frame that a watchdog writes, likewise.
+/// Maximum bytes of a watchdog's frame, likewise.
 pub const MAX_WATCHDOG_FRAME_BYTES: usize = 64 << 10;
-/// Most functions that one function may call directly.
+/// Maximum number of functions that one function may call directly.
 pub const MAX_CALLEES: usize = 1024;
-/// Most instances of one of them that are told: a caller draws two of them anyway.
+/// Maximum number of a callee's instances that are listed: a caller draws only two of them.
 pub const MAX_PEERS: usize = 256;
 
-/// What a frame is.
+/// Kinds of frames.
 mod kind {
     pub(super) const PROVISION: u8 = 1;
     pub(super) const CALLEES: u8 = 2;
@@ -34,46 +35,47 @@ mod kind {
     pub(super) const TALLIES: u8 = 4;
 }
 
-/// What a node says.
+/// Frame of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NodeFrame<'a> {
-    /// Who the instance is, or what of it changed: the whole frame, which `wire::early::Provision` reads.
+    /// Identity of the instance, or its change: the whole frame, which `Provision` of
+    /// `nearpath-wire` reads.
     Provision(&'a [u8]),
-    /// Whom it may call directly; replaces what was told before.
+    /// Functions that it may call directly; replaces the earlier list.
     Callees(Vec<CalleeEntry>),
-    /// The other half of a handshake in memory.
+    /// The callee's half of a handshake in memory.
     Handshake(HandshakeMessage),
 }
 
-/// What a watchdog says.
+/// Frame of a watchdog.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WatchdogFrame {
-    /// Its half of a handshake in memory.
+    /// The caller's half of a handshake in memory.
     Handshake(HandshakeMessage),
-    /// What was counted since the last time.
+    /// Counters since the last such frame.
     Tallies(Vec<CallTally>),
 }
 
-/// Why a frame cannot be read.
+/// Error of an invalid frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityFrameError {
-    /// Longer than its writer may make it.
-    #[error("a frame of {0} bytes is too long")]
+    /// Longer than its writer may send.
+    #[error("frame of {0} bytes exceeds the limit")]
     TooLong(usize),
     /// Of another release.
-    #[error("a frame of kind {0} is not known: install node and watchdog of one release")]
+    #[error("unknown frame kind {0}: install node and watchdog of one release")]
     Kind(u8),
-    /// It ends within a field, or goes on after the last.
-    #[error("the frame has another length than its fields")]
+    /// Ends within a field, or goes on after the last.
+    #[error("frame length does not match its fields")]
     Length,
-    /// More entries than there may be, or a datagram that is too long.
-    #[error("the frame holds too much")]
+    /// More entries than allowed, or a datagram that is too long.
+    #[error("frame exceeds a limit of the contract")]
     OverLimit,
-    /// A name that is none.
-    #[error("the frame holds a name that is none")]
+    /// Invalid name.
+    #[error("frame contains an invalid name")]
     Name,
-    /// A number that has no meaning.
-    #[error("the frame holds a number that has no meaning")]
+    /// Number without a meaning.
+    #[error("frame contains a number without a meaning")]
     Number,
 }
 
@@ -84,25 +86,27 @@ impl From<IdentityFrameError> for std::io::Error {
 }
 
 impl<'a> NodeFrame<'a> {
-    /// What follows a frame's length.
+    /// Reads a frame without its length.
     ///
     /// # Errors
     /// See [`IdentityFrameError`].
     pub fn read(frame: &'a [u8]) -> Result<Self, IdentityFrameError> {
         let (kind, rest) = frame.split_first().ok_or(IdentityFrameError::Length)?;
         match *kind {
+            // Whole, because its reader is in `nearpath-wire`, which builds on this crate.
             kind::PROVISION => Ok(Self::Provision(frame)),
             kind::CALLEES => FrameReader::read_all(rest, callees::read_callees).map(Self::Callees),
             kind::HANDSHAKE => {
                 FrameReader::read_all(rest, handshake::read_handshake).map(Self::Handshake)
             }
+            // Skipping an unknown frame could lose a revocation.
             other => Err(IdentityFrameError::Kind(other)),
         }
     }
 }
 
 impl WatchdogFrame {
-    /// What follows a frame's length.
+    /// Reads a frame without its length.
     ///
     /// # Errors
     /// See [`IdentityFrameError`].
@@ -120,24 +124,25 @@ impl WatchdogFrame {
     }
 }
 
-/// A list of callees as a frame. What is beyond the bounds is left out.
+/// Encodes callees as a frame. Entries beyond the bounds are left out.
 pub fn callees_frame(all: &[CalleeEntry]) -> Vec<u8> {
     with_length(kind::CALLEES, |out| callees::write_callees(all, out))
 }
 
-/// A half's datagrams as a frame.
+/// Encodes the datagrams of one half as a frame.
 pub fn handshake_frame(message: &HandshakeMessage) -> Vec<u8> {
     with_length(kind::HANDSHAKE, |out| {
         handshake::write_handshake(message, out)
     })
 }
 
-/// Counters as a frame.
+/// Encodes counters as a frame.
 pub fn tallies_frame(all: &[CallTally]) -> Vec<u8> {
     with_length(kind::TALLIES, |out| call_tally::write_tallies(all, out))
 }
 
 fn with_length(kind: u8, body: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    // The length is known only after the body, so its bytes are filled in last.
     let mut out = vec![0, 0, 0, 0, kind];
     body(&mut out);
     let length = u32::try_from(out.len() - 4).expect("bounded far below 4 GiB");

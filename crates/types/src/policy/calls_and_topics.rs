@@ -1,13 +1,14 @@
-//! What peers within a chain are told of a function: whom it calls, by which names, and its topics.
+//! Settings that the peers of a chain receive: callees with their aliases, and topics.
 
 use crate::name::{FunctionId, Namespace};
 
 use super::parse_topics;
 
-/// Most bytes of a function's aliases, and of its topics: the node tells peers of them in one packet.
+/// Maximum bytes of a function's aliases, and of its topics: the node sends them to peers in one
+/// packet.
 const MAX_ANNOUNCED_BYTES: usize = 1024;
 
-/// The callees, and the aliases among them.
+/// Callees, and the aliases among them.
 pub(super) type CallsAndAliases = (Vec<FunctionId>, Vec<(FunctionId, FunctionId)>);
 
 pub(super) fn parse_calls(
@@ -23,6 +24,7 @@ pub(super) fn parse_calls(
         let (alias, name) = item.split_once('=').map_or((None, item), |(alias, name)| {
             (Some(alias.trim()), name.trim())
         });
+        // A name without a namespace is one of the caller's namespace.
         let callee = parse_function(name, default_namespace).map_err(|error| error.to_string())?;
         if let Some(alias) = alias {
             let name = alias
@@ -36,6 +38,7 @@ pub(super) fn parse_calls(
                 callee.clone(),
             ));
         }
+        // Two aliases of one function are a single edge.
         if !callees.contains(&callee) {
             callees.push(callee);
         }
@@ -57,12 +60,13 @@ fn parse_function(
     }
 }
 
-/// A name means one function.
+/// Checks that every name means one function.
 fn check_aliases(
     callees: &[FunctionId],
     aliases: &[(FunctionId, FunctionId)],
 ) -> Result<(), String> {
     for (at, (alias, callee)) in aliases.iter().enumerate() {
+        // Otherwise calls by that name could mean either function.
         if callees.contains(alias) && alias != callee {
             return Err(format!(
                 "`{}={}`: {} is called by its own name too",
@@ -90,6 +94,7 @@ fn check_aliases(
 }
 
 pub(super) fn parse_chain_topics(list: &str) -> Result<Vec<String>, String> {
+    // The text is at least as long as the filters in it, so it is the simpler bound.
     match list.len() > MAX_ANNOUNCED_BYTES {
         true => Err(format!(
             "the topics have {} bytes, {MAX_ANNOUNCED_BYTES} are allowed",

@@ -1,20 +1,20 @@
-//! What a chain's functions have to agree on: how descriptors go, who writes where, pages and processors.
+//! Settings on which a chain's functions must agree: delivery, isolation, pages and placement.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// How descriptors go between functions of a chain.
+/// Delivery of descriptors between functions of a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ChainDelivery {
-    /// Rings in shared memory and one bell a party.
+    /// Rings in shared memory, with one wake-up signal per endpoint.
     #[default]
     Ring,
-    /// The kernel carries them and knows who sends (SK_MSG).
+    /// SK_MSG: the kernel delivers them and knows the sender.
     Sockmap,
-    /// Rings that parties look at without end.
+    /// Rings that endpoints poll without sleeping.
     Poll,
 }
 
@@ -26,7 +26,9 @@ impl FromStr for ChainDelivery {
             "ring" => Ok(Self::Ring),
             "sockmap" => Ok(Self::Sockmap),
             "poll" => Ok(Self::Poll),
-            _ => Err(format!("{text:?} is none of ring, sockmap, poll")),
+            _ => Err(format!(
+                "invalid delivery {text:?}: expected ring, sockmap or poll"
+            )),
         }
     }
 }
@@ -41,8 +43,8 @@ impl fmt::Display for ChainDelivery {
     }
 }
 
-/// What the pages of a chain's shared memory are. Huge ones are for functions that trust each other not to end each other:
-/// one that punches a hole where the machine has no huge page left lets the next access end in SIGBUS
+/// Page size of a chain's shared memory. Huge pages are for functions that trust each other: one
+/// that punches a hole where no huge page is left lets the next access end in SIGBUS
 /// (`contract/memory.md`). So they are never a default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -50,9 +52,9 @@ pub enum ChainPages {
     /// Of the usual size.
     #[default]
     Small,
-    /// Huge where enough are reserved, else small, without a word.
+    /// Huge if enough are reserved, else small, without a report.
     Auto,
-    /// Huge; where too few are reserved small ones, and that is told.
+    /// Huge; if too few are reserved, small, with a report.
     Huge,
 }
 
@@ -64,12 +66,14 @@ impl FromStr for ChainPages {
             "small" => Ok(Self::Small),
             "auto" => Ok(Self::Auto),
             "huge" => Ok(Self::Huge),
-            other => Err(format!("{other:?} is not small, huge or auto")),
+            other => Err(format!(
+                "invalid page size {other:?}: expected small, huge or auto"
+            )),
         }
     }
 }
 
-/// Who can write where in the memory of a chain.
+/// Write access to a chain's shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ChainIsolation {
@@ -87,7 +91,9 @@ impl FromStr for ChainIsolation {
         match text {
             "shared" => Ok(Self::Shared),
             "strict" => Ok(Self::Strict),
-            _ => Err(format!("{text:?} is none of shared, strict")),
+            _ => Err(format!(
+                "invalid isolation {text:?}: expected shared or strict"
+            )),
         }
     }
 }
@@ -101,8 +107,8 @@ impl fmt::Display for ChainIsolation {
     }
 }
 
-/// On which processors the functions of a chain run. A wake-up on the same processor costs a fifth of one across processors,
-/// and what runs there finds its data in the cache; but a chain on one processor has no more than that one.
+/// Processors of a chain's functions. A wake-up on the same processor costs a fifth of one across
+/// processors, and its data is in the cache; but the chain then has only that one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ChainPlacement {
@@ -123,7 +129,9 @@ impl FromStr for ChainPlacement {
             "auto" => Ok(Self::Auto),
             "core" => Ok(Self::Core),
             "spread" => Ok(Self::Spread),
-            other => Err(format!("{other:?} is not auto, core or spread")),
+            other => Err(format!(
+                "invalid placement {other:?}: expected auto, core or spread"
+            )),
         }
     }
 }

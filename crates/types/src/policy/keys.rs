@@ -2,48 +2,55 @@
 
 /// Annotation: the chain that the function belongs to.
 pub const CHAIN: &str = "nearpath.io/chain";
-/// Annotation: functions that this one may call, comma separated: the chain's edges that start here. `ALIAS=FUNCTION` lets it
-/// call the function by another name.
+/// Annotation: functions that this one may call, comma separated: the chain's edges that start
+/// here. `ALIAS=FUNCTION` lets it call the function by another name.
 pub const CALLS: &str = "nearpath.io/calls";
-/// Annotation: how descriptors go between the functions of the chain: `ring`, `sockmap` or `poll`.
+/// Annotation: delivery of descriptors between the functions of the chain: `ring`, `sockmap` or `poll`.
 pub const DELIVERY: &str = "nearpath.io/delivery";
-/// Annotation: who can write where in the chain's memory: `shared` or `strict`.
+/// Annotation: write access to the chain's memory: `shared` or `strict`.
 pub const ISOLATION: &str = "nearpath.io/isolation";
-/// Annotation: on which processors the functions of the chain run, see [`ChainPlacement`].
+/// Annotation: processors on which the chain's functions run, see
+/// [`ChainPlacement`](super::ChainPlacement).
 pub const PLACEMENT: &str = "nearpath.io/placement";
-/// Annotation: pages of the chain's shared memory, see [`ChainPages`]. Every function of the chain has to ask for huge ones.
+/// Annotation: pages of the chain's shared memory, see [`ChainPages`](super::ChainPages). Every
+/// function of the chain has to ask for huge ones.
 pub const PAGES: &str = "nearpath.io/pages";
-/// Annotation: what carries calls that do not go through memory, see [`CallTransport`](super::CallTransport).
+/// Annotation: transport of calls outside shared memory, see
+/// [`CallTransport`](super::CallTransport).
 pub const TRANSPORT: &str = "nearpath.io/transport";
-/// Annotation: which calls may go in a connection's first flight: `idempotent`, `always` or `never`.
+/// Annotation: which calls may go in a connection's first flight: `idempotent`, `always` or
+/// `never`.
 pub const ZERO_RTT: &str = "nearpath.io/zero-rtt";
-/// Annotation: topics (or filters of topics) whose events this function sends within its chain, comma separated.
+/// Annotation: topics (or filters of topics) whose events this function sends within its chain,
+/// comma separated.
 pub const PUBLISHES: &str = "nearpath.io/publishes";
-/// Annotation: filters of the topics whose events this function wants from others of its chain, comma separated.
+/// Annotation: filters of the topics whose events this function wants from others of its chain,
+/// comma separated.
 pub const SUBSCRIBES: &str = "nearpath.io/subscribes";
-/// Annotation: destinations outside that this function may reach, comma separated: `HOST:PORT` and settings, see
-/// [`EgressSpec`](crate::EgressSpec).
+/// Annotation: destinations outside that this function may reach, comma separated: `HOST:PORT` and
+/// settings, see [`EgressSpec`](crate::EgressSpec).
 pub const EGRESS: &str = "nearpath.io/egress";
-/// Annotation or environment variable: requests that one instance serves at a time; 0 means no limit.
+/// Annotation or environment variable: requests that one instance serves at a time; 0 means no
+/// limit.
 pub const MAX_INFLIGHT: &str = "nearpath.io/max-inflight";
 /// Annotation: requests that may wait when every instance is busy or none is ready.
 pub const QUEUE: &str = "nearpath.io/queue";
-/// Annotation: how long a request may wait for a free instance.
+/// Annotation: time limit of the wait for a free instance.
 pub const QUEUE_TIMEOUT: &str = "nearpath.io/queue-timeout";
-/// Annotation: how long a request may wait for the first instance of a sleeping function.
+/// Annotation: time limit of the wait for the first instance of a sleeping function.
 pub const COLD_TIMEOUT: &str = "nearpath.io/cold-timeout";
-/// Annotation: from the request's end to the response's first byte.
+/// Annotation: time limit from the request's end to the response's first byte.
 pub const FIRST_BYTE_TIMEOUT: &str = "nearpath.io/first-byte-timeout";
-/// Annotation: longest silence inside a response or an upgraded connection.
+/// Annotation: time limit of silence inside a response or an upgraded connection.
 pub const IDLE_TIMEOUT: &str = "nearpath.io/idle-timeout";
-/// Annotation: the whole request, from its first byte to the response's last one.
+/// Annotation: time limit of the whole request, from its first byte to the response's last one.
 pub const TOTAL_TIMEOUT: &str = "nearpath.io/total-timeout";
 /// Annotation: largest request body, as a memory quantity.
 pub const MAX_BODY: &str = "nearpath.io/max-body";
-/// Annotation: MQTT topics whose messages call the function, comma separated, with the wildcards `+` and `#`. The name is
-/// the one that OpenFaaS's connectors read.
+/// Annotation: MQTT topics whose messages call the function, comma separated, with the wildcards
+/// `+` and `#`. The name is the one that OpenFaaS's connectors read.
 pub const TOPIC: &str = "topic";
 /// Label: replicas to start with and to wake to.
 pub const SCALE_MIN: &str = "com.openfaas.scale.min";
-/// Label: most replicas.
+/// Label: maximum number of replicas.
 pub const SCALE_MAX: &str = "com.openfaas.scale.max";

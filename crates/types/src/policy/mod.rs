@@ -1,6 +1,7 @@
-//! Settings of a function that the platform obeys, read once from its labels, annotations and environment.
+//! Settings of a function for the platform, read once from its labels, annotations and environment.
 //!
-//! OpenFaaS's own names are honoured where it has one; nearpath's additions are annotations under `nearpath.io/`.
+//! OpenFaaS's own names are honoured where it has one; nearpath's additions are annotations under
+//! `nearpath.io/`.
 
 mod calls_and_topics;
 mod chain_settings;
@@ -25,10 +26,10 @@ pub use transport::{CallTransport, ZeroRttPolicy};
 use calls_and_topics::{parse_calls, parse_chain_topics};
 use setting::SettingText;
 
-/// What the platform does for one function. Defaults are in [`FunctionPolicy::default`].
+/// Settings of one function. Defaults are in [`FunctionPolicy::default`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FunctionPolicy {
-    /// Requests that one instance serves at a time; `NoConnection`: no limit.
+    /// Requests that one instance serves at a time; `None`: no limit.
     pub max_inflight: Option<u32>,
     /// Requests that may wait, over all instances.
     pub queue: u32,
@@ -40,15 +41,16 @@ pub struct FunctionPolicy {
     pub first_byte_timeout: Duration,
     /// See [`IDLE_TIMEOUT`].
     pub idle_timeout: Duration,
-    /// See [`TOTAL_TIMEOUT`]; upgraded connections and event streams are bound by `idle_timeout` alone.
+    /// See [`TOTAL_TIMEOUT`]; upgraded connections and event streams are bound by `idle_timeout`
+    /// alone.
     pub total_timeout: Duration,
-    /// Largest request body in bytes; `NoConnection`: no limit, bodies are streamed.
+    /// Largest request body in bytes; `None`: no limit, bodies are streamed.
     pub max_body: Option<u64>,
     /// Replicas to start with and to wake to, at least 1.
     pub scale_min: u32,
-    /// Most replicas.
+    /// Maximum number of replicas.
     pub scale_max: u32,
-    /// The chain it belongs to.
+    /// Chain of the function.
     pub chain: Option<String>,
     /// See [`DELIVERY`].
     pub delivery: ChainDelivery,
@@ -59,15 +61,15 @@ pub struct FunctionPolicy {
     /// Processors of the chain, as far as this function is concerned.
     #[serde(default)]
     pub placement: ChainPlacement,
-    /// What carries calls to it that do not go through memory.
+    /// Transport of calls that do not go through shared memory.
     #[serde(default)]
     pub transport: CallTransport,
-    /// Which of them may go in a first flight.
+    /// Calls that may go in a first flight.
     #[serde(default)]
     pub zero_rtt: ZeroRttPolicy,
     /// Functions that it may call.
     pub calls: Vec<FunctionId>,
-    /// Other names by which it calls some of them, each with what it stands for.
+    /// Aliases of callees, each with the function that it stands for.
     #[serde(default)]
     pub aliases: Vec<(FunctionId, FunctionId)>,
     /// Filters of the topics that it publishes within its chain.
@@ -113,19 +115,19 @@ impl Default for FunctionPolicy {
     }
 }
 
-/// A label, annotation or variable whose value is not understood.
+/// Invalid label, annotation or variable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {why}")]
 pub struct InvalidSetting {
     /// The key as the tenant wrote it.
     pub key: &'static str,
-    /// What is wrong with its value.
+    /// Fault of its value.
     pub why: String,
 }
 
 impl FunctionPolicy {
-    /// Reads a function's settings. Fails on the first one that is not understood, so that a typing error is told at
-    /// deploy time and not by a surprise under load.
+    /// Reads a function's settings. Fails on the first invalid one, so that a typing error is
+    /// reported at deploy time, not under load.
     pub fn from_spec(spec: &FunctionSpec) -> Result<Self, InvalidSetting> {
         let default = Self::default();
         let annotation = |key| SettingText {
@@ -136,6 +138,7 @@ impl FunctionPolicy {
             key,
             text: spec.labels.get(key),
         };
+        // The annotation wins over of-watchdog's variable.
         let inflight = match spec.annotations.get(MAX_INFLIGHT) {
             Some(_) => annotation(MAX_INFLIGHT).read_number(0)?,
             None => SettingText {
@@ -149,6 +152,7 @@ impl FunctionPolicy {
             .unwrap_or_default();
         let (scale_min, scale_max) = read_scale(label(SCALE_MIN), label(SCALE_MAX), &default)?;
         Ok(Self {
+            // 0 means no limit, as in of-watchdog.
             max_inflight: (inflight > 0).then_some(inflight),
             queue: annotation(QUEUE).read_number(default.queue)?,
             queue_timeout: annotation(QUEUE_TIMEOUT).read_duration(default.queue_timeout)?,
@@ -196,12 +200,15 @@ impl FunctionPolicy {
         })
     }
 
-    /// The security domain of the function that has these settings: its chain, in its namespace, and how descriptors go there
-    /// unless by rings, and that it is strict, if it is. Functions of no chain share nothing, nor do those of a chain that do
-    /// not agree on the last two.
+    /// Returns the function's security domain: its chain and namespace, with delivery and isolation
+    /// unless they are the defaults. Functions without a chain share nothing, nor do those of a
+    /// chain that differ in these two.
     pub fn domain(&self, function: &FunctionId) -> Option<String> {
         let chain = self.chain.as_ref()?;
+        // A text, because equality decides who shares memory: every setting that separates is in
+        // it.
         let mut domain = format!("{chain}.{}", function.namespace);
+        // The defaults are left out, so that writing one explicitly does not separate functions.
         if self.delivery != ChainDelivery::Ring {
             domain.push_str(&format!(":{}", self.delivery));
         }
@@ -211,12 +218,12 @@ impl FunctionPolicy {
         Some(domain)
     }
 
-    /// Whether an edge to `callee` is declared.
+    /// Returns whether an edge to `callee` is declared.
     pub fn may_call(&self, callee: &FunctionId) -> bool {
         self.calls.contains(callee)
     }
 
-    /// What this function means by a name that is an alias of its own.
+    /// Returns the callee that an alias of this function stands for.
     pub fn resolve_alias(&self, name: &FunctionId) -> Option<&FunctionId> {
         self.aliases
             .iter()
@@ -225,13 +232,14 @@ impl FunctionPolicy {
     }
 }
 
-/// The least and the most replicas, both at least 1.
+/// Reads the smallest and the largest number of replicas, both at least 1.
 fn read_scale(
     min: SettingText<'_>,
     max: SettingText<'_>,
     default: &FunctionPolicy,
 ) -> Result<(u32, u32), InvalidSetting> {
     let (key, named) = (min.key, max.key);
+    // 0 replicas is the state of a sleeping function, not a setting.
     let (min, max) = (
         min.read_number(default.scale_min)?.max(1),
         max.read_number(default.scale_max)?.max(1),
@@ -245,12 +253,14 @@ fn read_scale(
     }
 }
 
-/// A chain is named like a function: its name goes into domains, metrics and paths.
+/// Parses a chain's name, which has the form of a function's: it goes into domains, metrics and
+/// paths.
 fn parse_chain(text: &str) -> Result<String, crate::InvalidName> {
     text.trim().parse::<crate::FunctionName>().map(String::from)
 }
 
 fn parse_topics(list: &str) -> Result<Vec<String>, topic::InvalidTopicFilter> {
+    // Separated by commas, as OpenFaaS's connectors write them.
     let filters = list
         .split(',')
         .map(str::trim)

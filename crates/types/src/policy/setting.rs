@@ -1,4 +1,4 @@
-//! One setting as the tenant wrote it, and how it is read.
+//! Setting as the tenant wrote it, and its parsing.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use crate::duration;
 
 use super::InvalidSetting;
 
-/// A key, and its value if there is one.
+/// Key, and its value if there is one.
 pub(super) struct SettingText<'a> {
     pub(super) key: &'static str,
     pub(super) text: Option<&'a String>,
@@ -18,6 +18,7 @@ impl SettingText<'_> {
         &self,
         parse: impl Fn(&str) -> Result<T, E>,
     ) -> Result<Option<T>, InvalidSetting> {
+        // An absent setting is no fault: the default applies.
         let Some(text) = self.text else {
             return Ok(None);
         };

@@ -46,12 +46,12 @@ fn functions_that_agree_on_delivery_and_isolation_share_a_domain() {
     let error = domain(&[(ISOLATION, "loose")]).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "nearpath.io/isolation: \"loose\" is none of shared, strict"
+        "nearpath.io/isolation: invalid isolation \"loose\": expected shared or strict"
     );
     let error = domain(&[(DELIVERY, "pigeon")]).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "nearpath.io/delivery: \"pigeon\" is none of ring, sockmap, poll"
+        "nearpath.io/delivery: invalid delivery \"pigeon\": expected ring, sockmap or poll"
     );
 }
 
@@ -141,7 +141,7 @@ fn pages_chains_and_placements_are_read() {
     );
     assert_eq!(
         pages("large").unwrap_err().to_string(),
-        "nearpath.io/pages: \"large\" is not small, huge or auto"
+        "nearpath.io/pages: invalid page size \"large\": expected small, huge or auto"
     );
     assert_eq!(
         FunctionPolicy::from_spec(&spec(&[(CHAIN, "a.b")]))
@@ -163,7 +163,7 @@ fn pages_chains_and_placements_are_read() {
     assert_eq!(FunctionPolicy::default().placement, ChainPlacement::Auto);
     assert_eq!(
         placement("1").unwrap_err().to_string(),
-        "nearpath.io/placement: \"1\" is not auto, core or spread"
+        "nearpath.io/placement: invalid placement \"1\": expected auto, core or spread"
     );
 }
 

@@ -1,15 +1,16 @@
-//! How a function is called where its callers share no memory with it.
+//! Transport of calls to a function that shares no memory with its caller.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// What carries a call to an instance that is not called through memory.
+/// Transport of a call to an instance outside shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CallTransport {
-    /// The cheapest that is safe: TCP within a machine, between machines QUIC, or TLS where UDP does not get through.
+    /// The cheapest that is safe: TCP within a machine, between machines QUIC, or TLS where UDP
+    /// does not get through.
     #[default]
     Auto,
     /// QUIC with certificates on both sides; TLS 1.3 where UDP does not get through.
@@ -33,7 +34,7 @@ impl FromStr for CallTransport {
             "tls12" => Ok(Self::Tls12),
             "tcp" => Ok(Self::Tcp),
             other => Err(format!(
-                "{other:?} is none of auto, quic, tls13, tls12, tcp"
+                "invalid transport {other:?}: expected auto, quic, tls13, tls12 or tcp"
             )),
         }
     }
@@ -51,15 +52,17 @@ impl fmt::Display for CallTransport {
     }
 }
 
-/// Which calls may go in a connection's first flight (0-RTT), before the handshake is complete. Between nearpath's own parts a first
-/// flight that is recorded and sent again is never run a second time (`contract/quic.md`), so any call may.
+/// Calls that may go in a connection's first flight (0-RTT), before the handshake is complete.
+/// Between nearpath's own parts a recorded first flight is never run a second time
+/// (`contract/quic.md`), so any call may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ZeroRttPolicy {
     /// Any.
     #[default]
     Always,
-    /// Those whose method is idempotent (RFC 9110 section 9.2.2): the others wait for the handshake.
+    /// Those whose method is idempotent (RFC 9110 section 9.2.2): the others wait for the
+    /// handshake.
     Idempotent,
     /// None.
     Never,
@@ -73,7 +76,9 @@ impl FromStr for ZeroRttPolicy {
             "always" => Ok(Self::Always),
             "idempotent" => Ok(Self::Idempotent),
             "never" => Ok(Self::Never),
-            other => Err(format!("{other:?} is none of idempotent, always, never")),
+            other => Err(format!(
+                "invalid choice of calls {other:?}: expected idempotent, always or never"
+            )),
         }
     }
 }

@@ -1,6 +1,7 @@
-//! Why the platform refused, cut or lost a request.
+//! Reasons why the platform refused, cut or lost a request.
 //!
-//! [`PunchFailure`] is generated from `contract/reasons.toml`, the list for answers, metrics, logs and documents.
+//! [`Reason`] is generated from `contract/reasons.toml`, the list for answers, metrics, logs and
+//! documents.
 
 #[rustfmt::skip]
 mod generated;
@@ -13,9 +14,11 @@ use serde::Serialize;
 pub use generated::Reason;
 
 impl Reason {
-    /// Whether an instance's platform that says so has not handed the call to its code at all. A body that did not arrive whole may have been
-    /// handed on in part, though to send it again is safe where the caller knows that it was not.
+    /// Returns whether an instance's platform that gives this reason has certainly not handed the
+    /// call to its code. A body that did not arrive whole may have been handed on in part; a
+    /// caller that knows better may still repeat the call.
     pub const fn did_not_run(self) -> bool {
+        // A slow request may have reached the code in part.
         self.retry_is_safe() && !matches!(self, Self::SlowRequest)
     }
 }
@@ -26,23 +29,24 @@ impl fmt::Display for Reason {
     }
 }
 
-/// An error made by the platform: which component, why, and which setting governs it.
+/// Error of the platform, with its component, its reason, and the setting that governs it.
 ///
-/// Displays as `gateway: no instance of checkout.openfaas-fn was free within 10s (nearpath.io/queue-timeout)`.
+/// Displays as `gateway: queue_timeout: no instance of checkout.openfaas-fn was free within 10s
+/// (nearpath.io/queue-timeout)`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlatformError {
     /// `gateway`, `watchdog`, `node`, `controller`.
     pub component: &'static str,
-    /// Why.
+    /// Reason.
     pub reason: Reason,
     /// The setting that governs it, as the operator or tenant writes it.
     pub setting: Option<&'static str>,
-    /// What happened, with names and numbers.
+    /// Event, with names and numbers.
     pub message: Cow<'static, str>,
 }
 
 impl PlatformError {
-    /// An error that no setting governs.
+    /// Creates an error that no setting governs.
     pub fn new(
         component: &'static str,
         reason: Reason,
@@ -63,7 +67,7 @@ impl PlatformError {
         self
     }
 
-    /// As it is written for callers who accept JSON.
+    /// Returns the error as JSON, for callers that accept it.
     pub fn to_json(&self) -> String {
         let error_json = ErrorJson {
             component: self.component,

@@ -1,7 +1,7 @@
-//! The tenant's command line, split into words.
+//! Parser of the tenant's command line.
 
-/// Splits at white space; `'…'` and `"…"` keep white space inside a word. There are no escapes and no variables: who needs
-/// a shell writes `sh -c '…'`.
+/// Splits at white space; `'…'` and `"…"` keep white space inside an argument. There are no escapes
+/// and no variables: a command that needs a shell is written `sh -c '…'`.
 pub fn split_command(text: &str) -> Result<Vec<String>, String> {
     let mut arguments = Vec::new();
     let mut word: Option<String> = None;
@@ -21,9 +21,10 @@ pub fn split_command(text: &str) -> Result<Vec<String>, String> {
     arguments.extend(word);
     match (quote, arguments.is_empty()) {
         (Some(quote), _) => Err(format!("the quote {quote} is not closed")),
-        (None, true) => Err("there is no command in it".to_owned()),
+        (None, true) => Err("the command is empty".to_owned()),
         (None, false) if arguments.iter().any(|word| word.contains('\0')) => {
-            Err("it holds a NUL".to_owned())
+            // execve(2) takes strings that end with NUL, so none can be inside.
+            Err("the command contains a NUL".to_owned())
         }
         (None, false) => Ok(arguments),
     }

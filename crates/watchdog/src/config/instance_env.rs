@@ -1,16 +1,17 @@
-//! What the node says of the instance's surroundings, in variables that a tenant cannot set.
+//! Environment of the instance: variables that the node sets and a tenant cannot.
 //!
 //! | variable | meaning |
 //! | --- | --- |
-//! | `NEARPATH_DISPATCH` | path of the door to the function's domain; see `contract/dispatch.md` |
-//! | `NEARPATH_PICKUP` | loopback address and port that the name `gateway` means in this instance |
+//! | `NEARPATH_DISPATCH` | path of the socket to the function's domain; see `contract/dispatch.md` |
+//! | `NEARPATH_PICKUP` | loopback address and port that the name `gateway` resolves to in this instance |
 //! | `NEARPATH_GATEWAY` | address and port of the gateway itself |
 //! | `NEARPATH_EIP` | the instance's own address |
-//! | `NEARPATH_IDENTITY` | `awaited`: the instance is told who it is, through `NEARPATH_IDENTITY_FD`, and is not ready before |
-//! | `NEARPATH_MAX_BODY` | most bytes of a request's body, as `nearpath.io/max-body` says |
-//! | `NEARPATH_TRANSPORT` | what callers have to speak, as `nearpath.io/transport` says |
+//! | `NEARPATH_IDENTITY` | `awaited`: the node sends an identity through `NEARPATH_IDENTITY_FD`, and the instance is not ready before |
+//! | `NEARPATH_MAX_BODY` | limit of a request's body in bytes (`nearpath.io/max-body`) |
+//! | `NEARPATH_TRANSPORT` | transport that callers must use (`nearpath.io/transport`) |
 //!
-//! `NEARPATH_IDENTITY` and `NEARPATH_TRANSPORT` count also where the tenant wants no shared memory.
+//! `NEARPATH_IDENTITY` and `NEARPATH_TRANSPORT` also apply where the tenant turns shared memory
+//! off.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -18,7 +19,8 @@ use std::str::FromStr;
 
 use nearpath_types::policy::CallTransport;
 
-/// Each is absent where there is none: outside a chain, in a test, in an instance without a network of its own.
+/// Settings of the node. Each is absent outside a chain, in a test, or in an instance without a
+/// network of its own.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct InstanceEnv {
     pub(crate) dispatch_path: Option<PathBuf>,
@@ -26,7 +28,7 @@ pub(crate) struct InstanceEnv {
     pub(crate) max_body_bytes: Option<usize>,
 }
 
-/// Where calls are picked up, and where those go that take no other way.
+/// Addresses of the outbound proxy: its own, the gateway's and the instance's.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OutboundAddrs {
     pub(crate) listen: SocketAddr,
@@ -34,20 +36,21 @@ pub(crate) struct OutboundAddrs {
     pub(crate) eip: IpAddr,
 }
 
-/// What callers have to speak.
+/// Reads the transport that callers must use.
 pub(crate) fn read_transport(get: &dyn Fn(&str) -> Option<String>) -> CallTransport {
+    // An unknown value counts as the default: the node wrote it, so no tenant can correct it.
     get("NEARPATH_TRANSPORT")
         .and_then(|text| text.parse().ok())
         .unwrap_or_default()
 }
 
-/// Whether the instance is told who it is.
+/// Returns whether the node will send an identity.
 pub(crate) fn is_identity_expected(get: &dyn Fn(&str) -> Option<String>) -> bool {
     get("NEARPATH_IDENTITY").is_some_and(|what| what == "awaited")
 }
 
 impl InstanceEnv {
-    /// Reads them. What cannot be read is as good as absent: they are the node's, not the tenant's.
+    /// Reads the variables. An invalid one counts as absent: the node writes them, not the tenant.
     pub(crate) fn read(get: &dyn Fn(&str) -> Option<String>) -> Self {
         fn read_variable<T: FromStr>(
             get: &dyn Fn(&str) -> Option<String>,
@@ -56,6 +59,7 @@ impl InstanceEnv {
             get(name)?.parse().ok()
         }
         let read_outbound = || {
+            // All three or none: a proxy without one of them could not pass calls on.
             let (listen, gateway) = (
                 read_variable(get, "NEARPATH_PICKUP")?,
                 read_variable(get, "NEARPATH_GATEWAY")?,

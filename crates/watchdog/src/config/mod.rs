@@ -1,4 +1,5 @@
-//! What the variables say, read once. Every fault is collected, so that one start shows them all.
+//! Configuration from environment variables, read once. All faults are collected, so that one start
+//! shows them all.
 
 pub(crate) mod command;
 pub(crate) mod instance_env;
@@ -13,12 +14,12 @@ use std::time::Duration;
 use http::HeaderValue;
 use http::uri::PathAndQuery;
 use instance_env::InstanceEnv;
-use keys::Key;
+use keys::SettingKey;
 use nearpath_types::duration;
 use nearpath_types::policy::CallTransport;
 use upstream_target::{UpstreamProtocol, UpstreamTarget};
 
-/// How the tenant's code is spoken to.
+/// Mode in which the tenant's code runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ModeName {
     Http,
@@ -27,7 +28,7 @@ pub(crate) enum ModeName {
     Static,
 }
 
-/// Every setting, ready to use. The meaning of each is in [`keys`].
+/// All settings, parsed. [`keys`] has the meaning of each.
 #[derive(Debug, Clone)]
 pub struct WatchdogConfig {
     pub(crate) port: u16,
@@ -49,20 +50,20 @@ pub struct WatchdogConfig {
     pub(crate) max_body: usize,
     pub(crate) static_path: PathBuf,
     pub(crate) prefix_logs: bool,
-    /// Longest line of the tenant's output kept in one piece; `NoConnection`: any.
+    /// Longest line of the tenant's output before it is split, in bytes; `None`: no limit.
     pub(crate) max_log_line_bytes: Option<usize>,
     pub(crate) log_callid: bool,
-    /// `NoConnection`: no lock file.
+    /// `None`: no lock file.
     pub(crate) lock_file: Option<PathBuf>,
     pub(crate) ready_path: Option<PathAndQuery>,
     pub(crate) instance_env: InstanceEnv,
-    /// It is told who it is, and not ready before.
+    /// The node sends an identity, and the instance is not ready before.
     pub(crate) expects_identity: bool,
-    /// What callers have to speak.
+    /// Transport that callers must use.
     pub(crate) transport: CallTransport,
 }
 
-/// Variables that cannot be understood, each with what to write instead.
+/// Invalid variables, each with what to write instead.
 #[derive(Debug)]
 pub struct WatchdogConfigError(Vec<String>);
 
@@ -76,15 +77,15 @@ impl std::error::Error for WatchdogConfigError {}
 
 type ParseResult<T> = Result<T, String>;
 
-/// Reads variables and remembers what was wrong.
+/// Reads variables and collects the faults.
 struct ConfigReader<'a> {
     lookup: &'a dyn Fn(&str) -> Option<String>,
     faults: Vec<String>,
 }
 
 impl ConfigReader<'_> {
-    /// The first of the key's names that is set and not empty.
-    fn find_text(&self, key: &Key) -> Option<(&'static str, String)> {
+    /// Returns the first of the key's names that is set and not empty.
+    fn find_text(&self, key: &SettingKey) -> Option<(&'static str, String)> {
         let set = |name: &&'static str| {
             (self.lookup)(name)
                 .filter(|text| !text.is_empty())
@@ -93,32 +94,38 @@ impl ConfigReader<'_> {
         key.names.iter().find_map(set)
     }
 
-    /// Its value, or that of its default; a fault is noted and the default taken.
-    fn read_setting<T>(&mut self, key: &Key, parse: fn(&str) -> ParseResult<T>) -> Option<T> {
+    /// Returns the parsed value, or the default. A fault is recorded, and the default used.
+    fn read_setting<T>(
+        &mut self,
+        key: &SettingKey,
+        parse: fn(&str) -> ParseResult<T>,
+    ) -> Option<T> {
         if let Some((name, text)) = self.find_text(key) {
             match parse(&text) {
                 Ok(value) => return Some(value),
                 Err(fault) => self.faults.push(format!("variable {name}: {fault}")),
             }
         }
+        // The default keeps the reading going, so that later faults are found as well.
         (!key.default.is_empty()).then(|| parse(key.default).expect("a test reads every default"))
     }
 
-    fn read_required<T>(&mut self, key: &Key, parse: fn(&str) -> ParseResult<T>) -> T {
+    fn read_required<T>(&mut self, key: &SettingKey, parse: fn(&str) -> ParseResult<T>) -> T {
         self.read_setting(key, parse)
             .expect("a test reads every default")
     }
 
-    fn read_time_limit(&mut self, key: &Key) -> Option<Duration> {
+    fn read_time_limit(&mut self, key: &SettingKey) -> Option<Duration> {
         Some(self.read_required(key, parse_duration)).filter(|limit| !limit.is_zero())
     }
 }
 
 impl WatchdogConfig {
-    /// Reads every setting through `get`.
+    /// Reads every setting through `get`, which returns the value of a variable.
     ///
     /// # Errors
-    /// When a value cannot be understood or one that the mode needs is missing: all of them at once.
+    /// When a value cannot be understood or one that the mode needs is missing: all of them at
+    /// once.
     pub fn read(get: &dyn Fn(&str) -> Option<String>) -> Result<Self, WatchdogConfigError> {
         let mut reader = ConfigReader {
             lookup: get,
@@ -134,6 +141,7 @@ impl WatchdogConfig {
     }
 
     fn read_values(reader: &mut ConfigReader<'_>) -> Self {
+        // First, because `healthcheck_interval` defaults to it.
         let write_timeout = reader.read_time_limit(&keys::WRITE_TIMEOUT);
         let temp = reader.read_required(&keys::TMPDIR, |text| Ok(PathBuf::from(text)));
         let shared_memory = reader.read_required(&keys::SHARED_MEMORY, parse_bool);
@@ -141,6 +149,7 @@ impl WatchdogConfig {
         Self {
             port: reader.read_required(&keys::PORT, parse_number),
             bind_address: reader.read_required(&keys::BIND_ADDRESS, parse_address),
+            // 0 turns the metrics off, unlike `port`, where it means any free one.
             metrics_port: Some(reader.read_required(&keys::METRICS_PORT, parse_number))
                 .filter(|port| *port != 0),
             mode: reader.read_required(&keys::MODE, parse_mode),
@@ -166,21 +175,27 @@ impl WatchdogConfig {
             prefix_logs: reader.read_required(&keys::PREFIX_LOGS, parse_bool),
             max_log_line_bytes: reader.read_required(&keys::LOG_BUFFER_SIZE, parse_line_size),
             log_callid: reader.read_required(&keys::LOG_CALLID, parse_bool),
+            // The path that of-watchdog's own health check looks for.
             lock_file: (!no_lock).then(|| temp.join(".lock")),
             ready_path: reader.read_setting(&keys::READY_PATH, parse_path),
+            // `shared_memory=false` turns both directions off (ADR 14).
             instance_env: if shared_memory {
                 InstanceEnv::read(reader.lookup)
             } else {
                 InstanceEnv::default()
             },
+            // Without regard to `shared_memory`: both are for calls over the network.
             expects_identity: instance_env::is_identity_expected(reader.lookup),
             transport: instance_env::read_transport(reader.lookup),
         }
     }
 
-    /// What no single variable shows: whether the mode has what it needs, and whether a check was asked for that is not made.
+    /// Checks conditions over several variables: the mode has what it needs, and no unsupported
+    /// check is asked for.
     fn check_mode(&self, reader: &mut ConfigReader<'_>) {
-        let missing = |key: &Key| format!("variable {} is missing: {}", key.names[0], key.text);
+        let missing =
+            |key: &SettingKey| format!("variable {} is missing: {}", key.names[0], key.text);
+        // An invalid command is a fault already; only an absent one is missing.
         if self.mode != ModeName::Static
             && self.command.is_empty()
             && reader.find_text(&keys::FUNCTION_PROCESS).is_none()
@@ -190,6 +205,7 @@ impl WatchdogConfig {
         if self.mode == ModeName::Http && reader.find_text(&keys::UPSTREAM_URL).is_none() {
             reader.faults.push(missing(&keys::UPSTREAM_URL));
         }
+        // Ignoring it would open a function that its operator believes to be protected.
         if reader.read_required(&keys::JWT_AUTH, parse_bool) {
             reader.faults.push(
                 "variable jwt_auth: not supported; the gateway checks who may call a function"
@@ -218,7 +234,7 @@ fn parse_bool(text: &str) -> ParseResult<bool> {
     match text.trim() {
         "true" | "1" => Ok(true),
         "false" | "0" => Ok(false),
-        other => Err(format!("{other:?} is neither true nor false")),
+        other => Err(format!("invalid boolean {other:?}: expected true or false")),
     }
 }
 
@@ -232,6 +248,7 @@ fn parse_header_value(text: &str) -> ParseResult<HeaderValue> {
 }
 
 fn parse_path(text: &str) -> ParseResult<PathAndQuery> {
+    // A path without its slash has one meaning, so it is no fault.
     let absolute = if text.starts_with('/') {
         text.to_owned()
     } else {
@@ -258,12 +275,13 @@ fn parse_mode(text: &str) -> ParseResult<ModeName> {
         "streaming" => Ok(ModeName::Streaming),
         "serializing" => Ok(ModeName::Serializing),
         "static" => Ok(ModeName::Static),
+        // Modes of of-watchdog that are not supported get a hint of their own.
         "inproc" => {
             Err("inproc is a mode of Go programs that link of-watchdog: use http".to_owned())
         }
         "afterburn" => Err("afterburn is deprecated and not supported: use http".to_owned()),
         other => Err(format!(
-            "{other:?} is not a mode: write http, streaming, serializing or static"
+            "invalid mode {other:?}: expected http, streaming, serializing or static"
         )),
     }
 }

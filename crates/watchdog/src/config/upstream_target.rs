@@ -1,10 +1,11 @@
-//! Where the tenant's HTTP server is. Names are not resolved: a static program has no resolver, and the server is local.
+//! Address of the tenant's HTTP server. Names are not resolved: a static program has no resolver,
+//! and the server is local.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use http::Uri;
 
-/// Which HTTP the tenant's server speaks.
+/// HTTP version of the tenant's server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UpstreamProtocol {
     /// h2c for gRPC that came in over HTTP/2, else HTTP/1.1.
@@ -20,13 +21,13 @@ impl UpstreamProtocol {
             "http1" => Ok(Self::Http1),
             "h2c" => Ok(Self::H2c),
             other => Err(format!(
-                "{other:?} is not a protocol: write auto, http1 or h2c"
+                "invalid protocol {other:?}: expected auto, http1 or h2c"
             )),
         }
     }
 }
 
-/// The addresses to try, in order, and the path that comes before every request's own.
+/// Addresses to try in order, and the path in front of every request's own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct UpstreamTarget {
     pub(crate) addrs: Vec<SocketAddr>,
@@ -44,16 +45,17 @@ impl UpstreamTarget {
         };
         let uri: Uri = with_scheme
             .parse()
-            .map_err(|fault| format!("{text:?} is not a URL: {fault}"))?;
+            .map_err(|fault| format!("invalid URL {text:?}: {fault}"))?;
         if uri.scheme_str() != Some("http") {
             return Err(format!(
-                "{text:?}: only http:// is spoken inside an instance"
+                "invalid URL {text:?}: expected http://, the only scheme inside an instance"
             ));
         }
         let host = uri.host().unwrap_or_default();
         let port = uri.port_u16().unwrap_or(80);
-        let addrs = parse_host(host)
-            .ok_or_else(|| format!("{text:?}: {host:?} is neither an IP address nor localhost"))?;
+        let addrs = parse_host(host).ok_or_else(|| {
+            format!("invalid URL {text:?}: {host:?} is neither an IP address nor localhost")
+        })?;
         let base_path = uri.path().trim_end_matches('/').to_owned();
         Ok(Self {
             addrs: addrs
@@ -67,8 +69,10 @@ impl UpstreamTarget {
 
 fn parse_host(host: &str) -> Option<Vec<IpAddr>> {
     if host.eq_ignore_ascii_case("localhost") {
+        // IPv4 first: many servers listen on nothing else.
         return Some(vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]);
     }
+    // A URI has an IPv6 address in brackets (RFC 3986 section 3.2.2).
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     bare.parse().ok().map(|addr| vec![addr])
 }

@@ -1,9 +1,11 @@
-//! Who this instance is, the ways in that need to know, QUIC and TLS, and the way out to those whom the node names.
+//! Identity of this instance, the listeners that need it (QUIC and TLS), and direct calls to
+//! functions that the node names.
 //!
-//! The node says it through the socket whose number is in `NEARPATH_IDENTITY_FD` (`contract/identity.md`): first credentials and the sessions that
-//! were minted for it, later whatever of it changes, and whom it may call directly ([`crate::quic_peers`]). TLS is spoken on the HTTP port, QUIC
-//! on the same number over UDP, where calls to others go out, too. A call walks the same way as one over plain HTTP,
-//! [`crate::serve::answer`]; limits, metrics and the drain know no difference.
+//! The node sends it through the socket in `NEARPATH_IDENTITY_FD` (`contract/identity.md`): first
+//! credentials and minted sessions, later every change of them, and the functions that may be
+//! called directly ([`crate::quic_peers`]). TLS shares the HTTP port. QUIC uses the same number
+//! over UDP, also for outgoing calls. A call is handled as over plain HTTP, by
+//! [`crate::serve::handle_request`], with the same limits, metrics and drain.
 
 mod node_stream;
 
@@ -25,7 +27,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::drain::{CloseWatch, DrainToken};
 use crate::errors;
 use crate::incoming_body::{IncomingBody, LimitedBody};
-use crate::logs::say;
+use crate::logs::log_line;
 use crate::quic_peers::QuicPeers;
 use crate::response_body::WatchdogBody;
 use crate::serve::{WatchdogState, handle_request};
@@ -33,14 +35,14 @@ use crate::shm_server;
 use crate::stream_timeouts::BusyCount;
 use node_stream::NodeStream;
 
-/// Why there is no identity, or what came of a later frame.
+/// Error of the identity session: there is no identity, or a later frame is invalid.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum IdentitySessionError {
     #[error("the node's socket: {0}")]
     Socket(#[from] std::io::Error),
     #[error("the node's frame: {0}")]
     Frame(#[from] IdentityFrameError),
-    #[error("the node named others before this instance")]
+    #[error("the node's first frame is no provision: install node and watchdog of one release")]
     Order,
     #[error(transparent)]
     Provision(#[from] ProvisionError),
@@ -50,15 +52,16 @@ pub(crate) enum IdentitySessionError {
     Tls(#[from] mtls::TlsConfigError),
 }
 
-/// Serves on this address, which is that of the HTTP port, until the watch says to close. Without an identity, callers use plain HTTP. `listens` is
-/// dropped as soon as it is known which. Where calls are picked up, `edges` learns whom they may go to directly.
+/// Serves TLS and QUIC on the address of the HTTP port until the watch closes. Without an identity,
+/// callers use plain HTTP. `ready_signal` is dropped as soon as that is decided. With an outbound
+/// proxy, `quic_peers` receives the callees.
 pub(crate) async fn serve_identity<S>(
     app: Arc<WatchdogState>,
     addr: SocketAddr,
     node: S,
     watch: CloseWatch,
     ready_signal: Option<oneshot::Sender<()>>,
-    edges: Option<QuicPeers>,
+    quic_peers: Option<QuicPeers>,
 ) where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -68,12 +71,14 @@ pub(crate) async fn serve_identity<S>(
         NodeStream::new(node),
         watch,
         ready_signal,
-        edges,
+        quic_peers,
     )
     .await;
-    app.tls_acceptor.stop_waiting(); // whatever was given stays good
+    app.tls_acceptor.stop_waiting(); // credentials received so far stay valid
     if let Err(fault) = outcome {
-        say!("calls from other machines go over plain HTTP, not over QUIC or TLS: {fault}");
+        log_line!(
+            "identity: calls from other machines go over plain HTTP, not over QUIC or TLS: {fault}"
+        );
     }
 }
 
@@ -83,7 +88,7 @@ async fn run_session<S>(
     mut node: NodeStream<S>,
     mut watch: CloseWatch,
     ready_signal: Option<oneshot::Sender<()>>,
-    edges: Option<QuicPeers>,
+    quic_peers: Option<QuicPeers>,
 ) -> Result<(), IdentitySessionError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -93,10 +98,12 @@ where
         () = watch.wait_close_requested() => return Ok(()),
     };
     let Some(first) = first else { return Ok(()) }; // a node that gives no identities
+    // Callees mean nothing without an identity, so the contract has the provision first.
     let NodeFrame::Provision(first) = NodeFrame::read(&first)? else {
         return Err(IdentitySessionError::Order);
     };
     let provision = Provision::decode(first)?;
+    // TLS before QUIC: it has no port of its own that another process could hold.
     app.tls_acceptor.apply_provision(&provision)?;
     let id = provision.credentials.id.clone();
     let (shared_app, token) = (Arc::clone(app), watch.token.clone());
@@ -108,9 +115,11 @@ where
             })
         });
     match &started {
-        Ok(_) => say!("TLS and QUIC on {addr} as {id}"),
-        Err(fault) => say!("TLS on {addr} as {id}, but no QUIC: {fault}"), // a taken port, for one
+        Ok(_) => log_line!("TLS and QUIC on {addr} as {id}"),
+        Err(fault) => log_line!("TLS on {addr} as {id}, but no QUIC: {fault}"), // for example a taken port
     }
+    // Callers find either TLS and QUIC or plain HTTP from here on, so the instance may become
+    // ready.
     drop(ready_signal);
     tokio::task::spawn_local(log_refusals("TLS", app.tls_acceptor.refusals()));
     if let Ok(worker) = &started {
@@ -121,7 +130,7 @@ where
         app,
         node: Some(node),
         worker,
-        edges,
+        quic_peers,
         outgoing: mpsc::unbounded_channel(),
     };
     tokio::select! {
@@ -131,15 +140,16 @@ where
     session.drain_and_close(watch).await
 }
 
-/// What is between the node, those who call and those who are called.
+/// Session between the node, the callers and the callees.
 struct IdentitySession<S, H> {
     app: Arc<WatchdogState>,
-    /// Nothing, when it has gone: what it said stays good until it ends.
+    /// Stream to the node; `None` after the node has closed it. Its credentials stay valid until
+    /// they expire.
     node: Option<NodeStream<S>>,
-    /// Nothing, where there is no QUIC.
+    /// `None` without QUIC.
     worker: Option<QuicWorker<H>>,
-    edges: Option<QuicPeers>,
-    /// What is for the node: at most a frame a second with counters, and what the few handshakes say.
+    quic_peers: Option<QuicPeers>,
+    /// Frames for the node: at most one report a second, and those of few handshakes.
     outgoing: (
         mpsc::UnboundedSender<Vec<u8>>,
         mpsc::UnboundedReceiver<Vec<u8>>,
@@ -152,7 +162,7 @@ where
     H: Fn(ServedCall) -> F + 'static,
     F: Future<Output = Response<WatchdogBody>> + 'static,
 {
-    /// Hears the node, and tells it what there is to tell. Ends only with a fault.
+    /// Handles the node's frames and sends queued ones. Ends only with an error.
     async fn run(&mut self) -> Result<(), IdentitySessionError> {
         while let Some(node) = &mut self.node {
             tokio::select! {
@@ -163,29 +173,32 @@ where
                 Some(frame) = self.outgoing.1.recv() => node.write_frame(&frame).await?,
             }
         }
+        // Without the node nothing changes any more, but connections and calls go on.
         std::future::pending().await
     }
 
     fn handle_frame(&mut self, frame: &[u8]) -> Result<(), IdentitySessionError> {
-        let edges = self.edges.as_ref();
+        let quic_peers = self.quic_peers.as_ref();
         match NodeFrame::read(frame)? {
             NodeFrame::Provision(frame) => self.renew_provision(Provision::decode(frame)?)?,
             NodeFrame::Callees(entries) => {
-                let (Some(edges), Some(worker)) = (edges, &self.worker) else {
+                let (Some(quic_peers), Some(worker)) = (quic_peers, &self.worker) else {
                     return Ok(());
-                }; // nothing is picked up, or goes out
-                if edges.is_empty() && !entries.is_empty() {
-                    edges.start(
+                }; // no outbound proxy, or no QUIC
+                // Started with the first callee: an instance without direct calls keeps no state
+                // for them.
+                if quic_peers.is_empty() && !entries.is_empty() {
+                    quic_peers.start(
                         worker.provision(),
                         &|caller| worker.dialer_as(caller),
                         self.outgoing.0.clone(),
                     )?;
                 }
-                edges.update_callees(entries);
+                quic_peers.update_callees(entries);
             }
-            NodeFrame::Handshake(handshake) => edges
+            NodeFrame::Handshake(handshake) => quic_peers
                 .into_iter()
-                .for_each(|edges| edges.handle_handshake(handshake.clone())),
+                .for_each(|quic_peers| quic_peers.handle_handshake(handshake.clone())),
         }
         Ok(())
     }
@@ -195,30 +208,33 @@ where
         let Some(worker) = &mut self.worker else {
             return Ok(());
         };
+        // A copy, because `update` replaces it, and equal credentials keep their sessions.
         let before = worker.provision().clone();
         worker.apply_provision(next)?;
         let (now, dialer) = (worker.provision(), |caller: &CallerConfig| {
             worker.dialer_as(caller)
         });
-        if let Some(edges) = self.edges.as_ref().filter(|_| before != *now) {
-            edges.renew_credentials(now, before.credentials == now.credentials, &dialer)?;
+        if let Some(quic_peers) = self.quic_peers.as_ref().filter(|_| before != *now) {
+            quic_peers.renew_credentials(now, before.credentials == now.credentials, &dialer)?;
         }
         Ok(())
     }
 
-    /// Takes no more calls, and ends when those that are open have ended, its own included; or when they have no more time.
+    /// Accepts no more calls and waits for open ones, incoming and own. Ends early when the drain
+    /// does.
     async fn drain_and_close(mut self, mut watch: CloseWatch) -> Result<(), IdentitySessionError> {
         let Some(worker) = self.worker else {
             return Ok(());
         };
         let idle = async {
             worker.drain().await;
-            if let Some(edges) = &self.edges {
-                edges.wait_idle().await;
+            if let Some(quic_peers) = &self.quic_peers {
+                quic_peers.wait_idle().await;
             }
         };
         tokio::select! {
             () = idle => {}
+            // The callees' handshakes and the counts of the last calls still need the node.
             ended = forward_frames(&mut self.node, &mut self.outgoing.1) => ended?,
             () = watch.wait_drain_ended() => worker.close_now().await,
         }
@@ -236,7 +252,7 @@ fn bind_udp(addr: SocketAddr) -> std::io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Goes on telling the node, while nothing that it says matters any more. Ends only with a fault.
+/// Sends queued frames to the node, whose own do not matter any more. Ends only with an error.
 async fn forward_frames<S>(
     node: &mut Option<NodeStream<S>>,
     outgoing: &mut mpsc::UnboundedReceiver<Vec<u8>>,
@@ -250,11 +266,12 @@ where
     std::future::pending().await
 }
 
-/// Writes down who was not let in: at most a line a second, so that nobody fills the log by knocking. Ends with the worker.
+/// Logs refused callers, at most one line a second, so that a flood of connections cannot fill the
+/// log. Ends with the worker.
 async fn log_refusals(over: &str, mut refused: watch::Receiver<RefusalStats>) {
     while refused.changed().await.is_ok() {
         let RefusalStats { count, last } = refused.borrow_and_update().clone();
-        say!("{over}: {count} callers refused so far, the last was {last}");
+        log_line!("{over}: {count} callers refused so far, the last was {last}");
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
 }
@@ -265,6 +282,7 @@ async fn handle_call(
     token: DrainToken,
 ) -> Response<WatchdogBody> {
     let limit = app.config.instance_env.max_body_bytes;
+    // The declared length alone may be above the limit, so nothing has to be read.
     if let Some(limit) =
         limit.filter(|limit| call.request.body().size_hint().lower() > *limit as u64)
     {
@@ -273,6 +291,7 @@ async fn handle_call(
     let mut request = call
         .request
         .map(|body| IncomingBody::Quic(LimitedBody::new(body, limit)));
+    // 0: the caller set no limit (`contract/quic.md`).
     if call.opening.timeout_nanos > 0 {
         shm_server::set_time_limit(
             request.headers_mut(),
@@ -284,7 +303,7 @@ async fn handle_call(
     )
 }
 
-/// An answer of the watchdog's own is marked as such beside HTTP's head, where no tenant can write.
+/// Marks a response of the watchdog itself beside HTTP's head, where no tenant can write.
 fn mark_platform_response(mut response: Response<WatchdogBody>) -> Response<WatchdogBody> {
     if let Some(reason) = response.extensions().get::<Reason>() {
         let mark = ResponseOpening {

@@ -1,14 +1,14 @@
-//! The descriptor to the node: whole frames, both ways.
+//! Stream to the node: whole frames in both directions.
 
 use std::io;
 
 use nearpath_types::frames::{FrameBuffer, MAX_NODE_FRAME_BYTES};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// What is read at a time.
+/// Bytes read at a time.
 const READ_BUFFER_BYTES: usize = 16 << 10;
 
-/// See the module's text.
+/// Stream of frames from and to the node.
 #[derive(Debug)]
 pub(crate) struct NodeStream<S> {
     stream: S,
@@ -23,9 +23,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> NodeStream<S> {
         }
     }
 
-    /// The next frame, without its length; nothing when the node has gone. A caller that stops waiting loses nothing.
+    /// Returns the next frame without its length; `None` when the node has closed. Cancel-safe:
+    /// partial input stays in the buffer.
     pub(crate) async fn next_frame(&mut self) -> io::Result<Option<Vec<u8>>> {
         loop {
+            // Before reading, because one read may bring several frames.
             if let Some(frame) = self.frames.next_frame()? {
                 return Ok(Some(frame));
             }
@@ -34,6 +36,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> NodeStream<S> {
                 .read_buf(self.frames.reserve(READ_BUFFER_BYTES))
                 .await?
             {
+                // A clean end lies between two frames; a part of a frame means that the node has
+                // died.
                 0 if self.frames.is_empty() => return Ok(None),
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
                 _ => {}
@@ -41,7 +45,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> NodeStream<S> {
         }
     }
 
-    /// Writes a whole frame. Frames of this side are few and small, so the node's side of the socket has room for them.
+    /// Writes a whole frame. Frames of this side are few and small, so they fit in the node's
+    /// socket buffer.
     pub(crate) async fn write_frame(&mut self, frame: &[u8]) -> io::Result<()> {
         self.stream.write_all(frame).await
     }

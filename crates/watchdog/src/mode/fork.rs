@@ -1,4 +1,5 @@
-//! What the forking modes share: one process a call, the request on its stdin and in its variables, the answer from its stdout.
+//! Shared part of the forking modes: one process per call, the request on its stdin and in its
+//! variables, the response from its stdout.
 
 use std::ffi::OsString;
 use std::io;
@@ -17,10 +18,10 @@ use crate::logs::OutputStream;
 use crate::process::output::TenantOutput;
 use crate::process::{ChildReaper, CommandSpec, ProcessGroup, TenantExit};
 
-/// Bytes that are read at once; a pipe holds 64 KiB.
+/// Bytes per read; a pipe holds 64 KiB (pipe(7)).
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// Starts one process a call.
+/// Starts one process per call.
 #[derive(Debug)]
 pub(crate) struct ProcessSpawner {
     command: CommandSpec,
@@ -28,10 +29,11 @@ pub(crate) struct ProcessSpawner {
     output: Arc<TenantOutput>,
 }
 
-/// A call's process. When dropped before its end, it is killed with all that it started.
+/// Process of a call. When dropped before its end, it is killed with all that it started.
 #[derive(Debug)]
 pub(super) struct CallProcess {
-    /// Dropped, and with it killed, before the rest: no process may see its stdin end because its call was given up.
+    /// First field, so that it is dropped, and the process killed, before stdin closes: an aborted
+    /// call must not look like the end of its input.
     group: ProcessGroup,
     exit: oneshot::Receiver<TenantExit>,
     stdout: pipe::Receiver,
@@ -39,11 +41,11 @@ pub(super) struct CallProcess {
     feeder: Option<StdinFeeder>,
 }
 
-/// The task that writes a process's stdin. Aborted when dropped.
+/// Task that writes a process's stdin. Aborted when dropped.
 #[derive(Debug)]
 pub(super) struct StdinFeeder(JoinHandle<Result<(), AbortedStdin>>);
 
-/// A request that broke off. Its process's stdin stays open until the process is killed: an end would look like the
+/// Request that broke off. Holds stdin open until the process is killed: an end would look like the
 /// request's own.
 #[derive(Debug)]
 pub(super) struct AbortedStdin {
@@ -89,6 +91,7 @@ impl ProcessSpawner {
             .start_process(&self.reaper, variables, true)
             .map_err(|fault| self.start_error(&fault))?;
         let output = Arc::clone(&self.output);
+        // A task of its own: a process that fills stderr would stop before the end of its stdout.
         tokio::spawn(async move {
             output
                 .copy_lines(started.stderr, OutputStream::Stderr, None)
@@ -110,10 +113,10 @@ impl ProcessSpawner {
 }
 
 impl CallProcess {
-    /// The next bytes of its stdout; nothing at the end.
+    /// Returns the next bytes of stdout; empty at the end.
     ///
     /// # Errors
-    /// When the request did not arrive whole: the process must not take what it has got for all of it.
+    /// When the request did not arrive whole: the process must not take a part for all of it.
     pub(super) async fn next_chunk(&mut self) -> Result<Bytes, PlatformError> {
         self.buffer.reserve(CHUNK_BYTES);
         let Self {
@@ -125,10 +128,13 @@ impl CallProcess {
         } = self;
         loop {
             tokio::select! {
+                // The feeder first: output of a process with half a request must not be sent.
                 biased;
                 fed = async { (&mut feeder.as_mut().expect("guarded").0).await }, if feeder.is_some() => {
                     *feeder = None;
                     if let Ok(Err(half)) = fed {
+                        // Killed before the error drops stdin, so that the process never sees its
+                        // end.
                         group.send_signal(Signal::KILL);
                         return Err(half.fault);
                     }
@@ -141,12 +147,13 @@ impl CallProcess {
         }
     }
 
-    /// Waits for its end, after the end of its stdout. What else it has started may go on.
+    /// Waits for the exit, after the end of stdout. Processes that it has started may go on.
     ///
     /// # Errors
     /// When it ended with another code than 0.
     pub(super) async fn wait_exit(mut self) -> Result<(), PlatformError> {
         let exit = (&mut self.exit).await.unwrap_or(TenantExit::Signal(0));
+        // Background processes may outlive the call, as with of-watchdog.
         self.group.detach();
         if exit.is_success() {
             return Ok(());

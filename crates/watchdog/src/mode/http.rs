@@ -1,4 +1,5 @@
-//! Mode `http`: the tenant's process is a server that runs all the time; requests are passed on to it.
+//! Mode `http`: the tenant's process is a server that runs all the time; requests are forwarded to
+//! it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,16 +16,17 @@ use super::{ModeCall, ModeResponse};
 use crate::config::WatchdogConfig;
 use crate::config::upstream_target::UpstreamProtocol;
 use crate::errors::watchdog_error;
-use crate::hop_headers;
 use crate::incoming_body::IncomingBody;
 use crate::request_body::{RequestBody, UploadState, collect_body};
 use crate::response_body::WatchdogBody;
 use crate::tunnel::{self, UpgradeTunnel};
 use crate::upstream::{UpstreamClient, UpstreamPeer};
+use nearpath_wire::hop::grpc::has_grpc_content;
+use nearpath_wire::hop::headers::strip_hop_headers;
 
 const X_DURATION_SECONDS: HeaderName = HeaderName::from_static("x-duration-seconds");
 
-/// Set once the tenant's server accepts connections; calls that come earlier wait for it.
+/// Readiness of the tenant's server; calls that come earlier wait for it.
 #[derive(Debug, Default)]
 pub(crate) struct ServerReadiness {
     set: AtomicBool,
@@ -33,15 +35,19 @@ pub(crate) struct ServerReadiness {
 
 impl ServerReadiness {
     pub(crate) fn mark_ready(&self) {
+        // Release pairs with the Acquire in `is_ready`.
         self.set.store(true, Ordering::Release);
         self.notify.notify_waiters();
     }
 
     pub(crate) fn is_ready(&self) -> bool {
+        // Acquire pairs with the Release in `mark_ready`: who sees the flag sees the start before
+        // it.
         self.set.load(Ordering::Acquire)
     }
 
     async fn wait_ready(&self) {
+        // Created before the check, because `notify_waiters` wakes only futures that exist.
         let notified = self.notify.notified();
         if !self.is_ready() {
             notified.await;
@@ -49,20 +55,20 @@ impl ServerReadiness {
     }
 }
 
-/// See the module's text.
+/// Mode `http`: forwards requests to the tenant's server.
 #[derive(Debug)]
 pub(crate) struct HttpMode {
     upstream: Arc<UpstreamClient>,
     base_path: String,
     protocol: UpstreamProtocol,
     read_timeout: Option<Duration>,
-    /// Largest body to hold; `NoConnection`: bodies pass as they arrive.
+    /// Largest body to buffer, in bytes; `None`: bodies pass as they arrive.
     max_buffered_bytes: Option<usize>,
     pub(crate) readiness: Arc<ServerReadiness>,
 }
 
 impl HttpMode {
-    /// `NoConnection` without an upstream, which the configuration demands for this mode.
+    /// `None` without an upstream, which the configuration demands for this mode.
     pub(crate) fn new(config: &WatchdogConfig, readiness: Arc<ServerReadiness>) -> Option<Self> {
         let target = config.upstream.clone()?;
         Some(Self {
@@ -76,10 +82,11 @@ impl HttpMode {
     }
 
     pub(crate) async fn handle_call(&self, call: ModeCall) -> Result<ModeResponse, PlatformError> {
+        // Calls during the start wait instead of failing with a refused connection.
         self.readiness.wait_ready().await;
         let ModeCall {
             mut request,
-            started_at: began,
+            started_at,
             upload,
         } = call;
         let caller = tunnel::requested_upgrade(&mut request);
@@ -88,19 +95,25 @@ impl HttpMode {
             .upstream_request(request, caller.is_some(), &upload)
             .await?;
         let mut response = self.upstream.send_request(request).await?;
+        // From here on silence of the caller is part of the conversation.
         upload.mark_answered();
         let tunnel = caller
             .filter(|_| response.status() == StatusCode::SWITCHING_PROTOCOLS)
             .map(|caller| UpgradeTunnel::from_response(caller, &mut response));
         *response.version_mut() = Version::HTTP_11; // else hyper would answer an HTTP/1.1 caller in the tenant's HTTP/1.0
-        finish_head(response.headers_mut(), tunnel.is_some(), asked_type, began);
+        finish_head(
+            response.headers_mut(),
+            tunnel.is_some(),
+            asked_type,
+            started_at,
+        );
         Ok(match tunnel {
             Some(tunnel) => ModeResponse::Upgraded(response.map(|_| WatchdogBody::empty()), tunnel),
             None => ModeResponse::Plain(response.map(WatchdogBody::from_stream)),
         })
     }
 
-    /// The request as the tenant's server gets it.
+    /// Converts the request for the tenant's server.
     async fn upstream_request(
         &self,
         request: Request<IncomingBody>,
@@ -110,12 +123,15 @@ impl HttpMode {
         let (mut parts, body) = request.into_parts();
         let h2c = self.uses_h2c(&parts);
         self.set_address(&mut parts, h2c)?;
-        hop_headers::strip_hop_headers(&mut parts.headers, upgrade && !h2c);
+        // HTTP/2 has no `Upgrade` header (RFC 9113 section 8.2.2).
+        strip_hop_headers(&mut parts.headers, upgrade && !h2c);
         let body = match self.max_buffered_bytes {
+            // h2c and upgrades are conversations, which a buffered request would stop.
             Some(max) if !h2c && !upgrade => {
                 RequestBody::buffered(collect_body(body, max, self.read_timeout, upload).await?)
             }
-            _ if is_grpc(&parts.headers) => RequestBody::unmonitored(body),
+            // gRPC callers may pause at will: their deadline is in the protocol.
+            _ if has_grpc_content(&parts.headers) => RequestBody::unmonitored(body),
             _ => RequestBody::monitored(body, self.read_timeout, upload),
         };
         Ok(Request::from_parts(parts, body))
@@ -126,12 +142,12 @@ impl HttpMode {
             UpstreamProtocol::H2c => true,
             UpstreamProtocol::Http1 => false,
             UpstreamProtocol::Auto => {
-                request.version == Version::HTTP_2 && is_grpc(&request.headers)
+                request.version == Version::HTTP_2 && has_grpc_content(&request.headers)
             }
         }
     }
 
-    /// HTTP/1.1 has a path and a `EgressHost`, HTTP/2 an absolute URI.
+    /// Sets path and authority: HTTP/1.1 takes a path and `Host`, HTTP/2 an absolute URI.
     fn set_address(&self, parts: &mut request::Parts, h2c: bool) -> Result<(), PlatformError> {
         let invalid = |what: &str| {
             watchdog_error(
@@ -143,6 +159,7 @@ impl HttpMode {
         let path = format!("{}{path}", self.base_path)
             .parse::<PathAndQuery>()
             .map_err(|_| invalid("path"))?;
+        // The caller's name for the host goes on, for servers with several sites.
         let host = match parts.uri.authority() {
             Some(authority) => HeaderValue::from_str(authority.as_str()).ok(),
             None => parts.headers.get(HOST).cloned(),
@@ -154,6 +171,7 @@ impl HttpMode {
             uri.scheme = Some(Scheme::HTTP);
             uri.authority =
                 Some(Authority::try_from(host.as_bytes()).map_err(|_| invalid("Host"))?);
+            // HTTP/2 has `:authority` in its place (RFC 9113 section 8.3.1).
             parts.headers.remove(HOST);
             parts.version = Version::HTTP_2;
         } else {
@@ -165,28 +183,23 @@ impl HttpMode {
     }
 }
 
-/// Whether a message is one of gRPC.
-pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
-    headers
-        .get(CONTENT_TYPE)
-        .is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
-}
-
-/// The content type is the answer's own, else the request's, else `text/plain`.
+/// Completes the head of a response. The content type is its own, else the request's, else
+/// `text/plain`.
 fn finish_head(
     headers: &mut HeaderMap,
     upgraded: bool,
     asked_type: Option<HeaderValue>,
-    began: Instant,
+    started_at: Instant,
 ) {
-    hop_headers::strip_hop_headers(headers, upgraded);
+    strip_hop_headers(headers, upgraded);
+    // of-watchdog's rule, which functions without a content type rely on.
     if !headers.contains_key(CONTENT_TYPE) && !upgraded {
         headers.insert(
             CONTENT_TYPE,
             asked_type.unwrap_or(HeaderValue::from_static("text/plain")),
         );
     }
-    let took = format!("{:.6}", began.elapsed().as_secs_f64());
+    let took = format!("{:.6}", started_at.elapsed().as_secs_f64());
     headers.insert(
         X_DURATION_SECONDS,
         HeaderValue::from_str(&took).expect("digits and a point"),

@@ -1,4 +1,4 @@
-//! The four ways to speak to the tenant's code. Each is a struct with the same `answer`.
+//! Modes of running the tenant's code. Each is a struct with the same `handle_call`.
 
 mod fork;
 mod http;
@@ -16,13 +16,13 @@ use crate::response_body::WatchdogBody;
 use crate::tunnel::UpgradeTunnel;
 
 pub(crate) use self::fork::ProcessSpawner;
-pub(crate) use self::http::{HttpMode, ServerReadiness, is_grpc};
+pub(crate) use self::http::{HttpMode, ServerReadiness};
 pub(crate) use self::serializing::SerializingMode;
 pub(crate) use self::r#static::StaticMode;
 pub use self::r#static::decode_path;
 pub(crate) use self::streaming::StreamingMode;
 
-/// One request, when it came, and what its deadline wants to know of its body.
+/// Request with its arrival time and the state of its upload.
 #[derive(Debug)]
 pub(crate) struct ModeCall {
     pub(crate) request: Request<IncomingBody>,
@@ -30,16 +30,16 @@ pub(crate) struct ModeCall {
     pub(crate) upload: UploadState,
 }
 
-/// What a mode made of a call.
+/// Response of a mode.
 #[derive(Debug)]
 pub(crate) enum ModeResponse {
     Plain(Response<WatchdogBody>),
-    /// A 101, and the bytes that follow it.
+    /// Status 101, and the tunnel that follows it.
     Upgraded(Response<WatchdogBody>, UpgradeTunnel),
 }
 
 impl ModeResponse {
-    /// The answer alone; a tunnel is given up.
+    /// Returns the response alone; a tunnel is dropped.
     pub(crate) fn into_response(self) -> Response<WatchdogBody> {
         match self {
             Self::Plain(response) | Self::Upgraded(response, _) => response,
@@ -47,7 +47,7 @@ impl ModeResponse {
     }
 }
 
-/// The mode that this instance runs in.
+/// Mode of this instance.
 #[derive(Debug)]
 pub(crate) enum ModeHandler {
     Http(HttpMode),
@@ -57,10 +57,10 @@ pub(crate) enum ModeHandler {
 }
 
 impl ModeHandler {
-    /// Answers one call. Dropping the future gives the call up and ends what it started.
+    /// Handles one call. Dropping the future cancels the call and ends what it started.
     ///
     /// # Errors
-    /// When the tenant's code could not be called or did not answer.
+    /// When the tenant's code could not be called or did not respond.
     pub(crate) async fn handle_call(&self, call: ModeCall) -> Result<ModeResponse, PlatformError> {
         match self {
             Self::Http(mode) => mode.handle_call(call).await,
@@ -70,10 +70,11 @@ impl ModeHandler {
         }
     }
 
-    /// Whether calls can be answered now.
+    /// Returns whether calls can be handled now.
     pub(crate) fn is_ready(&self) -> bool {
         match self {
             Self::Http(mode) => mode.readiness.is_ready(),
+            // The other modes start a process per call or none at all.
             _ => true,
         }
     }

@@ -1,4 +1,5 @@
-//! Mode `serializing`: one process a call; it starts when the whole request is there, and its whole output is the answer.
+//! Mode `serializing`: one process per call; it starts when the whole request is there, and its
+//! whole output is the response.
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use crate::errors::watchdog_error;
 use crate::request_body::collect_body;
 use crate::response_body::WatchdogBody;
 
-/// See the module's text.
+/// Mode `serializing`, with the processes of its calls.
 #[derive(Debug)]
 pub(crate) struct SerializingMode {
     spawner: ProcessSpawner,
@@ -39,7 +40,9 @@ impl SerializingMode {
 
     pub(crate) async fn handle_call(&self, call: ModeCall) -> Result<ModeResponse, PlatformError> {
         let (parts, body) = call.request.into_parts();
+        // Before the process starts: an incomplete request must not run.
         let body = collect_body(body, self.max_body, self.read_timeout, &call.upload).await?;
+        // The counted length, because a chunked request declares none.
         let variables = cgi::cgi_variables(&parts, Some(body.len() as u64));
         let process = self.spawner.start_process(variables, |stdin| {
             StdinFeeder::spawn(feed_stdin(body, stdin))
@@ -56,6 +59,7 @@ impl SerializingMode {
         loop {
             let bytes = process.next_chunk().await?;
             if bytes.is_empty() {
+                // The exit code first: the output of a failed process must not look like a success.
                 process.wait_exit().await?;
                 return Ok(all.freeze());
             }
@@ -68,8 +72,9 @@ impl SerializingMode {
     }
 }
 
-/// Writes the request into the process. A process that does not want (all of) it is no fault.
+/// Writes the request to the process. A process that does not read all of it is no error.
 async fn feed_stdin(body: Bytes, mut stdin: pipe::Sender) -> Result<(), AbortedStdin> {
+    // EPIPE: the process has closed its stdin.
     let _ = stdin.write_all(&body).await;
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Mode `static`: files of one folder. The kernel keeps every path below that folder (`openat2` with `RESOLVE_BENEATH`), so
-//! neither `..` nor a symbolic link leads out.
+//! Mode `static`: files of one folder. The kernel keeps every path below that folder (`openat2`
+//! with `RESOLVE_BENEATH`), so neither `..` nor a symbolic link leads out.
 
 use std::fs::File;
 use std::io;
@@ -24,11 +24,11 @@ use super::{ModeCall, ModeResponse};
 use crate::errors::{self, watchdog_error};
 use crate::response_body::{AnyError, WatchdogBody};
 
-/// Bytes that are read at once. Files are local and mostly in memory: reading them on the one thread is cheaper than
-/// another thread.
+/// Bytes per read. Files are local and mostly cached, so reading on this thread is cheaper than on
+/// another.
 const CHUNK_BYTES: u64 = 64 * 1024;
 
-/// Content types by a name's ending.
+/// Content types by file name extension, sorted for the binary search.
 const CONTENT_TYPES: &[(&str, &str)] = &[
     ("avif", "image/avif"),
     ("css", "text/css; charset=utf-8"),
@@ -63,13 +63,13 @@ const CONTENT_TYPES: &[(&str, &str)] = &[
     ("zip", "application/zip"),
 ];
 
-/// See the module's text.
+/// Mode `static`: serves the files of a folder.
 #[derive(Debug)]
 pub(crate) struct StaticMode {
     root: OwnedFd,
 }
 
-/// A file that is about to be sent.
+/// File that is about to be sent.
 struct StaticFile {
     file: File,
     length: u64,
@@ -80,7 +80,8 @@ struct StaticFile {
 
 enum FileLookup {
     File(StaticFile),
-    /// A folder that was named without its slash: relative links in its page would lead astray.
+    /// Folder without its trailing slash: relative links in its index would point to the wrong
+    /// place.
     AddSlash,
 }
 
@@ -88,8 +89,9 @@ impl StaticMode {
     /// Opens the folder.
     ///
     /// # Errors
-    /// When it is not there or not a folder.
+    /// When it does not exist or is no folder.
     pub(crate) fn new(folder: &Path) -> io::Result<Self> {
+        // `O_PATH`: the folder is only a starting point for `openat2`, and need not be readable.
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::openat(CWD, folder, flags, FileMode::empty()).map_err(|fault| {
             io::Error::new(
@@ -123,6 +125,7 @@ impl StaticMode {
     }
 
     fn find_file(&self, path: &str) -> Result<FileLookup, PlatformError> {
+        // The same response for every failure, so that it tells nothing about the files.
         let missing =
             || watchdog_error(Reason::NotFound, "no such file").governed_by("static_path");
         let name = decode_path(path).ok_or_else(missing)?;
@@ -140,6 +143,7 @@ impl StaticMode {
         }
         let index = format!("{relative}index.html");
         let (file, is_folder) = self.open_beneath(&index).map_err(|_| missing())?;
+        // A folder named `index.html` is no page.
         if is_folder {
             Err(missing())
         } else {
@@ -149,9 +153,13 @@ impl StaticMode {
         }
     }
 
-    /// Opens below the root; a pipe or device is refused, and without waiting for one.
+    /// Opens a path below the root. Pipes and devices are refused, without waiting for them.
     fn open_beneath(&self, relative: &str) -> io::Result<(File, bool)> {
+        // `O_NONBLOCK`, because opening a pipe waits for its writer; `O_NOCTTY`, so that no
+        // terminal is acquired.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        // `BENEATH` covers `..` and symbolic links, `NO_MAGICLINKS` the links in /proc
+        // (openat2(2)).
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
         let file = File::from(openat2(
             &self.root,
@@ -179,6 +187,7 @@ impl StaticFile {
         Ok(Self {
             length: metadata.len(),
             modified: metadata.modified()?,
+            // A weak tag: made of size and time, not of the content.
             etag: format!(
                 "W/\"{:x}-{:x}.{:x}\"",
                 metadata.len(),
@@ -190,12 +199,14 @@ impl StaticFile {
         })
     }
 
-    /// Whether the caller's copy is still good (RFC 9110 section 13.1): the tag decides, else the date in whole seconds.
+    /// Returns whether the caller's copy is current (RFC 9110 section 13.1): the tag decides, else
+    /// the date in whole seconds.
     fn is_unchanged(&self, headers: &HeaderMap) -> bool {
         if let Some(tags) = headers
             .get(IF_NONE_MATCH)
             .and_then(|value| value.to_str().ok())
         {
+            // Compared weakly (RFC 9110 section 13.1.2), so `W/` does not count.
             let bare = |tag: &str| tag.trim().trim_start_matches("W/").to_owned();
             return tags.trim() == "*" || tags.split(',').any(|tag| bare(tag) == bare(&self.etag));
         }
@@ -203,6 +214,7 @@ impl StaticFile {
             .get(IF_MODIFIED_SINCE)
             .and_then(|value| value.to_str().ok());
         let since = since.and_then(|text| httpdate::parse_http_date(text).ok());
+        // HTTP dates have whole seconds, so a change within the same second goes unnoticed.
         since.is_some_and(|since| self.modified < since + Duration::from_secs(1))
     }
 }
@@ -216,6 +228,7 @@ fn file_response(
     let mut response = Response::new(WatchdogBody::empty());
     let headers = response.headers_mut();
     let text = |text: String| HeaderValue::try_from(text).expect("digits, letters and quotes");
+    // With a 304 as well, as RFC 9110 section 15.4.5 demands.
     headers.insert(ETAG, text(found.etag.clone()));
     headers.insert(LAST_MODIFIED, text(httpdate::fmt_http_date(found.modified)));
     if unchanged {
@@ -230,7 +243,7 @@ fn file_response(
     response
 }
 
-/// The file's bytes. One that shrinks meanwhile breaks the answer.
+/// Returns the file's bytes as a stream. A file that shrinks meanwhile breaks the response.
 fn file_body(found: StaticFile) -> WatchdogBody {
     let StaticFile { file, length, .. } = found;
     let stream =
@@ -250,12 +263,14 @@ fn file_body(found: StaticFile) -> WatchdogBody {
 fn read_chunk(file: &File, at: u64, length: u64) -> Result<Bytes, AnyError> {
     let mut bytes = vec![0; CHUNK_BYTES.min(length - at) as usize];
     match file.read_at(&mut bytes, at)? {
+        // The length was sent already, so a shorter file must not end cleanly.
         0 => Err("the file became shorter while it was sent".into()),
         n => Ok(Bytes::from(bytes).slice(..n)),
     }
 }
 
-/// Back to the same path with a slash. A path that begins with two slashes would name another host.
+/// Redirects to the same path with a slash. A path with two leading slashes would name another
+/// host.
 fn redirect_to_folder(path: &str) -> Result<Response<WatchdogBody>, PlatformError> {
     let invalid = |_| watchdog_error(Reason::BadRequest, "the request's path is not valid");
     let target = format!("/{}/", path.trim_start_matches('/'));
@@ -267,7 +282,7 @@ fn redirect_to_folder(path: &str) -> Result<Response<WatchdogBody>, PlatformErro
     Ok(response)
 }
 
-/// Undoes percent-encoding. `NoConnection`: not UTF-8, not well formed, or with a NUL.
+/// Undoes percent-encoding. `None`: not UTF-8, not well formed, or with a NUL.
 pub fn decode_path(path: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(path.len());
     let mut rest = path.bytes();

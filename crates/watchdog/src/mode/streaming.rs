@@ -1,4 +1,5 @@
-//! Mode `streaming`: one process a call; the request streams into its stdin while its stdout streams out as the answer.
+//! Mode `streaming`: one process per call; the request streams into its stdin while its stdout
+//! streams out as the response.
 
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use crate::config::WatchdogConfig;
 use crate::request_body::{RequestBody, body_error};
 use crate::response_body::WatchdogBody;
 
-/// See the module's text.
+/// Mode `streaming`, with the processes of its calls.
 #[derive(Debug)]
 pub(crate) struct StreamingMode {
     spawner: ProcessSpawner,
@@ -37,7 +38,8 @@ impl StreamingMode {
         }
     }
 
-    /// The head is sent with the first byte of the answer, so that a process which fails at once gets its 500.
+    /// Sends the head with the first byte of the response, so that a process that fails at once
+    /// gets a 500.
     pub(crate) async fn handle_call(&self, call: ModeCall) -> Result<ModeResponse, PlatformError> {
         let ModeCall {
             request, upload, ..
@@ -49,8 +51,10 @@ impl StreamingMode {
             StdinFeeder::spawn(feed_stdin(body, stdin))
         })?;
         let first = process.next_chunk().await?;
+        // The caller's silence counts no more, because the response has begun.
         upload.mark_answered();
         let body = if first.is_empty() {
+            // Without output the exit code decides between an empty response and a 500.
             process.wait_exit().await?;
             WatchdogBody::empty()
         } else {
@@ -64,7 +68,7 @@ impl StreamingMode {
     }
 }
 
-/// Copies the request into the process. A process that does not want (all of) it is no fault.
+/// Copies the request into the process. A process that does not read all of it is no error.
 async fn feed_stdin(mut body: RequestBody, mut stdin: pipe::Sender) -> Result<(), AbortedStdin> {
     while let Some(frame) = body.frame().await {
         let frame = match frame {
@@ -79,6 +83,7 @@ async fn feed_stdin(mut body: RequestBody, mut stdin: pipe::Sender) -> Result<()
         if let Ok(mut bytes) = frame.into_data()
             && stdin.write_all_buf(&mut bytes).await.is_err()
         {
+            // EPIPE: the process has closed its stdin and needs no more.
             break;
         }
     }
@@ -91,7 +96,8 @@ enum StreamStep {
     Over,
 }
 
-/// The answer's body. A process that fails after its first byte breaks it, so that no caller takes half for the whole.
+/// Returns the body of the response. A process that fails after its first byte breaks it, so that
+/// half a response never looks whole.
 fn response_stream(first: Bytes, process: CallProcess) -> WatchdogBody {
     let stream = stream::unfold(StreamStep::First(first, process), async |step| match step {
         StreamStep::First(bytes, process) => {

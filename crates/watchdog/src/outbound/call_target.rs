@@ -1,22 +1,24 @@
-//! The function that a request calls, and the paths that may carry the call past the gateway: pure, from the request's head.
+//! The function that a request calls, and the paths that may carry the call past the gateway: pure,
+//! from the request's head.
 
 use std::time::Duration;
 
-use http::header::{HOST, HeaderMap, HeaderName, UPGRADE};
+use http::header::{HOST, HeaderMap, UPGRADE};
 use http::{Request, Version};
 use http_body::Body;
 use nearpath_domain::endpoint::polled::AsyncEndpoint;
 use nearpath_path::{self as path, CallFacts, CallNeeds, EdgeFacts, PathPlan, TransportFacts};
 use nearpath_types::{FunctionId, duration};
 
-use crate::mode;
 use crate::quic_peers::QuicCallee;
+use nearpath_wire::hop::grpc::has_grpc_content;
+pub(super) use nearpath_wire::hop::timeout::X_TIMEOUT;
 
-/// Largest request body, in bytes, that is collected for shared memory. Larger ones, and those of unknown length, go to the gateway:
-/// a body that is not held whole cannot take another path when its callee is full.
+/// Largest request body, in bytes, that is collected for shared memory. Larger ones, and those of
+/// unknown length, go to the gateway: a body that is not held whole cannot take another path when
+/// its callee is full.
 pub(super) const MAX_BUFFERED_BODY_BYTES: usize = 1 << 20;
 
-pub(super) const X_TIMEOUT: HeaderName = HeaderName::from_static("x-timeout");
 const FUNCTION_PREFIX: &str = "/function/";
 
 /// A called function, as a request's head names it.
@@ -25,12 +27,13 @@ pub(super) struct CallTarget {
     pub(super) function: FunctionId,
     /// Offset of the function's own path in the request's path and query.
     pub(super) path_offset: usize,
-    /// The caller's own limit.
+    /// Time limit that the caller set.
     pub(super) timeout: Option<Duration>,
 }
 
 impl CallTarget {
-    /// Selects the call's paths. This watchdog carries out `shm` and `quic`; every other path begins at the gateway.
+    /// Selects the call's paths. This watchdog carries out `shm` and `quic`; every other path
+    /// begins at the gateway.
     pub(super) fn plan<B>(
         &self,
         request: &Request<B>,
@@ -43,7 +46,8 @@ impl CallTarget {
         let introduced = callee.filter(|_| !needs.grpc);
         path::select_paths(&CallFacts {
             edge: EdgeFacts {
-                // A channel leads to instances of this node alone; of the others the node has said where they run.
+                // A channel leads to instances of this node alone; of the others the node has said
+                // where they run.
                 same_node: is_attached || callee.is_some_and(QuicCallee::is_on_same_node),
                 callee_in_domain: is_attached,
                 same_domain: is_attached,
@@ -55,9 +59,11 @@ impl CallTarget {
         })
     }
 
-    /// Reads a request's head. `NoConnection`: something about it is odd, and the gateway decides.
+    /// Reads a request's head. `None`: the head is unusual, and the gateway decides.
     pub(super) fn read<B>(request: &Request<B>) -> Option<Self> {
         let headers = request.headers();
+        // Several `Host` headers are malformed (RFC 9112 section 3.2); HTTP/2 has `:authority`
+        // instead.
         let hosts = headers.get_all(HOST).iter().count();
         if hosts > 1 || hosts == 0 && request.version() != Version::HTTP_2 {
             return None;
@@ -88,11 +94,12 @@ fn call_needs<B>(request: &Request<B>) -> CallNeeds {
     let headers = request.headers();
     CallNeeds {
         upgrade: headers.contains_key(UPGRADE),
-        grpc: mode::is_grpc(headers),
+        grpc: has_grpc_content(headers),
     }
 }
 
-/// Returns whether the body is small enough to be collected, so that the call can take another path when the first one fails.
+/// Returns whether the body is small enough to be buffered. Then the call can take another path
+/// when the first one fails.
 pub(super) fn can_buffer<B: Body>(request: &Request<B>) -> bool {
     request
         .body()
@@ -101,7 +108,7 @@ pub(super) fn can_buffer<B: Body>(request: &Request<B>) -> bool {
         .is_some_and(|bytes| bytes <= MAX_BUFFERED_BODY_BYTES as u64)
 }
 
-/// Reads the caller's limit. For one that cannot be read the gateway has the error text.
+/// Reads the caller's time limit. For an invalid one the gateway has the error text.
 fn caller_timeout(headers: &HeaderMap) -> Result<Option<Duration>, ()> {
     let Some(value) = headers.get(X_TIMEOUT) else {
         return Ok(None);
@@ -110,6 +117,7 @@ fn caller_timeout(headers: &HeaderMap) -> Result<Option<Duration>, ()> {
         .to_str()
         .ok()
         .and_then(|text| duration::parse_duration(text).ok());
+    // 0 is no limit that a call could keep, so the gateway reports it.
     limit.filter(|limit| !limit.is_zero()).map(Some).ok_or(())
 }
 

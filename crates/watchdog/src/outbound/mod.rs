@@ -1,10 +1,12 @@
-//! Calls of the tenant's code to other functions, picked up inside the instance: `http://gateway:8080/function/NAME`.
+//! Calls of the tenant's code to other functions, taken inside the instance:
+//! `http://gateway:8080/function/NAME`.
 //!
-//! In an instance of a chain the name `gateway` means a loopback address that the watchdog listens on. What a declared edge
-//! leads to, and the chain's memory can carry, goes there ([`via_shm`]); what leads to a function that is called over QUIC goes straight to
-//! one of its instances ([`direct`]); anything else, and all that is in doubt, goes to the gateway itself, as it came
-//! ([`forward`]): it refuses, wakes and queues, and knows the caller by its eIP as ever. The listener outlives the drain, because calls
-//! that are being finished may still call others.
+//! In an instance of a chain the name `gateway` resolves to a loopback address on which the
+//! watchdog listens. Calls over a declared edge that shared memory can carry go through it
+//! ([`via_shm`]). Calls to functions reached over QUIC go straight to an instance ([`via_quic`]).
+//! Everything else goes unchanged to the gateway ([`via_gateway`]), which refuses, wakes and
+//! queues, and knows the caller by its eIP. The listener outlives the drain, because calls that are
+//! being finished may call others.
 
 mod call_target;
 mod request_context;
@@ -41,16 +43,16 @@ use crate::upstream::{UpstreamClient, UpstreamPeer};
 use call_target::{CallTarget, MAX_BUFFERED_BODY_BYTES, can_buffer};
 use via_gateway::forward_request;
 
-/// What every call needs.
+/// Shared state of all outbound calls.
 #[derive(Debug)]
 pub(crate) struct OutboundProxy {
     membership: ShmMembership,
-    edges: QuicPeers,
+    quic_peers: QuicPeers,
     gateway: UpstreamClient,
-    /// What the gateway would say of the caller.
+    /// Value of the gateway's `X-Forwarded-For` header.
     forwarded_for: HeaderValue,
     served_by: HeaderValue,
-    /// Longest silence of the tenant's code inside a body.
+    /// Time limit for silence of the tenant inside a body.
     read_timeout: Option<Duration>,
 }
 
@@ -58,13 +60,13 @@ impl OutboundProxy {
     fn new(
         addrs: instance_env::OutboundAddrs,
         membership: ShmMembership,
-        edges: QuicPeers,
+        quic_peers: QuicPeers,
         read_timeout: Option<Duration>,
     ) -> Self {
         let host = rustix::system::uname().nodename().to_bytes().to_owned();
         Self {
             membership,
-            edges,
+            quic_peers,
             gateway: UpstreamClient::new(UpstreamPeer::Gateway, vec![addrs.gateway]),
             forwarded_for: HeaderValue::from_str(&addrs.eip.to_string())
                 .expect("an address is ASCII"),
@@ -78,17 +80,23 @@ impl OutboundProxy {
 /// Opens the listener and serves it until the process ends.
 ///
 /// # Errors
-/// When the address is taken: the instance could call nobody.
+/// When the address is taken: the instance could call no other function.
 pub(crate) fn start_proxy(
     addrs: instance_env::OutboundAddrs,
     membership: ShmMembership,
-    edges: QuicPeers,
+    quic_peers: QuicPeers,
     read_timeout: Option<Duration>,
 ) -> io::Result<()> {
+    // The watchdog's own listener has the same port; the kernel prefers the exact address (ADR 14).
     let listener = listen::bind_listener(addrs.listen, true)?;
     spawn_local(accept_calls(
         listener,
-        Rc::new(OutboundProxy::new(addrs, membership, edges, read_timeout)),
+        Rc::new(OutboundProxy::new(
+            addrs,
+            membership,
+            quic_peers,
+            read_timeout,
+        )),
     ));
     Ok(())
 }
@@ -107,12 +115,13 @@ async fn accept_calls(listener: TcpListener, proxy: Rc<OutboundProxy>) {
     }
 }
 
-/// Runs what hyper spawns on this thread.
+/// Executor that runs hyper's tasks on this thread.
 #[derive(Debug, Clone, Copy)]
 struct LocalExecutor;
 
 impl<F: Future + 'static> hyper::rt::Executor<F> for LocalExecutor {
     fn execute(&self, work: F) {
+        // An endpoint of shared memory lives on one thread, hence so do tasks that use it.
         spawn_local(async { drop(work.await) });
     }
 }
@@ -129,7 +138,7 @@ async fn serve_connection(
     });
     let _ = http
         .serve_connection_with_upgrades(TokioIo::new(stream), service)
-        .await; // its end is the caller's affair
+        .await; // its errors concern this connection alone
 }
 
 async fn handle_request(
@@ -143,38 +152,43 @@ async fn handle_request(
     }
 }
 
-/// What became of a call that did not go to the gateway.
+/// Outcome of a call that was tried past the gateway.
 enum SendOutcome<B> {
     Answered(Response<WatchdogBody>),
-    /// Nothing ran: here is the request for another way.
+    /// Nothing ran: the request for another path.
     NotRun(Request<B>),
 }
 
-/// Through memory when it can be, else straight to an instance over QUIC, else to the gateway.
+/// Routes a call: through shared memory if possible, else over QUIC to an instance, else to the
+/// gateway.
 async fn route_call(
     proxy: &OutboundProxy,
     context: &request_context::OutboundContext,
     request: Request<Incoming>,
 ) -> Result<Response<WatchdogBody>, PlatformError> {
+    // A tunnel to any host would go past the declared egress.
     if request.method() == http::Method::CONNECT {
         return Err(watchdog_error(
             Reason::MethodNotAllowed,
-            "CONNECT is not served here",
+            "CONNECT is not supported",
         ));
     }
+    // The gateway has the error texts for everything that is not a plain call.
     let Some(target) = CallTarget::read(&request) else {
         return forward_unchanged(proxy, request).await;
     };
     let (endpoint, callee) = (
         proxy.membership.endpoint(),
-        proxy.edges.find_callee(&target.function),
+        proxy.quic_peers.find_callee(&target.function),
     );
     let plan = target.plan(&request, endpoint, callee.as_deref());
     let endpoint = endpoint.filter(|_| plan.allows_path(Path::Shm));
     let callee = callee.filter(|_| plan.allows_path(Path::Quic));
+    // No path past the gateway, so nothing has to be buffered.
     if endpoint.is_none() && callee.is_none() {
         return forward_unchanged(proxy, request).await;
     }
+    // A streamed body can be sent only once: shared memory, where calls may be refused, is out.
     if !can_buffer(&request) {
         let request = request.map(|body| RequestBody::unmonitored(IncomingBody::Http(body)));
         return via_quic_or_gateway(proxy, callee.as_deref(), context, &target, request).await;
@@ -197,7 +211,7 @@ async fn route_call(
     via_quic_or_gateway(proxy, callee.as_deref(), context, &target, request).await
 }
 
-/// Straight to an instance if there is one, else to the gateway.
+/// Sends the call over QUIC if the callee can be reached, else to the gateway.
 async fn via_quic_or_gateway<B>(
     proxy: &OutboundProxy,
     callee: Option<&QuicCallee>,

@@ -1,4 +1,5 @@
-//! What the gateway would say of a request in its head and its answer's, said here: the same fields with the same meaning.
+//! Headers that the gateway would set on a request and its response, set here with the same
+//! meaning.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,9 +9,12 @@ use nearpath_types::PlatformError;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use nearpath_wire::hop::headers::strip_hop_headers;
+
 use super::OutboundProxy;
+use crate::errors;
 use crate::response_body::WatchdogBody;
-use crate::{errors, hop_headers, mode};
+use nearpath_wire::hop::grpc::has_grpc_content;
 
 const X_CALL_ID: HeaderName = HeaderName::from_static("x-call-id");
 const X_START_TIME: HeaderName = HeaderName::from_static("x-start-time");
@@ -21,7 +25,7 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
-/// What is remembered of a request for its answer.
+/// Properties of a request that its response needs.
 #[derive(Debug)]
 pub(super) struct OutboundContext {
     call_id: HeaderValue,
@@ -44,18 +48,19 @@ impl OutboundContext {
             is_head: request.method() == Method::HEAD,
             wants_path: headers.contains_key(X_NEARPATH_PATH),
             wants_json: accept.is_some_and(|accept| accept.contains("application/json")),
-            is_grpc: request.version() == Version::HTTP_2 && mode::is_grpc(headers),
+            is_grpc: request.version() == Version::HTTP_2 && has_grpc_content(headers),
         }
     }
 
-    /// Makes a request's head fit for the function. A gateway that gets the request after all says the same again.
+    /// Prepares the head for the function. If the gateway gets the request after all, it sets the
+    /// same fields again.
     pub(super) fn prepare_request(
         &self,
         headers: &mut HeaderMap,
         authority: Option<HeaderValue>,
         proxy: &OutboundProxy,
     ) {
-        hop_headers::strip_hop_headers(headers, false);
+        strip_hop_headers(headers, false);
         headers.remove(EXPECT);
         if let Some(host) = headers.get(HOST).cloned().or(authority) {
             headers.entry(HOST).or_insert_with(|| host.clone());
@@ -71,12 +76,12 @@ impl OutboundContext {
         headers.insert(X_START_TIME, self.start_time.clone());
     }
 
-    /// Time since the request came.
+    /// Returns the time since the request came.
     pub(super) fn elapsed(&self) -> Duration {
         self.started_at.elapsed()
     }
 
-    /// Makes the head of an answer that did not come from the gateway, but by this path, fit for the caller.
+    /// Completes the head of a response that came by this path instead of the gateway's.
     pub(super) fn finish_response(
         &self,
         headers: &mut HeaderMap,
@@ -98,7 +103,7 @@ impl OutboundContext {
         headers.insert(X_SERVED_BY, proxy.served_by.clone());
     }
 
-    /// The answer for an error, in the words that the caller reads.
+    /// Builds the response for an error in the format that the caller reads.
     pub(super) fn error_response(
         &self,
         proxy: &OutboundProxy,
@@ -115,6 +120,7 @@ impl OutboundContext {
                 .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
             *response.body_mut() = WatchdogBody::from(error.to_json());
         }
+        // Last: gRPC clients read neither the HTTP status nor the body.
         if self.is_grpc {
             response = errors::grpc_error_response(response, error);
         }
@@ -130,6 +136,7 @@ fn new_call_id() -> HeaderValue {
 }
 
 fn start_time_header() -> HeaderValue {
+    // Nanoseconds since the epoch, as OpenFaaS's gateway writes `X-Start-Time`.
     let since = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default();

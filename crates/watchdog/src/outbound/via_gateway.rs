@@ -1,40 +1,42 @@
-//! A request to the gateway, as it came: streams, upgrades and HTTP/2 included. The connection is made from this instance,
-//! so the gateway knows the caller by its eIP.
+//! Calls through the gateway, unchanged: streams, upgrades and HTTP/2 included. The connection is
+//! made in this instance, so the gateway knows the caller by its eIP.
 
 use http::header::{HOST, HeaderValue};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Request, Response, StatusCode, Uri, Version};
 use nearpath_types::PlatformError;
 
-use crate::hop_headers;
 use crate::request_body::RequestBody;
 use crate::response_body::WatchdogBody;
 use crate::tunnel::{self, UpgradeTunnel};
 use crate::upstream::UpstreamClient;
+use nearpath_wire::hop::headers::strip_hop_headers;
 
-/// What an HTTP/2 request's authority is when it has none.
+/// Authority of an HTTP/2 request that has none.
 const DEFAULT_AUTHORITY: Authority = Authority::from_static("gateway");
 
 pub(super) async fn forward_request(
     gateway: &UpstreamClient,
     mut request: Request<RequestBody>,
 ) -> Result<Response<WatchdogBody>, PlatformError> {
+    // Before the headers are stripped, because that removes the upgrade.
     let caller_upgrade = tunnel::requested_upgrade(&mut request);
-    hop_headers::strip_hop_headers(request.headers_mut(), caller_upgrade.is_some());
+    strip_hop_headers(request.headers_mut(), caller_upgrade.is_some());
     set_address(&mut request);
     let mut response = gateway.send_request(request).await?;
     let upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-    hop_headers::strip_hop_headers(response.headers_mut(), upgraded);
+    strip_hop_headers(response.headers_mut(), upgraded);
     *response.version_mut() = Version::HTTP_11; // hyper writes it in the caller's own
     if let Some(caller) = caller_upgrade.filter(|_| upgraded) {
         let tunnel = UpgradeTunnel::from_response(caller, &mut response);
+        // In a task: the bytes flow only after the caller has its 101.
         tokio::spawn(tunnel.copy_bytes());
         return Ok(response.map(|_| WatchdogBody::empty()));
     }
     Ok(response)
 }
 
-/// HTTP/1.1 has a path and a `EgressHost`, HTTP/2 an absolute URI.
+/// Sets path and authority: HTTP/1.1 takes a path and `Host`, HTTP/2 an absolute URI.
 fn set_address(request: &mut Request<RequestBody>) {
     let from = std::mem::take(request.uri_mut()).into_parts();
     let mut to = http::uri::Parts::default();

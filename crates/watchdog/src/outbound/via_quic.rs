@@ -1,7 +1,8 @@
-//! A call straight to an instance of its callee, over QUIC, and what it means when it does not come to an answer.
+//! Calls over QUIC to an instance of the callee, and the meaning of their failures.
 //!
-//! What provably did not run goes to the gateway, which queues, wakes and tries others; anything else is never repeated. A body that is
-//! held whole goes in the first flight where there is a session; one that is still coming waits for the handshake.
+//! Calls that provably did not run go to the gateway, which queues, wakes and tries others. All
+//! other calls are never repeated. A buffered body goes in the first flight where there is a
+//! session; a streamed one waits for the handshake.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -20,6 +21,8 @@ use nearpath_wire::quic::{
 };
 use tokio::time::timeout;
 
+use nearpath_wire::hop::headers::strip_hop_headers;
+
 use super::call_target::{CallTarget, X_TIMEOUT};
 use super::request_context::OutboundContext;
 use super::{OutboundProxy, SendOutcome};
@@ -27,9 +30,9 @@ use crate::errors::{self, watchdog_error};
 use crate::quic_peers::{CountedCall, QuicCallee};
 use crate::request_body::RequestBody;
 use crate::response_body::WatchdogBody;
-use crate::{hop_headers, shm_server};
+use crate::shm_server;
 
-/// What came of one try. With the body, where it was not sent.
+/// Outcome of one attempt, with the body if it was not sent.
 #[expect(
     clippy::large_enum_variant,
     reason = "there is one at a time, for a moment"
@@ -40,9 +43,9 @@ pub(super) enum QuicAttempt<B> {
     Lost(QuicCallError),
 }
 
-/// A body, and how it is sent.
+/// Body that can be sent over QUIC.
 pub(super) trait QuicRequestBody: Sized {
-    /// One try.
+    /// Sends the body once.
     fn send_over(
         self,
         connection: &CallerConnection,
@@ -52,7 +55,7 @@ pub(super) trait QuicRequestBody: Sized {
     ) -> impl Future<Output = QuicAttempt<Self>>;
 }
 
-/// The whole of one call.
+/// Makes a call over QUIC.
 pub(super) async fn call_via_quic<B: QuicRequestBody>(
     proxy: &OutboundProxy,
     callee: &QuicCallee,
@@ -60,19 +63,26 @@ pub(super) async fn call_via_quic<B: QuicRequestBody>(
     target: &CallTarget,
     request: Request<B>,
 ) -> Result<SendOutcome<B>, PlatformError> {
+    // Before connecting: a call that waits for a connection is open, too.
     let mut counted = callee.count_call();
-    let connection =
-        match with_limit(remaining_time(context, target), proxy.edges.connect(callee)).await {
-            Some(Some(line)) => line,
-            Some(None) => {
-                counted.cancel_count();
-                return Ok(SendOutcome::NotRun(gateway_request(
-                    request, context, target,
-                )));
-            }
-            None => return Err(deadline_error(target)),
-        };
+    let connection = match with_limit(
+        remaining_time(context, target),
+        proxy.quic_peers.connect(callee),
+    )
+    .await
+    {
+        Some(Some(connection)) => connection,
+        Some(None) => {
+            // The gateway carries the call and counts it.
+            counted.cancel_count();
+            return Ok(SendOutcome::NotRun(gateway_request(
+                request, context, target,
+            )));
+        }
+        None => return Err(deadline_error(target)),
+    };
     let (mut head, body) = request.into_parts();
+    // Kept, because a request that did not run goes to the gateway unchanged.
     let original_uri = set_function_path(&mut head, context, target, proxy);
     let remaining = remaining_time(context, target);
     let terms = CallTerms {
@@ -85,6 +95,7 @@ pub(super) async fn call_via_quic<B: QuicRequestBody>(
     match outcome {
         None => Err(deadline_error(target)),
         Some(QuicAttempt::NotRun(body)) => {
+            // Nothing ran here, so the gateway counts the call.
             counted.cancel_count();
             Ok(SendOutcome::NotRun(gateway_request(
                 Request::from_parts(head, body),
@@ -106,14 +117,15 @@ pub(super) async fn call_via_quic<B: QuicRequestBody>(
     }
 }
 
-/// How long its caller still waits, if it said.
+/// Returns the time that the caller still waits, if it set a limit.
 fn remaining_time(context: &OutboundContext, target: &CallTarget) -> Option<Duration> {
     target
         .timeout
         .map(|limit| limit.saturating_sub(context.elapsed()))
 }
 
-/// A request for the gateway, which would begin to count anew.
+/// Prepares the request for the gateway, whose clock starts anew: the limit becomes the remaining
+/// time.
 fn gateway_request<B>(
     mut request: Request<B>,
     context: &OutboundContext,
@@ -129,7 +141,7 @@ fn gateway_request<B>(
     request
 }
 
-/// Gives the head the function's own path; returns what was there.
+/// Replaces the path by the function's own. Returns the original URI.
 fn set_function_path(
     head: &mut request::Parts,
     context: &OutboundContext,
@@ -146,7 +158,8 @@ fn set_function_path(
     std::mem::replace(&mut head.uri, path)
 }
 
-/// `contract/quic.md`, "The first flight": what is sent again is not run again, so any call may go there, unless its function asks for less.
+/// Returns whether the call may go in the first flight. A repeated flight is not run again
+/// (`contract/quic.md`), so any may, unless its function asks for less.
 fn first_flight_policy(setting: ZeroRttPolicy, method: &Method) -> EarlyData {
     match setting {
         ZeroRttPolicy::Always => EarlyData::Allowed,
@@ -174,6 +187,7 @@ impl QuicRequestBody for Bytes {
             .call_buffered_parts(head, self.clone(), early, terms)
             .await
         {
+            // Full or stopping: the callee has proved that the call did not run.
             Ok(response) if did_not_run(&response) => QuicAttempt::NotRun(self),
             Ok(response) => QuicAttempt::Answered(response),
             Err(QuicCallError::NotRun(_)) => QuicAttempt::NotRun(self),
@@ -190,6 +204,8 @@ impl QuicRequestBody for RequestBody {
         terms: CallTerms,
         _: EarlyData,
     ) -> QuicAttempt<Self> {
+        // Only after the handshake: a body that streams cannot be sent again after a lost first
+        // flight.
         if connection.wait_handshake().await.is_err() {
             return QuicAttempt::NotRun(self);
         }
@@ -201,7 +217,7 @@ impl QuicRequestBody for RequestBody {
     }
 }
 
-/// Whether the callee's platform says that its code has not seen the call, because it is full or stops.
+/// Returns whether the callee's platform refused before its code saw the call.
 fn did_not_run(response: &Response<QuicResponseBody>) -> bool {
     response
         .body()
@@ -224,11 +240,12 @@ fn finish_response(
         })
     });
     let headers = response.headers_mut();
-    hop_headers::strip_hop_headers(headers, false);
+    strip_hop_headers(headers, false);
     if !context.is_head {
-        headers.remove(CONTENT_LENGTH); // who wrote it may be wrong; the body's length is known
+        headers.remove(CONTENT_LENGTH); // the declared length may be wrong; the body's is known
     }
     if platform {
+        // The gateway marks refusals of functions so, and callers must not notice the difference.
         headers
             .entry(errors::X_OPENFAAS_INTERNAL)
             .or_insert(HeaderValue::from_static("function"));
@@ -237,7 +254,7 @@ fn finish_response(
     response
 }
 
-/// The body of an answer, whose call is open as long as there is more of it.
+/// Body of a response. Its call counts as open until it is dropped.
 #[derive(Debug)]
 struct DirectResponseBody {
     body: QuicResponseBody,

@@ -1,6 +1,7 @@
-//! A call through memory, and what it means when it does not come to an answer.
+//! Calls through shared memory, and the meaning of their failures.
 //!
-//! What provably did not run goes to the gateway, which queues, wakes and tries others; anything else is never repeated.
+//! Calls that provably did not run go to the gateway, which queues, wakes and tries others. All
+//! other calls are never repeated.
 
 use bytes::Bytes;
 use http::Request;
@@ -29,6 +30,7 @@ pub(super) async fn call_via_shm(
         .authority()
         .and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
     context.prepare_request(&mut head.headers, authority, proxy);
+    // In a block, because the fields borrow the head that the gateway may still need.
     let sent = {
         let path = target.function_path(head.uri.path_and_query().map_or("", PathAndQuery::as_str));
         let fields = shm_server::request_fields(&head, &path);
@@ -45,9 +47,11 @@ pub(super) async fn call_via_shm(
     };
     let outcome = match sent {
         Ok(answer) => answer.await,
+        // Nothing was written, for lack of a peer or of room.
         Err(_) => return Ok(SendOutcome::NotRun(Request::from_parts(head, body))),
     };
     match outcome {
+        // The callee's platform refused before its code saw the call.
         Ok(reply) if reply.did_not_run() => {
             Ok(SendOutcome::NotRun(Request::from_parts(head, body)))
         }
@@ -56,6 +60,7 @@ pub(super) async fn call_via_shm(
             context.finish_response(response.headers_mut(), proxy, "shm");
             Ok(SendOutcome::Answered(response))
         }
+        // Not sent, for example for lack of credit: another path may take the call.
         Err(CallError::Unsent(_)) => Ok(SendOutcome::NotRun(Request::from_parts(head, body))),
         Err(fault) => Err(lost_call_error(target, fault)),
     }

@@ -1,9 +1,9 @@
-//! The tenant's processes: how they are started, how their end is learnt, how they are killed.
+//! Processes of the tenant: start, exit, kill.
 //!
-//! The watchdog is PID 1 of its instance: it inherits every orphan and must collect them, or they pile up as zombies.
-//! Therefore one [`ChildReaper`] collects all children, its own and adopted ones, and hands the status of its own to whoever
-//! started them. Starting, collecting and killing happen on one thread, so a number is never killed after it was collected
-//! and given to somebody else.
+//! The watchdog is PID 1 of its instance: it inherits every orphan and must reap it, or zombies
+//! pile up. So one [`ChildReaper`] collects all children and hands the status of its own to their
+//! starters. Starting, collecting and killing happen on one thread. So a pid is never killed after
+//! it was collected and given to another process.
 
 pub(crate) mod output;
 mod reaper;
@@ -24,7 +24,7 @@ pub(crate) use reaper::ChildReaper;
 /// Folder in which the tenant's code runs, if it exists.
 const FUNCTION_FOLDER: &str = "/home/app/function";
 
-/// How a process ended.
+/// Exit of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TenantExit {
     Code(i32),
@@ -36,10 +36,12 @@ impl TenantExit {
         self == Self::Code(0)
     }
 
-    /// An exit code that says the same, as shells do it; never 0, because ending by itself is a failure for a server.
+    /// Returns an exit code with the same meaning, as shells do; never 0, because a server that
+    /// ends by itself has failed.
     pub(crate) fn failure_code(self) -> u8 {
         let code = match self {
             Self::Code(code) => code,
+            // The convention of POSIX shells.
             Self::Signal(signal) => 128 + signal,
         };
         u8::try_from(code)
@@ -67,17 +69,18 @@ impl fmt::Display for TenantExit {
     }
 }
 
-/// How to start the tenant's code: the watchdog's environment without nearpath's own variables.
+/// Command of the tenant's code, with the watchdog's environment except nearpath's own variables.
 #[derive(Debug)]
 pub(crate) struct CommandSpec {
     arguments: Vec<String>,
     environment: Vec<(OsString, OsString)>,
 }
 
-/// A process just started, with our ends of its pipes.
-/// The door to the function's domain, for the tenant's code; see `contract/dispatch.md`.
+/// Socket of the function's domain, which the tenant's code may join itself; see
+/// `contract/dispatch.md`.
 const DISPATCH_VARIABLE: &str = "NEARPATH_DISPATCH";
 
+/// Process just started, with the watchdog's ends of its pipes.
 #[derive(Debug)]
 pub(crate) struct StartedProcess {
     pub(crate) group: ProcessGroup,
@@ -89,26 +92,28 @@ pub(crate) struct StartedProcess {
 
 impl CommandSpec {
     pub(crate) fn new(arguments: Vec<String>) -> Self {
+        // The tenant's code may join its domain itself, so it keeps that variable.
         let is_own = |name: &OsString| {
             name.as_encoded_bytes().starts_with(b"NEARPATH_") && name != DISPATCH_VARIABLE
         };
         Self {
-            arguments: arguments,
+            arguments,
             environment: std::env::vars_os()
                 .filter(|(name, _)| !is_own(name))
                 .collect(),
         }
     }
 
-    /// The command as shown in messages.
+    /// Returns the program's name for messages.
     pub(crate) fn program(&self) -> &str {
         &self.arguments[0]
     }
 
-    /// Looks for the program where a start would: as it stands when it holds a `/`, else along PATH.
+    /// Checks that the program exists where a start would look: as a path if it holds a `/`, else
+    /// along PATH.
     ///
     /// # Errors
-    /// When there is none that can be run.
+    /// When there is no executable program.
     pub(crate) fn check_program(&self) -> io::Result<()> {
         let runs = |path: &Path| {
             rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok() && path.is_file()
@@ -120,6 +125,7 @@ impl CommandSpec {
             .find(|(key, _)| key == "PATH")
             .map(|(_, path)| path.as_os_str());
         let found = match self.program().contains('/') {
+            // Relative to the function's folder, where the process will run.
             true => runs(&Path::new(FUNCTION_FOLDER).join(name)) || runs(name),
             false => std::env::split_paths(path.unwrap_or_default())
                 .any(|folder| runs(&folder.join(name))),
@@ -134,10 +140,10 @@ impl CommandSpec {
         }
     }
 
-    /// Starts it as the leader of a process group of its own. Must be called inside the runtime.
+    /// Starts the process as the leader of its own group. Must be called inside the runtime.
     ///
     /// # Errors
-    /// When there is no such program, or the system has no room for another process.
+    /// When the program does not exist, or the system refuses another process.
     pub(crate) fn start_process(
         &self,
         reaper: &Arc<ChildReaper>,
@@ -170,10 +176,12 @@ impl CommandSpec {
     fn build_command(&self) -> Command {
         use std::os::unix::process::CommandExt;
         let mut command = Command::new(&self.arguments[0]);
+        // Cleared, because `Command` would inherit what was filtered out.
         command
             .args(&self.arguments[1..])
             .env_clear()
             .envs(self.environment.iter().map(|(k, v)| (k, v)));
+        // A group of its own: a kill must reach everything that the process starts.
         command
             .process_group(0)
             .stdout(Stdio::piped())
@@ -185,7 +193,7 @@ impl CommandSpec {
     }
 }
 
-/// A process and what it started. Killed when dropped, unless it was released.
+/// Process and what it started. Killed when dropped, unless detached.
 #[derive(Debug)]
 pub(crate) struct ProcessGroup {
     leader: Pid,
@@ -195,12 +203,12 @@ pub(crate) struct ProcessGroup {
 }
 
 impl ProcessGroup {
-    /// Sends a signal to all of them.
+    /// Sends a signal to the whole group.
     pub(crate) fn send_signal(&self, signal: Signal) {
         self.reaper.signal_group(self.leader, self.serial, signal);
     }
 
-    /// Its work is done: whatever of it still runs may go on.
+    /// Detaches the group: processes that still run may go on.
     pub(crate) fn detach(&mut self) {
         self.is_detached = true;
     }

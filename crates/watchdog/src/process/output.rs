@@ -1,4 +1,5 @@
-//! The tenant's output, line by line: prefixed, bounded, passed on, and the last of it remembered for error messages.
+//! Output of the tenant, line by line: prefixed, bounded and passed on; the last lines are kept for
+//! error messages.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,12 +10,12 @@ use tokio::net::unix::pipe;
 
 use crate::logs::{OutputSink, OutputStream, timestamp};
 
-/// Bytes that are read at once.
+/// Bytes per read.
 const CHUNK_BYTES: usize = 8 * 1024;
-/// Lines and bytes a line that are remembered.
+/// Number of lines kept for error messages, and bytes of each.
 const TAIL_LIMITS: (usize, usize) = (10, 400);
 
-/// How lines are written.
+/// Writer of the tenant's output.
 #[derive(Debug)]
 pub(crate) struct TenantOutput {
     stdout: OutputSink,
@@ -23,7 +24,7 @@ pub(crate) struct TenantOutput {
     max_line_bytes: Option<usize>,
 }
 
-/// The last lines that were seen.
+/// Last lines of output.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct OutputTail(Arc<Mutex<VecDeque<String>>>);
 
@@ -33,13 +34,14 @@ impl OutputTail {
             .trim_end()
             .to_owned();
         let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Bounded, because the tail lives as long as the process.
         if lines.len() == TAIL_LIMITS.0 {
             lines.pop_front();
         }
         lines.push_back(line);
     }
 
-    /// All of them, in one line.
+    /// Returns all lines in one.
     pub(crate) fn joined_lines(&self) -> String {
         let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         lines
@@ -51,24 +53,24 @@ impl OutputTail {
 }
 
 impl TenantOutput {
-    /// Must be called inside the runtime.
+    /// Creates the writer. Must be called inside the runtime.
     pub(crate) fn new(has_prefix: bool, max_line_bytes: Option<usize>) -> Self {
         Self {
             stdout: OutputSink::open_stream(OutputStream::Stdout),
             stderr: OutputSink::open_stream(OutputStream::Stderr),
-            has_prefix: has_prefix,
-            max_line_bytes: max_line_bytes,
+            has_prefix,
+            max_line_bytes,
         }
     }
 
-    /// Writes one line of our own among the tenant's.
+    /// Writes a line of the watchdog among the tenant's.
     pub(crate) async fn write_line(&self, text: &str) {
         let mut line = Vec::with_capacity(text.len() + 32);
         self.append_line(&mut line, text.as_bytes(), &format!("{} ", timestamp()));
         self.stdout.write(&line).await;
     }
 
-    /// Passes lines on until the pipe ends.
+    /// Copies lines until the pipe ends.
     pub(crate) async fn copy_lines(
         &self,
         mut from: pipe::Receiver,
@@ -83,7 +85,9 @@ impl TenantOutput {
         let mut ready = Vec::new();
         loop {
             buffer.reserve(CHUNK_BYTES);
+            // An error ends the copying like the end of the pipe: nothing more will come.
             let ended = !matches!(from.read_buf(&mut buffer).await, Ok(n) if n > 0);
+            // Once per read: lines that arrive together share their time.
             let prefix = format!("{} {}: ", timestamp(), stream.name());
             while let Some(line) = cut_line(&mut buffer, self.max_line_bytes, ended) {
                 self.append_line(&mut ready, &line, &prefix);
@@ -91,6 +95,7 @@ impl TenantOutput {
                     tail.push_line(&line);
                 }
             }
+            // All lines of a read in one write, which costs one system call.
             sink.write(&ready).await;
             ready.clear();
             if ended {
@@ -108,7 +113,7 @@ impl TenantOutput {
     }
 }
 
-/// Takes the next line out of what was read: up to a line feed, the longest piece, or the end.
+/// Takes the next line: up to a line feed, the max_bytes piece, or the end.
 pub fn cut_line(buffer: &mut BytesMut, max_bytes: Option<usize>, ended: bool) -> Option<BytesMut> {
     let max_bytes = max_bytes.unwrap_or(usize::MAX);
     let window = &buffer[..buffer.len().min(max_bytes)];
@@ -125,9 +130,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn cut_lines(text: &[u8], longest: Option<usize>) -> Vec<Vec<u8>> {
+    fn cut_lines(text: &[u8], max_bytes: Option<usize>) -> Vec<Vec<u8>> {
         let mut held = BytesMut::from(text);
-        std::iter::from_fn(|| cut_line(&mut held, longest, true))
+        std::iter::from_fn(|| cut_line(&mut held, max_bytes, true))
             .map(|line| line.to_vec())
             .collect()
     }
@@ -155,8 +160,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_byte_is_lost(text in prop::collection::vec(prop_oneof![Just(b'\n'), any::<u8>()], 0..200), longest in 1usize..20) {
-            prop_assert_eq!(cut_lines(&text, Some(longest)).concat(), text);
+        fn no_byte_is_lost(text in prop::collection::vec(prop_oneof![Just(b'\n'), any::<u8>()], 0..200), max_bytes in 1usize..20) {
+            prop_assert_eq!(cut_lines(&text, Some(max_bytes)).concat(), text);
         }
     }
 }

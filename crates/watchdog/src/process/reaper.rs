@@ -1,4 +1,5 @@
-//! Collects every child that ends: own ones for those who wait for them, orphans so that no zombie stays.
+//! Reaper of all children: hands exits of own ones to their waiters, and collects orphans so that
+//! no zombie stays.
 
 use std::collections::HashMap;
 use std::io;
@@ -11,7 +12,7 @@ use tokio::sync::oneshot;
 
 use super::{ProcessGroup, TenantExit};
 
-/// See the module's text.
+/// Collector of exited children.
 #[derive(Debug, Default)]
 pub(crate) struct ChildReaper(Mutex<ReaperState>);
 
@@ -28,7 +29,7 @@ struct OwnChild {
 }
 
 impl ChildReaper {
-    /// Begins to collect, as a task of the current runtime.
+    /// Starts collecting, as a task of the current runtime.
     ///
     /// # Errors
     /// When the signal handler cannot be installed.
@@ -44,7 +45,8 @@ impl ChildReaper {
         Ok(reaper)
     }
 
-    /// Starts a command. Its end cannot be collected before it is noted here: the collector runs on the same thread.
+    /// Starts a command. Its exit cannot be collected before it is recorded: the collector runs on
+    /// the same thread.
     pub(super) fn spawn_child(
         self: &Arc<Self>,
         command: &mut Command,
@@ -57,6 +59,7 @@ impl ChildReaper {
         let (exit_sender, exit) = oneshot::channel();
         let mut state = self.lock_state();
         state.next_serial += 1;
+        // The serial number tells two processes with the same pid apart.
         let serial = state.next_serial;
         state.own_children.insert(
             leader,
@@ -79,18 +82,21 @@ impl ChildReaper {
     }
 
     fn collect_exited(&self) {
+        // One SIGCHLD may stand for several exits (signal(7)), so all are collected.
         while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
+            // Unknown: an orphan that PID 1 inherited.
             let Some(own) = self.lock_state().own_children.remove(&pid) else {
                 continue;
             };
-            let _ = own.exit_sender.send(status.into()); // nobody waits: a call that was given up
+            let _ = own.exit_sender.send(status.into()); // the receiver is gone: the call was given up
         }
     }
 
-    /// Signals a group. The leader's number names it as long as any member lives; it may have been given to a younger child
-    /// only when none does.
+    /// Signals a group. The leader's pid names the group while any member lives. It may belong to a
+    /// younger child only when none does.
     pub(super) fn signal_group(&self, leader: Pid, serial: u64, signal: Signal) {
         let state = self.lock_state();
+        // Another serial number means a younger child: the group that was meant is gone.
         if state
             .own_children
             .get(&leader)
@@ -101,6 +107,7 @@ impl ChildReaper {
     }
 
     fn lock_state(&self) -> std::sync::MutexGuard<'_, ReaperState> {
+        // Every critical section is a single step, so the state is sound after a panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

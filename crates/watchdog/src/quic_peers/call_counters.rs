@@ -1,4 +1,4 @@
-//! What this instance counted of its direct calls to one function, until the node is told.
+//! Counters of this instance's direct calls to one function, until the node has them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use nearpath_types::FunctionId;
 use nearpath_types::frames::{CallTally, LATENCY_BUCKETS};
 use tokio::sync::Notify;
 
-/// Shared with the calls, whose answers may end on any thread.
+/// Counters of one callee. Atomics, because a response may end on any thread.
 #[derive(Debug)]
 pub(super) struct CalleeCounters {
     callee: FunctionId,
@@ -20,16 +20,16 @@ pub(super) struct CalleeCounters {
     signals: Arc<CounterSignals>,
 }
 
-/// Who waits for calls.
+/// Signals for the tasks that wait for calls.
 #[derive(Debug, Default)]
 pub(super) struct CounterSignals {
-    /// Rung when a call begins or ends.
+    /// Notified when a call begins or ends.
     pub(super) changed: Notify,
-    /// Rung when one ends.
+    /// Notified when a call ends.
     pub(super) ended: Notify,
 }
 
-/// One call: open until this is dropped, which is when its answer's body is.
+/// Count of one call: open until dropped, which is when its response body is.
 #[derive(Debug)]
 pub(crate) struct CountedCall {
     counters: Arc<CalleeCounters>,
@@ -41,7 +41,7 @@ pub(crate) struct CountedCall {
 enum DirectCallOutcome {
     Failed,
     Succeeded,
-    /// Somebody else counts it.
+    /// Counted by another component.
     CountedElsewhere,
 }
 
@@ -54,14 +54,16 @@ impl CalleeCounters {
             open,
             ended,
             failed,
-            total_micros: total_micros,
+            total_micros,
             latency,
-            signals: signals,
+            signals,
         }
     }
 
-    /// A call begins; it has failed unless it is said that it has not.
+    /// Begins a call. Counts as failed unless a status is recorded.
     pub(super) fn begin_call(self: &Arc<Self>) -> CountedCall {
+        // Relaxed, as all accesses here: the numbers guard no other data, and the node only adds
+        // them up.
         self.open.fetch_add(1, Ordering::Relaxed);
         self.signals.changed.notify_one();
         CountedCall {
@@ -71,11 +73,12 @@ impl CalleeCounters {
         }
     }
 
-    /// What is new since the last time.
+    /// Returns the counts since the last time, and resets them.
     pub(super) fn take_tally(&self) -> CallTally {
         let take = |number: &AtomicU32| number.swap(0, Ordering::Relaxed);
         CallTally {
             callee: self.callee.clone(),
+            // Not reset: open calls are a state, not an event.
             open: self.open.load(Ordering::Relaxed),
             ended: take(&self.ended),
             failed: take(&self.failed),
@@ -84,7 +87,7 @@ impl CalleeCounters {
         }
     }
 
-    /// Nothing is open, and all was told.
+    /// Returns whether no call is open and all counts were taken.
     pub(super) fn is_reported(&self) -> bool {
         self.is_idle() && self.ended.load(Ordering::Relaxed) == 0
     }
@@ -95,8 +98,9 @@ impl CalleeCounters {
 }
 
 impl CountedCall {
-    /// It was answered with this status.
+    /// Records the status of the response.
     pub(crate) fn record_status(&mut self, status: u16) {
+        // 500 and above have failed, as in the counters of shared memory (`contract/identity.md`).
         self.outcome = if status < 500 {
             DirectCallOutcome::Succeeded
         } else {
@@ -104,7 +108,7 @@ impl CountedCall {
         };
     }
 
-    /// It went another way, and is counted there.
+    /// Excludes the call: another path carries it, and counts it there.
     pub(crate) fn cancel_count(mut self) {
         self.outcome = DirectCallOutcome::CountedElsewhere;
     }
@@ -123,8 +127,10 @@ impl Drop for CountedCall {
             );
             counters.ended.fetch_add(1, Ordering::Relaxed);
         }
+        // After the other counts: a drain that sees no open call reports them.
         counters.open.fetch_sub(1, Ordering::Relaxed);
         counters.signals.changed.notify_one();
+        // Apart from `changed`, because `notify_one` wakes a single waiter and both have one.
         counters.signals.ended.notify_one();
     }
 }

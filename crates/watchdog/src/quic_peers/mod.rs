@@ -1,9 +1,11 @@
-//! Direct calls to functions of other domains and machines: watchdog to watchdog, over QUIC.
+//! Direct calls to functions of other domains and machines: from watchdog to watchdog, over QUIC.
 //!
-//! The node says whom this instance may call so ([`QuicPeers::tell`]), with the address and the name of each instance that is ready. There is
-//! nothing behind it before the node has said so for the first time. A session with each instance is made beforehand
-//! ([`minting`]), so that the first call goes in the first packets; a connection, too, where calls were made lately. Who is called is
-//! chosen as the gateway does ([`peer_selection`]). What cannot be called directly goes to the gateway, which queues and wakes.
+//! The node names the functions that this instance may call ([`QuicPeers::update_callees`]), with
+//! address and name of each instance. Before the first such frame there is no state. A session with
+//! each instance is made beforehand ([`session_minting`]), so that the first call goes in the first
+//! packets. Recently called functions get a connection, too. The instance is picked as in the
+//! gateway ([`peer_selection`]). Calls that cannot go directly go to the gateway, which queues and
+//! wakes.
 
 mod call_counters;
 mod peer;
@@ -31,21 +33,21 @@ use peer::QuicPeer;
 use peer_selection::pick_peer;
 use session_minting::SessionMinter;
 
-/// Connections are opened ahead of calls to whom was called so lately.
+/// Age of a callee's last call below which connections to it are opened ahead.
 const RECENT_CALL_AGE: Duration = Duration::from_secs(60);
-/// Counters are told at most so often.
+/// Interval between two reports of counters.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The edges, once there is one. Clones are the same.
+/// Handle to the callees, empty before the first is named. Clones share the state.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct QuicPeers(Rc<OnceCell<Rc<PeersState>>>);
 
-/// A function that can be called directly.
+/// Function that can be called directly.
 #[derive(Debug)]
 pub(crate) struct QuicCallee {
     zero_rtt: ZeroRttPolicy,
     peers: Vec<Rc<QuicPeer>>,
-    /// Those that finish what they have.
+    /// Instances that finish their calls and get no new ones.
     leaving: Vec<Rc<QuicPeer>>,
     counters: Arc<CalleeCounters>,
     last_used: Cell<Option<Instant>>,
@@ -53,30 +55,31 @@ pub(crate) struct QuicCallee {
 
 #[derive(Debug)]
 struct PeersState {
-    /// By each name that the tenant's code may call it.
+    /// Callees by each name that the tenant's code may use.
     callees: RefCell<HashMap<FunctionId, Rc<QuicCallee>>>,
-    /// Those of callees that were told once, as long as they have something to tell.
+    /// Counters of all callees so far, kept while they have something to report.
     counters: RefCell<Vec<Arc<CalleeCounters>>>,
     signals: Arc<CounterSignals>,
     caller: RefCell<CallerConfig>,
     dialer: Rc<RefCell<Dialer>>,
-    /// Those of this instance's certificate: with another come others, so none can be mistaken.
+    /// Sessions of the current certificate. Another certificate starts with an empty store, so none
+    /// is mixed up.
     sessions: RefCell<Arc<CallerSessions>>,
     minter: SessionMinter,
     to_node: mpsc::UnboundedSender<Vec<u8>>,
 }
 
 impl QuicPeers {
-    /// Whether no callee was ever told.
+    /// Returns whether no callee was named yet.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.get().is_none()
     }
 
-    /// This instance, which is who `told` says, can call others from now on. `dialer` opens its connections; what is for the node goes
-    /// to `to_node`.
+    /// Starts direct calls with the identity of `provision`. `dialer` opens connections; frames for
+    /// the node go to `to_node`.
     ///
     /// # Errors
-    /// When its credentials are no good.
+    /// When the credentials are invalid.
     pub(crate) fn start(
         &self,
         provision: &Provision,
@@ -87,7 +90,7 @@ impl QuicPeers {
         let caller =
             CallerConfig::new(&provision.credentials, provision.caller_trust()?, &sessions)?;
         let (callees, counters, signals) = Default::default();
-        let (dialer, me, sessions) = (
+        let (dialer, caller, sessions) = (
             RefCell::new(dialer(&caller)),
             RefCell::new(caller),
             RefCell::new(sessions),
@@ -97,22 +100,23 @@ impl QuicPeers {
             callees,
             counters,
             signals,
-            caller: me,
+            caller,
             dialer,
             sessions,
             minter,
             to_node,
         });
+        // A second start changes nothing: the running report belongs to the first state.
         if self.0.set(Rc::clone(&state)).is_ok() {
             spawn_local(state.report_tallies());
         }
         Ok(())
     }
 
-    /// Something of what it was told has changed: its certificate, unless that is the `same`, or whom it believes.
+    /// Renews credentials and trust. With `same_certificate` only the trust has changed.
     ///
     /// # Errors
-    /// As [`begin`](Self::begin); all stays as it was.
+    /// As [`start`](Self::start); the state stays as it was.
     pub(crate) fn renew_credentials(
         &self,
         provision: &Provision,
@@ -123,10 +127,12 @@ impl QuicPeers {
             return Ok(());
         };
         let trust = provision.caller_trust()?;
+        // Sessions belong to a certificate, so with the same one they stay valid.
         let caller = match same_certificate {
             true => state.caller.borrow().with_trust(trust),
             false => {
                 let sessions = Arc::default();
+                // Fallible, hence before anything is replaced.
                 let caller = CallerConfig::new(&provision.credentials, trust, &sessions)?;
                 state.sessions.replace(sessions);
                 caller
@@ -134,28 +140,28 @@ impl QuicPeers {
         };
         state.dialer.replace(dialer(&caller));
         state.caller.replace(caller);
-        state.all_peers().for_each(|peer| peer.drop_connection()); // a peer is looked at when a connection is made
+        state.all_peers().for_each(|peer| peer.drop_connection()); // a peer is checked when a connection is made
         if !same_certificate {
             state.prepare_peers();
         }
         Ok(())
     }
 
-    /// Whom it may call, instead of what was told before.
+    /// Replaces the callees.
     pub(crate) fn update_callees(&self, all: Vec<frames::CalleeEntry>) {
         if let Some(state) = self.0.get() {
             state.set_callees(all);
         }
     }
 
-    /// The node's half of a handshake.
+    /// Handles the node's half of a handshake.
     pub(crate) fn handle_handshake(&self, half: HandshakeMessage) {
         if let Some(state) = self.0.get() {
             state.minter.handle_handshake(half);
         }
     }
 
-    /// Who is meant by this name, if it can be called directly now.
+    /// Returns the callee of this name, if it can be called directly now.
     pub(crate) fn find_callee(&self, name: &FunctionId) -> Option<Rc<QuicCallee>> {
         let callees = self.0.get()?.callees.borrow();
         callees
@@ -164,10 +170,12 @@ impl QuicPeers {
             .cloned()
     }
 
-    /// A connection to one of its instances. Nothing: none of the two that were tried answers, or all are left alone.
+    /// Returns a connection to one of the callee's instances. `None`: two of them failed, or all
+    /// back off.
     pub(crate) async fn connect(&self, callee: &QuicCallee) -> Option<CallerConnection> {
         let state = self.0.get()?;
         callee.last_used.set(Some(Instant::now()));
+        // Two attempts bound the time that is lost before the gateway takes the call.
         for _ in 0..2 {
             let load = |k: usize| callee.peers[k].open_calls(Instant::now());
             let peer = &callee.peers[pick_peer(callee.peers.len(), fastrand::u64(..), load)?];
@@ -178,10 +186,11 @@ impl QuicPeers {
         None
     }
 
-    /// Returns when no call is under way; what was counted is on its way to the node then.
+    /// Returns when no call is open; the counts are then on their way to the node.
     pub(crate) async fn wait_idle(&self) {
         let Some(state) = self.0.get() else { return };
         loop {
+            // Created before the check, so that a call that ends in between is not missed.
             let ended = state.signals.ended.notified();
             if state
                 .counters
@@ -222,16 +231,20 @@ impl QuicCallee {
 
 impl PeersState {
     fn set_callees(self: &Rc<Self>, all: Vec<frames::CalleeEntry>) {
+        // Nothing awaits before the replacement below, so no call sees the empty map.
         let old = self.callees.take();
+        // Kept by incarnation: connections, sessions and backoff outlive the update.
         let known_peers: HashMap<Rc<str>, Rc<QuicPeer>> = peers_of(&old)
             .map(|peer| (Rc::clone(&peer.name), peer))
             .collect();
         let mut new: HashMap<FunctionId, Rc<QuicCallee>> = HashMap::new();
         for entry in all {
             let callee = Rc::new(self.build_callee(&entry, old.get(&entry.function), &known_peers));
+            // Aliases share the callee, hence its counters and its last use.
             let names = entry.aliases.into_iter().chain([entry.function]);
             names.for_each(|name| drop(new.insert(name, Rc::clone(&callee))));
         }
+        // A peer that is not listed any more has ended (`contract/identity.md`).
         let removed = known_peers
             .into_values()
             .filter(|peer| peers_of(&new).all(|other| other.name != peer.name));
@@ -250,19 +263,20 @@ impl PeersState {
         previous: Option<&Rc<QuicCallee>>,
         known_peers: &HashMap<Rc<str>, Rc<QuicPeer>>,
     ) -> QuicCallee {
-        let same = |told: &frames::CalleePeer, peer: &Rc<QuicPeer>| peer.addr == told.addr;
-        let peer = |told: &frames::CalleePeer| {
+        // An incarnation keeps its address; with another one the entry is new.
+        let same = |entry: &frames::CalleePeer, peer: &Rc<QuicPeer>| peer.addr == entry.addr;
+        let peer = |entry: &frames::CalleePeer| {
             let kept = known_peers
-                .get(&*told.name)
-                .filter(|peer| same(told, peer))
+                .get(&*entry.name)
+                .filter(|peer| same(entry, peer))
                 .cloned();
-            kept.unwrap_or_else(|| Rc::new(QuicPeer::from_entry(told)))
+            kept.unwrap_or_else(|| Rc::new(QuicPeer::from_entry(entry)))
         };
         let of = |leaving| {
             entry
                 .peers
                 .iter()
-                .filter(move |told| told.leaving == leaving)
+                .filter(move |entry| entry.leaving == leaving)
                 .map(peer)
                 .collect()
         };
@@ -270,6 +284,7 @@ impl PeersState {
             zero_rtt: entry.zero_rtt,
             peers: of(false),
             leaving: of(true),
+            // Kept over updates, or calls under way would not be reported.
             counters: previous.map_or_else(
                 || self.add_counters(&entry.function),
                 |before| Arc::clone(&before.counters),
@@ -287,7 +302,7 @@ impl PeersState {
         counters
     }
 
-    /// Makes sessions with those of whom there is none, and connections to those that were called lately; beside everything else.
+    /// Makes sessions with new peers and connections to recently called ones, in the background.
     fn prepare_peers(self: &Rc<Self>) {
         let sessions = self.sessions.borrow();
         let is_unprepared =
@@ -305,6 +320,7 @@ impl PeersState {
             let state = Rc::clone(self);
             spawn_local(async move {
                 state.mint_session(&peer).await;
+                // Checked afterwards: the peer may have been withdrawn meanwhile.
                 if state.is_wanted(&peer) {
                     let _ = peer.connect(&state.dialer).await; // who calls it learns why
                 }
@@ -312,7 +328,7 @@ impl PeersState {
         }
     }
 
-    /// Makes a session with this one, as who this instance is at the end of it.
+    /// Makes a session with the peer under the certificate that is current at the end.
     async fn mint_session(&self, peer: &QuicPeer) {
         loop {
             let (caller, sessions) = (
@@ -325,6 +341,7 @@ impl PeersState {
             if self.all_peers().all(|one| one.name != peer.name) {
                 return sessions.forget_worker(&peer.name); // it has gone meanwhile
             }
+            // Renewed meanwhile: the session is one of the old certificate, so another is made.
             if self.caller.borrow().has_same_certificate(&caller) {
                 return;
             }
@@ -345,7 +362,7 @@ impl PeersState {
             .into_iter()
     }
 
-    /// Tells the node what is counted: at once, and then at most once a while.
+    /// Reports counts to the node: the first at once, later ones at the interval.
     async fn report_tallies(self: Rc<Self>) {
         loop {
             self.signals.changed.notified().await;
@@ -360,6 +377,8 @@ impl PeersState {
             .iter()
             .map(|counters| counters.take_tally())
             .collect();
+        // A second reference is a callee or an open call. Without one, the counters go once they
+        // are reported.
         counters.retain(|counters| Arc::strong_count(counters) > 1 || !counters.is_reported());
         let _ = self.to_node.send(frames::tallies_frame(&tallies)); // a node that is gone counts nothing
     }

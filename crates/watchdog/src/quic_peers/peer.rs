@@ -1,4 +1,4 @@
-//! One instance of a callee, and the connection to it.
+//! Instance of a callee, and the connection to it.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -12,18 +12,18 @@ use tokio::task::spawn_local;
 
 use super::peer_selection::PeerBackoff;
 
-/// How long an instance may take to answer at all: it is near, and whoever waits has another way.
+/// Time limit of a connection attempt: the instance is near, and the call has another path.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// See the module's text.
+/// Instance of a callee with its connection and backoff.
 #[derive(Debug)]
 pub(super) struct QuicPeer {
-    /// The name of its incarnation.
+    /// Name of the incarnation, which its certificate shows.
     pub(super) name: Rc<str>,
     pub(super) addr: SocketAddr,
     pub(super) locality: InstanceLocality,
     connection: RefCell<Option<CallerConnection>>,
-    /// One connection is opened at a time.
+    /// Serialises connection attempts.
     dial_lock: Mutex<()>,
     backoff: PeerBackoff,
 }
@@ -41,13 +41,13 @@ impl QuicPeer {
             name: name.as_str().into(),
             addr: *addr,
             locality: *locality,
-            connection: connection,
-            dial_lock: dial_lock,
-            backoff: backoff,
+            connection,
+            dial_lock,
+            backoff,
         }
     }
 
-    /// Calls that are under way to it; nothing while it is left alone.
+    /// Returns the open calls, or `None` while the peer backs off.
     pub(super) fn open_calls(&self, now: Instant) -> Option<u32> {
         let count_open = || {
             self.connection
@@ -58,12 +58,12 @@ impl QuicPeer {
         self.backoff.is_ready(now).then(count_open)
     }
 
-    /// Calls that go out from now on get another connection; those under way keep theirs.
+    /// Drops the connection: later calls get a new one, open calls keep theirs.
     pub(super) fn drop_connection(&self) {
         self.connection.borrow_mut().take();
     }
 
-    /// It has ended: nobody waits for its answers.
+    /// Closes the connection of a peer that has ended; its open calls fail at once.
     pub(super) fn close(&self) {
         if let Some(connection) = self.connection.borrow_mut().take() {
             connection.close();
@@ -76,16 +76,19 @@ impl QuicPeer {
 
     fn ready_connection(&self) -> Option<CallerConnection> {
         let connection = self.connection.borrow();
+        // Checked at each use: the certificate may expire while the connection is open.
         connection
             .as_ref()
-            .filter(|line| !line.is_closed() && !line.has_expired(SystemTime::now()))
+            .filter(|connection| {
+                !connection.is_closed() && !connection.has_expired(SystemTime::now())
+            })
             .cloned()
     }
 
-    /// The connection to it, opened if need be; at once where there is a session.
+    /// Returns the connection, opened if need be; with a session it is usable at once.
     ///
     /// # Errors
-    /// See [`DialError`]; it is then left alone for a while.
+    /// See [`DialError`]; the peer then backs off.
     pub(super) async fn connect(
         self: &Rc<Self>,
         dialer: &Rc<RefCell<Dialer>>,
@@ -93,7 +96,8 @@ impl QuicPeer {
         if let Some(connection) = self.ready_connection() {
             return Ok(connection);
         }
-        // Whoever waits may have less time than that takes. It goes on without: others are told what came of it.
+        // A task of its own: a caller that gives up early must not cancel the attempt for the
+        // others.
         let dial_task = spawn_local(Rc::clone(self).dial_peer(Rc::clone(dialer)));
         dial_task
             .await
@@ -104,16 +108,19 @@ impl QuicPeer {
         self: Rc<Self>,
         dialer: Rc<RefCell<Dialer>>,
     ) -> Result<CallerConnection, QuicDialError> {
-        let _turn = self.dial_lock.lock().await;
+        let _dial_permit = self.dial_lock.lock().await;
+        // Another task may have connected while this one waited for the lock.
         if let Some(connection) = self.ready_connection() {
             return Ok(connection);
         }
+        // Cloned out of the cell, because a renewal may replace the dialer during the await.
         let dialer = dialer.borrow().clone();
         let dialled = dialer
             .dial_worker(self.addr, &self.name, DIAL_TIMEOUT)
             .await;
         let connection = dialled.inspect_err(|_| self.backoff.record_failure(Instant::now()))?;
         self.connection.replace(Some(connection.clone()));
+        // An early connection is not confirmed yet, so its handshake decides about the backoff.
         match connection.is_early() {
             true => drop(spawn_local(
                 Rc::clone(&self).watch_handshake(connection.clone()),
@@ -123,7 +130,8 @@ impl QuicPeer {
         Ok(connection)
     }
 
-    /// What was sent in a first flight into silence may have arrived, so nobody can send it again elsewhere; but no more is sent there.
+    /// Waits for the handshake of an early connection. Its calls may have arrived, so none is
+    /// repeated; new ones go elsewhere.
     async fn watch_handshake(self: Rc<Self>, connection: CallerConnection) {
         match connection.wait_handshake().await {
             Ok(_) => self.backoff.record_success(),

@@ -1,31 +1,32 @@
-//! Which instance of a callee gets a call: pure.
+//! Selection of a callee's instance for a call: pure.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// First and longest pause for an instance that did not answer.
+use nearpath_wire::hop::balance::draw_pair;
+
+/// Delay after a failed attempt: the first, and the longest.
 const BACKOFF_DELAY_RANGE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
-/// Of two drawn at random the one with fewer open calls; `load` tells them, or nothing of one that is left alone. When both are, any other.
+/// Picks the less loaded of two instances drawn at random. `load` returns the open calls of an
+/// instance, or `None` while it backs off. If both do, any other is taken.
 pub(super) fn pick_peer(
     count: usize,
     random: u64,
     load: impl Fn(usize) -> Option<u32>,
 ) -> Option<usize> {
-    let first = random as u32 as usize % count.max(1);
-    let second =
-        (first + 1 + (random >> 32) as usize % count.saturating_sub(1).max(1)) % count.max(1);
+    let drawn = draw_pair(count, random);
     let of = |k| Some((load(k)?, k));
-    let two = [first, second]
+    let two = drawn
         .into_iter()
-        .filter(|k| *k < count)
+        .flat_map(|(first, second)| [first, second])
         .filter_map(of)
         .min_by_key(|(open, _)| *open);
     let any = || (0..count).filter_map(of).min();
     two.or_else(any).map(|(_, k)| k)
 }
 
-/// Whether an instance is worth a try: one that did not answer is left alone for a while, longer each time.
+/// Backoff of an instance: after a failure it is skipped for a while, longer each time.
 #[derive(Debug, Default)]
 pub(super) struct PeerBackoff {
     retry_at: Cell<Option<Instant>>,
@@ -37,9 +38,10 @@ impl PeerBackoff {
         self.retry_at.get().is_none_or(|until| until <= now)
     }
 
-    /// It did not answer. Those who had begun before it was known add nothing.
+    /// Records a failure. Attempts that began before the backoff add nothing.
     pub(super) fn record_failure(&self, now: Instant) {
         if self.is_ready(now) {
+            // The exponent is bounded, because `u32` overflows at 32.
             let delay = BACKOFF_DELAY_RANGE.0 * 2_u32.pow(self.failures.get().min(16));
             self.retry_at
                 .set(Some(now + delay.min(BACKOFF_DELAY_RANGE.1)));
@@ -47,7 +49,7 @@ impl PeerBackoff {
         }
     }
 
-    /// It answered.
+    /// Records a response, which ends the backoff.
     pub(super) fn record_success(&self) {
         self.retry_at.set(None);
         self.failures.set(0);

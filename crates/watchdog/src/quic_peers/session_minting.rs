@@ -1,7 +1,7 @@
 //! Sessions with instances that were never contacted: the caller's half of a handshake in memory.
 //!
-//! The other half is the node's, with the callee's configuration; its datagrams come and go by frames. So each key stays where it is.
-//! The work is done on another thread: calls do not wait for it.
+//! The node runs the other half with the callee's configuration; frames carry the datagrams. So
+//! each key stays where it is. Other threads compute the handshake: calls do not wait for it.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -15,16 +15,16 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-/// Handshakes at a time: each holds some ten KB on both sides.
+/// Maximum number of concurrent handshakes: each holds some 10 KB on both sides.
 const MAX_CONCURRENT_HANDSHAKES: usize = 2;
-/// How long one may take; the node may be busy with a thousand others.
+/// Time limit of one handshake; the node may be busy with a thousand others.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Steps that one takes at most: three, unless something is wrong.
+/// Maximum steps of one handshake; three suffice.
 const MAX_HANDSHAKE_STEPS: usize = 10;
 
 type DatagramList = Vec<Vec<u8>>;
 
-/// See the module's text.
+/// Handshakes of this instance that are under way.
 #[derive(Debug)]
 pub(super) struct SessionMinter {
     to_node: mpsc::UnboundedSender<Vec<u8>>,
@@ -41,14 +41,16 @@ impl SessionMinter {
         }
     }
 
-    /// The node's half has said something. One that nobody waits for was given up.
+    /// Passes on the node's half. A handshake that was given up has no receiver, and its half is
+    /// dropped.
     pub(super) fn handle_handshake(&self, half: HandshakeMessage) {
         if let Some(waiting) = self.pending.borrow().get(&half.callee) {
             let _ = waiting.send(half.datagrams); // it may just have been given up
         }
     }
 
-    /// Makes a session for `caller` with the incarnation `name`. Without one the first connection takes a round trip more.
+    /// Makes a session for `caller` with the incarnation `name`. Without it the first connection
+    /// takes one round trip more.
     pub(super) async fn mint_session(
         &self,
         caller: &quic::CallerConfig,
@@ -56,12 +58,14 @@ impl SessionMinter {
         name: &str,
         addr: SocketAddr,
     ) {
+        // A single handshake per callee: the frames name the callee and nothing else.
         if self.pending.borrow().contains_key(name) {
             return;
         }
         let (sender, receiver) = mpsc::unbounded_channel();
         self.pending.borrow_mut().insert(name.to_owned(), sender);
-        if let Ok(_turn) = self.permits.acquire().await {
+        // Fails only for a closed semaphore, and nothing closes this one.
+        if let Ok(_permit) = self.permits.acquire().await {
             let _ = timeout(
                 HANDSHAKE_TIMEOUT,
                 self.exchange_datagrams(caller, sessions, name, addr, receiver),
@@ -71,7 +75,7 @@ impl SessionMinter {
         self.pending.borrow_mut().remove(name);
     }
 
-    /// Nothing when one of the halves gave up.
+    /// Exchanges datagrams until there is a session. `None`: one of the halves gave up.
     async fn exchange_datagrams(
         &self,
         caller: &quic::CallerConfig,
@@ -82,12 +86,14 @@ impl SessionMinter {
     ) -> Option<()> {
         let (config, named) = (caller.config().clone(), name.to_owned());
         let begin = move || CallerHandshake::new(config, &named, addr, Instant::now()).ok();
+        // On a blocking thread: public-key operations would delay every call on this one.
         let (mut half, mut received) = (spawn_blocking(begin).await.ok()??, DatagramList::new());
         for _ in 0..MAX_HANDSHAKE_STEPS {
             let datagrams;
             (half, datagrams) = spawn_blocking(move || step_handshake(half, &received))
                 .await
                 .ok()?;
+            // The ticket comes in the server's last flight, so a stored session means success.
             if sessions.session_count(name) > 0 {
                 return Some(());
             }
@@ -96,6 +102,7 @@ impl SessionMinter {
                 datagrams,
             };
             self.to_node.send(frames::handshake_frame(&half)).ok()?;
+            // An empty list is the node's refusal (`contract/identity.md`).
             received = incoming
                 .recv()
                 .await

@@ -1,4 +1,4 @@
-//! Calls and answers in shared memory as HTTP, and HTTP as those: the same fields both ways, framing left out.
+//! Conversion between calls in shared memory and HTTP: the same fields both ways, framing left out.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -12,24 +12,25 @@ use nearpath_domain::{CallReply, CallResponse, IncomingCall};
 use nearpath_types::{PlatformError, Reason, duration};
 
 use crate::errors::{self, X_OPENFAAS_INTERNAL, watchdog_error};
-use crate::hop_headers;
+use nearpath_wire::hop::headers::strip_hop_headers;
 use crate::incoming_body::{IncomingBody, SharedMemoryBody};
 use crate::response_body::WatchdogBody;
 
-/// What OpenFaaS's connectors call an event's topic.
+/// Header in which OpenFaaS's connectors put the topic of an event.
 const X_TOPIC: &str = "x-topic";
 const X_TIMEOUT: HeaderName = HeaderName::from_static("x-timeout");
 const TRACEPARENT: HeaderName = HeaderName::from_static(trace::TRACEPARENT);
 
-/// The request that a call is.
+/// Converts a call into a request.
 ///
 /// # Errors
-/// `bad_request` when its method or path is none.
+/// `bad_request` when its method or path is invalid.
 pub(crate) fn http_request(
     incoming: &IncomingCall,
     body: SharedMemoryBody,
 ) -> Result<Request<IncomingBody>, PlatformError> {
     let mut request = Request::new(IncomingBody::Shm(body));
+    // The method of a call that names none.
     *request.method_mut() = Method::POST;
     for field in incoming.head_fields().flatten() {
         match field.name {
@@ -47,8 +48,9 @@ pub(crate) fn http_request(
         }
     }
     let headers = request.headers_mut();
-    hop_headers::strip_hop_headers(headers, false);
-    headers.remove(CONTENT_LENGTH); // who wrote it may be wrong; the body's length is known
+    // Another process wrote the fields, so hop-by-hop headers may be among them.
+    strip_hop_headers(headers, false);
+    headers.remove(CONTENT_LENGTH); // the declared length may be wrong; the body's is known
     set_trace_header(headers, incoming);
     Ok(request)
 }
@@ -65,7 +67,8 @@ fn parse_path(value: &[u8]) -> Option<Uri> {
     uri.path().starts_with('/').then_some(uri)
 }
 
-/// Fields that HTTP does not know are left out: who wrote them may be hostile.
+/// Appends a field. Names and values that HTTP does not allow are dropped: their writer may be
+/// hostile.
 fn append_header(headers: &mut HeaderMap, name: &str, value: &[u8]) {
     if let (Ok(name), Ok(value)) = (
         HeaderName::from_bytes(name.as_bytes()),
@@ -75,16 +78,16 @@ fn append_header(headers: &mut HeaderMap, name: &str, value: &[u8]) {
     }
 }
 
-/// The call's time limit, unless its caller set one or asks for a stream, which has none.
+/// Sets the call's time limit, unless its caller set one or asks for a stream, which has none.
 pub(crate) fn set_time_limit(headers: &mut HeaderMap, limit: Option<Duration>) {
     let accept = headers.get(ACCEPT).map_or(&[][..], HeaderValue::as_bytes);
-    let asks = |kind: &[u8]| {
+    let accepts = |kind: &[u8]| {
         accept
             .windows(kind.len())
             .any(|part| part.eq_ignore_ascii_case(kind))
     };
     let Some(limit) =
-        limit.filter(|_| !asks(b"text/event-stream") && !asks(b"application/x-ndjson"))
+        limit.filter(|_| !accepts(b"text/event-stream") && !accepts(b"application/x-ndjson"))
     else {
         return;
     };
@@ -93,7 +96,7 @@ pub(crate) fn set_time_limit(headers: &mut HeaderMap, limit: Option<Duration>) {
     headers.entry(X_TIMEOUT).or_insert_with(value);
 }
 
-/// A caller with an SDK tells its trace in the envelope alone.
+/// Sets `traceparent` from the envelope, the only place where an SDK writes its trace.
 fn set_trace_header(headers: &mut HeaderMap, incoming: &IncomingCall) {
     if incoming.trace == [0; 16] || headers.contains_key(TRACEPARENT) {
         return;
@@ -109,7 +112,7 @@ fn set_trace_header(headers: &mut HeaderMap, incoming: &IncomingCall) {
     );
 }
 
-/// What the envelope says of a request's trace; its `traceparent` goes along as a field too.
+/// Returns a request's trace for the envelope; its `traceparent` is sent as a field, too.
 pub(crate) fn trace_ids(headers: &HeaderMap) -> ([u8; 16], [u8; 8]) {
     let parsed = headers
         .get(TRACEPARENT)
@@ -117,10 +120,11 @@ pub(crate) fn trace_ids(headers: &HeaderMap) -> ([u8; 16], [u8; 8]) {
     parsed.map_or_else(Default::default, |trace| (trace.id, trace.span))
 }
 
-/// The answer that a response is. One of the watchdog's own is marked as the platform's.
+/// Converts a response into the response of a call. The watchdog's own is marked as the platform's.
 pub(super) fn call_response(head: response::Parts, body: Bytes) -> CallResponse {
+    // Only the watchdog's own responses have the extension, see `errors`.
     let reason = head.extensions.get::<Reason>();
-    let is_kept = |name: &HeaderName| name != CONTENT_LENGTH || body.is_empty(); // the answer to a HEAD tells a length
+    let is_kept = |name: &HeaderName| name != CONTENT_LENGTH || body.is_empty(); // a response to HEAD has a length without a body
     let fields = head.headers.iter().filter(|(name, _)| is_kept(name));
     let owned = |(name, value): (&HeaderName, &HeaderValue)| {
         (owned_name(name), Bytes::copy_from_slice(value.as_bytes()))
@@ -138,14 +142,15 @@ fn owned_name(name: &HeaderName) -> Cow<'static, str> {
     Cow::Owned(name.as_str().to_owned())
 }
 
-/// The answer for an error.
+/// Converts an error into the response of a call.
 pub(super) fn error_call_response(error: &PlatformError) -> CallResponse {
     let (head, body) = errors::error_response(error).into_parts();
+    // The body of an error is at hand, so collecting it never waits.
     let body = futures_util::FutureExt::now_or_never(body.collect()).and_then(Result::ok);
     call_response(head, body.map(|body| body.to_bytes()).unwrap_or_default())
 }
 
-/// The fields of a request whose path at the callee is `path`.
+/// Returns the fields of a request whose path at the callee is `path`.
 pub(crate) fn request_fields<'a>(
     head: &'a request::Parts,
     path: &'a str,
@@ -155,6 +160,7 @@ pub(crate) fn request_fields<'a>(
         (":method", head.method.as_str().as_bytes()),
         (":path", path.as_bytes()),
     ]);
+    // The envelope has the body's real length.
     let headers = head
         .headers
         .iter()
@@ -163,7 +169,7 @@ pub(crate) fn request_fields<'a>(
     fields
 }
 
-/// The response that a reply is.
+/// Converts a reply into a response.
 pub(crate) fn http_response(mut reply: CallReply, asked_head: bool) -> Response<WatchdogBody> {
     let rest = reply.reader.take();
     let body = match rest {
@@ -172,10 +178,12 @@ pub(crate) fn http_response(mut reply: CallReply, asked_head: bool) -> Response<
     };
     let mut response = Response::new(body);
     *response.status_mut() = match reply.status {
+        // 0: the handler set no status.
         0 => StatusCode::OK,
         status => StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY),
     };
     let headers = response.headers_mut();
+    // Names with a colon belong to the envelope.
     for field in reply
         .head_fields()
         .flatten()
@@ -183,10 +191,12 @@ pub(crate) fn http_response(mut reply: CallReply, asked_head: bool) -> Response<
     {
         append_header(headers, field.name, field.value);
     }
-    hop_headers::strip_hop_headers(headers, false);
+    // A handler with an SDK may have set hop-by-hop headers.
+    strip_hop_headers(headers, false);
     if !asked_head {
         headers.remove(CONTENT_LENGTH);
     }
+    // OpenFaaS's queue worker repeats calls with this mark.
     if reply.is_platform {
         headers
             .entry(X_OPENFAAS_INTERNAL)
@@ -227,7 +237,7 @@ mod tests {
             (own.status, own.reason, own.is_platform),
             (429, Reason::Overload as u16, true)
         );
-        assert_eq!(own.body, "watchdog: full\n");
+        assert_eq!(own.body, "watchdog: overload: full\n");
         let forged = Response::builder()
             .status(429)
             .header("x-nearpath-reason", "overload")

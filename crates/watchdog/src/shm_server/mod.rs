@@ -1,9 +1,9 @@
-//! The watchdog as a party of its function's domain, for code that speaks HTTP only.
+//! Endpoint of the watchdog in its function's domain, for code that speaks only HTTP.
 //!
-//! It joins once the instance is ready, so that no start waits for it, and *stands in*: the node gives it calls only while
-//! no party of the tenant's own takes them, so code that joins with an SDK is found by its own words and needs no setting
-//! (`docs/adr/0014-watchdog-party.md`). A call becomes the request that the instance's HTTP port would have made of it and
-//! walks the same way, [`crate::serve::answer`]; limits, metrics and the drain know no difference.
+//! Joins once the instance is ready, so that no start waits for it, and as a standby: the node
+//! routes calls to it only while no endpoint of the tenant's own takes them. So code that joins
+//! with an SDK needs no setting (ADR 14). A call becomes the request that the HTTP port would have
+//! made of it, for [`crate::serve::handle_request`]; limits, metrics and the drain are the same.
 
 mod message;
 mod response;
@@ -23,25 +23,26 @@ use tokio::task::spawn_local;
 use crate::drain::{CloseWatch, DrainToken};
 use crate::errors::watchdog_error;
 use crate::incoming_body::SharedMemoryBody;
-use crate::logs::say;
+use crate::logs::log_line;
 use crate::serve::{WatchdogState, handle_request};
 use crate::stream_timeouts::BusyCount;
 
 pub(crate) use message::{http_response, request_fields, set_time_limit, trace_ids};
 use response::ResponseStart;
 
-/// The party, once there is one. Clones are the same.
+/// Endpoint of the watchdog, once it has joined. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ShmMembership(Rc<OnceCell<AsyncEndpoint>>);
 
 impl ShmMembership {
-    /// The party, if the watchdog is one by now.
+    /// Returns the endpoint, if the watchdog has joined.
     pub(crate) fn endpoint(&self) -> Option<&AsyncEndpoint> {
         self.0.get()
     }
 }
 
-/// Joins through the door at `path` and takes calls until the node hangs up. Whoever is no party is called over HTTP.
+/// Joins the domain at the socket `path` and serves calls until the node closes. Without an
+/// endpoint, calls come over HTTP.
 pub(crate) async fn join_domain(
     app: Arc<WatchdogState>,
     membership: ShmMembership,
@@ -49,7 +50,7 @@ pub(crate) async fn join_domain(
     watch: CloseWatch,
 ) {
     if let Err(fault) = dial_and_serve(app, &membership, &path, watch).await {
-        say!("calls go over HTTP, not through the chain's memory: {fault}");
+        log_line!("shared memory: not joined, so calls go over HTTP: {fault}");
     }
 }
 
@@ -59,6 +60,7 @@ async fn dial_and_serve(
     path: &Path,
     watch: CloseWatch,
 ) -> Result<(), JoinError> {
+    // A standby gives way to endpoints of the tenant's own (ADR 14).
     let settings = EndpointSettings {
         is_standby: true,
         stream_bodies: true,
@@ -66,13 +68,14 @@ async fn dial_and_serve(
     };
     let (endpoint, driver) = AsyncEndpoint::dial(path, settings).await?;
     spawn_local(driver);
+    // Only now: the node sends callers as soon as it has this message.
     endpoint.announce_ready()?;
     let endpoint = membership.0.get_or_init(|| endpoint);
     serve_calls(app, endpoint, watch).await;
     Ok(())
 }
 
-/// Takes calls. Once the instance is closing, those that still come are told so.
+/// Serves calls. Those that come during the drain are refused as `draining`.
 async fn serve_calls(app: Arc<WatchdogState>, endpoint: &AsyncEndpoint, watch: CloseWatch) {
     let mut watch = Some(watch);
     loop {
@@ -80,7 +83,7 @@ async fn serve_calls(app: Arc<WatchdogState>, endpoint: &AsyncEndpoint, watch: C
             Some(open) => tokio::select! {
                 received = endpoint.next_incoming() => received,
                 () = open.wait_close_requested() => {
-                    watch = None; // the drain waits for those who hold it
+                    watch = None; // dropped, because the drain waits for every token
                     continue;
                 }
             },
@@ -93,6 +96,7 @@ async fn serve_calls(app: Arc<WatchdogState>, endpoint: &AsyncEndpoint, watch: C
                 received,
                 watch.token.clone(),
             ))),
+            // Still served, because callers learn of the drain only by a refusal.
             (Some(received), None) => received.send_response(message::error_call_response(
                 &watchdog_error(Reason::Draining, "the instance stops"),
             )),
@@ -100,12 +104,14 @@ async fn serve_calls(app: Arc<WatchdogState>, endpoint: &AsyncEndpoint, watch: C
     }
 }
 
-/// Answers one call, or gives it up when its caller does. An event has nobody who waits: its answer is let go.
+/// Handles one call, or cancels it when its caller does. An event has no caller that waits, so its
+/// response is dropped.
 async fn handle_call(app: Arc<WatchdogState>, mut received: ReceivedCall, token: DrainToken) {
     let reader = received.take_reader();
     let outcome = tokio::select! {
+        // The result first: a finished call counts even if its caller left in the same moment.
         biased;
-        begun = run_call(app, &received, reader, token) => begun,
+        ended = run_call(app, &received, reader, token) => ended,
         () = received.given_up(), if !received.is_event => {
             return received.send_response(CallResponse::platform_error(Reason::CallerGone, "the caller has gone\n"));
         }
@@ -116,7 +122,7 @@ async fn handle_call(app: Arc<WatchdogState>, mut received: ReceivedCall, token:
     }
 }
 
-/// What a caller is told whose body is larger than its callee takes.
+/// Returns the error for a body that is larger than the callee takes.
 pub(crate) fn body_too_large(limit: usize) -> PlatformError {
     let text = format!("the request's body is larger than {limit} bytes");
     watchdog_error(Reason::BodyTooLarge, text).governed_by("nearpath.io/max-body")
@@ -130,12 +136,13 @@ async fn run_call(
 ) -> Result<(http::response::Parts, ResponseStart), PlatformError> {
     let body = SharedMemoryBody::new(received.body.clone(), reader);
     let limit = app.config.instance_env.max_body_bytes;
+    // The declared length alone may be above the limit, so nothing has to be read.
     if let Some(limit) = limit.filter(|limit| body.size_hint().lower() > *limit as u64) {
         return Err(body_too_large(limit));
     }
     let mut request = message::http_request(received, body)?;
     if received.caller.function.is_some() {
-        message::set_time_limit(request.headers_mut(), app.config.exec_timeout); // as the gateway tells it
+        message::set_time_limit(request.headers_mut(), app.config.exec_timeout); // as the gateway does for its calls
     }
     response::begin_response(
         handle_request(app, request, BusyCount::default().begin_request(), token).await,

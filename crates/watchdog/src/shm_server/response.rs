@@ -1,4 +1,5 @@
-//! An answer on its way back through memory: in one message where its length is known and small, else as it comes.
+//! Response through shared memory: in one message where its length is known and small, else in
+//! parts.
 
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
@@ -14,24 +15,25 @@ use crate::errors::watchdog_error;
 use crate::response_body::{AnyError, DeadlinePassed, WatchdogBody};
 use crate::serve::is_endless;
 
-/// Longest answer that is held until it is whole.
+/// Largest response that is buffered whole, in bytes.
 const MAX_BUFFERED_BYTES: u64 = 1 << 20;
 
-/// The head, and as much of the body as goes with it.
+/// Beginning of a response's body, which goes with the head.
 pub(super) enum ResponseStart {
     Complete(Bytes),
-    /// The body, and its first piece, which may be empty.
+    /// First bytes, which may be none, and the rest of the body.
     Streaming(Bytes, WatchdogBody),
 }
 
-/// Waits for what goes in the first message.
+/// Waits for the bytes of the first message.
 ///
 /// # Errors
-/// What kept the body from coming: nothing has been sent, so the caller can still be told.
+/// The body's error: nothing was sent, so the caller can still get it.
 pub(super) async fn begin_response(
     response: Response<WatchdogBody>,
 ) -> Result<(response::Parts, ResponseStart), PlatformError> {
     let (head, mut body) = response.into_parts();
+    // One message spares the caller a reader, and the body its flow control.
     let small = body
         .size_hint()
         .exact()
@@ -47,6 +49,8 @@ pub(super) async fn begin_response(
         None => return Ok((head, ResponseStart::Complete(Bytes::new()))),
         Some(first) => first.map_err(|fault| body_error(&*fault))?,
     };
+    // Polled without waiting: many bodies end right after their first piece, and one message is
+    // enough.
     let is_complete =
         body.is_end_stream() || matches!(next_data(&mut body).now_or_never(), Some(None));
     Ok((
@@ -59,7 +63,8 @@ pub(super) async fn begin_response(
     ))
 }
 
-/// Sends it. A body that breaks off breaks the answer off: no caller takes half for the whole.
+/// Sends the response. A body that breaks off breaks it, so that no caller takes a part for the
+/// whole.
 pub(super) async fn send_response(
     received: ReceivedCall,
     head: response::Parts,
@@ -68,6 +73,7 @@ pub(super) async fn send_response(
     match start {
         ResponseStart::Complete(body) => received.send_response(message::call_response(head, body)),
         ResponseStart::Streaming(first, body) => {
+            // Declared where it is known, so that the caller can tell a cut from the end.
             let total = body
                 .size_hint()
                 .exact()
@@ -82,6 +88,7 @@ async fn copy_body(mut writer: BodyWriter, mut body: WatchdogBody) {
     loop {
         let piece = tokio::select! {
             biased;
+            // The body first: bytes at hand are sent before a cancellation counts.
             piece = next_data(&mut body) => piece,
             () = writer.given_up() => return,
         };
@@ -90,16 +97,17 @@ async fn copy_body(mut writer: BodyWriter, mut body: WatchdogBody) {
                 Ok(()) => {}
                 Err(BodyUnwanted) => return,
             },
-            Some(Err(_)) => return, // the writer's end tells the caller
+            Some(Err(_)) => return, // dropping the writer breaks the response off
             None => return writer.finish_body(),
         }
     }
 }
 
-/// The next bytes; trailers have no place in memory and are left out.
+/// Returns the next bytes. Trailers have no place in shared memory and are dropped.
 async fn next_data(body: &mut WatchdogBody) -> Option<Result<Bytes, AnyError>> {
     loop {
         match body.frame().await?.map(http_body::Frame::into_data) {
+            // Empty pieces would cost a message each.
             Ok(Ok(bytes)) if bytes.is_empty() => {}
             Ok(Ok(bytes)) => return Some(Ok(bytes)),
             Ok(Err(_)) => {}
@@ -121,6 +129,7 @@ async fn collect_body(mut body: WatchdogBody) -> Result<Bytes, PlatformError> {
 }
 
 fn body_error(fault: &(dyn std::error::Error + Send + Sync + 'static)) -> PlatformError {
+    // The deadline is the watchdog's own cut; every other is the function's.
     if fault.is::<DeadlinePassed>() {
         return watchdog_error(Reason::ExecTimeout, "the answer was not complete in time")
             .governed_by("exec_timeout");

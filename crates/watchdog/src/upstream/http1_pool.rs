@@ -1,4 +1,4 @@
-//! Idle HTTP/1.1 connections to the tenant's server, newest first.
+//! Idle HTTP/1.1 connections, newest first.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,13 +14,13 @@ use tokio::time::Instant;
 
 use super::Http1Connection;
 
-/// A server may close a connection that has been idle for some seconds, just when a request is sent on it. Ours are
-/// given up long before.
+/// Age at which an idle connection is closed. Servers close theirs after some seconds, perhaps just
+/// when a request is sent, so this is far below.
 const MAX_IDLE_AGE: Duration = Duration::from_millis(500);
-/// Most idle connections.
+/// Maximum number of idle connections to one server.
 const MAX_IDLE_CONNECTIONS: usize = 100;
 
-/// See the module's text.
+/// Idle connections of an HTTP/1.1 server.
 #[derive(Debug, Default)]
 pub(crate) struct Http1Pool {
     idle: Mutex<IdleHttp1>,
@@ -35,9 +35,10 @@ struct IdleHttp1 {
 }
 
 impl Http1Pool {
-    /// A connection on which a request can be sent now.
+    /// Takes a connection that can carry a request now.
     pub(super) fn take_idle(&self) -> Option<Http1Connection> {
         let mut idle = self.lock_idle();
+        // The newest first: the server is least likely to have closed it.
         while let Some((since, connection)) = idle.connections.pop() {
             if since.elapsed() < MAX_IDLE_AGE && connection.sender.is_ready() {
                 return Some(connection);
@@ -46,16 +47,17 @@ impl Http1Pool {
         None
     }
 
-    /// Returns when a connection was given back; somebody else may have taken it already.
+    /// Returns when a connection was returned; another task may have taken it already.
     pub(super) async fn wait_returned(&self) {
         self.returned.notified().await;
     }
 
-    /// Takes back a connection whose exchange is over.
+    /// Takes back a connection after its exchange.
     fn return_connection(self: &Arc<Self>, mut connection: Http1Connection) {
         if connection.sender.is_ready() {
             return self.store_idle(connection);
         }
+        // hyper may still have to end the exchange, so the connection is kept once it is ready.
         let pool = Arc::clone(self);
         tokio::spawn(async move {
             if connection.sender.ready().await.is_ok() {
@@ -70,12 +72,13 @@ impl Http1Pool {
             idle.connections.push((Instant::now(), connection));
             self.returned.notify_one();
         }
+        // Set under the lock, so there is at most one sweeper.
         if !std::mem::replace(&mut idle.has_sweeper, true) {
             tokio::spawn(Arc::clone(self).sweep_idle());
         }
     }
 
-    /// Closes what has been idle too long; runs only while there is something to close.
+    /// Closes connections that were idle for too long. Runs only while there are any.
     async fn sweep_idle(self: Arc<Self>) {
         loop {
             tokio::time::sleep(MAX_IDLE_AGE).await;
@@ -94,12 +97,14 @@ impl Http1Pool {
     }
 }
 
-/// An answer's body with its connection, which goes back when all of the body was read. Else the connection is closed, which
-/// tells the tenant's server that the caller has gone.
+/// Body of a response with its connection, which returns to the pool when the body was read to its
+/// end. Otherwise the connection is closed, which tells the tenant's server that the caller has
+/// left.
 ///
-/// Simple servers (Python's `http.server`) write head and body apart and with Nagle's algorithm, so the body waits for the
-/// head's acknowledgement, which the kernel delays by 40 ms on a connection in use. So whenever the body is waited for,
-/// what has come is acknowledged at once (`TCP_QUICKACK`, tcp(7)).
+/// Simple servers (Python's `http.server`) write head and body apart with Nagle's algorithm. Then
+/// the body waits for the acknowledgement of the head, which the kernel delays by 40 ms on a
+/// connection in use. So received bytes are acknowledged at once while the body is awaited
+/// (`TCP_QUICKACK`, tcp(7)).
 #[derive(Debug)]
 pub(super) struct PooledBody {
     body: Incoming,
@@ -122,6 +127,7 @@ impl PooledBody {
 impl Drop for PooledBody {
     fn drop(&mut self) {
         let is_complete = self.is_complete || self.body.is_end_stream();
+        // Bytes of an unread body would become the next response.
         if let Some(connection) = self.connection.take().filter(|_| is_complete) {
             self.pool.return_connection(connection);
         }

@@ -1,8 +1,9 @@
-//! Connections to the tenant's h2c server, each for as many calls as the server allows on one
-//! (`SETTINGS_MAX_CONCURRENT_STREAMS`, RFC 9113 section 5.1.2). When all are full another one is opened, up to a limit.
+//! Connections to an h2c server, each with as many calls as the server allows
+//! (`SETTINGS_MAX_CONCURRENT_STREAMS`, RFC 9113 section 5.1.2). When all are full, another is
+//! opened, up to a limit.
 //!
-//! What the server allows comes with its first frame. Until then a connection carries the one call that it was opened for,
-//! and nobody opens another.
+//! The server's limit comes with its first frame. Until then a connection carries only the call
+//! that it was opened for, and no other is opened.
 
 use std::future::Future;
 use std::io;
@@ -19,14 +20,14 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use super::stream_load::{StreamLoad, StreamPermit};
 use super::{Http2Sender, UpstreamPeer};
 
-/// Most connections.
+/// Maximum number of connections to one server.
 const MAX_CONNECTIONS: usize = 32;
 
-/// See the module's text.
+/// Connections to an h2c server.
 #[derive(Debug)]
 pub(super) struct Http2Pool {
     connections: Mutex<Vec<Http2Connection>>,
-    /// The right to open a connection.
+    /// Permit to open a connection.
     open_permit: Semaphore,
 }
 
@@ -39,14 +40,14 @@ impl Default for Http2Pool {
     }
 }
 
-/// One connection.
+/// Connection with its load.
 #[derive(Debug)]
 struct Http2Connection {
     sender: Http2Sender,
     load: Arc<StreamLoad>,
 }
 
-/// A place, and the right to open connections if this one is so new that what it allows is not known.
+/// Slot on a connection, with the permit to open others while the limit of a new one is unknown.
 #[derive(Debug)]
 pub(super) struct StreamSlot<'a> {
     pub(super) sender: Http2Sender,
@@ -55,11 +56,15 @@ pub(super) struct StreamSlot<'a> {
 }
 
 impl Http2Pool {
-    /// A place on a connection that is there: on the oldest, so that the others fall idle.
+    /// Takes a slot on an open connection: the oldest, so that the others become idle.
     pub(super) fn take_slot(&self) -> Option<StreamSlot<'_>> {
-        let free =
-            |line: &Http2Connection| Some((line.sender.clone(), line.load.try_open_stream()?));
-        let (sender, stream) = self.open_connections().iter().find_map(free)?;
+        let take_stream = |connection: &Http2Connection| {
+            Some((
+                connection.sender.clone(),
+                connection.load.try_open_stream()?,
+            ))
+        };
+        let (sender, stream) = self.open_connections().iter().find_map(take_stream)?;
         Some(StreamSlot {
             sender,
             stream,
@@ -67,10 +72,11 @@ impl Http2Pool {
         })
     }
 
-    /// A place on a new connection, made by `dial`, or on one where there is a place by the time that it is our turn.
+    /// Takes a slot on a new connection, made by `dial`, or on one that has become free meanwhile.
     ///
     /// # Errors
-    /// `overload` when there are as many connections as there may be; `connect_failed` when `dial` fails.
+    /// `overload` when there are as many connections as there may be; `connect_failed` when `dial`
+    /// fails.
     pub(super) async fn open_connection(
         &self,
         peer: UpstreamPeer,
@@ -81,6 +87,7 @@ impl Http2Pool {
             .acquire()
             .await
             .expect("this semaphore is never closed");
+        // Checked again: the previous holder of the permit may have opened one.
         if let Some(slot) = self.take_slot() {
             return Ok(slot);
         }
@@ -108,12 +115,13 @@ impl Http2Pool {
             .connections
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        connections.retain(|line| !line.sender.is_closed());
+        // Closed connections matter only when a slot is looked for, so no task has to watch them.
+        connections.retain(|connection| !connection.sender.is_closed());
         connections
     }
 }
 
-/// An answer's body with its place.
+/// Body of a response with its slot.
 #[derive(Debug)]
 pub(super) struct Http2Body {
     body: Incoming,

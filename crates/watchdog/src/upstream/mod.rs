@@ -1,10 +1,12 @@
-//! Connections to an HTTP server beside or above us, the tenant's or the gateway: one call at a time on those of HTTP/1.1 ([`http1_pool`]), many on those of h2c
-//! ([`shared`]).
+//! HTTP clients for the tenant's server and the gateway: one call at a time per HTTP/1.1 connection
+//! ([`http1_pool`]), many per h2c connection ([`http2_pool`]).
 //!
-//! Few are opened at a time, and none is waited for long: a simple server has room for five that it has not accepted yet
-//! (Python's default), drops what comes beyond, and the kernel asks again only after a second.
+//! Few connections are opened at a time, and none is waited for long. A simple server has a backlog
+//! of five (Python's default) and drops further connections, and the kernel retries only after a
+//! second.
 //!
-//! A request is sent again only when hyper hands it back, which proves that no byte of it left. Anything else may have run.
+//! A request is repeated only when hyper returns it, which proves that no byte of it was sent.
+//! Anything else may have run.
 
 mod http1_pool;
 mod http2_pool;
@@ -35,22 +37,22 @@ pub(crate) use peer::UpstreamPeer;
 pub(crate) use stream_load::StreamPermit;
 use stream_load::{LIMIT_UNKNOWN, StreamLoad};
 
-/// Most header fields of an answer.
+/// Maximum number of header fields of a response.
 const MAX_HEADERS: usize = 128;
-/// Largest head of an answer in bytes.
+/// Maximum bytes of a response's head.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
-/// Bytes of one h2c stream that may be on the way unread, and four times that of a connection.
+/// Flow-control window of an h2c stream in bytes; a connection has four times that.
 const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
-/// How often a request that provably was not sent is tried.
+/// Maximum attempts for a request that provably was not sent.
 const MAX_SEND_TRIES: usize = 4;
-/// Connections that are being opened at the same time.
+/// Maximum number of connections that are being opened at the same time.
 const MAX_CONCURRENT_DIALS: usize = 4;
-/// How long the first try to connect may take, each one being followed by one with twice the time.
+/// Time limit of the first attempt to connect; each later one has twice as much.
 const FIRST_DIAL_TIMEOUT: Duration = Duration::from_millis(10);
-/// Tries to connect; 82 s in all.
+/// Maximum attempts to connect; 82 s in all.
 const MAX_DIAL_TRIES: u32 = 13;
 
-/// An HTTP/1.1 connection, and its socket for [`http1_pool`] to hurry acknowledgements on.
+/// HTTP/1.1 connection, and its socket for immediate acknowledgements ([`http1_pool`]).
 #[derive(Debug)]
 struct Http1Connection {
     sender: http1::SendRequest<RequestBody>,
@@ -59,10 +61,10 @@ struct Http1Connection {
 
 type Http2Sender = http2::SendRequest<RequestBody>;
 
-/// Why a try failed; with the request, if it was not sent.
+/// Error of an attempt; with the request, if it was not sent.
 type UpstreamSendFailure = (PlatformError, Option<Request<RequestBody>>);
 
-/// A server and the connections to it.
+/// Server and the connections to it.
 #[derive(Debug)]
 pub(crate) struct UpstreamClient {
     peer: UpstreamPeer,
@@ -83,11 +85,11 @@ impl UpstreamClient {
         }
     }
 
-    /// Sends a request and waits for the answer's head. The request's version chooses the protocol.
+    /// Sends a request and returns the response's head. The request's version chooses the protocol.
     ///
     /// # Errors
-    /// [`Peer`]'s when there is no connection or it broke; `overload` when the server allows no more streams; what the
-    /// request's own body did wrong.
+    /// [`UpstreamPeer`]'s when there is no connection or it broke; `overload` when the server
+    /// allows no more streams; the error of the request's own body.
     pub(crate) async fn send_request(
         &self,
         request: Request<RequestBody>,
@@ -100,6 +102,8 @@ impl UpstreamClient {
             };
             match sent {
                 Ok(response) => return Ok(response),
+                // Returned by hyper: the server closed the connection before the request was
+                // written.
                 Err((_, Some(unsent))) if !last => request = unsent,
                 Err((fault, _)) => return Err(fault),
             }
@@ -112,6 +116,7 @@ impl UpstreamClient {
         request: Request<RequestBody>,
         is_fresh: bool,
     ) -> Result<Response<WatchdogBody>, UpstreamSendFailure> {
+        // The last attempt gets a new connection, because all idle ones may be stale.
         let connection = if is_fresh {
             self.dial_http1().await
         } else {
@@ -126,7 +131,7 @@ impl UpstreamClient {
         }
     }
 
-    /// An idle connection or a new one, whichever is there first.
+    /// Returns an idle connection or a new one, whichever is there first.
     async fn take_http1(&self) -> io::Result<Http1Connection> {
         let mut dialed = pin!(self.dial_http1());
         loop {
@@ -134,6 +139,7 @@ impl UpstreamClient {
                 return Ok(connection);
             }
             tokio::select! {
+                // The dial first: a connection that was made must not be dropped for an idle one.
                 biased;
                 dialed = dialed.as_mut() => return dialed,
                 () = self.http1_pool.wait_returned() => {}
@@ -156,9 +162,10 @@ impl UpstreamClient {
         let (mut sender, stream) = (slot.sender, Arc::new(slot.stream));
         request.body_mut().hold_stream(Arc::clone(&stream));
         let sent = sender.try_send_request(request); // it is on its way now, not when this is awaited
-        if let Some(turn) = slot.open_permit {
+        // Held until the limit is known, so that waiting calls do not open a connection each.
+        if let Some(permit) = slot.open_permit {
             stream.load().wait_limit_known().await;
-            drop(turn);
+            drop(permit);
         }
         sent.await
             .map(|response| {
@@ -169,6 +176,7 @@ impl UpstreamClient {
 
     async fn dial_http1(&self) -> io::Result<Http1Connection> {
         let stream = self.dial_upstream().await?;
+        // A duplicate: hyper owns the stream, and `TCP_QUICKACK` needs its socket.
         let socket = stream.as_fd().try_clone_to_owned()?;
         let mut http1 = http1::Builder::new();
         let handshake = http1
@@ -184,6 +192,7 @@ impl UpstreamClient {
     async fn dial_http2(&self) -> io::Result<(Http2Sender, Arc<StreamLoad>)> {
         let io = TokioIo::new(self.dial_upstream().await?);
         let mut builder = http2::Builder::new(TokioExecutor::new());
+        // No stream before the server's SETTINGS, so that its limit is never exceeded.
         builder
             .timer(TokioTimer::new())
             .max_header_list_size(MAX_HEAD_BYTES as u32)
@@ -195,25 +204,28 @@ impl UpstreamClient {
         let load = Arc::<StreamLoad>::default();
         let watched = Arc::clone(&load);
         tokio::spawn(async move {
+            // Polled by hand, to read the server's limit after each step.
             let polls = std::future::poll_fn(|cx| {
                 let polled = Pin::new(&mut connection).poll(cx);
                 watched.set_limit(connection.current_max_send_streams());
                 polled
             });
-            let _ = polls.await; // what its calls were told
+            let _ = polls.await; // its calls got the error
             watched.close();
         });
         Ok((sender, load))
     }
 
-    /// Connects when it is its turn.
+    /// Connects, with a permit that bounds concurrent attempts.
     async fn dial_upstream(&self) -> io::Result<TcpStream> {
+        // Bounds the connections in the server's backlog, see the module.
         let _permit = self
             .dial_permits
             .acquire()
             .await
             .expect("this semaphore is never closed");
         for attempt in 0..MAX_DIAL_TRIES {
+            // Given up early and tried again: the kernel repeats a dropped SYN only after a second.
             if let Ok(connected) = timeout(
                 FIRST_DIAL_TIMEOUT * 2_u32.pow(attempt),
                 connect_any(&self.addrs),
@@ -233,12 +245,13 @@ impl UpstreamClient {
 /// Connects to the first address that accepts.
 ///
 /// # Errors
-/// The last address's.
+/// The error of the last address.
 pub(crate) async fn connect_any(addrs: &[SocketAddr]) -> io::Result<TcpStream> {
     let mut fault = io::Error::from(io::ErrorKind::AddrNotAvailable);
     for addr in addrs {
         match TcpStream::connect(addr).await {
             Ok(stream) => {
+                // Heads and small bodies would wait for acknowledgements (Nagle's algorithm).
                 stream.set_nodelay(true)?;
                 return Ok(stream);
             }

@@ -1,4 +1,4 @@
-//! Who a server is, for the texts of what went wrong with it.
+//! Kind of an upstream server, for the errors of its connections.
 
 use std::io;
 
@@ -10,10 +10,11 @@ use super::UpstreamSendFailure;
 use crate::errors::watchdog_error;
 use crate::request_body::{RequestBody, UploadStalled, body_error};
 
-/// See the module's text.
+/// Kind of an upstream server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UpstreamPeer {
-    /// The tenant's HTTP server: `connect_failed` while nothing was sent, then it is the function's fault (`function_failed`).
+    /// The tenant's HTTP server: `connect_failed` while nothing was sent, then it is the function's
+    /// fault (`function_failed`).
     Tenant,
     /// The gateway: `connect_failed`, or `response_cut` once something was sent.
     Gateway,
@@ -27,7 +28,8 @@ impl UpstreamPeer {
         }
     }
 
-    /// No connection could be made: the call has not run, and whoever made it may send it to another instance.
+    /// Returns the error of a failed connection: the call has not run, and its caller may send it
+    /// to another instance.
     pub(super) fn connect_error(self, fault: &io::Error) -> PlatformError {
         let error = watchdog_error(
             Reason::ConnectFailed,
@@ -39,7 +41,7 @@ impl UpstreamPeer {
         }
     }
 
-    /// Its HTTP/2 connections are full.
+    /// Returns the error when all HTTP/2 connections are full.
     pub(super) fn overload_error(self, connections: usize) -> PlatformError {
         let text = format!(
             "{} allows no more calls: each of {connections} connections carries all that its \
@@ -49,13 +51,15 @@ impl UpstreamPeer {
         watchdog_error(Reason::Overload, text).governed_by("max_inflight")
     }
 
-    /// What became of a request, and the request itself if nothing of it was sent.
+    /// Returns the error of a request, and the request itself if nothing of it was sent.
     pub(super) fn send_error(
         self,
         mut fault: TrySendError<Request<RequestBody>>,
     ) -> UpstreamSendFailure {
         let request = fault.take_message();
         let fault = fault.into_error();
+        // hyper wraps the error of a request's body, which is the caller's fault and not the
+        // server's.
         let body = std::error::Error::source(&fault)
             .filter(|source| fault.is_user() || source.is::<UploadStalled>());
         let error = match body {

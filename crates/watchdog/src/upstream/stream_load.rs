@@ -1,14 +1,14 @@
-//! The number of calls on an h2c connection, and what its server allows.
+//! Number of calls on an h2c connection, and the limit of its server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
-/// What a connection takes to be allowed until its server has said it: no stream is opened before.
+/// Limit before the server has sent one: no stream may be opened.
 pub(super) const LIMIT_UNKNOWN: usize = 0;
 
-/// How many calls a connection carries, and how many it may.
+/// Load of a connection: its open streams, and how many it may have.
 #[derive(Debug, Default)]
 pub(crate) struct StreamLoad {
     open_streams: AtomicUsize,
@@ -16,37 +16,44 @@ pub(crate) struct StreamLoad {
     changed: Notify,
 }
 
-/// A call's place on a connection; free again when dropped.
+/// Permit of a stream; returned when dropped.
 #[derive(Debug)]
 pub(crate) struct StreamPermit(Arc<StreamLoad>);
 
 impl StreamLoad {
-    /// Notes what the server allows now.
+    /// Records the server's limit.
     pub(super) fn set_limit(&self, streams: usize) {
+        // Relaxed, as all accesses here: the numbers guard no other data.
         if self.max_streams.swap(streams, Ordering::Relaxed) != streams {
             self.changed.notify_waiters();
         }
     }
 
-    /// Notes that the connection is over; whoever waits has nothing to wait for.
+    /// Records that the connection has ended, which releases its waiters.
     pub(super) fn close(&self) {
+        // Any known limit wakes them, and the closed connection refuses their requests.
         self.set_limit(1);
     }
 
-    /// Returns when it is known what the server allows.
+    /// Returns when the server's limit is known.
     pub(super) async fn wait_limit_known(&self) {
+        // Created before the check, because `notify_waiters` wakes only futures that exist.
         let changed = self.changed.notified();
         if self.max_streams.load(Ordering::Relaxed) == LIMIT_UNKNOWN {
             changed.await;
         }
     }
 
-    /// A place, if one is free. Only called by who holds the lines' lock; places are given back without it.
+    /// Opens a stream, if the limit allows. Called only under the pool's lock; permits are returned
+    /// without it.
     pub(super) fn try_open_stream(self: &Arc<Self>) -> Option<StreamPermit> {
+        // At least one: the call that the connection was opened for.
         let max_streams = self.max_streams.load(Ordering::Relaxed).max(1);
         if self.open_streams.load(Ordering::Relaxed) >= max_streams {
             return None;
         }
+        // Additions happen under the pool's lock and returns only lower the count, so no
+        // compare-and-swap is needed.
         self.open_streams.fetch_add(1, Ordering::Relaxed);
         Some(StreamPermit(Arc::clone(self)))
     }

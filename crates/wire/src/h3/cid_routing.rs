@@ -1,17 +1,20 @@
-//! Which socket of a port a packet belongs to: it is in the connection id, where only who knows a secret can read it.
+//! Routing of packets to sockets by connection id. Only processes that know a secret can read the
+//! target from the id.
 //!
-//! A port has one socket a thread (`SO_REUSEPORT`). The kernel spreads packets among them by their addresses, which is wrong for a
-//! client whose address has changed, and for one whose process is about to end while its successor has begun. So the kernel runs the
-//! [`CidRouting::bpf_program`] for each packet: one of an established connection goes to the process and thread that its id says; the first
-//! ones of a connection go to the newest process, to a thread that follows from the id that the client has chosen. The load balancers of
-//! draft-ietf-quic-load-balancers do the same between machines.
+//! A port has one socket for each thread (`SO_REUSEPORT`). The kernel spreads packets among them by
+//! address. That is wrong for a client whose address has changed, and while an old process drains
+//! beside its successor. Therefore the kernel runs the [`CidRouting::bpf_program`] for each packet.
+//! A packet of an established connection goes to the process and thread in its id. The first
+//! packets of a connection go to the newest process, to a thread that follows from the client's id.
+//! Load balancers of draft-ietf-quic-load-balancers do the same between machines.
 //!
-//! Processes that serve the port at the same time are its [`ProcessPart`]s, eight at most. The kernel numbers sockets in the order in which they were
-//! bound, and moves the last one into the place of one that is closed: so every process holds the sockets of all parts open, and the part of one
-//! that has ended goes to the next.
+//! Each process that serves the port is a [`ProcessPart`]; there are eight at most. The kernel
+//! numbers sockets in the order in which they were bound, and moves the last one into the slot of
+//! one that is closed. So every process keeps the sockets of all parts open, and the part of an
+//! ended process goes to the next one.
 //!
-//! An id must not tell an onlooker which ids belong together (RFC 9000 section 5.1): it is random in all its bits, and only the product
-//! of its first half with a secret tells part and thread.
+//! An id must not reveal to an observer which ids belong together (RFC 9000 section 5.1). It is
+//! random in all its bits; only the product of its first half with a secret gives part and thread.
 
 mod program;
 
@@ -23,16 +26,18 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 pub use program::BpfInstruction;
 
-/// Octets of an id; part and thread are in the first four.
+/// Octets of an id. The first four encode part and thread.
 const CID_BYTES: usize = 8;
-/// Processes that may serve a port at the same time.
+/// Maximum number of processes that serve a port at the same time.
 pub const MAX_PARTS: usize = 8;
-/// Bits of a product's upper half that tell the thread; the three above them tell the part.
+/// Bits of the product's upper half that give the thread; the three above them give the part.
 const THREAD_BITS: u32 = 13;
-/// Most threads of a process: few enough for a thread's share of the numbers to be even.
+/// Maximum number of threads of a process. With 13 bits for the thread, its numbers stay evenly
+/// spread.
 const MAX_THREADS: u32 = 1 << 10;
 
-/// The sockets of one process: numbers `first` to `first + threads`, one a thread. Without threads: of nobody yet.
+/// Sockets of one process: numbers `first` to `first + threads`, one for each thread. Without
+/// threads the part is unused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ProcessPart {
     first: u32,
@@ -40,43 +45,44 @@ pub struct ProcessPart {
 }
 
 impl ProcessPart {
-    /// The kernel's numbers of its sockets.
+    /// Numbers that the kernel gives to its sockets.
     pub fn socket_numbers(&self) -> Range<usize> {
         self.first as usize..(self.first + self.threads) as usize
     }
 }
 
-/// A [`CidRouting`] in numbers.
+/// A [`CidRouting`] as numbers, for the next process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CidRoutingState {
-    /// What hides part and thread in an id.
+    /// Secret that hides part and thread in an id.
     pub secret: u32,
-    /// The teller's own part.
+    /// Part of the process that passes the state on.
     pub own_part: usize,
-    /// First socket and threads of each part.
+    /// First socket and number of threads of each part.
     pub parts: [(u32, u32); MAX_PARTS],
 }
 
-/// See the module's text.
+/// Connection ids and the socket that each belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CidRouting {
-    /// Odd, so that it has an inverse.
+    /// An odd number, so that it has an inverse modulo 2³².
     secret: u32,
     inverse: u32,
     parts: [ProcessPart; MAX_PARTS],
-    /// The part of this process, which is the newest.
+    /// Part of this process, which is the newest.
     own_part: usize,
 }
 
 impl CidRouting {
-    /// For the first process on a port, with so many threads and a new secret. `NoConnection`: the system has no randomness.
+    /// Creates the routing of the first process on a port, with a new secret. `None`: the system
+    /// has no random numbers.
     pub fn new(threads: usize) -> Option<Self> {
         let mut bytes = [0; 4];
         SystemRandom::new().fill(&mut bytes).ok()?;
         Some(Self::with_secret(u32::from_le_bytes(bytes), threads))
     }
 
-    /// With a secret that is known.
+    /// Creates the routing with a known secret.
     fn with_secret(secret: u32, threads: usize) -> Self {
         let mut parts = [ProcessPart::default(); MAX_PARTS];
         parts[0].threads = u32::try_from(threads)
@@ -86,8 +92,10 @@ impl CidRouting {
     }
 
     fn from_parts(secret: u32, parts: [ProcessPart; MAX_PARTS], own_part: usize) -> Self {
+        // Only odd numbers have an inverse modulo 2³².
         let secret = secret | 1;
-        // Newton's iteration for the inverse modulo 2³²: each step doubles the bits that are right, three at the start.
+        // Newton's iteration for the inverse modulo 2³²: each step doubles the bits that are right,
+        // three at the start.
         let inverse = (0..4).fold(secret, |x, _| {
             x.wrapping_mul(2_u32.wrapping_sub(secret.wrapping_mul(x)))
         });
@@ -99,14 +107,16 @@ impl CidRouting {
         }
     }
 
-    /// For the next process, with `threads` threads or fewer; `ended` are the parts whose processes have ended. It takes one of those if it has
-    /// the right size, else one behind all others, else any that is not too large. `NoConnection`: there is no room for one more process.
+    /// Routing of the next process, with at most `threads` threads; the processes of the parts
+    /// `ended` have ended. It takes an ended part of the right size, else an unused one, else any
+    /// smaller one. `None`: no part is free.
     #[must_use]
     pub fn next_process(&self, ended: &[usize], threads: usize) -> Option<Self> {
         let threads = u32::try_from(threads)
             .unwrap_or(u32::MAX)
             .clamp(1, MAX_THREADS);
         let of_size = |fits: &dyn Fn(u32) -> bool| {
+            // This process still runs, even if the caller listed it.
             let mut candidates = ended.iter().filter(|&&at| at != self.own_part);
             candidates
                 .find(|&&at| {
@@ -121,6 +131,7 @@ impl CidRouting {
             .or_else(unused)
             .or_else(|| of_size(&|size| size < threads))?;
         let mut parts = self.parts;
+        // A reused part keeps its sockets; a new one gets the numbers behind all others.
         if parts[own_part].threads == 0 {
             parts[own_part] = ProcessPart {
                 first: self.socket_count() as u32,
@@ -134,7 +145,8 @@ impl CidRouting {
         })
     }
 
-    /// What the next process has to know: the secret, its own part, and of each part its first socket and its threads.
+    /// State for the next process: the secret, its own part, and first socket and threads of each
+    /// part.
     pub fn to_state(&self) -> CidRoutingState {
         CidRoutingState {
             secret: self.secret,
@@ -143,11 +155,13 @@ impl CidRouting {
         }
     }
 
-    /// What the process before this one told. `NoConnection`: it makes no sense.
+    /// Restores the routing from the previous process's state. `None`: the state is invalid.
     pub fn from_state(state: &CidRoutingState) -> Option<Self> {
         let parts = state
             .parts
             .map(|(first, threads)| ProcessPart { first, threads });
+        // The state comes from another process; the bounds keep the arithmetic below from
+        // overflowing.
         let fits = |part: &ProcessPart| {
             part.threads <= MAX_THREADS && part.first <= MAX_THREADS * MAX_PARTS as u32
         };
@@ -156,22 +170,22 @@ impl CidRouting {
             .then(|| Self::from_parts(state.secret, parts, state.own_part))
     }
 
-    /// How many threads this process has.
+    /// Number of threads of this process.
     pub fn thread_count(&self) -> usize {
         self.parts[self.own_part].threads as usize
     }
 
-    /// Sockets of all parts.
+    /// Number of sockets of all parts.
     pub fn socket_count(&self) -> usize {
         self.parts.iter().map(|part| part.threads as usize).sum()
     }
 
-    /// The part of this process.
+    /// Part of this process.
     pub fn own_part(&self) -> usize {
         self.own_part
     }
 
-    /// All parts that there are, with their numbers.
+    /// All used parts with their numbers.
     pub fn parts(&self) -> impl Iterator<Item = (usize, ProcessPart)> + '_ {
         self.parts
             .iter()
@@ -180,8 +194,8 @@ impl CidRouting {
             .filter(|(_, part)| part.threads > 0)
     }
 
-    /// The socket that a packet of an established connection belongs to, by the first four octets of its id. An id that is of no part
-    /// belongs to the newest.
+    /// Number of the socket for a packet of an established connection, by the first four octets of
+    /// its id. Ids of no part belong to the newest one.
     pub fn socket_for(&self, id: [u8; 4]) -> usize {
         let number = u32::from_be_bytes(id).wrapping_mul(self.secret) >> 16;
         let part = self.parts[(number >> THREAD_BITS) as usize % MAX_PARTS];
@@ -193,7 +207,7 @@ impl CidRouting {
         (part.first + (number & ((1 << THREAD_BITS) - 1)) % part.threads) as usize
     }
 
-    /// An id for a connection of this process's `thread`, made from as much randomness.
+    /// Creates an id for a connection of this process's `thread` from random octets.
     fn make_cid(&self, thread: usize, random: [u8; CID_BYTES]) -> [u8; CID_BYTES] {
         let (first, _) = random.split_first_chunk::<4>().expect("there are eight");
         let (product, threads) = (
@@ -207,14 +221,14 @@ impl CidRouting {
             high - threads
         } else {
             high
-        }; // the last round may be cut short
+        }; // the last, incomplete round of thread numbers is avoided
         let high = (self.own_part as u32) << THREAD_BITS | high;
         let mut id = random;
         id[..4].copy_from_slice(&(high << 16 | low).wrapping_mul(self.inverse).to_be_bytes());
         id
     }
 
-    /// What makes the ids of a thread's connections.
+    /// Generator of the ids of a thread's connections.
     pub fn cid_generator(&self, thread: usize) -> Box<dyn ConnectionIdGenerator> {
         Box::new(ThreadCidGenerator {
             routing: *self,
@@ -223,8 +237,8 @@ impl CidRouting {
         })
     }
 
-    /// The program for `SO_ATTACH_REUSEPORT_CBPF` (socket(7)): it sees a datagram's payload and returns a socket's number, in the order
-    /// in which they were bound.
+    /// BPF program for `SO_ATTACH_REUSEPORT_CBPF` (socket(7)). It reads a datagram's payload and
+    /// returns a socket's number, in the order in which the sockets were bound.
     pub fn bpf_program(&self) -> Vec<BpfInstruction> {
         program::build_program(self)
     }

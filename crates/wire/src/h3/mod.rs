@@ -1,11 +1,13 @@
-//! HTTP/3 (RFC 9114) for everybody: the server's end, with limits that a hostile peer cannot stretch.
+//! HTTP/3 (RFC 9114) for public clients: the server side, with limits that a hostile peer cannot
+//! exceed.
 //!
-//! QUIC is quinn's and HTTP/3 the `h3` crate's. What is here lies between and around them: the streams with limits of their own
-//! ([`transport`]), requests and their bodies as the rest of nearpath knows them ([`Http3Requests`], [`Incoming`], [`ResponseSender`]), whom to make
-//! prove its address ([`RetryPolicy`]), and which thread a packet belongs to ([`CidRouting`]). One [`Site`] is a port with a certificate; each
-//! thread has an endpoint of its own on it.
+//! QUIC is quinn's and HTTP/3 the `h3` crate's. This module connects them: streams with limits of
+//! their own ([`transport`]), requests and their bodies as the rest of nearpath knows them
+//! ([`Http3Requests`], [`Http3RequestBody`], [`ResponseSender`]), address validation
+//! ([`RetryPolicy`]), and the routing of packets to threads ([`CidRouting`]). One
+//! [`Http3ServerConfig`] serves a port with a certificate; each thread has an endpoint on it.
 //!
-//! Between our own parts calls go on plain streams instead, see [`crate::quic`].
+//! Calls between parts of nearpath use plain QUIC streams instead, see [`crate::quic`].
 
 mod cid_routing;
 mod request_body;
@@ -35,12 +37,12 @@ pub const ALPN: &[u8] = b"h3";
 pub mod error_code {
     use quinn::VarInt;
 
-    /// Nothing is wrong: the connection or stream is not needed any more.
+    /// No error: the connection or stream is not needed any more.
     pub const NO_ERROR: VarInt = VarInt::from_u32(0x100);
-    /// The request was not looked at: sending it again is safe.
+    /// The request was not processed: repeating it is safe.
     pub const REQUEST_REJECTED: VarInt = VarInt::from_u32(0x10b);
-    /// The answer breaks off.
+    /// The response is incomplete.
     pub const REQUEST_CANCELLED: VarInt = VarInt::from_u32(0x10c);
-    /// The peer makes work for the sake of it.
+    /// The peer causes excessive load.
     pub const EXCESSIVE_LOAD: VarInt = VarInt::from_u32(0x107);
 }

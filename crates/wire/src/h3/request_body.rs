@@ -1,4 +1,4 @@
-//! A request's body as it comes.
+//! Body of a request while it is received.
 
 use std::fmt;
 use std::pin::Pin;
@@ -12,24 +12,24 @@ use http_body::{Body, Frame, SizeHint};
 use super::transport::Http3RecvStream;
 use super::unread_limit::UnreadLimit;
 
-/// Why a body has no end.
+/// Reasons why a body did not end properly.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestBodyError {
-    /// The client gave it up, or its connection ended.
-    #[error("the client broke off: {0}")]
+    /// The client reset the stream, or its connection ended.
+    #[error("the client cancelled the request: {0}")]
     ClientGone(String),
-    /// It is not as long as its head said: malformed (RFC 9114 section 4.1.2).
-    #[error("the body is not as long as Content-Length says")]
+    /// The length differs from Content-Length: malformed (RFC 9114 section 4.1.2).
+    #[error("the body length differs from Content-Length")]
     WrongLength,
 }
 
-/// See the module's text.
+/// Body that is read from a request's stream.
 pub struct Http3RequestBody {
     stream: RequestStream<Http3RecvStream, Bytes>,
     unread: UnreadLimit,
-    /// Bytes that are still to come, where the head said how many.
+    /// Bytes still to come, if the head declared the length.
     remaining: Option<u64>,
-    /// Looked at, and not given yet.
+    /// Data that was received while looking for a body, and not yet returned.
     peeked: Option<Bytes>,
     trailers: Option<HeaderMap>,
     phase: BodyPhase,
@@ -58,7 +58,8 @@ impl Http3RequestBody {
         }
     }
 
-    /// Looks whether there is a body, without taking any of it. A client that sends none says so with the last packet of its head.
+    /// Returns true if there is no body, without consuming any of it. A client without a body ends
+    /// the stream with the head's last packet.
     pub fn poll_is_empty(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, RequestBodyError>> {
         if self.peeked.is_none() && self.phase == BodyPhase::Data {
             self.peeked = ready!(self.poll_data(cx))?;
@@ -66,15 +67,17 @@ impl Http3RequestBody {
         if self.peeked.is_none() && self.phase == BodyPhase::Trailers {
             self.trailers = ready!(self.poll_trailers(cx))?;
         }
-        Poll::Ready(Ok(self.peeked.is_none() && self.trailers.is_none())) // trailers alone are a body, too: they have to go on
+        // trailers alone must be forwarded, too
+        Poll::Ready(Ok(self.peeked.is_none() && self.trailers.is_none()))
     }
 
-    /// The next piece; `NoConnection`: there is no more, and `at` has moved on.
+    /// Returns the next piece; `None` at the end of the data, when `phase` has advanced.
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, RequestBodyError>> {
         loop {
             let data = ready!(self.stream.poll_recv_data(cx))
                 .map_err(|error| RequestBodyError::ClientGone(error.to_string()))?;
             let Some(mut data) = data else { break };
+            // Before the data is returned: reading is what restores the budget.
             self.unread.reset_budget();
             let data = data.copy_to_bytes(data.remaining());
             if let Some(left) = &mut self.remaining {
@@ -93,12 +96,13 @@ impl Http3RequestBody {
         Poll::Ready(Ok(None))
     }
 
-    /// What follows the last piece; the body has ended then.
+    /// Returns the trailers, after which the body has ended.
     fn poll_trailers(
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Option<HeaderMap>, RequestBodyError>> {
         let trailers = ready!(self.stream.poll_recv_trailers(cx));
+        // Also after an error: the stream must not be polled again.
         self.phase = BodyPhase::End;
         Poll::Ready(trailers.map_err(|error| RequestBodyError::ClientGone(error.to_string())))
     }

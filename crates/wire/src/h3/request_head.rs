@@ -1,5 +1,6 @@
-//! What `h3` leaves unchecked of a request's head. A head that is malformed (RFC 9114 section 4.1.2) must not go on: on the next hop,
-//! over HTTP/1.1, it could mean two requests.
+//! Checks of a request head that the `h3` crate leaves out. A malformed head (RFC 9114 section
+//! 4.1.2) must not be forwarded: over HTTP/1.1 the next hop could read two requests (request
+//! smuggling).
 
 use http::header::{
     CONNECTION, CONTENT_LENGTH, COOKIE, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE,
@@ -9,20 +10,21 @@ use http::{HeaderMap, Request};
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
-/// Why a request is none.
+/// Reasons why a head is malformed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MalformedHead {
     /// A field that belongs to a connection of HTTP/1.1.
     #[error(
-        "HTTP/3 has no such field as Connection, Transfer-Encoding or Upgrade, and TE says `trailers` only (RFC 9114 section 4.2)"
+        "invalid header for HTTP/3: Connection, Transfer-Encoding, Upgrade, or TE other than `trailers` (RFC 9114 section 4.2)"
     )]
     ConnectionField,
-    /// Lengths that contradict each other or are none.
-    #[error("Content-Length is no number, or two of them differ (RFC 9110 section 8.6)")]
+    /// Content-Length values are invalid or contradict each other.
+    #[error("invalid Content-Length: not a number, or contradictory values (RFC 9110 section 8.6)")]
     ContentLength,
 }
 
-/// Checks a head, and mends what HTTP/1.1 writes differently. Returns the body's length, where it is told.
+/// Checks a head, and rewrites what HTTP/1.1 expresses differently. Returns the body's length, if
+/// the head declares it.
 ///
 /// # Errors
 /// See [`MalformedHead`].
@@ -52,6 +54,7 @@ fn content_length(headers: &HeaderMap) -> Result<Option<u64>, MalformedHead> {
     let mut length = None;
     for value in headers.get_all(CONTENT_LENGTH) {
         let this = parse_digits(value).ok_or(MalformedHead::ContentLength)?;
+        // Equal repetitions are allowed (RFC 9110 section 8.6).
         if *length.get_or_insert(this) != this {
             return Err(MalformedHead::ContentLength);
         }
@@ -66,7 +69,8 @@ fn parse_digits(value: &HeaderValue) -> Option<u64> {
         .then(|| text.parse().ok())?
 }
 
-/// A client may have cut its cookies to pieces, which HTTP/1.1 does not understand (RFC 9114 section 4.2.1).
+/// Joins cookies that the client split into several fields, which HTTP/1.1 does not allow (RFC 9114
+/// section 4.2.1).
 fn join_cookies(headers: &mut HeaderMap) {
     if headers.get_all(COOKIE).iter().nth(1).is_none() {
         return;

@@ -1,4 +1,4 @@
-//! The requests of one connection.
+//! Requests of one connection.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -21,29 +21,29 @@ use super::response_sender::ResponseSender;
 use super::transport::{self, RequestSide};
 use crate::server::HttpLimits;
 
-/// What a head may bring beyond its limit before the stream is stopped: enough to be told 431, which needs the head as a whole.
+/// Bytes of a head beyond its limit that are still received: the response 431 needs the whole head.
 const HEAD_SLACK_BYTES: u64 = 32 * 1024;
 
-/// A connection ended.
+/// The connection ended.
 #[derive(Debug, thiserror::Error)]
 #[error("the connection ended: {0}")]
 pub struct Http3ConnectionLost(#[from] ConnectionError);
 
-/// Why a request has no head.
+/// Reasons why a request's head could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestReadError {
-    /// It is larger than [`HttpLimits::max_header_bytes`]; the client was told so (431).
-    #[error("its head is too large")]
+    /// The head exceeds [`HttpLimits::max_header_bytes`]; the client got 431.
+    #[error("request head too large")]
     TooLarge,
-    /// It is no request; the stream was reset.
-    #[error("it is no request: {0}")]
+    /// The request is malformed; the stream was reset.
+    #[error("malformed request: {0}")]
     Malformed(String),
-    /// The client broke off, or its connection ended.
-    #[error("it was broken off: {0}")]
+    /// The client reset the stream, or its connection ended.
+    #[error("request cancelled: {0}")]
     ClientGone(StreamError),
 }
 
-/// See the module's text. Dropped, it closes the connection.
+/// Requests of a connection. Dropping it closes the connection.
 pub struct Http3Requests {
     h3: Connection<transport::Http3Connection, Bytes>,
     side: Rc<RefCell<Option<RequestSide>>>,
@@ -51,10 +51,10 @@ pub struct Http3Requests {
 }
 
 impl Http3Requests {
-    /// Begins HTTP/3 on a connection.
+    /// Starts HTTP/3 on a connection.
     ///
     /// # Errors
-    /// When it has ended.
+    /// When the connection has ended.
     pub async fn start(
         quic: quinn::Connection,
         limits: &HttpLimits,
@@ -74,8 +74,8 @@ impl Http3Requests {
         })
     }
 
-    /// The next request; `NoConnection`: the client will send no more. Those that come after [`Http3Requests::leave`] are refused so that the
-    /// client sends them elsewhere.
+    /// Returns the next request; `None` when the client sends no more. Requests after
+    /// [`Http3Requests::start_shutdown`] are rejected so that the client repeats them elsewhere.
     ///
     /// # Errors
     /// When the connection ends.
@@ -92,20 +92,21 @@ impl Http3Requests {
             if !self.is_shutting_down {
                 return Ok(Some(UnreadRequest { resolver, side }));
             }
-            // `h3` refuses only those that come after the first of them.
+            // `h3` rejects only requests after the first one that follows GOAWAY.
             resolver
                 .frame_stream
                 .reset(error_code::REQUEST_REJECTED.into());
         }
     }
 
-    /// Takes no more requests, and tells the client which was the last (GOAWAY, RFC 9114 section 5.2).
+    /// Accepts no more requests and announces the last accepted one (GOAWAY, RFC 9114 section 5.2).
     ///
     /// # Errors
     /// When the connection ends.
     pub async fn start_shutdown(&mut self) -> Result<(), Http3ConnectionLost> {
         self.is_shutting_down = true;
-        // One more than the last: GOAWAY names the first request that was not taken, and with 0 `h3` would name the last that was.
+        // GOAWAY names the first request that was not accepted; with 0 `h3` would name the last
+        // accepted one.
         Ok(self.h3.shutdown(1).await?)
     }
 }
@@ -118,14 +119,15 @@ impl fmt::Debug for Http3Requests {
     }
 }
 
-/// A request of which nothing has been read.
+/// A request of which nothing was read yet.
 pub struct UnreadRequest {
     resolver: RequestResolver<transport::Http3Connection, Bytes>,
     side: RequestSide,
 }
 
 impl UnreadRequest {
-    /// Whether it came before the handshake was complete: somebody may have recorded it and sent it again (RFC 8470).
+    /// Returns true if the request came before the handshake was complete. It may be a replay then
+    /// (RFC 8470).
     pub fn is_early(&self) -> bool {
         self.side.early
     }
@@ -154,7 +156,10 @@ impl UnreadRequest {
                     StreamError::StreamError { reason, .. } => RequestReadError::Malformed(reason),
                     other => RequestReadError::ClientGone(other),
                 })?;
+        // From here on a dropped response counts as incomplete. Relaxed: the flag guards no other
+        // data.
         resolved.store(true, Ordering::Relaxed);
+        // A malformed head is returned with its fault, so that the listener can respond with 400.
         let length = request_head::check_head(&mut request);
         meter.reset_budget();
         let (send, receive) = stream.split();
@@ -171,13 +176,13 @@ impl UnreadRequest {
 /// A request whose head was read.
 #[derive(Debug)]
 pub struct ReceivedRequest {
-    /// The request, whose body is still coming.
+    /// The request with a body that is still being received.
     pub request: Request<Http3RequestBody>,
-    /// Why it must not go on, if so.
+    /// Reason why the request must not be forwarded.
     pub fault: Option<MalformedHead>,
-    /// Where its answer goes.
+    /// Sender of the response.
     pub responder: ResponseSender,
-    /// Whether anybody waits for that.
+    /// Completes when the client no longer waits for the response.
     pub stopped: ResponseStopped,
 }
 
@@ -189,7 +194,7 @@ impl fmt::Debug for UnreadRequest {
     }
 }
 
-/// Done when the client gave a request up, or has its whole answer.
+/// Completes when the client cancels the request or has received the whole response.
 pub struct ResponseStopped(Pin<Box<dyn Future<Output = ()>>>);
 
 impl Future for ResponseStopped {

@@ -1,4 +1,4 @@
-//! An answer on its way to the client.
+//! Sends a response to the client.
 
 use std::fmt;
 use std::pin::pin;
@@ -12,20 +12,22 @@ use http_body::Body;
 use http_body_util::BodyExt;
 
 use super::transport::Http3SendStream;
-use crate::{BoxError, hop_headers};
+use crate::BoxError;
+use crate::hop::headers::strip_hop_headers;
 
-/// Why an answer did not go as a whole. What was sent of it is reset, so that nobody takes it for complete.
+/// Reasons why a response was not sent completely. The stream is reset, so that the client does not
+/// take the part for the whole.
 #[derive(Debug, thiserror::Error)]
 pub enum ResponseSendError {
-    /// The client wants no more of it, or its connection ended.
-    #[error("the client takes no more of it: {0}")]
+    /// The client stopped reading, or its connection ended.
+    #[error("the client stopped reading: {0}")]
     ClientGone(#[from] StreamError),
-    /// Its source broke off.
-    #[error("the answer broke off at its source: {0}")]
+    /// The body failed at its source.
+    #[error("the response body failed: {0}")]
     Source(BoxError),
 }
 
-/// Where one answer goes. Dropped before the answer is complete, it resets the stream.
+/// Sender of one response. Dropping it before the response is complete resets the stream.
 pub struct ResponseSender(RequestStream<Http3SendStream, Bytes>);
 
 impl ResponseSender {
@@ -33,7 +35,7 @@ impl ResponseSender {
         Self(stream)
     }
 
-    /// Sends the whole answer. `bodiless`: its body must not be sent (HEAD, 204, 304).
+    /// Sends the whole response. With `bodiless` the body is left out (HEAD, 204, 304).
     ///
     /// # Errors
     /// See [`ResponseSendError`].
@@ -47,7 +49,8 @@ impl ResponseSender {
         B::Error: Into<BoxError>,
     {
         let (mut head, body) = response.into_parts();
-        hop_headers::strip_hop_headers(&mut head.headers, false);
+        // RFC 9114 section 4.2: connection-specific fields make the message malformed.
+        strip_hop_headers(&mut head.headers, false);
         set_content_length(&mut head.headers, body.size_hint().exact(), bodiless);
         self.0.send_response(Response::from_parts(head, ())).await?;
         if !bodiless {
@@ -68,6 +71,7 @@ impl ResponseSender {
                 .map_err(|error| ResponseSendError::Source(error.into()))?
                 .into_data()
             {
+                // An empty DATA frame would carry nothing.
                 Ok(data) if data.is_empty() => {}
                 Ok(data) => self.0.send_data(data).await?,
                 Err(frame) => {
@@ -82,6 +86,7 @@ impl ResponseSender {
 }
 
 fn set_content_length(headers: &mut HeaderMap, length: Option<u64>, bodiless: bool) {
+    // HTTP/3 frames the body; the length still lets clients show progress and detect truncation.
     if let Some(length) = length.filter(|_| !bodiless && !headers.contains_key(CONTENT_LENGTH)) {
         headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
     }

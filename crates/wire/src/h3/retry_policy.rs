@@ -1,43 +1,47 @@
-//! Whom to let in: everybody, until too many handshakes are under way; then those who prove that they have the address that they
-//! send from. Pure: it is told what happens and knows no socket.
+//! Policy for new connections: all are accepted until too many handshakes are under way; then only
+//! clients with a validated address. Pure: events are arguments, and there is no socket.
 //!
-//! A proof costs the client a round trip (Retry, RFC 9000 section 8.1.2) and costs this side nothing: no state is kept, so a flood from
-//! forged addresses ends here.
+//! Validation costs the client a round trip (Retry, RFC 9000 section 8.1.2) and the server no
+//! state. So a flood from forged addresses ends here.
 
-/// See the module's text.
+/// Counts unfinished handshakes and decides about new ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryPolicy {
-    /// Handshakes under way from which on newcomers must prove their address; 0: always.
+    /// Number of unfinished handshakes from which on new clients must validate their address; 0:
+    /// always.
     retry_threshold: usize,
-    /// Handshakes under way from which on nobody is let in.
+    /// Number of unfinished handshakes from which on every new connection is refused.
     refuse_threshold: usize,
     half_open: usize,
 }
 
-/// What becomes of a newcomer.
+/// Decision about a new connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HandshakeVerdict {
-    /// Its handshake begins; [`RetryPolicy::settled`] is to be called when it ends, whichever way.
+    /// The handshake starts. Its end, successful or not, must be reported with
+    /// [`RetryPolicy::handshake_ended`].
     Admit,
-    /// It must prove its address first.
+    /// The client must validate its address first.
     Retry,
-    /// It is turned away.
+    /// The connection is refused.
     Refuse,
 }
 
 impl RetryPolicy {
-    /// Newcomers prove their address while `prove` handshakes or more are under way. With `prove` times eight, and at least 1,024, none
-    /// is let in.
+    /// Requires address validation from `retry_threshold` unfinished handshakes on. From eight
+    /// times as many on, and at least 1,024, every new connection is refused.
     pub fn new(retry_threshold: usize) -> Self {
         Self {
-            retry_threshold: retry_threshold,
+            retry_threshold,
             refuse_threshold: retry_threshold.saturating_mul(8).max(1_024),
             half_open: 0,
         }
     }
 
-    /// Decides. `proven`: it bears a token that proves its address. `room`: there is room for one more connection.
+    /// Decides about a new connection. `proven`: the client presented a token that validates its
+    /// address. `has_capacity`: the server can hold one more connection.
     pub fn decide_handshake(&mut self, proven: bool, has_capacity: bool) -> HandshakeVerdict {
+        // Checked before address validation: a Retry would only delay the refusal.
         if !has_capacity || self.half_open >= self.refuse_threshold {
             return HandshakeVerdict::Refuse;
         }
@@ -48,12 +52,12 @@ impl RetryPolicy {
         HandshakeVerdict::Admit
     }
 
-    /// A handshake that was let begin is complete, or was given up.
+    /// Reports that an admitted handshake is complete or was given up.
     pub fn handshake_ended(&mut self) {
         self.half_open = self.half_open.saturating_sub(1);
     }
 
-    /// Handshakes under way.
+    /// Number of unfinished handshakes.
     pub fn half_open(&self) -> usize {
         self.half_open
     }

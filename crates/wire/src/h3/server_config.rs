@@ -1,4 +1,5 @@
-//! A port with a certificate, as all threads serve it: TLS, limits, keys and sessions are common, endpoints are not.
+//! Configuration of an HTTP/3 port. All threads share TLS, limits, keys and sessions; each has its
+//! own endpoint.
 
 use std::io;
 use std::net::UdpSocket;
@@ -19,32 +20,34 @@ use crate::server::HttpLimits;
 use crate::tls::CertifiedKeyPair;
 use crate::zero_rtt::{UsedTokens, WorkerSessions};
 
-/// Sessions and address tokens that a client is given after a handshake.
+/// Sessions and address tokens that a client gets after a handshake.
 const TICKETS_PER_HANDSHAKE: u32 = 2;
-/// Streams beside requests that a client may open: control, two of QPACK's, and some that mean nothing (RFC 9114 section 6.2).
+/// Streams beside requests that a client may open: control, two of QPACK, and reserved types (RFC
+/// 9114 section 6.2).
 const MAX_UNI_STREAMS: u32 = 8;
-/// Unread bytes of one stream, and of one connection; as HTTP/2 has them.
+/// Receive windows of a stream and of a connection in bytes, the same as for HTTP/2.
 const RECEIVE_WINDOWS_BYTES: (u32, u32) = (1 << 20, 4 << 20);
-/// Bytes of answers that a connection holds until the client has acknowledged them.
+/// Response bytes that a connection buffers until the client has acknowledged them.
 const SEND_WINDOW_BYTES: u64 = 1 << 20;
-/// Receive buffer that is asked for: a burst of first packets comes before the thread that reads them runs.
+/// Requested size of the receive buffer in bytes: a burst of first packets arrives before the
+/// reading thread runs.
 const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
 
-/// Why HTTP/3 cannot be served.
+/// Reasons why HTTP/3 cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum Http3ConfigError {
-    /// Certificate and key do not work together.
+    /// Certificate and key do not match.
     #[error("the certificate cannot be used: {0}")]
     Certificate(#[from] rustls::Error),
-    /// The cryptography is without AES-128, which QUIC begins with.
+    /// The cryptography provider lacks AES-128-GCM, which QUIC requires.
     #[error("QUIC needs AES-128-GCM: {0}")]
     CipherSuite(#[from] NoInitialCipherSuite),
-    /// The system.
-    #[error("the system has no randomness")]
+    /// The system's random number generator failed.
+    #[error("the system's random number generator failed")]
     Randomness,
 }
 
-/// See the module's text. Clones are the same site.
+/// TLS, keys and packet routing of a port. Clones share them.
 #[derive(Clone)]
 pub struct Http3ServerConfig {
     server: ServerConfig,
@@ -53,7 +56,7 @@ pub struct Http3ServerConfig {
 }
 
 impl Http3ServerConfig {
-    /// For so many threads.
+    /// Creates the configuration for a number of threads.
     ///
     /// # Errors
     /// See [`Http3ConfigError`].
@@ -65,7 +68,7 @@ impl Http3ServerConfig {
         Self::with_session_store(pair, limits, threads, Arc::new(WorkerSessions::new(None)))
     }
 
-    /// With another store of sessions: for tests that show what the usual one prevents.
+    /// Uses another store of sessions: tests show with it what the usual one prevents.
     ///
     /// # Errors
     /// See [`Http3ConfigError`].
@@ -77,8 +80,8 @@ impl Http3ServerConfig {
         sessions: Arc<dyn StoresServerSessions>,
     ) -> Result<Self, Http3ConfigError> {
         let crypto = QuicServerConfig::try_from(tls_config(pair, sessions)?)?;
-        // Keys that follow from the certificate's: after a restart, clients that do not know of it are told so at once by a stateless
-        // reset (RFC 9000 section 10.3), and need not prove their address anew.
+        // Derived from the certificate's key: after a restart, clients get a stateless reset at
+        // once (RFC 9000 section 10.3) and need not validate their address again.
         let secret =
             hkdf::Salt::new(hkdf::HKDF_SHA256, b"nearpath http/3").extract(pair.key.secret_der());
         let reset = Arc::new(hmac::Key::new(
@@ -104,7 +107,7 @@ impl Http3ServerConfig {
         })
     }
 
-    /// The same site for a process that comes after another one on the port.
+    /// Replaces the packet routing, for a process that takes the port over from another one.
     #[must_use]
     pub fn with_routing(self, steering: CidRouting) -> Self {
         Self {
@@ -113,19 +116,22 @@ impl Http3ServerConfig {
         }
     }
 
-    /// Tells those who still write to a process that has ended, whose socket it was, that their connection is over (stateless reset, RFC 9000
-    /// section 10.3), for as long as the value lives. Whoever knocks there is not heard. Must run inside a tokio runtime.
+    /// Sends stateless resets (RFC 9000 section 10.3) to clients of a process that has ended, on
+    /// that process's socket, until the endpoint is dropped. New connections get no response. Must
+    /// run inside a tokio runtime.
     ///
     /// # Errors
     /// When the socket cannot be used.
     pub fn reset_stale_connections(&self, socket: UdpSocket) -> io::Result<Endpoint> {
         let mut config = EndpointConfig::new(self.reset_key.clone());
+        // Thread 0, although no connection is accepted: quinn requires a generator.
         let steering = self.routing;
         config.cid_generator(move || steering.cid_generator(0));
         Endpoint::new(config, None, socket, Arc::new(TokioRuntime))
     }
 
-    /// Which thread a packet belongs to. The program must be attached to the sockets, where there are several.
+    /// Routing of packets to threads. With several sockets, its BPF program must be attached to
+    /// them.
     pub fn routing(&self) -> &CidRouting {
         &self.routing
     }
@@ -135,7 +141,8 @@ impl Http3ServerConfig {
     /// # Errors
     /// When the socket cannot be used.
     pub fn open_endpoint(&self, socket: UdpSocket, thread: usize) -> io::Result<Endpoint> {
-        let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER_BYTES); // less than asked for works, too
+        // a smaller buffer works, too
+        let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER_BYTES);
         let steering = self.routing;
         let mut config = EndpointConfig::new(self.reset_key.clone());
         config.cid_generator(move || steering.cid_generator(thread));
@@ -156,7 +163,8 @@ impl std::fmt::Debug for Http3ServerConfig {
     }
 }
 
-/// A session can be used once: [`WorkerSessions`] takes it out. So what came in a first flight is never run when it is sent again.
+/// Each session can be used once, because [`WorkerSessions`] removes it. So a replayed first flight
+/// is never run.
 fn tls_config(
     pair: &CertifiedKeyPair,
     sessions: Arc<dyn StoresServerSessions>,
@@ -168,12 +176,13 @@ fn tls_config(
     tls.alpn_protocols = vec![ALPN.to_vec()];
     tls.max_early_data_size = u32::MAX; // RFC 9001 section 4.6.1: QUIC has limits of its own
     tls.session_storage = sessions;
+    // Two tickets let a client open two connections with early data at once.
     tls.send_tls13_tickets = TICKETS_PER_HANDSHAKE as usize;
     Ok(tls)
 }
 
-/// A silent client is asked whether it is there, as with HTTP/2, and given up after three times that. Who is there and asks nothing is
-/// the listener's to judge.
+/// Probes an idle client with PING, as for HTTP/2, and gives it up after three intervals. The
+/// listener decides about clients that respond but send no requests.
 fn transport_config(limits: &HttpLimits) -> TransportConfig {
     let idle = u32::try_from(limits.ping_interval.as_millis() * 3).unwrap_or(u32::MAX);
     let mut transport = TransportConfig::default();
@@ -184,7 +193,9 @@ fn transport_config(limits: &HttpLimits) -> TransportConfig {
         .receive_window(VarInt::from_u32(RECEIVE_WINDOWS_BYTES.1))
         .send_window(SEND_WINDOW_BYTES)
         .keep_alive_interval(Some(limits.ping_interval))
+        // Three PING intervals: a single lost PING does not end the connection.
         .max_idle_timeout(Some(IdleTimeout::from(VarInt::from_u32(idle))))
+        // HTTP/3 datagrams (RFC 9297) are not used.
         .datagram_receive_buffer_size(None);
     transport
 }

@@ -1,8 +1,9 @@
-//! quinn's connections and streams, as `h3` wants to have them.
+//! Adapters from quinn's connections and streams to the traits of the `h3` crate.
 //!
-//! The crate `h3-quinn` does the same, but hides what a server of hostile peers needs: to learn that a client gave its request up
-//! while the answer is not ready, to bound what a peer makes it hold, and to end an answer that broke off with a reset: quinn's own
-//! streams, when they are dropped, end as if they were complete. It also panics when a stream is stopped while it is read.
+//! The crate `h3-quinn` does the same, but it lacks three things that a public server needs. It
+//! does not report that a client cancelled a request before the response is ready. It does not
+//! bound buffered data. It finishes an incomplete response instead of resetting it, because quinn's
+//! streams finish when they are dropped. It also panics when a stream is stopped during a read.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -22,40 +23,42 @@ use quinn::{ConnectionError, ReadError, VarInt, WriteError};
 use super::error_code;
 use super::unread_limit::UnreadLimit;
 
-/// Most of a stream that is read at once.
+/// Maximum number of bytes of a stream that are read at once.
 const MAX_CHUNK_BYTES: usize = 16 * 1024;
-/// What a peer's control streams may bring at most, and how much of it again with each request: settings, priorities.
+/// Bytes that a peer's control streams may send, and bytes that each request adds: settings,
+/// priorities.
 const CONTROL_BUDGET_BYTES: (u64, u64) = (64 * 1024, 256);
 
 type OpenedUni = Result<quinn::SendStream, ConnectionError>;
 type AcceptedBi = Result<(quinn::SendStream, quinn::RecvStream), ConnectionError>;
 type AcceptedUni = Result<quinn::RecvStream, ConnectionError>;
 
-/// What `h3` does not hand on of a request's stream.
+/// Data about a request's stream that `h3` does not pass on.
 pub(super) struct RequestSide {
-    /// Done when the client wants no answer any more, or has all of it.
+    /// Completes when the client cancels the request or has received the response.
     pub(super) stopped: Pin<Box<dyn Future<Output = ()>>>,
     pub(super) unread: UnreadLimit,
     pub(super) early: bool,
-    /// To be set once the request goes on: until then `h3` may have answered it.
+    /// Set once the request is forwarded. Until then `h3` may have answered it.
     pub(super) resolved: Arc<AtomicBool>,
 }
 
-/// See the module's text.
+/// A quinn connection for `h3`.
 pub(super) struct Http3Connection {
     quic: quinn::Connection,
     bi: LocalBoxStream<'static, AcceptedBi>,
     uni: LocalBoxStream<'static, AcceptedUni>,
     opened_uni: LocalBoxStream<'static, OpenedUni>,
-    /// Of the request that was accepted last.
+    /// Data about the request that was accepted last.
     side: Rc<RefCell<Option<RequestSide>>>,
-    /// Most of a request's head.
+    /// Maximum size of a request's head in bytes.
     head: u64,
     control_limit: UnreadLimit,
 }
 
 impl Http3Connection {
-    /// A request's head may be `head` bytes long. After a request was accepted its side is where the second one leads.
+    /// Wraps a connection. A request's head may be `max_head_bytes` long. After a request was
+    /// accepted, the returned cell holds its side data.
     pub(super) fn new(
         quic: quinn::Connection,
         max_head_bytes: u64,
@@ -73,6 +76,7 @@ impl Http3Connection {
             Some((quic.open_uni().await, quic))
         })
         .boxed_local();
+        // One budget for all unidirectional streams: a peer may open several.
         let control = UnreadLimit::new(CONTROL_BUDGET_BYTES.0);
         (
             Self {
@@ -98,7 +102,7 @@ impl quic::Connection<Bytes> for Http3Connection {
         cx: &mut Context<'_>,
     ) -> Poll<Result<Http3RecvStream, ConnectionErrorIncoming>> {
         let stream = ready!(self.uni.poll_next_unpin(cx))
-            .expect("it asks again for ever")
+            .expect("the stream is endless")
             .map_err(connection_error)?;
         Poll::Ready(Ok(Http3RecvStream::new(stream, self.control_limit.clone())))
     }
@@ -107,13 +111,16 @@ impl quic::Connection<Bytes> for Http3Connection {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Http3BidiStream, ConnectionErrorIncoming>> {
-        let accepted = ready!(self.bi.poll_next_unpin(cx)).expect("it asks again for ever");
+        let accepted = ready!(self.bi.poll_next_unpin(cx)).expect("the stream is endless");
         let (send, receive) = accepted.map_err(connection_error)?;
+        // Priority updates arrive with requests, so the budget grows with them.
         self.control_limit.grant_bytes(CONTROL_BUDGET_BYTES.1);
         let (unread, early) = (UnreadLimit::new(self.head), receive.is_0rtt());
         let stopped = send.stopped();
+        // The reason does not matter: the client does not wait in any case.
         let stopped = Box::pin(async move { drop(stopped.await) });
         let resolved = Arc::<AtomicBool>::default();
+        // Handed over by a cell, because the trait returns the stream alone.
         *self.side.borrow_mut() = Some(RequestSide {
             stopped,
             unread: unread.clone(),
@@ -152,7 +159,7 @@ impl quic::OpenStreams<Bytes> for Http3Connection {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Http3SendStream, StreamErrorIncoming>> {
-        let opened = ready!(self.opened_uni.poll_next_unpin(cx)).expect("it asks again for ever");
+        let opened = ready!(self.opened_uni.poll_next_unpin(cx)).expect("the stream is endless");
         let stream = opened.map_err(|error| connection_lost(connection_error(error)))?;
         Poll::Ready(Ok(Http3SendStream {
             stream,
@@ -167,7 +174,7 @@ impl quic::OpenStreams<Bytes> for Http3Connection {
     }
 }
 
-/// `h3` asks for one, and a server has no use for it.
+/// Opener of streams, which `h3` asks for although a server opens none with it.
 pub(super) struct StreamOpener(quinn::Connection);
 
 impl quic::OpenStreams<Bytes> for StreamOpener {
@@ -204,7 +211,7 @@ fn unsupported_open() -> StreamErrorIncoming {
     StreamErrorIncoming::Unknown("a server opens no such stream".into())
 }
 
-/// A request's stream.
+/// Both directions of a request's stream.
 pub(super) struct Http3BidiStream {
     send: Http3SendStream,
     receive: Http3RecvStream,
@@ -260,7 +267,7 @@ impl quic::SendStream<Bytes> for Http3BidiStream {
     }
 }
 
-/// What comes.
+/// Receiving side of a stream.
 pub(super) struct Http3RecvStream {
     stream: quinn::RecvStream,
     unread: UnreadLimit,
@@ -279,14 +286,16 @@ impl quic::RecvStream for Http3RecvStream {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Option<Bytes>, StreamErrorIncoming>> {
-        // Its future keeps nothing between polls: who waits is noted with the stream.
+        // The future keeps no state between polls: quinn stores the waker with the stream.
         let polled = pin!(self.stream.read_chunk(MAX_CHUNK_BYTES, true)).poll(cx);
         let chunk = ready!(polled).map_err(read_error)?;
         let Some(chunk) = chunk else {
             return Poll::Ready(Ok(None));
         };
+        // Below `h3`: it would buffer a huge frame before reporting it.
         if !self.unread.count_received(chunk.bytes.len()) {
-            let _ = self.stream.stop(error_code::EXCESSIVE_LOAD); // it has ended meanwhile: as good
+            // fails only if the stream has ended
+            let _ = self.stream.stop(error_code::EXCESSIVE_LOAD);
             return Poll::Ready(Err(StreamErrorIncoming::StreamTerminated {
                 error_code: error_code::EXCESSIVE_LOAD.into(),
             }));
@@ -297,7 +306,8 @@ impl quic::RecvStream for Http3RecvStream {
     fn stop_sending(&mut self, code: u64) {
         let _ = self
             .stream
-            .stop(VarInt::from_u64(code).unwrap_or(error_code::NO_ERROR)); // it has ended already: as good
+            // fails only if the stream has ended
+            .stop(VarInt::from_u64(code).unwrap_or(error_code::NO_ERROR));
     }
 
     fn recv_id(&self) -> StreamId {
@@ -305,18 +315,18 @@ impl quic::RecvStream for Http3RecvStream {
     }
 }
 
-/// Whatever was not read is not wanted, which is no error (RFC 9114 section 4.1).
+/// Unread data is not needed, which is no error (RFC 9114 section 4.1).
 impl Drop for Http3RecvStream {
     fn drop(&mut self) {
         let _ = self.stream.stop(error_code::NO_ERROR);
     }
 }
 
-/// What goes.
+/// Sending side of a stream.
 pub(super) struct Http3SendStream {
     stream: quinn::SendStream,
     writing: Option<WriteBuf<Bytes>>,
-    /// Until it is finished, where it is a request's: whether that went on.
+    /// For a request's stream, until it is finished: the flag that the request was forwarded.
     request_resolved: Option<Arc<AtomicBool>>,
     has_written: bool,
 }
@@ -334,6 +344,7 @@ impl quic::SendStream<Bytes> for Http3SendStream {
     }
 
     fn send_data<T: Into<WriteBuf<Bytes>>>(&mut self, data: T) -> Result<(), StreamErrorIncoming> {
+        // A violated contract of the trait; losing data silently would be worse.
         if self.writing.is_some() {
             return Err(connection_lost(ConnectionErrorIncoming::InternalError(
                 "written to before it was ready".into(),
@@ -345,6 +356,7 @@ impl quic::SendStream<Bytes> for Http3SendStream {
 
     fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamErrorIncoming>> {
         ready!(self.poll_ready(cx))?;
+        // The response is complete, or reset already: dropping must not reset it again.
         self.request_resolved = None;
         Poll::Ready(
             self.stream
@@ -357,7 +369,8 @@ impl quic::SendStream<Bytes> for Http3SendStream {
         self.request_resolved = None;
         let _ = self
             .stream
-            .reset(VarInt::from_u64(code).unwrap_or(error_code::NO_ERROR)); // it has ended already: as good
+            // fails only if the stream has ended
+            .reset(VarInt::from_u64(code).unwrap_or(error_code::NO_ERROR));
     }
 
     fn send_id(&self) -> StreamId {
@@ -365,13 +378,15 @@ impl quic::SendStream<Bytes> for Http3SendStream {
     }
 }
 
-/// An answer that nobody goes on with was cut. Not so `h3`'s own, which is a head alone (431) and which it does not finish.
+/// Resets an incomplete response. The exception is `h3`'s own response, a head alone (431), which
+/// `h3` does not finish.
 impl Drop for Http3SendStream {
     fn drop(&mut self) {
         let cut =
             |resolved: &Arc<AtomicBool>| resolved.load(Ordering::Relaxed) || !self.has_written;
         if self.request_resolved.as_ref().is_some_and(cut) {
-            let _ = self.stream.reset(error_code::REQUEST_CANCELLED); // it was stopped already: as good
+            // fails only if the client stopped the stream
+            let _ = self.stream.reset(error_code::REQUEST_CANCELLED);
         }
     }
 }

@@ -1,10 +1,11 @@
-//! What a peer has sent and nobody has taken yet. `h3` gathers a frame that is not data until it is complete, however long it
-//! claims to be: the limit is here, below it.
+//! Limit of received bytes that were not consumed yet. The `h3` crate buffers a non-data frame
+//! until it is complete, whatever length it claims. This limit applies below it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Clones count together. Atomic only so that a request's body can go to another thread.
+/// Byte budget of a stream. Clones share it. Atomic only because a request's body may move to
+/// another thread.
 #[derive(Debug, Clone)]
 pub(super) struct UnreadLimit {
     remaining: Arc<AtomicU64>,
@@ -12,15 +13,15 @@ pub(super) struct UnreadLimit {
 }
 
 impl UnreadLimit {
-    /// At most so many bytes.
+    /// Creates a budget of `max_bytes`.
     pub(super) fn new(max_bytes: u64) -> Self {
         Self {
             remaining: Arc::new(AtomicU64::new(max_bytes)),
-            max_bytes: max_bytes,
+            max_bytes,
         }
     }
 
-    /// Bytes came. False: they are too many.
+    /// Counts received bytes. Returns false if they exceed the budget.
     pub(super) fn count_received(&self, bytes: usize) -> bool {
         let remaining = self
             .remaining
@@ -31,12 +32,13 @@ impl UnreadLimit {
         remaining.is_some()
     }
 
-    /// What came was taken: all of it again may come.
+    /// Restores the whole budget after the received bytes were consumed.
     pub(super) fn reset_budget(&self) {
         self.remaining.store(self.max_bytes, Ordering::Relaxed);
     }
 
-    /// So many more may come, without any being taken; never more than at first, or a patient peer could save them up.
+    /// Adds to the budget although nothing was consumed. The budget never exceeds its initial size,
+    /// or a slow peer could accumulate it.
     pub(super) fn grant_bytes(&self, bytes: u64) {
         let remaining = self.remaining.load(Ordering::Relaxed).saturating_add(bytes);
         self.remaining

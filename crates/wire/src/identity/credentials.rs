@@ -1,4 +1,4 @@
-//! What a party shows: its certificate and key.
+//! Credentials: a certificate with its private key.
 
 use std::fmt;
 use std::time::SystemTime;
@@ -9,19 +9,19 @@ use rustls::pki_types::{
     CertificateDer, CertificateSigningRequestDer, PrivateKeyDer, PrivatePkcs8KeyDer,
 };
 
-/// A certificate with its key, for one incarnation of one party. Never written to disk.
+/// A certificate with its key, for one incarnation of a worker or caller. Never written to disk.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
-    /// Who it says this is.
+    /// SPIFFE ID in the certificate.
     pub id: SpiffeId,
-    /// The name under which it is called (TLS server name): unique for each incarnation, so that no session of one can be
-    /// offered to another.
+    /// TLS server name, unique for each incarnation, so that a session of one is never offered to
+    /// another.
     pub name: String,
-    /// The certificate, in DER, issuers after it.
+    /// The certificate in DER, followed by its issuers.
     pub chain: Vec<CertificateDer<'static>>,
     /// The private key, PKCS #8 in DER.
     pub key: Vec<u8>,
-    /// End of its life.
+    /// End of the certificate's validity.
     pub not_after: SystemTime,
 }
 
@@ -44,26 +44,27 @@ impl fmt::Debug for Credentials {
 /// A certificate as the authority returns it.
 #[derive(Debug, Clone)]
 pub struct IssuedCertificate {
-    /// The certificate, in DER.
+    /// Certificate in DER.
     pub certificate: CertificateDer<'static>,
     /// End of its validity.
     pub not_after: SystemTime,
 }
 
-/// A fresh key, and the request that proves its possession (PKCS #10). The key stays where it was made.
+/// A fresh key and the request that proves its possession (PKCS #10). The key stays in this
+/// process.
 #[derive(Debug)]
 pub struct CertificateRequest {
     key: KeyPair,
     csr: CertificateSigningRequestDer<'static>,
 }
 
-/// Why there is no request: the system's random numbers, or the encoder, failed.
+/// The request failed: the system's random numbers or the encoder.
 #[derive(Debug, thiserror::Error)]
-#[error("no key could be made: {0}")]
+#[error("cannot create a certificate request: {0}")]
 pub struct CertificateRequestError(#[from] rcgen::Error);
 
 impl CertificateRequest {
-    /// Makes a key (ECDSA over P-256: rustls signs fastest with it) and a request for it.
+    /// Creates a key (ECDSA over P-256: rustls signs fastest with it) and a request for it.
     ///
     /// # Errors
     /// See [`CertificateRequestError`].
@@ -76,12 +77,12 @@ impl CertificateRequest {
         Ok(Self { key, csr })
     }
 
-    /// What the authority gets to see.
+    /// Certificate signing request for the authority.
     pub fn csr(&self) -> &CertificateSigningRequestDer<'static> {
         &self.csr
     }
 
-    /// Joins the key with the certificate that was issued for it.
+    /// Combines the key with the certificate that was issued for it.
     pub fn into_credentials(
         self,
         id: SpiffeId,

@@ -1,8 +1,9 @@
-//! Who is at the other end of a connection: short-lived certificates that carry a SPIFFE ID, and the decision about a peer.
+//! Identities: short-lived certificates with a SPIFFE ID, and the decision about a peer.
 //!
-//! An authority (`nearpath-ca`) signs; a node makes the keys of its parties and keeps them ([`CertificateRequest`]); every party decides
-//! about every peer by its [`Trust`], also when a session is resumed: a session must not outlive the certificate that it began
-//! with, and rustls does not look at that one again.
+//! An authority (`nearpath-ca`) signs. A node creates and keeps the keys of its workers
+//! ([`CertificateRequest`]). Every end of a connection checks its peer with its [`Trust`], also
+//! when a session is resumed: a session must not outlive its certificate, and rustls does not check
+//! that certificate again.
 
 mod credentials;
 mod pem;

@@ -1,4 +1,4 @@
-//! Identities as text (RFC 7468), for who hands one to a worker that it starts elsewhere.
+//! Identities as PEM text (RFC 7468), for workers that are started on other machines.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,24 +8,25 @@ use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use super::Credentials;
 use super::trust::{self, PeerRefusal};
 
-/// Text that holds no identity.
+/// Reasons why a text holds no identity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidPem {
-    /// No block of that kind, or one that is broken.
-    #[error("there is no {0} in it, as PEM")]
+    /// A block of this kind is missing or malformed.
+    #[error("missing or malformed PEM block: {0}")]
     MissingBlock(&'static str),
-    /// A certificate that is none of ours.
+    /// The certificate is not one of nearpath's.
     #[error(transparent)]
     Certificate(#[from] PeerRefusal),
 }
 
-/// One block of text.
+/// Encodes one PEM block.
 pub fn encode_pem(tag: &'static str, der: &[u8]) -> String {
+    // RFC 7468 allows CRLF; LF keeps the text the same on every platform.
     let lines = pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF);
     pem::encode_config(&pem::Pem::new(tag, der), lines)
 }
 
-/// The first certificate of a text.
+/// Returns the first certificate of a text.
 ///
 /// # Errors
 /// See [`InvalidPem`].
@@ -35,7 +36,8 @@ pub fn parse_authority(text: &str) -> Result<CertificateDer<'static>, InvalidPem
 }
 
 impl Credentials {
-    /// The certificate with its issuers, and the key. Whoever reads the key is that party.
+    /// Encodes the certificate with its issuers, and the key. Access to the key gives access to the
+    /// identity.
     pub fn to_pem(&self) -> (String, String) {
         let chain = self
             .chain
@@ -45,7 +47,7 @@ impl Credentials {
         (chain, encode_pem("PRIVATE KEY", &self.key))
     }
 
-    /// Reads the same again. Whether the two belong together shows when they are used.
+    /// Decodes both texts. A certificate and a key that do not match fail at their first use.
     ///
     /// # Errors
     /// See [`InvalidPem`].
@@ -57,6 +59,7 @@ impl Credentials {
             .map_err(missing("certificate"))?;
         let key =
             PrivatePkcs8KeyDer::from_pem_slice(key.as_bytes()).map_err(missing("private key"))?;
+        // The identity is read from the certificate, so that both cannot contradict each other.
         let own = trust::parse_certificate(
             chain
                 .first()

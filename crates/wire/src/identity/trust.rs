@@ -1,4 +1,4 @@
-//! The decision about a peer, made anew for every connection.
+//! Trust: the decision about a peer, made for every connection.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,74 +11,76 @@ use rustls::pki_types::CertificateDer;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// What a peer is checked against. Cheap to clone.
+/// Rules that a peer is checked against. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Trust {
     trust_domain: Arc<str>,
     roots: Arc<RootCertStore>,
     revoked: Arc<HashSet<String>>,
-    /// Functions that may call; none: whoever can be called, too.
+    /// Functions that may call; `None`: every instance that may be called, too.
     callers: Option<Arc<HashSet<FunctionId>>>,
 }
 
-/// A peer that was admitted.
+/// Identity of an admitted peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerIdentity {
-    /// Who it is.
+    /// SPIFFE ID of the peer.
     pub id: SpiffeId,
-    /// The name of its incarnation.
+    /// Name of its incarnation.
     pub name: String,
-    /// Beginning of its certificate's life, in seconds since 1970.
+    /// Start of its certificate's validity, in seconds since 1970.
     pub not_before: i64,
-    /// End of its certificate's life, in seconds since 1970: the connection must not be used for new calls after it.
+    /// End of its certificate's validity, in seconds since 1970. The connection must not be used
+    /// for new calls after it.
     pub not_after: i64,
 }
 
 impl PeerIdentity {
-    /// How long its certificate is still good for.
+    /// Time for which its certificate is still valid.
     pub fn remaining_validity(&self, now: SystemTime) -> Duration {
         let left = self
             .not_after
             .saturating_add(1)
-            .saturating_sub(unix_seconds(now)); // its last second counts
+            .saturating_sub(unix_seconds(now)); // a certificate is valid in the second of its end
         Duration::from_secs(u64::try_from(left).unwrap_or(0))
     }
 }
 
-/// Why a peer is not admitted. The texts go to the peer as well: they tell nothing that its own certificate does not.
+/// Reasons why a peer is not admitted. The peer sees these texts: they reveal only what its own
+/// certificate says.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PeerRefusal {
-    /// It showed none.
-    #[error("the peer showed no certificate")]
+    /// The peer sent no certificate.
+    #[error("the peer sent no certificate")]
     NoCertificate,
-    /// Not X.509, or without a SPIFFE ID and a name.
-    #[error("the peer's certificate cannot be read: {0}")]
+    /// The certificate is not X.509, or lacks a SPIFFE ID or a name.
+    #[error("cannot read the peer's certificate: {0}")]
     Unreadable(String),
-    /// Its time is over.
+    /// The certificate has expired.
     #[error("the certificate of {0} has expired")]
     Expired(SpiffeId),
-    /// Its time has not come: a clock is wrong.
+    /// The certificate is not valid yet: a clock is wrong.
     #[error("the certificate of {0} is not valid yet")]
     NotYetValid(SpiffeId),
-    /// The controller took it back.
+    /// The controller revoked the certificate.
     #[error("the certificate of {0} was revoked")]
     Revoked(SpiffeId),
-    /// Of another installation.
-    #[error("{0} is of another trust domain")]
+    /// The certificate belongs to another installation.
+    #[error("{0} belongs to another trust domain")]
     TrustDomain(SpiffeId),
-    /// No declared edge leads from it to here.
+    /// No declared edge leads from the peer to this function.
     #[error("no edge leads from {0} to here")]
     NoEdge(SpiffeId),
-    /// It may call, but it is none that is called.
-    #[error("{0} is no instance of a function")]
+    /// The peer is a caller, not an instance that can be called.
+    #[error("{0} is not an instance of a function")]
     NoInstance(SpiffeId),
 }
 
 impl Trust {
-    /// Trusts what these authorities signed for this trust domain.
+    /// Trusts certificates that these authorities signed for the trust domain.
     ///
     /// # Errors
-    /// When one of the certificates cannot be an authority's.
+    /// When a certificate cannot be an authority's.
     pub fn new(
         trust_domain: &str,
         authorities: &[CertificateDer<'static>],
@@ -95,7 +97,7 @@ impl Trust {
         })
     }
 
-    /// The same, without the incarnations of these names.
+    /// Returns the same trust without the incarnations of these names.
     #[must_use]
     pub fn with_revoked(&self, revoked: HashSet<String>) -> Self {
         Self {
@@ -104,7 +106,8 @@ impl Trust {
         }
     }
 
-    /// The same for who is called: by gateways, and by instances of these functions only.
+    /// Returns the same trust for a worker: it admits gateways and instances of these functions
+    /// only.
     #[must_use]
     pub fn with_callers(&self, callers: HashSet<FunctionId>) -> Self {
         Self {
@@ -117,7 +120,8 @@ impl Trust {
         Arc::clone(&self.roots)
     }
 
-    /// Looks at the certificate of a peer whose chain and signature rustls has checked, now or when the session began.
+    /// Checks a peer's certificate. rustls has verified its chain and signature, now or when the
+    /// session began.
     ///
     /// # Errors
     /// See [`PeerRefusal`].
@@ -130,8 +134,11 @@ impl Trust {
         if peer.id.trust_domain != *self.trust_domain {
             return Err(PeerRefusal::TrustDomain(peer.id));
         }
+        // By name: it identifies the incarnation, and stays unique.
         if self.revoked.contains(&peer.name) {
-            return Err(PeerRefusal::Revoked(peer.id)); // also of one that has expired: who did may finish what it began
+            // before the expiry check: a revoked peer must not get the drain that an expired one
+            // gets
+            return Err(PeerRefusal::Revoked(peer.id));
         }
         if peer.not_after < unix_seconds(now) {
             return Err(PeerRefusal::Expired(peer.id));
@@ -147,7 +154,8 @@ impl Trust {
         }
     }
 
-    /// As [`admit`](Self::admit), for a caller, who knows whom it called.
+    /// Checks a worker's certificate for a caller, which knows the name that it called. See
+    /// [`admit_peer`](Self::admit_peer).
     ///
     /// # Errors
     /// See [`PeerRefusal`].
@@ -161,15 +169,13 @@ impl Trust {
         match (&peer.id.role, peer.name == name) {
             (SpiffeRole::Instance(..), true) => Ok(peer),
             (_, true) => Err(PeerRefusal::NoInstance(peer.id)),
-            (_, false) => Err(PeerRefusal::Unreadable(format!(
-                "it is called {}",
-                peer.name
-            ))),
+            // rustls verified a resumed session when it began, so the name is compared again.
+            (_, false) => Err(PeerRefusal::Unreadable(format!("it is for {}", peer.name))),
         }
     }
 }
 
-/// Seconds since 1970, as certificates count.
+/// Seconds since 1970, the unit of certificates.
 pub(crate) fn unix_seconds(time: SystemTime) -> i64 {
     let since = time
         .duration_since(SystemTime::UNIX_EPOCH)
@@ -187,10 +193,11 @@ pub(super) fn parse_certificate(
         .subject_alternative_name()
         .ok()
         .flatten()
-        .ok_or_else(|| unreadable("it names nobody"))?;
+        .ok_or_else(|| unreadable("it has no subject alternative name"))?;
     let mut uris = names.value.general_names.iter().filter_map(uri_name);
+    // X.509-SVID section 2: exactly one URI, else the identity would be ambiguous.
     let (Some(uri), None) = (uris.next(), uris.next()) else {
-        return Err(unreadable("it has not exactly one URI"));
+        return Err(unreadable("it must have exactly one URI"));
     };
     let id: SpiffeId = uri
         .parse()

@@ -1,4 +1,4 @@
-//! A worker's side: who it is and whom it admits, as its node says; and each connection's standing.
+//! The worker's side of mutual TLS: accepts connections with the identity and trust from its node.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,28 +19,29 @@ use crate::identity::{PeerIdentity, PeerRefusal, Trust};
 use crate::quic::RefusalStats;
 use crate::zero_rtt::{Provision, WorkerSessions};
 
-/// Sessions that a worker remembers. Callers keep their connections: few come anew at the same time.
+/// Maximum number of sessions of a worker. Callers keep their connections, so few reconnect at the
+/// same time.
 const MAX_SESSIONS: usize = 1024;
-/// Longest that is waited at a time for a certificate's end: clocks are set.
+/// Maximum time between two checks of a certificate's end: clocks can be adjusted.
 const EXPIRY_CHECK_INTERVAL: Duration = Duration::from_secs(3600);
-/// How long a peer with whom the handshake failed may take to hear why.
+/// Time that a refused peer has to read the TLS alert.
 const CLOSE_GRACE: Duration = Duration::from_secs(1);
 
-/// Why there is no connection.
+/// Reasons why a connection was not accepted.
 #[derive(Debug, thiserror::Error)]
 pub enum MtlsAcceptError {
-    /// This worker has no identity.
-    #[error("TLS is not spoken here: the node gave this worker no identity")]
+    /// The worker has no identity.
+    #[error("TLS unavailable: this instance has no certificate")]
     NoIdentity,
-    /// The handshake failed, on either side.
+    /// The handshake failed on either side.
     #[error("the TLS handshake failed: {0}")]
     Handshake(#[from] io::Error),
-    /// The peer stopped in the middle of it.
+    /// The peer did not complete the handshake in time.
     #[error("the TLS handshake was not complete within {0:?}")]
     Timeout(Duration),
 }
 
-/// See the module's text.
+/// Accepts mutual TLS connections for one worker.
 #[derive(Debug)]
 pub struct MtlsAcceptor {
     state: watch::Sender<AcceptorState>,
@@ -50,15 +51,16 @@ pub struct MtlsAcceptor {
 
 #[derive(Debug, Clone)]
 enum AcceptorState {
-    /// The node has not yet said who this is.
+    /// The node has not provisioned the worker yet.
     AwaitingProvision,
     Provisioned(WorkerTlsConfigs, Trust),
-    /// It will not.
+    /// The node will not provision the worker.
     NoIdentity,
 }
 
 impl MtlsAcceptor {
-    /// One that waits for its first provision; or, if there is to be none, stays shut.
+    /// Creates an acceptor that waits for its first provision, or refuses every connection if
+    /// `awaited` is false.
     pub fn new(awaited: bool) -> Self {
         let state = if awaited {
             AcceptorState::AwaitingProvision
@@ -68,15 +70,16 @@ impl MtlsAcceptor {
         let sessions = Arc::new(WorkerSessions::with_capacity(None, MAX_SESSIONS));
         Self {
             state: watch::Sender::new(state),
-            sessions: sessions,
+            sessions,
             refusals: watch::Sender::default(),
         }
     }
 
-    /// Takes what the node gave, at first or when it changed. Connections that are open stay, unless their peer is not admitted any more.
+    /// Applies a provision from the node. Open connections stay, unless their peer is not admitted
+    /// any more.
     ///
     /// # Errors
-    /// See [`TlsConfigError`]; everything stays as it was.
+    /// See [`TlsConfigError`]; the previous state is kept.
     pub fn apply_provision(&self, provision: &Provision) -> Result<(), TlsConfigError> {
         let trust = provision.worker_trust()?;
         let worker = WorkerTlsConfigs::new(&provision.credentials, &trust, self.sessions.clone())?;
@@ -85,39 +88,43 @@ impl MtlsAcceptor {
             .not_after
             .duration_since(SystemTime::now())
             .unwrap_or_default();
+        // Before the new state is published: sessions of new handshakes end with the new
+        // certificate.
         self.sessions.set_certificate_end(Instant::now() + left);
         self.state
             .send_replace(AcceptorState::Provisioned(worker, trust));
         Ok(())
     }
 
-    /// There will be no provision. What was given stays good.
+    /// Reports that no provision will come. An earlier provision stays valid.
     pub fn stop_waiting(&self) {
-        self.state.send_if_modified(|rules| {
-            let awaited = matches!(rules, AcceptorState::AwaitingProvision);
+        // Watchers wake up only for a real change: an earlier provision stays in force.
+        self.state.send_if_modified(|state| {
+            let awaited = matches!(state, AcceptorState::AwaitingProvision);
             if awaited {
-                *rules = AcceptorState::NoIdentity;
+                *state = AcceptorState::NoIdentity;
             }
             awaited
         });
     }
 
-    /// Whether connections may begin with TLS: only then are their first bytes worth a look.
+    /// Returns true if connections may start with TLS. Only then the first bytes must be inspected.
     pub fn may_accept_tls(&self) -> bool {
         !matches!(*self.state.borrow(), AcceptorState::NoIdentity)
     }
 
-    /// Who was not let in; changes with each.
+    /// Counts refused peers; changes with each of them.
     pub fn refusals(&self) -> watch::Receiver<RefusalStats> {
         self.refusals.subscribe()
     }
 
-    /// Its sessions.
+    /// Sessions of the worker.
     pub fn sessions(&self) -> &WorkerSessions {
         &self.sessions
     }
 
-    /// Shakes hands with `from` within `limit`. Whether the peer is admitted, the [`AcceptedPeer`] knows.
+    /// Performs the handshake with `from` within `limit`. The returned [`AcceptedPeer`] decides
+    /// about admission.
     ///
     /// # Errors
     /// See [`MtlsAcceptError`].
@@ -130,6 +137,7 @@ impl MtlsAcceptor {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
+        // The limit includes the wait for the first provision.
         let accepted = tokio::time::timeout(limit, self.handshake(stream)).await;
         let accepted = accepted.unwrap_or(Err((MtlsAcceptError::Timeout(limit), None)));
         let why = match &accepted {
@@ -147,14 +155,15 @@ impl MtlsAcceptor {
             Ok(accepted) => Ok(accepted),
             Err((error, stream)) => {
                 if let Some(stream) = stream {
-                    let _ = tokio::time::timeout(CLOSE_GRACE, drain_after_alert(stream)).await; // who stays longer is cut
+                    // a peer that keeps the stream open is cut
+                    let _ = tokio::time::timeout(CLOSE_GRACE, drain_after_alert(stream)).await;
                 }
                 Err(error)
             }
         }
     }
 
-    /// With an error comes the stream, if the peer was told of it.
+    /// Performs the handshake. An error carries the stream if an alert was sent on it.
     async fn handshake<S>(
         &self,
         stream: S,
@@ -164,21 +173,24 @@ impl MtlsAcceptor {
     {
         let mut states = self.state.subscribe();
         let settled = states
-            .wait_for(|rules| !matches!(rules, AcceptorState::AwaitingProvision))
+            .wait_for(|state| !matches!(state, AcceptorState::AwaitingProvision))
             .await;
-        let Ok(AcceptorState::Provisioned(worker, _)) = settled.map(|rules| rules.clone()) else {
+        // The state is cloned, so that the watch's lock is not held during the handshake.
+        let Ok(AcceptorState::Provisioned(worker, _)) = settled.map(|state| state.clone()) else {
             return Err((MtlsAcceptError::NoIdentity, None));
         };
+        // The ClientHello is read first: it decides between the configurations of both versions.
         let start = LazyConfigAcceptor::new(Acceptor::default(), stream).await;
         let start = start.map_err(|error| (error.into(), None))?;
         let config = worker.config_for(&start.client_hello());
+        // `into_fallible` returns the stream with an error, so that the alert can be delivered.
         let stream = start.into_stream(config).into_fallible().await;
         let stream = stream.map_err(|(error, stream)| (error.into(), Some(stream)))?;
         let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
         let peer = AcceptedPeer {
             certificates: certificates
                 .iter()
-                .map(|one| one.clone().into_owned())
+                .map(|certificate| certificate.clone().into_owned())
                 .collect(),
             state: states,
         };
@@ -186,16 +198,16 @@ impl MtlsAcceptor {
     }
 }
 
-/// Ends a stream on which an alert was sent. What the peer has sent beside it is read: closed with that unread, the kernel would answer with a
-/// reset, which may overtake the alert.
+/// Closes a stream after an alert was sent, and reads what the peer still sends. Closed with unread
+/// data, the kernel would send a reset, which may overtake the alert.
 async fn drain_after_alert<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) {
-    let _ = stream.shutdown().await; // it may be gone already
+    let _ = stream.shutdown().await; // the peer may have closed it
     let mut unwanted = [0; 1024];
     while let Ok(1..) = stream.read(&mut unwanted).await {}
 }
 
 impl WorkerTlsConfigs {
-    /// TLS 1.3 for all who can: no caller that offers one of its ciphers goes without it.
+    /// Chooses TLS 1.3 for every caller that offers one of its cipher suites.
     fn config_for(&self, hello: &ClientHello<'_>) -> Arc<ServerConfig> {
         let own = &self.tls13.crypto_provider().cipher_suites;
         match own
@@ -208,7 +220,7 @@ impl WorkerTlsConfigs {
     }
 }
 
-/// Who is at the other end of one connection.
+/// Peer of an accepted connection.
 #[derive(Debug)]
 pub struct AcceptedPeer {
     certificates: Vec<CertificateDer<'static>>,
@@ -216,10 +228,10 @@ pub struct AcceptedPeer {
 }
 
 impl AcceptedPeer {
-    /// Looks at what the peer showed, now or when its session began.
+    /// Checks the peer's certificate, sent now or when its session began.
     ///
     /// # Errors
-    /// See [`PeerRefusal`]; its text may go to the peer.
+    /// See [`PeerRefusal`]; its text may be sent to the peer.
     pub fn admit_peer(&self, now: SystemTime) -> Result<PeerIdentity, PeerRefusal> {
         match &*self.state.borrow() {
             AcceptorState::Provisioned(_, trust) => trust.admit_peer(&self.certificates, now),
@@ -229,16 +241,19 @@ impl AcceptedPeer {
         }
     }
 
-    /// Returns when others are admitted than before, or the same for another reason.
+    /// Returns when the trust has changed.
     pub async fn policy_changed(&mut self) {
         if self.state.changed().await.is_err() {
+            // The acceptor is gone, so the trust stays as it is.
             std::future::pending().await
         }
     }
 
-    /// Returns when the peer is not admitted any more: the connection is to end, or to take no new calls.
+    /// Returns when the peer is not admitted any more. The connection must then end, or take no new
+    /// calls.
     pub async fn wait_refused(&mut self) -> PeerRefusal {
         loop {
+            // Before the check: a change during it must wake the wait below.
             self.state.mark_unchanged();
             let now = SystemTime::now();
             let peer = match self.admit_peer(now) {

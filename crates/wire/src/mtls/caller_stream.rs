@@ -1,8 +1,9 @@
-//! A caller's connection with TLS, and whether the worker has turned its certificate down.
+//! A caller's TLS connection, and the worker's decision about the caller's certificate.
 //!
-//! In TLS 1.3 the caller is done with the handshake before the worker has looked at its certificate (RFC 8446 section 2): the refusal comes
-//! as an alert, when a request may be on its way already. Such an alert is sent instead of the handshake's end, so nothing that came was
-//! looked at; which HTTP, that only sees the connection break, cannot tell.
+//! In TLS 1.3 the caller completes the handshake before the worker has checked its certificate (RFC
+//! 8446 section 2). A refusal arrives as an alert, when a request may be on its way already. The
+//! worker sends that alert instead of completing the handshake, so it has read nothing of the
+//! request. HTTP cannot tell this: it only sees a broken connection.
 
 use std::io;
 use std::pin::Pin;
@@ -13,31 +14,34 @@ use rustls::{AlertDescription, ClientConnection};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::client::TlsStream;
 
-/// What the worker said of the caller's certificate. Clones are of the same connection.
+/// The worker's decision about the caller's certificate. Clones belong to the same connection.
 #[derive(Debug, Clone, Default)]
 pub struct CertificateVerdict(Arc<OnceLock<AlertDescription>>);
 
 impl CertificateVerdict {
-    /// Why the worker turned the certificate down; `NoConnection`: it did not, so far. If it did, it has looked at nothing that was sent.
+    /// Reason why the worker refused the certificate; `None`: no refusal so far. After a refusal
+    /// the worker has processed nothing.
     pub fn refusal(&self) -> Option<String> {
         let alert = self.0.get()?;
         Some(format!(
-            "the worker does not accept this caller's certificate (TLS alert {alert:?})"
+            "the worker refused this caller's certificate (TLS alert {alert:?})"
         ))
     }
 
     fn note_alert(&self, error: &io::Error) {
+        // tokio-rustls wraps rustls's errors in `io::Error`.
         let error = error.get_ref().and_then(|error| error.downcast_ref());
         if let Some(rustls::Error::AlertReceived(alert)) = error
             && is_certificate_alert(u8::from(*alert))
         {
-            let _ = self.0.set(*alert); // the first one counts; there is no second
+            // fails only if an alert is noted already, and the first one holds
+            let _ = self.0.set(*alert);
         }
     }
 }
 
-/// Whether an alert says that the peer's certificate, or its proof of the key, is not accepted (RFC 8446 section 6.2). There is no other
-/// occasion for it than the handshake.
+/// Returns true for an alert that refuses the peer's certificate or its proof of the key (RFC 8446
+/// section 6.2). Such alerts are sent during the handshake only.
 pub(crate) fn is_certificate_alert(alert: u8) -> bool {
     use AlertDescription as A;
     let all = [
@@ -48,13 +52,13 @@ pub(crate) fn is_certificate_alert(alert: u8) -> bool {
         A::CertificateUnknown,
         A::UnknownCA,
         A::AccessDenied,
-        A::DecryptError, // another authority of the same name: the signature is not its own
+        A::DecryptError, // an authority of the same name signed: the signature does not verify
         A::CertificateRequired,
     ];
     all.map(u8::from).contains(&alert)
 }
 
-/// See the module's text.
+/// A TLS stream that notes a refused certificate.
 #[derive(Debug)]
 pub struct CallerStream<S> {
     stream: TlsStream<S>,
@@ -69,12 +73,12 @@ impl<S> CallerStream<S> {
         }
     }
 
-    /// What lies below, and the session.
+    /// The underlying stream and the TLS session.
     pub fn get_ref(&self) -> (&S, &ClientConnection) {
         self.stream.get_ref()
     }
 
-    /// What the worker will say of the caller's certificate.
+    /// The worker's decision about the caller's certificate.
     pub fn verdict(&self) -> &CertificateVerdict {
         &self.verdict
     }
@@ -91,7 +95,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for CallerStream<S> {
     }
 }
 
-super::writes_below!(CallerStream, AsyncRead + AsyncWrite + Unpin);
+super::forward_writes!(CallerStream, AsyncRead + AsyncWrite + Unpin);
 
 #[cfg(test)]
 mod tests {

@@ -1,4 +1,4 @@
-//! How both ends are set up: the ciphers that QUIC has, and for TLS 1.2 their equals.
+//! TLS configurations of both ends: the cipher suites of QUIC, and their equals for TLS 1.2.
 
 use std::sync::Arc;
 
@@ -12,10 +12,11 @@ use crate::identity::{Credentials, Trust};
 use crate::quic::config::{self, TlsConfigError};
 use crate::zero_rtt::{CallerSessions, WorkerSessions};
 
-/// Sessions that a worker gives to each caller after a handshake.
+/// Sessions that a worker gives to a caller after a handshake.
 const TICKETS_PER_HANDSHAKE: usize = 2;
 
-/// With the ciphers of one version alone: by what a caller offers, a worker knows which one it speaks.
+/// Cryptography with the cipher suites of one version only. A worker recognises the version by the
+/// suites that a caller offers.
 fn version_provider(version: &SupportedProtocolVersion) -> Arc<CryptoProvider> {
     let mut provider = CryptoProvider::clone(&config::crypto_provider());
     provider.cipher_suites.extend([
@@ -29,11 +30,12 @@ fn version_provider(version: &SupportedProtocolVersion) -> Arc<CryptoProvider> {
     Arc::new(provider)
 }
 
-/// A worker's ends.
+/// TLS configurations of a worker.
 #[derive(Debug, Clone)]
 pub(super) struct WorkerTlsConfigs {
     pub(super) tls13: Arc<ServerConfig>,
-    /// Sessions of TLS 1.2 can be used again and again, and their keys follow from the first one's: there are none.
+    /// Configuration without sessions: those of TLS 1.2 can be used repeatedly, and their keys
+    /// derive from the first one's.
     pub(super) tls12: Arc<ServerConfig>,
 }
 
@@ -58,6 +60,7 @@ impl WorkerTlsConfigs {
             };
         let (mut tls13, mut tls12) = (server_config(&TLS13)?, server_config(&TLS12)?);
         (tls13.session_storage, tls13.send_tls13_tickets) = (register, TICKETS_PER_HANDSHAKE);
+        // rustls stores sessions for TLS 1.2 by default.
         tls12.session_storage = Arc::new(NoServerSessionStorage {});
         Ok(Self {
             tls13: Arc::new(tls13),
@@ -66,7 +69,8 @@ impl WorkerTlsConfigs {
     }
 }
 
-/// A caller's end of one version, which speaks one protocol. Those of one credential share their sessions.
+/// Configuration of a caller for one version. Configurations of the same credentials share their
+/// sessions.
 pub(super) fn caller_config(
     credentials: &Credentials,
     trust: &Trust,

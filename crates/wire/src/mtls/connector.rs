@@ -1,4 +1,5 @@
-//! A caller's side: opens connections to incarnations of workers, which it knows by their names.
+//! The caller's side of mutual TLS: opens connections to incarnations of workers, which it knows by
+//! name.
 
 use std::fmt;
 use std::io;
@@ -19,9 +20,9 @@ use crate::zero_rtt::CallerSessions;
 /// Version of TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TlsVersion {
-    /// RFC 8446; later connections resume sessions of earlier ones.
+    /// TLS 1.3 (RFC 8446). Later connections resume sessions of earlier ones.
     Tls13,
-    /// RFC 5246; every handshake is a full one.
+    /// TLS 1.2 (RFC 5246). Every handshake is a full one.
     Tls12,
 }
 
@@ -34,7 +35,7 @@ impl fmt::Display for TlsVersion {
     }
 }
 
-/// What is spoken on a connection; the worker is told so (ALPN).
+/// Protocol of a connection, which the worker learns through ALPN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AlpnProtocol {
     /// HTTP/1.1.
@@ -43,63 +44,64 @@ pub enum AlpnProtocol {
     Http2,
 }
 
-/// Why there is no connection. In every case nothing of a request was sent.
+/// Reasons why a connection could not be opened. In every case nothing of a request was sent.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsDialError {
-    /// No TCP connection.
+    /// The TCP connection failed.
     #[error("cannot connect to {addr}: {source}")]
     Io {
-        /// Where to.
+        /// Address that was dialed.
         addr: SocketAddr,
-        /// What the kernel said.
+        /// Error of the kernel.
         source: io::Error,
     },
-    /// No TCP connection, or no end of the handshake, in time.
-    #[error("cannot connect to {addr}: no TLS within {limit:?}")]
+    /// The connection or the handshake took too long.
+    #[error("cannot connect to {addr}: no TLS connection within {limit:?}")]
     Timeout {
-        /// Where to.
+        /// Address that was dialed.
         addr: SocketAddr,
-        /// How long was waited.
+        /// Time limit.
         limit: Duration,
     },
-    /// One of the two has no certificate.
+    /// The caller or the worker has no certificate.
     #[error("cannot connect to {addr} over TLS: {who} has no certificate")]
     NoCertificate {
-        /// Where to.
+        /// Address that was dialed.
         addr: SocketAddr,
-        /// Which of the two.
+        /// The side without a certificate.
         who: &'static str,
     },
-    /// The name of an incarnation is no name.
-    #[error("{name:?} cannot be called: {source}")]
+    /// The worker's name is not a DNS name.
+    #[error("invalid worker name {name:?}: {source}")]
     InvalidName {
         /// The name.
         name: String,
-        /// Why.
+        /// Reason of the failure.
         source: InvalidDnsNameError,
     },
-    /// The handshake failed, on either side.
-    #[error("cannot shake hands with {name} at {addr}: {source}")]
+    /// The handshake failed on either side.
+    #[error("TLS handshake with {name} at {addr} failed: {source}")]
     Handshake {
-        /// Where to.
+        /// Address that was dialed.
         addr: SocketAddr,
-        /// Who was called.
+        /// Name of the worker.
         name: String,
-        /// What rustls says.
+        /// Error of rustls.
         source: io::Error,
     },
-    /// Another one than was called, or taken back.
-    #[error("{addr} is not to be called: {refusal}")]
+    /// The peer is another worker, or its certificate was revoked.
+    #[error("unexpected peer at {addr}: {refusal}")]
     PeerRefused {
-        /// Where to.
+        /// Address that was dialed.
         addr: SocketAddr,
-        /// Why.
+        /// Reason of the failure.
         refusal: PeerRefusal,
     },
 }
 
-/// See the module's text. Cheap to clone. Sessions belong to what [`MtlsConnector::new`] returned and its clones: make it once for each
-/// change of credentials or trust, and clear the sessions then.
+/// Opens mutual TLS connections. Cheap to clone. Sessions belong to the value that
+/// [`MtlsConnector::new`] returned and to its clones. Create a new one for each change of
+/// credentials or trust, and clear the sessions then.
 #[derive(Debug, Clone)]
 pub struct MtlsConnector {
     tls13: AlpnConfigs,
@@ -108,7 +110,7 @@ pub struct MtlsConnector {
     trust: Trust,
 }
 
-/// One for each protocol: it offers what its user then speaks.
+/// One configuration for each protocol, which offers only that protocol.
 #[derive(Debug, Clone)]
 struct AlpnConfigs {
     http1: Arc<ClientConfig>,
@@ -130,7 +132,7 @@ impl From<ClientConfig> for AlpnConfigs {
 }
 
 impl MtlsConnector {
-    /// For calls as `credentials` to whom `trust` admits.
+    /// Creates a connector with `credentials` for workers that `trust` admits.
     ///
     /// # Errors
     /// See [`TlsConfigError`].
@@ -147,7 +149,7 @@ impl MtlsConnector {
         })
     }
 
-    /// The same with the same sessions, that trusts others: somebody was taken back.
+    /// Returns a connector with the same sessions and another trust, after a revocation.
     #[must_use]
     pub fn with_trust(&self, trust: Trust) -> Self {
         Self {
@@ -156,15 +158,17 @@ impl MtlsConnector {
         }
     }
 
-    /// Forgets the sessions of an incarnation that is gone, or has a new certificate: those of the old one end with it.
+    /// Removes the sessions of an incarnation that has ended or has a new certificate. Sessions end
+    /// with the certificate.
     pub fn forget_sessions(&self, name: &str) {
         self.sessions.forget_worker(name);
     }
 
-    /// Opens a connection to the incarnation `name`; with it comes what its certificate says.
+    /// Opens a connection to the incarnation `name`, and returns it with the identity in the
+    /// worker's certificate.
     ///
     /// # Errors
-    /// See [`DialError`].
+    /// See [`TlsDialError`].
     pub async fn dial_worker(
         &self,
         addr: SocketAddr,
@@ -220,8 +224,8 @@ impl MtlsConnector {
         }
     }
 
-    /// rustls has checked chain and name, of a resumed session when that began; what was taken back since it does not know.
-    /// Then the next handshake is a full one.
+    /// Checks for revocation, which rustls does not know. rustls verified chain and name, for a
+    /// resumed session when that began. After a refusal the next handshake is a full one.
     fn admit_worker(
         &self,
         stream: &CallerStream<TcpStream>,

@@ -1,12 +1,14 @@
-//! TLS over TCP between our own parts: HTTP/1.1 and HTTP/2 with certificates on both sides, the same identities as over QUIC.
+//! TLS over TCP between parts of nearpath: HTTP/1.1 and HTTP/2 with certificates on both sides, the
+//! same identities as over QUIC.
 //!
-//! It is what carries calls where UDP does not get through, and where a function asks for it (`nearpath.io/transport`). A caller has
-//! a [`MtlsConnector`], a worker an [`MtlsAcceptor`]; both look at the peer's certificate for every connection, also when a session is
-//! resumed. Handshake errors have no text of their own in TLS: who has proved a key but is not admitted gets its answer in
-//! HTTP. On a port that takes plain HTTP as well, the first byte tells which it is ([`Opening`]).
+//! It carries calls where UDP is blocked, and where a function asks for it
+//! (`nearpath.io/transport`). A caller has an [`MtlsConnector`], a worker an [`MtlsAcceptor`]. Both
+//! check the peer's certificate for every connection, also when a session is resumed. TLS handshake
+//! errors have no text: a peer that has proved its key but is not admitted gets an HTTP response.
+//! On a port that also takes plain HTTP, the first byte gives the protocol ([`DetectedProtocol`]).
 
-/// `AsyncWrite` for a type that changes only what is read from its field `stream`.
-macro_rules! writes_below {
+/// Implements `AsyncWrite` for a type that changes only reads, by forwarding to its field `stream`.
+macro_rules! forward_writes {
     ($type:ident, $($bound:tt)+) => {
         impl<S: $($bound)+> AsyncWrite for $type<S> {
             fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
@@ -35,7 +37,7 @@ macro_rules! writes_below {
         }
     };
 }
-use writes_below;
+use forward_writes;
 
 mod acceptor;
 mod caller_stream;

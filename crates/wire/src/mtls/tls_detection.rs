@@ -1,4 +1,4 @@
-//! Plain HTTP and TLS on one port, told apart by the first byte.
+//! Detection of TLS on a port that also takes plain HTTP, by the first byte.
 
 use std::io;
 use std::pin::Pin;
@@ -7,23 +7,23 @@ use std::task::{Context, Poll};
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
-/// Content type of a handshake's records (RFC 8446 section 5.1). No method of HTTP begins with it (RFC 9110 section 5.6.2), nor
-/// does HTTP/2.
+/// Content type of handshake records (RFC 8446 section 5.1). No HTTP method starts with it (RFC
+/// 9110 section 5.6.2), nor does HTTP/2.
 const TLS_HANDSHAKE_RECORD: u8 = 0x16;
-/// Bytes that are read at first: a ClientHello with a session, or most heads.
+/// Bytes of the first read: enough for a ClientHello with a session, or for most heads.
 const FIRST_READ_BYTES: usize = 2048;
 
-/// What a connection begins with.
+/// Protocol that a connection starts with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DetectedProtocol {
-    /// A handshake of TLS.
+    /// A TLS handshake.
     Tls,
-    /// Anything else, also nothing at all: HTTP knows what to do with it.
+    /// Anything else, also an empty stream: HTTP handles it.
     Plain,
 }
 
 impl DetectedProtocol {
-    /// Decides by the first bytes, of which one is enough.
+    /// Detects the protocol by the first bytes. One byte is enough.
     pub fn detect(first: &[u8]) -> Self {
         if first.first() == Some(&TLS_HANDSHAKE_RECORD) {
             Self::Tls
@@ -33,8 +33,8 @@ impl DetectedProtocol {
     }
 }
 
-/// A stream whose first bytes were read, and are read again by whoever comes next: what looking costs is no system call, as one
-/// read of the protocol's is spared.
+/// A stream whose first bytes were read and will be read again. Detection costs no extra system
+/// call, because it replaces the protocol's first read.
 #[derive(Debug)]
 pub struct PeekedStream<S> {
     peeked: Bytes,
@@ -42,10 +42,10 @@ pub struct PeekedStream<S> {
 }
 
 impl<S: AsyncRead + Unpin> PeekedStream<S> {
-    /// Waits for the first bytes. Dropped meanwhile, it has lost none.
+    /// Waits for the first bytes. Cancelling it loses no data.
     ///
     /// # Errors
-    /// Those of the stream.
+    /// Errors of the stream.
     pub async fn peek(mut stream: S) -> io::Result<Self> {
         let mut first = BytesMut::with_capacity(FIRST_READ_BYTES);
         stream.read_buf(&mut first).await?;
@@ -55,7 +55,7 @@ impl<S: AsyncRead + Unpin> PeekedStream<S> {
         })
     }
 
-    /// What it begins with.
+    /// Protocol that the stream starts with.
     pub fn detected_protocol(&self) -> DetectedProtocol {
         DetectedProtocol::detect(&self.peeked)
     }
@@ -70,17 +70,19 @@ impl<S: AsyncRead + Unpin> AsyncRead for PeekedStream<S> {
         if self.peeked.is_empty() {
             return Pin::new(&mut self.stream).poll_read(cx, buf);
         }
+        // The reader's buffer may be smaller than the detected bytes.
         let count = buf.remaining().min(self.peeked.len());
         buf.put_slice(&self.peeked[..count]);
         self.peeked.advance(count);
         if self.peeked.is_empty() {
-            self.peeked = Bytes::new(); // nobody needs its memory any more
+            // frees the buffer, which the connection would keep for its whole life
+            self.peeked = Bytes::new();
         }
         Poll::Ready(Ok(()))
     }
 }
 
-super::writes_below!(PeekedStream, AsyncWrite + Unpin);
+super::forward_writes!(PeekedStream, AsyncWrite + Unpin);
 
 #[cfg(test)]
 mod tests {

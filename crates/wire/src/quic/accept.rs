@@ -1,4 +1,4 @@
-//! Takes a connection: its place, its handshake, and then its calls.
+//! Accepts a connection: its permit, its handshake, then its calls.
 
 use std::future::Future;
 use std::rc::Rc;
@@ -18,11 +18,12 @@ where
     B: Body<Data = Bytes> + 'static,
     B::Error: Into<BoxError>,
 {
-    /// One connection, from its first packet to its end. Must run inside a `LocalSet`.
+    /// Serves one connection from its first packet to its end. Must run inside a `LocalSet`.
     pub async fn serve_connection(self: Rc<Self>, incoming: quinn::Incoming) {
+        // Before a permit is taken: a Retry holds no state, so forged addresses cost nothing.
         if self.limit.is_half_full() && !incoming.remote_address_validated() && incoming.may_retry()
         {
-            return drop(incoming.retry()); // which has just said that it may
+            return drop(incoming.retry()); // `may_retry` was checked
         }
         let Some(permit) = self.limit.acquire() else {
             return incoming.refuse();
@@ -32,8 +33,8 @@ where
             Ok(connecting) => connecting,
             Err(error) => return self.note_refusal(from, &error),
         };
-        // A ClientHello of two packets: before it is complete the peer's settings are not known, and a stream that is opened then
-        // would never be woken.
+        // A ClientHello may take two packets. Before it is complete the peer's transport parameters
+        // are unknown, and a stream that is opened then would never be woken.
         match tokio::time::timeout(HANDSHAKE_TIMEOUT, connecting.handshake_data()).await {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => return self.note_refusal(from, &error),
@@ -41,7 +42,8 @@ where
         }
         let (connection, complete) = match connecting.into_0rtt() {
             Ok((connection, complete)) => (connection, complete),
-            Err(connecting) => return drop(connecting), // a server always can
+            // unreachable: a server can always accept 0-RTT
+            Err(connecting) => return drop(connecting),
         };
         ServerConnection::new(self, connection)
             .run(complete, permit.is_over_limit)

@@ -1,4 +1,4 @@
-//! A body on its way out.
+//! Writes a body to a stream.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -14,21 +14,22 @@ use super::frame::{self, MAX_FRAME_BYTES, UNKNOWN_LENGTH};
 use super::http_heads;
 use crate::BoxError;
 
-/// Why a body was not sent to its end.
+/// Reasons why a body was not sent completely.
 #[derive(Debug, thiserror::Error)]
 pub enum BodySendError {
-    /// The peer wants no more of it, or the connection is gone.
+    /// The peer stopped reading, or the connection ended.
     #[error("{0}")]
     Stream(#[from] WriteError),
-    /// It broke off at its source; the peer is told.
-    #[error("the body broke off at its source: {0}")]
+    /// The body failed at its source; the peer is notified.
+    #[error("the body failed at its source: {0}")]
     Source(BoxError),
     /// The trailers cannot be sent.
-    #[error("the trailers cannot be sent: {0}")]
+    #[error("cannot send the trailers: {0}")]
     Trailers(#[from] HeadError),
 }
 
-/// A stream that is reset, instead of ended, when it is dropped before its end: what was sent must not pass for the whole.
+/// A stream that is reset instead of finished when dropped early: a part must not pass for the
+/// whole body.
 #[derive(Debug)]
 pub(super) struct StreamBodyWriter {
     stream: SendStream,
@@ -47,13 +48,13 @@ impl StreamBodyWriter {
         &mut self.stream
     }
 
-    /// Ends it with nothing sent, and says why.
+    /// Resets the stream without sending anything.
     pub(super) fn reset_with(mut self, why: VarInt) {
-        let _ = self.stream.reset(why); // it may be closed already
+        let _ = self.stream.reset(why); // fails only if the stream is closed
         self.is_finished = true;
     }
 
-    /// Sends what came first, which is written already, and the body after it.
+    /// Sends `first`, then the body.
     pub(super) async fn send_body<B>(
         &mut self,
         mut first: BytesMut,
@@ -65,7 +66,7 @@ impl StreamBodyWriter {
         B::Error: Into<BoxError>,
     {
         let mut body = std::pin::pin!(body);
-        // A body that is there goes along with the opening: one packet, if it fits.
+        // A body that is ready is sent with the opening, in one packet if it fits.
         if let Some(now) = first_frame_if_ready(body.as_mut()).await
             && let Some(rest) = self.append_frame(&mut first, now, announced)?
         {
@@ -76,6 +77,7 @@ impl StreamBodyWriter {
         if !first.is_empty() {
             self.stream.write_chunk(first.freeze()).await?;
         }
+        // `write_all_chunks` waits for the window, which is the back-pressure on the source.
         while let Some(frame) = poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
             let mut out = BytesMut::new();
             let rest = self.append_frame(&mut out, frame.map_err(Into::into), announced)?;
@@ -87,14 +89,15 @@ impl StreamBodyWriter {
         Ok(())
     }
 
-    /// Adds a frame to what goes out: small ones whole, of large ones the length; the bytes are given back, uncopied.
+    /// Appends a frame to `out`: small ones completely, of large ones the header. Large data is
+    /// returned, uncopied.
     fn append_frame(
         &mut self,
         out: &mut BytesMut,
         frame: Result<Frame<Bytes>, BoxError>,
         announced: bool,
     ) -> Result<Option<Bytes>, BodySendError> {
-        /// Copying so much costs less than a piece of its own.
+        /// Maximum size of data that is copied: cheaper than a chunk of its own.
         const MAX_COPIED_BYTES: usize = 1024;
         let frame = frame.map_err(|error| self.fail_source(error))?;
         match frame.into_data() {
@@ -111,7 +114,8 @@ impl StreamBodyWriter {
                 Ok(Some(data))
             }
             Err(frame) => {
-                // RFC 9110 section 6.5.1: they may be discarded, and a body of announced length has no room for them.
+                // A body of announced length has no trailers frame; RFC 9110 section 6.5.1 allows
+                // to discard them.
                 if let (Ok(trailers), false) = (frame.into_trailers(), announced) {
                     self.append_trailers(&trailers, out)?;
                 }
@@ -132,13 +136,14 @@ impl StreamBodyWriter {
     }
 
     fn fail_source(&mut self, error: BoxError) -> BodySendError {
-        let _ = self.stream.reset(close_code::BODY_CUT); // it may be closed already
+        let _ = self.stream.reset(close_code::BODY_CUT); // fails only if the stream is closed
         self.is_finished = true;
         BodySendError::Source(error)
     }
 
     fn finish_stream(&mut self) {
-        let _ = self.stream.finish(); // the peer may have stopped it: then there is nobody to tell
+        // fails only if the peer stopped the stream, which needs no end then
+        let _ = self.stream.finish();
         self.is_finished = true;
     }
 }
@@ -146,12 +151,12 @@ impl StreamBodyWriter {
 impl Drop for StreamBodyWriter {
     fn drop(&mut self) {
         if !self.is_finished {
-            let _ = self.stream.reset(close_code::CANCELLED); // it may be closed already
+            let _ = self.stream.reset(close_code::CANCELLED); // fails only if the stream is closed
         }
     }
 }
 
-/// The first frame, if it is there without waiting.
+/// Returns the first frame, if it is ready.
 async fn first_frame_if_ready<B: Body>(
     mut body: Pin<&mut B>,
 ) -> Option<Result<Frame<B::Data>, BoxError>>
@@ -166,7 +171,7 @@ where
     .await
 }
 
-/// Bytes of a body, if they can be announced.
+/// Length of a body that can be announced, else [`UNKNOWN_LENGTH`].
 pub(super) fn announced_length<B: Body>(body: &B, headers: &HeaderMap) -> u64 {
     let trailers =
         headers.contains_key(http::header::TRAILER) || headers.contains_key(http::header::TE);

@@ -1,4 +1,4 @@
-//! The caller's side: calls on a line's streams, in its first flight where they may go there.
+//! The caller's side of calls on a connection's streams, in the first flight where that is allowed.
 
 use std::time::Duration;
 
@@ -16,28 +16,29 @@ use super::response::{InFlightCall, QuicResponseBody, UploadGuard};
 use super::stream_body::StreamBody;
 use crate::BoxError;
 
-/// Whether a request may go in the first flight (`zero_rtt` of a function).
+/// Permission to send a request in the first flight (`zero_rtt` of a function).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EarlyData {
-    /// It waits for the handshake.
+    /// The request waits for the handshake.
     Never,
-    /// It goes at once, if there is a session.
+    /// The request is sent at once, if there is a session.
     Allowed,
 }
 
-/// What a call says of itself beside HTTP's head.
+/// Properties of a call that are not part of HTTP's head.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CallTerms {
-    /// How long the caller will wait; `NoConnection`: it does not say.
+    /// Time for which the caller waits; `None`: unknown.
     pub timeout: Option<Duration>,
-    /// Trace id and the parent's span id (W3C Trace Context); zeros: none.
+    /// Trace id and the parent's span id (W3C Trace Context). Zeros: none.
     pub trace_context: ([u8; 16], [u8; 8]),
 }
 
 impl CallerConnection {
-    /// Calls: sends the request, and returns when the answer begins. The body goes on beside it, until the answer is dropped.
-    /// In the first flight goes only what could be sent again if the worker does not take it: a request whose body is
-    /// there as a whole. Must run inside a `LocalSet`.
+    /// Sends a request, and returns when the response begins. The body is sent concurrently until
+    /// the response is dropped. Only a request whose body is complete goes in the first flight,
+    /// because it can be repeated if the worker rejects the early data. Must run inside a
+    /// `LocalSet`.
     ///
     /// # Errors
     /// See [`QuicCallError`].
@@ -57,13 +58,15 @@ impl CallerConnection {
                 .call_buffered_parts(&head, Bytes::new(), early, CallTerms::default())
                 .await;
         }
-        self.wait_handshake().await?; // a body that can be repeated is made so by the caller: `call_whole`
+        // an arbitrary body cannot be sent twice; see `call_buffered` for early data
+        self.wait_handshake().await?;
         self.call_parts(&head, body, CallTerms::default())
             .await
             .map_err(|(error, _)| error)
     }
 
-    /// As [`call`](Self::call), with a body that is there as a whole, so that it can go in the first flight.
+    /// Calls with a complete body, so that the request can go in the first flight. See
+    /// [`call`](Self::call).
     ///
     /// # Errors
     /// See [`QuicCallError`].
@@ -77,7 +80,8 @@ impl CallerConnection {
             .await
     }
 
-    /// As [`call_buffered`](Self::call_whole), and leaves the request with who may have to make it elsewhere.
+    /// Calls with a complete body, and leaves the head to a caller that may repeat the request
+    /// elsewhere. See [`call_buffered`](Self::call_buffered).
     ///
     /// # Errors
     /// See [`QuicCallError`].
@@ -88,6 +92,7 @@ impl CallerConnection {
         early: EarlyData,
         terms: CallTerms,
     ) -> Result<Response<QuicResponseBody>, QuicCallError> {
+        // Cheap: clones of `Bytes` share the memory.
         let whole = || http_body_util::Full::new(body.clone());
         let (opening, announced) = request_opening(&whole(), head, terms);
         if self.is_early() && early == EarlyData::Allowed {
@@ -98,7 +103,8 @@ impl CallerConnection {
                         ..answer
                     }));
                 }
-                Err(CallFailure::EarlyDataRejected) => {} // the worker did not decrypt it
+                // the worker discarded it undecrypted, so a repetition is safe
+                Err(CallFailure::EarlyDataRejected) => {}
                 Err(CallFailure::Final(error)) => return Err(error),
             }
         }
@@ -108,8 +114,8 @@ impl CallerConnection {
             .map_err(CallFailure::into_error)
     }
 
-    /// As [`call`](Self::call), once the handshake is complete. The head stays with the caller; the body is given back when the call was not
-    /// made at all.
+    /// Calls once the handshake is complete. The head stays with the caller. The body is returned
+    /// if the call was not sent at all. See [`call`](Self::call).
     ///
     /// # Errors
     /// See [`QuicCallError`].
@@ -148,12 +154,13 @@ impl CallerConnection {
         self.exchange(opened, body, announced).await
     }
 
-    /// A stream, and what is to be sent on it first.
+    /// Opens a stream and prepares the data to send first.
     async fn open_stream(
         &self,
         opening: &RequestOpening,
         head: &http::request::Parts,
     ) -> Result<CallStream, QuicCallError> {
+        // Holds a typical opening and head without growing.
         let mut first = BytesMut::with_capacity(512);
         http_heads::write_request_head(opening, head, &mut first)?;
         let (send, receive) = self
@@ -183,7 +190,7 @@ impl CallerConnection {
             first,
             send,
             receive,
-            in_flight: busy,
+            in_flight,
         } = opened;
         let (mut out, mut incoming) = (
             StreamBodyWriter::new(send),
@@ -196,7 +203,8 @@ impl CallerConnection {
                 .is_some_and(|size| size <= MAX_INLINE_BODY_BYTES)
         {
             true => {
-                let _ = out.send_body(first, body, announced).await; // the answer tells why
+                // the response carries the reason of a failure
+                let _ = out.send_body(first, body, announced).await;
                 None
             }
             false => Some(UploadGuard::spawn(out, first, body, announced)),
@@ -212,12 +220,12 @@ impl CallerConnection {
             opening,
             was_early: false,
             _upload: upload,
-            in_flight: busy,
+            in_flight,
         }))
     }
 }
 
-/// A stream that nothing was sent on.
+/// A stream on which nothing was sent.
 struct CallStream {
     first: BytesMut,
     send: SendStream,
@@ -225,7 +233,8 @@ struct CallStream {
     in_flight: InFlightCall,
 }
 
-/// Bytes of a body that is sent before the answer is looked for: less than any window.
+/// Maximum size of a body that is sent before the response is read. Smaller than any flow-control
+/// window.
 const MAX_INLINE_BODY_BYTES: u64 = 64 * 1024;
 
 fn request_opening<B: Body>(
@@ -234,6 +243,7 @@ fn request_opening<B: Body>(
     terms: CallTerms,
 ) -> (RequestOpening, bool) {
     let total = body_writer::announced_length(body, &head.headers);
+    // 0 means unknown on the wire, so a zero timeout becomes one nanosecond.
     let timeout_nanos = terms.timeout.map_or(0, |time| {
         u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1)
     });

@@ -1,4 +1,4 @@
-//! What it means for a call that its stream or its connection ended before the answer: whether it may have run.
+//! Outcome of a call whose stream or connection ended before the response: whether it may have run.
 
 use std::time::Duration;
 
@@ -9,26 +9,27 @@ use super::close_code;
 use super::stream_body::StreamBodyError;
 use crate::mtls::is_certificate_alert;
 
-/// Why a call has no answer.
+/// Reasons why a call has no response.
 #[derive(Debug, thiserror::Error)]
 pub enum QuicCallError {
-    /// The callee has not seen it: making it again is safe.
-    #[error("not sent: {0}")]
+    /// The callee has not run it: repeating it is safe.
+    #[error("not run: {0}")]
     NotRun(String),
-    /// The head is larger than a head may be.
-    #[error("the request's head cannot be sent: {0}")]
+    /// The head exceeds its limits.
+    #[error("cannot send the request head: {0}")]
     InvalidHead(#[from] HeadError),
-    /// It went in the first flight, and nothing came back, as where UDP is blocked in one direction or in both; it may have run.
-    #[error("no answer over UDP within {0:?}; it may have run")]
+    /// The call went in the first flight and nothing was received, as where UDP is blocked in a
+    /// direction. It may have run.
+    #[error("no response over UDP within {0:?}; the call may have run")]
     NoResponse(Duration),
-    /// It broke off; it may have run.
+    /// The call was interrupted; it may have run.
     #[error("{0}")]
     Interrupted(#[from] StreamBodyError),
 }
 
-/// What came of one try.
+/// Failure of one attempt.
 pub(super) enum CallFailure {
-    /// The worker did not take the first flight: nothing of it was looked at.
+    /// The worker rejected the first flight and read nothing of it.
     EarlyDataRejected,
     Final(QuicCallError),
 }
@@ -37,16 +38,20 @@ impl CallFailure {
     pub(super) fn classify(error: StreamBodyError) -> Self {
         match &error {
             StreamBodyError::Stream(ReadError::ZeroRttRejected) => Self::EarlyDataRejected,
+            // The worker resets with this code only before its handler has seen the call.
             StreamBodyError::Stream(ReadError::Reset(number)) if *number == close_code::NOT_RUN => {
                 Self::Final(QuicCallError::NotRun("the worker is stopping".to_owned()))
             }
             StreamBodyError::Stream(ReadError::ConnectionLost(
                 ConnectionError::ApplicationClosed(close),
+                // Both codes promise that no call of the connection was run, see
+                // `contract/quic.md`.
             )) if [close_code::FULL, close_code::REFUSED].contains(&close.error_code) => {
                 Self::Final(QuicCallError::NotRun(
                     String::from_utf8_lossy(&close.reason).into_owned(),
                 ))
             }
+            // Anything else is ambiguous, so the call must not be repeated.
             _ => Self::Final(QuicCallError::Interrupted(error)),
         }
     }
@@ -55,7 +60,7 @@ impl CallFailure {
         match self {
             Self::Final(error) => error,
             Self::EarlyDataRejected => {
-                QuicCallError::NotRun("the worker did not take the first flight".to_owned())
+                QuicCallError::NotRun("the worker rejected the first flight".to_owned())
             }
         }
     }
@@ -67,10 +72,10 @@ impl From<QuicCallError> for CallFailure {
     }
 }
 
-/// Whether the worker did not accept the caller's certificate: without a session it looks at that last of all, when the caller's handshake is
-/// complete. Nothing that came was looked at.
+/// Returns true if the worker refused the caller's certificate. Without a session the worker checks
+/// it last, when the caller has completed the handshake. Nothing was run.
 pub(super) fn is_certificate_refused(error: &StreamBodyError) -> bool {
-    /// RFC 9001 section 4.8: TLS alerts as errors of QUIC.
+    /// TLS alerts as QUIC error codes (RFC 9001 section 4.8).
     const CRYPTO_ERROR_BASE: u64 = 0x100;
     let StreamBodyError::Stream(ReadError::ConnectionLost(ConnectionError::ConnectionClosed(
         close,

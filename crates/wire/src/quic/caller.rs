@@ -1,4 +1,4 @@
-//! Who calls, as all threads of a process share it: one configuration, hence one set of sessions.
+//! Configuration of a caller that all threads of a process share, and with it one set of sessions.
 
 use std::io;
 use std::net::UdpSocket;
@@ -13,7 +13,8 @@ use crate::identity::{Credentials, Trust};
 use crate::mtls::MtlsConnector;
 use crate::zero_rtt::CallerSessions;
 
-/// See the module's text. Cheap to clone; a renewal is another one.
+/// Credentials, trust and sessions of a caller. Cheap to clone. A renewed certificate needs a new
+/// one.
 #[derive(Debug, Clone)]
 pub struct CallerConfig {
     config: Arc<ClientConfig>,
@@ -22,8 +23,8 @@ pub struct CallerConfig {
 }
 
 impl CallerConfig {
-    /// One that shows these credentials, trusts `trust` and keeps what it learns in `sessions`. What was minted or learned with
-    /// other credentials is no good for it: clear the sessions first.
+    /// Creates a caller with these credentials that trusts `trust` and stores sessions in
+    /// `sessions`. Sessions of other credentials cannot be used: clear them first.
     ///
     /// # Errors
     /// See [`TlsConfigError`].
@@ -32,6 +33,7 @@ impl CallerConfig {
         trust: Trust,
         sessions: &Arc<CallerSessions>,
     ) -> Result<Self, TlsConfigError> {
+        // Sessions of their own: rustls keys them by name only, and QUIC's have other parameters.
         let tls = MtlsConnector::new(credentials, &trust, &Arc::default())?;
         Ok(Self {
             config: Arc::new(config::caller_config(credentials, &trust, sessions)?),
@@ -40,7 +42,7 @@ impl CallerConfig {
         })
     }
 
-    /// The same with the same sessions, that trusts others: somebody was taken back.
+    /// Returns a caller with the same sessions and another trust, after a revocation.
     #[must_use]
     pub fn with_trust(&self, trust: Trust) -> Self {
         Self {
@@ -50,27 +52,30 @@ impl CallerConfig {
         }
     }
 
-    /// Whether both show the same certificate. Connections of one that does not are not to be used for new calls.
+    /// Returns true if both have the same certificate. Connections of another one must not be used
+    /// for new calls.
     pub fn has_same_certificate(&self, other: &Self) -> bool {
+        // A renewed certificate always comes with a new configuration.
         Arc::ptr_eq(&self.config, &other.config)
     }
 
-    /// With which sessions are minted.
+    /// Client configuration to mint sessions with.
     pub fn config(&self) -> &ClientConfig {
         &self.config
     }
 
-    /// For connections with TLS over TCP, which have sessions of their own.
+    /// Connector for TLS over TCP, which has sessions of its own.
     pub fn mtls_connector(&self) -> &MtlsConnector {
         &self.connector
     }
 
-    /// Whom it trusts.
+    /// Trust in workers.
     pub fn trust(&self) -> &Trust {
         &self.trust
     }
 
-    /// Opens connections from this socket, which stays in the network namespace that it was made in. Must run inside a runtime.
+    /// Opens connections from this socket, which stays in the network namespace that it was created
+    /// in. Must run inside a runtime.
     ///
     /// # Errors
     /// When the socket cannot be used.
@@ -89,7 +94,7 @@ impl CallerConfig {
         ))
     }
 
-    /// The same socket as `dialer`, as this caller.
+    /// Returns a dialer on the same socket with this caller's configuration.
     pub fn rebind_dialer(&self, dialer: &Dialer) -> Dialer {
         dialer.with_caller(self.config().clone(), self.trust.clone())
     }

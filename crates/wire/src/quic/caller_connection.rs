@@ -12,27 +12,27 @@ use super::close_code;
 use super::idle_watch::{self, InFlightCalls};
 use super::stream_body::StreamBodyError;
 
-/// A connection to one worker. Clones are the same one.
+/// A connection to one worker. Clones are the same connection.
 #[derive(Debug, Clone)]
 pub struct CallerConnection {
     connection: quinn::Connection,
     stage: watch::Receiver<HandshakeStage>,
-    /// Shared with answers, which may go to another thread.
+    /// Shared with responses, which may move to another thread.
     pub(super) in_flight: Arc<InFlightCalls>,
-    /// When the peer's certificate ends, in seconds since 1970.
+    /// End of the peer's certificate, in seconds since 1970.
     certificate_end: Rc<Cell<i64>>,
 }
 
-/// How far the handshake is.
+/// Progress of the handshake.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum HandshakeStage {
-    /// What is sent goes in the first flight.
+    /// Data goes in the first flight.
     Early,
-    /// Complete; whether the first flight was taken.
+    /// Complete; `early`: the worker accepted the first flight.
     Done { early: bool },
-    /// It failed, or the peer is not admitted.
+    /// Failed, or the peer is not admitted.
     Failed(Arc<str>),
-    /// Nothing came within this time.
+    /// Nothing was received within this time.
     TimedOut(Duration),
 }
 
@@ -42,6 +42,7 @@ impl CallerConnection {
         stage: watch::Receiver<HandshakeStage>,
         idle_timeout: Duration,
     ) -> Self {
+        // Unlimited until the handshake shows the certificate.
         let (in_flight, certificate_end) = (
             Arc::<InFlightCalls>::default(),
             Rc::new(Cell::new(i64::MAX)),
@@ -50,68 +51,71 @@ impl CallerConnection {
         Self {
             connection,
             stage,
-            in_flight: in_flight,
-            certificate_end: certificate_end,
+            in_flight,
+            certificate_end,
         }
     }
 
-    /// How far the handshake is.
+    /// Progress of the handshake.
     pub(super) fn stage(&self) -> watch::Ref<'_, HandshakeStage> {
         self.stage.borrow()
     }
 
-    /// The peer has shown this certificate's end.
+    /// Sets the end of the peer's certificate.
     pub(super) fn set_certificate_end(&self, not_after: i64) {
         self.certificate_end.set(not_after);
     }
 
-    /// Whether the peer's certificate has ended: no new calls then.
+    /// Returns true once the peer's certificate has expired. No new calls may be made then.
     pub fn has_expired(&self, now: SystemTime) -> bool {
         self.certificate_end.get() <= crate::identity::unix_seconds(now)
     }
 
-    /// Calls that are under way.
+    /// Number of calls in flight.
     pub fn open_calls(&self) -> u32 {
         self.in_flight.open()
     }
 
-    /// Whether no new call can be made.
+    /// Returns true if no new call can be made.
     pub fn is_closed(&self) -> bool {
         self.connection.close_reason().is_some()
     }
 
-    /// Whether the handshake is still under way.
+    /// Returns true while the handshake is under way.
     pub fn is_early(&self) -> bool {
         *self.stage.borrow() == HandshakeStage::Early
     }
 
-    /// Whether it has ended because nothing came back, in the time that the handshake had or later: whether calls that had been sent ran is not known.
+    /// Returns true if the connection ended because nothing was received, during the handshake or
+    /// later. Calls that had been sent may have run.
     pub fn is_stalled(&self) -> bool {
         matches!(*self.stage.borrow(), HandshakeStage::TimedOut(_))
             || self.in_flight.stalled_after().is_some()
     }
 
-    /// Measured round trip.
+    /// Measured round-trip time.
     pub fn rtt(&self) -> Duration {
         self.connection.rtt()
     }
 
-    /// Datagrams that came so far. One that is sent is acknowledged whatever the handler does: where none comes, nothing gets through.
+    /// Number of received datagrams. The peer acknowledges each datagram whatever its handler does:
+    /// where none arrives, nothing gets through.
     pub fn datagrams_received(&self) -> u64 {
         self.connection.stats().udp_rx.datagrams
     }
 
-    /// The connection itself: for its counters, or to watch its end.
+    /// The QUIC connection, for its counters or to wait for its end.
     pub fn connection(&self) -> &quinn::Connection {
         &self.connection
     }
 
-    /// Ends the connection; calls that are open break off.
+    /// Closes the connection. Open calls are interrupted.
     pub fn close(&self) {
         self.connection.close(close_code::DONE, b"");
     }
 
-    /// Waits for the handshake: whether the first flight was taken; without one it was not.
+    /// Waits for the handshake. Returns true if the worker accepted the first flight, false without
+    /// one.
     ///
     /// # Errors
     /// [`QuicCallError::NotRun`] when the handshake failed or the peer is not admitted.
@@ -124,7 +128,7 @@ impl CallerConnection {
             Ok(HandshakeStage::Done { early }) => Ok(*early),
             Ok(HandshakeStage::Failed(why)) => Err(QuicCallError::NotRun(why.to_string())),
             Ok(HandshakeStage::TimedOut(limit)) => Err(QuicCallError::NotRun(format!(
-                "no answer over UDP within {limit:?}"
+                "no response over UDP within {limit:?}"
             ))),
             Ok(HandshakeStage::Early) | Err(_) => Err(QuicCallError::NotRun(
                 "the connection's task ended".to_owned(),
@@ -132,13 +136,15 @@ impl CallerConnection {
         }
     }
 
-    /// A call on this line ended so.
+    /// Classifies the failure of a call on this connection.
     pub(super) fn classify_failure(&self, error: StreamBodyError) -> CallFailure {
         match *self.stage() {
             HandshakeStage::TimedOut(limit) => CallFailure::Final(QuicCallError::NoResponse(limit)),
+            // The local close hides the stall from quinn's error.
             _ if self.in_flight.stalled_after().is_some() => CallFailure::Final(
                 QuicCallError::Interrupted(self.in_flight.explain_error(error)),
             ),
+            // Not after an accepted first flight: its calls may have run before the alert.
             HandshakeStage::Done { early: false } if is_certificate_refused(&error) => {
                 CallFailure::Final(QuicCallError::NotRun(error.to_string()))
             }

@@ -1,22 +1,22 @@
-//! The numbers with which streams and connections are ended before their time: `contract/quic.md`.
+//! Error codes that end streams and connections early, from `contract/quic.md`.
 
 use quinn::VarInt;
 
-/// Nobody waits for this call any more (a stream's reset, or the request to stop sending).
+/// The call was cancelled (a reset, or the request to stop sending).
 pub const CANCELLED: VarInt = VarInt::from_u32(1);
-/// The body broke off at its source.
+/// The body failed at its source.
 pub const BODY_CUT: VarInt = VarInt::from_u32(2);
-/// What came is no call.
+/// The data is not a valid call.
 pub const PROTOCOL_FAULT: VarInt = VarInt::from_u32(3);
-/// The call was not looked at: making it again is safe.
+/// The call was not run: repeating it is safe.
 pub const NOT_RUN: VarInt = VarInt::from_u32(4);
 /// The connection is not needed any more.
 pub const DONE: VarInt = VarInt::from_u32(0);
-/// The peer is not admitted; the reason is in the text. Nothing that came on this connection was looked at.
+/// The peer is not admitted; the text holds the reason. Nothing on this connection was run.
 pub const REFUSED: VarInt = VarInt::from_u32(5);
-/// The end is stopping: calls that are open end, no new ones are taken.
+/// The endpoint stops: open calls end, and no new ones are accepted.
 pub const STOPPING: VarInt = VarInt::from_u32(6);
-/// The worker has as many connections as it takes. Nothing that came on this one was looked at.
+/// The worker has reached its connection limit. Nothing on this connection was run.
 pub const FULL: VarInt = VarInt::from_u32(7);
-/// The peer is not admitted any more: calls that are open end. The reason is in the text.
+/// The peer is not admitted any more: open calls end. The text holds the reason.
 pub const EXCLUDED: VarInt = VarInt::from_u32(8);

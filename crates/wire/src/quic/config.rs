@@ -1,5 +1,5 @@
-//! How both ends of a connection are set up. What a session was minted with and what it is used with must be the same, so
-//! there is one place for it.
+//! QUIC configurations of both ends. A session must be used with the configuration that it was
+//! minted with, so all of them are built here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,44 +17,47 @@ use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use crate::identity::{Credentials, Trust};
 use crate::zero_rtt::{CallerSessions, TokenKey, UsedTokens, WorkerSessions};
 
-/// The protocol that our parts speak to each other, `contract/quic.md`.
+/// ALPN protocol of calls between parts of nearpath, `contract/quic.md`.
 pub const ALPN: &[u8] = b"nearpath/1";
 
-/// Sessions that a worker gives to each caller after a handshake, and address tokens.
+/// Sessions and address tokens that a worker gives to a caller after a handshake.
 const TICKETS_PER_HANDSHAKE: u32 = 2;
-/// Calls of one connection at a time; more wait for others to end. quinn makes room for all of them when a connection begins, which shows in what it holds when idle:
-/// 143 KB with 1,024, 76 KB with 256, 62 KB with 128.
+/// Concurrent calls of one connection; further ones wait. quinn allocates state for all of them
+/// when a connection starts. An idle connection takes 143 KB with 1,024, 76 KB with 256 and 62 KB
+/// with 128.
 pub const MAX_CALLS_PER_CONNECTION: u32 = 256;
-/// Unread bytes of one stream, and of one connection.
+/// Receive windows of a stream and of a connection in bytes.
 const RECEIVE_WINDOWS_BYTES: (u32, u32) = (1 << 20, 8 << 20);
 
-/// Octets that are sent before anything is acknowledged: 32 datagrams. RFC 9002 section 7.2 says ten for paths of which nothing is known;
-/// these are within a site. A body of 1 MB comes 1.8 round trips sooner.
+/// Octets that are sent before anything is acknowledged: 32 datagrams. RFC 9002 section 7.2
+/// recommends ten for unknown paths; these are within a site. A body of 1 MB arrives 1.8 round
+/// trips earlier.
 const INITIAL_WINDOW_BYTES: u64 = 32 * 1200;
 
-/// Octets by which a longer datagram must be worth a probe (RFC 8899 section 5.3.2 leaves the steps open). It is more than half of what lies
-/// between the 1,200 that QUIC begins with and the 1,452 that Ethernet takes: so the longest is tried first, not after three
-/// others, each of which a connection for one call pays for. Where it is lost, as in a tunnel, 1,325 is tried, and nothing else.
+/// Octets that a longer datagram must gain to be worth a probe (RFC 8899 section 5.3.2 leaves the
+/// steps open). It is more than half of the range from QUIC's initial 1,200 to Ethernet's 1,452. So
+/// the longest size is probed first, not after three others, each of which costs a connection for
+/// one call. Where that probe is lost, as in a tunnel, only 1,325 is probed.
 const MIN_MTU_GAIN_BYTES: u16 = 127;
 
-/// A worker's end, as [`worker_config`] makes it.
+/// QUIC configuration of a worker, as [`worker_config`] builds it.
 pub type WorkerConfig = ServerConfig;
 
-/// Why an end cannot be set up.
+/// Reasons why an end cannot be configured.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsConfigError {
-    /// Certificate and key do not work together.
+    /// Certificate and key do not match.
     #[error("the credentials cannot be used: {0}")]
     Credentials(#[from] rustls::Error),
-    /// No authority is trusted.
-    #[error("peers cannot be checked: {0}")]
+    /// The trust has no authority.
+    #[error("cannot verify peers: {0}")]
     Trust(#[from] VerifierBuilderError),
-    /// The cryptography is without AES-128, which QUIC begins with.
+    /// The cryptography provider lacks AES-128-GCM, which QUIC requires.
     #[error("QUIC needs AES-128-GCM: {0}")]
     CipherSuite(#[from] NoInitialCipherSuite),
 }
 
-/// SHA-256 first: processors have instructions for it, for SHA-384 they have none.
+/// Cryptography with SHA-256 first: processors have instructions for it, and none for SHA-384.
 pub(crate) fn crypto_provider() -> Arc<CryptoProvider> {
     let mut provider = ring::default_provider();
     provider.cipher_suites = vec![
@@ -65,45 +68,50 @@ pub(crate) fn crypto_provider() -> Arc<CryptoProvider> {
     Arc::new(provider)
 }
 
-/// A connection without a sign of life ends after this time.
+/// Time without any packet after which a connection ends.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What a worker allows its callers, and when a silent connection ends.
+/// Transport settings of a worker: the limits of its callers, and the idle timeout.
 pub fn worker_transport(idle: Duration) -> Arc<TransportConfig> {
     Arc::new(transport_settings(idle, MAX_CALLS_PER_CONNECTION))
 }
 
-/// A caller's side of it. A sign of life goes three times as often as silence would end the connection: also while a call takes long.
+/// Transport settings of a caller. Keep-alives go three times per idle timeout, also during long
+/// calls.
 pub fn caller_transport(idle: Duration) -> Arc<TransportConfig> {
-    let mut transport = transport_settings(idle, 0); // a worker never calls back
+    let mut transport = transport_settings(idle, 0); // workers open no streams
     transport.keep_alive_interval(Some(idle / 3));
     Arc::new(transport)
 }
 
-/// `streams`: calls that the other end may have open. quinn makes room for all of them with every connection, which for a thousand
-/// shows in what it costs to connect.
+/// Settings of both sides. The peer may have `streams` calls open. quinn allocates state for all of
+/// them with every connection; a thousand noticeably slow connecting.
 fn transport_settings(idle: Duration, streams: u32) -> TransportConfig {
     let idle = u32::try_from(idle.as_millis()).unwrap_or(u32::MAX);
     let mut transport = TransportConfig::default();
     let mut congestion = CubicConfig::default();
+    // Cubic recovers from the larger window, if it was too optimistic.
     congestion.initial_window(INITIAL_WINDOW_BYTES);
     let mut probes = MtuDiscoveryConfig::default();
     probes.minimum_change(MIN_MTU_GAIN_BYTES);
     transport
         .max_concurrent_bidi_streams(VarInt::from_u32(streams))
+        // The call protocol has no unidirectional streams.
         .max_concurrent_uni_streams(VarInt::from_u32(0))
         .stream_receive_window(VarInt::from_u32(RECEIVE_WINDOWS_BYTES.0))
         .receive_window(VarInt::from_u32(RECEIVE_WINDOWS_BYTES.1))
         .send_window(u64::from(RECEIVE_WINDOWS_BYTES.1))
-        .initial_rtt(Duration::from_millis(20)) // within a site; the handshake measures it
+        // an estimate within a site until the handshake measures it
+        .initial_rtt(Duration::from_millis(20))
         .max_idle_timeout(Some(IdleTimeout::from(VarInt::from_u32(idle))))
         .mtu_discovery_config(Some(probes))
         .congestion_controller_factory(Arc::new(congestion))
+        // Without a buffer the datagram extension (RFC 9221) is not offered.
         .datagram_receive_buffer_size(None);
     transport
 }
 
-/// A worker's end.
+/// Builds the configuration of a worker.
 ///
 /// # Errors
 /// See [`TlsConfigError`].
@@ -139,8 +147,8 @@ pub fn worker_config(
     Ok(config)
 }
 
-/// A caller's end. Sessions belong to what this returns and its clones: make it once for each change of credentials or trust, and
-/// clear the sessions then.
+/// Builds the configuration of a caller. Sessions belong to the returned value and its clones.
+/// Build a new one for each change of credentials or trust, and clear the sessions then.
 ///
 /// # Errors
 /// See [`TlsConfigError`].
@@ -157,7 +165,9 @@ pub fn caller_config(
         .with_webpki_verifier(peers)
         .with_client_auth_cert(credentials.chain.clone(), credentials.private_key())?;
     tls.alpn_protocols = vec![ALPN.to_vec()];
+    // Off by default in rustls; `EarlyData` decides for each call.
     tls.enable_early_data = true;
+    // Shared with address tokens: both belong to one incarnation of a worker.
     tls.resumption = Resumption::store(sessions.clone());
     let mut config = ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls)?));
     config

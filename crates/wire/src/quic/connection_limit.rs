@@ -1,26 +1,27 @@
-//! How many connections a worker takes.
+//! Limit of a worker's connections.
 //!
-//! Each holds memory as long as it is idle, and who may call is not always who should: one caller that opens connections without end must
-//! not starve the rest of the machine. Beyond the bound a handshake is still brought to its end, because only then can the
-//! caller be told so that it believes it, and that nothing of what it sent has run. Beyond twice the bound nobody is told more than no.
+//! Every idle connection takes memory, and a permitted caller may still misbehave. A caller that
+//! keeps opening connections must not starve the machine. Above the limit the handshake is still
+//! completed: only then the caller can trust the refusal, and that none of its calls ran. Above
+//! twice the limit, connections are refused without a reason.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Connections of one worker at a time, unless told otherwise: sixteen threads of a gateway on each of sixty-four nodes.
+/// Default limit of one worker's connections: sixteen gateway threads on each of sixty-four nodes.
 pub const MAX_CONNECTIONS: usize = 1024;
 
-/// See the module's text.
+/// Counts connections against a limit.
 #[derive(Debug)]
 pub(super) struct ConnectionLimit {
     pub(super) max: Cell<usize>,
     open: Rc<Cell<usize>>,
 }
 
-/// A place that is taken until this is dropped.
+/// Permit for one connection; dropping it releases the slot.
 #[derive(Debug)]
 pub(super) struct AcceptPermit {
-    /// It is one too many: its caller is to be told.
+    /// The connection exceeds the limit: its caller is refused after the handshake.
     pub(super) is_over_limit: bool,
     open: Rc<Cell<usize>>,
 }
@@ -35,9 +36,10 @@ impl Default for ConnectionLimit {
 }
 
 impl ConnectionLimit {
-    /// A place; none when not even telling is affordable.
+    /// Takes a permit; `None` above twice the limit.
     pub(super) fn acquire(&self) -> Option<AcceptPermit> {
         let (open, max) = (self.open.get(), self.max.get());
+        // Completed handshakes above the limit take memory, too, so they are bounded as well.
         if open >= max.saturating_mul(2) {
             return None;
         }
@@ -48,16 +50,17 @@ impl ConnectionLimit {
         })
     }
 
-    /// Whether half of the places are taken: then who comes proves its address first (RFC 9000 section 8.1.2), so that nobody takes the
-    /// rest in others' names. Who has an address token has done so.
+    /// Returns true when half of the limit is used. New callers must then validate their address
+    /// (RFC 9000 section 8.1.2), so that forged addresses do not take the rest. An address token is
+    /// such a proof.
     pub(super) fn is_half_full(&self) -> bool {
         self.open.get() >= self.max.get().div_ceil(2)
     }
 
-    /// What those beyond are told.
+    /// Text for callers above the limit.
     pub(super) fn full_message(&self) -> String {
         format!(
-            "this worker has {} connections, which is as many as it takes",
+            "connection limit reached: this worker has {} connections",
             self.max.get()
         )
     }

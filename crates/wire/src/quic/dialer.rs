@@ -1,4 +1,4 @@
-//! The caller's side: how a connection begins.
+//! The caller's side of opening connections.
 
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
@@ -12,7 +12,7 @@ use super::close_code;
 use super::config::IDLE_TIMEOUT;
 use crate::identity::{PeerIdentity, PeerRefusal, Trust};
 
-/// Opens connections of one thread: one UDP socket.
+/// Opens connections of one thread from one UDP socket.
 #[derive(Debug, Clone)]
 pub struct Dialer {
     endpoint: Endpoint,
@@ -21,45 +21,46 @@ pub struct Dialer {
     idle_timeout: Duration,
 }
 
-/// Why there is no connection. Nothing was sent that could have run.
+/// Reasons why a connection could not be opened. Nothing was sent that could have run.
 #[derive(Debug, thiserror::Error)]
 pub enum QuicDialError {
-    /// The name is none, or the endpoint is closed.
+    /// The name is invalid, or the endpoint is closed.
     #[error("cannot call {addr}: {source}")]
     InvalidTarget {
-        /// Where to.
+        /// Address that was dialed.
         addr: SocketAddr,
-        /// Why.
+        /// Reason of the failure.
         source: ConnectError,
     },
-    /// No answer, a refusal, or no common protocol.
+    /// The peer did not respond, refused, or shares no protocol.
     #[error("cannot connect to {addr}: {source}")]
     Handshake {
-        /// Where to.
+        /// Address that was dialed.
         addr: SocketAddr,
-        /// Why.
+        /// Reason of the failure.
         source: ConnectionError,
     },
-    /// The peer did not answer in time.
-    #[error("cannot connect to {addr}: no answer over UDP within {limit:?}")]
+    /// The peer did not respond in time.
+    #[error("cannot connect to {addr}: no response over UDP within {limit:?}")]
     Timeout {
-        /// Where to.
+        /// Address that was dialed.
         addr: SocketAddr,
-        /// How long was waited.
+        /// Time limit.
         limit: Duration,
     },
-    /// Another one than was called.
-    #[error("{addr} is not who was called: {refusal}")]
+    /// The peer is not the worker that was called.
+    #[error("unexpected peer at {addr}: {refusal}")]
     PeerRefused {
-        /// Where to.
+        /// Address that was dialed.
         addr: SocketAddr,
-        /// Why.
+        /// Reason of the failure.
         refusal: PeerRefusal,
     },
 }
 
 impl QuicDialError {
-    /// Nothing came back: another transport may get through, and loses nothing of what this one would have proved.
+    /// Returns true if nothing was received. Another transport may get through, and this attempt
+    /// proved nothing about the call.
     pub fn is_no_response(&self) -> bool {
         use ConnectionError::{Reset, TimedOut, VersionMismatch};
         match self {
@@ -71,7 +72,7 @@ impl QuicDialError {
 }
 
 impl Dialer {
-    /// On this endpoint, as `config` says ([`super::config::caller_config`]).
+    /// Creates a dialer on an endpoint with a configuration from [`super::config::caller_config`].
     pub fn new(endpoint: Endpoint, config: ClientConfig, trust: Trust) -> Self {
         Self {
             endpoint,
@@ -81,7 +82,8 @@ impl Dialer {
         }
     }
 
-    /// Ends connections on which nobody has called for so long, or up to twice that; [`IDLE`] unless told otherwise.
+    /// Closes connections without a call for this time, or for up to twice as long. The default is
+    /// [`IDLE_TIMEOUT`].
     #[must_use]
     pub fn with_idle_timeout(self, idle_timeout: Duration) -> Self {
         Self {
@@ -90,7 +92,7 @@ impl Dialer {
         }
     }
 
-    /// The same socket, for who calls as somebody else or trusts others.
+    /// Returns a dialer on the same socket with other credentials or trust.
     #[must_use]
     pub(super) fn with_caller(&self, config: ClientConfig, trust: Trust) -> Self {
         Self {
@@ -101,11 +103,11 @@ impl Dialer {
         }
     }
 
-    /// Opens a connection to the incarnation `name`; at once, if there is a session for it. Either way the handshake ends within `limit`.
-    /// Must run inside a `LocalSet`.
+    /// Opens a connection to the incarnation `name`; at once, if there is a session for it. Either
+    /// way the handshake ends within `limit`. Must run inside a `LocalSet`.
     ///
     /// # Errors
-    /// See [`DialError`].
+    /// See [`QuicDialError`].
     pub async fn dial_worker(
         &self,
         addr: SocketAddr,
@@ -114,6 +116,8 @@ impl Dialer {
     ) -> Result<CallerConnection, QuicDialError> {
         let started = self.endpoint.connect_with(self.config.clone(), addr, name);
         let connecting = started.map_err(|source| QuicDialError::InvalidTarget { addr, source })?;
+        // Succeeds only if a session is stored: then the connection can be used before the
+        // handshake.
         match connecting.into_0rtt() {
             Ok((connection, accepted)) => Ok(self.dial_early(connection, accepted, name, limit)),
             Err(connecting) => {
@@ -129,6 +133,7 @@ impl Dialer {
                     watch::channel(HandshakeStage::Done { early: false }).1,
                     self.idle_timeout,
                 );
+                // Callers check it before each call: no new calls after the certificate's end.
                 opened.set_certificate_end(peer.not_after);
                 Ok(opened)
             }
@@ -144,13 +149,15 @@ impl Dialer {
     ) -> CallerConnection {
         let (stage_sender, stage) = watch::channel(HandshakeStage::Early);
         let opened = CallerConnection::new(connection, stage, self.idle_timeout);
-        let (dialer, name, one) = (self.clone(), name.to_owned(), opened.clone());
+        let (dialer, name, connection) = (self.clone(), name.to_owned(), opened.clone());
+        // The handshake completes in the background, while the first call is under way.
         tokio::task::spawn_local(async move {
             let Ok(early) = tokio::time::timeout(limit, accepted).await else {
-                stage_sender.send_replace(HandshakeStage::TimedOut(limit)); // before the calls break
-                return one.close();
+                // before the close: failing calls read it
+                stage_sender.send_replace(HandshakeStage::TimedOut(limit));
+                return connection.close();
             };
-            stage_sender.send_replace(dialer.handshake_outcome(&one, &name, early));
+            stage_sender.send_replace(dialer.handshake_outcome(&connection, &name, early));
         });
         opened
     }
@@ -161,6 +168,7 @@ impl Dialer {
         name: &str,
         early: bool,
     ) -> HandshakeStage {
+        // A lost connection has no certificates: its own error explains more.
         if let Some(error) = opened.connection().close_reason() {
             return HandshakeStage::Failed(error.to_string().into());
         }
@@ -173,7 +181,7 @@ impl Dialer {
         }
     }
 
-    /// rustls has checked chain and name; what it does not know is when a certificate was taken back.
+    /// Checks for revocation, which rustls does not know. rustls has verified chain and name.
     fn admit_worker(
         &self,
         connection: &quinn::Connection,
@@ -183,16 +191,19 @@ impl Dialer {
             self.trust
                 .admit_named_peer(&peer_certificates(connection), name, SystemTime::now());
         if let Err(refusal) = &checked {
+            // Closed at once: no further call may reach this peer.
             connection.close(close_code::REFUSED, refusal.to_string().as_bytes());
         }
         checked
     }
 }
 
-/// What the peer showed, now or when the session began.
+/// Certificates of the peer, sent now or when the session began.
 pub(super) fn peer_certificates(connection: &quinn::Connection) -> Vec<CertificateDer<'static>> {
     let identity = connection
         .peer_identity()
-        .and_then(|shown| shown.downcast::<Vec<CertificateDer<'static>>>().ok());
-    identity.map(|shown| *shown).unwrap_or_default()
+        .and_then(|identity| identity.downcast::<Vec<CertificateDer<'static>>>().ok());
+    identity
+        .map(|certificates| *certificates)
+        .unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! HTTP's heads as the call protocol writes them, and back.
+//! Conversion of HTTP heads to the call protocol and back.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
@@ -33,7 +33,7 @@ pub(super) fn write_request_head(
     })
 }
 
-/// Writes opening and head of an answer.
+/// Writes opening and head of a response.
 pub(super) fn write_response_head(
     opening: &ResponseOpening,
     headers: &HeaderMap,
@@ -42,19 +42,20 @@ pub(super) fn write_response_head(
     write_opening_and_head(opening, out, |out| append_fields(headers, out, 0))
 }
 
-/// The trailers, without what is before them.
+/// Encodes the trailers without their frame header.
 pub(super) fn write_trailers(trailers: &HeaderMap) -> Result<BytesMut, HeadError> {
     let mut out = BytesMut::new();
     append_fields(trailers, &mut out, 0)?;
     Ok(out)
 }
 
-/// The opening holds the head's length, which is known after it: so it is written twice.
+/// Writes a placeholder, the head, then the opening: the opening holds the head's length.
 fn write_opening_and_head<O: CallOpening>(
     opening: &O,
     out: &mut BytesMut,
     head: impl FnOnce(&mut BytesMut) -> Result<(), HeadError>,
 ) -> Result<(), HeadError> {
+    // The buffer may hold other data already.
     let begin = out.len();
     out.put_bytes(0, O::SIZE_BYTES);
     head(out)?;
@@ -68,6 +69,7 @@ fn write_opening_and_head<O: CallOpening>(
 }
 
 fn append_fields(headers: &HeaderMap, out: &mut BytesMut, before: usize) -> Result<(), HeadError> {
+    // Checked before writing: the peer would refuse the head, and the call would be lost.
     if headers.len() + before > MAX_FIELDS {
         return Err(HeadError::TooMany);
     }
@@ -84,7 +86,7 @@ fn append_field(name: &str, value: &[u8], out: &mut BytesMut) -> Result<(), Head
     Ok(())
 }
 
-/// A request of a head that was checked.
+/// Converts a checked head to a request.
 pub(super) fn parse_request(head: &Bytes) -> Result<Request<()>, FrameError> {
     let pseudo_header = |name| HeadFields::new(head).get(name);
     let method = pseudo_header(METHOD)
@@ -95,6 +97,7 @@ pub(super) fn parse_request(head: &Bytes) -> Result<Request<()>, FrameError> {
     uri.path_and_query = Some(path.try_into().map_err(|_| HeadError::Value)?);
     if let Some(authority) = pseudo_header(AUTHORITY) {
         uri.authority = Some(authority.try_into().map_err(|_| HeadError::Value)?);
+        // `http` refuses an authority without a scheme; the connection is encrypted.
         uri.scheme = Some(http::uri::Scheme::HTTPS);
     }
     let mut request = Request::new(());
@@ -104,7 +107,7 @@ pub(super) fn parse_request(head: &Bytes) -> Result<Request<()>, FrameError> {
     Ok(request)
 }
 
-/// An answer of a head that was checked.
+/// Converts a checked head to a response.
 pub(super) fn parse_response(
     opening: &ResponseOpening,
     head: &Bytes,
@@ -116,11 +119,12 @@ pub(super) fn parse_response(
     Ok(response)
 }
 
-/// The fields that HTTP has, too. Values lie where the head lies.
+/// Converts the fields that are not pseudo-headers. Values share the head's memory.
 pub(super) fn parse_headers(head: &Bytes) -> Result<HeaderMap, FrameError> {
     let mut map = HeaderMap::new();
     for field in HeadFields::new(head) {
         let field = field?;
+        // Pseudo-headers are no valid header names in HTTP.
         if field.name.starts_with(':') {
             continue;
         }

@@ -1,8 +1,9 @@
-//! When a caller's connection ends by itself: because nobody calls on it, or because nobody hears it.
+//! Automatic end of a caller's connection: without calls, or when nothing is received any more.
 //!
-//! A call may take longer than a silent connection lives, and a NAT may forget a silent caller: so callers send a sign of life while nothing
-//! else goes ([`super::config::calling`]). That alone would keep every connection for ever. It is ended here, when there was no call for
-//! as long as silence is permitted; and, while calls are under way, soon after nothing gets through any more ([`super::silence`]).
+//! A call may take longer than the idle timeout, and a NAT may forget an idle mapping. So callers
+//! send keep-alives ([`super::config::caller_transport`]), which alone would keep every connection
+//! open. An idle watch closes it after the idle timeout without a call. While calls are in flight,
+//! it closes the connection soon after nothing gets through ([`super::stall_detector`]).
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -16,43 +17,46 @@ use super::close_code;
 use super::stall_detector::{self, PacketCounts, StallDetector};
 use super::stream_body::StreamBodyError;
 
-/// What a line and its calls share; its watch ends with the last of them.
+/// State that a connection and its calls share. The watch task ends with the last of them.
 #[derive(Debug, Default)]
 pub(super) struct InFlightCalls {
     open_count: AtomicU32,
-    /// Whether the watch has to be told of a call.
+    /// Set while the watch waits for a call.
     is_idle: AtomicBool,
     call_started: Arc<Notify>,
-    /// Nothing got through for so long: this is why the connection was ended.
+    /// Time without any received packet, if the connection was closed for it.
     stalled_after: OnceLock<Duration>,
     watch: OnceLock<AbortHandle>,
 }
 
 impl InFlightCalls {
-    /// Calls that are under way.
+    /// Number of calls in flight.
     pub(super) fn open(&self) -> u32 {
         self.open_count.load(Ordering::Relaxed)
     }
 
-    /// How long nothing had got through when the connection was ended for that.
+    /// Time without any received packet, if the connection was closed for it.
     pub(super) fn stalled_after(&self) -> Option<Duration> {
         self.stalled_after.get().copied()
     }
 
-    /// Why a body ends: a connection that was ended for silence says no more than that this side did so.
+    /// Replaces the error of a connection that was closed for a stall: quinn only reports a local
+    /// close.
     pub(super) fn explain_error(&self, error: StreamBodyError) -> StreamBodyError {
         self.stalled_after().map_or(error, StreamBodyError::Stalled)
     }
 
-    /// A call begins.
+    /// Counts a started call and wakes the watch.
     pub(super) fn start_call(&self) {
+        // Before the flag is read: the watch sets the flag and then reads the count, on the same
+        // thread.
         self.open_count.fetch_add(1, Ordering::Relaxed);
         if self.is_idle.load(Ordering::Relaxed) {
             self.call_started.notify_one();
         }
     }
 
-    /// The watch wants to be told of the next call; how many there are already.
+    /// Asks to be woken by the next call. Returns the number of calls in flight.
     fn enter_idle(&self) -> u32 {
         self.is_idle.store(true, Ordering::Relaxed);
         self.open()
@@ -63,7 +67,7 @@ impl InFlightCalls {
         self.open()
     }
 
-    /// A call ends.
+    /// Counts an ended call.
     pub(super) fn end_call(&self) {
         self.open_count.fetch_sub(1, Ordering::Relaxed);
     }
@@ -71,11 +75,13 @@ impl InFlightCalls {
 
 impl Drop for InFlightCalls {
     fn drop(&mut self) {
+        // The task holds the connection, which would otherwise live until the next timeout.
         self.watch.get().inspect(|watch| watch.abort());
     }
 }
 
-/// Watches a connection with this load until nobody has that any more. Must run inside a `LocalSet`, on the thread that makes its calls.
+/// Watches a connection until its last user is dropped. Must run inside a `LocalSet`, on the thread
+/// that makes its calls.
 pub(super) fn spawn_idle_watch(
     connection: &Connection,
     in_flight: &Arc<InFlightCalls>,
@@ -89,7 +95,7 @@ pub(super) fn spawn_idle_watch(
     );
     let _ = in_flight
         .watch
-        .set(tokio::task::spawn_local(watching).abort_handle()); // it is the only one
+        .set(tokio::task::spawn_local(watching).abort_handle()); // set once: the connection is new
 }
 
 async fn watch_idle(
@@ -98,7 +104,7 @@ async fn watch_idle(
     call_started: Arc<Notify>,
     idle_timeout: Duration,
 ) {
-    let mut seen = None;
+    let mut last_sent = None;
     while connection.close_reason().is_none() {
         let calls = in_flight
             .upgrade()
@@ -114,14 +120,15 @@ async fn watch_idle(
             watch_calls(&connection, &in_flight).await;
             continue;
         }
+        // A call may have started and ended within the timeout: then stream frames were sent.
         let sent = connection.stats().frame_tx.stream;
-        if open_count == 0 && seen.replace(sent) == Some(sent) {
+        if open_count == 0 && last_sent.replace(sent) == Some(sent) {
             connection.close(close_code::DONE, b"");
         }
     }
 }
 
-/// Until no call is under way.
+/// Watches for a stall until no call is in flight.
 async fn watch_calls(connection: &Connection, in_flight: &Weak<InFlightCalls>) {
     let mut detector = StallDetector::starting_at(PacketCounts::from(connection));
     while connection.close_reason().is_none() {
@@ -130,7 +137,8 @@ async fn watch_calls(connection: &Connection, in_flight: &Weak<InFlightCalls>) {
             return;
         };
         if detector.observe(Instant::now(), PacketCounts::from(connection)) {
-            let _ = in_flight.stalled_after.set(stall_detector::STALL_TIMEOUT); // before the calls break
+            // before the close: failing calls read it
+            let _ = in_flight.stalled_after.set(stall_detector::STALL_TIMEOUT);
             connection.close(close_code::DONE, b"");
         }
     }

@@ -1,7 +1,9 @@
-//! QUIC between our own parts: calls on streams, with mutual TLS 1.3. `contract/quic.md` says what lies on a stream.
+//! QUIC between parts of nearpath: calls on streams, with mutual TLS 1.3. `contract/quic.md`
+//! defines the stream format.
 //!
-//! A caller has a [`Dialer`] for each thread; a [`CallerConnection`] is a connection, [`CallerConnection::call`] a call. A worker hands what its endpoint
-//! accepts to a [`CallServer`]. [`config`] sets both up, [`crate::early`] spares the handshake.
+//! A caller has a [`Dialer`] for each thread. A [`CallerConnection`] is a connection to a worker,
+//! [`CallerConnection::call`] makes a call. A worker passes the connections that its endpoint
+//! accepts to a [`CallServer`]. [`config`] configures both, [`crate::zero_rtt`] saves handshakes.
 
 mod accept;
 mod body_writer;

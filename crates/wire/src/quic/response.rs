@@ -1,4 +1,4 @@
-//! An answer, and what its call holds until its end.
+//! Response of a call, and the resources that the call holds until its end.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::idle_watch::InFlightCalls;
 use super::stream_body::{StreamBody, StreamBodyError};
 use crate::BoxError;
 
-/// One call that is under way.
+/// Counts a call as in flight until it is dropped.
 #[derive(Debug)]
 pub(super) struct InFlightCall(Arc<InFlightCalls>);
 
@@ -31,7 +31,7 @@ impl Drop for InFlightCall {
     }
 }
 
-/// The request's body, while the answer is read.
+/// Task that sends the request's body while the response is read. Dropping it stops the task.
 #[derive(Debug)]
 pub(super) struct UploadGuard(AbortHandle);
 
@@ -47,7 +47,8 @@ impl UploadGuard {
         B::Error: Into<BoxError>,
     {
         let sending = async move {
-            let _ = out.send_body(first, body, announced).await; // the answer tells why
+            // the response carries the reason of a failure
+            let _ = out.send_body(first, body, announced).await;
         };
         Self(tokio::task::spawn_local(sending).abort_handle())
     }
@@ -59,7 +60,7 @@ impl Drop for UploadGuard {
     }
 }
 
-/// The body of an answer. Dropped before its end, it tells the worker that nobody waits.
+/// Body of a response. Dropping it before its end cancels the call at the worker.
 #[derive(Debug)]
 pub struct QuicResponseBody {
     pub(super) body: StreamBody<ResponseOpening>,
@@ -70,12 +71,12 @@ pub struct QuicResponseBody {
 }
 
 impl QuicResponseBody {
-    /// What was said beside HTTP's head.
+    /// Opening of the response.
     pub fn opening(&self) -> &ResponseOpening {
         &self.opening
     }
 
-    /// Whether its request went in the first flight, and was taken.
+    /// Returns true if the worker accepted the request in the first flight.
     pub fn was_early(&self) -> bool {
         self.was_early
     }
@@ -91,6 +92,7 @@ impl Body for QuicResponseBody {
     ) -> Poll<Option<Result<Frame<Bytes>, StreamBodyError>>> {
         let this = self.get_mut();
         let frame = Pin::new(&mut this.body).poll_frame(cx);
+        // A stalled connection was closed by this side; the caller needs the cause.
         frame.map_err(|error| this.in_flight.0.explain_error(error))
     }
 

@@ -1,4 +1,4 @@
-//! The worker's side: takes connections, and hands each stream to a handler.
+//! The worker's side: accepts connections, and passes each stream to a handler.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -23,20 +23,20 @@ use super::stream_body::{StreamBody, StreamBodyError};
 use crate::BoxError;
 use crate::identity::{PeerIdentity, PeerRefusal, Trust};
 
-/// A call that came.
+/// A call that a worker received.
 #[derive(Debug)]
 pub struct ServedCall {
-    /// As HTTP has it.
+    /// The request as HTTP has it.
     pub request: Request<StreamBody<RequestOpening>>,
-    /// What was said beside HTTP's head.
+    /// Opening of the request.
     pub opening: RequestOpening,
-    /// Who calls.
+    /// Identity of the caller.
     pub peer: Arc<PeerIdentity>,
-    /// It came in a first flight, before the handshake was complete.
+    /// Received in a first flight, before the handshake was complete.
     pub early: bool,
 }
 
-/// Who may call, and what answers.
+/// Trust and handler of a worker.
 #[derive(Debug)]
 pub struct CallServer<H> {
     trust: RefCell<Trust>,
@@ -49,12 +49,12 @@ pub struct CallServer<H> {
     refusals: watch::Sender<RefusalStats>,
 }
 
-/// Who was not let in: for whoever writes it down.
+/// Refused peers, for logs and metrics.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RefusalStats {
-    /// How many so far.
+    /// Number of refused peers.
     pub count: u64,
-    /// Who the last was, and why.
+    /// Address of the last one, and the reason.
     pub last: String,
 }
 
@@ -67,10 +67,10 @@ impl RefusalStats {
     }
 }
 
-/// What connections are told.
+/// State of the server, which its connections watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ServingStage {
-    /// Whom to admit, by its number.
+    /// Serving with the trust of this number.
     Serving(u64),
     Stopping,
 }
@@ -82,7 +82,7 @@ where
     B: Body<Data = Bytes> + 'static,
     B::Error: Into<BoxError>,
 {
-    /// Answers whom `trust` admits.
+    /// Creates a server for callers that `trust` admits.
     pub fn new(trust: Trust, handler: H) -> Rc<Self> {
         let (trust, changes) = (
             RefCell::new(trust),
@@ -100,30 +100,34 @@ where
         })
     }
 
-    /// Takes so many connections at a time from now on; callers beyond that are told, and go elsewhere. [`MAX_CONNECTIONS`](super::MAX_CONNECTIONS) at first.
+    /// Limits the number of connections from now on. Callers above it are refused and go elsewhere.
+    /// The default is [`MAX_CONNECTIONS`](super::MAX_CONNECTIONS).
     pub fn set_max_connections(&self, max: usize) {
         self.limit.max.set(max);
     }
 
-    /// Who was not let in; changes with each.
+    /// Counts refused peers; changes with each of them.
     pub fn refusals(&self) -> watch::Receiver<RefusalStats> {
         self.refusals.subscribe()
     }
 
-    /// Admits others from now on. Connections of those who are not admitted any more are closed.
+    /// Replaces the trust. Connections of peers that are not admitted any more are closed.
     pub fn set_trust(&self, trust: Trust) {
         *self.trust.borrow_mut() = trust;
         self.changes.send_modify(|stage| {
             if let ServingStage::Serving(number) = stage {
+                // Any change of the value wakes the connections, which then check their peers
+                // again.
                 *number += 1;
             }
         });
     }
 
-    /// Takes no more calls; done when those that are open have ended.
+    /// Accepts no more calls, and returns when the open ones have ended.
     pub async fn drain_calls(&self) {
         self.changes.send_replace(ServingStage::Stopping);
         loop {
+            // Created before the count is read: an end in between is not missed.
             let call_ended = self.call_ended.notified();
             if self.open_calls.get() == 0 {
                 return;
@@ -132,13 +136,13 @@ where
         }
     }
 
-    /// A handshake that came to nothing, or a peer that is not wanted.
+    /// Counts a failed handshake or a refused peer.
     pub(super) fn note_refusal(&self, from: SocketAddr, why: &dyn std::fmt::Display) {
         self.refusals
             .send_modify(|refused| refused.record(from, why));
     }
 
-    /// Looks at what the peer showed: a session may be older than what the controller took back.
+    /// Checks the peer's certificate: a session may be older than a revocation.
     pub(super) fn admit_peer(
         &self,
         connection: &Connection,
@@ -149,7 +153,7 @@ where
             .map(Arc::new)
     }
 
-    /// One call, from its stream's opening to its end.
+    /// Serves one call, from the opening of its stream to its end.
     pub(super) async fn serve_call(
         self: Rc<Self>,
         send: SendStream,
@@ -161,31 +165,36 @@ where
             StreamBodyWriter::new(send),
             StreamBody::<RequestOpening>::new(receive),
         );
+        // Rejected before the call is read, so the caller can repeat it elsewhere.
         if *self.changes.borrow() == ServingStage::Stopping {
             return out.reset_with(close_code::NOT_RUN);
         }
+        // Counted before the first await: `drain_calls` must see the call.
         let _one = OpenCallGuard::start(&self);
         let call = match read_request(&mut incoming).await {
-            Ok((request, asked)) => ServedCall {
+            Ok((request, opening)) => ServedCall {
                 request: request.map(|()| incoming),
-                opening: asked,
+                opening,
                 peer,
                 early,
             },
             Err(_) => return out.reset_with(close_code::PROTOCOL_FAULT),
         };
+        // Resolves when the caller resets or stops the stream, while the handler runs.
         let cancelled = out.stream().stopped();
         let answer = tokio::select! {
             answer = (self.handler)(call) => answer,
-            _ = cancelled => return, // nobody waits: the handler's work is dropped
+            // the caller cancelled: dropping the handler's future stops its work
+            _ = cancelled => return,
         };
         if send_response(&mut out, answer).await.is_ok() {
-            let _ = out.stream().stopped().await; // the caller has all of it: only then may the connection end
+            // counts as open until everything is acknowledged: `drain_calls` waits for it
+            let _ = out.stream().stopped().await;
         }
     }
 }
 
-/// One call that is under way.
+/// Counts a call as open until it is dropped.
 struct OpenCallGuard<'a, H>(&'a CallServer<H>);
 
 impl<'a, H> OpenCallGuard<'a, H> {
@@ -207,7 +216,8 @@ async fn read_request(
 ) -> Result<(Request<()>, RequestOpening), StreamBodyError> {
     let (opening, head) = incoming.read_opening().await?;
     let mut request = http_heads::parse_request(&head)?;
-    *request.version_mut() = http::Version::HTTP_2; // the nearest that HTTP has: streams, trailers, no upgrade
+    // the closest version: streams and trailers, but no upgrade
+    *request.version_mut() = http::Version::HTTP_2;
     Ok((request, opening))
 }
 
@@ -227,6 +237,7 @@ where
         reason_number: 0,
         body_length: total,
     };
+    // Handlers of the platform mark their own responses; tenants cannot set extensions.
     if let Some(given_opening) = head.extensions.get::<ResponseOpening>() {
         (opening.is_platform, opening.reason_number) =
             (given_opening.is_platform, given_opening.reason_number);

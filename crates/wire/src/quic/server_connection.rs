@@ -1,4 +1,4 @@
-//! A connection as its worker sees it: who comes in, how long that is good, and how it ends.
+//! A connection as its worker sees it: admission, validity and end.
 
 use std::future::Future;
 use std::rc::Rc;
@@ -17,21 +17,21 @@ use super::server::{CallServer, ServedCall};
 use crate::BoxError;
 use crate::identity::{PeerIdentity, PeerRefusal};
 
-/// How long a caller may take to prove who it is: it holds a place meanwhile, and could do so for ever.
+/// Time that a caller has to prove its identity. Meanwhile it holds a permit.
 pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// What is said of one that took longer.
+/// Reason for callers that took longer.
 pub(super) const HANDSHAKE_TIMEOUT_TEXT: &str = "the handshake was not complete within 10s";
 
-/// Longest that is waited at a time for a certificate's end: clocks are set.
+/// Maximum time between two checks of a certificate's end: clocks can be adjusted.
 const EXPIRY_CHECK_INTERVAL: Duration = Duration::from_secs(3600);
 
-/// See the module's text.
+/// One accepted connection.
 pub(super) struct ServerConnection<H> {
     server: Rc<CallServer<H>>,
     connection: Connection,
-    /// Each call that is under way has one of these.
+    /// Each call in flight holds a clone.
     call_tokens: Rc<()>,
-    /// Calls on it were looked at: after that nobody can be told that they did not run.
+    /// Calls on it were started. From then on the caller cannot be told that none ran.
     has_seen_calls: bool,
 }
 
@@ -51,7 +51,7 @@ where
         }
     }
 
-    /// All of it. `full`: the worker has no room for it, and says so.
+    /// Serves the connection to its end. With `is_over_limit` it is refused after the handshake.
     pub(super) async fn run(mut self, complete: impl Future<Output = bool>, is_over_limit: bool) {
         let Some(peer) = self.complete_handshake(complete, is_over_limit).await else {
             return;
@@ -59,18 +59,19 @@ where
         match self.serve_until_refused(peer).await {
             Some(expired @ PeerRefusal::Expired(_)) => self.drain_expired(expired).await,
             Some(refusal) => self.close_refused(&refusal),
-            None => {} // it has left
+            None => {} // the peer has closed the connection
         }
     }
 
-    /// Until the handshake is complete: who it is, if it may stay. Streams come early only in a resumed session, and then the peer is known;
-    /// otherwise they come when it has proved itself. Who is not admitted is told so at the end: before, a close carries no text (RFC 9000
-    /// section 10.2.3).
+    /// Completes the handshake and returns the admitted peer. Streams arrive early only in a
+    /// resumed session, whose peer is known; else they arrive after the peer has proved itself. A
+    /// refusal is sent at the end: before that a close carries no text (RFC 9000 section 10.2.3).
     async fn complete_handshake(
         &mut self,
         complete: impl Future<Output = bool>,
         is_over_limit: bool,
     ) -> Option<Arc<PeerIdentity>> {
+        // With a resumed session the certificate is known before the handshake ends.
         let known = self.server.admit_peer(&self.connection);
         let (mut complete, mut limit) = (
             std::pin::pin!(complete),
@@ -78,13 +79,14 @@ where
         );
         loop {
             tokio::select! {
+                // Completion first: streams accepted after it are no early data.
                 biased;
                 _ = complete.as_mut() => break,
                 () = limit.as_mut() => return self.handshake_timed_out(),
                 stream = self.connection.accept_bi(), if known.is_ok() && !is_over_limit => match (stream, &known) {
                     (Ok(stream), Ok(peer)) => self.spawn_call(stream, peer, true),
                     (Err(error), _) => return self.connection_lost(&error),
-                    (Ok(_), Err(_)) => {} // nobody asks for it
+                    (Ok(_), Err(_)) => {} // unreachable: accepted for a known peer only
                 },
             }
         }
@@ -102,7 +104,8 @@ where
         None
     }
 
-    /// As long as it is admitted: it is looked at again when others are trusted, and when its certificate ends. Nothing: it has left.
+    /// Serves calls while the peer is admitted. Admission is checked again when the trust changes
+    /// and when the certificate ends. `None`: the peer has closed the connection.
     async fn serve_until_refused(&mut self, peer: Arc<PeerIdentity>) -> Option<PeerRefusal> {
         let until_next = || {
             peer.remaining_validity(SystemTime::now())
@@ -128,11 +131,12 @@ where
         }
     }
 
-    /// After its certificate has ended: what is under way goes on, what comes is not looked at, and when nothing is under way any more it
-    /// is told.
+    /// Drains the connection after the certificate's end: open calls continue, new ones are
+    /// rejected. When none is open, the connection is refused.
     async fn drain_expired(&mut self, refusal: PeerRefusal) {
         let mut changes = self.server.changes.subscribe();
         let mut idle_check = tokio::time::interval(IDLE_TIMEOUT);
+        // The first tick of an interval is immediate.
         idle_check.reset();
         loop {
             tokio::select! {
@@ -157,7 +161,7 @@ where
         early: bool,
     ) {
         self.has_seen_calls = true;
-        let (server, peer, one) = (
+        let (server, peer, call_token) = (
             Rc::clone(&self.server),
             Arc::clone(peer),
             Rc::clone(&self.call_tokens),
@@ -165,7 +169,7 @@ where
         let early = early || receive.is_0rtt();
         tokio::task::spawn_local(async move {
             server.serve_call(send, receive, peer, early).await;
-            drop(one);
+            drop(call_token);
         });
     }
 
@@ -182,8 +186,8 @@ where
         None
     }
 
-    /// It ended before the handshake did. A caller that has what it wanted is not one that was refused; before the end its close has no number
-    /// (RFC 9000 section 10.2.3).
+    /// Handles a connection that ended before the handshake. A caller that got its result was not
+    /// refused; before the handshake's end its close carries no code (RFC 9000 section 10.2.3).
     fn connection_lost<T>(&self, error: &ConnectionError) -> Option<T> {
         let left = match error {
             ConnectionError::ApplicationClosed(close) => close.error_code == close_code::DONE,
@@ -199,7 +203,8 @@ where
         None
     }
 
-    /// Says whether calls on this connection were looked at: what provably did not run may go another way.
+    /// Closes the connection with a code that tells whether calls were started. Calls that did not
+    /// run may go elsewhere.
     fn close_refused(&self, refusal: &PeerRefusal) {
         self.server
             .note_refusal(self.connection.remote_address(), refusal);

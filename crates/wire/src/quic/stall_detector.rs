@@ -1,36 +1,41 @@
-//! Whether a connection still gets through, while calls are under way on it. Pure: what it counted and the time are arguments.
+//! Detection of connections that nothing gets through any more, while calls are in flight. Pure:
+//! counters and time are arguments.
 //!
-//! UDP does not tell when nobody hears any more. What is sent is acknowledged within a round trip, whatever the handler does, or sent
-//! again, sooner at first and then at twice the distance each time (RFC 9002 section 6.2). So a connection on which only that happened
-//! for a while is dead; one on which nothing is sent says nothing, until the next sign of life is due.
+//! UDP does not report a dead path. The peer acknowledges data within a round trip, whatever its
+//! handler does; else the data is sent again, at doubling intervals (RFC 9002 section 6.2). So a
+//! connection that only sends for a while is dead. A connection that sends nothing proves nothing
+//! until the next keep-alive.
 
 use std::time::{Duration, Instant};
 
-/// How long what was sent may bring nothing back: a path that changes, or a worker without a processor, may need some of that.
+/// Time without any received packet after which a connection is dead. A path change, or a worker
+/// without CPU time, needs some of it.
 pub(super) const STALL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often is looked.
+/// Interval of the checks.
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What a connection has counted.
+/// Packet counters of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PacketCounts {
-    /// Datagrams that came.
+    /// Datagrams received.
     pub(super) received: u64,
-    /// Packets that went out. A last acknowledgement among them may never be answered: so one look that sees some proves nothing.
+    /// Packets sent. The last acknowledgement among them may get no response, so a single check
+    /// proves nothing.
     pub(super) sent: u64,
 }
 
-/// See the module's text.
+/// Detects a stall from successive counters.
 #[derive(Debug)]
 pub(super) struct StallDetector {
     last: PacketCounts,
-    /// When it was first seen that something went out after the last that came, and in how many looks since.
+    /// First check that saw packets sent after the last received one, and the number of such
+    /// checks.
     unanswered: Option<(Instant, u32)>,
 }
 
 impl StallDetector {
-    /// With what was counted so far, which proves nothing.
+    /// Starts with the current counters.
     pub(super) fn starting_at(last: PacketCounts) -> Self {
         Self {
             last,
@@ -38,8 +43,10 @@ impl StallDetector {
         }
     }
 
-    /// Whether it is dead: for [`LONGEST`], and in more than two looks, something went out and nothing came.
+    /// Returns true if the connection is dead: for [`STALL_TIMEOUT`], in more than two checks,
+    /// packets were sent and none received.
     pub(super) fn observe(&mut self, now: Instant, counts: PacketCounts) -> bool {
+        // Anything received proves that the path works in both directions.
         if counts.received != self.last.received {
             *self = Self::starting_at(counts);
             return false;
@@ -47,8 +54,10 @@ impl StallDetector {
         if counts.sent != self.last.sent {
             let (since, looks) = self.unanswered.unwrap_or((now, 0));
             self.unanswered = Some((since, looks + 1));
+            // Only checks with new packets count: without them nothing was to be acknowledged.
             self.last = counts;
         }
+        // Two checks can be explained by a last acknowledgement, which needs no response.
         self.unanswered.is_some_and(|(since, looks)| {
             looks > 2 && now.saturating_duration_since(since) >= STALL_TIMEOUT
         })

@@ -1,4 +1,4 @@
-//! A body as it comes from a stream.
+//! A body that is read from a stream.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -13,26 +13,27 @@ use super::close_code;
 use super::frame::{CallOpening, FrameDecoder, FrameError, StreamPiece};
 use super::http_heads;
 
-/// Bytes that are read at a time, unless more are known to come.
+/// Bytes that are read at a time, unless the length is known.
 const READ_BYTES: usize = 4 * 1024;
-/// Most bytes that are read at a time.
+/// Maximum number of bytes that are read at a time.
 const MAX_READ_BYTES: usize = 64 * 1024;
 
-/// Why a body, or a head, did not come to its end.
+/// Reasons why a body or a head is incomplete.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StreamBodyError {
-    /// The stream or the connection broke.
+    /// The stream or the connection failed.
     #[error("{}", describe_read_error(.0))]
     Stream(#[from] ReadError),
-    /// Nothing came any more, not even word that what was sent has arrived.
-    #[error("nothing came over UDP for {0:?}, though something was sent")]
+    /// Nothing was received for this time, not even an acknowledgement.
+    #[error("no UDP packet received for {0:?} although data was sent")]
     Stalled(Duration),
-    /// What came is not as `contract/quic.md` says.
+    /// The data does not follow `contract/quic.md`.
     #[error("{0}")]
     InvalidFrame(#[from] FrameError),
 }
 
-/// quinn says of a connection only that it was lost; what matters is why: a peer that is not admitted is told so there.
+/// Adds the reason to a lost connection, which quinn's text leaves out. A refused peer gets its
+/// reason there.
 fn describe_read_error(error: &ReadError) -> String {
     match error {
         ReadError::ConnectionLost(why) => format!("connection lost: {why}"),
@@ -40,7 +41,7 @@ fn describe_read_error(error: &ReadError) -> String {
     }
 }
 
-/// The rest of a call's request, or of its answer. When it is dropped before its end, the peer is told that nobody reads on.
+/// Rest of a request or response. Dropping it before its end tells the peer to stop sending.
 #[derive(Debug)]
 pub struct StreamBody<O: CallOpening> {
     stream: RecvStream,
@@ -57,7 +58,7 @@ impl<O: CallOpening> StreamBody<O> {
         }
     }
 
-    /// The opening and the head, which come first.
+    /// Reads the opening and the head, which come first.
     pub(super) async fn read_opening(&mut self) -> Result<(O, Bytes), StreamBodyError> {
         match std::future::poll_fn(|cx| self.poll_piece(cx)).await {
             Some(Ok(StreamPiece::Opening(opening, head))) => {
@@ -68,13 +69,15 @@ impl<O: CallOpening> StreamBody<O> {
                 .await;
                 Ok((opening, head))
             }
+            // The decoder yields the opening first, so anything else means a truncated stream.
             Some(Ok(_)) | None => Err(FrameError::Truncated.into()),
             Some(Err(error)) => Err(error),
         }
     }
 
-    /// A body whose announced length is there is over now, so that nobody has to ask for its end; which mostly came with it, and
-    /// is taken, so that the peer need not be told that nobody reads on.
+    /// Ends a body whose announced length is complete, so that no further read is needed. The end
+    /// of the stream has mostly arrived with it; it is read, so that the peer is not told to stop
+    /// sending.
     fn peek_end(&mut self, cx: &mut Context<'_>) {
         if self.decoder.remaining() == Some(0) && self.decoder.buffer_mut().is_empty() {
             self.has_ended = !matches!(self.poll_read(cx), Poll::Ready(Ok(1..) | Err(_)));
@@ -100,11 +103,13 @@ impl<O: CallOpening> StreamBody<O> {
     }
 
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, ReadError>> {
+        // A known length is read in larger pieces; the rest of a short body fits the smallest.
         let want = self.decoder.remaining().map_or(READ_BYTES, |left| {
             (left as usize).clamp(READ_BYTES, MAX_READ_BYTES)
         });
         let buffer: &mut BytesMut = self.decoder.buffer_mut();
         let before = buffer.len();
+        // `ReadBuf::new` takes initialised memory; unused bytes are cut off below.
         buffer.resize(before + want, 0);
         let mut unfilled = ReadBuf::new(&mut buffer[before..]);
         let read = self
@@ -130,7 +135,7 @@ impl<O: CallOpening> StreamBody<O> {
 
     fn fail_body(&mut self, fault: FrameError) -> StreamBodyError {
         self.has_ended = true;
-        let _ = self.stream.stop(close_code::PROTOCOL_FAULT); // it may have ended already
+        let _ = self.stream.stop(close_code::PROTOCOL_FAULT); // fails only if the stream has ended
         fault.into()
     }
 }
@@ -163,6 +168,7 @@ impl<O: CallOpening + Unpin> Body for StreamBody<O> {
             StreamPiece::Trailers(trailers) => http_heads::parse_headers(&trailers)
                 .map(Frame::trailers)
                 .map_err(|fault| this.fail_body(fault)),
+            // The decoder yields one opening only, which `read_opening` consumed.
             StreamPiece::Opening(..) => Err(this.fail_body(FrameError::Truncated)),
         }))
     }
@@ -181,7 +187,7 @@ impl<O: CallOpening + Unpin> Body for StreamBody<O> {
 impl<O: CallOpening> Drop for StreamBody<O> {
     fn drop(&mut self) {
         if !self.has_ended {
-            let _ = self.stream.stop(close_code::CANCELLED); // it may have ended already
+            let _ = self.stream.stop(close_code::CANCELLED); // fails only if the stream has ended
         }
     }
 }

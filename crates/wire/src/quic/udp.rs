@@ -1,4 +1,4 @@
-//! What a UDP socket needs to carry QUIC well: room for a burst, and datagrams that pass the kernel in batches.
+//! UDP sockets for QUIC: buffers for bursts, and datagrams in batches.
 
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -9,38 +9,41 @@ use rustix::net::sockopt::{
     socket_send_buffer_size,
 };
 
-/// Octets of buffer that are asked for, each way: a burst of first flights comes before the thread that reads them runs. Linux gives as
-/// many as `net.core.rmem_max` and `net.core.wmem_max` allow, which is 208 KB where nobody has changed them.
+/// Requested buffer size in octets, for each direction: a burst of first flights arrives before the
+/// reading thread runs. Linux limits it to `net.core.rmem_max` and `net.core.wmem_max`, 208 KB by
+/// default.
 pub const SOCKET_BUFFER_BYTES: usize = 4 << 20;
 
-/// What this machine gives such a socket.
+/// Buffers and batches that this machine provides for such a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UdpCapabilities {
-    /// Octets that wait to be read, of [`BUFFER`] asked for.
+    /// Receive buffer in octets, of [`SOCKET_BUFFER_BYTES`] requested.
     pub receive_buffer: usize,
-    /// Octets that wait to be sent.
+    /// Send buffer in octets.
     pub send_buffer: usize,
-    /// Datagrams that go out with one system call (generic segmentation offload); 1: it is not to be had.
+    /// Datagrams per system call when sending (generic segmentation offload); 1: unavailable.
     pub max_send_batch: usize,
-    /// Datagrams that come in with one (generic receive offload); 1: it is not to be had.
+    /// Datagrams per system call when receiving (generic receive offload); 1: unavailable.
     pub max_receive_batch: usize,
 }
 
-/// Asks for the buffers. Less than asked for works, too: bursts are then lost and sent again.
+/// Requests the buffers. Smaller ones work, too: bursts are then lost and sent again.
 pub fn request_buffers(socket: &UdpSocket) {
+    // Errors are ignored: QUIC works with the default sizes, too.
     let _ = set_socket_recv_buffer_size(socket, SOCKET_BUFFER_BYTES);
     let _ = set_socket_send_buffer_size(socket, SOCKET_BUFFER_BYTES);
 }
 
-/// Tries it with a socket on loopback, over which nothing is sent.
+/// Probes a socket on loopback, without sending anything.
 ///
 /// # Errors
-/// When there is no UDP at all.
+/// When UDP is unavailable.
 pub fn probe_capabilities() -> io::Result<UdpCapabilities> {
+    // The offloads are properties of the kernel and the socket, so loopback is representative.
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
     request_buffers(&socket);
     let state = UdpSocketState::new((&socket).into())?;
-    // socket(7): the kernel doubles what was asked for, for its own book-keeping, and says so when it is asked.
+    // The kernel reports twice the requested size, which includes its own overhead (socket(7)).
     let (receive_buffer, send_buffer) = (
         socket_recv_buffer_size(&socket)? / 2,
         socket_send_buffer_size(&socket)? / 2,

@@ -1,4 +1,4 @@
-//! A worker as a whole: one UDP socket, one incarnation, provisioned by its node.
+//! A worker: one UDP socket, one incarnation, provisioned by its node.
 
 use std::future::Future;
 use std::io;
@@ -23,26 +23,26 @@ use super::udp;
 use crate::BoxError;
 use crate::zero_rtt::{Provision, WorkerSessions};
 
-/// Why a worker cannot serve, or go on with what it was given.
+/// Reasons why a worker cannot serve, or cannot apply a provision.
 #[derive(Debug, thiserror::Error)]
 pub enum QuicWorkerError {
-    /// The socket.
+    /// The socket failed.
     #[error("cannot serve QUIC: {0}")]
     Socket(#[from] io::Error),
-    /// Certificate, key or authorities.
+    /// Certificate, key or authorities are unusable.
     #[error("cannot serve QUIC: {0}")]
     Config(#[from] TlsConfigError),
-    /// An incarnation has one name for its life.
+    /// The provision is for another incarnation, whose name never changes.
     #[error("this worker is {own}, the provision is for {other}")]
     WrongName {
-        /// The worker's.
+        /// Name of the worker.
         own: String,
-        /// The provision's.
+        /// Name in the provision.
         other: String,
     },
 }
 
-/// See the module's text. It stops when it is dropped.
+/// A QUIC worker. Dropping it stops it.
 pub struct QuicWorker<H> {
     endpoint: Endpoint,
     sessions: Arc<WorkerSessions>,
@@ -92,19 +92,22 @@ where
         })
     }
 
-    /// Takes what changed: sessions are added, the rest replaces what was there. Connections that are open stay, unless their peer is not
-    /// admitted any more.
+    /// Applies a provision: sessions are added, everything else replaces its predecessor. Open
+    /// connections stay, unless their peer is not admitted any more.
     ///
     /// # Errors
-    /// See [`QuicWorkerError`]; everything stays as it was.
+    /// See [`QuicWorkerError`]; the previous state is kept.
     pub fn apply_provision(&mut self, mut next: Provision) -> Result<(), QuicWorkerError> {
         let (own, other) = (&self.provision.credentials.name, &next.credentials.name);
+        // Sessions and tokens belong to one incarnation: mixing them would allow replays.
         if own != other || self.provision.token_key != next.token_key {
             return Err(QuicWorkerError::WrongName {
                 own: own.clone(),
                 other: other.clone(),
             });
         }
+        // Compared without the sessions: most updates bring nothing else and keep the
+        // configuration.
         let entries = std::mem::take(&mut next.sessions);
         if next != self.provision {
             let trust = next.worker_trust().map_err(TlsConfigError::from)?;
@@ -115,6 +118,7 @@ where
                 &next.token_key,
             )?;
             self.sessions.set_certificate_end(certificate_end(&next));
+            // New handshakes use the new certificate; open connections keep theirs.
             self.endpoint.set_server_config(Some(config));
             self.server.set_trust(trust);
             self.provision = next;
@@ -123,12 +127,12 @@ where
         Ok(())
     }
 
-    /// Who it is.
+    /// SPIFFE ID of the worker.
     pub fn spiffe_id(&self) -> &SpiffeId {
         &self.provision.credentials.id
     }
 
-    /// Where it listens.
+    /// Address that the worker listens on.
     ///
     /// # Errors
     /// When the socket is broken.
@@ -136,28 +140,28 @@ where
         self.endpoint.local_addr()
     }
 
-    /// Takes so many connections at a time from now on: see [`CallServer::connections`].
+    /// Limits the number of connections, see [`CallServer::set_max_connections`].
     pub fn set_max_connections(&self, max: usize) {
         self.server.set_max_connections(max);
     }
 
-    /// Who was not let in; changes with each.
+    /// Counts refused peers; changes with each of them.
     pub fn refusals(&self) -> watch::Receiver<RefusalStats> {
         self.server.refusals()
     }
 
-    /// Its sessions.
+    /// Sessions of the worker.
     pub fn sessions(&self) -> &WorkerSessions {
         &self.sessions
     }
 
-    /// What it was given last, without the sessions.
+    /// Last provision, without the sessions.
     pub fn provision(&self) -> &Provision {
         &self.provision
     }
 
-    /// Calls others from the same socket: one address is then good for both, so that whoever guards the network need not know who began. Ends
-    /// with [`drain_calls`](Self::stop).
+    /// Dials other workers from the same socket: one address serves both directions, so a firewall
+    /// need not know which side connects. Ends with [`stop`](Self::stop).
     pub fn dialer_as(&self, caller: &CallerConfig) -> Dialer {
         Dialer::new(
             self.endpoint.clone(),
@@ -166,21 +170,24 @@ where
         )
     }
 
-    /// Takes no more calls; done when those that are open have ended. Its own calls go on. Who connects now is let in, to be told that its calls were not
-    /// looked at: a connection that is refused can be told nothing that it may believe, least of all in its first flight.
+    /// Accepts no more calls, and returns when the open ones have ended. Its own calls continue.
+    /// New connections are still accepted: only after a handshake their callers can trust that no
+    /// call was run.
     pub async fn drain(&self) {
         self.server.drain_calls().await;
     }
 
-    /// Ends all connections now, its own calls with them, and returns when every peer was told. Calls that are open are cut.
+    /// Closes all connections now, its own calls included, and returns when every peer was
+    /// notified. Open calls are cut.
     pub async fn close_now(&self) {
+        // New connections are refused before the open ones are closed.
         self.endpoint.set_server_config(None);
         self.endpoint
             .close(close_code::STOPPING, b"the worker is stopping");
         self.endpoint.wait_idle().await;
     }
 
-    /// As [`drain_entries`](Self::drain); then all connections end.
+    /// Drains ([`drain`](Self::drain)), then closes all connections.
     pub async fn stop(&self) {
         self.drain().await;
         self.endpoint.set_server_config(None);
@@ -198,11 +205,12 @@ where
     B::Error: Into<BoxError>,
 {
     while let Some(incoming) = endpoint.accept().await {
+        // One task for each connection: a slow handshake delays no other.
         tokio::task::spawn_local(Rc::clone(&server).serve_connection(incoming));
     }
 }
 
-/// When the certificate ends, by the clock that sessions are kept by.
+/// End of the certificate on the monotonic clock, which sessions use.
 fn certificate_end(provision: &Provision) -> Instant {
     let left = provision
         .credentials

@@ -1,4 +1,5 @@
-//! Address tokens (RFC 9000 section 8.1.3): a caller that shows one is answered at length before its address is proven.
+//! Address tokens (RFC 9000 section 8.1.3). A caller with one gets full-size responses before its
+//! address is validated.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -11,27 +12,28 @@ use quinn_proto::{TokenLog, TokenReuseError};
 use ring::hkdf;
 use ring::rand::{SecureRandom, SystemRandom};
 
-/// Tokens that are remembered as used.
+/// Maximum number of used tokens that are remembered.
 const MAX_USED_TOKENS: usize = 64 * 1024;
 
-/// The secret under which a worker's address tokens are made. It goes to the worker with its credentials, because tokens are minted before
-/// it starts.
+/// Secret of a worker's address tokens. The worker receives it with its credentials, because tokens
+/// are minted before it starts.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TokenKey(pub [u8; 32]);
 
 impl TokenKey {
-    /// One that nobody else has.
+    /// Creates a random key.
     ///
     /// # Errors
-    /// When the system's random numbers fail.
+    /// When the system's random number generator fails.
     pub fn generate() -> io::Result<Self> {
         let mut key = [0; 32];
-        let failed = |_| io::Error::other("the system has no random numbers");
+        let failed = |_| io::Error::other("the system's random number generator failed");
         SystemRandom::new().fill(&mut key).map_err(failed)?;
         Ok(Self(key))
     }
 
     pub(crate) fn handshake_key(&self) -> Arc<dyn HandshakeTokenKey> {
+        // The salt separates this use of the key from any other one.
         Arc::new(hkdf::Salt::new(hkdf::HKDF_SHA256, b"nearpath address tokens").extract(&self.0))
     }
 }
@@ -42,27 +44,30 @@ impl fmt::Debug for TokenKey {
     }
 }
 
-/// The tokens that were used. When they are too many they are forgotten, and with them every token that is as old as the newest of them
-/// is refused from then on: who has one of those proves its address the usual way, and gets a new one.
+/// Tokens that were used. When there are too many, all are forgotten, and every token as old as the
+/// newest of them is rejected from then on. A caller with such a token validates its address the
+/// usual way and gets a new one.
 #[derive(Default)]
 pub struct UsedTokens(Mutex<TokenTable>);
 
 #[derive(Default)]
 struct TokenTable {
     nonces: HashSet<u128>,
-    /// When the newest of them was made.
+    /// Issue time of the newest token in `nonces`.
     newest_issued: Option<SystemTime>,
-    /// Made then or before: forgotten.
+    /// Tokens issued at this time or before are rejected.
     forgotten_until: Option<SystemTime>,
 }
 
 impl TokenTable {
-    /// Whether this is the first time that the token is used, as far as that is known.
+    /// Records a use of the token. Returns true if it is the first one, as far as known.
     fn insert_first_use(&mut self, nonce: u128, issued: SystemTime, max_tokens: usize) -> bool {
         if self.nonces.len() >= max_tokens {
+            // A bounded memory must forget something; refusing old tokens only costs a round trip.
             self.nonces.clear();
             self.forgotten_until = self.newest_issued;
         }
+        // `None` orders below every time, so nothing is refused before the first overflow.
         if Some(issued) <= self.forgotten_until || !self.nonces.insert(nonce) {
             return false;
         }
@@ -99,7 +104,7 @@ mod tests {
         ) {
             let (mut state, mut accepted) = (TokenTable::default(), HashSet::new());
             for nonce in tokens {
-                // A token has one time at which it was made: the nonce stands for both.
+                // A token has a single issue time, so it is derived from the nonce.
                 let issued = SystemTime::UNIX_EPOCH + Duration::from_secs(nonce as u64 % 4);
                 if state.insert_first_use(nonce, issued, most) {
                     prop_assert!(accepted.insert(nonce), "{nonce} was used twice");

@@ -1,4 +1,4 @@
-//! The caller's half: what it remembers of the workers it may call. In memory only.
+//! The caller's half of sessions, kept in memory only.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -10,12 +10,14 @@ use rustls::NamedGroup;
 use rustls::client::{ClientSessionStore, Tls12ClientSessionValue, Tls13ClientSessionValue};
 use rustls::pki_types::ServerName;
 
-/// Sessions and tokens kept for one worker: as many connections can begin at once with a request in their first flight.
+/// Maximum number of sessions and tokens of one worker. As many connections can start at once with
+/// a request in their first flight.
 const MAX_SESSIONS_PER_WORKER: usize = 8;
-/// Workers that are remembered; more push the oldest out. A session is about 2 KB.
+/// Maximum number of workers; further ones evict the oldest. A session takes about 2 KB.
 const MAX_WORKERS: usize = 16 * 1024;
 
-/// See the module's text. A session is taken out when it is used. Workers are known by the names of their incarnations.
+/// Sessions and address tokens of a caller, by the names of workers' incarnations. Using a session
+/// removes it.
 #[derive(Default)]
 pub struct CallerSessions(Mutex<WorkerTable>);
 
@@ -33,17 +35,17 @@ struct KnownWorker {
 }
 
 impl CallerSessions {
-    /// Forgets a worker that is gone.
+    /// Removes a worker that has ended.
     pub fn forget_worker(&self, worker: &str) {
         self.lock_table().workers.remove(worker);
     }
 
-    /// Forgets all: the caller's own certificate was replaced.
+    /// Removes everything, after the caller's own certificate was replaced.
     pub fn clear_all(&self) {
         *self.lock_table() = WorkerTable::default();
     }
 
-    /// Sessions that are left for a worker.
+    /// Number of sessions left for a worker.
     pub fn session_count(&self, worker: &str) -> usize {
         self.lock_table()
             .workers
@@ -51,7 +53,7 @@ impl CallerSessions {
             .map_or(0, |entry| entry.sessions.len())
     }
 
-    /// Workers that are remembered.
+    /// Number of known workers.
     pub fn worker_count(&self) -> usize {
         self.lock_table().workers.len()
     }
@@ -69,9 +71,11 @@ impl WorkerTable {
             {
                 self.workers.remove(&oldest);
             }
+            // Compacted rarely, so that forgetting a worker stays O(1).
             if self.insertion_order.len() > 2 * MAX_WORKERS {
                 self.insertion_order
-                    .retain(|worker| self.workers.contains_key(worker)); // those that were forgotten
+                    // forgotten workers stay in the order until now
+                    .retain(|worker| self.workers.contains_key(worker));
             }
             self.insertion_order.push_back(worker.to_owned());
         }
@@ -79,11 +83,12 @@ impl WorkerTable {
     }
 }
 
-fn push_bounded<T>(queue: &mut VecDeque<T>, one: T) {
+fn push_bounded<T>(queue: &mut VecDeque<T>, item: T) {
+    // The oldest goes: it expires first.
     if queue.len() >= MAX_SESSIONS_PER_WORKER {
         queue.pop_front();
     }
-    queue.push_back(one);
+    queue.push_back(item);
 }
 
 impl fmt::Debug for CallerSessions {
@@ -106,6 +111,7 @@ impl ClientSessionStore for CallerSessions {
             .key_exchange_group
     }
 
+    // TLS 1.2 is never resumed, see `mtls::config`.
     fn set_tls12_session(&self, _: ServerName<'static>, _: Tls12ClientSessionValue) {}
 
     fn tls12_session(&self, _: &ServerName<'_>) -> Option<Tls12ClientSessionValue> {

@@ -1,8 +1,8 @@
-//! One handshake in memory, so that the next one can be spared.
+//! Minting: a QUIC handshake in memory whose session makes the next handshake unnecessary.
 //!
-//! Both halves are quinn's own state machines without sockets. [`mint_session`] runs them in one process; where a worker's key is on another
-//! node, [`Caller`] and [`Worker`] exchange their datagrams over the connection that the nodes already have, so that no key
-//! leaves its node.
+//! Both sides are quinn's state machines without sockets. [`mint_session`] runs them in one
+//! process. Where the worker's key is on another node, [`CallerHandshake`] and [`WorkerHandshake`]
+//! exchange their datagrams over the connection between the nodes, so that no key leaves its node.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -17,28 +17,28 @@ use quinn_proto::{
 use super::{Provision, WorkerSessions};
 use crate::quic::config::{self, TlsConfigError};
 
-/// Rounds that a handshake takes at most: three, unless something is wrong.
+/// Maximum number of rounds of a handshake. A successful one needs three.
 const MAX_ROUNDS: usize = 10;
 
-/// Why nothing was minted.
+/// Reasons why no session was minted.
 #[derive(Debug, thiserror::Error)]
 pub enum MintError {
-    /// The name is no DNS name, or the configuration allows no connection.
-    #[error("no handshake can begin: {0}")]
+    /// The name is not a DNS name, or the configuration allows no connection.
+    #[error("cannot start the handshake: {0}")]
     Begin(#[from] quinn_proto::ConnectError),
     /// One side does not trust the other, or their settings do not match.
     #[error("the handshake ended without a session")]
     NoSession,
-    /// The worker could not be set up with what it is to be given.
-    #[error("the worker's side: {0}")]
+    /// The worker's side could not be configured.
+    #[error("cannot configure the worker's side: {0}")]
     Worker(#[from] TlsConfigError),
 }
 
-/// The half that keeps the session.
+/// The caller's side of a handshake, which keeps the session.
 #[derive(Debug)]
 pub struct CallerHandshake(HandshakeSide);
 
-/// The half whose register gets the entry.
+/// The worker's side of a handshake, whose session store gets the entry.
 #[derive(Debug)]
 pub struct WorkerHandshake {
     half: HandshakeSide,
@@ -54,8 +54,8 @@ struct HandshakeSide {
 }
 
 impl CallerHandshake {
-    /// Begins. `config` is the very one that will be used to call: rustls keeps sessions apart by it. `worker` is an address that both
-    /// halves are told; it goes nowhere.
+    /// Starts the handshake. `config` must be the configuration that will be used for calls: rustls
+    /// keeps sessions apart by it. Both sides use the address `worker`; nothing is sent to it.
     ///
     /// # Errors
     /// See [`MintError`].
@@ -70,19 +70,21 @@ impl CallerHandshake {
         Ok(Self(half))
     }
 
-    /// Takes the worker's datagrams, gives those for it.
+    /// Takes the worker's datagrams and returns those for the worker.
     pub fn exchange_datagrams(&mut self, datagrams: &[Vec<u8>]) -> Vec<Vec<u8>> {
         self.0.exchange_datagrams(datagrams)
     }
 
-    /// Whether the handshake is complete and confirmed: the session was kept when it was.
+    /// Returns true once the handshake is complete and confirmed. The session is stored at that
+    /// moment.
     pub fn is_done(&self) -> bool {
         self.0.is_done()
     }
 }
 
 impl WorkerHandshake {
-    /// `caller` is the address that the calls will come from: address tokens are bound to it.
+    /// Starts the worker's side. Calls must come from the address `caller`: address tokens are
+    /// bound to it.
     pub fn new(config: Arc<ServerConfig>, caller: SocketAddr, now: Instant) -> Self {
         Self {
             half: HandshakeSide::new(Some(config), caller, now),
@@ -90,13 +92,13 @@ impl WorkerHandshake {
         }
     }
 
-    /// Takes the caller's datagrams, gives those for it.
+    /// Takes the caller's datagrams and returns those for the caller.
     pub fn exchange_datagrams(&mut self, datagrams: &[Vec<u8>]) -> Vec<Vec<u8>> {
         self.has_started |= !datagrams.is_empty();
         self.half.exchange_datagrams(datagrams)
     }
 
-    /// Whether the handshake is complete.
+    /// Returns true once the handshake is complete.
     pub fn is_done(&self) -> bool {
         self.has_started && self.half.is_done()
     }
@@ -104,6 +106,7 @@ impl WorkerHandshake {
 
 impl HandshakeSide {
     fn new(server: Option<Arc<ServerConfig>>, peer: SocketAddr, now: Instant) -> Self {
+        // No MTU discovery: the datagrams never leave the process.
         let endpoint = Endpoint::new(Arc::new(EndpointConfig::default()), server, false, None);
         Self {
             endpoint,
@@ -122,7 +125,7 @@ impl HandshakeSide {
     }
 
     fn receive_datagram(&mut self, datagram: &[u8]) {
-        let mut out = Vec::new(); // refusals and resets: in memory nobody waits for them
+        let mut out = Vec::new(); // refusals and resets, which have no receiver in memory
         match self.endpoint.handle(
             self.now,
             self.peer,
@@ -137,6 +140,7 @@ impl HandshakeSide {
                     .accept(incoming, self.now, &mut out, None)
                     .ok();
             }
+            // A repeated first packet: the handshake has one connection.
             Some(DatagramEvent::NewConnection(incoming)) => self.endpoint.ignore(incoming),
             Some(DatagramEvent::ConnectionEvent(_, event)) => self.handle_event(event),
             _ => {}
@@ -158,6 +162,7 @@ impl HandshakeSide {
                 connection.handle_event(event);
             }
         }
+        // Application events are not needed, but quinn keeps them until they are polled.
         while connection.poll().is_some() {}
     }
 
@@ -167,6 +172,7 @@ impl HandshakeSide {
         };
         let mut datagrams = Vec::new();
         loop {
+            // At most one Ethernet frame, although quinn sends 1,200 bytes without MTU discovery.
             let mut datagram = Vec::with_capacity(1500);
             if connection
                 .poll_transmit(self.now, 1, &mut datagram)
@@ -181,12 +187,12 @@ impl HandshakeSide {
     fn is_done(&self) -> bool {
         self.connection
             .as_ref()
-            .is_some_and(|(_, one)| !one.is_handshaking() && !one.is_closed())
+            .is_some_and(|(_, connection)| !connection.is_handshaking() && !connection.is_closed())
     }
 }
 
-/// Runs both halves in one process. The session and the address token are then in the stores of `caller`, the entry in the
-/// register of `worker`.
+/// Runs both sides in one process. Afterwards the stores of `caller` hold the session and the
+/// address token, and the sessions of `worker` hold the entry.
 ///
 /// # Errors
 /// See [`MintError`].
@@ -202,6 +208,7 @@ pub fn mint_session(
     let mut to_caller = Vec::new();
     for _ in 0..MAX_ROUNDS {
         let to_worker = caller.exchange_datagrams(&to_caller);
+        // quinn waits for a timer only: the handshake is complete, or it failed.
         if to_worker.is_empty() {
             break;
         }
@@ -214,8 +221,9 @@ pub fn mint_session(
     }
 }
 
-/// Mints for a worker that has not started: the sessions' worker's half goes into its provision, the caller's into the stores of
-/// `caller`. `from` is the address that the calls will come from; port and the worker's own address do not matter.
+/// Mints for a worker that has not started. The worker's half of the session goes into its
+/// provision, the caller's half into the stores of `caller`. `from` is the address that the calls
+/// will come from; its port and the worker's address do not matter.
 ///
 /// # Errors
 /// See [`MintError`].
@@ -232,6 +240,7 @@ pub fn mint_for_worker(
         Arc::clone(&sessions),
         &provision.token_key,
     )?;
+    // Tokens are bound to the IP address only, so any port will do: 9 is the discard service.
     let at = SocketAddr::new(from, 9);
     mint_session(
         caller,

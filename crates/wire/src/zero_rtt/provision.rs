@@ -1,9 +1,10 @@
-//! What a worker is started with: its credentials, whom it trusts, and the sessions that were minted for it.
+//! Provision of a worker: its credentials, its trust, and the sessions that were minted for it.
 //!
-//! The node hands it over through a descriptor (`NEARPATH_IDENTITY_FD`), first at the start, then whenever something of it changes: new
-//! sessions, a new certificate, other callers, revocations. It holds a private key: it is never written to disk, and does not
-//! leave the node. It is the first kind of frame of `contract/identity.md`: a length of four bytes (little-endian) and so many bytes, a version,
-//! then postcard.
+//! The node writes it to a descriptor (`NEARPATH_IDENTITY_FD`), at the start and whenever a part
+//! changes: new sessions, a new certificate, other callers, revocations. The provision holds a
+//! private key: it is never written to disk and does not leave the node. It is the first kind of
+//! frame of `contract/identity.md`: a length of four bytes (little-endian), then a version and
+//! postcard.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -15,42 +16,43 @@ use serde::{Deserialize, Serialize};
 use super::{SessionEntry, TokenKey};
 use crate::identity::{Credentials, Trust};
 
+// Checked before decoding: postcard has no field names, so another layout could decode to nonsense.
 const PROVISION_VERSION: u8 = 1;
 
-/// See the module's text.
+/// The parts that a node provisions. See the module documentation.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Provision {
-    /// What the worker shows.
+    /// Certificate and key of the worker.
     pub credentials: Credentials,
-    /// Certificates of the authorities that it trusts.
+    /// Certificates of the trusted authorities.
     pub authorities: Vec<CertificateDer<'static>>,
-    /// Functions that may call it, beside gateways.
+    /// Functions that may call the worker, beside gateways.
     pub callers: Vec<FunctionId>,
-    /// Names of incarnations whose certificates were taken back.
+    /// Names of incarnations whose certificates were revoked.
     pub revoked: Vec<String>,
-    /// Under which its address tokens are made.
+    /// Key of the worker's address tokens.
     pub token_key: TokenKey,
     /// Sessions that were minted for this incarnation since the last frame.
     pub sessions: Vec<SessionEntry>,
 }
 
-/// Why a frame cannot be used.
+/// Reasons why a frame cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ProvisionError {
-    /// Too long, or no frame at all.
-    #[error("the provision is not one: {0}")]
+    /// The frame is malformed.
+    #[error("malformed provision: {0}")]
     InvalidFrame(#[from] postcard::Error),
-    /// Written by another version.
+    /// Another version wrote the frame.
     #[error(
-        "the provision is of version {0}, this program reads version 1: install node and watchdog of one release"
+        "unsupported provision version {0}, expected version 1: install node and watchdog of the same release"
     )]
     Version(u8),
-    /// The SPIFFE ID in it is none.
-    #[error("the provision's identity: {0}")]
+    /// The frame's SPIFFE ID is invalid.
+    #[error("invalid identity in the provision: {0}")]
     Identity(#[from] nearpath_types::spiffe::InvalidSpiffeId),
 }
 
-/// As it goes over the descriptor.
+/// A provision as postcard encodes it.
 #[derive(Serialize, Deserialize)]
 struct ProvisionFrame {
     id: String,
@@ -66,10 +68,13 @@ struct ProvisionFrame {
 }
 
 impl Provision {
-    /// One frame.
+    /// Encodes one frame, its length included.
     pub fn encode(&self) -> Vec<u8> {
         let der = |certificates: &[CertificateDer<'_>]| {
-            certificates.iter().map(|one| one.to_vec()).collect()
+            certificates
+                .iter()
+                .map(|certificate| certificate.to_vec())
+                .collect()
         };
         let Credentials {
             id,
@@ -94,9 +99,10 @@ impl Provision {
             entries: self
                 .sessions
                 .iter()
-                .map(|one| (one.ticket.clone(), one.session.clone()))
+                .map(|entry| (entry.ticket.clone(), entry.session.clone()))
                 .collect(),
         };
+        // Space for the length, which is known only after encoding.
         let first = vec![0, 0, 0, 0, PROVISION_VERSION];
         let mut bytes = postcard::to_extend(&frame, first).expect("all of a frame can be written");
         let length = u32::try_from(bytes.len() - 4).expect("a provision is far below 4 GiB");
@@ -104,7 +110,7 @@ impl Provision {
         bytes
     }
 
-    /// What follows the length of a frame.
+    /// Decodes a frame, its length excluded.
     ///
     /// # Errors
     /// See [`ProvisionError`].
@@ -140,20 +146,21 @@ impl Provision {
         })
     }
 
-    /// Whom the worker admits.
+    /// Trust of the worker in its callers.
     ///
     /// # Errors
-    /// When a certificate among the authorities cannot be one's.
+    /// When a certificate among the authorities cannot be an authority's.
     pub fn worker_trust(&self) -> Result<Trust, rustls::Error> {
         Ok(self
             .caller_trust()?
             .with_callers(self.callers.iter().cloned().collect()))
     }
 
-    /// Whom the instance believes when it calls itself: anybody whose certificate is good. Which name it calls, its node says.
+    /// Trust of the instance in workers that it calls: every instance with a valid certificate. The
+    /// node tells which name it calls.
     ///
     /// # Errors
-    /// When a certificate among the authorities cannot be one's.
+    /// When a certificate among the authorities cannot be an authority's.
     pub fn caller_trust(&self) -> Result<Trust, rustls::Error> {
         let trust = Trust::new(&self.credentials.id.trust_domain, &self.authorities)?;
         Ok(trust.with_revoked(self.revoked.iter().cloned().collect()))

@@ -1,4 +1,4 @@
-//! The worker's half: which sessions may still be used, each once.
+//! The worker's half of sessions. Each entry can be used once.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Mutex;
@@ -7,21 +7,23 @@ use std::time::{Duration, Instant};
 
 use rustls::server::StoresServerSessions;
 
-/// Sessions that one worker remembers; more push the oldest out. An entry is about 700 bytes: it holds the peer's certificate.
+/// Maximum number of sessions of one worker; further ones evict the oldest. An entry takes about
+/// 700 bytes: it holds the peer's certificate.
 const MAX_SESSIONS: usize = 16 * 1024;
-/// How long a session can be used (RFC 8446 section 4.6.1 allows seven days).
+/// Time for which a session can be used. RFC 8446 section 4.6.1 allows seven days.
 const SESSION_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
-/// What the worker remembers of one session.
+/// The worker's half of one session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionEntry {
-    /// The ticket that the caller shows.
+    /// Ticket that the caller presents.
     pub ticket: Vec<u8>,
-    /// rustls's own words.
+    /// Session state in the format of rustls.
     pub session: Vec<u8>,
 }
 
-/// See the module's text. It belongs to one incarnation of one worker: an entry that two of them had could be used twice.
+/// Sessions of one incarnation of one worker. They must not be shared: an entry that two
+/// incarnations have could be used twice.
 #[derive(Debug)]
 pub struct WorkerSessions(Mutex<SessionTable>);
 
@@ -36,12 +38,12 @@ struct SessionTable {
 }
 
 impl WorkerSessions {
-    /// An empty one, whose entries end with the worker's certificate.
+    /// Creates an empty store whose entries expire with the worker's certificate at the latest.
     pub fn new(certificates_end: Option<Instant>) -> Self {
         Self::with_capacity(certificates_end, MAX_SESSIONS)
     }
 
-    /// One that remembers `most` sessions.
+    /// Creates an empty store for at most `max_sessions` sessions.
     pub fn with_capacity(certificates_end: Option<Instant>, max_sessions: usize) -> Self {
         let (entries, order) = (HashMap::new(), VecDeque::new());
         Self(Mutex::new(SessionTable {
@@ -62,12 +64,12 @@ impl WorkerSessions {
         }
     }
 
-    /// The certificate was replaced: entries that come from now on end with the new one.
+    /// Limits entries that are added from now on to the end of the new certificate.
     pub fn set_certificate_end(&self, certificates_end: Instant) {
         self.lock_table().certificate_end = Some(certificates_end);
     }
 
-    /// Takes all entries out.
+    /// Removes and returns all entries.
     pub fn drain_entries(&self) -> Vec<SessionEntry> {
         let mut state = self.lock_table();
         state.insertion_order.clear();
@@ -78,34 +80,38 @@ impl WorkerSessions {
             .collect()
     }
 
-    /// How many sessions were used, and how many tickets were shown that are not (or no more) known: expired, or replayed.
+    /// Counts sessions that were used, and presented tickets that are unknown: expired or replayed.
     pub fn use_counts(&self) -> (u64, u64) {
         let state = self.lock_table();
         (state.used_count, state.unknown_count)
     }
 
-    /// Sessions that can be used.
+    /// Number of sessions that can be used.
     pub fn len(&self) -> usize {
         self.lock_table().entries.len()
     }
 
-    /// Whether no session can be used.
+    /// Returns true if no session can be used.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     fn lock_table(&self) -> std::sync::MutexGuard<'_, SessionTable> {
+        // A panic cannot leave the table inconsistent: each change is a single map operation.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl SessionTable {
     fn insert_session(&mut self, ticket: Vec<u8>, session: Vec<u8>, now: Instant) {
+        // A ticket in the order may be used up already; then the next one is evicted.
         while self.entries.len() >= self.max_sessions
             && let Some(oldest) = self.insertion_order.pop_front()
         {
             self.entries.remove(&oldest);
         }
+        // The session must not outlive the certificate: rustls does not check that again at
+        // resumption.
         let end = self.certificate_end.map_or(now + SESSION_LIFETIME, |end| {
             end.min(now + SESSION_LIFETIME)
         });
@@ -116,13 +122,16 @@ impl SessionTable {
         {
             self.insertion_order.push_back(ticket);
         }
+        // Compacted rarely, so that using a session stays O(1).
         if self.insertion_order.len() > 2 * self.max_sessions {
             self.insertion_order
-                .retain(|ticket| self.entries.contains_key(ticket)); // tickets that were used are left there
+                // used tickets stay in the order until now
+                .retain(|ticket| self.entries.contains_key(ticket));
         }
     }
 
     fn take_session(&mut self, ticket: &[u8], now: Instant) -> Option<Vec<u8>> {
+        // Removed before the check of its age: each ticket works once, whatever its outcome.
         let found = self.entries.remove(ticket).filter(|(_, end)| now < *end);
         match found {
             Some(_) => self.used_count += 1,
@@ -139,7 +148,7 @@ impl StoresServerSessions for WorkerSessions {
         true
     }
 
-    /// Asked only for TLS 1.2, which is not spoken here.
+    /// rustls calls it for TLS 1.2 only, which QUIC does not have.
     fn get(&self, _: &[u8]) -> Option<Vec<u8>> {
         None
     }

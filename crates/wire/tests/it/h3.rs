@@ -1,4 +1,4 @@
-//! A site of HTTP/3 without a gateway behind it.
+//! An HTTP/3 endpoint without a gateway.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::Arc;
@@ -42,7 +42,8 @@ fn client(pair: &CertifiedKeyPair) -> quinn::Endpoint {
     endpoint
 }
 
-/// A client of a process that died, which its successor hears of.
+/// Reason why a client's connection closes after its process died and a successor took the port
+/// over.
 async fn close_reason_after_restart(
     pair: &CertifiedKeyPair,
     successor: CertifiedKeyPair,
@@ -56,7 +57,7 @@ async fn close_reason_after_restart(
             let endpoint = server_config.open_endpoint(socket, 0).unwrap();
             endpoint.accept().await.unwrap().await.unwrap()
         });
-        first.shutdown_background(); // as when it is killed: nobody says goodbye
+        first.shutdown_background(); // like a kill: no close is sent
         std::mem::forget(accepted);
     });
     let connection = client(pair)
@@ -77,7 +78,8 @@ async fn close_reason_after_restart(
                 Ok((mut send, _)) => drop(send.write_all(b"is anybody there?").await),
                 Err(error) => return error,
             }
-            tokio::time::sleep(Duration::from_millis(20)).await; // a reset is sent for one packet, at most every so often
+            // quinn limits the rate of stateless resets
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
     tokio::time::timeout(Duration::from_secs(10), asking)

@@ -1,4 +1,5 @@
-//! What goes between our own parts, over real sockets on loopback. One binary, so that it links once.
+//! Connections between parts of nearpath, over real sockets on loopback. One binary, so that it
+//! links once.
 #![allow(
     clippy::unwrap_used,
     reason = "a test that cannot go on says so by panicking"

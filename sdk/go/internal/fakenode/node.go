@@ -26,8 +26,8 @@ type Config struct {
 	Sizes []memory.ClassSize
 	// Capacity of a ring; 0: 256.
 	Capacity uint32
-	// Bound of each party; 0: the whole pool.
-	Bound uint64
+	// MaxHeldBytes of each party; 0: the whole pool.
+	MaxHeldBytes uint64
 }
 
 // Node is a running one.
@@ -79,8 +79,8 @@ func Start(config Config) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	if config.Bound == 0 {
-		config.Bound = pool.Geometry.Bytes
+	if config.MaxHeldBytes == 0 {
+		config.MaxHeldBytes = pool.Geometry.Bytes
 	}
 	n := &Node{config: config, Pool: pool, file: file, parties: map[uint16]*Member{}, channels: map[uint64]*edge{}}
 	n.changed = sync.NewCond(&n.mu)
@@ -169,8 +169,8 @@ func (n *Node) sendWelcome(conn *net.UnixConn, function string, instance uint64,
 	}
 	n.parties[m.Number] = m
 	err = party.Send(conn, party.NodeMessage{Welcome: &party.Welcome{
-		Domain: "test", Party: m.Number, Function: function, Instance: instance, Pool: n.Pool.Geometry.Bytes,
-		Bound: n.config.Bound, Capacity: n.config.Capacity,
+		Domain: "test", Endpoint: m.Number, Function: function, Instance: instance, Pool: n.Pool.Geometry.Bytes,
+		MaxHeldBytes: n.config.MaxHeldBytes, Capacity: n.config.Capacity,
 	}}, int(n.file.Fd()), int(file.Fd()), int(event))
 	if err == nil {
 		n.connect()
@@ -220,7 +220,7 @@ func (n *Node) open(caller, callee *Member) {
 	n.channels[number] = &edge{number, caller, callee, channel, map[uint16]bool{}}
 	tell := func(to, peer *Member, side string) {
 		told := n.config.Terms[[2]string{caller.Function, callee.Function}]
-		told.Channel, told.Side, told.Party, told.Capacity = number, side, peer.Number, n.config.Capacity
+		told.Channel, told.Side, told.Endpoint, told.Capacity = number, side, peer.Number, n.config.Capacity
 		told.Function, told.Instance = peer.Function, peer.Instance
 		_ = party.Send(to.conn, party.NodeMessage{Peer: &told}, int(file.Fd()), int(peer.deskFile.Fd()), peer.event)
 	}

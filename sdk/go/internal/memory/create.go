@@ -51,14 +51,14 @@ func CreatePool(sizes []ClassSize) (*Pool, *os.File, error) {
 	return pool, file, nil
 }
 
-// CreateWakeupCell makes a desk; its bell is an eventfd, which the node makes, or a futex.
+// CreateWakeupCell makes a desk; its wakeup is an eventfd, which the node makes, or a futex.
 func CreateWakeupCell(event bool) (*os.File, error) {
 	region, file, err := CreateRegion("nearpath-desk", DeskBytes)
 	if err != nil {
 		return nil, err
 	}
 	if event {
-		region.word32(deskBellAt).Store(bellEvent)
+		region.word32(deskWakeupAt).Store(wakeupEvent)
 	}
 	copy(region.mem, deskMagic)
 	return file, nil

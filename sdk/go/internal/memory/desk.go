@@ -12,13 +12,13 @@ import (
 const DeskBytes = 4096
 
 const (
-	deskMagic   = "NPDESK01"
-	bellFutex   = 0
-	bellEvent   = 1
-	bellNone    = 2
+	deskMagic   = "NPWAKE01"
+	wakeupFutex   = 0
+	wakeupEvent   = 1
+	wakeupNone    = 2
 	futexWake   = 1
 	noEvent     = -1
-	deskBellAt  = 8
+	deskWakeupAt  = 8
 	deskCoreAt  = 12
 	deskSleepAt = 64
 )
@@ -26,7 +26,7 @@ const (
 // WakeupCell is where a party sleeps and is woken.
 type WakeupCell struct {
 	region   *Region
-	bell     uint32
+	wakeup   uint32
 	core     *atomic.Uint32
 	asleep   *atomic.Uint32
 	event    int // the eventfd, or noEvent
@@ -41,11 +41,11 @@ func OpenWakeupCell(fd int, event int) (*WakeupCell, error) {
 		return nil, err
 	}
 	if string(region.mem[:8]) != deskMagic {
-		return nil, errors.New("shared memory: the region does not begin with NPDESK01")
+		return nil, errors.New("shared memory: the region does not begin with NPWAKE01")
 	}
-	desk := &WakeupCell{region, region.word32(deskBellAt).Load(), region.word32(deskCoreAt), region.word32(deskSleepAt), event, false}
-	if desk.bell > bellNone || (desk.bell == bellEvent) != (event != noEvent) {
-		return nil, errors.New("shared memory: the desk's bell and the descriptors that came with it do not match")
+	desk := &WakeupCell{region, region.word32(deskWakeupAt).Load(), region.word32(deskCoreAt), region.word32(deskSleepAt), event, false}
+	if desk.wakeup > wakeupNone || (desk.wakeup == wakeupEvent) != (event != noEvent) {
+		return nil, errors.New("shared memory: the desk's wakeup mode and the descriptors that came with it do not match")
 	}
 	if event != noEvent {
 		flags, _, _ := syscall.Syscall(syscall.SYS_FCNTL, uintptr(event), syscall.F_GETFL, 0)
@@ -87,12 +87,12 @@ func (d *WakeupCell) Wake() {
 	}
 	defer runtime.KeepAlive(d)
 	switch {
-	case d.bell == bellFutex:
+	case d.wakeup == wakeupFutex:
 		_, _, _ = syscall.RawSyscall(syscall.SYS_FUTEX, uintptr(unsafe.Pointer(d.asleep)), futexWake, 1)
-	case d.bell == bellEvent && d.blocking:
+	case d.wakeup == wakeupEvent && d.blocking:
 		one := uint64(1)
 		_, _ = syscall.Write(d.event, (*[8]byte)(unsafe.Pointer(&one))[:])
-	case d.bell == bellEvent:
+	case d.wakeup == wakeupEvent:
 		one := uint64(1) // fails only when 2^64 − 2 rings are unread: then it rings already
 		_, _, _ = syscall.RawSyscall(syscall.SYS_WRITE, uintptr(d.event), uintptr(unsafe.Pointer(&one)), 8)
 	}

@@ -32,12 +32,12 @@ func EachField(head []byte, visit func(name, value []byte)) error {
 			return MemoryError("too_many")
 		}
 		if len(head) < 4 {
-			return MemoryError("cut")
+			return MemoryError("truncated")
 		}
 		name, value := int(binary.LittleEndian.Uint16(head)), int(binary.LittleEndian.Uint16(head[2:]))
 		head = head[4:]
 		if len(head) < name+value {
-			return MemoryError("cut")
+			return MemoryError("truncated")
 		}
 		if !isFieldName(head[:name]) {
 			return MemoryError("name")

@@ -19,7 +19,7 @@ var (
 // LeaseHolder is one party of a pool: its number, and what it holds against its bound.
 type LeaseHolder struct {
 	Pool  *Pool
-	Party EndpointID
+	Endpoint EndpointID
 	bound int64
 	held  atomic.Int64
 	// near is where each class was last claimed or released: those slots are warm in the cache.
@@ -28,7 +28,7 @@ type LeaseHolder struct {
 
 // NewLeaseHolder may hold bound bytes of slots when it claims another one.
 func NewLeaseHolder(pool *Pool, party EndpointID, bound uint64) *LeaseHolder {
-	return &LeaseHolder{Pool: pool, Party: party, bound: int64(min(bound, 1<<62))}
+	return &LeaseHolder{Pool: pool, Endpoint: party, bound: int64(min(bound, 1<<62))}
 }
 
 // HeldSlots is the bytes of the slots that it holds.
@@ -55,7 +55,7 @@ func (m *LeaseHolder) Claim(size uint32) (Lease, error) {
 			m.held.Add(-bytes)
 			return Lease{}, ErrBound
 		}
-		if slot, generation, ok := m.Pool.claim(class, m.Party, m.near[class].Load()); ok {
+		if slot, generation, ok := m.Pool.claim(class, m.Endpoint, m.near[class].Load()); ok {
 			m.near[class].Store(slot.Index())
 			return m.lease(slot, generation), nil
 		}
@@ -74,7 +74,7 @@ func (m *LeaseHolder) Accept(d Descriptor, from EndpointID) (Lease, error) {
 	if err := d.Check(m.Pool.Geometry.SlotSize(d.Slot)); err != nil {
 		return Lease{}, err
 	}
-	if !m.Pool.swap(d.Slot, OfferedLease(d.Generation, from, m.Party), HeldLease(d.Generation, m.Party)) {
+	if !m.Pool.swap(d.Slot, OfferedLease(d.Generation, from, m.Endpoint), HeldLease(d.Generation, m.Endpoint)) {
 		return Lease{}, ErrNotOffered
 	}
 	lease := m.lease(d.Slot, d.Generation)
@@ -109,7 +109,7 @@ func (l *Lease) Release() {
 	if m == nil {
 		return
 	}
-	m.Pool.free(l.slot, HeldLease(l.generation, m.Party))
+	m.Pool.free(l.slot, HeldLease(l.generation, m.Endpoint))
 	m.near[l.slot.Class()].Store(l.slot.Index())
 	m.held.Add(-int64(len(l.mem)))
 	*l = Lease{}
@@ -118,7 +118,7 @@ func (l *Lease) Release() {
 // offer names the next holder, before the descriptor is pushed.
 func (l *Lease) offer(to EndpointID) bool {
 	m := l.member
-	return m.Pool.swap(l.slot, HeldLease(l.generation, m.Party), OfferedLease(l.generation, m.Party, to))
+	return m.Pool.swap(l.slot, HeldLease(l.generation, m.Endpoint), OfferedLease(l.generation, m.Endpoint, to))
 }
 
 // sent ends the lease after the push.
@@ -130,7 +130,7 @@ func (l *Lease) sent() {
 // takeBack undoes an offer that was not pushed.
 func (l *Lease) takeBack(to EndpointID) bool {
 	m := l.member
-	return m.Pool.swap(l.slot, OfferedLease(l.generation, m.Party, to), HeldLease(l.generation, m.Party))
+	return m.Pool.swap(l.slot, OfferedLease(l.generation, m.Endpoint, to), HeldLease(l.generation, m.Endpoint))
 }
 
 // reclaim frees what was offered to another but will not be taken; the swap decides between this party and the node.
@@ -138,6 +138,6 @@ func (m *LeaseHolder) reclaim(d Descriptor, to EndpointID) bool {
 	if d.Check(m.Pool.Geometry.SlotSize(d.Slot)) != nil {
 		return false
 	}
-	held := HeldLease(d.Generation, m.Party)
-	return m.Pool.swap(d.Slot, OfferedLease(d.Generation, m.Party, to), held) && m.Pool.free(d.Slot, held)
+	held := HeldLease(d.Generation, m.Endpoint)
+	return m.Pool.swap(d.Slot, OfferedLease(d.Generation, m.Endpoint, to), held) && m.Pool.free(d.Slot, held)
 }

@@ -18,7 +18,7 @@ const (
 
 // ring is the shared words of one direction.
 type ring struct {
-	tail, head, starved *atomic.Uint32
+	tail, head, producerWaiting *atomic.Uint32
 	entries             []uint64
 	capacity            uint32
 }
@@ -75,7 +75,7 @@ func (p *Producer) Push(d Descriptor) error {
 
 // RequestWakeup asks to be rung when there is room; true when there is some already.
 func (p *Producer) RequestWakeup() bool {
-	p.starved.Store(1)
+	p.producerWaiting.Store(1)
 	room, err := p.FreeSlots()
 	return room > 0 || err != nil
 }
@@ -126,5 +126,5 @@ func (c *Consumer) Commit() { c.head.Store(c.own) }
 
 // IsProducerWaiting says whether the producer waits for room; asked once for a batch, after Commit.
 func (c *Consumer) IsProducerWaiting() bool {
-	return c.starved.Load() == 1 && c.starved.Swap(0) == 1
+	return c.producerWaiting.Load() == 1 && c.producerWaiting.Swap(0) == 1
 }

@@ -65,7 +65,7 @@ func (p *Endpoint) open(peer Peer, fds []int) (*channelEnd, error) {
 		return nil, err
 	}
 	desk.UseOwnEvent()
-	inner := channel.End(side, p.member, peer.Party)
+	inner := channel.End(side, p.member, peer.Endpoint)
 	return &channelEnd{
 		ChannelEnd: inner, Peer: peer, side: side, party: p, desk: desk, counters: inner.Counters(),
 		taken: map[uint64]*IncomingCall{}, bodies: map[uint64]*IncomingCall{}, room: make(chan struct{}, 1),

@@ -120,7 +120,7 @@ func (p *Endpoint) sendHello() error {
 			return err
 		case in.JoinRefused != nil:
 			closeAll(fds)
-			return fmt.Errorf("dispatch: the node refused: %s", in.JoinRefused.Why)
+			return fmt.Errorf("dispatch: the node refused: %s", in.JoinRefused.Reason)
 		case in.Welcome != nil:
 			return p.applyWelcome(*in.Welcome, fds)
 		}
@@ -151,7 +151,7 @@ func (p *Endpoint) applyWelcome(welcome Welcome, fds []int) error {
 	if err != nil {
 		return err
 	}
-	p.member = memory.NewLeaseHolder(pool, welcome.Party, welcome.Bound)
+	p.member = memory.NewLeaseHolder(pool, welcome.Endpoint, welcome.MaxHeldBytes)
 	p.desk, err = memory.OpenWakeupCell(fds[1], fds[2])
 	return err
 }

@@ -306,7 +306,7 @@ func vandal(t *testing.T, d *domain) (*memory.Channel, *memory.WakeupCell, party
 	}
 	t.Cleanup(func() { conn.Close() })
 	_ = conn.SetDeadline(time.Now().Add(patience))
-	if err := party.Send(conn, party.NodeRequest{Hello: &party.Hello{Version: 1, Bell: "eventfd"}}); err != nil {
+	if err := party.Send(conn, party.NodeRequest{Hello: &party.Hello{Version: 1, Wakeup: "eventfd"}}); err != nil {
 		t.Fatal(err)
 	}
 	var welcome, peer party.NodeMessage
@@ -377,7 +377,7 @@ func TestRandomMessages(t *testing.T) {
 		d.streams = round%2 == 1
 		d.join("echo.fn", pump)
 		channel, desk, welcome, pool := vandal(t, d)
-		member := memory.NewLeaseHolder(pool, welcome.Party, welcome.Pool)
+		member := memory.NewLeaseHolder(pool, welcome.Endpoint, welcome.Pool)
 		end := channel.End(memory.Caller, member, 1)
 		for channel.State() == memory.Open && end.Credits() > 0 {
 			lease, err := member.Claim(256)

@@ -17,7 +17,7 @@ const (
 	maxDescriptors = 3
 )
 
-// Delivery is what this package can do of the contract's modes. In a domain that polls, a party that does not list it gets its bell.
+// Delivery is what this package can do of the contract's modes. In a domain that polls, a party that does not list it gets its wakeup mode.
 var Delivery = []string{"ring"}
 
 // NodeRequest is a message from the party: one member is set.
@@ -31,7 +31,7 @@ type NodeRequest struct {
 type Hello struct {
 	Version  int      `json:"version"`
 	Serves   bool     `json:"serves"`
-	Bell     string   `json:"bell"`
+	Wakeup string `json:"wakeup"`
 	Delivery []string `json:"delivery,omitempty"`
 }
 
@@ -51,18 +51,18 @@ type NodeMessage struct {
 // Welcome comes with the pool, the desk and the eventfd.
 type Welcome struct {
 	Domain   string `json:"domain"`
-	Party    uint16 `json:"party"`
+	Endpoint uint16 `json:"endpoint"`
 	Function string `json:"function"`
 	Instance uint64 `json:"instance"`
 	Pool     uint64 `json:"pool"`
-	Bound    uint64 `json:"bound"`
+	MaxHeldBytes uint64 `json:"max_held_bytes"`
 	Capacity uint32 `json:"capacity"`
 	Delivery string `json:"delivery,omitempty"`
 }
 
 // Refused says why the process is no party.
 type Refused struct {
-	Why string `json:"why"`
+	Reason string `json:"reason"`
 }
 
 // knownFields is how many members this version knows; more than one in a packet is a fault.
@@ -80,7 +80,7 @@ func (in *NodeMessage) knownFields() (known int) {
 type Peer struct {
 	Channel  uint64 `json:"channel"`
 	Side     string `json:"side"`
-	Party    uint16 `json:"party"`
+	Endpoint uint16 `json:"endpoint"`
 	Function string `json:"function"`
 	Instance uint64 `json:"instance"`
 	Capacity uint32 `json:"capacity"`

@@ -14,7 +14,7 @@ func TestHelloSaysWhatItCanDo(t *testing.T) {
 	d, _, _ := pair(t, fakenode.Config{}, echo)
 	d.Await(func(v *fakenode.View) bool {
 		hello := v.Alive("echo.fn")[0].Hello
-		if !slices.Equal(hello.Delivery, []string{"ring"}) || !hello.Serves || hello.Bell != "eventfd" || hello.Version != 1 {
+		if !slices.Equal(hello.Delivery, []string{"ring"}) || !hello.Serves || hello.Wakeup != "eventfd" || hello.Version != 1 {
 			t.Errorf("%+v", hello)
 		}
 		return true
@@ -86,7 +86,7 @@ func TestACallWhereOnlyEventsGoBreaksTheChannel(t *testing.T) {
 	d := start(t, fakenode.Config{Edges: [][2]string{edge}, Terms: map[[2]string]party.Peer{edge: {EventsOnly: true}}})
 	d.join("echo.fn", echo)
 	channel, desk, welcome, pool := vandal(t, d)
-	member := memory.NewLeaseHolder(pool, welcome.Party, welcome.Pool)
+	member := memory.NewLeaseHolder(pool, welcome.Endpoint, welcome.Pool)
 	end := channel.End(memory.Caller, member, 1)
 	for _, kind := range []memory.MessageKind{memory.KindEvent, memory.KindCall} {
 		lease, err := member.Claim(memory.EnvelopeSize)

@@ -1,4 +1,4 @@
-//! The default codec: plain values of Python, and nothing that runs code when it is read.
+//! The default codec: plain Python values, and nothing that runs code when it is read.
 
 use nearpath_dataflow::value::{self, MAX_NESTING_DEPTH, ValueReader, ValueToken};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -8,16 +8,16 @@ use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyT
 use super::value_error;
 use crate::payload;
 
-/// How values are written.
+/// Form of encoded values.
 #[derive(Clone, Copy, PartialEq)]
 enum ValueForm {
-    /// They come back as they are.
+    /// Values decode to themselves.
     Exact,
-    /// Those that Python finds equal look alike: `True`, `1` and `1.0`.
+    /// Values that are equal in Python encode alike: `True`, `1` and `1.0`.
     Key,
 }
 
-/// Items as one batch.
+/// Encodes items as one batch.
 #[pyfunction]
 pub(crate) fn encode<'py>(items: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
     let mut buffer = Vec::new();
@@ -27,7 +27,7 @@ pub(crate) fn encode<'py>(items: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBy
     Ok(PyBytes::new(items.py(), &buffer))
 }
 
-/// The items of a batch.
+/// Decodes the items of a batch.
 #[pyfunction]
 pub(crate) fn decode<'py>(batch: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
     let bytes = payload::read_payload(batch)?;
@@ -38,7 +38,7 @@ pub(crate) fn decode<'py>(batch: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyLi
     Ok(items)
 }
 
-/// Which of so many consumers has that key.
+/// Index of the consumer, among `consumers`, that gets the key.
 #[pyfunction]
 pub(crate) fn share(key: &Bound<'_, PyAny>, consumers: usize) -> PyResult<usize> {
     let mut buffer = Vec::new();
@@ -46,7 +46,7 @@ pub(crate) fn share(key: &Bound<'_, PyAny>, consumers: usize) -> PyResult<usize>
     Ok(value::key_partition(&buffer, consumers))
 }
 
-/// The same of many keys: a number of 32 bits each.
+/// Consumer indexes of many keys, as 32-bit numbers.
 #[pyfunction]
 pub(crate) fn shares<'py>(
     keys: &Bound<'py, PyList>,
@@ -61,7 +61,8 @@ pub(crate) fn shares<'py>(
     Ok(PyBytes::new(keys.py(), &shares))
 }
 
-/// The same of a column of text, as Arrow lays it out: where each value begins in `text`, and where the last one ends, 32 bits each.
+/// Consumer indexes of an Arrow text column: 32-bit offsets where each value begins in `text` and
+/// the last one ends.
 #[pyfunction]
 pub(crate) fn text_shares<'py>(
     py: Python<'py>,
@@ -71,18 +72,21 @@ pub(crate) fn text_shares<'py>(
 ) -> PyResult<Bound<'py, PyBytes>> {
     let (ends, text) = (payload::read_payload(ends)?, payload::read_payload(text)?);
     let shares = py
+        // A column may hold millions of values; other Python threads run meanwhile.
         .detach(|| split_text_shares(&ends, &text, consumers))
-        .ok_or_else(|| value_error("this is no column of text"))?;
+        .ok_or_else(|| value_error("invalid text column: wrong offsets or not UTF-8"))?;
     Ok(PyBytes::new(py, &shares))
 }
 
 fn split_text_shares(ends: &[u8], text: &[u8], consumers: usize) -> Option<Vec<u8>> {
     let place = |at: &[u8; 4]| usize::try_from(i32::from_ne_bytes(*at)).ok();
+    // Arrow's buffers may be padded at the end.
     let (ends, _) = ends.as_chunks::<4>();
     let (mut buffer, mut shares) = (Vec::new(), Vec::with_capacity(ends.len() * 4));
     for pair in ends.windows(2) {
         let value = text.get(place(&pair[0])?..place(&pair[1])?)?;
         buffer.clear();
+        // Encoded like a Python string, so that both give a key the same consumer.
         value::write_token(&mut buffer, ValueToken::Text(str::from_utf8(value).ok()?));
         shares.extend_from_slice(&(value::key_partition(&buffer, consumers) as u32).to_ne_bytes());
     }
@@ -97,7 +101,7 @@ pub(super) fn write_key(buffer: &mut Vec<u8>, key: &Bound<'_, PyAny>) -> PyResul
     put_item(buffer, key, ValueForm::Key, 0)
 }
 
-/// Whether a key is written as any value is.
+/// Returns true if a key is encoded like any other value.
 pub(super) fn is_simple(key: &Bound<'_, PyAny>) -> bool {
     key.is_exact_instance_of::<PyString>()
         || key.is_exact_instance_of::<PyInt>()
@@ -110,6 +114,7 @@ fn put_item(
     form: ValueForm,
     depth: usize,
 ) -> PyResult<()> {
+    // Exact types only: a subclass would lose its type when it is decoded. Common types first.
     if let Ok(text) = item.cast_exact::<PyString>() {
         value::write_token(buffer, ValueToken::Text(text.to_str()?));
     } else if let Ok(int) = item.cast_exact::<PyInt>() {
@@ -134,6 +139,7 @@ fn put_item(
 }
 
 fn put_int(buffer: &mut Vec<u8>, int: &Bound<'_, PyInt>) -> PyResult<()> {
+    // Most integers fit; larger ones take the slower path through Python.
     if let Ok(small) = int.extract::<i64>() {
         value::write_token(buffer, ValueToken::Int(small));
         return Ok(());
@@ -141,6 +147,7 @@ fn put_int(buffer: &mut Vec<u8>, int: &Bound<'_, PyInt>) -> PyResult<()> {
     let bits: usize = int.call_method0("bit_length")?.extract()?;
     let signed = PyDict::new(int.py());
     signed.set_item("signed", true)?;
+    // Two's complement, so that the sign survives.
     let bytes = int.call_method("to_bytes", (bits / 8 + 1, "little"), Some(&signed))?;
     value::write_token(
         buffer,
@@ -152,6 +159,7 @@ fn put_int(buffer: &mut Vec<u8>, int: &Bound<'_, PyInt>) -> PyResult<()> {
 fn put_float(buffer: &mut Vec<u8>, float: &Bound<'_, PyFloat>, form: ValueForm) -> PyResult<()> {
     let number: f64 = float.extract()?;
     if form == ValueForm::Key && number.fract() == 0.0 {
+        // Python's hash and equality treat 1.0 and 1 as one key.
         return put_int(buffer, float.call_method0("__int__")?.cast::<PyInt>()?);
     }
     value::write_token(buffer, ValueToken::Float(number));
@@ -164,6 +172,7 @@ fn put_container(
     form: ValueForm,
     depth: usize,
 ) -> PyResult<()> {
+    // Bounded, because decoding recurses as deep.
     if depth == MAX_NESTING_DEPTH {
         return Err(PyValueError::new_err(format!(
             "an item is nested deeper than {MAX_NESTING_DEPTH}"
@@ -176,7 +185,8 @@ fn put_container(
             .try_for_each(|part| put_item(buffer, &part, form, depth + 1));
     }
     if let Ok(list) = item.cast_exact::<PyList>() {
-        let parts: Vec<_> = list.iter().collect(); // a list may change its length while it is walked through
+        // A list may change its length while it is iterated.
+        let parts: Vec<_> = list.iter().collect();
         value::write_token(buffer, ValueToken::List(parts.len()));
         return parts
             .iter()
@@ -190,7 +200,7 @@ fn put_container(
             put_item(buffer, part, form, depth + 1)
         });
     }
-    let expectation = "is no plain value: send None, bool, int, float, str, bytes, tuple, list and dict, or give the worker `serialise` and `deserialise`";
+    let expectation = "is not a plain value: send None, bool, int, float, str, bytes, tuple, list and dict, or give the worker `serialise` and `deserialise`";
     Err(PyTypeError::new_err(format!(
         "{} {expectation}",
         item.get_type().qualname()?
@@ -202,6 +212,7 @@ fn read_item<'py>(
     reader: &mut ValueReader<'_>,
     depth: usize,
 ) -> PyResult<Bound<'py, PyAny>> {
+    // Checked again: the batch comes from another process.
     if depth > MAX_NESTING_DEPTH {
         return Err(value_error("a value is nested too deep"));
     }

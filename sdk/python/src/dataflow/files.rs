@@ -1,4 +1,4 @@
-//! Checkpoints, for Python.
+//! Checkpoints for Python.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ impl Checkpoints {
         Ok(Self(CheckpointFolder::open(folder_path(folder))?))
     }
 
-    /// Safe on disk when this returns.
+    /// Saves a state durably.
     fn save(
         &self,
         py: Python<'_>,
@@ -58,12 +58,12 @@ impl Checkpoints {
         Ok(py.detach(|| self.0.complete_checkpoint(&manifest))?)
     }
 
-    /// Nothing of the job stays.
+    /// Removes all checkpoints of the job.
     fn clear(&self, py: Python<'_>) -> PyResult<()> {
         Ok(py.detach(|| self.0.remove_all())?)
     }
 
-    /// The manifest of the last complete one, as JSON.
+    /// Manifest of the last complete checkpoint, as JSON.
     fn latest(&self) -> PyResult<Option<String>> {
         self.0
             .latest_manifest()?

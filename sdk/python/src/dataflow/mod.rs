@@ -1,5 +1,5 @@
-//! What `nearpath.dataflow` has in Rust: graphs, streams, the default codec, checkpoints. Python waits without the
-//! interpreter's lock.
+//! The Rust part of `nearpath.dataflow`: graphs, streams, the default codec, checkpoints. Waiting
+//! releases the interpreter's lock.
 
 mod codec;
 mod files;
@@ -15,7 +15,7 @@ use nearpath_dataflow::topology::{JobTopology, TopologyLimits};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 
-/// As `_nearpath.dataflow`.
+/// Adds the module `_nearpath.dataflow`.
 pub(crate) fn add_module(parent: &Bound<'_, PyModule>) -> PyResult<()> {
     let module = PyModule::new(parent.py(), "dataflow")?;
     module.add_class::<worker::Door>()?;
@@ -51,7 +51,7 @@ fn limits_with(fan_in: Option<usize>) -> TopologyLimits {
     }
 }
 
-/// The workers of a graph; both as JSON.
+/// Expands a graph to its workers; both are JSON.
 #[pyfunction]
 #[pyo3(signature = (graph, fan_in=None))]
 fn expand(graph: &str, fan_in: Option<usize>) -> PyResult<String> {
@@ -62,7 +62,7 @@ fn expand(graph: &str, fan_in: Option<usize>) -> PyResult<String> {
     serde_json::to_string(&topology).map_err(value_error)
 }
 
-/// Raises ValueError where a topology cannot run; gives it back with every default written out.
+/// Checks a topology and returns it with all defaults; raises ValueError if it cannot run.
 #[pyfunction]
 #[pyo3(signature = (topology, fan_in=None))]
 fn check(topology: &str, fan_in: Option<usize>) -> PyResult<String> {
@@ -73,7 +73,7 @@ fn check(topology: &str, fan_in: Option<usize>) -> PyResult<String> {
     serde_json::to_string(&topology).map_err(value_error)
 }
 
-/// A graph as DOT or SVG.
+/// Renders a graph as DOT or SVG.
 #[pyfunction]
 fn picture(graph: &str, kind: &str) -> PyResult<String> {
     let graph = StageGraph::from_json(graph).map_err(value_error)?;
@@ -82,26 +82,27 @@ fn picture(graph: &str, kind: &str) -> PyResult<String> {
         "dot" => Ok(graph.to_dot()),
         "svg" => Ok(graph.to_svg()),
         other => Err(value_error(format!(
-            "a picture is `dot` or `svg`, not `{other}`"
+            "invalid picture format `{other}`: expected dot or svg"
         ))),
     }
 }
 
-/// This process does not outlive the one that made it: the kernel sees to it, whatever ends that one.
+/// Ends this process with its parent, by the kernel (PR_SET_PDEATHSIG).
 #[pyfunction]
 fn die_with_parent(parent: i32) -> PyResult<()> {
     let signal = Some(rustix::process::Signal::KILL);
     rustix::process::set_parent_process_death_signal(signal)
         .map_err(|error| PyOSError::new_err(error.to_string()))?;
+    // Checked after the setting: the parent may have ended before, and then no signal comes.
     let now = rustix::process::getppid().map_or(0, rustix::process::Pid::as_raw_pid);
     if now == parent {
         Ok(())
     } else {
-        Err(PyOSError::new_err("the parent is gone"))
+        Err(PyOSError::new_err("the parent process has ended"))
     }
 }
 
-/// Folders come as text.
+/// Converts a folder's path from text.
 fn folder_path(text: &str) -> PathBuf {
     PathBuf::from(text)
 }

@@ -1,4 +1,4 @@
-//! Items on their way out: each is written into the batch of the consumer that gets it.
+//! Encodes outgoing items into the batches of their consumers.
 
 use std::mem;
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use super::codec;
 use super::value_error;
 use super::worker::{Streams, stream_error};
 
-/// The outputs of one worker. Groups are `(how, outputs)`: each gets every item.
+/// Outputs of one worker. Groups are `(how, outputs)`; each group gets every item.
 #[pyclass(module = "nearpath.dataflow")]
 pub(crate) struct Outbox {
     worker: Arc<DataflowWorker>,
     groups: Vec<OutputGroup>,
-    /// A batch goes when it has so many bytes.
+    /// Size in bytes at which a batch is sent.
     batch: usize,
     key: Vec<u8>,
 }
@@ -29,9 +29,9 @@ pub(crate) struct Outbox {
 struct OutputGroup {
     how: Distribution,
     outputs: Vec<usize>,
-    /// Outputs that are not open yet: looked after before each batch.
+    /// Outputs that are not open yet, checked before each batch.
     pending_outputs: Vec<usize>,
-    /// By key: one an output. Else one.
+    /// Batches: one for each output with keys, else a single one.
     batches: Vec<Vec<u8>>,
     next_output: usize,
 }
@@ -69,7 +69,8 @@ impl Outbox {
         })
     }
 
-    /// Takes what the iterator yields, for so many seconds: how many there were, and whether that was all.
+    /// Takes items from the iterator for at most `seconds`. Returns their number, and whether it is
+    /// exhausted.
     #[pyo3(signature = (items, seconds=None))]
     fn extend(
         &mut self,
@@ -88,7 +89,7 @@ impl Outbox {
         Ok((count, true))
     }
 
-    /// Sends what is there, however little.
+    /// Sends all unfinished batches.
     fn flush(&mut self, py: Python<'_>) -> PyResult<()> {
         let worker = &self.worker;
         for group in &mut self.groups {
@@ -108,6 +109,7 @@ impl Outbox {
             } else {
                 group.put_item(item)?
             };
+            // Sent when full, not before: a batch may exceed the size by one item.
             if group.batches[at].len() >= self.batch {
                 group.send_batch(item.py(), &self.worker, at)?;
             }
@@ -123,25 +125,27 @@ impl OutputGroup {
 
     fn put_by_key(&mut self, item: &Bound<'_, PyAny>, key: &mut Vec<u8>) -> PyResult<usize> {
         let pair = item.cast::<PyTuple>().ok().filter(|pair| !pair.is_empty());
-        let pair =
-            pair.ok_or_else(|| PyTypeError::new_err("what goes by key is a pair: (key, value)"))?;
+        let pair = pair.ok_or_else(|| {
+            PyTypeError::new_err("invalid item for a keyed output: expected (key, value)")
+        })?;
         let first = pair.get_item(0)?;
         key.clear();
         codec::write_key(key, &first)?;
         let at = value::key_partition(key, self.outputs.len());
         let batch = &mut self.batches[at];
+        // Other keys are normalised for the share, so the item needs its exact encoding.
         if !codec::is_simple(&first) {
             return codec::write_item(batch, item).map(|()| at);
         }
         value::write_token(batch, ValueToken::Tuple(pair.len()));
-        batch.extend_from_slice(key); // written once
+        batch.extend_from_slice(key); // reuses the encoded key
         pair.iter()
             .skip(1)
             .try_for_each(|part| codec::write_item(batch, &part))
             .map(|()| at)
     }
 
-    /// Only what is spread grows.
+    /// Adds outputs that were opened meanwhile, which only `spread` groups have.
     fn open_pending(&mut self, worker: &DataflowWorker) {
         if !self.pending_outputs.is_empty() {
             let open = worker.open_outputs(&self.pending_outputs);
@@ -155,6 +159,7 @@ impl OutputGroup {
             return Ok(());
         }
         self.open_pending(worker);
+        // The next batch will have about the same size.
         let capacity = self.batches[at].capacity();
         let batch = Bytes::from(mem::replace(
             &mut self.batches[at],
@@ -163,6 +168,7 @@ impl OutputGroup {
         let to = match self.how {
             Distribution::Broadcast => &self.outputs[..],
             Distribution::Spread => {
+                // Round robin: consumers of a spread group are interchangeable.
                 self.next_output = (self.next_output + 1) % self.outputs.len();
                 &self.outputs[self.next_output..=self.next_output]
             }

@@ -1,4 +1,4 @@
-//! What a job needs whose workers run elsewhere: identities, tickets, and a line to the rendezvous.
+//! Workers on other machines: identities, tickets, and a connection to the rendezvous.
 
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -15,14 +15,15 @@ use pyo3::types::PyBytes;
 
 use super::value_error;
 
-/// A job's authority lives as long as who runs the job; its certificate, a month.
+/// Default lifetime of the authority's certificate: a month. The authority ends with the process
+/// that runs the job.
 const DEFAULT_LIFETIME_SECONDS: f64 = 30.0 * 24.0 * 3600.0;
-/// Python's signals are looked after so often while a line is waited for.
+/// Interval of checks for Python signals during a wait.
 const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
 fn parse_seconds(seconds: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(seconds)
-        .map_err(|_| value_error(format!("{seconds} is no number of seconds")))
+        .map_err(|_| value_error(format!("invalid number of seconds: {seconds}")))
 }
 
 fn parse_job(text: &str) -> PyResult<JobName> {
@@ -30,7 +31,7 @@ fn parse_job(text: &str) -> PyResult<JobName> {
         .map_err(|error| PyValueError::new_err(format!("{text:?}: {error}")))
 }
 
-/// Says who the workers of one job are. The key stays in this process.
+/// Issues the identities of a job's workers. The key stays in this process.
 #[pyclass(frozen, module = "nearpath.dataflow")]
 pub(crate) struct Authority {
     job: JobName,
@@ -49,13 +50,13 @@ impl Authority {
         Ok(Self { job, authority })
     }
 
-    /// As PEM.
+    /// Certificate as PEM.
     #[getter]
     fn certificate(&self) -> String {
         self.authority.to_pem()
     }
 
-    /// A worker's, as JSON: `certificate`, `key` and `authority`, each as PEM.
+    /// Issues a worker's identity as JSON: `certificate`, `key` and `authority`, each as PEM.
     fn identity(&self, worker: &str, seconds: f64) -> PyResult<String> {
         identity::issue_identity(
             &self.authority,
@@ -67,7 +68,7 @@ impl Authority {
     }
 }
 
-/// The key of a rendezvous, from its file.
+/// Reads the key of a rendezvous from its file.
 #[pyfunction]
 pub(crate) fn rendezvous_key<'py>(py: Python<'py>, path: &str) -> PyResult<Bound<'py, PyBytes>> {
     let key = RendezvousKey::read(Path::new(path))
@@ -75,7 +76,7 @@ pub(crate) fn rendezvous_key<'py>(py: Python<'py>, path: &str) -> PyResult<Bound
     Ok(PyBytes::new(py, &key.bytes()))
 }
 
-/// Lets a worker in, for so long.
+/// Issues a ticket that admits a worker for `seconds`.
 #[pyfunction]
 pub(crate) fn ticket(
     key: &[u8],
@@ -86,9 +87,10 @@ pub(crate) fn ticket(
 ) -> PyResult<String> {
     let key = key
         .try_into()
-        .map_err(|_| value_error("a rendezvous' key has 32 bytes"))?;
+        .map_err(|_| value_error("invalid rendezvous key: expected 32 bytes"))?;
     let job = self::parse_job(job)?;
     let you = worker_name::to_spiffe_id(&job, worker).map_err(value_error)?;
+    // Tickets use wall-clock time, because other machines check them.
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
@@ -103,17 +105,18 @@ pub(crate) fn ticket(
     .0)
 }
 
-/// A process's line to the rendezvous of its job.
+/// Connection of a process to the rendezvous of its job.
 #[pyclass(frozen, module = "nearpath.dataflow")]
 pub(crate) struct Line(Mutex<Option<Arc<connection::RendezvousConnection>>>);
 
 #[pymethods]
 impl Line {
-    /// `trust`: certificates of authorities as PEM; without them, the system's.
+    /// Opens the connection. `trust`: certificates of authorities as PEM; without it, the system's.
     #[new]
     #[pyo3(signature = (rendezvous, ticket, trust=None))]
     fn new(rendezvous: &str, ticket: &str, trust: Option<&str>) -> PyResult<Self> {
         let url: control::RendezvousUrl = rendezvous.parse().map_err(value_error)?;
+        // Without TLS no certificate is read, so plain `ws` works without a trust store.
         let tls = if url.tls {
             Some(control::client_config(trust.map(str::as_bytes))?)
         } else {
@@ -128,7 +131,8 @@ impl Line {
         Ok(Self(Mutex::new(Some(Arc::new(connection)))))
     }
 
-    /// Until it is there: whether it is. ConnectionError when it will not come any more.
+    /// Waits until the connection is open; returns whether it is. ConnectionError when it has
+    /// ended.
     fn wait(&self, py: Python<'_>, seconds: f64) -> PyResult<bool> {
         let (connection, until) = (
             self.connection()?,
@@ -136,6 +140,7 @@ impl Line {
         );
         loop {
             let left = until.saturating_duration_since(Instant::now());
+            // Waits in slices, so that Ctrl-C is handled.
             let here = py.detach(|| connection.wait_connected(left.min(SIGNAL_CHECK_INTERVAL)));
             let here = here.map_err(|over| PyConnectionError::new_err(over.to_string()))?;
             if here || left <= SIGNAL_CHECK_INTERVAL {
@@ -145,7 +150,7 @@ impl Line {
         }
     }
 
-    /// To a worker, or to the job's leader; what was not said to the same one yet is not said any more.
+    /// Sends to a worker, or to the job's leader. Replaces an unsent message to the same receiver.
     #[pyo3(signature = (to, text))]
     fn say(&self, to: Option<&str>, text: &str) -> PyResult<()> {
         self.connection()?
@@ -153,7 +158,7 @@ impl Line {
             .map_err(value_error)
     }
 
-    /// What has come: from whom, and what. ConnectionError when nothing will come any more.
+    /// Returns received messages with their senders. ConnectionError when no more can arrive.
     fn hear(&self, py: Python<'_>, seconds: f64) -> PyResult<Vec<(String, String)>> {
         let (connection, until) = (
             self.connection()?,
@@ -171,21 +176,22 @@ impl Line {
         }
     }
 
-    /// Readable while something waits to be heard.
+    /// File descriptor that is readable while messages wait.
     fn fileno(&self) -> PyResult<i32> {
         Ok(self.connection()?.event_fd().as_raw_fd())
     }
 
-    /// Which kind of NAT stands before this machine, as people call it; takes a second.
+    /// Name of the kind of NAT before this machine; takes a second.
     fn nat(&self, py: Python<'_>) -> PyResult<&'static str> {
         let connection = self.connection()?;
         py.detach(|| connection.nat_kind())
             .map_err(|error| PyConnectionError::new_err(error.to_string()))
     }
 
-    /// Says what is still to be said, for two seconds at most.
+    /// Sends the remaining messages, for at most 2 s, and closes.
     fn close(&self, py: Python<'_>) {
         let connection = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // Closing sends remaining messages, which may take 2 s.
         py.detach(|| {
             if let Some(connection) = connection {
                 connection.close();
@@ -199,6 +205,6 @@ impl Line {
         let connection = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         connection
             .clone()
-            .ok_or_else(|| PyConnectionError::new_err("the line to the rendezvous is closed"))
+            .ok_or_else(|| PyConnectionError::new_err("the connection to the rendezvous is closed"))
     }
 }

@@ -1,4 +1,4 @@
-//! Workers that are started while a job runs, for Python.
+//! Scaling out of a running job, for Python.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -8,13 +8,14 @@ use pyo3::prelude::*;
 
 use super::value_error;
 
-/// What a job decides about them in one attempt.
+/// Decisions about added workers in one attempt.
 #[pyclass(module = "nearpath.dataflow")]
 pub(crate) struct Growth(scale_out::ScaleOut);
 
 #[pymethods]
 impl Growth {
-    /// The topology as JSON; who has taken part in the last checkpoint, and who had finished by then.
+    /// Takes the topology as JSON, the workers in the last checkpoint, and those that had finished
+    /// by then.
     #[new]
     fn new(
         topology: &str,
@@ -27,27 +28,27 @@ impl Growth {
         )))
     }
 
-    /// A worker had been given so many by the checkpoint that had not been started by then.
+    /// Restores workers that were promised by the checkpoint and not started by then.
     fn owe(&mut self, worker: &str, stage: &str, count: usize) {
         self.0.restore_reservation(worker, stage, count);
     }
 
-    /// How many more of a stage a worker gets; `call` counts its calls.
+    /// Returns the number of additional workers of a stage; `call` counts the worker's requests.
     fn ask(&mut self, worker: &str, call: u64, stage: &str, count: usize) -> usize {
         self.0.request_workers(worker, call, stage, count)
     }
 
-    /// No checkpoint is under way: what was promised begins to open. Whether there is something new to tell.
+    /// Opens promised workers, while no checkpoint runs. Returns true if workers must be notified.
     fn between(&mut self) -> bool {
         self.0.between_checkpoints()
     }
 
-    /// Whether no checkpoint may begin now.
+    /// Returns true while no checkpoint may start.
     fn holds(&self) -> bool {
         self.0.blocks_checkpoints()
     }
 
-    /// A worker has opened its stream from or to that spare one.
+    /// Records that a worker has opened its stream from or to an added worker.
     fn opened(&mut self, worker: &str, spare: &str) {
         self.0.record_opened(worker, spare);
     }
@@ -56,13 +57,13 @@ impl Growth {
         self.0.record_finished(worker);
     }
 
-    /// What a worker is to be told: inputs that are to be open, outputs, and inputs that never open.
+    /// Instructions for a worker: inputs to open, outputs to open, and inputs that never open.
     fn word(&self, worker: &str) -> (Vec<String>, Vec<String>, Vec<String>) {
         let word = self.0.edge_update(worker);
         (word.inputs, word.outputs, word.unused)
     }
 
-    /// Workers that were asked for in this attempt, with their owners.
+    /// Workers that were added in this attempt, with the workers that requested them.
     fn grown(&self) -> BTreeMap<String, String> {
         self.0.started_workers()
     }

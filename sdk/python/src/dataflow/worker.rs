@@ -1,4 +1,4 @@
-//! A worker's streams, for Python.
+//! Streams of a worker, for Python.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -16,7 +16,7 @@ use pyo3::types::PyMemoryView;
 use super::{remote_workers, value_error};
 use crate::{payload, view};
 
-/// Where a worker will be dialled.
+/// Listener that a worker's peers connect to.
 #[pyclass(frozen, module = "nearpath.dataflow")]
 pub(crate) struct Door(Mutex<Option<local::LocalListener>>);
 
@@ -27,7 +27,7 @@ impl Door {
         Ok(Self(Mutex::new(Some(local::LocalListener::bind()?))))
     }
 
-    /// The port on loopback.
+    /// Port on loopback.
     #[getter]
     fn port(&self) -> PyResult<u16> {
         let listener = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -40,7 +40,7 @@ impl Door {
 }
 
 fn in_use_error() -> PyErr {
-    PyRuntimeError::new_err("the door is in use")
+    PyRuntimeError::new_err("the listener is in use already")
 }
 
 fn loopback_addr(port: u16) -> SocketAddr {
@@ -51,11 +51,12 @@ fn loopback_addr(port: u16) -> SocketAddr {
 #[pyclass(frozen, module = "nearpath.dataflow")]
 pub(crate) struct Streams {
     pub(super) worker: Arc<DataflowWorker>,
-    /// Of workers on this machine.
+    /// Addresses of workers on this machine.
     addresses: ConsumerAddresses,
 }
 
-/// What others did is a ConnectionError, after which another attempt may do better.
+/// Converts a failure. One that other workers caused is a ConnectionError, after which another
+/// attempt may succeed.
 pub(super) fn stream_error(failure: WorkerFailure) -> PyErr {
     match failure {
         WorkerFailure::Local(why) => PyRuntimeError::new_err(why),
@@ -65,19 +66,21 @@ pub(super) fn stream_error(failure: WorkerFailure) -> PyErr {
 
 #[pymethods]
 impl Streams {
-    /// Orders as JSON; the ports of those whom it speaks to, by name.
+    /// Starts the streams from an assignment as JSON, with the ports of its peers by name.
     #[new]
     fn new(orders: &str, door: &Door, token: &[u8], ports: HashMap<String, u16>) -> PyResult<Self> {
         let orders: WorkerAssignment = serde_json::from_str(orders).map_err(value_error)?;
         let token = token
             .try_into()
-            .map_err(|_| value_error("a token has 32 bytes"))?;
+            .map_err(|_| value_error("invalid token: expected 32 bytes"))?;
+        // Taken out: a listener serves a single set of streams.
         let listener = door
             .0
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take()
             .ok_or_else(in_use_error)?;
+        // Inputs without a position are pending: their producers connect later.
         let open = orders
             .inputs
             .iter()
@@ -88,6 +91,7 @@ impl Streams {
             .iter()
             .for_each(|(name, port)| addresses.insert(name, loopback_addr(*port)));
         let (name, consumers) = (orders.name.clone(), addresses.clone());
+        // Created on the worker's own thread, which has the event loop.
         let connector = move || LocalConnector::new(listener, name, token, producers, consumers);
         Ok(Self {
             worker: Arc::new(DataflowWorker::start(orders, connector)?),
@@ -95,8 +99,8 @@ impl Streams {
         })
     }
 
-    /// The same over links, with workers that come to the same rendezvous: for each attempt anew, on one line. The identity is
-    /// the worker's.
+    /// Starts the streams to workers on other machines, for each attempt over the same connection
+    /// to the rendezvous. The identity is the worker's.
     #[staticmethod]
     fn over(orders: &str, line: &remote_workers::Line, identity: &str) -> PyResult<Self> {
         let orders: WorkerAssignment = serde_json::from_str(orders).map_err(value_error)?;
@@ -109,7 +113,7 @@ impl Streams {
         })
     }
 
-    /// `(input, batch)`; or the number of a barrier; or None when all inputs have ended.
+    /// Receives `(input, batch)`, the number of a barrier, or None when all inputs have ended.
     fn receive<'py>(&self, py: Python<'py>) -> PyResult<ReceivedItem<'py>> {
         Ok(
             match py
@@ -125,17 +129,17 @@ impl Streams {
         )
     }
 
-    /// The barrier that begins here, now.
+    /// Barrier that this worker must start now.
     fn due(&self) -> Option<u64> {
         self.worker.take_due_barrier()
     }
 
-    /// An input that was to come later is there.
+    /// Opens a pending input.
     fn open_input(&self, input: usize) {
         self.worker.open_input(input);
     }
 
-    /// An output that was to come later is there; on this machine, at that port.
+    /// Opens a pending output; on this machine, at this port.
     #[pyo3(signature = (output, name, port=None))]
     fn open_output(&self, output: usize, name: &str, port: Option<u16>) {
         if let Some(port) = port {
@@ -144,23 +148,24 @@ impl Streams {
         self.worker.open_output(output);
     }
 
-    /// An input that was to come later never does.
+    /// Ends a pending input that never opens.
     fn never(&self, input: usize) {
         self.worker.mark_input_unused(input);
     }
 
-    /// Those of some outputs that may be sent to.
+    /// Returns the open ones among these outputs.
     fn open_of(&self, outputs: Vec<usize>) -> Vec<usize> {
         self.worker.open_outputs(&outputs)
     }
 
-    /// The job begins a checkpoint.
+    /// Starts a checkpoint.
     fn trigger(&self, checkpoint: u64) {
         self.worker.trigger_checkpoint(checkpoint);
     }
 
-    /// One batch to one output; a batch that came goes on without a copy.
+    /// Sends a batch to an output. A received batch is forwarded without a copy.
     fn send(&self, py: Python<'_>, output: usize, batch: &Bound<'_, PyAny>) -> PyResult<usize> {
+        // The size is returned for statistics, because the batch itself is consumed.
         let batch = Bytes::from(payload::read_payload(batch)?);
         let bytes = batch.len();
         py.detach(|| self.worker.send_batch(output, batch))
@@ -168,7 +173,7 @@ impl Streams {
         Ok(bytes)
     }
 
-    /// Cuts all outputs. Where the worker stands: `(inputs, outputs)`.
+    /// Sends a barrier to all outputs. Returns the worker's positions `(inputs, outputs)`.
     fn barrier(&self, py: Python<'_>, checkpoint: u64) -> PyResult<(Vec<Option<u64>>, Vec<u64>)> {
         let positions = py
             .detach(|| self.worker.send_barrier(checkpoint))
@@ -176,18 +181,18 @@ impl Streams {
         Ok((positions.inputs, positions.outputs))
     }
 
-    /// Ends all outputs, and waits until all is processed.
+    /// Ends all outputs, and waits until everything is processed.
     fn finish(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.worker.finish_outputs())
             .map_err(stream_error)
     }
 
-    /// Tells all peers.
+    /// Reports a failure to all peers.
     fn fail(&self, py: Python<'_>, why: &str) {
         py.detach(|| self.worker.fail_with_reason(why));
     }
 
-    /// As JSON.
+    /// Statistics as JSON.
     fn stats(&self) -> PyResult<String> {
         serde_json::to_string(&self.worker.stats()).map_err(value_error)
     }

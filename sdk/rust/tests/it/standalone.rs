@@ -102,7 +102,7 @@ fn what_the_answer_says_of_its_way_is_believed() {
             "x-nearpath-path: http; not_nearer=no_domain\r\n",
             (Path::Http, Some("no_domain")),
         ),
-        ("", (Path::Http, Some("caller_no_party"))),
+        ("", (Path::Http, Some("caller_no_endpoint"))),
     ] {
         let (address, _) = gateway(fields(field));
         let answer = with_gateway(address, async || nearpath::call("currency", "").await).unwrap();

@@ -1,4 +1,5 @@
-//! A process's line to its job's rendezvous, on a thread of its own: for whoever has no runtime, or several.
+//! Connection of a process to its job's rendezvous, on its own thread: for callers without a
+//! runtime, or with several.
 
 mod event_fd;
 mod shared;
@@ -19,29 +20,29 @@ use crate::remote::worker_name::InvalidWorkerName;
 
 pub(crate) use shared::ConnectionShared;
 
-/// What is still to be said when a line is closed has so long.
+/// Time to send waiting messages when a connection closes.
 const CLOSE_GRACE: Duration = Duration::from_secs(2);
 
-/// See the module's text. Dropped, it closes.
+/// Connection, as in the module's text. Dropping it closes it.
 pub struct RendezvousConnection {
     shared: Arc<ConnectionShared>,
     runtime: Handle,
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// Whose thread it is: a process that was forked has none.
+    /// Process that owns the thread: a forked process has none.
     owner_process: u32,
 }
 
-/// Why there is no line.
+/// Reasons why a connection cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "each says what it is")]
 pub enum ConnectionOpenError {
-    #[error("the ticket of this worker: {0}")]
+    #[error("invalid ticket of this worker: {0}")]
     InvalidTicket(#[from] TokenError),
-    #[error("no thread for the line to the rendezvous: {0}")]
+    #[error("cannot start the thread of the rendezvous connection: {0}")]
     Thread(#[from] io::Error),
 }
 
-/// Why nothing is said.
+/// Reasons why a message cannot be sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "each says what it is")]
 pub enum SendMessageError {
@@ -52,16 +53,18 @@ pub enum SendMessageError {
 }
 
 impl RendezvousConnection {
-    /// Begins to open it.
+    /// Starts to connect.
     ///
     /// # Errors
-    /// When the ticket is none, or there is no thread.
+    /// When the ticket is invalid, or no thread can be started.
     pub fn open(settings: ControlSettings) -> Result<Self, ConnectionOpenError> {
         let WorkerTicket { job, .. } = WorkerTicket::read_unverified(&settings.ticket.0)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
         let (control, events) = {
+            // Opening spawns tasks, which must run on the connection's own runtime and not on the
+            // caller's.
             let _inside = runtime.enter();
             control::ControlConnection::open(settings)
         };
@@ -85,32 +88,33 @@ impl RendezvousConnection {
         &self.shared
     }
 
-    /// The job that the ticket is for.
+    /// Job of the ticket.
     pub fn job(&self) -> &JobName {
         &self.shared.job
     }
 
-    /// Waits until the line is there: whether it is.
+    /// Waits for the connection. Returns true when it is connected.
     ///
     /// # Errors
-    /// When it will not come (again): why.
+    /// The reason, when it will not connect (again).
     pub fn wait_connected(&self, time_limit: Duration) -> io::Result<bool> {
         self.shared.wait_connected(time_limit)
     }
 
-    /// Says something to a worker, or to the job's leader, instead of what was not said to it yet. It may be lost: whoever
-    /// says what counts says it again.
+    /// Sends a message to a worker, or to the job's leader. It replaces an unsent one to the same
+    /// recipient. It may get lost: senders repeat what matters.
     ///
     /// # Errors
-    /// When nobody can have that name, and when it is too long.
+    /// When no worker can have that name, or the message is too long.
     pub fn send_message(&self, to: Option<&str>, text: &str) -> Result<(), SendMessageError> {
         self.shared.send_message(to, text)
     }
 
-    /// What has come, by whom; waits for something for so long.
+    /// Returns received messages with their senders; waits for at most `time_limit` if there are
+    /// none.
     ///
     /// # Errors
-    /// When nothing more will come: why.
+    /// The reason, when no more messages will arrive.
     pub fn receive_messages(&self, time_limit: Duration) -> io::Result<Vec<(String, String)>> {
         let deadline = Instant::now() + time_limit;
         loop {
@@ -123,15 +127,15 @@ impl RendezvousConnection {
         }
     }
 
-    /// Readable while something waits to be heard.
+    /// Readable while messages wait.
     pub fn event_fd(&self) -> BorrowedFd<'_> {
         self.shared.event_fd.as_fd()
     }
 
-    /// Which kind of NAT stands before this machine, in the words that people use; takes a second.
+    /// Common name of the NAT in front of this machine; takes a second.
     ///
     /// # Errors
-    /// When the line is over, or the rendezvous has no observer for UDP.
+    /// When the connection is closed, or the rendezvous has no observer for UDP.
     pub fn nat_kind(&self) -> io::Result<&'static str> {
         let control = self.shared.control()?;
         let (sender, receiver) = mpsc::channel();
@@ -147,7 +151,7 @@ impl RendezvousConnection {
         })
     }
 
-    /// Says what is still to be said, for two seconds at most, and ends the line.
+    /// Sends waiting messages, for at most two seconds, and closes the connection.
     pub fn close(&self) {
         let thread = self
             .thread
@@ -155,6 +159,8 @@ impl RendezvousConnection {
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         let Some(thread) = thread else { return };
+        // fork(2) copies only the calling thread: the handle refers to a thread of the parent, and
+        // joining it never returns.
         if self.owner_process != std::process::id() {
             return std::mem::forget(thread); // it runs in the parent
         }
@@ -171,5 +177,7 @@ impl Drop for RendezvousConnection {
 
 fn run_thread(runtime: Runtime, task: impl Future<Output = ()>) {
     runtime.block_on(task);
+    // Not waited for: a blocking task, such as a name lookup, may take long, and the process is
+    // about to end.
     runtime.shutdown_background();
 }

@@ -1,4 +1,4 @@
-//! What the line's thread shares with those who use it.
+//! State shared by the connection's thread and its users.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -17,26 +17,28 @@ use crate::remote::inbox::MessageInbox;
 use crate::remote::outbox::{MessageOutbox, OutboxStep};
 use crate::remote::worker_name;
 
-/// Of the descriptors that a process may have, one search for a direct way at once for so many: it has up to a dozen sockets.
+/// Descriptors of the process per concurrent search for a direct path: a search has up to a dozen
+/// sockets.
 const DESCRIPTORS_PER_SEARCH: u64 = 32;
 
-/// So many calls are answered at once: those of short edges are through with one after the other then, and not all at the end.
+/// Calls answered at the same time: short edges finish one after the other instead of all at the
+/// end.
 const MAX_CONCURRENT_ANSWERS: usize = 8;
 
 pub(crate) struct ConnectionShared {
     pub(crate) job: JobName,
     pub(super) event_fd: EventFd,
-    /// Leave to look for a direct way.
+    /// Permits to search for a direct path.
     pub(crate) search_permits: Arc<Semaphore>,
-    /// Leave to answer a call.
+    /// Permits to answer a call.
     pub(crate) answer_permits: Arc<Semaphore>,
     control: Mutex<Option<control::ControlConnection>>,
     state: Mutex<MessageState>,
-    /// The presence changed.
+    /// The status changed.
     status_changed: Condvar,
-    /// Somebody calls, or the line is over.
+    /// A call arrived, or the connection is closed.
     pub(super) call_arrived: Notify,
-    /// There is something to say, or the line is there again.
+    /// A message waits to be sent, or the connection is back.
     pub(super) outbox_ready: Notify,
     pub(super) closing: Notify,
 }
@@ -48,21 +50,21 @@ struct MessageState {
     call_queue: CallQueue<PeerSession>,
 }
 
-/// Whether there is a line.
+/// Status of the connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum RendezvousStatus {
-    /// Why not.
+    /// With the reason.
     Disconnected(String),
-    /// `loopback`: the rendezvous is on this machine, so peers may be.
+    /// `loopback`: the rendezvous is on this machine, so peers may be too.
     Connected { loopback: bool },
-    /// Why it will not come again.
+    /// With the reason why it will not come back.
     Closed(String),
 }
 
 pub(super) fn closed_error() -> io::Error {
     io::Error::new(
         io::ErrorKind::NotConnected,
-        "the line to the rendezvous is closed",
+        "the connection to the rendezvous is closed",
     )
 }
 
@@ -70,18 +72,20 @@ fn ended_error(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionAborted, why)
 }
 
-/// So many edges may look for a direct way at once.
+/// Number of concurrent searches that the descriptor limit allows.
 fn max_searches() -> usize {
     let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let allowed = descriptors.map_or(usize::MAX, |limit| {
         usize::try_from(limit / DESCRIPTORS_PER_SEARCH).unwrap_or(usize::MAX)
     });
+    // At least 16, so that a low limit does not make the searches wait for each other; at most
+    // 512, the default fan-in.
     allowed.clamp(16, 512)
 }
 
 impl ConnectionShared {
     pub(super) fn new(job: JobName, control: control::ControlConnection) -> io::Result<Self> {
-        let status = RendezvousStatus::Disconnected("it has not been reached yet".to_owned());
+        let status = RendezvousStatus::Disconnected("not connected yet".to_owned());
         let (inbox, outbox, calls) = (
             MessageInbox::default(),
             MessageOutbox::default(),
@@ -110,9 +114,9 @@ impl ConnectionShared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    // What users do.
+    // Called by users of the connection.
 
-    /// The rendezvous' own.
+    /// Connection to the rendezvous.
     pub(crate) fn control(&self) -> io::Result<control::ControlConnection> {
         self.control
             .lock()
@@ -153,8 +157,10 @@ impl ConnectionShared {
         let messages = state.inbox.take_messages();
         match &state.status {
             RendezvousStatus::Closed(why) if messages.is_empty() => Err(ended_error(why)),
-            RendezvousStatus::Closed(_) => Ok(messages), // it goes on ringing
+            // Stays readable: a poller must notice that no more will come.
+            RendezvousStatus::Closed(_) => Ok(messages),
             _ => {
+                // Under the lock: a message that arrives after the read signals again.
                 self.event_fd.clear();
                 Ok(messages)
             }
@@ -165,7 +171,7 @@ impl ConnectionShared {
         self.closing.notify_one();
     }
 
-    /// Whether peers may be on this machine, and reachable nowhere else.
+    /// True when peers may be on this machine and reachable nowhere else.
     pub(crate) fn is_on_loopback(&self) -> bool {
         matches!(
             self.lock().status,
@@ -173,19 +179,19 @@ impl ConnectionShared {
         )
     }
 
-    // Calls.
+    // Called by edges.
 
     pub(crate) fn begin_attempt(&self, attempt: u32, producers: Vec<String>) {
         self.lock().call_queue.begin_attempt(attempt, producers);
     }
 
-    /// The next call of that producer.
+    /// Waits for the next call of that producer.
     pub(crate) async fn next_call(&self, from: &str, attempt: u32) -> io::Result<PeerSession> {
         self.wait_until(|state| state.call_queue.take_call(from, attempt))
             .await
     }
 
-    /// Until that producer calls (once more).
+    /// Waits until that producer calls (again).
     pub(crate) async fn wait_for_call(&self, from: &str, attempt: u32) -> io::Result<()> {
         self.wait_until(|state| state.call_queue.has_call(from, attempt).then_some(()))
             .await
@@ -195,6 +201,8 @@ impl ConnectionShared {
         loop {
             let changed = self.call_arrived.notified();
             tokio::pin!(changed);
+            // Registered before the state is read: a call between the check and the wait would else
+            // be missed.
             changed.as_mut().enable();
             {
                 let mut state = self.lock();
@@ -210,7 +218,7 @@ impl ConnectionShared {
         }
     }
 
-    // What the line's thread does.
+    // Called by the connection's thread.
 
     pub(super) fn set_status(&self, status: RendezvousStatus) {
         let is_closed = matches!(status, RendezvousStatus::Closed(_));
@@ -229,7 +237,7 @@ impl ConnectionShared {
 
     pub(super) fn add_call(&self, from: String, attempt: u32, meeting: PeerSession) {
         let refused = self.lock().call_queue.add_call(from, attempt, meeting);
-        drop(refused); // which hangs up
+        drop(refused); // dropping a call rejects it
         self.call_arrived.notify_waiters();
     }
 
@@ -241,7 +249,7 @@ impl ConnectionShared {
         }
     }
 
-    /// What is to be said now. While there is no line there is nothing: what is said later is newer.
+    /// Next report to send. Nothing while disconnected: later messages are newer.
     pub(super) fn next_report(&self, now: Instant) -> OutboxStep<Option<SpiffeId>> {
         let mut state = self.lock();
         match state.status {
@@ -255,7 +263,7 @@ impl ConnectionShared {
         state.outbox.is_empty() || !matches!(state.status, RendezvousStatus::Connected { .. })
     }
 
-    /// Once all connections are made that were begun, the line ends.
+    /// Drops the handle. The connection ends once all links that have begun are connected.
     pub(super) fn drop_control(&self) {
         self.control
             .lock()

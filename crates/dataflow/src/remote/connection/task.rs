@@ -1,4 +1,4 @@
-//! What the line's thread does.
+//! Task of the connection's thread.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,13 +14,14 @@ use crate::remote::control_message::MessagePart;
 use crate::remote::outbox::OutboxStep;
 use crate::remote::{call_queue, worker_name};
 
-/// Until the line is over, or closed.
+/// Runs until the connection ends or is closed.
 pub(super) async fn run_task(shared: Arc<ConnectionShared>, mut events: Receiver<ControlEvent>) {
     tokio::select! {
         () = handle_events(&shared, &mut events) => return,
         never = send_reports(&shared) => match never {},
         () = shared.closing.notified() => (),
     }
+    // Closing: send what waits, drop the handle, then handle events until the connection has ended.
     let flush = async {
         flush_outbox(&shared).await;
         shared.drop_control();
@@ -29,7 +30,7 @@ pub(super) async fn run_task(shared: Arc<ConnectionShared>, mut events: Receiver
     let _ = tokio::time::timeout(CLOSE_GRACE, flush).await;
     shared.drop_control();
     shared.set_status(RendezvousStatus::Closed(
-        "the line to the rendezvous is closed".to_owned(),
+        "the connection to the rendezvous is closed".to_owned(),
     ));
 }
 
@@ -47,24 +48,25 @@ async fn handle_events(shared: &ConnectionShared, events: &mut Receiver<ControlE
             }
             ControlEvent::IncomingCall(meeting) => handle_call(shared, meeting),
             ControlEvent::Report { from, report } => handle_report(shared, &from, report),
-            ControlEvent::Undelivered { .. } => (), // it is said again
+            ControlEvent::Undelivered { .. } => (), // states are repeated
         }
     }
     if !shared.is_closed() {
         shared.set_status(RendezvousStatus::Closed(
-            "the line to the rendezvous is closed".to_owned(),
+            "the connection to the rendezvous is closed".to_owned(),
         ));
     }
 }
 
-/// Who is called by somebody that is no worker of this job, or about something else, does not answer.
+/// Queues a call. Calls of other parties than workers of this job, and about other subjects, are
+/// not answered.
 fn handle_call(shared: &ConnectionShared, meeting: PeerSession) {
     let from = worker_name::from_spiffe_id(&shared.job, &meeting.grant.peer);
     let attempt = call_queue::subject_attempt(&meeting.grant.about);
     match from.zip(attempt) {
         Some((from, attempt)) => shared.add_call(from, attempt, meeting),
         None => {
-            tracing::debug!(peer = %meeting.grant.peer, about = meeting.grant.about, "not answered")
+            tracing::debug!(peer = %meeting.grant.peer, about = meeting.grant.about, "call not answered")
         }
     }
 }
@@ -88,7 +90,7 @@ async fn send_reports(shared: &ConnectionShared) -> std::convert::Infallible {
     }
 }
 
-/// The last words are not held back by their pace: the line ends with them.
+/// Sends all waiting messages, as fast as the pace permits.
 async fn flush_outbox(shared: &ConnectionShared) {
     while !shared.is_flushed() {
         match shared.next_report(Instant::now()) {

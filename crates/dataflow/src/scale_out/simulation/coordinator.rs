@@ -1,4 +1,4 @@
-//! What the simulated coordinator does, by the rules or against one of them.
+//! The simulated coordinator, correct or with one rule broken.
 
 use super::CoordinatorRules;
 use super::job::{
@@ -21,7 +21,7 @@ impl SimulatedJob {
                     .as_mut()
                     .filter(|pending| pending.number == number);
                 pending
-                    .ok_or("saved what nobody asked for")?
+                    .ok_or("saved a checkpoint that is not in progress")?
                     .states
                     .insert(name.to_owned(), known);
             }
@@ -38,7 +38,7 @@ impl SimulatedJob {
             && !node
                 .to_coordinator
                 .iter()
-                .any(|said| matches!(said, SimWorkerMessage::Finished))
+                .any(|message| matches!(message, SimWorkerMessage::Finished))
     }
 
     fn complete_checkpoint(&mut self) -> Result<(), String> {
@@ -70,7 +70,7 @@ impl SimulatedJob {
         })
     }
 
-    /// Whether a worker goes on from the last checkpoint, or may be started then, that this one reads.
+    /// True when a worker that this one reads resumes from the last checkpoint, or may still start.
     fn expects_more_input(&self, name: &str) -> bool {
         let never = |from: &&str| match self.last.states.get(name) {
             Some(known) => known.inputs.get(*from) == Some(&Some(0)),
@@ -121,7 +121,7 @@ impl SimulatedJob {
         }
     }
 
-    /// New workers start, each worker hears what is to be open.
+    /// Starts requested workers and sends every worker its update.
     fn announce_updates(&mut self) {
         for name in self.scale_out.started_workers().into_keys() {
             if !self.workers.contains_key(&name) && !self.last.finished.contains_key(&name) {

@@ -1,4 +1,4 @@
-//! A job as the simulation has it: all of its state, and one thing after the other.
+//! State of a simulated job, which advances one random step at a time.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 
@@ -7,14 +7,14 @@ use crate::flow::{InputMerge, InputStart, StreamItem};
 use crate::scale_out::{EdgeUpdate, ScaleOut};
 use crate::topology::{JobTopology, WorkerSpec};
 
-/// What a worker knows at its barrier.
+/// State that a worker saves at its barrier.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WorkerState {
-    /// A feed's place in what it emits and asks for.
+    /// Next item that a feed emits.
     pub(super) next_item: u32,
     pub(super) kept: Vec<u32>,
     pub(super) granted: usize,
-    /// Its inputs have ended: what it makes of them all may be on its way.
+    /// Its inputs have ended, so its last output may be in flight.
     pub(super) ended: bool,
     pub(super) inputs: BTreeMap<String, Option<u64>>,
     pub(super) outputs: BTreeMap<String, u64>,
@@ -38,7 +38,7 @@ pub(super) struct SimOutput {
 pub(super) enum WorkerPhase {
     Reading,
     Ended,
-    /// Its ends have gone out.
+    /// Its ends are sent.
     Waiting,
     Finished,
 }
@@ -51,7 +51,7 @@ pub(super) struct SimWorker {
     pub(super) turn: usize,
     pub(super) requests: u64,
     pub(super) phase: WorkerPhase,
-    /// Words of the coordinator on their way here, and to it from here.
+    /// Messages in flight from and to the coordinator.
     pub(super) to_worker: VecDeque<SimCoordinatorMessage>,
     pub(super) to_coordinator: VecDeque<SimWorkerMessage>,
 }
@@ -77,13 +77,13 @@ pub(super) struct SimulatedJob {
     pub(super) pending: Option<JobCheckpoint>,
     pub(super) last: JobCheckpoint,
     pub(super) started: usize,
-    /// After so many items, about, a worker asks for others.
+    /// A worker requests others after about this many items.
     pub(super) request_odds: usize,
-    /// Who does nothing for a while.
+    /// Name of a worker that makes no steps for a while.
     pub(super) paused: String,
 }
 
-/// How many numbers a feed emits.
+/// Number of items that a feed emits.
 pub(super) fn item_count(name: &str) -> u32 {
     if name == "feed.0" { 30 } else { 10 }
 }
@@ -94,13 +94,13 @@ pub(super) fn is_feed(name: &str) -> bool {
 
 impl SimulatedJob {
     pub(super) fn new(topology: JobTopology, rules: CoordinatorRules, seed: u64) -> Self {
-        let growth = ScaleOut::new(&topology, &HashSet::new(), HashSet::new());
+        let scale_out = ScaleOut::new(&topology, &HashSet::new(), HashSet::new());
         let (nodes, streams) = (BTreeMap::new(), BTreeMap::new());
         let mut job = Self {
             topology,
             rules,
             seed,
-            scale_out: growth,
+            scale_out,
             workers: nodes,
             streams,
             pending: None,
@@ -114,6 +114,8 @@ impl SimulatedJob {
     }
 
     pub(super) fn random_below(&mut self, of: usize) -> usize {
+        // Knuth's MMIX generator: the same seed always gives the same run. The high bits are the
+        // random ones.
         self.seed = self
             .seed
             .wrapping_mul(6_364_136_223_846_793_005)
@@ -121,7 +123,7 @@ impl SimulatedJob {
         (self.seed >> 33) as usize % of
     }
 
-    /// An attempt, from the last checkpoint.
+    /// Starts an attempt from the last checkpoint.
     pub(super) fn start_attempt(&mut self) {
         let last = self.last.clone();
         let took_part = last.states.keys().cloned().collect();
@@ -157,8 +159,9 @@ impl SimulatedJob {
         }
     }
 
-    /// A stream that carried the checkpoint's barrier is open, or has ended. One with a spare worker that did not is not there; a
-    /// worker that is started at run time reads its owner alone.
+    /// Starts a worker. A stream is open, or has ended, when it carried the checkpoint's barrier.
+    /// Other streams with spare workers are closed. A worker that starts at run time reads its
+    /// owner alone.
     pub(super) fn start_worker(&mut self, name: &str) {
         let worker = self.topology.find_worker(name).unwrap();
         let owner = self.scale_out.started_workers().remove(name);
@@ -212,7 +215,7 @@ impl SimulatedJob {
         self.workers.insert(name.to_owned(), node);
     }
 
-    /// The stage of which that worker may ask for more.
+    /// Stage of which the worker may request more.
     pub(super) fn requestable_stage(&self, name: &str) -> Option<String> {
         let mut targets = self.topology.find_worker(name)?.target_streams();
         targets.find(|to| to.later)?.group.clone()
@@ -277,7 +280,7 @@ impl SimulatedJob {
     }
 }
 
-/// All that was emitted is kept, once.
+/// Checks that every emitted item is kept exactly once.
 pub(super) fn check_exactly_once(at: &JobCheckpoint) -> Result<(), String> {
     let known = || at.states.iter().chain(&at.finished);
     let emitted = known()

@@ -1,7 +1,9 @@
-//! Jobs that grow, with everything in any order: frames, words of the coordinator and to it, checkpoints, deaths.
+//! Simulation of jobs that scale out, with events in any order: frames, messages from and to the
+//! coordinator, checkpoints, deaths.
 //!
-//! Feeds emit numbers, others hand them on, the last stage keeps them. Whenever a checkpoint is complete, what is kept there must be
-//! what the feeds had emitted; and at the end, whoever died, all of it must be there once.
+//! Feeds emit numbers, others forward them, the last stage keeps them. In every complete
+//! checkpoint, the kept numbers are those that the feeds had emitted. At the end all numbers are
+//! kept once, whichever workers died.
 
 mod coordinator;
 mod job;
@@ -13,15 +15,15 @@ use super::tests::stage_chain;
 use crate::topology::{JobTopology, TopologyLimits};
 use job::SimulatedJob;
 
-/// What a coordinator must not do, for the controls.
+/// Rules of the coordinator: correct, or with one rule broken as a control.
 #[derive(Clone, Copy, PartialEq)]
 enum CoordinatorRules {
     Correct,
     /// Checkpoints begin while streams open.
     IgnoreBlocks,
-    /// Streams open while a checkpoint is under way.
+    /// Streams open during a checkpoint.
     OpenDuringCheckpoint,
-    /// Spare workers are given up while a checkpoint is under way.
+    /// Spare workers are given up during a checkpoint.
     GiveUpDuringCheckpoint,
 }
 fn simulated_job(rules: CoordinatorRules, seed: u64) -> SimulatedJob {
@@ -41,7 +43,7 @@ fn simulated_job(rules: CoordinatorRules, seed: u64) -> SimulatedJob {
     SimulatedJob::new(topology, rules, seed)
 }
 
-/// Written down by hand: `out.0` reads what may be started for `feed.0`, but nothing else that comes from there.
+/// Handwritten topology: `out.0` reads a spare worker of `feed.0`, but nothing else from there.
 fn partly_shared_topology() -> JobTopology {
     let to = |worker: &str| {
         format!(r#"{{"type": "tcp", "worker": "{worker}", "how": "spread", "group": "next"}}"#)
@@ -75,13 +77,13 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn growth_keeps_every_cut_exact_whoever_dies(seed in any::<u64>(), deaths in 0..4_usize) {
+    fn every_checkpoint_is_exact_whichever_workers_die(seed in any::<u64>(), deaths in 0..4_usize) {
         let done = simulated_job(CoordinatorRules::Correct, seed).run_with_deaths(deaths);
         prop_assert!(done.is_ok(), "{:?}", done);
     }
 }
 
-/// Whether one of many runs does.
+/// True when one of many runs fails.
 fn any_run_fails(rules: CoordinatorRules) -> bool {
     (0..600).any(|seed| simulated_job(rules, seed).run_with_deaths(1).is_err())
 }

@@ -1,4 +1,4 @@
-//! What a simulated worker does: feeds emit, others hand on, the last keep.
+//! Simulated workers: feeds emit items, others forward them, the last stage keeps them.
 
 use super::job::{
     SimCoordinatorMessage, SimOutput, SimWorker, SimWorkerMessage, SimulatedJob, WorkerPhase,
@@ -72,7 +72,7 @@ impl SimulatedJob {
         }
     }
 
-    /// Who has asked waits until all is open; till then barriers pass.
+    /// Sends the ends once all granted workers have opened; until then barriers pass.
     fn end_outputs(&mut self, name: &str) {
         let node = self.workers.get_mut(name).unwrap();
         if let Some(number) = node.merge.take_due_barrier() {
@@ -111,7 +111,7 @@ impl SimulatedJob {
         }
     }
 
-    /// A number to one that is open, the rest to all.
+    /// Sends a batch to one open output in turn, other items to all open outputs.
     fn send_item(&mut self, name: &str, piece: StreamItem<u32>) {
         let node = self.workers.get_mut(name).unwrap();
         let open: Vec<usize> = (0..node.outputs.len())
@@ -190,7 +190,7 @@ impl SimulatedJob {
         );
     }
 
-    /// One frame, if its consumer has opened.
+    /// Delivers one frame, if its consumer has opened.
     pub(super) fn deliver_frame(&mut self, at: usize) -> Result<(), String> {
         let Some((edge, frames)) = self.streams.iter_mut().nth(at) else {
             return Ok(());

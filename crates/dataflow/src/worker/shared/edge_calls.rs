@@ -1,4 +1,4 @@
-//! What edges do.
+//! Calls of the edges.
 
 use bytes::Bytes;
 
@@ -12,7 +12,7 @@ impl WorkerShared {
         self.lock().path_probes[usize::from(end == EdgeEnd::Producer)][at] = Some(route);
     }
 
-    /// A numbered frame came.
+    /// Queues a numbered frame.
     pub(in crate::worker) fn receive_frame(
         &self,
         input: usize,
@@ -28,7 +28,7 @@ impl WorkerShared {
             }
             FrameKind::Barrier => StreamItem::Barrier(barrier_number(&frame.payload)?),
             FrameKind::End => StreamItem::End,
-            other => return Err(format!("{other:?} has no place here")),
+            other => return Err(format!("unexpected frame {other:?}")),
         };
         state
             .merge
@@ -38,7 +38,7 @@ impl WorkerShared {
         Ok(())
     }
 
-    /// What to acknowledge, and whether that was all.
+    /// Sequence number to acknowledge, and true when it is the last.
     pub(in crate::worker) fn ack_position(&self, input: usize) -> (u64, bool) {
         let state = self.lock();
         (
@@ -55,7 +55,7 @@ impl WorkerShared {
         self.send_ready[output].notified().await;
     }
 
-    /// The next frame that may go.
+    /// Takes the next frame that may be sent.
     pub(in crate::worker) fn next_frame(
         &self,
         output: usize,
@@ -63,6 +63,7 @@ impl WorkerShared {
         let mut state = self.lock();
         let out = &mut state.outputs[output];
         if let Some(frame) = out.send_queue.pop_front() {
+            // The queue holds only frames that the window has admitted.
             out.end_sent |= frame.kind == FrameKind::End;
             return Ok(Some(frame));
         }
@@ -82,6 +83,7 @@ impl WorkerShared {
             return Ok(None);
         };
         out.end_sent |= kind == FrameKind::End;
+        // Taking a frame from disk makes room there, for which the user's thread may wait.
         self.room_ready.notify_all();
         Ok(Some(EdgeFrame {
             kind,
@@ -90,7 +92,7 @@ impl WorkerShared {
         }))
     }
 
-    /// Whether the end has gone to the socket.
+    /// True when the end has been taken for the socket.
     pub(in crate::worker) fn has_sent_end(&self, output: usize) -> bool {
         self.lock().outputs[output].end_sent
     }
@@ -100,7 +102,7 @@ impl WorkerShared {
         self.room_ready.notify_all();
     }
 
-    /// Whether the consumer is through with all.
+    /// Handles an ack. Returns true when the consumer has processed everything.
     pub(in crate::worker) fn handle_ack(
         &self,
         output: usize,
@@ -112,7 +114,7 @@ impl WorkerShared {
             .acknowledge(sequence)
             .map_err(|error| error.to_string())?;
         self.room_ready.notify_all();
-        self.send_ready[output].notify_one(); // what lies on disk may go now
+        self.send_ready[output].notify_one(); // frames on disk may be sent now
         Ok(out.end_sent && out.window.is_idle())
     }
 }
@@ -121,5 +123,5 @@ fn barrier_number(payload: &Bytes) -> Result<u64, String> {
     payload[..]
         .try_into()
         .map(u64::from_le_bytes)
-        .map_err(|_| "a barrier without a number".to_owned())
+        .map_err(|_| "barrier without a checkpoint number".to_owned())
 }

@@ -1,4 +1,4 @@
-//! Edges that were not there at the beginning.
+//! Edges that open while the worker runs.
 
 use std::mem;
 
@@ -8,6 +8,7 @@ use crate::worker::EdgeEnd;
 impl WorkerShared {
     pub(in crate::worker) fn open_input(&self, input: usize) {
         let mut state = self.lock();
+        // Updates repeat the whole state: an input that is open already is no error.
         if state.merge.is_undecided(input) {
             state.merge.open_input(input);
             state.unstarted_edges.push((EdgeEnd::Consumer, input));
@@ -23,6 +24,7 @@ impl WorkerShared {
 
     pub(in crate::worker) fn open_output(&self, output: usize) {
         let mut state = self.lock();
+        // A finishing worker has sent its ends; an output that opened now would never get one.
         if !state.is_finishing && !state.outputs[output].is_open {
             state.outputs[output].is_open = true;
             state.unstarted_edges.push((EdgeEnd::Producer, output));
@@ -39,7 +41,7 @@ impl WorkerShared {
             .collect()
     }
 
-    /// Edges that are to be made now.
+    /// Takes the edges to start now.
     pub(in crate::worker) fn take_unstarted_edges(&self) -> Vec<(EdgeEnd, usize)> {
         mem::take(&mut self.lock().unstarted_edges)
     }
@@ -48,10 +50,10 @@ impl WorkerShared {
         self.edges_changed.notified().await;
     }
 
-    /// Whether there may be edges that nobody knows of yet.
+    /// True when edges may still open.
     pub(in crate::worker) fn can_open_more(&self) -> bool {
         let state = self.lock();
-        let later = (0..self.orders.inputs.len()).any(|input| state.merge.is_undecided(input));
+        let later = (0..self.assignment.inputs.len()).any(|input| state.merge.is_undecided(input));
         let grows = !state.is_finishing && state.outputs.iter().any(|out| !out.is_open);
         state.failure.is_none() && (!state.unstarted_edges.is_empty() || later || grows)
     }

@@ -1,4 +1,4 @@
-//! What the user's thread does.
+//! Calls of the user's thread.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -34,20 +34,24 @@ impl WorkerShared {
                     self.ack_all();
                     return Ok(InputEvent::Ended);
                 }
+                // Before a wait: a producer may be blocked on acks that were held back, and nothing
+                // else would free it.
                 MergeStep::Idle => self.ack_all(),
             }
             state = wait_for(&self.input_ready, state, WaitReason::Input);
         }
     }
 
-    /// An ack goes when a quarter of the window is processed, or nothing else of that input is here: seldom, but never so late
-    /// that a producer waits for it without need.
+    /// Sends an ack when a quarter of the window is processed, or no other frame of that input is
+    /// queued: rarely, but early enough that a producer never waits without need.
     fn ack_current(&self, state: &mut EdgesState) {
         state.merge.finish_batch();
         let Some(at) = state.current_input.take() else {
             return;
         };
-        if state.unacked_bytes[at] >= self.orders.window / 4 || state.merge.queued_frames(at) == 0 {
+        if state.unacked_bytes[at] >= self.assignment.window / 4
+            || state.merge.queued_frames(at) == 0
+        {
             state.unacked_bytes[at] = 0;
             self.ack_ready[at].notify_one();
         }
@@ -70,7 +74,7 @@ impl WorkerShared {
 
     pub(in crate::worker) fn trigger_checkpoint(&self, checkpoint: u64) {
         self.lock().merge.add_trigger(checkpoint);
-        self.input_ready.notify_one(); // it may begin where a reader waits for inputs that are not open yet
+        self.input_ready.notify_one(); // a reader that waits for undecided inputs starts it
     }
 
     pub(in crate::worker) fn send_batch(
@@ -80,7 +84,7 @@ impl WorkerShared {
     ) -> Result<(), WorkerFailure> {
         if batch.len() > MAX_PAYLOAD_BYTES {
             let message = format!(
-                "a batch of {} bytes is longer than {MAX_PAYLOAD_BYTES}: make smaller ones",
+                "batch of {} bytes exceeds {MAX_PAYLOAD_BYTES}: make smaller batches",
                 batch.len()
             );
             return Err(WorkerFailure::Local(message));
@@ -89,9 +93,10 @@ impl WorkerShared {
         if !state.outputs[output].is_open {
             return Err(WorkerFailure::Local(format!(
                 "`{}` has not been started",
-                self.orders.outputs[output].to
+                self.assignment.outputs[output].to
             )));
         }
+        // Counted before the wait for room: the statistics show a blocked batch too.
         state.stats.outputs[output].batches += 1;
         state.stats.outputs[output].bytes += batch.len() as u64;
         loop {
@@ -104,7 +109,8 @@ impl WorkerShared {
         }
     }
 
-    /// Whether it went: to the socket, or to disk behind what is already there.
+    /// Queues a frame for the socket, or on disk behind the frames that are there. Returns false
+    /// when neither has room.
     fn try_enqueue(
         &self,
         state: &mut EdgesState,
@@ -119,6 +125,8 @@ impl WorkerShared {
         };
         let out = &mut state.outputs[output];
         let is_spilling = out.spill.as_ref().is_some_and(|spill| !spill.is_empty());
+        // While frames are on disk, the window is not used directly: the order of the edge would
+        // change.
         if !is_spilling && out.window.has_room_for(weight) {
             let sequence = out.window.record_send(weight);
             out.send_queue.push_back(EdgeFrame {
@@ -134,7 +142,8 @@ impl WorkerShared {
         let Some(spill) = self.spill_queue(out, output).map_err(spill_failed)? else {
             return Ok(false);
         };
-        // What has no weight follows what is on disk, whatever the bound says: it is a few bytes.
+        // Frames without weight always follow the frames on disk, whatever the limit: they are a
+        // few bytes and must not block.
         if weight > 0 && !spill.has_room_for(weight) {
             return Ok(false);
         }
@@ -148,9 +157,10 @@ impl WorkerShared {
         out: &'a mut OutputState,
         output: usize,
     ) -> std::io::Result<Option<&'a mut SpillQueue>> {
+        // Created on first use: most edges that may spill never do.
         if out.spill.is_none()
-            && self.orders.outputs[output].spill
-            && let Some(config) = &self.orders.spill
+            && self.assignment.outputs[output].spill
+            && let Some(config) = &self.assignment.spill
         {
             out.spill = Some(SpillQueue::new(&config.folder, config.limit)?);
         }
@@ -176,7 +186,7 @@ impl WorkerShared {
         })
     }
 
-    /// What has no weight, to all outputs that are open.
+    /// Queues a frame without weight on all open outputs.
     fn enqueue_all(
         &self,
         state: &mut EdgesState,
@@ -198,6 +208,7 @@ impl WorkerShared {
         self.ack_all();
         state.check_failure()?;
         self.enqueue_all(&mut state, FrameKind::End, &Bytes::new())?;
+        // Under the same lock as the ends: no output may open after its end was due.
         state.is_finishing = true;
         self.edges_changed.notify_one();
         while !state.is_closed {

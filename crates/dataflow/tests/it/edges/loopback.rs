@@ -1,4 +1,4 @@
-//! What every machine can try.
+//! Edges on loopback: tests that run on every machine.
 
 use nearpath_rendezvous::RendezvousLimits;
 use nearpath_testkit::p2p::rendezvous::{TestRendezvous, free_port};
@@ -85,13 +85,13 @@ fn edges_survive_a_restart_of_the_rendezvous() {
         },
     );
     from.iter()
-        .for_each(|hand| assert_eq!(hand.next_line(), "half"));
+        .for_each(|worker| assert_eq!(worker.next_line(), "half"));
     drop(rendezvous);
     from.iter_mut()
-        .for_each(|hand| hand.send_line(&"go".into()));
+        .for_each(|worker| worker.send_line(&"go".into()));
     assert_all_used_path(&from, "punch");
     assert_all_used_path(&to, "punch");
-    let _house = TestRendezvous::start_at(addr, RendezvousLimits::default());
+    let _rendezvous = TestRendezvous::start_at(addr, RendezvousLimits::default());
     begin_all(
         &mut from,
         &mut to,
@@ -100,12 +100,12 @@ fn edges_survive_a_restart_of_the_rendezvous() {
             path: Some("punch"),
             ..EdgeLoad::default()
         },
-    ); // as soon as the lines are there again
+    ); // as soon as the connections are back
     assert_all_used_path(&from, "punch");
     assert_all_used_path(&to, "punch");
 }
 
-/// The attempt goes on: no stream is begun anew.
+/// The attempt goes on: no stream starts again.
 #[test]
 fn relayed_edges_survive_a_restart_of_the_rendezvous() {
     let (addr, job) = (free_port(), TestJob::new());
@@ -123,17 +123,17 @@ fn relayed_edges_survive_a_restart_of_the_rendezvous() {
         },
     );
     from.iter()
-        .for_each(|hand| assert_eq!(hand.next_line(), "half"));
+        .for_each(|worker| assert_eq!(worker.next_line(), "half"));
     drop(rendezvous);
     from.iter_mut()
-        .for_each(|hand| hand.send_line(&"go".into()));
+        .for_each(|worker| worker.send_line(&"go".into()));
     let second = TestRendezvous::start_at(addr, RendezvousLimits::default());
     assert_all_used_path(&from, "relay");
     assert_all_used_path(&to, "relay");
     assert_eq!(
         second.metric_value("nearpath_relay_joined_total"),
         4,
-        "they came back to it"
+        "all relayed links reconnected"
     );
 }
 

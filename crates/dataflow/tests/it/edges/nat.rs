@@ -1,4 +1,4 @@
-//! Behind NATs, through a rendezvous that both sites reach.
+//! Workers behind NATs, with a rendezvous that both sites reach.
 
 use nearpath_testkit::lab::nat::{IpFamily, LabInternet, NatKind, NatPlan};
 use nearpath_testkit::lab::{LabNode, LinkConditions, NetworkLab};
@@ -16,7 +16,8 @@ const PUNCH_LOAD: EdgeLoad = EdgeLoad {
     connect_timeout: 60.0,
 };
 
-/// Two workers on each of two machines, each of those to each of these. By which path all their edges went.
+/// Runs two workers on each of two machines, with an edge from each of the first to each of the
+/// second. Returns the paths of all edges.
 fn edge_paths(
     rendezvous: &TestRendezvous,
     machines: [&LabNode; 2],
@@ -31,7 +32,7 @@ fn edge_paths(
     let mut paths: Vec<_> = from
         .iter()
         .chain(&to)
-        .flat_map(|hand| hand.attempt_result().assert_success().0)
+        .flat_map(|worker| worker.attempt_result().assert_success().0)
         .collect();
     assert_eq!(paths.len(), 8);
     paths.dedup();
@@ -112,7 +113,7 @@ fn edges_use_ipv6_where_there_is_no_ipv4() {
     assert_eq!(paths, ["punch"]);
 }
 
-/// The NAT turns nothing around: the two reach each other by their own addresses, or not at all.
+/// Without hairpinning, the two workers reach each other only by their own addresses.
 #[test]
 fn edges_behind_one_nat_stay_behind_it() {
     need_nat!();

@@ -1,4 +1,4 @@
-//! Workers that die, and who are none.
+//! Workers that die, and processes that are no workers.
 
 use nearpath_rendezvous::RendezvousLimits;
 use nearpath_testkit::p2p::rendezvous::TestRendezvous;
@@ -24,10 +24,10 @@ fn check_death_in_mid_stream(over: &'static [&'static str]) {
         },
     );
     from.iter()
-        .for_each(|hand| assert_eq!(hand.next_line(), "half"));
+        .for_each(|worker| assert_eq!(worker.next_line(), "half"));
     from[0].kill_process();
-    for hand in &to {
-        let result = hand.attempt_result();
+    for worker in &to {
+        let result = worker.attempt_result();
         assert!(
             result
                 .failure
@@ -50,7 +50,7 @@ fn check_death_in_mid_stream(over: &'static [&'static str]) {
     );
     from.iter()
         .chain(&to)
-        .for_each(|hand| drop(hand.attempt_result().assert_success()));
+        .for_each(|worker| drop(worker.attempt_result().assert_success()));
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn a_death_in_mid_stream_is_reported_and_the_next_attempt_succeeds() {
     check_death_in_mid_stream(&["tcp"]);
 }
 
-/// No kernel says for it that the process is gone.
+/// No kernel reports the end of the process: QUIC has to time out.
 #[test]
 #[ignore = "takes half a minute: make test-nat"]
 fn a_death_in_mid_stream_is_reported_over_udp() {
@@ -96,7 +96,7 @@ fn a_worker_that_dies_while_it_connects_is_reported_as_lost() {
     );
 }
 
-/// A ticket opens the rendezvous; it makes nobody a worker of the job.
+/// A ticket opens the rendezvous; only a certificate makes a worker of the job.
 #[test]
 fn a_worker_with_a_ticket_but_without_an_identity_of_the_job_is_refused() {
     let (rendezvous, job, other_job) = (
@@ -121,7 +121,7 @@ fn a_worker_with_a_ticket_but_without_an_identity_of_the_job_is_refused() {
             result
                 .failure
                 .as_ref()
-                .is_some_and(|why| why.contains("certificate (")),
+                .is_some_and(|why| why.contains("certificate refused (")),
             "{result:?}"
         );
     }

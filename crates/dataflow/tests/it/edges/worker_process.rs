@@ -1,4 +1,4 @@
-//! Workers: `examples/edges.rs`, each a process.
+//! Worker processes: `examples/edges.rs`.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -15,23 +15,23 @@ use nearpath_testkit::p2p::rendezvous::{TestRendezvous, unix_seconds};
 use serde_json::{Value, json};
 
 const HOUR: Duration = Duration::from_secs(3600);
-/// Nobody hangs.
+/// A test fails instead of waiting longer.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// A job, as who started it sees it.
+/// A job from the view of the process that started it.
 pub(crate) struct TestJob {
     pub(crate) job: JobName,
     pub(crate) authority: Authority,
 }
 
-/// What is sent on each edge of an attempt.
+/// Load of each edge in an attempt.
 pub(crate) struct EdgeLoad {
     pub(crate) batches: usize,
     pub(crate) size: usize,
     pub(crate) transports: &'static [&'static str],
-    /// Before the first batch all edges take it.
+    /// Path that all edges must use before the first batch.
     pub(crate) path: Option<&'static str>,
-    /// In the middle.
+    /// Wait for a line after half of the batches.
     pub(crate) pause: bool,
     pub(crate) connect_timeout: f64,
 }
@@ -49,7 +49,7 @@ impl Default for EdgeLoad {
     }
 }
 
-/// A worker's process.
+/// A worker process.
 pub(crate) struct WorkerProcess {
     pub(crate) name: String,
     child: Child,
@@ -57,7 +57,7 @@ pub(crate) struct WorkerProcess {
     lines: Receiver<String>,
 }
 
-/// What a worker says after an attempt.
+/// Report of a worker after an attempt.
 #[derive(Debug)]
 pub(crate) struct AttemptResult {
     pub(crate) failure: Option<String>,
@@ -71,7 +71,8 @@ impl TestJob {
         Self { job, authority }
     }
 
-    /// A worker that has come to the rendezvous, from this machine or another one.
+    /// Starts a worker, on this machine or another one, and waits until it has reached the
+    /// rendezvous.
     pub(crate) fn spawn_worker(
         &self,
         rendezvous: &TestRendezvous,
@@ -100,7 +101,7 @@ impl TestJob {
     }
 }
 
-/// Each of those sends to each of these. They are to begin an attempt.
+/// Starts an attempt with an edge from each of `from` to each of `to`.
 pub(crate) fn begin_all(
     from: &mut [WorkerProcess],
     to: &mut [WorkerProcess],
@@ -117,7 +118,7 @@ pub(crate) fn begin_all(
 }
 
 pub(crate) fn worker_names(workers: &[WorkerProcess]) -> Vec<String> {
-    workers.iter().map(|hand| hand.name.clone()).collect()
+    workers.iter().map(|worker| worker.name.clone()).collect()
 }
 
 impl WorkerProcess {
@@ -193,7 +194,7 @@ impl WorkerProcess {
         );
     }
 
-    /// After all that it does in an attempt.
+    /// Waits for the report at the end of an attempt.
     pub(crate) fn attempt_result(&self) -> AttemptResult {
         let mut report: Value = serde_json::from_str(&self.next_line()).unwrap();
         AttemptResult {
@@ -202,7 +203,7 @@ impl WorkerProcess {
         }
     }
 
-    /// kill -9.
+    /// Kills the process with SIGKILL.
     pub(crate) fn kill_process(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -217,7 +218,7 @@ impl Drop for WorkerProcess {
 }
 
 impl AttemptResult {
-    /// By which paths its edges went, and how many bytes over the relay in all. Panics when something went wrong.
+    /// Paths of the edges, and all bytes over the relay. Panics when the attempt has failed.
     pub(crate) fn assert_success(&self) -> (Vec<String>, u64) {
         assert_eq!(self.failure, None, "{self:?}");
         let edges = ["inputs", "outputs"]
@@ -237,6 +238,6 @@ impl AttemptResult {
     pub(crate) fn is_lost(&self) -> bool {
         self.failure
             .as_ref()
-            .is_some_and(|why| why.contains("is gone"))
+            .is_some_and(|why| why.contains(" lost: "))
     }
 }

@@ -40,22 +40,27 @@ fn response(status: u16, lines: HeaderLines<'_>) -> response::Parts {
     response.into_parts().0
 }
 
-/// What a request finds.
-fn look_up(cache: &mut HttpCache, asks: HeaderLines<'_>, seconds: u64) -> CacheLookup {
-    cache.look_up(&request(Method::GET, asks), true, time_at(seconds))
+/// Looks up a GET request.
+fn look_up(cache: &mut HttpCache, request_headers: HeaderLines<'_>, seconds: u64) -> CacheLookup {
+    cache.look_up(
+        &request(Method::GET, request_headers),
+        true,
+        time_at(seconds),
+    )
 }
 
-/// A request that the server answers so; whether it was asked at all, and its answer kept.
+/// Sends a request that the server answers so. Returns whether the server was asked and its
+/// response stored.
 fn fetch_and_store(
     cache: &mut HttpCache,
-    asks: HeaderLines<'_>,
-    says: HeaderLines<'_>,
+    request_headers: HeaderLines<'_>,
+    response_headers: HeaderLines<'_>,
     body: &'static str,
 ) -> bool {
-    let CacheLookup::Fetch(asked) = look_up(cache, asks, 0) else {
+    let CacheLookup::Fetch(asked) = look_up(cache, request_headers, 0) else {
         return false;
     };
-    match cache.handle_response(*asked, &response(200, says), time_at(0)) {
+    match cache.handle_response(*asked, &response(200, response_headers), time_at(0)) {
         CacheOutcome::Store(keeping) => {
             cache.store(*keeping, Bytes::from_static(body.as_bytes()), time_at(0));
             true
@@ -84,13 +89,13 @@ fn a_fresh_response_is_served_with_its_age() {
         ],
         "body"
     ));
-    let given = fresh_response(look_up(&mut cache, &[], 30)).expect("it is fresh");
+    let served = fresh_response(look_up(&mut cache, &[], 30)).expect("it is fresh");
     assert_eq!(
-        (given.body().as_ref(), &given.headers()[AGE]),
+        (served.body().as_ref(), &served.headers()[AGE]),
         (&b"body"[..], &HeaderValue::from_static("30"))
     );
     assert_eq!(
-        given.headers().get_all("link").iter().count(),
+        served.headers().get_all("link").iter().count(),
         2,
         "lines of one name are all given"
     );
@@ -134,12 +139,12 @@ fn responses_that_must_not_be_stored_are_not() {
         &[("date", "Tue, 14 Nov 2023 22:13:20 GMT"), ("expires", "0")],
         &[],
     ];
-    for says in never {
+    for response_headers in never {
         let mut cache = HttpCache::new(1 << 20);
         assert!(
-            !fetch_and_store(&mut cache, &[], says, "x")
+            !fetch_and_store(&mut cache, &[], response_headers, "x")
                 && fresh_response(look_up(&mut cache, &[], 0)).is_none(),
-            "{says:?}"
+            "{response_headers:?}"
         );
     }
     let mut cache = HttpCache::new(1 << 20);
@@ -189,13 +194,14 @@ fn a_personal_response_is_not_served_to_others() {
 #[test]
 fn varying_headers_have_to_match() {
     let mut cache = HttpCache::new(1 << 20);
-    let says: HeaderLines<'_> = &[("cache-control", "max-age=60"), ("vary", "Accept-Language")];
+    let response_headers: HeaderLines<'_> =
+        &[("cache-control", "max-age=60"), ("vary", "Accept-Language")];
     for language in ["de", "en"] {
         let body = if language == "de" { "gut" } else { "good" };
         assert!(fetch_and_store(
             &mut cache,
             &[("accept-language", language)],
-            says,
+            response_headers,
             body
         ));
     }
@@ -217,12 +223,12 @@ fn varying_headers_have_to_match() {
 #[test]
 fn a_stale_response_is_confirmed_or_replaced() {
     let mut cache = HttpCache::new(1 << 20);
-    let says: HeaderLines<'_> = &[
+    let response_headers: HeaderLines<'_> = &[
         ("cache-control", "max-age=5"),
         ("etag", "\"1\""),
         ("content-type", "text/plain"),
     ];
-    assert!(fetch_and_store(&mut cache, &[], says, "body"));
+    assert!(fetch_and_store(&mut cache, &[], response_headers, "body"));
     let CacheLookup::Fetch(asked) = look_up(&mut cache, &[], 10) else {
         panic!("it is stale")
     };
@@ -239,19 +245,19 @@ fn a_stale_response_is_confirmed_or_replaced() {
             ("x-new", "1"),
         ],
     );
-    let CacheOutcome::Confirmed(given) = cache.handle_response(*asked, &same, time_at(10)) else {
+    let CacheOutcome::Confirmed(served) = cache.handle_response(*asked, &same, time_at(10)) else {
         panic!("it is good")
     };
     assert_eq!(
         (
-            given.status(),
-            given.body().as_ref(),
-            &given.headers()["x-new"]
+            served.status(),
+            served.body().as_ref(),
+            &served.headers()["x-new"]
         ),
         (StatusCode::OK, &b"body"[..], &HeaderValue::from_static("1"))
     );
     assert!(
-        !given.headers().contains_key(CONTENT_LENGTH),
+        !served.headers().contains_key(CONTENT_LENGTH),
         "the length is that of the body that is kept"
     );
     assert_eq!(
@@ -272,7 +278,7 @@ fn a_stale_response_is_confirmed_or_replaced() {
         panic!("it is stale")
     };
     let CacheOutcome::Store(new) =
-        cache.handle_response(*asked, &response(200, says), time_at(100))
+        cache.handle_response(*asked, &response(200, response_headers), time_at(100))
     else {
         panic!("it is new")
     };
@@ -289,8 +295,8 @@ fn a_stale_response_is_confirmed_or_replaced() {
 fn a_write_discards_stored_and_pending_responses() {
     for method in [Method::POST, Method::PUT, Method::DELETE, Method::PATCH] {
         let mut cache = HttpCache::new(1 << 20);
-        let says: HeaderLines<'_> = &[("cache-control", "max-age=60")];
-        assert!(fetch_and_store(&mut cache, &[], says, "old"));
+        let response_headers: HeaderLines<'_> = &[("cache-control", "max-age=60")];
+        assert!(fetch_and_store(&mut cache, &[], response_headers, "old"));
         let write = request(method, &[]);
         assert!(matches!(
             cache.look_up(&write, false, time_at(1)),
@@ -300,7 +306,7 @@ fn a_write_discards_stored_and_pending_responses() {
             panic!("it was dropped")
         };
         let CacheOutcome::Store(keeping) =
-            cache.handle_response(*asked, &response(200, says), time_at(1))
+            cache.handle_response(*asked, &response(200, response_headers), time_at(1))
         else {
             panic!()
         };
@@ -363,7 +369,7 @@ fn a_body_of_another_length_is_not_kept() {
     assert!(fresh_response(look_up(&mut cache, &[], 1)).is_none());
 }
 
-/// Values such as servers and attackers send.
+/// Header values such as servers and attackers send.
 fn any_header_value() -> impl Strategy<Value = String> {
     let words = [
         "max-age=1",
@@ -426,17 +432,18 @@ fn any_headers() -> impl Strategy<Value = HeaderMap> {
 }
 
 proptest! {
-    /// Nothing that a server or a function says stops the pool's thread, and nothing private is given.
+    /// No header of a server or a function stops the pool's thread, and no private response is
+    /// served.
     #[test]
     fn any_headers_are_survived(
         exchanges in prop::collection::vec((any_headers(), prop::sample::select(vec![200u16, 204, 301, 304, 404, 500]), any_headers(), 0u64..100), 1..8),
         bound in 1u64..10_000,
     ) {
         let (mut cache, mut now) = (HttpCache::new(bound), 0);
-        for (asks, status, says, later) in exchanges {
+        for (request_headers, status, response_headers, later) in exchanges {
             now += later;
             let mut parts = request(Method::GET, &[]);
-            parts.headers.extend(asks);
+            parts.headers.extend(request_headers);
             match cache.look_up(&parts, true, time_at(now)) {
                 CacheLookup::Bypass => {}
                 CacheLookup::Fresh(response) => {
@@ -447,7 +454,7 @@ proptest! {
                 CacheLookup::Fetch(asked) => {
                     let _ = asked.revalidation_headers();
                     let mut head = response(status, &[]);
-                    head.headers = says;
+                    head.headers = response_headers;
                     if let CacheOutcome::Store(keeping) = cache.handle_response(*asked, &head, time_at(now)) {
                         cache.store(*keeping, Bytes::from_static(b"body"), time_at(now));
                     }

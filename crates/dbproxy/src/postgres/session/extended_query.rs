@@ -1,4 +1,5 @@
-//! The extended query's messages, which come in series: Parse, Bind, Describe, Execute, Close, and a Sync at the end.
+//! Messages of the extended query protocol: series of Parse, Bind, Describe, Execute and Close that
+//! a Sync ends.
 
 use std::rc::Rc;
 
@@ -10,26 +11,26 @@ use super::super::message;
 use super::reply_queue::{PostgresExpectedReply, ReplyUndo};
 use super::{MAX_NAMED_STATEMENTS, MAX_TEXT_BYTES, PostgresSession, SessionOutputs};
 
-/// A name that clients must not use.
+/// A statement name that is reserved for the node.
 struct ReservedName;
 
 impl PostgresSession {
-    /// `NoConnection` for a malformed one.
+    /// Handles a message of a series. `None`: it is malformed.
     pub(super) fn handle_series(
         &mut self,
         message: &[u8],
         body: &[u8],
-        facts: &mut BackendState,
-        ways: &mut SessionOutputs<'_>,
+        backend_state: &mut BackendState,
+        outputs: &mut SessionOutputs<'_>,
     ) -> Option<()> {
         match message[0] {
-            b'P' => self.handle_parse(message, body, facts, ways),
-            b'B' => self.handle_bind(message, body, facts, ways),
-            b'D' => self.handle_describe(message, body, facts, ways),
-            b'C' => self.handle_close(message, body, facts, ways),
+            b'P' => self.handle_parse(message, body, backend_state, outputs),
+            b'B' => self.handle_bind(message, body, backend_state, outputs),
+            b'D' => self.handle_describe(message, body, backend_state, outputs),
+            b'C' => self.handle_close(message, body, backend_state, outputs),
             _ => {
                 self.queue.push(PostgresExpectedReply::Execute);
-                ways.to_backend.extend_from_slice(message);
+                outputs.to_backend.extend_from_slice(message);
                 Some(())
             }
         }
@@ -39,33 +40,36 @@ impl PostgresSession {
         &mut self,
         message: &[u8],
         body: &[u8],
-        facts: &mut BackendState,
-        ways: &mut SessionOutputs<'_>,
+        backend_state: &mut BackendState,
+        outputs: &mut SessionOutputs<'_>,
     ) -> Option<()> {
         let (name, rest) = split_text(body)?;
+        // Beyond the limit statements stay at the backend under the client's own names, so the
+        // client has to stay, too.
         let untracked = self.is_session_mode || (!name.is_empty() && self.is_at_statement_limit());
         if untracked {
             self.set_pin("many statements");
             self.queue
                 .push(PostgresExpectedReply::Parse(ReplyUndo::Nothing));
-            ways.to_backend.extend_from_slice(message);
+            outputs.to_backend.extend_from_slice(message);
             return Some(());
         }
-        let (body, judgement) = (Bytes::copy_from_slice(rest), self.classify(rest));
+        let (body, effect) = (Bytes::copy_from_slice(rest), self.classify(rest));
         let statement = Rc::new(PreparedStatement {
-            name: ways.names.name_for(rest),
+            name: outputs.names.name_for(rest),
             body,
-            effect: judgement,
+            effect,
         });
-        self.apply_effect(&statement.effect, facts);
+        self.apply_effect(&statement.effect, backend_state);
         self.text_bytes += rest.len();
         let name = Bytes::copy_from_slice(name);
         let renamed = Some((
             name.clone(),
             self.statements.insert(name.clone(), statement.clone()),
         ));
-        // Also where the backend knows it: what a text means may have changed, and this client is to hear what it means now.
-        let sent = self.write_parse(&name, &statement, facts, ways.to_backend);
+        // Sent even if the backend has the statement: a text may mean something else now, and the
+        // client expects the current meaning.
+        let sent = self.write_parse(&name, &statement, backend_state, outputs.to_backend);
         self.queue
             .push(PostgresExpectedReply::Parse(ReplyUndo::Parsed(
                 Some(sent),
@@ -74,11 +78,12 @@ impl PostgresSession {
         Some(())
     }
 
-    /// Whether the client has as many statements as are kept for one.
+    /// Returns whether the client has reached the limit of tracked statements.
     fn is_at_statement_limit(&mut self) -> bool {
         if self.statements.len() >= MAX_NAMED_STATEMENTS {
             return true;
         }
+        // The counter only grows, so the exact sum is computed when it reaches the limit.
         if self.text_bytes > MAX_TEXT_BYTES {
             self.text_bytes = self
                 .statements
@@ -89,15 +94,16 @@ impl PostgresSession {
         self.text_bytes > MAX_TEXT_BYTES
     }
 
-    /// Writes a Parse, under the name that the statement has at backends, or none.
+    /// Writes a Parse, with the statement's name at backends, or unnamed.
     fn write_parse(
         &mut self,
         name: &[u8],
         statement: &Rc<PreparedStatement>,
-        facts: &mut BackendState,
+        backend_state: &mut BackendState,
         to_backend: &mut BytesMut,
     ) -> SentParse {
-        let (sent, old) = facts.record_parse(statement.slot(name), statement);
+        // The Close comes first: preparing an existing name is an error.
+        let (sent, old) = backend_state.record_parse(statement.slot(name), statement);
         if let Some(old) = old {
             self.write_hidden_close(old.text.as_bytes(), to_backend);
         }
@@ -123,31 +129,33 @@ impl PostgresSession {
         self.queue.push(PostgresExpectedReply::HiddenClose);
     }
 
-    /// Sees to it that the backend knows what the client calls `name`, and says what that is: `Ok(None)` where the backend is to find out.
+    /// Makes sure that the backend has the client's statement `name`, and returns it. `Ok(None)`:
+    /// the backend decides.
     ///
     /// # Errors
-    /// When it is a name that only the node gives.
+    /// Fails for a name with the node's prefix.
     fn resolve_statement(
         &mut self,
         name: &[u8],
-        facts: &mut BackendState,
+        backend_state: &mut BackendState,
         to_backend: &mut BytesMut,
     ) -> Result<Option<Rc<PreparedStatement>>, ReservedName> {
         let Some(statement) = self.statements.get(name).cloned() else {
             if name.is_empty() && !self.is_session_mode {
-                // What is there may be another client's.
+                // The backend's unnamed statement may be another client's.
                 self.write_hidden_close(b"", to_backend);
-                facts.forget_unnamed();
+                backend_state.forget_unnamed();
             }
+            // Otherwise a client could run another client's statement by guessing its name.
             return if name.starts_with(NAME_PREFIX.as_bytes()) {
                 Err(ReservedName)
             } else {
                 Ok(None)
             };
         };
-        self.apply_effect(&statement.effect, facts);
-        if !facts.has_prepared(statement.slot(name), &statement) {
-            let sent = self.write_parse(name, &statement, facts, to_backend);
+        self.apply_effect(&statement.effect, backend_state);
+        if !backend_state.has_prepared(statement.slot(name), &statement) {
+            let sent = self.write_parse(name, &statement, backend_state, to_backend);
             self.queue
                 .push(PostgresExpectedReply::HiddenParse(ReplyUndo::Parsed(
                     Some(sent),
@@ -157,30 +165,33 @@ impl PostgresSession {
         Ok(Some(statement))
     }
 
-    /// `message` may be the beginning only.
+    /// Handles a Bind; `message` may be its beginning only.
     pub(super) fn handle_bind(
         &mut self,
         message: &[u8],
         body: &[u8],
-        facts: &mut BackendState,
-        ways: &mut SessionOutputs<'_>,
+        backend_state: &mut BackendState,
+        outputs: &mut SessionOutputs<'_>,
     ) -> Option<()> {
         let (portal, rest) = split_text(body)?;
         let (name, values) = split_text(rest)?;
-        let statement = self.resolve_statement(name, facts, ways.to_backend).ok()?;
+        let statement = self
+            .resolve_statement(name, backend_state, outputs.to_backend)
+            .ok()?;
         match &statement {
             Some(statement) if !name.is_empty() => {
+                // The length is that of the whole message, of which only the beginning may be here.
                 let whole =
                     u32::from_be_bytes(message[1..HEADER_BYTES].try_into().expect("four bytes"))
                         as usize;
                 let length = u32::try_from(whole - name.len() + statement.name.text.len()).ok()?;
-                ways.to_backend.put_u8(b'B');
-                ways.to_backend.put_u32(length);
-                message::write_text(ways.to_backend, portal);
-                message::write_text(ways.to_backend, statement.name.text.as_bytes());
-                ways.to_backend.extend_from_slice(values);
+                outputs.to_backend.put_u8(b'B');
+                outputs.to_backend.put_u32(length);
+                message::write_text(outputs.to_backend, portal);
+                message::write_text(outputs.to_backend, statement.name.text.as_bytes());
+                outputs.to_backend.extend_from_slice(values);
             }
-            _ => ways.to_backend.extend_from_slice(message),
+            _ => outputs.to_backend.extend_from_slice(message),
         }
         self.queue.push(PostgresExpectedReply::Bind(statement));
         Some(())
@@ -190,34 +201,36 @@ impl PostgresSession {
         &mut self,
         message: &[u8],
         body: &[u8],
-        facts: &mut BackendState,
-        ways: &mut SessionOutputs<'_>,
+        backend_state: &mut BackendState,
+        outputs: &mut SessionOutputs<'_>,
     ) -> Option<()> {
         let (&kind, rest) = body.split_first()?;
         let (name, _) = split_text(rest)?;
+        // A portal ('P') belongs to the transaction, so its name passes unchanged.
         let statement = if kind == b'S' {
-            self.resolve_statement(name, facts, ways.to_backend).ok()?
+            self.resolve_statement(name, backend_state, outputs.to_backend)
+                .ok()?
         } else {
             None
         };
         match statement.filter(|_| !name.is_empty()) {
-            Some(statement) => message::write_message(ways.to_backend, b'D', |out| {
+            Some(statement) => message::write_message(outputs.to_backend, b'D', |out| {
                 out.put_u8(b'S');
                 message::write_text(out, statement.name.text.as_bytes());
             }),
-            None => ways.to_backend.extend_from_slice(message),
+            None => outputs.to_backend.extend_from_slice(message),
         }
         self.queue.push(PostgresExpectedReply::Describe);
         Some(())
     }
 
-    /// A statement stays prepared at the backend: only the client's name is freed.
+    /// Handles a Close. A statement stays prepared at the backend; only the client's name is freed.
     fn handle_close(
         &mut self,
         message: &[u8],
         body: &[u8],
-        facts: &mut BackendState,
-        ways: &mut SessionOutputs<'_>,
+        backend_state: &mut BackendState,
+        outputs: &mut SessionOutputs<'_>,
     ) -> Option<()> {
         let (&kind, rest) = body.split_first()?;
         let (name, _) = split_text(rest)?;
@@ -227,6 +240,7 @@ impl PostgresSession {
         let undo = freed.map_or(ReplyUndo::Nothing, |(name, statement)| {
             ReplyUndo::Freed((name, Some(statement)))
         });
+        // Answered in turn, when the replies before it have passed.
         if !name.is_empty() && matches!(undo, ReplyUndo::Freed(_)) {
             self.queue.push(PostgresExpectedReply::Local(
                 Bytes::from_static(message::CLOSE_COMPLETE),
@@ -235,10 +249,10 @@ impl PostgresSession {
             return Some(());
         }
         if kind == b'S' && name.is_empty() {
-            facts.forget_unnamed();
+            backend_state.forget_unnamed();
         }
         self.queue.push(PostgresExpectedReply::Close(undo));
-        ways.to_backend.extend_from_slice(message);
+        outputs.to_backend.extend_from_slice(message);
         Some(())
     }
 }

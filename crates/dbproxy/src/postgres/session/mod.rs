@@ -1,8 +1,14 @@
-//! A client's talk with its backends, without socket or clock: what a message of the client's means for the backend ([`Talk::hear`]), what a message of
-//! the backend's means for the client ([`Talk::handle_backend`]), and when nothing binds the two ([`Talk::is_free`]).
+//! State machine between a client and its backends, without socket or clock.
 //!
-//! Statements keep the client's names on its side only. A backend that lacks one is told it before it is used, and the reply is kept from the client; a
-//! Close frees a name here, and nothing there. So each message that was sent has its place in a queue of expected replies.
+//! The session decides what a client's message means for the backend
+//! ([`PostgresSession::handle_client`]),
+//! and what a backend's message means for the client ([`PostgresSession::handle_backend`]). It also
+//! decides when nothing binds the two ([`PostgresSession::is_free`]).
+//!
+//! Statements keep the client's names on the client's side only. A backend that lacks a statement
+//! gets it before its use, and that reply is hidden from the client. A Close frees a name here, and
+//! nothing at the backend. So each message that was sent has its place in a queue of expected
+//! replies.
 
 mod extended_query;
 mod replies;
@@ -24,15 +30,17 @@ use super::message;
 use super::session_effect::{self, PostgresSessionEffect, RESTORED_SETTINGS};
 use reply_queue::{PostgresExpectedReply, ReplyQueue, ReplyUndo};
 
-/// Statements that one client may have prepared under names.
+/// Named statements that one client may have prepared.
 const MAX_NAMED_STATEMENTS: usize = 4_096;
-/// Bytes of their texts, or nearly.
+/// Bytes of their texts, approximately.
 const MAX_TEXT_BYTES: usize = 16 << 20;
-/// Replies that may be expected before more is heard. The server keeps replies back until it has 8 KB of them, which are fewer than this.
+/// Replies that may be outstanding before more input is processed. The server holds back 8 KB of
+/// replies, which are fewer than this.
 const MAX_EXPECTED_REPLIES: usize = 16_384;
-/// No text longer than this is looked at only to see whether it is a `DEALLOCATE`.
+/// The longest text that is checked for being a `DEALLOCATE`.
 const MAX_DEALLOCATE_BYTES: usize = 128;
-/// Encodings in which a byte of ASCII may be part of another character, so that a text cannot be cut into tokens without knowing them.
+/// Encodings in which an ASCII byte may be part of another character. A text in them cannot be
+/// split into tokens without decoding it.
 const UNSAFE_ENCODINGS: [&str; 7] = [
     "BIG5",
     "GB18030",
@@ -43,7 +51,7 @@ const UNSAFE_ENCODINGS: [&str; 7] = [
     "UHC",
 ];
 
-/// Who does not keep to the protocol, and how.
+/// A violation of the protocol, by its origin.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PostgresProtocolError {
     #[error("the client sent {0}")]
@@ -54,26 +62,26 @@ pub(super) enum PostgresProtocolError {
     Malformed(#[from] MalformedMessage),
 }
 
-/// One client's side.
+/// Session of one client.
 #[derive(Debug)]
 pub(super) struct PostgresSession {
-    /// Prepared statements by the client's names; the one without a name is among them.
+    /// Prepared statements by the client's names, including the unnamed one.
     statements: HashMap<Bytes, Rc<PreparedStatement>>,
-    /// Bytes of their texts at most.
+    /// Upper bound of the bytes of their texts.
     text_bytes: usize,
-    /// The settings that the client knows of.
+    /// The parameters that the client has seen.
     pub(super) parameters: SessionParameters,
     queue: ReplyQueue,
-    /// Why the client keeps its backend.
+    /// Reason why the client keeps its backend.
     pin: Option<&'static str>,
-    /// Statements are the session's, not tracked.
+    /// Statements belong to the whole session and are not tracked.
     is_session_mode: bool,
-    /// Messages have been sent that a Sync has yet to end.
+    /// Messages were sent that a Sync has yet to end.
     in_series: bool,
     is_copying: bool,
 }
 
-/// Where the words of both sides go.
+/// Destinations of a session's output, and the statement names.
 pub(super) struct SessionOutputs<'a> {
     pub(super) to_backend: &'a mut BytesMut,
     pub(super) to_client: &'a mut BytesMut,
@@ -95,44 +103,46 @@ impl PostgresSession {
         }
     }
 
-    /// Why the client keeps its backend until it leaves.
+    /// Returns the reason why the client keeps its backend until it leaves.
     pub(super) fn pin(&self) -> Option<&'static str> {
         self.pin
     }
 
-    /// Keeps the backend from now on.
-    pub(super) fn set_pin(&mut self, why: &'static str) {
-        self.pin.get_or_insert(why);
+    /// Pins the backend to the client; the first reason counts.
+    pub(super) fn set_pin(&mut self, reason: &'static str) {
+        self.pin.get_or_insert(reason);
     }
 
-    /// Nothing is under way, and no transaction is open: the backend can serve somebody else.
-    pub(super) fn is_free(&self, facts: &BackendState) -> bool {
-        self.is_quiet() && facts.status == STATUS_IDLE
+    /// Returns whether nothing is outstanding and no transaction is open: the backend can serve
+    /// another client.
+    pub(super) fn is_free(&self, backend_state: &BackendState) -> bool {
+        self.is_quiet() && backend_state.status == STATUS_IDLE
     }
 
-    /// All that was sent has been answered.
+    /// Returns whether every message has been answered.
     pub(super) fn is_quiet(&self) -> bool {
         self.queue.is_empty() && !self.in_series && !self.is_copying
     }
 
-    /// So much is under way that replies have to come first.
+    /// Returns whether so much is outstanding that replies have to come first.
     pub(super) fn is_backlogged(&self) -> bool {
         self.queue.len() >= MAX_EXPECTED_REPLIES
     }
 
-    /// Whether the server waits for more of the client's before it ends what is under way.
+    /// Returns whether the server waits for more input before it ends what is outstanding.
     pub(super) fn awaits_client(&self) -> bool {
         self.in_series || self.is_copying
     }
 
-    /// Whether a message needs a backend, for a client that has none.
+    /// Returns whether a message needs a backend, for a client that has none.
     pub(super) fn needs_backend(&self, piece: &MessagePiece) -> bool {
         let MessagePiece::Whole(message) = piece else {
             return true;
         };
         match (message[0], &message[HEADER_BYTES..]) {
-            // Stray ends of a COPY: the server ignores them, too.
+            // Late ends of a COPY, which the server ignores, too.
             (b'S' | b'H' | b'd' | b'c' | b'f', _) => false,
+            // A Close of a known name is answered here: the statement itself stays at the backends.
             (b'C', [b'S', name @ ..]) => {
                 !split_text(name).is_some_and(|(name, _)| self.statements.contains_key(name))
             }
@@ -168,21 +178,32 @@ impl PostgresSession {
         }
     }
 
-    /// Restores the client's settings at a backend that it has just got, where `first` is the first that it has to say. As any simple query that ends the
-    /// statement without a name there, which another client may have prepared with the same text.
+    /// Restores the client's parameters at a new backend. `first` is the client's first message for
+    /// it. As any simple query, this ends the backend's unnamed statement: another client may have
+    /// prepared it with the same text.
     ///
-    /// Who begins by asking for the last number of a sequence drew none in this transaction: what the server would say is another client's. Now it is an
-    /// error.
+    /// A client that begins with `lastval` or `currval` has drawn no number in this transaction.
+    /// The backend's number belongs to another client, so it is discarded, and the server reports
+    /// an error.
     pub(super) fn restore_settings(
         &mut self,
         first: Option<&MessagePiece>,
-        facts: &mut BackendState,
+        backend_state: &mut BackendState,
         to_backend: &mut BytesMut,
     ) {
-        let differs = |name: &&str| matches!((self.parameters.get(*name), facts.parameters.get(*name)), (Some(a), Some(b)) if a != b);
+        // Only parameters that both sides report are compared: an unknown one has not been changed.
+        let differs = |name: &&str| {
+            let values = (
+                self.parameters.get(*name),
+                backend_state.parameters.get(*name),
+            );
+            matches!(values, (Some(client), Some(backend)) if client != backend)
+        };
         let calls: Vec<String> = RESTORED_SETTINGS
             .into_iter()
             .filter(differs)
+            // Qualified, because the client's `search_path` may contain a function of the same
+            // name.
             .map(|name| {
                 format!(
                     "pg_catalog.set_config('{name}', {}, false)",
@@ -190,14 +211,15 @@ impl PostgresSession {
                 )
             })
             .collect();
+        // All parameters in one statement: one reply is hidden instead of seven.
         let restores = (!calls.is_empty()).then(|| format!("SELECT {}", calls.join(", ")));
         let forgets = first
             .is_some_and(|first| self.reads_sequence(first))
             .then(|| "DISCARD SEQUENCES".to_owned());
-        for order in restores.into_iter().chain(forgets) {
-            facts.forget_unnamed();
+        for command in restores.into_iter().chain(forgets) {
+            backend_state.forget_unnamed();
             message::write_message(to_backend, b'Q', |out| {
-                message::write_text(out, order.as_bytes())
+                message::write_text(out, command.as_bytes())
             });
             self.queue.push(PostgresExpectedReply::Restored);
         }
@@ -221,34 +243,37 @@ impl PostgresSession {
         }
     }
 
-    /// Passes on what the client says. `facts` are the backend's that it has.
+    /// Handles a message of the client. `backend_state` is its current backend's.
     ///
     /// # Errors
-    /// When it is no message of a client's.
+    /// Fails when the message violates the protocol.
     pub(super) fn handle_client(
         &mut self,
         piece: MessagePiece,
-        facts: &mut BackendState,
-        ways: &mut SessionOutputs<'_>,
+        backend_state: &mut BackendState,
+        outputs: &mut SessionOutputs<'_>,
     ) -> Result<(), PostgresProtocolError> {
         match piece {
-            MessagePiece::More(more) => ways.to_backend.extend_from_slice(&more),
-            MessagePiece::Start(start) => self.handle_start(&start, facts, ways)?,
-            MessagePiece::Whole(message) => self.handle_message(&message, facts, ways)?,
+            MessagePiece::More(more) => outputs.to_backend.extend_from_slice(&more),
+            MessagePiece::Start(start) => self.handle_start(&start, backend_state, outputs)?,
+            MessagePiece::Whole(message) => {
+                self.handle_message(&message, backend_state, outputs)?
+            }
         }
-        self.queue.flush_local(facts.status, ways.to_client);
+        self.queue
+            .flush_local(backend_state.status, outputs.to_client);
         Ok(())
     }
 
     fn handle_message(
         &mut self,
         message: &[u8],
-        facts: &mut BackendState,
-        ways: &mut SessionOutputs<'_>,
+        backend_state: &mut BackendState,
+        outputs: &mut SessionOutputs<'_>,
     ) -> Result<(), PostgresProtocolError> {
         let body = &message[HEADER_BYTES..];
         match message[0] {
-            b'Q' => self.handle_query(message, facts, ways),
+            b'Q' => self.handle_query(message, backend_state, outputs),
             b'P' | b'B' | b'D' | b'C' | b'E' => {
                 self.in_series = true;
                 let malformed = || {
@@ -257,28 +282,30 @@ impl PostgresSession {
                         message[0] as char
                     ))
                 };
-                self.handle_series(message, body, facts, ways)
+                self.handle_series(message, body, backend_state, outputs)
                     .ok_or_else(malformed)?;
             }
             b'S' => {
                 self.in_series = false;
-                facts.end_series();
+                backend_state.end_series();
+                // While rows are copied in, the server ignores a Sync, so no reply is expected.
                 if !self.is_copying {
                     self.queue.push(PostgresExpectedReply::Sync);
                 }
-                ways.to_backend.extend_from_slice(message);
+                outputs.to_backend.extend_from_slice(message);
             }
             b'F' => {
-                facts.needs_cleaning = true;
-                facts.end_series();
+                // A function call by oid names no function, so its effect is unknown.
+                backend_state.needs_cleaning = true;
+                backend_state.end_series();
                 self.queue.push(PostgresExpectedReply::Query);
-                ways.to_backend.extend_from_slice(message);
+                outputs.to_backend.extend_from_slice(message);
             }
             b'c' | b'f' => {
                 self.is_copying = false;
-                ways.to_backend.extend_from_slice(message);
+                outputs.to_backend.extend_from_slice(message);
             }
-            b'H' | b'd' => ways.to_backend.extend_from_slice(message),
+            b'H' | b'd' => outputs.to_backend.extend_from_slice(message),
             other => {
                 return Err(PostgresProtocolError::Client(format!(
                     "a message of type {other:#x}"
@@ -288,17 +315,22 @@ impl PostgresSession {
         Ok(())
     }
 
-    /// A simple query. It ends the statement without a name.
+    /// Handles a simple query, which ends the unnamed statement.
     fn handle_query(
         &mut self,
         message: &[u8],
-        facts: &mut BackendState,
-        ways: &mut SessionOutputs<'_>,
+        backend_state: &mut BackendState,
+        outputs: &mut SessionOutputs<'_>,
     ) {
-        let judgement = self.classify(&message[HEADER_BYTES..]);
-        if let Some(name) = self.freed_name(&judgement).filter(|_| facts.status != b'E') {
+        let effect = self.classify(&message[HEADER_BYTES..]);
+        // Answered here only outside a failed transaction: within one the server refuses
+        // `DEALLOCATE`.
+        if let Some(name) = self
+            .freed_name(&effect)
+            .filter(|_| backend_state.status != b'E')
+        {
             let statement = self.statements.remove(&name);
-            self.statements.remove(&b""[..]); // that of the backend may be another client's
+            self.statements.remove(&b""[..]); // the backend's unnamed statement may be another client's
             let undo = ReplyUndo::Freed((name, statement));
             let mut tag = BytesMut::new();
             message::write_command_tag(&mut tag, "DEALLOCATE");
@@ -306,31 +338,32 @@ impl PostgresSession {
                 .push(PostgresExpectedReply::Local(tag.freeze(), undo));
             return self.queue.push(PostgresExpectedReply::LocalReady);
         }
-        self.drop_unnamed(facts);
-        self.apply_effect(&judgement, facts);
-        facts.end_series();
+        self.drop_unnamed(backend_state);
+        self.apply_effect(&effect, backend_state);
+        backend_state.end_series();
         self.queue.push(PostgresExpectedReply::Query);
-        ways.to_backend.extend_from_slice(message);
+        outputs.to_backend.extend_from_slice(message);
     }
 
-    fn drop_unnamed(&mut self, facts: &mut BackendState) {
+    fn drop_unnamed(&mut self, backend_state: &mut BackendState) {
         self.statements.remove(&b""[..]);
-        facts.forget_unnamed();
+        backend_state.forget_unnamed();
     }
 
-    /// The beginning of a message that is too long to be read.
+    /// Handles the beginning of a message that is too long to be read as a whole.
     fn handle_start(
         &mut self,
         start: &[u8],
-        facts: &mut BackendState,
-        ways: &mut SessionOutputs<'_>,
+        backend_state: &mut BackendState,
+        outputs: &mut SessionOutputs<'_>,
     ) -> Result<(), PostgresProtocolError> {
         match start[0] {
             b'd' => {}
             b'Q' | b'F' => {
+                // An unread text may do anything, so it pins.
                 self.set_pin("long statement");
-                self.drop_unnamed(facts);
-                facts.end_series();
+                self.drop_unnamed(backend_state);
+                backend_state.end_series();
                 self.queue.push(PostgresExpectedReply::Query);
             }
             b'P' => {
@@ -339,41 +372,44 @@ impl PostgresSession {
                 let (name, _) = split_text(&start[HEADER_BYTES..])
                     .ok_or_else(|| PostgresProtocolError::Client("a name without end".into()))?;
                 if name.is_empty() {
-                    self.drop_unnamed(facts);
+                    self.drop_unnamed(backend_state);
                 }
                 self.queue
                     .push(PostgresExpectedReply::Parse(ReplyUndo::Nothing));
             }
             b'B' => {
                 self.in_series = true;
-                let bound = self.handle_bind(start, &start[HEADER_BYTES..], facts, ways);
+                let bound = self.handle_bind(start, &start[HEADER_BYTES..], backend_state, outputs);
                 return bound
                     .ok_or_else(|| PostgresProtocolError::Client("a name without end".into()));
             }
             other => {
                 return Err(PostgresProtocolError::Client(format!(
-                    "a message of type {other:#x}, longer than any"
+                    "a long message of type {other:#x}"
                 )));
             }
         }
-        ways.to_backend.extend_from_slice(start);
+        outputs.to_backend.extend_from_slice(start);
         Ok(())
     }
 
-    /// The name that a single `DEALLOCATE` frees, if it is one that is kept here.
-    fn freed_name(&self, judgement: &PostgresSessionEffect) -> Option<Bytes> {
-        let name = judgement.deallocates.as_deref()?;
+    /// Returns the name that a single `DEALLOCATE` frees, if this side keeps it.
+    fn freed_name(&self, effect: &PostgresSessionEffect) -> Option<Bytes> {
+        let name = effect.deallocates.as_deref()?;
         self.statements
             .get_key_value(name)
             .map(|(name, _)| name.clone())
     }
 
-    /// Judges a text; `body` may go on after its 0.
+    /// Classifies a text; `body` may continue after its terminating zero.
     fn classify(&self, body: &[u8]) -> PostgresSessionEffect {
+        // A pinned client without statements stays as it is, whatever the text does.
         if self.pin.is_some() && self.statements.is_empty() {
             return PostgresSessionEffect::default();
         }
         let value = |name| self.parameters.get(name).map(String::as_str);
+        // With `standard_conforming_strings` off, a backslash escapes quotes, which the lexer does
+        // not follow.
         let unclear = value("standard_conforming_strings") == Some("off")
             || value("client_encoding")
                 .is_some_and(|encoding| UNSAFE_ENCODINGS.contains(&encoding));
@@ -387,13 +423,16 @@ impl PostgresSession {
         session_effect::classify_text(text, |name| self.parameters.contains_key(name))
     }
 
-    fn apply_effect(&mut self, judgement: &PostgresSessionEffect, facts: &mut BackendState) {
-        facts.needs_cleaning |= judgement.needs_cleaning;
-        judgement.pin.into_iter().for_each(|why| self.set_pin(why));
+    fn apply_effect(&mut self, effect: &PostgresSessionEffect, backend_state: &mut BackendState) {
+        backend_state.needs_cleaning |= effect.needs_cleaning;
+        effect
+            .pin
+            .into_iter()
+            .for_each(|reason| self.set_pin(reason));
     }
 }
 
-/// A text as SQL has it, whatever `standard_conforming_strings` is.
+/// Quotes a text for SQL, independent of `standard_conforming_strings`.
 fn quote_literal(value: &str) -> String {
     let quoted = value.replace('\'', "''");
     if quoted.contains('\\') {

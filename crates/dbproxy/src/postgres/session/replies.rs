@@ -1,4 +1,4 @@
-//! What a backend says: to whom it goes, and what it answers.
+//! Messages of a backend: their receiver, and the client's message that they answer.
 
 use bytes::BytesMut;
 
@@ -8,25 +8,30 @@ use super::super::message;
 use super::reply_queue::{PostgresExpectedReply, ReplyUndo};
 use super::{PostgresProtocolError, PostgresSession};
 
-/// Tags of commands that must have pinned already; a text that was cut otherwise than the server did is seen by them.
+/// Command tags of statements that must have pinned already. They reveal a text that the server
+/// read differently from the lexer.
 const PINNING_TAGS: [&[u8]; 5] = [b"LISTEN", b"PREPARE", b"LOAD", b"DO", b"CALL"];
 
 impl PostgresSession {
-    /// Passes on what the backend said, as far as it is whole.
+    /// Handles all complete messages of the backend.
     ///
     /// # Errors
-    /// When it answers what was not asked: it must not be used again.
+    /// Fails when a message answers none that was sent. The backend must not be used again.
     pub(in super::super) fn handle_backend(
         &mut self,
         inbox: &mut PostgresFramer,
-        facts: &mut BackendState,
+        backend_state: &mut BackendState,
         to_client: &mut BytesMut,
     ) -> Result<(), PostgresProtocolError> {
         loop {
             let hidden = matches!(self.queue.first(), Some(PostgresExpectedReply::Restored));
             let query = matches!(self.queue.first(), Some(PostgresExpectedReply::Query));
+            // Rows, copy data, parameter descriptions, notifications and notices answer nothing by
+            // themselves.
             let plain =
                 |tag| matches!(tag, b'D' | b'd' | b't' | b'A' | b'N') || (query && tag == b'T');
+            // Hidden replies are taken one by one, because none of their bytes may reach the
+            // client.
             if !hidden && let Some(run) = inbox.take_run(plain)? {
                 to_client.extend_from_slice(&run);
             }
@@ -36,7 +41,7 @@ impl PostgresSession {
             let shown = match &piece {
                 MessagePiece::More(_) => !hidden,
                 MessagePiece::Whole(message) | MessagePiece::Start(message) => {
-                    self.handle_reply(message, facts)?
+                    self.handle_reply(message, backend_state)?
                 }
             };
             let (MessagePiece::Whole(bytes)
@@ -45,38 +50,42 @@ impl PostgresSession {
             if shown {
                 to_client.extend_from_slice(&bytes);
             }
-            self.queue.flush_local(facts.status, to_client);
+            self.queue.flush_local(backend_state.status, to_client);
         }
     }
 
-    /// Whether the client hears it.
+    /// Handles a reply. Returns whether the client gets it.
     fn handle_reply(
         &mut self,
         message: &[u8],
-        facts: &mut BackendState,
+        backend_state: &mut BackendState,
     ) -> Result<bool, PostgresProtocolError> {
         let body = &message[HEADER_BYTES..];
         let hidden = matches!(self.queue.first(), Some(PostgresExpectedReply::Restored));
         match message[0] {
             b'S' => {
-                self.handle_parameter(body, hidden, facts).ok_or_else(|| {
-                    PostgresProtocolError::Server("a malformed ParameterStatus".into())
-                })?;
+                self.handle_parameter(body, hidden, backend_state)
+                    .ok_or_else(|| {
+                        PostgresProtocolError::Server("a malformed ParameterStatus".into())
+                    })?;
             }
+            // The client would run with other settings than it knows of, so the session cannot go
+            // on.
             b'E' if hidden => {
                 return Err(PostgresProtocolError::Server(error_text(
-                    "the client's settings were refused",
+                    "an error for the client's restored settings",
                     body,
                 )));
             }
-            b'E' => self.handle_error(body, facts),
-            b'Z' => return self.handle_ready(body, facts),
+            b'E' => self.handle_error(body, backend_state),
+            b'Z' => return self.handle_ready(body, backend_state),
             b'G' | b'W' => {
+                // Copy mode: the server skips Sync messages until it ends.
                 self.is_copying = true;
                 self.queue.ignore_syncs();
             }
             b'C' => {
-                self.handle_complete(body, facts);
+                self.handle_complete(body, backend_state);
                 self.complete_if(|expect| matches!(expect, PostgresExpectedReply::Execute));
             }
             b'I' | b's' => {
@@ -85,21 +94,7 @@ impl PostgresSession {
             b'T' | b'n' => {
                 self.complete_if(|expect| matches!(expect, PostgresExpectedReply::Describe))
             }
-            b'1' => {
-                if let Some(
-                    PostgresExpectedReply::Parse(undo) | PostgresExpectedReply::HiddenParse(undo),
-                ) = self.queue.first()
-                    && let ReplyUndo::Parsed(Some(sent), _) = undo
-                {
-                    facts.confirm_parse(*sent);
-                }
-                return self.complete_expected(message[0], |it| {
-                    matches!(
-                        it,
-                        PostgresExpectedReply::Parse(_) | PostgresExpectedReply::HiddenParse(_)
-                    )
-                });
-            }
+            b'1' => return self.handle_parse_complete(backend_state),
             b'2' => {
                 return self.complete_expected(message[0], |it| {
                     matches!(it, PostgresExpectedReply::Bind(_))
@@ -123,14 +118,35 @@ impl PostgresSession {
         Ok(!hidden)
     }
 
-    /// A reply that ends its message if that is the first one, and otherwise is part of a simple query's.
+    /// Handles a ParseComplete. Returns whether the client gets it.
+    fn handle_parse_complete(
+        &mut self,
+        backend_state: &mut BackendState,
+    ) -> Result<bool, PostgresProtocolError> {
+        if let Some(PostgresExpectedReply::Parse(undo) | PostgresExpectedReply::HiddenParse(undo)) =
+            self.queue.first()
+            && let ReplyUndo::Parsed(Some(sent), _) = undo
+        {
+            backend_state.confirm_parse(*sent);
+        }
+        self.complete_expected(b'1', |it| {
+            matches!(
+                it,
+                PostgresExpectedReply::Parse(_) | PostgresExpectedReply::HiddenParse(_)
+            )
+        })
+    }
+
+    /// Completes the first expected reply if the predicate holds; otherwise the reply is part of a
+    /// simple query's.
     fn complete_if(&mut self, ends: impl Fn(&PostgresExpectedReply) -> bool) {
         if self.queue.first().is_some_and(ends) {
             self.queue.pop();
         }
     }
 
-    /// A reply that there is for one message only. Whether it is the client's.
+    /// Completes an expected reply that only one kind of message has. Returns whether the client
+    /// gets it.
     fn complete_expected(
         &mut self,
         tag: u8,
@@ -151,7 +167,7 @@ impl PostgresSession {
     fn handle_ready(
         &mut self,
         body: &[u8],
-        facts: &mut BackendState,
+        backend_state: &mut BackendState,
     ) -> Result<bool, PostgresProtocolError> {
         let (
             Some(&status),
@@ -166,7 +182,7 @@ impl PostgresSession {
                 "ReadyForQuery where it was not expected".into(),
             ));
         };
-        facts.status = status;
+        backend_state.status = status;
         self.is_copying = false;
         Ok(!matches!(
             self.queue.pop(),
@@ -174,12 +190,12 @@ impl PostgresSession {
         ))
     }
 
-    /// A setting has changed.
+    /// Handles a ParameterStatus.
     fn handle_parameter(
         &mut self,
         body: &[u8],
         hidden: bool,
-        facts: &mut BackendState,
+        backend_state: &mut BackendState,
     ) -> Option<()> {
         let (name, rest) = split_text(body)?;
         let (value, _) = split_text(rest)?;
@@ -187,48 +203,54 @@ impl PostgresSession {
             String::from_utf8_lossy(name).into_owned(),
             String::from_utf8_lossy(value).into_owned(),
         );
+        // A hidden one restores what the client knows already.
         if !hidden {
             self.parameters.insert(name.clone(), value.clone());
         }
-        facts.parameters.insert(name, value);
+        backend_state.parameters.insert(name, value);
         Some(())
     }
 
-    /// An ErrorResponse.
-    fn handle_error(&mut self, body: &[u8], facts: &mut BackendState) {
+    /// Handles an ErrorResponse.
+    fn handle_error(&mut self, body: &[u8], backend_state: &mut BackendState) {
         self.is_copying = false;
         let severity = message::find_field(body, b'V').or_else(|| message::find_field(body, b'S'));
+        // FATAL and PANIC end the session; no ReadyForQuery follows.
         if severity != Some(b"ERROR") {
-            facts.status = 0;
+            backend_state.status = 0;
         }
+        // A simple query ends with its own ReadyForQuery, so nothing is skipped.
         if matches!(
             self.queue.first(),
             Some(PostgresExpectedReply::Query) | None
         ) {
             return;
         }
-        // 0A000: a table has changed, and the plan would give other columns. 26000: it is not prepared there.
+        // SQLSTATE 0A000: a table has changed, and the plan would return other columns. 26000: the
+        // statement is not prepared there.
         let gone = matches!(message::find_field(body, b'C'), Some(b"0A000" | b"26000"));
         if let Some(PostgresExpectedReply::Bind(Some(statement))) = self.queue.first()
             && gone
         {
-            facts.doubt_statement(statement);
+            backend_state.doubt_statement(statement);
         }
         let mut skipped = self.queue.skip_to_sync();
         if let Some(PostgresExpectedReply::Parse(ReplyUndo::Parsed(_, Some((name, before))))) =
             skipped.first_mut()
             && name.is_empty()
         {
-            // One that fails ends the one before it, too; one that is skipped does not.
+            // A failed Parse also ends the previous unnamed statement; a skipped one does not.
             *before = None;
         }
+        // In reverse, so that the oldest meaning of a name is restored last.
         skipped
             .into_iter()
             .rev()
-            .for_each(|skipped| self.undo_skipped(skipped, facts));
+            .for_each(|skipped| self.undo_skipped(skipped, backend_state));
     }
 
-    fn undo_skipped(&mut self, skipped: PostgresExpectedReply, facts: &mut BackendState) {
+    fn undo_skipped(&mut self, skipped: PostgresExpectedReply, backend_state: &mut BackendState) {
+        // Skipped messages never ran at the server, so what they changed on this side is undone.
         let (PostgresExpectedReply::Parse(undo)
         | PostgresExpectedReply::HiddenParse(undo)
         | PostgresExpectedReply::Close(undo)
@@ -240,7 +262,8 @@ impl PostgresSession {
             ReplyUndo::Nothing => return,
             ReplyUndo::Freed(renamed) => Some(renamed),
             ReplyUndo::Parsed(sent, renamed) => {
-                sent.into_iter().for_each(|sent| facts.doubt_parse(sent));
+                sent.into_iter()
+                    .for_each(|sent| backend_state.doubt_parse(sent));
                 renamed
             }
         };
@@ -251,20 +274,21 @@ impl PostgresSession {
         }
     }
 
-    /// CommandComplete.
-    fn handle_complete(&mut self, body: &[u8], facts: &mut BackendState) {
+    /// Handles a CommandComplete.
+    fn handle_complete(&mut self, body: &[u8], backend_state: &mut BackendState) {
         let tag = split_text(body).map_or(body, |(tag, _)| tag);
         if PINNING_TAGS.contains(&tag) {
             self.set_pin("unclear text");
         }
+        // The server has dropped all named statements, so tracking them would promise what is gone.
         if tag == b"DEALLOCATE ALL" || tag == b"DISCARD ALL" {
-            facts.forget_named();
+            backend_state.forget_named();
             self.statements.retain(|name, _| name.is_empty());
         }
     }
 }
 
-/// What happened, and what the server said to it.
+/// Returns what happened, with the server's text.
 fn error_text(what: &str, body: &[u8]) -> String {
     format!(
         "{what}: {}",

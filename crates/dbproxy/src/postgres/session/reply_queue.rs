@@ -1,4 +1,4 @@
-//! Replies that are expected, in order.
+//! Expected replies in order.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -8,38 +8,39 @@ use bytes::{Bytes, BytesMut};
 use super::super::backend_state::{PreparedStatement, SentParse};
 use super::super::message;
 
-/// What has to be taken back when the server skips a message, because one before it failed.
+/// Changes to undo when the server skips a message because an earlier one failed.
 #[derive(Debug, Clone)]
 pub(super) enum ReplyUndo {
     Nothing,
-    /// A Parse that was sent, if it was: the backend did not prepare it, and the client's name, if it was the client's, means what it meant before.
+    /// A Parse, if it was sent: the backend did not prepare it. The client's name, if any, keeps
+    /// its earlier meaning.
     Parsed(Option<SentParse>, Option<RenamedStatement>),
     /// The client's name was not freed.
     Freed(RenamedStatement),
 }
 
-/// A client's name, and what it meant before.
+/// A client's name, and its earlier meaning.
 pub(super) type RenamedStatement = (Bytes, Option<Rc<PreparedStatement>>);
 
-/// One reply.
+/// An expected reply.
 #[derive(Debug)]
 pub(super) enum PostgresExpectedReply {
-    /// To the client's settings at a new backend; the client hears nothing of it.
+    /// The reply to the client's restored parameters; hidden from the client.
     Restored,
     Query,
     Sync,
     Parse(ReplyUndo),
-    /// A Parse of our own.
+    /// The reply to a Parse of the node.
     HiddenParse(ReplyUndo),
     Bind(Option<Rc<PreparedStatement>>),
     Describe,
     Execute,
     Close(ReplyUndo),
-    /// A Close of our own.
+    /// The reply to a Close of the node.
     HiddenClose,
-    /// No reply of the server's: this is said when it is its turn.
+    /// A reply that the node writes itself, in its turn.
     Local(Bytes, ReplyUndo),
-    /// ReadyForQuery in the same manner.
+    /// A ReadyForQuery that the node writes itself, in its turn.
     LocalReady,
 }
 
@@ -69,7 +70,7 @@ impl ReplyQueue {
         self.expected.pop_front()
     }
 
-    /// Says what it is the turn of.
+    /// Writes the node's own replies whose turn it is.
     pub(super) fn flush_local(&mut self, status: u8, to_client: &mut BytesMut) {
         while let Some(PostgresExpectedReply::Local(..) | PostgresExpectedReply::LocalReady) =
             self.first()
@@ -81,7 +82,8 @@ impl ReplyQueue {
         }
     }
 
-    /// After an error in a series of messages the server skips all up to the next Sync: what it skips, the error's own first.
+    /// Takes the messages that the server skips after an error: all up to the next Sync, the failed
+    /// one first.
     pub(super) fn skip_to_sync(&mut self) -> Vec<PostgresExpectedReply> {
         let sync = self
             .expected
@@ -91,13 +93,14 @@ impl ReplyQueue {
         self.expected.drain(..sync).collect()
     }
 
-    /// While rows are copied in, the server ignores a Sync.
+    /// Drops expected Sync replies: the server ignores a Sync while rows are copied in.
     pub(super) fn ignore_syncs(&mut self) {
         self.expected
             .retain(|expect| !matches!(expect, PostgresExpectedReply::Sync));
     }
 
-    /// Takes a renaming back, unless the name was given another meaning since: then that one has come after what was before. Whether it was.
+    /// Undoes a renaming, unless a later message gave the name another meaning; that one then
+    /// follows the earlier meaning. Returns whether it did.
     pub(super) fn rebase_name(&mut self, (name, before): &RenamedStatement) -> bool {
         let later = self.expected.iter_mut().find_map(|expect| match expect {
             PostgresExpectedReply::Parse(
@@ -110,7 +113,7 @@ impl ReplyQueue {
                 _,
                 ReplyUndo::Parsed(_, Some(later)) | ReplyUndo::Freed(later),
             ) if later.0 == name => Some(Some(later)),
-            // A simple query ends the statement without a name in any case.
+            // A simple query ends the unnamed statement in any case.
             PostgresExpectedReply::Query | PostgresExpectedReply::LocalReady if name.is_empty() => {
                 Some(None)
             }

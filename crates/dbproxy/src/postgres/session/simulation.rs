@@ -1,4 +1,4 @@
-//! Many clients on few backends, each of which must hear what a server of its own would have said.
+//! Many clients on few backends. Each of them must get what a server of its own would have sent.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,7 +11,7 @@ use super::super::frame::{HEADER_BYTES, MessagePiece, PostgresFramer, split_text
 use super::super::message;
 use super::{PostgresSession, SessionOutputs};
 
-/// What a client does.
+/// An action of a client.
 #[derive(Debug, Clone)]
 enum ClientAction {
     Query(&'static str),
@@ -42,8 +42,8 @@ const QUERY_TEXTS: [&str; 12] = [
     "LISTEN x",
 ];
 
-/// What a client says in one breath: simple queries, or series of messages. (One within the other is not told apart in all that it may do: a query that
-/// the server skips still ends the statement without a name.)
+/// Actions that a client sends in one batch: simple queries, or series of messages. The two are not
+/// mixed: a query that the server skips still ends the unnamed statement.
 fn any_batch() -> impl Strategy<Value = Vec<ClientAction>> {
     let name = || prop::sample::select(vec!["", "a", "b"]);
     let query = prop::sample::select(QUERY_TEXTS.to_vec()).prop_map(ClientAction::Query);
@@ -70,27 +70,27 @@ impl ClientAction {
     }
 
     fn write(&self, out: &mut BytesMut) {
-        let mut say = |tag, parts: &[&[u8]]| {
+        let mut write = |tag, parts: &[&[u8]]| {
             message::write_message(out, tag, |out| {
                 parts.iter().for_each(|part| out.put_slice(part))
             })
         };
         match self {
-            Self::Query(sql) => say(b'Q', &[sql.as_bytes(), b"\0"]),
+            Self::Query(sql) => write(b'Q', &[sql.as_bytes(), b"\0"]),
             Self::Parse(name, sql) => {
-                say(b'P', &[name.as_bytes(), b"\0", sql.as_bytes(), b"\0\0\0"])
+                write(b'P', &[name.as_bytes(), b"\0", sql.as_bytes(), b"\0\0\0"])
             }
-            Self::Bind(name) => say(b'B', &[b"\0", name.as_bytes(), b"\0\0\0\0\0\0\0"]),
-            Self::Describe(name) => say(b'D', &[b"S", name.as_bytes(), b"\0"]),
-            Self::Execute => say(b'E', &[b"\0\0\0\0\0"]),
-            Self::Close(name) => say(b'C', &[b"S", name.as_bytes(), b"\0"]),
-            Self::Sync => say(b'S', &[]),
-            Self::Flush => say(b'H', &[]),
+            Self::Bind(name) => write(b'B', &[b"\0", name.as_bytes(), b"\0\0\0\0\0\0\0"]),
+            Self::Describe(name) => write(b'D', &[b"S", name.as_bytes(), b"\0"]),
+            Self::Execute => write(b'E', &[b"\0\0\0\0\0"]),
+            Self::Close(name) => write(b'C', &[b"S", name.as_bytes(), b"\0"]),
+            Self::Sync => write(b'S', &[]),
+            Self::Flush => write(b'H', &[]),
         }
     }
 }
 
-/// As much of a server's session as matters here.
+/// The parts of a server's session that matter here.
 #[derive(Default)]
 struct ModelSession {
     statements: HashMap<Vec<u8>, String>,
@@ -100,7 +100,7 @@ struct ModelSession {
     has_failed: bool,
     parameters: BTreeMap<String, String>,
     parameters_before: BTreeMap<String, String>,
-    /// A name that is taken can be prepared again: so is a client's behind the pool, where a server's own would say no.
+    /// A name that is taken can be prepared again, as behind the pool. A real server refuses that.
     is_lenient: bool,
     incoming: PostgresFramer,
 }
@@ -130,25 +130,25 @@ impl ModelSession {
                 b'Q' => {
                     self.statements.remove(&b""[..]);
                     let sql = String::from_utf8_lossy(split_text(body).unwrap().0).into_owned();
-                    let said = if sql == "BAD" {
+                    let outcome = if sql == "BAD" {
                         Err("syntax")
                     } else {
                         self.run_statement(&sql, out)
                     };
-                    self.report_error(said, out);
+                    self.report_error(outcome, out);
                     self.write_ready(out);
                 }
                 tag => {
-                    let said = self.handle_series(tag, body, out);
-                    self.is_skipping = said.is_err();
-                    self.report_error(said, out);
+                    let outcome = self.handle_series(tag, body, out);
+                    self.is_skipping = outcome.is_err();
+                    self.report_error(outcome, out);
                 }
             }
         }
     }
 
-    fn report_error(&mut self, said: ModelResult, out: &mut BytesMut) {
-        if let Err(what) = said {
+    fn report_error(&mut self, outcome: ModelResult, out: &mut BytesMut) {
+        if let Err(what) = outcome {
             self.has_failed = self.in_transaction;
             message::write_message(out, b'E', |out| {
                 out.put_slice(format!("SERROR\0CXX000\0M{what}\0\0").as_bytes())
@@ -182,7 +182,8 @@ impl ModelSession {
                 message::write_message(out, b'1', |_| ());
             }
             b'B' => {
-                // A portal takes the place of the one before when it is made, after all that can be wrong (`exec_bind_message`).
+                // A portal replaces the earlier one when it is created, after all checks
+                // (`exec_bind_message`).
                 let name = split_text(&body[1..]).unwrap().0;
                 let sql = self.statements.get(name).cloned().ok_or("no statement")?;
                 self.check_aborted(&sql)?;
@@ -294,11 +295,11 @@ struct ModelClient {
     received: BytesMut,
 }
 
-/// Few backends, and what they have in common.
+/// Few backends and their shared state.
 struct ModelPool {
     idle_backends: Vec<ModelBackend>,
     names: StatementNames,
-    /// Replies come in parts of so many bytes.
+    /// Replies arrive in chunks of so many bytes.
     chunk_bytes: usize,
 }
 
@@ -306,11 +307,11 @@ impl ModelPool {
     fn new(backends: usize, chunk_bytes: usize) -> Self {
         let values = SessionParameters::from([("TimeZone".into(), "z".into())]);
         let backend = |_| {
-            let mut facts = BackendState::default();
-            (facts.status, facts.parameters) = (b'I', values.clone());
+            let mut backend_state = BackendState::default();
+            (backend_state.status, backend_state.parameters) = (b'I', values.clone());
             ModelBackend {
                 session: ModelSession::new(false),
-                state: facts,
+                state: backend_state,
                 incoming: PostgresFramer::default(),
             }
         };
@@ -321,12 +322,12 @@ impl ModelPool {
         }
     }
 
-    /// Has a client say something.
-    fn send(&mut self, client: &mut ModelClient, words: &[u8]) {
-        let mut said = PostgresFramer::default();
-        said.buffer().extend_from_slice(words);
+    /// Lets a client send something.
+    fn send(&mut self, client: &mut ModelClient, messages: &[u8]) {
+        let mut outcome = PostgresFramer::default();
+        outcome.buffer().extend_from_slice(messages);
         let mut to_backend = BytesMut::new();
-        while let Some(piece) = said.next_piece().unwrap() {
+        while let Some(piece) = outcome.next_piece().unwrap() {
             if client.backend.is_none() {
                 if !client.session.needs_backend(&piece) {
                     client.session.answer_locally(piece, &mut client.received);
@@ -340,14 +341,14 @@ impl ModelPool {
             }
             let backend = client.backend.as_mut().unwrap();
             let (to_client, names) = (&mut client.received, &self.names);
-            let ways = &mut SessionOutputs {
+            let outputs = &mut SessionOutputs {
                 to_backend: &mut to_backend,
                 to_client,
                 names,
             };
             client
                 .session
-                .handle_client(piece, &mut backend.state, ways)
+                .handle_client(piece, &mut backend.state, outputs)
                 .unwrap();
         }
         self.exchange(client, &to_backend);
@@ -381,8 +382,8 @@ impl ModelPool {
 
 proptest! {
     #[test]
-    fn each_client_hears_what_its_own_server_would_say(
-        deeds in prop::collection::vec((0_usize..4, any_batch()), 1..25),
+    fn each_client_gets_the_replies_of_its_own_server(
+        actions in prop::collection::vec((0_usize..4, any_batch()), 1..25),
         backends in 1_usize..4,
         part in 1_usize..64,
     ) {
@@ -390,23 +391,25 @@ proptest! {
         let client = |_| ModelClient { session: PostgresSession::new(PoolingMode::Transaction, values.clone()), backend: None, received: BytesMut::new() };
         let (mut pool, mut clients): (_, Vec<_>) = (ModelPool::new(backends, part), (0..4).map(client).collect());
         let mut alone: Vec<_> = (0..4).map(|_| (ModelSession::new(true), BytesMut::new())).collect();
-        for (who, deeds) in deeds {
+        for (who, actions) in actions {
             let client = &mut clients[who];
             if client.backend.is_none() && pool.idle_backends.is_empty() {
                 continue;
             }
-            let (session, heard) = &mut alone[who];
-            let before = heard.len();
-            let ends = deeds.iter().chain([&ClientAction::Sync]);
-            // No name is freed with a reply to come: it is not known then whether the server frees it.
-            let said = ends.filter(|deed| deeds.len() == 1 || !matches!(deed, ClientAction::Query("DEALLOCATE a")));
-            let words: Vec<_> = said.map(ClientAction::encode).collect();
-            session.receive(&words.concat(), heard);
-            // Who relies on what has failed before he knows gets what he asked for here, and an error there.
-            let failed = heard[before..].windows(6).any(|window| window == b"SERROR");
-            let breaths = if failed { words.split_inclusive(|word| word[0] == b'S').collect() } else { vec![&words[..]] };
-            breaths.into_iter().for_each(|breath| pool.send(client, &breath.concat()));
-            prop_assert_eq!(&client.received, &*heard, "client {}: {:?}", who, deeds);
+            let (session, received) = &mut alone[who];
+            let before = received.len();
+            let ends = actions.iter().chain([&ClientAction::Sync]);
+            // No name is freed while a reply is outstanding: the model could not tell whether the
+            // server frees it.
+            let outcome = ends.filter(|action| actions.len() == 1 || !matches!(action, ClientAction::Query("DEALLOCATE a")));
+            let messages: Vec<_> = outcome.map(ClientAction::encode).collect();
+            session.receive(&messages.concat(), received);
+            // A client that relies on a failed message before it knows of the failure gets its
+            // result here, and an error from the model.
+            let failed = received[before..].windows(6).any(|window| window == b"SERROR");
+            let batches = if failed { messages.split_inclusive(|word| word[0] == b'S').collect() } else { vec![&messages[..]] };
+            batches.into_iter().for_each(|batch| pool.send(client, &batch.concat()));
+            prop_assert_eq!(&client.received, &*received, "client {}: {:?}", who, actions);
             prop_assert!(client.session.is_quiet());
         }
     }

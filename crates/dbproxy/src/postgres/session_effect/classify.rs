@@ -1,4 +1,4 @@
-//! What a text of SQL means for the session that it runs in.
+//! Effect of a SQL text on its session.
 
 use super::keywords::{
     COMPUTING_STATEMENTS, HARMLESS_CALLS, RESTORED_SETTINGS, SESSION_FUNCTIONS, SESSION_LOCKS,
@@ -6,46 +6,48 @@ use super::keywords::{
 };
 use super::lexer::{SqlLexer, SqlToken};
 
-/// What a text leaves in its session.
+/// State that a text leaves in its session.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(in super::super) struct PostgresSessionEffect {
-    /// Why the client has to keep its backend.
+    /// Reason why the client has to keep its backend.
     pub(in super::super) pin: Option<&'static str>,
-    /// It makes things that may be temporary without saying so, or calls functions that nothing is known of: the backend is cleaned before it serves
-    /// anybody else.
+    /// The text creates objects that may be temporary, or calls unknown functions. The backend is
+    /// cleaned before it serves another client.
     pub(in super::super) needs_cleaning: bool,
     /// The text is a single `DEALLOCATE` of this name.
     pub(in super::super) deallocates: Option<Vec<u8>>,
 }
 
-/// Judges all statements in `text`. `reported` says whether the server reports a setting.
+/// Classifies all statements in `text`. `reported` tells whether the server reports a parameter.
 pub(in super::super) fn classify_text(
     text: &[u8],
     reported: impl Fn(&str) -> bool,
 ) -> PostgresSessionEffect {
-    let mut judgement = PostgresSessionEffect::default();
+    let mut effect = PostgresSessionEffect::default();
     let Ok(tokens) = SqlLexer::new(text).collect::<Result<Vec<_>, _>>() else {
-        judgement.pin = Some("unclear text");
-        return judgement;
+        effect.pin = Some("unclear text");
+        return effect;
     };
     let statements: Vec<_> = tokens
         .split(|token| *token == SqlToken::Symbol(b';'))
         .filter(|statement| !statement.is_empty())
         .collect();
     for statement in &statements {
-        judgement.pin = judgement.pin.or_else(|| pin_reason(statement, &reported));
-        judgement.needs_cleaning |= may_leave_state(statement);
+        // The first reason counts; later statements can only leave more.
+        effect.pin = effect.pin.or_else(|| pin_reason(statement, &reported));
+        effect.needs_cleaning |= may_leave_state(statement);
     }
     if let [[first, rest @ ..]] = statements[..]
         && first.is("deallocate")
     {
-        judgement.deallocates = deallocated_name(rest);
+        effect.deallocates = deallocated_name(rest);
     }
-    judgement
+    effect
 }
 
-/// Whether a text may ask for a number that its session has drawn from a sequence.
+/// Returns whether a text may ask for a number that its session has drawn from a sequence.
 pub(in super::super) fn names_sequence_value(text: &[u8]) -> bool {
+    // Searched in the raw text: a hit within a literal only costs a `DISCARD SEQUENCES`.
     let named = |word: &[u8]| {
         word.eq_ignore_ascii_case(b"currval") || word.eq_ignore_ascii_case(b"lastval")
     };
@@ -56,7 +58,7 @@ fn pin_reason(statement: &[SqlToken<'_>], reported: impl Fn(&str) -> bool) -> Op
     pin_anywhere(statement).or_else(|| pin_by_start(statement, reported))
 }
 
-/// Why a statement pins by how it begins.
+/// Returns why a statement pins by its first words.
 fn pin_by_start(
     statement: &[SqlToken<'_>],
     reported: impl Fn(&str) -> bool,
@@ -66,6 +68,7 @@ fn pin_by_start(
             .get(at)
             .is_some_and(|token: &SqlToken<'_>| token.is(name))
     };
+    // A statement may begin with a parenthesis, as in `(SELECT 1) UNION SELECT 2`.
     let SqlToken::Word(first) = statement[0] else {
         return (statement[0] != SqlToken::Symbol(b'(')).then_some("unknown statement");
     };
@@ -82,6 +85,7 @@ fn pin_by_start(
         {
             Some("cursor WITH HOLD")
         }
+        // A prepared transaction is no longer the session's.
         b"prepare" if is(1, "transaction") => None,
         b"prepare" | b"execute" => Some("PREPARE"),
         b"load" => Some("LOAD"),
@@ -93,11 +97,12 @@ fn pin_by_start(
         {
             None
         }
+        // Unknown commands may belong to newer servers or to extensions.
         _ => Some("unknown statement"),
     }
 }
 
-/// What follows `SET`.
+/// Returns why a `SET` pins, by the words after it.
 fn pin_of_set(rest: &[SqlToken<'_>], reported: impl Fn(&str) -> bool) -> Option<&'static str> {
     let rest = match rest {
         [session, characteristics, ..]
@@ -105,16 +110,18 @@ fn pin_of_set(rest: &[SqlToken<'_>], reported: impl Fn(&str) -> bool) -> Option<
         {
             return Some("SET SESSION CHARACTERISTICS");
         }
+        // `SET SESSION a` means `SET a`.
         [session, rest @ ..] if session.is("session") => rest,
         rest => rest,
     };
     let [first, after @ ..] = rest else {
         return None;
     };
-    // `SET a.b`: a qualified name is an extension's, or anybody's, even `local.b`.
+    // A qualified name (`SET a.b`) is a parameter of an extension or a custom one, even `local.b`.
     if after.first() == Some(&SqlToken::Symbol(b'.')) {
         return Some("SET");
     }
+    // These end with the transaction.
     if ["local", "transaction", "constraints"]
         .iter()
         .any(|name| first.is(name))
@@ -130,10 +137,11 @@ fn pin_of_set(rest: &[SqlToken<'_>], reported: impl Fn(&str) -> bool) -> Option<
             .find(|name| other.is(name))
             .unwrap_or_default(),
     };
+    // A reported parameter is restored at the next backend, so it does not pin.
     (name.is_empty() || !reported(name)).then_some("SET")
 }
 
-/// Why a statement pins by what it names, wherever it does.
+/// Returns why a statement pins by a name anywhere in it.
 fn pin_anywhere(statement: &[SqlToken<'_>]) -> Option<&'static str> {
     statement.iter().enumerate().find_map(|(at, token)| {
         let (SqlToken::Word(word) | SqlToken::Quoted(word)) = token else {
@@ -141,6 +149,7 @@ fn pin_anywhere(statement: &[SqlToken<'_>]) -> Option<&'static str> {
         };
         let next = |ahead: usize| statement.get(at + ahead);
         let called = next(1) == Some(&SqlToken::Symbol(b'('));
+        // Also without a call: the function may be run through a cast to `regproc` or a default.
         if SESSION_LOCKS.iter().any(|name| token.is(name)) {
             return Some("advisory lock");
         }
@@ -148,12 +157,13 @@ fn pin_anywhere(statement: &[SqlToken<'_>]) -> Option<&'static str> {
             return Some("session function");
         }
         let sets = token.is("set_config") && !is_transaction_local(&statement[at + 1..]);
-        // An update of this view sets what it shows.
+        // An update of this view sets parameters.
         if sets || token.is("pg_settings") && statement.iter().any(|other| other.is("update")) {
             return Some("SET");
         }
         let temporary = token.is("into")
             && (1..3).any(|by| next(by).is_some_and(|it| it.is("temp") || it.is("temporary")));
+        // `pg_temp` and the numbered `pg_temp_3` are schemas of temporary objects.
         (temporary
             || word
                 .get(..7)
@@ -162,7 +172,8 @@ fn pin_anywhere(statement: &[SqlToken<'_>]) -> Option<&'static str> {
     })
 }
 
-/// Whether `set_config(…)` ends in `true`: for the transaction only.
+/// Returns whether the last argument of `set_config(…)` is `true`: the setting ends with the
+/// transaction.
 fn is_transaction_local(arguments: &[SqlToken<'_>]) -> bool {
     let mut depth = 0;
     let end = arguments.iter().position(|token| {
@@ -174,13 +185,14 @@ fn is_transaction_local(arguments: &[SqlToken<'_>]) -> bool {
         depth == 0
     });
     end.is_some_and(|end| {
+        // Anything but the literal may evaluate to false.
         end >= 2
             && arguments[end - 2] == SqlToken::Symbol(b',')
             && matches!(arguments[end - 1], last if last.is("true"))
     })
 }
 
-/// Whether a statement makes what may be temporary, or calls what nothing is known of.
+/// Returns whether a statement may create temporary objects, or calls an unknown function.
 fn may_leave_state(statement: &[SqlToken<'_>]) -> bool {
     creates_objects(statement)
         || statement.windows(2).enumerate().any(|(at, two)| {
@@ -195,8 +207,9 @@ fn may_leave_state(statement: &[SqlToken<'_>]) -> bool {
         })
 }
 
-/// `CREATE`, `EXPLAIN ANALYZE CREATE … AS`, `SELECT … INTO`: what they make is temporary where `search_path` begins with `pg_temp`, and that can be set
-/// for one transaction, in words that nobody reads.
+/// Returns whether a statement creates objects: `CREATE`, `EXPLAIN ANALYZE CREATE … AS`, `SELECT …
+/// INTO`. They are temporary if `search_path` begins with `pg_temp`, which a transaction can set
+/// unseen.
 fn creates_objects(statement: &[SqlToken<'_>]) -> bool {
     let begins = |name| statement[0].is(name);
     let creates =
@@ -207,6 +220,7 @@ fn creates_objects(statement: &[SqlToken<'_>]) -> bool {
 }
 
 fn is_harmless(token: &SqlToken<'_>) -> bool {
+    // A quoted name is never a keyword, and may be a function in another schema.
     let SqlToken::Word(word) = token else {
         return false;
     };
@@ -216,7 +230,8 @@ fn is_harmless(token: &SqlToken<'_>) -> bool {
     HARMLESS_CALLS.binary_search(&word.as_str()).is_ok()
 }
 
-/// Whether a name after these is that of a table: `INSERT INTO a.b (…)`, `COPY b (…)`, `WITH b (…)`.
+/// Returns whether a name after these tokens is a table: `INSERT INTO a.b (…)`, `COPY b (…)`, `WITH
+/// b (…)`.
 fn names_table(before: &[SqlToken<'_>]) -> bool {
     let qualified = before.ends_with(&[SqlToken::Symbol(b'.')]) && before.len() >= 2;
     let before = if qualified {
@@ -231,10 +246,11 @@ fn names_table(before: &[SqlToken<'_>]) -> bool {
     })
 }
 
-/// The name in `DEALLOCATE [PREPARE] name`; `ALL` is none.
+/// Returns the name in `DEALLOCATE [PREPARE] name`; `ALL` is none.
 fn deallocated_name(rest: &[SqlToken<'_>]) -> Option<Vec<u8>> {
     match rest {
         [prepare, name] if prepare.is("prepare") => deallocated_name(std::slice::from_ref(name)),
+        // Unquoted names are folded to lower case by the server.
         [SqlToken::Word(word)] => Some(word.to_ascii_lowercase()).filter(|word| word != b"all"),
         [SqlToken::Quoted(name)] => Some(
             String::from_utf8_lossy(name)
@@ -349,11 +365,8 @@ mod tests {
             "EXPLAIN ANALYZE CREATE TEMP TABLE a AS SELECT 1",
             "SELECT 1 AS a INTO b",
         ] {
-            let judgement = effect_of(text);
-            assert!(
-                judgement.needs_cleaning && judgement.pin.is_none(),
-                "{text}"
-            );
+            let effect = effect_of(text);
+            assert!(effect.needs_cleaning && effect.pin.is_none(), "{text}");
         }
     }
 
@@ -379,7 +392,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever stands before it, and however it is written, a statement of its own is seen.
+        /// A statement is detected whatever precedes it and however it is written.
         #[test]
         fn nothing_hides_a_listen(
             before in prop::sample::select(vec![
@@ -393,7 +406,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_judged(text: Vec<u8>) {
+        fn any_text_is_classified(text: Vec<u8>) {
             classify_text(&text, |_| true);
         }
     }

@@ -1,7 +1,7 @@
-//! Names that a statement's judgement goes by.
+//! Names that decide the effect of a statement.
 
-/// Settings that the server reports when they change (`GUC_REPORT`, its manual section "Asynchronous Operations") and that anybody may set: a client's
-/// values are known, and given to the next backend that it gets.
+/// Parameters that the server reports (`GUC_REPORT`, its manual section "Asynchronous Operations")
+/// and that every user may set. The client's values are known and restored at its next backend.
 pub(in super::super) const RESTORED_SETTINGS: [&str; 7] = [
     "application_name",
     "client_encoding",
@@ -12,7 +12,7 @@ pub(in super::super) const RESTORED_SETTINGS: [&str; 7] = [
     "TimeZone",
 ];
 
-/// Locks of the session, not of the transaction.
+/// Locks of the session. Those of the transaction end with it.
 pub(super) const SESSION_LOCKS: [&str; 4] = [
     "pg_advisory_lock",
     "pg_advisory_lock_shared",
@@ -20,10 +20,10 @@ pub(super) const SESSION_LOCKS: [&str; 4] = [
     "pg_try_advisory_lock_shared",
 ];
 
-/// Functions that read what an earlier statement of the session left, or leave something.
+/// Functions that read or leave state of the session.
 pub(super) const SESSION_FUNCTIONS: [&str; 4] = ["currval", "lastval", "setseed", "dblink_connect"];
 
-/// First words of statements that leave nothing but what a transaction's end takes away.
+/// First words of statements whose effect ends with the transaction.
 pub(super) const STATELESS_STATEMENTS: [&str; 37] = [
     "abort",
     "alter",
@@ -64,13 +64,13 @@ pub(super) const STATELESS_STATEMENTS: [&str; 37] = [
     "declare",
 ];
 
-/// First words of statements that compute, and so may call functions.
+/// First words of statements that may call functions.
 pub(super) const COMPUTING_STATEMENTS: [&str; 10] = [
     "select", "with", "values", "table", "insert", "update", "delete", "merge", "explain", "copy",
 ];
 
-/// What may stand before a parenthesis and leaves nothing, in order: keywords, types, and the functions that most statements get by with. A function that
-/// is not here may be the tenant's own, and do anything.
+/// Names that may stand before a parenthesis and leave nothing: keywords, types, and common
+/// functions. Sorted for binary search. Any other function may be the tenant's own and do anything.
 #[rustfmt::skip]
 pub(super) const HARMLESS_CALLS: [&str; 232] = [
     "abs", "age", "all", "and", "any", "any_value", "array", "array_agg", "array_append", "array_length",

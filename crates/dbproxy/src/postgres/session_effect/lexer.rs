@@ -1,13 +1,13 @@
-//! Cuts a text into the tokens of SQL as PostgreSQL's `scan.l` does, with `standard_conforming_strings` on.
+//! Lexer of SQL, after PostgreSQL's `scan.l` with `standard_conforming_strings` on.
 
-/// One token.
+/// A token of SQL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SqlToken<'a> {
-    /// A keyword or a name without quotes.
+    /// A keyword or an unquoted name.
     Word(&'a [u8]),
-    /// A name in quotes, without them.
+    /// A quoted name, without its quotes.
     Quoted(&'a [u8]),
-    /// A text, of any kind, without its quotes.
+    /// A string literal of any kind, without its quotes.
     Text(&'a [u8]),
     /// A number or a parameter.
     Number,
@@ -15,11 +15,11 @@ pub(super) enum SqlToken<'a> {
     Symbol(u8),
 }
 
-/// What cannot be told without more knowledge than this has, or is no SQL.
+/// A text that cannot be split reliably, or that is not SQL.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct UnclearSql;
 
-/// The tokens of `text`.
+/// Lexer over a text.
 pub(super) struct SqlLexer<'a> {
     text: &'a [u8],
 }
@@ -64,8 +64,9 @@ impl<'a> SqlLexer<'a> {
         }
     }
 
-    /// Comments nest.
+    /// Skips a comment. Comments nest.
     fn skip_comment(&mut self) -> Result<(), UnclearSql> {
+        // Nested as in standard SQL and unlike C: a lexer without nesting would resume within a comment.
         let mut depth = 0;
         loop {
             if self.text.starts_with(b"/*") {
@@ -83,7 +84,7 @@ impl<'a> SqlLexer<'a> {
         }
     }
 
-    /// In quotes; a doubled one is none.
+    /// Reads a quoted text; a doubled quote is part of it.
     fn read_quoted(&mut self, quote: u8) -> Result<&'a [u8], UnclearSql> {
         let (text, mut at) = (self.text, 1);
         loop {
@@ -100,7 +101,7 @@ impl<'a> SqlLexer<'a> {
         Ok(&text[1..at])
     }
 
-    /// `E'…'`: backslashes escape, also in what continues it after a new line. That is not followed.
+    /// Reads `E'…'`, where a backslash escapes. A continuation after a new line is not followed.
     fn read_escaped(&mut self) -> Result<SqlToken<'a>, UnclearSql> {
         let (text, mut at) = (self.text, 1);
         loop {
@@ -112,6 +113,8 @@ impl<'a> SqlLexer<'a> {
             }
         }
         self.text = &text[at + 1..];
+        // Two literals with a line break between them are one; the second one would have escapes,
+        // too.
         self.skip_blank()?;
         if self.text.starts_with(b"'") {
             Err(UnclearSql)
@@ -128,7 +131,7 @@ impl<'a> SqlLexer<'a> {
             (b"b" | b"B" | b"x" | b"X" | b"n" | b"N", Some(b'\'')) => {
                 Ok(SqlToken::Text(self.read_quoted(b'\'')?))
             }
-            // Unicode escapes would have to be undone to know the name.
+            // The Unicode escapes of such a name are not decoded, so the name is unknown.
             (b"u" | b"U", Some(b'&')) if matches!(self.text.get(1), Some(b'"' | b'\'')) => {
                 Err(UnclearSql)
             }
@@ -136,8 +139,9 @@ impl<'a> SqlLexer<'a> {
         }
     }
 
-    /// `$1`, or a text between `$tag$` and `$tag$`.
+    /// Reads `$1`, or a text between `$tag$` and `$tag$`.
     fn read_dollar(&mut self) -> Result<SqlToken<'a>, UnclearSql> {
+        // A tag follows the rules of a name and cannot begin with a digit.
         let tag = 1 + self.text[1..]
             .iter()
             .take_while(|&&byte| begins_word(byte) || byte.is_ascii_digit())
@@ -182,7 +186,8 @@ fn find_bytes(text: &[u8], wanted: &[u8]) -> Option<usize> {
 }
 
 impl SqlToken<'_> {
-    /// Whether it is this keyword or name; quotes do not matter, for they do not hide a function.
+    /// Returns whether this is the given keyword or name; quotes do not matter, because they do not
+    /// hide a function.
     pub(super) fn is(&self, name: &str) -> bool {
         matches!(self, Self::Word(word) | Self::Quoted(word) if word.eq_ignore_ascii_case(name.as_bytes()))
     }

@@ -1,5 +1,7 @@
-//! What a statement leaves behind in its session, as far as its text tells. PostgreSQL decides what a statement does; this only decides whether the
-//! client has to stay on the backend where it ran. So all doubt is answered with "stay".
+//! State that a statement leaves in its session, by its text.
+//!
+//! PostgreSQL decides what a statement does. This module only decides whether the client has to
+//! stay on the backend. In doubt it stays (ADR 0029).
 
 mod classify;
 mod keywords;

@@ -16,10 +16,10 @@ use super::packet::{ClientPacket, DisconnectReason, Publish, ServerPacket, Versi
 use v3::{fix_suback_failures, from_v3, to_v3};
 use v5::{from_v5, to_v5};
 
-/// Takes the next packet from the buffer; `NoConnection` if it is incomplete.
+/// Takes the next packet from the buffer; `None` if it is incomplete.
 ///
 /// # Errors
-/// `RequestTooLarge` as soon as a packet announces more than `limit` bytes; otherwise the reason for which it is invalid.
+/// `TooLarge` as soon as a packet announces more than `limit` bytes; otherwise the reason for which it is invalid.
 pub(crate) fn decode_next(
     from: &mut BytesMut,
     version: Option<Version>,
@@ -61,7 +61,7 @@ fn decode(bytes: &[u8], version: Option<Version>) -> Result<ClientPacket, Discon
 }
 
 fn read_v3(bytes: &[u8]) -> Result<ClientPacket, DisconnectReason> {
-    // `NoConnection` means that fields go beyond the packet's end: all its bytes are here.
+    // `None` means that fields go beyond the packet's end: all its bytes are here.
     proto_v3::Packet::decode(bytes)
         .ok()
         .flatten()
@@ -85,7 +85,7 @@ fn split_qos(qos_pid: QosPid) -> (u8, Option<u16>) {
     (qos_pid.qos() as u8, qos_pid.pid().map(Pid::value))
 }
 
-/// Encodes a packet; `NoConnection` if this version has none for it.
+/// Encodes a packet; `None` if this version has none for it.
 pub(crate) fn encode(out: &ServerPacket, version: Version) -> Option<Bytes> {
     let bytes = match version {
         Version::V311 => to_v3(out)?.encode(),

@@ -73,7 +73,7 @@ fn connect_v3(connect: v3::Connect) -> Connect {
     }
 }
 
-/// Converts a packet to a client; `NoConnection` if this version has none for it.
+/// Converts a packet to a client; `None` if this version has none for it.
 pub(super) fn to_v3(out: &ServerPacket) -> Option<v3::Packet> {
     use v3::SubscribeReturnCode as Code;
     Some(match out {

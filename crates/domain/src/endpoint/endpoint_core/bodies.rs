@@ -23,6 +23,7 @@ impl EndpointCore {
         let Some(link) = self.links.get_mut(&channel) else {
             return Poll::Ready(Err(BodyUnwanted));
         };
+        // Flow first: most bodies are in flight, and the queue is searched in order.
         if let Some(flow) = link.flow_mut(call) {
             return flow.body.poll_writable(cx.waker()).map(Ok);
         }
@@ -32,6 +33,7 @@ impl EndpointCore {
             .find(|queued| queued.envelope.call == call && queued.is_open())
         {
             Some(queued) => {
+                // Its first message waits for room: no part may overtake it.
                 queued.writer = Some(cx.waker().clone());
                 Poll::Pending
             }
@@ -69,6 +71,7 @@ impl EndpointCore {
     ) -> Result<(), BodyUnwanted> {
         let link = self.links.get_mut(&channel).ok_or(BodyUnwanted)?;
         act(&mut link.flow_mut(call).ok_or(BodyUnwanted)?.body);
+        // An idle flow left the list of sendable ones when it had nothing to send.
         link.mark_sendable(call);
         link.send_unsent(&self.endpoint);
         self.needs_flush = true;
@@ -78,6 +81,8 @@ impl EndpointCore {
     /// Writes the last chunk.
     #[cfg(feature = "tokio")]
     pub(in crate::endpoint) fn finish_with(&mut self, channel: u32, call: u64, piece: Bytes) {
+        // A missing flow means that the peer wants no more: `BodyUnwanted` was, or will be, its
+        // result.
         let _ = self.update_flow(channel, call, |out| {
             out.push_chunk(piece);
             out.close_input();
@@ -91,6 +96,7 @@ impl EndpointCore {
             .update_flow(channel, call, OutboundBody::close_input)
             .is_err()
         {
+            // Its first message is still queued: it then leaves as a complete body.
             let link = self.links.get_mut(&channel);
             let queued = link.and_then(|link| {
                 link.send_queue
@@ -114,6 +120,8 @@ impl EndpointCore {
                 .any(|queued| queued.envelope.call == call);
         match link.side {
             ChannelSide::Caller if open => {
+                // The reader learns of it now; the response's end is still expected, since every
+                // call is answered.
                 link.interrupt_reader(call, CallError::Aborted);
                 self.cancel_call(channel, call);
                 self.peer_table.expire_call(call, Err(CallError::Aborted));

@@ -71,6 +71,7 @@ impl EndpointCore {
         if !self.peer_table.is_response_owed(call, channel) {
             return; // a second response, or one to another channel's call
         }
+        // The callee has answered: it reads no more of the call's body.
         link.drop_unsent(call);
         let failed = outcome
             .as_ref()
@@ -78,6 +79,7 @@ impl EndpointCore {
         let begun = outcome.is_none();
         if let Some(settled) = self
             .peer_table
+            // A streamed response was given out when it began, so this value is not read.
             .settle_call(call, outcome.unwrap_or(Err(CallError::PeerDied)))
         {
             let took = Duration::from_nanos(now.saturating_sub(settled.started_at));
@@ -91,8 +93,8 @@ impl EndpointCore {
         BodyReader::new(feed, Arc::clone(&self.reader_reports), channel, call)
     }
 
-    /// Processes reports of readers. The sender of an unread response is told; parts of an unread call are dropped.
-    /// Strict senders also get the number of released messages.
+    /// Processes reports of readers. The sender of an unread response is told; parts of an unread
+    /// call are dropped. Strict senders also get the number of released messages.
     pub(super) fn handle_reader_reports(&mut self) {
         if !self.reader_reports.has_any() {
             return;
@@ -100,6 +102,7 @@ impl EndpointCore {
         let ReaderReport {
             abandoned: left,
             releases,
+        // Taken as a whole: readers on other threads go on reporting meanwhile.
         } = self.reader_reports.take_all();
         for (channel, call, let_go) in releases {
             self.update_link(channel, |link| link.report_release(call, let_go));
@@ -113,6 +116,7 @@ impl EndpointCore {
                 continue;
             };
             match link.side {
+                // A response without a reader is cancelled; a call without one is still answered.
                 ChannelSide::Caller => self.cancel_call(channel, call),
                 ChannelSide::Callee if self.endpoint.pool().is_strict() => {
                     self.update_link(channel, |link| link.report_all_released(call))
@@ -151,6 +155,7 @@ impl EndpointCore {
             }
             LinkEvent::Rejected(envelope) if envelope.kind == MessageKind::Call => {
                 let answer = CallResponse::platform_error(Reason::BodyTooLarge, TOO_LARGE_TEXT);
+                // Recorded first: `respond_on` answers only calls that are owed.
                 record_owed(link, envelope.call, now);
                 respond_on(link, &self.endpoint, envelope.call, answer, now);
             }
@@ -180,6 +185,7 @@ impl EndpointCore {
         if !event && !record_owed(link, call, now) {
             return link.break_channel(); // the same call number twice
         }
+        // One identity per channel, formatted once: calls only share it.
         let caller = Arc::clone(&link.caller);
         self.incoming.push_back(IncomingCall {
             caller,
@@ -195,7 +201,8 @@ impl EndpointCore {
         });
     }
 
-    /// Cancels a received call. Every call is answered, also a cancelled one, because the answer returns the caller's credit.
+    /// Cancels a received call. Every call is answered, also a cancelled one, because the answer
+    /// returns the caller's credit.
     pub(super) fn handle_cancel(
         &mut self,
         channel: u32,
@@ -208,6 +215,7 @@ impl EndpointCore {
             .incoming
             .iter()
             .position(|i| i.channel == channel && i.call == call && !i.is_event);
+        // Not handled yet: the function never sees the call.
         if let Some(at) = queued {
             self.incoming.remove(at);
         }
@@ -228,11 +236,13 @@ impl EndpointCore {
         {
             abort_response(link, call);
         } else if let Some(taken) = link.owed_responses.get_mut(&call) {
+            // The handler runs already: its response becomes a 499, which returns the credit.
             taken.cancelled = true;
             taken.waker.take().into_iter().for_each(Waker::wake);
         } else if link.drop_unsent(call) {
             link.send_queue
-                .push_back(QueuedMessage::cancel_message(call)); // its response was being sent in parts
+                // Its response was being sent in parts
+                .push_back(QueuedMessage::cancel_message(call));
         }
     }
 }

@@ -26,8 +26,9 @@ use crate::packet;
 use crate::peer_table::{CallNumber, PeerTable};
 use crate::protocol::EndpointMessage;
 
-/// Interval to retry a claim when no slot is free. Releases wake nobody: every release would have to read a word that all endpoints
-/// write. Polling costs a thousand checks a second, only for an endpoint that lacks a slot.
+/// Interval to retry a claim when no slot is free. Releases wake nobody: every release would have
+/// to read a word that all endpoints write. Polling costs a thousand checks a second, only for an
+/// endpoint that lacks a slot.
 const SLOT_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
 pub(in crate::endpoint) type CallOutcome = Result<CallReply, CallError>;
@@ -70,9 +71,11 @@ impl EndpointCore {
             Some(inbox) => cell.wakeup_signal().via_sockmap(inbox.socket.clone(), 0),
             None => cell.wakeup_signal(),
         };
+        // Differs between endpoints that start at once: otherwise all prefer the same instances.
         let seed = u64::from(member.id().get()) << 32 ^ crate::clock::monotonic_now();
         Self {
-            seen_control_seq: cell.control_seq().wrapping_sub(1), // off by one: the first run reads packets that followed the welcome
+            // Off by one: the first run reads packets that followed the welcome
+            seen_control_seq: cell.control_seq().wrapping_sub(1),
             reader_reports: ReaderReports::new(own),
             cell,
             socket: Arc::new(socket),
@@ -109,8 +112,8 @@ impl EndpointCore {
         self.peer_table.functions().cloned().collect()
     }
 
-    /// Wakes all receivers of sent messages. Call it, or run, once per batch: a wakeup costs a system call, and the receiver may take the
-    /// core at once.
+    /// Wakes all receivers of sent messages. Call it, or run, once per batch: a wakeup costs a
+    /// system call, and the receiver may take the core at once.
     pub(in crate::endpoint) fn flush_links(&mut self) {
         if std::mem::take(&mut self.needs_flush) {
             self.links
@@ -130,17 +133,21 @@ impl EndpointCore {
 
     /// Runs once: receives, sends what has room, expires calls.
     pub(in crate::endpoint) fn run_once(&mut self, now: MonotonicNanos) {
+        // The socket first: records and messages below may belong to a peer that it announces.
         self.read_socket_if_signalled();
         self.read_sockmap();
+        // Taken out, because handling a message needs `self` beside its link.
         let mut links = std::mem::take(&mut self.links);
         for (&channel, link) in &mut links {
             self.run_link(channel, link, now);
         }
         self.links = links;
+        // Each link was flushed by its own run.
         self.needs_flush = false;
         self.handle_reader_reports();
         while let Some(call) = self.peer_table.next_expired(now) {
             if let Some(channel) = self.peer_table.expire_call(call, Err(CallError::Timeout)) {
+                // The callee works on for nothing otherwise.
                 self.cancel_call(channel, call);
             }
         }
@@ -180,7 +187,7 @@ impl EndpointCore {
         let Self {
             cell,
             links,
-            seen_control_seq: mail,
+            seen_control_seq: control_seq,
             endpoint: member,
             reader_reports: left,
             inbox,
@@ -189,6 +196,8 @@ impl EndpointCore {
             ..
         } = self;
         let ready = || {
+            // Requests a wakeup from every candidate: a peer that frees an entry wakes only those
+            // that asked.
             let fed = |(function, _): &(_, Waker)| {
                 let mut channels = book.function_channels(function).iter();
                 channels.any(|channel| {
@@ -198,10 +207,11 @@ impl EndpointCore {
                 })
             };
             let fed = starved.iter().any(fed);
-            fed || *mail != cell.control_seq()
+            fed || *control_seq != cell.control_seq()
                 || left.has_any()
                 || links.values_mut().any(|link| link.has_work(member))
         };
+        // A polling endpoint has neither: it never announces a sleep, and its peers never wake it.
         let sleeps = inbox.is_some() || cell.eventfd().is_some();
         sleeps && cell.announce_sleep(ready)
     }
@@ -211,15 +221,16 @@ impl EndpointCore {
         let Self {
             cell,
             links,
-            seen_control_seq: mail,
+            seen_control_seq: control_seq,
             endpoint: member,
             reader_reports: left,
             inbox,
             ..
         } = self;
+        // A view of its own: `wait_until` borrows the cell mutably.
         let packets = cell.shared_control_seq();
         let mut ready = || {
-            *mail != packets.load(Ordering::Acquire)
+            *control_seq != packets.load(Ordering::Acquire)
                 || left.has_any()
                 || links.values_mut().any(|link| link.has_work(member))
         };
@@ -241,7 +252,8 @@ impl EndpointCore {
         let short = self
             .links
             .values()
-            .any(|link| link.needs_slot && link.has_unsent()); // the message that needed a slot may be cancelled
+            // The message that needed a slot may be cancelled
+            .any(|link| link.needs_slot && link.has_unsent());
         let retry = short.then(|| now + SLOT_RETRY_INTERVAL.as_nanos() as u64);
         [self.peer_table.next_deadline(), retry]
             .into_iter()

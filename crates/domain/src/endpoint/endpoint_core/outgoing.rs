@@ -18,6 +18,8 @@ impl EndpointCore {
     pub(in crate::endpoint) fn claim_draft(&mut self, bytes: usize) -> Option<BodyDraft> {
         let claimed = BodyDraft::claim_slot(&self.endpoint, &self.socket, bytes);
         claimed.or_else(|| {
+            // Consumed slots of a strict pool return only when looked for; a second attempt is
+            // worth it then.
             if self.release_consumed() > 0 {
                 BodyDraft::claim_slot(&self.endpoint, &self.socket, bytes)
             } else {
@@ -36,6 +38,7 @@ impl EndpointCore {
         now: MonotonicNanos,
     ) -> Result<CallNumber, UnsentReason> {
         let channel = self.choose_channel(to)?;
+        // Opened before the send: the answer may come before this function returns to its caller.
         let call = self.peer_table.open_call(channel, now, request.deadline);
         let envelope = Envelope {
             flags: flag::PARTS,
@@ -89,6 +92,7 @@ impl EndpointCore {
         now: MonotonicNanos,
     ) -> PublishReport {
         let mut fields = vec![(":name", topic.as_bytes())];
+        // Only one topic per event: a name from the request would be ambiguous.
         fields.extend(request.fields.iter().filter(|(name, _)| *name != ":name"));
         let request = CallRequest {
             fields: &fields,
@@ -103,6 +107,8 @@ impl EndpointCore {
                 now,
             ) {
                 Ok(()) => published.sent += 1,
+                // Events are lost rather than queued: a slow subscriber must not hold up the
+                // others.
                 Err(_) => published.missed += 1,
             }
         }
@@ -121,7 +127,8 @@ impl EndpointCore {
             links,
             ..
         } = self;
-        let mut asked = book.function_channels(function).iter(); // request now: the driver may sleep already
+        // Request now: the driver may sleep already
+        let mut asked = book.function_channels(function).iter();
         let asked = asked.any(|channel| {
             links
                 .get_mut(channel)
@@ -142,6 +149,7 @@ impl EndpointCore {
             ..
         } = self;
         let channels = book.function_channels(function);
+        // Without channels there is nothing to wait for: the call itself reports the missing peer.
         channels.is_empty()
             || channels
                 .iter()
@@ -188,6 +196,7 @@ impl EndpointCore {
             load,
             whole,
         );
+        // A failed attempt kept the body, so it can be repeated with the returned slots.
         if matches!(flow, Err(UnsentReason::NoSlot)) && self.release_consumed() > 0 {
             let link = self.links.get_mut(&channel).ok_or(UnsentReason::NoPeer)?;
             flow = begin_message(
@@ -204,6 +213,7 @@ impl EndpointCore {
             self.links.get_mut(&channel).ok_or(UnsentReason::NoPeer)?,
         );
         if envelope.kind == MessageKind::Call {
+            // After the send: a call that no peer saw must not count as open.
             link.end.counters().record_opened();
         }
         if let Some(flow) = flow {

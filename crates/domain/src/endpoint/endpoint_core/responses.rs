@@ -52,6 +52,7 @@ impl EndpointCore {
             .links
             .get_mut(&channel)
             .and_then(|link| link.owed_responses.get_mut(&call));
+        // No entry: the call was answered, or its channel ended with the caller.
         let Some(taken) = taken.filter(|taken| !taken.cancelled) else {
             return true;
         };
@@ -110,6 +111,7 @@ pub(super) fn respond_on(
     let Some(taken) = link.owed_responses.remove(&call) else {
         return;
     };
+    // An answered call needs no more of its request: a reader that is left would wait for ever.
     link.break_body(call, CallError::Aborted);
     if taken.cancelled {
         answer = CallResponse {
@@ -151,6 +153,7 @@ pub(super) fn send_or_queue(
         reason,
         ..Envelope::new(MessageKind::Answer, call)
     };
+    // Only without a queue: a response must not overtake those that wait for room.
     if link.send_queue.is_empty() {
         let borrowed: Vec<(&str, &[u8])> = fields
             .iter()
@@ -166,6 +169,8 @@ pub(super) fn send_or_queue(
         ) {
             Ok(None) => return,
             Ok(Some(flow)) => link.add_flow(call, flow),
+            // A bad head is queued, too: `send_first_messages` turns it into an error, since the
+            // caller waits.
             Err(UnsentReason::NoCredit | UnsentReason::NoSlot | UnsentReason::BadHead) => link
                 .send_queue
                 .push_back(QueuedMessage::new(envelope, fields, body, whole)),
@@ -183,6 +188,7 @@ pub(super) fn send_or_queue(
 
 /// Aborts a begun response: with a cancel message, or as an error if no part was sent.
 pub(super) fn abort_response(link: &mut PeerLink, call: u64) {
+    // A caller that saw a part needs a cancel; one that saw nothing still needs an answer.
     let seen = link.drop_unsent(call);
     let gave_up = Envelope {
         status: 499,

@@ -76,6 +76,8 @@ impl PeerLink {
                     Ok(sorted) => came(self, sorted),
                     Err(ProtocolBreach) => return self.break_channel(),
                 },
+                // Blocked bodies are checked per message: a single part can fill the reader's
+                // queue.
                 Ok(None) => return,
                 Err(ChannelReceiveError::Closed(_)) => return self.closed = true,
                 Err(_) => return self.break_channel(),
@@ -97,7 +99,8 @@ impl PeerLink {
             (ChannelSide::Callee, kind) => kind != MessageKind::Answer,
         };
         if !fits {
-            return Err(ProtocolBreach); // an answer from a caller, a call against the edge's direction, or an unexpected kind
+            // An answer from a caller, a call against the edge's direction, or an unexpected kind
+            return Err(ProtocolBreach);
         }
         Ok(match envelope.kind {
             MessageKind::Cancel => LinkEvent::Cancelled(
@@ -120,11 +123,14 @@ impl PeerLink {
         taking: ReceivePolicy,
     ) -> Result<LinkEvent, ProtocolBreach> {
         let streams = taking.stream_bodies || self.streamed_responses.contains(&envelope.call);
+        // Events are assembled: no response tells their sender that the reader is gone.
         let streams = streams && envelope.kind != MessageKind::Event;
         if taking.reports_releases && envelope.has_flag(flag::MORE) && !streams {
+            // An assembled body is copied anyway, so its sender needs no window.
             self.report_all_released(envelope.call);
         }
         let mut head = Vec::new();
+        // Rejected, not a breach: the envelope was valid, and the caller is owed an answer.
         if message.copy_head(&mut head).is_err() {
             return Ok(LinkEvent::Rejected(envelope));
         }
@@ -137,6 +143,7 @@ impl PeerLink {
             };
             return Ok(LinkEvent::Whole(envelope, head, body));
         }
+        // More open bodies than calls allowed, or one number twice: only a faulty peer does this.
         if self.partial_bodies.len() >= self.end.channel().capacity() as usize
             || self.partial_bodies.contains_key(&envelope.call)
         {
@@ -221,6 +228,7 @@ impl PeerLink {
     }
 
     pub(super) fn is_blocked(&mut self) -> bool {
+        // Checked on demand: a reader on another thread makes room without this link.
         self.blocked_on = self.blocked_on.take().filter(|feed| feed.is_full());
         self.blocked_on.is_some()
     }
@@ -232,7 +240,8 @@ impl PeerLink {
                 feed.break_with(why);
                 false
             }
-            Some(PartialBody::Assembly(assembly)) => assembly.first.0.kind == MessageKind::Call, // nobody answers an event
+            // Nobody answers an event
+            Some(PartialBody::Assembly(assembly)) => assembly.first.0.kind == MessageKind::Call,
             None => false,
         }
     }

@@ -6,11 +6,12 @@ use nearpath_shm::{ChannelEnd, Envelope, MessageDraft, MessageKind, PoolEndpoint
 
 use super::PeerLink;
 use crate::endpoint::body_flow::BodyFlow;
-use crate::endpoint::send_queue::{SendProgress, claim_for_body, has_ring_room, send_draft};
+use crate::endpoint::part_sending::{SendProgress, claim_for_body, has_ring_room, send_draft};
 use crate::endpoint::types::UnsentReason;
 use crate::outbound_body::part_window;
 
-/// Reports all messages of a body as released, present and future: an assembling receiver needs no window.
+/// Reports all messages of a body as released, present and future: an assembling receiver needs no
+/// window.
 pub(super) const ALL_RELEASED: u64 = u64::MAX;
 
 impl PeerLink {
@@ -27,6 +28,7 @@ impl PeerLink {
 
     /// Marks a flow as sendable again.
     pub(in crate::endpoint) fn mark_sendable(&mut self, call: u64) {
+        // Once per call: a double entry would give its body two turns per round.
         if !self.sendable.contains(&call) {
             self.sendable.push_back(call);
         }
@@ -37,7 +39,8 @@ impl PeerLink {
         !self.send_queue.is_empty() || !self.sendable.is_empty() || !self.unsent_releases.is_empty()
     }
 
-    /// Sends all that can be sent. Before sleeping with the rest, [`PeerLink::has_work`] requests a wakeup.
+    /// Sends all that can be sent. Before sleeping with the rest, [`PeerLink::has_work`] requests a
+    /// wakeup.
     pub(in crate::endpoint) fn send_unsent(&mut self, member: &Arc<PoolEndpoint>) {
         loop {
             self.needs_slot = false;
@@ -61,7 +64,8 @@ impl PeerLink {
         }
     }
 
-    /// Sends queued first messages. A response that cannot be written becomes an error, because its caller waits.
+    /// Sends queued first messages. A response that cannot be written becomes an error, because its
+    /// caller waits.
     fn send_first_messages(&mut self, member: &Arc<PoolEndpoint>) {
         while let Some(queued) = self.send_queue.front_mut() {
             let call = queued.envelope.call;
@@ -73,6 +77,8 @@ impl PeerLink {
                         None => self.finish_response(call),
                     }
                 }
+                // Only an answer has a substitute; a call that cannot be sent was refused when it
+                // was made.
                 Err(SendProgress::Impossible) => match queued.bad_head_response() {
                     Some(excuse) => *queued = excuse,
                     None => drop(self.send_queue.pop_front()),
@@ -83,7 +89,9 @@ impl PeerLink {
     }
 
     fn send_flows(&mut self, member: &Arc<PoolEndpoint>) {
+        // Shared by all bodies of the channel, so that many of them do not fill the peer's memory.
         let window = part_window(self.flows.len());
+        // One turn per body: those that go on waiting are appended and would be visited for ever.
         for _ in 0..self.sendable.len() {
             let Some(call) = self.sendable.pop_front() else {
                 return;
@@ -92,6 +100,7 @@ impl PeerLink {
                 continue;
             };
             match flow.send_parts(&mut self.end, member, window) {
+                // Not listed again: the writer marks it as sendable with its next chunk.
                 SendProgress::NeedsWriter => {}
                 SendProgress::NeedsRoom => self.sendable.push_back(call),
                 SendProgress::NeedsSlot => {
@@ -115,7 +124,8 @@ impl PeerLink {
         }
     }
 
-    /// Queues a release report for a strict peer. Of several reports for one body the highest counts.
+    /// Queues a release report for a strict peer. Of several reports for one body the highest
+    /// counts.
     pub(in crate::endpoint) fn report_release(&mut self, call: u64, let_go: u64) {
         let untold = self.unsent_releases.entry(call).or_default();
         *untold = let_go.max(*untold);

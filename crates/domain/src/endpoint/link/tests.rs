@@ -78,7 +78,8 @@ fn strict_link_pair() -> StrictLinkPair {
 }
 
 impl StrictLinkPair {
-    /// Sends as much of a long body as there is room for. Its peer puts bodies together: there is no window but the ring.
+    /// Sends as much of a long body as there is room for. Its peer puts bodies together: there is
+    /// no window but the ring.
     fn begin_long_body(&mut self) {
         let body = Bytes::from(vec![7; 1 << 20]);
         let envelope = Envelope::new(MessageKind::Call, 1);

@@ -25,7 +25,8 @@ impl CallFuture {
         }
     }
 
-    /// Streams the response ([`CallReply::reader`]), also when responses are assembled by default. Call it at once.
+    /// Streams the response ([`CallReply::reader`]), also when responses are assembled by default.
+    /// Call it at once.
     pub fn stream_response(self) -> Self {
         self.call
             .into_iter()
@@ -47,6 +48,7 @@ impl Future for CallFuture {
             .borrow_mut()
             .poll_outcome(call, Some(cx.waker()));
         if outcome.is_ready() {
+            // Settled: dropping the future must not cancel it.
             self.call = None;
         }
         outcome
@@ -62,7 +64,8 @@ impl Drop for CallFuture {
     }
 }
 
-/// Waits for all calls, in order. A failed one does not affect the others; dropping the future cancels open calls.
+/// Waits for all calls, in order. A failed one does not affect the others; dropping the future
+/// cancels open calls.
 pub async fn wait_all(
     calls: impl IntoIterator<Item = CallFuture>,
 ) -> Vec<Result<CallReply, CallError>> {
@@ -73,7 +76,8 @@ pub async fn wait_all(
     outcomes
 }
 
-/// Waits for the first of several calls. Returns its position, from which it is removed, and its outcome. None without calls.
+/// Waits for the first of several calls. Returns its position, from which it is removed, and its
+/// outcome. None without calls.
 pub async fn wait_any(
     calls: &mut Vec<CallFuture>,
 ) -> Option<(usize, Result<CallReply, CallError>)> {

@@ -1,4 +1,5 @@
-//! Driver of an endpoint: receives, wakes the receivers of sent messages, and sleeps on the cell's eventfd.
+//! Driver of an endpoint: receives, wakes the receivers of sent messages, and sleeps on the cell's
+//! eventfd.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -15,7 +16,8 @@ use tokio::time::sleep;
 
 use super::shared::SharedEndpoint;
 
-/// Runs an endpoint. Ends when no handle is left; after the node closed the socket, open calls continue.
+/// Runs an endpoint. Ends when no handle is left; after the node closed the socket, open calls
+/// continue.
 #[must_use = "a party does nothing unless its driver runs"]
 pub struct EndpointDriver {
     run: Pin<Box<dyn Future<Output = io::Result<()>>>>,
@@ -48,7 +50,8 @@ pub(super) fn watch_readiness(descriptor: OwnedFd) -> io::Result<UnixDatagram> {
     UnixDatagram::from_std(Plain::from(descriptor))
 }
 
-/// Clears a readiness without a system call: with edge-triggered epoll the next write is a new event.
+/// Clears a readiness without a system call: with edge-triggered epoll the next write is a new
+/// event.
 fn clear_readiness(descriptor: &UnixDatagram) {
     let _ = descriptor.try_io(Interest::READABLE, || -> io::Result<()> {
         Err(io::ErrorKind::WouldBlock.into())
@@ -74,12 +77,14 @@ async fn run_driver(
             continue;
         };
         tokio::select! {
+            // In order of urgency, and without the random number of a fair choice.
             biased;
             ready = event.readable(), if !cut => ready.map(|()| clear_readiness(event))?,
             ready = socket.readable(), if !over => {
                 ready.map(|()| clear_readiness(&socket))?;
                 shared.upgrade().inspect(|post| post.core.borrow_mut().read_socket());
             }
+            // No action of their own: the next run looks at everything.
             () = alarm.as_mut(), if armed => {}
             () = driver_needed(&shared) => {}
         }
@@ -98,6 +103,7 @@ async fn driver_needed(shared: &Weak<SharedEndpoint>) {
             return Poll::Ready(());
         };
         let mut driver = post.driver_waker.borrow_mut();
+        // The waker is taken when it is used: an empty slot is the signal.
         if waits && driver.is_none() {
             return Poll::Ready(());
         }

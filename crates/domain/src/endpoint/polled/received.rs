@@ -51,6 +51,7 @@ impl ReceivedCall {
     /// Begins a response whose body goes through the writer, `total` bytes if known.
     pub fn begin_response(mut self, answer: CallResponse, total: Option<u64>) -> BodyWriter {
         let (channel, call) = (self.channel, self.call);
+        // Taken first: `Drop` must not send an error response on top.
         let mut incoming = self.incoming.take();
         drop(
             incoming

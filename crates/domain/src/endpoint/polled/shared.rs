@@ -58,22 +58,25 @@ impl SharedEndpoint {
         let mut core = self.core.borrow_mut();
         core.run_once(now);
         let next = core.next_wakeup(now);
+        // Resetting a timer takes tokio's timer lock: only a changed time is worth it.
         if let Some(next) = next.filter(|next| self.alarm_at.get() != Some(*next)) {
             alarm.reset(Instant::now() + Duration::from_nanos(next.saturating_sub(now)));
         }
         self.alarm_at.set(next);
         self.hung_up.set(core.hung_up());
         let serves = !core.incoming.is_empty() || core.hung_up();
+        // Last: whatever arrives from now on wakes the eventfd.
         let asleep = core.announce_sleep();
         drop(core);
+        // After the borrow ends: the woken task uses the core.
         if serves && let Some(server) = self.serve_waker.borrow_mut().take() {
             server.wake();
         }
         asleep
     }
 
-    /// Wakes the driver when messages need a flush, or when it would sleep too long. It runs after all ready tasks, so that their messages
-    /// form one batch.
+    /// Wakes the driver when messages need a flush, or when it would sleep too long. It runs after
+    /// all ready tasks, so that their messages form one batch.
     pub(super) fn wake_driver_if_due(&self) {
         let mut core = self.core.borrow_mut();
         let next = core.next_wakeup(clock::monotonic_now());

@@ -8,7 +8,6 @@ use nearpath_shm::{Channel, ChannelSide, EndpointId, reclaim};
 
 use super::{DomainActor, MappedChannel};
 use crate::clock;
-use crate::node_side::edge_counters;
 use crate::node_side::pools::DomainPools;
 use crate::protocol::{
     ChannelError, ChannelFailed, ChannelGone, ChannelRole, EdgeTerms, NodeMessage, PeerMessage,
@@ -50,7 +49,8 @@ impl DomainActor {
         }
     }
 
-    /// Creates and introduces a channel. An error comes with the endpoint that was already told of the channel.
+    /// Creates and introduces a channel. An error comes with the endpoint that was already told of
+    /// the channel.
     fn open_channel(
         &mut self,
         number: u32,
@@ -73,7 +73,7 @@ impl DomainActor {
                 .and_then(EndpointOwner::function)
                 .cloned()
         };
-        let edge: edge_counters::EdgeKey = (function(caller), function(callee));
+        let edge = (function(caller), function(callee));
         self.stats
             .add_channel(number, edge, channel.clone(), caller, callee);
         self.channels.insert(
@@ -84,14 +84,16 @@ impl DomainActor {
                 callee,
             },
         );
-        // The callee first: the caller's first call wakes it, and it must find the channel on its socket.
+        // The callee first: the caller's first call wakes it, and it must find the channel on its
+        // socket.
         self.introduce_peer(number, &channel, callee, caller, ChannelRole::Callee)
             .map_err(nobody)?;
         self.introduce_peer(number, &channel, caller, callee, ChannelRole::Caller)
             .map_err(|error| (error, Some(callee)))
     }
 
-    /// Reports the error to the caller, so that its calls fail with the cause. The topology schedules the retry.
+    /// Reports the error to the caller, so that its calls fail with the cause. The topology
+    /// schedules the retry.
     fn report_unopened(
         &mut self,
         number: u32,
@@ -113,7 +115,7 @@ impl DomainActor {
                 caller,
                 &NodeMessage::Failed(ChannelFailed {
                     function,
-                    lacks: ChannelError::from_io_error(error),
+                    missing: ChannelError::from_io_error(error),
                 }),
                 Vec::new(),
             );
@@ -156,7 +158,7 @@ impl DomainActor {
         let message = PeerMessage {
             channel: number,
             side,
-            party: peer.get(),
+            endpoint: peer.get(),
             function: who.function().cloned(),
             instance: who.instance(),
             capacity: channel.capacity(),

@@ -123,13 +123,15 @@ impl DomainActor {
                 "this node speaks version {PROTOCOL_VERSION} of the dispatch protocol"
             )),
         };
-        if let Some(why) = unfit {
+        if let Some(reason) = unfit {
             self.send_on_connection(
                 key,
-                &NodeMessage::Refused(RefusedMessage { why: why.clone() }),
+                &NodeMessage::Refused(RefusedMessage {
+                    reason: reason.clone(),
+                }),
                 Vec::new(),
             );
-            return Err(why);
+            return Err(reason);
         }
         let Some(who) = self
             .connections
@@ -149,7 +151,7 @@ impl DomainActor {
         let Some((endpoint, actions)) = arrived else {
             return Err("the domain has no number left for another party".into());
         };
-        if hello.stands_in {
+        if hello.substitute {
             self.topology.set_standby(endpoint);
         }
         if let Some(connection) = self.connections.get_mut(&key) {
@@ -178,11 +180,11 @@ impl DomainActor {
         let descriptors = pool.into_iter().chain(seated).collect();
         let welcome = WelcomeMessage {
             domain: self.settings.name.clone(),
-            party: endpoint.get(),
+            endpoint: endpoint.get(),
             function: who.function().cloned(),
             instance: who.instance(),
             pool: self.pools.region_bytes(),
-            bound: self.settings.max_held_bytes,
+            max_held_bytes: self.settings.max_held_bytes,
             capacity: self.settings.ring_capacity,
             delivery: self.settings.delivery.mode(),
             isolation: self.settings.isolation,
@@ -194,7 +196,8 @@ impl DomainActor {
         Ok(())
     }
 
-    /// Checks refused records. A channel that the endpoint never had is forged; an earlier one has merely ended meanwhile.
+    /// Checks refused records. A channel that the endpoint never had is forged; an earlier one has
+    /// merely ended meanwhile.
     fn check_forbidden_send(&mut self, key: ConnectionKey, tried: &[u8]) {
         let Some(connection) = self.connections.get(&key) else {
             return;

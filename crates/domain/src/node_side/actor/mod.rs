@@ -1,4 +1,5 @@
-//! The task of a domain: it owns pool, wakeup cells and channels, and executes the decisions of the topology.
+//! The task of a domain: it owns pool, wakeup cells and channels, and executes the decisions of the
+//! topology.
 
 mod channels;
 mod connections;
@@ -156,7 +157,8 @@ impl DomainActor {
         }
     }
 
-    /// Replaces the declared edges. A channel with changed terms is closed and reopened: an endpoint learns terms with its peer.
+    /// Replaces the declared edges. A channel with changed terms is closed and reopened: an
+    /// endpoint learns terms with its peer.
     fn declare_edges(&mut self, terms: HashMap<FunctionEdge, EdgeTerms>) {
         let changed = |edge: &FunctionEdge| {
             self.terms

@@ -144,8 +144,8 @@ pub(crate) fn a_library_without_sockmap_is_refused(mode: DeliveryMode) {
         let hello = HelloMessage {
             version: 1,
             serves: true,
-            stands_in: false,
-            bell: WakeupMode::Futex,
+            substitute: false,
+            wakeup: WakeupMode::Futex,
             delivery,
             isolation: vec![],
         };
@@ -156,11 +156,11 @@ pub(crate) fn a_library_without_sockmap_is_refused(mode: DeliveryMode) {
             panic!("not refused")
         };
         assert!(
-            refused.why.contains("nearpath.io/delivery: sockmap"),
+            refused.reason.contains("nearpath.io/delivery: sockmap"),
             "{}",
-            refused.why
+            refused.reason
         );
-        assert_eq!(fault(&mut node).reason, refused.why);
+        assert_eq!(fault(&mut node).reason, refused.reason);
     }
     node.stop();
 }

@@ -86,7 +86,8 @@ pub(crate) fn callers_of_a_killed_instance_fail_at_once(mode: DeliveryMode) {
     );
     process.kill();
     for pending in pending {
-        assert_eq!(a.wait_response(pending).unwrap_err(), CallError::PeerDied); // no deadline was given: nothing else ends the wait
+        // No deadline was given: nothing else ends the wait
+        assert_eq!(a.wait_response(pending).unwrap_err(), CallError::PeerDied);
     }
     drop(a);
     node.until("all slots are back", |usage| {
@@ -189,8 +190,8 @@ pub(crate) fn an_endpoint_that_breaks_the_protocol_is_disconnected(mode: Deliver
         EndpointMessage::Hello(HelloMessage {
             version,
             serves: true,
-            stands_in: false,
-            bell: WakeupMode::None,
+            substitute: false,
+            wakeup: WakeupMode::None,
             delivery: vec![mode],
             isolation: vec![],
         })
@@ -222,7 +223,7 @@ pub(crate) fn unknown_messages_and_members_are_ignored(mode: DeliveryMode) {
     packet::send_bytes(&socket, br#"{"weather":{"rain":true}}"#, &[socket.as_fd()]).unwrap();
     packet::send_bytes(
         &socket,
-        br#"{"hello":{"version":1,"bell":"none","mood":"good","delivery":["sockmap","poll"]}}"#,
+        br#"{"hello":{"version":1,"wakeup":"none","mood":"good","delivery":["sockmap","poll"]}}"#,
         &[],
     )
     .unwrap();
@@ -243,7 +244,8 @@ pub(crate) fn unknown_messages_and_members_are_ignored(mode: DeliveryMode) {
 
 pub(crate) fn a_call_against_the_edge_breaks_the_channel(mode: DeliveryMode) {
     let node = TestNode::new(mode);
-    let (mut a, raw, mut end) = pair(&node, mode); // b speaks by itself, and will not keep to its side
+    // B speaks by itself, and will not keep to its side
+    let (mut a, raw, mut end) = pair(&node, mode);
     let pending = a
         .begin_call(CallDestination::Function(&function("b")), &body(b"x"))
         .unwrap();

@@ -11,7 +11,8 @@ use nearpath_shm::copies;
 
 use super::node::{DeliveryMode, TestNode, function, is_strict, knows, knows_async, polled_party};
 
-/// Serves by a handler that may keep what came, until the node hangs up; the bytes that its thread copied.
+/// Serves by a handler that may keep what came, until the node hangs up; the bytes that its thread
+/// copied.
 fn serve(
     node: &TestNode,
     instance: u64,

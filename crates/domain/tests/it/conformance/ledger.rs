@@ -1,4 +1,5 @@
-//! What a domain writes down for whoever asks: counters that outlive it, who holds what, who reaches whom.
+//! What a domain writes down for whoever asks: counters that outlive it, who holds what, who
+//! reaches whom.
 use super::node::{DeliveryMode, TEST_TIMEOUT, TestNode, delivery, function, knows};
 use nearpath_domain::node_side::{DomainHandle, DomainSettings, SharedStats};
 use nearpath_domain::topology::EndpointOwner;

@@ -87,7 +87,8 @@ fn idle_process(node: &TestNode) -> ChildProcess {
     process
 }
 
-/// Over all threads: how often they were put on a processor (`/proc/PID/task/TID/schedstat`, third number).
+/// Over all threads: how often they were put on a processor (`/proc/PID/task/TID/schedstat`, third
+/// number).
 fn runs(process: &ChildProcess) -> u64 {
     let threads = std::fs::read_dir(format!("/proc/{}/task", process.child.id())).unwrap();
     let of = |path: std::path::PathBuf| std::fs::read_to_string(path.join("schedstat")).unwrap();
@@ -106,10 +107,12 @@ fn runs(process: &ChildProcess) -> u64 {
 pub(crate) fn an_idle_endpoint_never_runs(mode: DeliveryMode) {
     let node = TestNode::new(mode);
     let process = idle_process(&node);
-    // An endpoint looks around once in 10 s by itself; whoever polls or is woken for nothing runs hundreds of times meanwhile.
+    // An endpoint looks around once in 10 s by itself; whoever polls or is woken for nothing runs
+    // hundreds of times meanwhile.
     let counted = || {
         let before = runs(&process);
-        std::thread::sleep(std::time::Duration::from_millis(300)); // what is measured, not a wait for something
+        // What is measured, not a wait for something
+        std::thread::sleep(std::time::Duration::from_millis(300));
         runs(&process) - before
     };
     let least = (0..5).map(|_| counted()).min().unwrap();
@@ -117,7 +120,8 @@ pub(crate) fn an_idle_endpoint_never_runs(mode: DeliveryMode) {
     node.stop();
 }
 
-/// The control of [`an_idle_endpoint_never_runs`]: the measure sees an endpoint that does not sleep.
+/// The control of [`an_idle_endpoint_never_runs`]: the measure sees an endpoint that does not
+/// sleep.
 pub(crate) fn a_polling_endpoint_runs_all_the_time(mode: DeliveryMode) {
     let node = TestNode::new(mode);
     let process = idle_process(&node);
@@ -152,7 +156,8 @@ pub(crate) fn slots_are_reclaimed_after_a_death_between_push_and_send(mode: Deli
         )
         .unwrap();
     let call = raw.receive(&mut end);
-    // An answer in parts, of which no end comes: the last thing that it does is a push of which nobody is told.
+    // An answer in parts, of which no end comes: the last thing that it does is a push of which
+    // nobody is told.
     for _ in 0..3 {
         let draft = MessageDraft::new(raw.member.claim_slot(256).unwrap());
         end.send_message(draft.finish(Envelope::new(MessageKind::Part, call.envelope().call)))
@@ -168,7 +173,8 @@ pub(crate) fn slots_are_reclaimed_after_a_death_between_push_and_send(mode: Deli
     node.stop();
 }
 
-/// Events have no answers that would bring credit back: who waits for it is woken when some have been taken.
+/// Events have no answers that would bring credit back: who waits for it is woken when some have
+/// been taken.
 pub(crate) fn credit_for_events_is_returned(mode: DeliveryMode) {
     let node = TestNode::with(
         mode,

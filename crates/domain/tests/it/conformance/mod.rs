@@ -1,6 +1,7 @@
 //! What every mode of delivery must do, by one list of cases: `ring::…`, `sockmap::…`, `poll::…`.
 //!
-//! Endpoints are threads or processes over real sockets and memory; with `sockmap` the kernel carries their descriptors.
+//! Endpoints are threads or processes over real sockets and memory; with `sockmap` the kernel
+//! carries their descriptors.
 
 mod carried;
 mod deaths;
@@ -15,7 +16,8 @@ mod streams;
 mod strict;
 mod talk;
 
-/// Makes a test of each case in each mode; a mode that this machine cannot do is skipped, and says why.
+/// Makes a test of each case in each mode; a mode that this machine cannot do is skipped, and says
+/// why.
 macro_rules! conformance {
     ($($mode:ident = $name:ident),*: $cases:tt) => {
         $(mod $name {

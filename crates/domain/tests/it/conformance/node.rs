@@ -198,7 +198,8 @@ impl TestNode {
 
     /// This program again, as an instance.
     pub(crate) fn process(&self, instance: u64, name: &str, role: &str) -> ChildProcess {
-        static LAST: AtomicUsize = AtomicUsize::new(0); // the same cases run in several modes at once
+        // The same cases run in several modes at once
+        static LAST: AtomicUsize = AtomicUsize::new(0);
         let number = LAST.fetch_add(1, Ordering::Relaxed);
         let door =
             std::env::temp_dir().join(format!("np-domain-{}-{number}.sock", std::process::id()));
@@ -231,7 +232,8 @@ impl TestNode {
     ) {
         let wait = async {
             while !wanted(self.hub.read_usage().await) {
-                tokio::time::sleep(Duration::from_millis(2)).await; // each look is an exchange with the node side's task
+                // Each look is an exchange with the node side's task
+                tokio::time::sleep(Duration::from_millis(2)).await;
             }
         };
         let waited = self

@@ -1,4 +1,5 @@
-//! A domain on huge pages, and without them when there are too few. Reserves some, and gives them back.
+//! A domain on huge pages, and without them when there are too few. Reserves some, and gives them
+//! back.
 
 use std::fs;
 use std::sync::{Mutex, PoisonError};
@@ -24,7 +25,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 struct HugePageReserve(u64);
 
 impl HugePageReserve {
-    /// So many more; `NoConnection` where the machine gives none.
+    /// So many more; `None` where the machine gives none.
     fn more(pages: u64) -> Option<Self> {
         let before = number(RESERVED);
         fs::write(RESERVED, (before + pages).to_string()).ok()?;
@@ -77,7 +78,8 @@ pub(crate) fn huge_pages_are_used_when_available(_: DeliveryMode) {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let stats = SharedStats::default();
     let mut large = DomainSettings::named("large");
-    large.classes.last_mut().unwrap().count = 2 * (number(FREE) as u32 + 64); // never enough for these
+    // Never enough for these
+    large.classes.last_mut().unwrap().count = 2 * (number(FREE) as u32 + 64);
     let node = call(&stats, large);
     let holdings = stats.pool_usage().unwrap();
     assert_eq!(

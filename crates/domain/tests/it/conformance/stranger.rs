@@ -30,8 +30,8 @@ impl RawEndpoint {
         let hello = HelloMessage {
             version: 1,
             serves: true,
-            stands_in: false,
-            bell: WakeupMode::None,
+            substitute: false,
+            wakeup: WakeupMode::None,
             delivery: vec![mode],
             isolation: vec![],
         };
@@ -43,7 +43,7 @@ impl RawEndpoint {
         let pool = SlotPool::open_region(fds.next().unwrap(), welcome.pool as usize).unwrap();
         let member = PoolEndpoint::new(
             Arc::new(pool),
-            EndpointId::new(welcome.party).unwrap(),
+            EndpointId::new(welcome.endpoint).unwrap(),
             u64::MAX,
         );
         let wire = fds
@@ -66,7 +66,7 @@ impl RawEndpoint {
         let end = channel.attach_end(
             ChannelSide::Callee,
             self.member.clone(),
-            EndpointId::new(peer.party).unwrap(),
+            EndpointId::new(peer.endpoint).unwrap(),
             signal,
         );
         match &self.wire {
@@ -95,7 +95,8 @@ impl RawEndpoint {
     }
 }
 
-/// An endpoint `a` that calls, a foreign peer `b` that it knows as instance 2, and b's end of their channel.
+/// An endpoint `a` that calls, a foreign peer `b` that it knows as instance 2, and b's end of their
+/// channel.
 pub(crate) fn pair(
     node: &TestNode,
     mode: DeliveryMode,

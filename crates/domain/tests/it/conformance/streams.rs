@@ -1,4 +1,5 @@
-//! Bodies that are written and read as they come: both ways at once, with slow readers, aborted, and bereaved.
+//! Bodies that are written and read as they come: both ways at once, with slow readers, aborted,
+//! and bereaved.
 use std::future::Future;
 use std::path::Path;
 use std::thread::JoinHandle;
@@ -307,7 +308,8 @@ pub(crate) fn unread_parts_are_bounded_by_the_window(mode: DeliveryMode) {
         while let Ok(Some(())) = timeout(Duration::from_millis(200), writes.recv()).await {
             count += 1; // what moves without a reader moves in this time
         }
-        // Eight with the reader, one that waits for room, the one let go, and the empty first message.
+        // Eight with the reader, one that waits for room, the one let go, and the empty first
+        // message.
         assert!(
             count <= 11,
             "{count} pieces were taken from a writer whose reader keeps the first"

@@ -34,8 +34,8 @@ fn hello(
         EndpointMessage::Hello(HelloMessage {
             version: 1,
             serves: true,
-            stands_in: false,
-            bell: WakeupMode::None,
+            substitute: false,
+            wakeup: WakeupMode::None,
             delivery: vec![mode],
             isolation,
         }),
@@ -94,9 +94,9 @@ pub(crate) fn an_endpoint_without_strict_isolation_is_refused(mode: DeliveryMode
         panic!("{answer:?}")
     };
     assert!(
-        refused.why.contains("nearpath.io/isolation: strict"),
+        refused.reason.contains("nearpath.io/isolation: strict"),
         "{}",
-        refused.why
+        refused.reason
     );
 }
 
@@ -135,7 +135,8 @@ pub(crate) fn only_a_sealed_pool_is_accepted(mode: DeliveryMode) {
     assert!(second.contains("a second pool"), "{second}");
 }
 
-/// An endpoint that owes its pool has no channels; once it has given it, each side gets the other's.
+/// An endpoint that owes its pool has no channels; once it has given it, each side gets the
+/// other's.
 pub(crate) fn no_channel_is_opened_before_the_pool_arrives(mode: DeliveryMode) {
     let node = TestNode::new(mode);
     node.edges(&[("a", "b")]);
@@ -164,7 +165,8 @@ pub(crate) fn no_channel_is_opened_before_the_pool_arrives(mode: DeliveryMode) {
     }
 }
 
-/// The channel to an instance that is withdrawn ends when all has been read that lies in its caller's pool.
+/// The channel to an instance that is withdrawn ends when all has been read that lies in its
+/// caller's pool.
 pub(crate) fn events_are_read_before_a_channel_ends(mode: DeliveryMode) {
     let node = TestNode::new(mode);
     node.edges(&[("a", "b")]);

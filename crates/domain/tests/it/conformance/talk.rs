@@ -1,4 +1,5 @@
-//! Endpoints of one process over real sockets and memory: calls, chains, parts, events, cancelling, limits.
+//! Endpoints of one process over real sockets and memory: calls, chains, parts, events, cancelling,
+//! limits.
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -220,7 +221,8 @@ pub(crate) fn thousands_of_calls_are_spread_over_two_instances(mode: DeliveryMod
 }
 
 pub(crate) fn an_endpoint_that_waits_still_receives_calls(mode: DeliveryMode) {
-    // b is called by a; while b's handler calls c, c's handler calls b again: a circle that an endpoint must not hang in.
+    // b is called by a; while b's handler calls c, c's handler calls b again: a circle that an
+    // endpoint must not hang in.
     let node = TestNode::new(mode);
     node.edges(&[("a", "b"), ("b", "c"), ("a", "c")]);
     let c = node.serve(3, "c", |_, incoming| {

@@ -1,4 +1,4 @@
-//! What is taken gets there, or it is said that it did not.
+//! Accepted bytes are delivered, or their loss is reported.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
 use super::*;
-use crate::handle::AdmissionRequest;
+use crate::admission::AdmissionRequest;
 use crate::policy::EgressPolicy;
 use nearpath_connpool::destination::{EgressDestination, PoolKey};
 use nearpath_connpool::pool::{ConnectionLease, ConnectionSource, LeaseGuard};
@@ -30,7 +30,7 @@ impl ConnectionSource for PendingSource {
 
 const INSTANCE_EIP: Eip = Eip(Ipv4Addr::new(10, 62, 0, 2));
 
-/// An instance with a pass to a destination whose writes are asynchronous.
+/// Returns a policy with one instance, and its permit to a destination with async writes.
 fn policy_and_permit(settings: &str) -> (EgressPolicy, ConnectionPermit) {
     let egress: nearpath_types::EgressSpec =
         format!("log:514 writes=async {settings}").parse().unwrap();
@@ -40,15 +40,15 @@ fn policy_and_permit(settings: &str) -> (EgressPolicy, ConnectionPermit) {
         identity: String::new(),
         epoch: 1,
     };
-    let stands = Ipv4Addr::new(10, 61, 0, 2);
+    let address = Ipv4Addr::new(10, 61, 0, 2);
     let to = EgressDestination {
         egress,
-        visible_ip: stands.into(),
+        visible_ip: address.into(),
         key,
         secrets: BTreeMap::new(),
     };
     let (function, secrets) = ("f".parse().unwrap(), BTreeMap::new());
-    let who = AdmissionRequest {
+    let request = AdmissionRequest {
         instance: InstanceId(1),
         function,
         chain: None,
@@ -56,57 +56,57 @@ fn policy_and_permit(settings: &str) -> (EgressPolicy, ConnectionPermit) {
         egress: Vec::new(),
         secrets,
     };
-    let mut guests = EgressPolicy::default();
-    guests.admit_instance(who, vec![to], Rc::new(PendingSource));
-    let pass = guests
-        .check_connection(INSTANCE_EIP.0, SocketAddrV4::new(stands, 514))
+    let mut policy = EgressPolicy::default();
+    policy.admit_instance(request, vec![to], Rc::new(PendingSource));
+    let permit = policy
+        .check_connection(INSTANCE_EIP.0, SocketAddrV4::new(address, 514))
         .ok()
         .unwrap();
-    (guests, pass)
+    (policy, permit)
 }
 
 async fn connected_pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-    let one = TcpStream::connect(listener.local_addr().unwrap())
+    let first = TcpStream::connect(listener.local_addr().unwrap())
         .await
         .unwrap();
-    (one, listener.accept().await.unwrap().0)
+    (first, listener.accept().await.unwrap().0)
 }
 
-/// A connection that is there when it is let in.
+/// Returns a connect that completes when the sender is used.
 fn delayed_connect(stream: TcpStream) -> (oneshot::Sender<()>, ConnectFuture<'static>) {
-    let (let_in, waits) = oneshot::channel();
+    let (open_gate, gate) = oneshot::channel();
     let connect = async move {
-        let _ = waits.await;
+        let _ = gate.await;
         Ok(UpstreamSocket::from_lease(ConnectionLease {
             stream,
             guard: LeaseGuard::on_drop(|| {}),
         }))
     };
-    (let_in, Box::pin(connect))
+    (open_gate, Box::pin(connect))
 }
 
 #[tokio::test]
 async fn bytes_written_before_the_connect_arrive_after_the_function_closed() {
     within(async {
-        let (_guests, pass) = policy_and_permit("");
-        let ((mut function, node), (out, mut server)) =
+        let (_policy, permit) = policy_and_permit("");
+        let ((mut client, proxy_end), (outgoing, mut server)) =
             (connected_pair().await, connected_pair().await);
-        let (let_in, connect) = delayed_connect(out);
-        function.write_all(&[7; 300_000]).await.unwrap();
-        drop(function);
-        let (ledger, mut got) = (DestinationCounters::default(), Vec::new());
-        let carrier = WriteForwarder::new(&node, &pass, &ledger).run(connect);
+        let (open_gate, connect) = delayed_connect(outgoing);
+        client.write_all(&[7; 300_000]).await.unwrap();
+        drop(client);
+        let (counters, mut received) = (DestinationCounters::default(), Vec::new());
+        let forwarder = WriteForwarder::new(&proxy_end, &permit, &counters).run(connect);
         let reading = async {
-            let_in.send(()).unwrap();
-            server.read_to_end(&mut got).await.unwrap();
+            open_gate.send(()).unwrap();
+            server.read_to_end(&mut received).await.unwrap();
             drop(server);
         };
-        let (carried, ()) = tokio::join!(carrier, reading);
-        assert!(carried.is_ok());
-        assert_eq!(got, [7; 300_000]);
+        let (forwarded, ()) = tokio::join!(forwarder, reading);
+        assert!(forwarded.is_ok());
+        assert_eq!(received, [7; 300_000]);
         assert_eq!(
-            (ledger.sent_bytes.get(), ledger.early_writes.get()),
+            (counters.sent_bytes.get(), counters.early_writes.get()),
             (300_000, 1)
         );
     })
@@ -116,84 +116,86 @@ async fn bytes_written_before_the_connect_arrive_after_the_function_closed() {
 #[tokio::test]
 async fn bytes_of_an_ended_instance_arrive_even_if_the_server_stays_open() {
     within(async {
-        let (mut guests, pass) = policy_and_permit("");
-        let ((mut function, node), (out, mut server)) =
+        let (mut policy, permit) = policy_and_permit("");
+        let ((mut client, proxy_end), (outgoing, mut server)) =
             (connected_pair().await, connected_pair().await);
-        let (let_in, connect) = delayed_connect(out);
-        function.write_all(b"the last words").await.unwrap();
-        drop(function);
-        guests.remove_instance(InstanceId(1), INSTANCE_EIP);
-        let ledger = DestinationCounters::default();
-        let carrier = WriteForwarder::new(&node, &pass, &ledger).run(connect);
+        let (open_gate, connect) = delayed_connect(outgoing);
+        client.write_all(b"the last words").await.unwrap();
+        drop(client);
+        policy.remove_instance(InstanceId(1), INSTANCE_EIP);
+        let counters = DestinationCounters::default();
+        let forwarder = WriteForwarder::new(&proxy_end, &permit, &counters).run(connect);
         let reading = async {
-            let_in.send(()).unwrap();
-            let mut got = String::new();
-            server.read_to_string(&mut got).await.unwrap();
-            got
+            open_gate.send(()).unwrap();
+            let mut received = String::new();
+            server.read_to_string(&mut received).await.unwrap();
+            received
         };
-        let (carried, got) = tokio::join!(carrier, reading);
-        assert!(carried.is_ok(), "{carried:?}");
-        assert_eq!(got, "the last words");
+        let (forwarded, received) = tokio::join!(forwarder, reading);
+        assert!(forwarded.is_ok(), "{forwarded:?}");
+        assert_eq!(received, "the last words");
     })
     .await;
 }
 
-/// A killed function's last bytes may still be in its own socket when the node hears of its death: the kernel sends them as long as there is a way.
+/// A killed function's last bytes may still be in its own socket when the node learns of its death.
+/// The kernel sends them as long as there is a route.
 #[tokio::test]
 async fn bytes_of_an_ended_instance_are_accepted_while_they_arrive() {
     within(async {
-        let (mut guests, pass) = policy_and_permit("");
-        let ((mut function, node), (out, mut server)) =
+        let (mut policy, permit) = policy_and_permit("");
+        let ((mut client, proxy_end), (outgoing, mut server)) =
             (connected_pair().await, connected_pair().await);
-        let (let_in, connect) = delayed_connect(out);
-        let left = guests.remove_instance(InstanceId(1), INSTANCE_EIP).unwrap();
-        let ledger = DestinationCounters::default();
-        let carrier = WriteForwarder::new(&node, &pass, &ledger).run(connect);
+        let (open_gate, connect) = delayed_connect(outgoing);
+        let released = policy.remove_instance(InstanceId(1), INSTANCE_EIP).unwrap();
+        let counters = DestinationCounters::default();
+        let forwarder = WriteForwarder::new(&proxy_end, &permit, &counters).run(connect);
         let dying = async {
-            let_in.send(()).unwrap();
-            tokio::time::sleep(DELIVERY_CHECK_INTERVAL).await; // the carrier knows that it has ended
-            function.write_all(&[7; 300_000]).await.unwrap();
-            drop(function);
-            left.writes_expected.closed().await;
-            let mut got = Vec::new();
-            server.read_to_end(&mut got).await.unwrap();
-            got
+            open_gate.send(()).unwrap();
+            // The forwarder learns that the instance has ended.
+            tokio::time::sleep(DELIVERY_CHECK_INTERVAL).await;
+            client.write_all(&[7; 300_000]).await.unwrap();
+            drop(client);
+            released.writes_expected.closed().await;
+            let mut received = Vec::new();
+            server.read_to_end(&mut received).await.unwrap();
+            received
         };
-        let (carried, got) = tokio::join!(carrier, dying);
-        assert!(carried.is_ok(), "{carried:?}");
-        assert_eq!(got, [7; 300_000]);
+        let (forwarded, received) = tokio::join!(forwarder, dying);
+        assert!(forwarded.is_ok(), "{forwarded:?}");
+        assert_eq!(received, [7; 300_000]);
     })
     .await;
 }
 
-/// Its connection is still open when its time is up: something may have been left behind.
+/// Its connection is still open when the grace ends: bytes may have been left behind.
 #[tokio::test]
 async fn truncated_writes_are_reported() {
     within(async {
-        let (mut guests, pass) = policy_and_permit("flush=600s");
-        let ((mut function, node), (out, mut server)) =
+        let (mut policy, permit) = policy_and_permit("flush=600s");
+        let ((mut client, proxy_end), (outgoing, mut server)) =
             (connected_pair().await, connected_pair().await);
-        let (let_in, connect) = delayed_connect(out);
-        let_in.send(()).unwrap();
-        function.write_all(b"half a").await.unwrap();
-        let (ledger, mut got) = (DestinationCounters::default(), [0; 6]);
-        let carrier = WriteForwarder::new(&node, &pass, &ledger).run(connect);
+        let (open_gate, connect) = delayed_connect(outgoing);
+        open_gate.send(()).unwrap();
+        client.write_all(b"half a").await.unwrap();
+        let (counters, mut received) = (DestinationCounters::default(), [0; 6]);
+        let forwarder = WriteForwarder::new(&proxy_end, &permit, &counters).run(connect);
         let ends = async {
-            server.read_exact(&mut got).await.unwrap();
-            drop(guests.remove_instance(InstanceId(1), INSTANCE_EIP));
+            server.read_exact(&mut received).await.unwrap();
+            drop(policy.remove_instance(InstanceId(1), INSTANCE_EIP));
             assert_eq!(
                 server.read(&mut [0]).await.unwrap(),
                 0,
-                "as far as it goes, it ends in good order"
+                "the delivered part ends in order"
             );
         };
-        let (carried, ()) = tokio::join!(carrier, ends);
-        let lost = carried.unwrap_err();
+        let (forwarded, ()) = tokio::join!(forwarder, ends);
+        let failure = forwarded.unwrap_err();
         assert!(
-            lost.was_accepted && lost.client_gone && lost.reason == TRUNCATED_MESSAGE,
-            "{lost:?}"
+            failure.was_accepted && failure.client_gone && failure.reason == TRUNCATED_MESSAGE,
+            "{failure:?}"
         );
-        assert_eq!(&got, b"half a");
+        assert_eq!(&received, b"half a");
     })
     .await;
 }
@@ -201,45 +203,47 @@ async fn truncated_writes_are_reported() {
 #[tokio::test]
 async fn an_instance_that_wrote_nothing_is_not_waited_for() {
     within(async {
-        let (mut guests, pass) = policy_and_permit("flush=600s");
-        let ((_function, node), (out, _server)) = (connected_pair().await, connected_pair().await);
-        let (_never, connect) = delayed_connect(out);
-        drop(guests.remove_instance(InstanceId(1), INSTANCE_EIP));
-        let lost = WriteForwarder::new(&node, &pass, &DestinationCounters::default())
+        let (mut policy, permit) = policy_and_permit("flush=600s");
+        let ((_client, proxy_end), (outgoing, _server)) =
+            (connected_pair().await, connected_pair().await);
+        let (_gate, connect) = delayed_connect(outgoing);
+        drop(policy.remove_instance(InstanceId(1), INSTANCE_EIP));
+        let failure = WriteForwarder::new(&proxy_end, &permit, &DestinationCounters::default())
             .run(connect)
             .await
             .unwrap_err();
-        assert!(!lost.was_accepted && lost.client_gone, "{lost:?}");
+        assert!(!failure.was_accepted && failure.client_gone, "{failure:?}");
     })
     .await;
 }
 
-/// A function writes and is killed with an answer unread, which resets its connection; the thread hears that first when it has one answer more for it.
+/// A function writes and is killed with an unread answer, which resets its connection. The proxy
+/// notices the reset only when it writes one more answer.
 #[tokio::test]
 async fn an_unread_answer_loses_no_written_bytes() {
     within(async {
-        let (_guests, pass) = policy_and_permit("");
-        let ((function, node), (out, mut server)) =
+        let (_policy, permit) = policy_and_permit("");
+        let ((client, proxy_end), (outgoing, mut server)) =
             (connected_pair().await, connected_pair().await);
-        let ledger = DestinationCounters::default();
-        let mut carrier = WriteForwarder::new(&node, &pass, &ledger);
-        node.writable().await.unwrap();
-        carrier.accept_bytes(); // nothing is there, and that is known
-        carrier.write_to_client(&mut BytesMut::from("unread"));
-        function.writable().await.unwrap();
-        assert_eq!(function.try_write(&[7; 1000]).unwrap(), 1000);
-        drop(function);
-        carrier.write_to_client(&mut BytesMut::from("nobody takes this"));
-        assert!(carrier.client_gone);
-        let (let_in, connect) = delayed_connect(out);
-        let_in.send(()).unwrap();
+        let counters = DestinationCounters::default();
+        let mut forwarder = WriteForwarder::new(&proxy_end, &permit, &counters);
+        proxy_end.writable().await.unwrap();
+        forwarder.accept_bytes(); // nothing is there, and the runtime knows it
+        forwarder.write_to_client(&mut BytesMut::from("unread"));
+        client.writable().await.unwrap();
+        assert_eq!(client.try_write(&[7; 1000]).unwrap(), 1000);
+        drop(client);
+        forwarder.write_to_client(&mut BytesMut::from("never read"));
+        assert!(forwarder.client_gone);
+        let (open_gate, connect) = delayed_connect(outgoing);
+        open_gate.send(()).unwrap();
         let reading = async {
-            let mut got = Vec::new();
-            server.read_to_end(&mut got).await.unwrap();
-            got.len()
+            let mut received = Vec::new();
+            server.read_to_end(&mut received).await.unwrap();
+            received.len()
         };
-        let (_, got) = tokio::join!(carrier.run(connect), reading);
-        assert_eq!(got, 1000);
+        let (_, received) = tokio::join!(forwarder.run(connect), reading);
+        assert_eq!(received, 1000);
     })
     .await;
 }
@@ -247,28 +251,29 @@ async fn an_unread_answer_loses_no_written_bytes() {
 #[tokio::test]
 async fn bytes_go_both_ways_and_a_half_close_waits_for_its_answer() {
     within(async {
-        let (_guests, pass) = policy_and_permit("flush=200ms");
-        let ((mut function, node), (out, mut server)) =
+        let (_policy, permit) = policy_and_permit("flush=200ms");
+        let ((mut client, proxy_end), (outgoing, mut server)) =
             (connected_pair().await, connected_pair().await);
-        let (let_in, connect) = delayed_connect(out);
-        let_in.send(()).unwrap();
-        let ledger = DestinationCounters::default();
-        let carrier = WriteForwarder::new(&node, &pass, &ledger).run(connect);
+        let (open_gate, connect) = delayed_connect(outgoing);
+        open_gate.send(()).unwrap();
+        let counters = DestinationCounters::default();
+        let forwarder = WriteForwarder::new(&proxy_end, &permit, &counters).run(connect);
         let talking = async {
-            function.write_all(b"what?").await.unwrap();
-            function.shutdown().await.unwrap();
-            let mut asked = String::new();
-            server.read_to_string(&mut asked).await.unwrap();
-            tokio::time::sleep(Duration::from_millis(500)).await; // longer than `flush`, which is not for this
+            client.write_all(b"what?").await.unwrap();
+            client.shutdown().await.unwrap();
+            let mut question = String::new();
+            server.read_to_string(&mut question).await.unwrap();
+            // Longer than `flush`, which does not bound this wait.
+            tokio::time::sleep(Duration::from_millis(500)).await;
             server.write_all(b"this").await.unwrap();
             drop(server);
             let mut answer = String::new();
-            function.read_to_string(&mut answer).await.unwrap();
-            (asked, answer)
+            client.read_to_string(&mut answer).await.unwrap();
+            (question, answer)
         };
-        let (carried, said) = tokio::join!(carrier, talking);
-        assert!(carried.is_ok(), "{carried:?}");
-        assert_eq!(said, ("what?".to_owned(), "this".to_owned()));
+        let (forwarded, conversation) = tokio::join!(forwarder, talking);
+        assert!(forwarded.is_ok(), "{forwarded:?}");
+        assert_eq!(conversation, ("what?".to_owned(), "this".to_owned()));
     })
     .await;
 }
@@ -285,30 +290,30 @@ async fn a_failed_delivery_is_reported_later_only_if_the_client_was_gone() {
                 })
             })
         };
-        let (_guests, pass) = policy_and_permit("");
-        let ledger = DestinationCounters::default();
-        let (_function, node) = connected_pair().await;
-        let lost = WriteForwarder::new(&node, &pass, &ledger)
+        let (_policy, permit) = policy_and_permit("");
+        let counters = DestinationCounters::default();
+        let (_client, proxy_end) = connected_pair().await;
+        let failure = WriteForwarder::new(&proxy_end, &permit, &counters)
             .run(refused())
             .await
             .unwrap_err();
         assert!(
-            !lost.was_accepted && !lost.client_gone,
-            "it sees a reset, and had written nothing: {lost:?}"
+            !failure.was_accepted && !failure.client_gone,
+            "the client sees a reset and had written nothing: {failure:?}"
         );
-        let ((mut function, node), (out, _server)) =
+        let ((mut client, proxy_end), (outgoing, _server)) =
             (connected_pair().await, connected_pair().await);
-        function.write_all(b"x").await.unwrap();
-        drop(function);
-        let (_never, connect) = delayed_connect(out);
-        let (_guests, hurried) = policy_and_permit("flush=1ms");
-        let lost = WriteForwarder::new(&node, &hurried, &ledger)
+        client.write_all(b"x").await.unwrap();
+        drop(client);
+        let (_gate, connect) = delayed_connect(outgoing);
+        let (_policy, short_permit) = policy_and_permit("flush=1ms");
+        let failure = WriteForwarder::new(&proxy_end, &short_permit, &counters)
             .run(connect)
             .await
             .unwrap_err();
         assert!(
-            lost.was_accepted && lost.client_gone && lost.reason.contains("`flush`"),
-            "{lost:?}"
+            failure.was_accepted && failure.client_gone && failure.reason.contains("`flush`"),
+            "{failure:?}"
         );
     })
     .await;
@@ -317,57 +322,59 @@ async fn a_failed_delivery_is_reported_later_only_if_the_client_was_gone() {
 #[tokio::test]
 async fn no_more_than_the_bound_is_buffered() {
     within(async {
-        let (_guests, pass) = policy_and_permit("");
-        let ((mut function, node), (out, _server)) =
+        let (_policy, permit) = policy_and_permit("");
+        let ((mut client, proxy_end), (outgoing, _server)) =
             (connected_pair().await, connected_pair().await);
-        let (_never, connect) = delayed_connect(out);
-        let ledger = DestinationCounters::default();
-        let mut carrier = WriteForwarder::new(&node, &pass, &ledger);
+        let (_gate, connect) = delayed_connect(outgoing);
+        let counters = DestinationCounters::default();
+        let mut forwarder = WriteForwarder::new(&proxy_end, &permit, &counters);
         let filling = async {
             let piece = vec![0; 64 << 10];
-            while tokio::time::timeout(Duration::from_millis(300), function.write_all(&piece))
+            while tokio::time::timeout(Duration::from_millis(300), client.write_all(&piece))
                 .await
                 .is_ok()
             {}
         };
         tokio::select! {
-            _ = carrier.wait_connected(connect) => panic!("it was let in"),
+            _ = forwarder.wait_connected(connect) => panic!("the connect completed"),
             () = filling => {}
         }
-        assert_eq!(carrier.buffered.len(), MAX_BUFFERED_BYTES);
+        assert_eq!(forwarder.buffered.len(), MAX_BUFFERED_BYTES);
     })
     .await;
 }
 
-/// A server that says its end, reads nothing, and dies: its machine has not confirmed what was written.
+/// A server closes its write side, reads nothing and dies: its machine has not acknowledged the
+/// bytes.
 #[tokio::test]
 async fn a_reset_confirms_nothing() {
     within(async {
-        const MUCH: usize = 900_000; // more than is taken in for a program that does not read
-        let (_guests, pass) = policy_and_permit("flush=20s");
-        let ledger = DestinationCounters::default();
-        let ((mut function, node), (out, mut server)) =
+        // More than the kernel buffers for a program that does not read.
+        const MUCH: usize = 900_000;
+        let (_policy, permit) = policy_and_permit("flush=20s");
+        let counters = DestinationCounters::default();
+        let ((mut client, proxy_end), (outgoing, mut server)) =
             (connected_pair().await, connected_pair().await);
-        let (let_in, connect) = delayed_connect(out);
-        let_in.send(()).unwrap();
+        let (open_gate, connect) = delayed_connect(outgoing);
+        open_gate.send(()).unwrap();
         let writes = async {
             server.shutdown().await.unwrap();
             let (more, many) = (vec![b'x'; MUCH], MUCH as u64);
-            function.write_all(&more).await.unwrap();
-            drop(function);
-            while ledger.sent_bytes.get() < many {
+            client.write_all(&more).await.unwrap();
+            drop(client);
+            while counters.sent_bytes.get() < many {
                 tokio::time::sleep(DELIVERY_CHECK_INTERVAL).await;
             }
-            tokio::time::sleep(DELIVERY_CHECK_INTERVAL * 3).await; // it has looked, and waits
+            tokio::time::sleep(DELIVERY_CHECK_INTERVAL * 3).await; // it has checked once and waits
             server.set_zero_linger().unwrap();
             drop(server);
         };
-        let (run, ()) = tokio::join!(
-            WriteForwarder::new(&node, &pass, &ledger).run(connect),
+        let (result, ()) = tokio::join!(
+            WriteForwarder::new(&proxy_end, &permit, &counters).run(connect),
             writes
         );
-        let lost = run.expect_err("what was reset was not delivered");
-        assert!(lost.was_accepted && lost.client_gone, "{lost:?}");
+        let failure = result.expect_err("a reset delivers nothing");
+        assert!(failure.was_accepted && failure.client_gone, "{failure:?}");
     })
     .await;
 }

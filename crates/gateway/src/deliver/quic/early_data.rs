@@ -1,20 +1,23 @@
-//! Which calls go in a connection's first flight. Pure.
+//! Choice of the calls that go in a connection's first flight (0-RTT). A pure function.
 //!
-//! What is recorded and sent again is never run a second time (`contract/quic.md`). What remains is this: where no answer comes at all, nobody
-//! knows whether the call ran. One that may run twice is then made again over TCP; any other goes early only where UDP is known to get
-//! through.
+//! A replayed first flight never runs twice (`contract/quic.md`). One doubt remains: without any
+//! answer, it is unknown whether the call ran. An idempotent call is then repeated over TCP. Any
+//! other call goes early only if UDP is known to work.
 
 use http::Method;
 use nearpath_types::policy::ZeroRttPolicy;
 use nearpath_wire::quic::EarlyData;
 
-/// Decides for one call. `proven`: UDP got through on this machine before, and nothing says that it does not any more.
+/// Decides for one call. `udp_is_proven`: UDP worked on this machine before, and no failure
+/// contradicts it since.
 pub(super) fn select_early_data(
     setting: ZeroRttPolicy,
     method: &Method,
     udp_is_proven: bool,
 ) -> EarlyData {
     let is_allowed = match setting {
+        // Without proof, a blocked return path would leave a POST in doubt, which cannot be
+        // repeated.
         ZeroRttPolicy::Always => udp_is_proven || method.is_idempotent(),
         ZeroRttPolicy::Idempotent => method.is_idempotent(),
         ZeroRttPolicy::Never => false,
@@ -26,7 +29,8 @@ pub(super) fn select_early_data(
     }
 }
 
-/// Whether a call to which no answer came can be made again: it was not sent, or may run twice (RFC 9110 section 9.2.2).
+/// Returns whether an unanswered call can be repeated: it was not sent early, or is idempotent
+/// (RFC 9110 section 9.2.2).
 pub(super) fn is_repeatable(early: EarlyData, method: &Method) -> bool {
     early == EarlyData::Never || method.is_idempotent()
 }

@@ -1,70 +1,74 @@
-//! The part of a gate that is one number: how many are in, how many may be, and whether somebody waits.
+//! State of a gate in one number: admitted requests, capacity, and whether changes need the
+//! queue's lock.
 //!
-//! Every change is a pure function from one word to the next, so that it can be a single compare-and-swap.
+//! Every change is a pure function from one state to the next, so that it can be a single
+//! compare-and-swap.
 
-/// In the capacity's place: as many as come.
+/// Capacity without a limit: all 31 bits of its field.
 pub(crate) const UNLIMITED: u32 = 0x7fff_ffff;
 
 const CONTENDED_BIT: u64 = 1 << 63;
 
-/// Bits 0–31: requests inside. Bits 32–62: how many may be inside. Bit 63: changes go through the queue's lock.
+/// Bits 0–31: admitted requests. Bits 32–62: capacity. Bit 63: changes need the queue's lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct GateState(pub u64);
 
 impl GateState {
-    /// Nobody inside.
+    /// Creates a state without requests.
     pub(super) fn new(capacity: u32) -> Self {
         Self(u64::from(capacity.min(UNLIMITED)) << 32)
     }
 
-    /// Requests inside.
+    /// Returns the admitted requests.
     pub(super) fn admitted_count(self) -> u32 {
         self.0 as u32
     }
 
-    /// How many may be inside.
+    /// Returns the maximum number of admitted requests.
     pub(super) fn capacity(self) -> u32 {
         (self.0 >> 32) as u32 & UNLIMITED
     }
 
-    /// Whether changes go through the queue's lock.
+    /// Returns whether changes need the queue's lock.
     pub(super) fn is_contended(self) -> bool {
         self.0 & CONTENDED_BIT != 0
     }
 
-    /// Whether one more may come in.
+    /// Returns whether one more request may be admitted.
     pub(super) fn has_capacity(self) -> bool {
         self.admitted_count() < self.capacity()
     }
 
-    /// One more inside, unless somebody waits or it is full: then the queue decides.
+    /// Admits one request, unless requests wait or the gate is full: then the queue decides.
     pub(super) fn with_entry(self) -> Option<Self> {
+        // Without the first test, a new request could overtake those that wait.
         (!self.is_contended() && self.has_capacity()).then(|| self.plus_admitted(1))
     }
 
-    /// One fewer inside, unless somebody waits: then the queue decides.
+    /// Releases one request, unless requests wait: then the queue decides.
     pub(super) fn with_exit(self) -> Option<Self> {
+        // With waiting requests, the release has to admit the next one, which needs the queue.
         (!self.is_contended()).then(|| self.minus_admitted(1))
     }
 
-    /// `n` more inside.
+    /// Adds `n` admitted requests.
     pub(super) fn plus_admitted(self, n: u32) -> Self {
         Self(self.0 + u64::from(n))
     }
 
-    /// `n` fewer inside.
+    /// Removes `n` admitted requests.
     pub(super) fn minus_admitted(self, n: u32) -> Self {
         debug_assert!(self.admitted_count() >= n, "more left than came");
         Self(self.0 - u64::from(n))
     }
 
-    /// The same with another capacity.
+    /// Returns the state with another capacity. The count may exceed it until requests end.
     pub(super) fn with_capacity(self, capacity: u32) -> Self {
-        let kept = self.0 & (CONTENDED_BIT | u64::from(u32::MAX));
-        Self(kept | u64::from(capacity.min(UNLIMITED)) << 32)
+        let other_bits = self.0 & (CONTENDED_BIT | u64::from(u32::MAX));
+        Self(other_bits | u64::from(capacity.min(UNLIMITED)) << 32)
     }
 
-    /// The same with the lock demanded or not.
+    /// Sets or clears the contended bit.
     pub(super) fn with_contended(self, is_contended: bool) -> Self {
         Self(if is_contended {
             self.0 | CONTENDED_BIT
@@ -81,7 +85,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_parts_do_not_touch_each_other(capacity in 0u32..=UNLIMITED, inside in 0u32..1_000_000, other in 0u32..=UNLIMITED) {
+        fn each_field_keeps_its_value(capacity in 0u32..=UNLIMITED, inside in 0u32..1_000_000, other in 0u32..=UNLIMITED) {
             let state = GateState::new(capacity).plus_admitted(inside).with_contended(true);
             prop_assert_eq!((state.admitted_count(), state.capacity(), state.is_contended()), (inside, capacity, true));
             let state = state.with_capacity(other).with_contended(false).minus_admitted(inside);
@@ -89,7 +93,7 @@ mod tests {
         }
 
         #[test]
-        fn nobody_passes_those_who_wait(capacity in 1u32..100, inside in 0u32..100) {
+        fn no_request_overtakes_waiting_ones(capacity in 1u32..100, inside in 0u32..100) {
             let state = GateState::new(capacity).plus_admitted(inside);
             prop_assert_eq!(state.with_contended(true).with_entry(), None);
             prop_assert_eq!(state.with_entry().is_some(), inside < capacity);

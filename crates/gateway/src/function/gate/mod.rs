@@ -1,7 +1,9 @@
-//! How many requests of one function may be at its instances, over all threads; the others wait in order.
+//! Admission gate of one function: limits its open requests over all threads and queues the
+//! others in order.
 //!
-//! While nobody waits, coming and going is one compare-and-swap. From the moment somebody has to wait until nobody
-//! does, every change goes through the queue's lock, so that no newcomer passes those who wait and no place is lost.
+//! Without waiting requests, admission and release are one compare-and-swap each. While requests
+//! wait, every change takes the queue's lock, so that no new request overtakes them and no permit
+//! is lost.
 
 mod atomic_state;
 mod wait_queue;
@@ -21,18 +23,19 @@ pub(crate) use atomic_state::UNLIMITED;
 
 type PermitQueue = AdmissionQueue<oneshot::Sender<AdmissionPermit>>;
 
-/// The gate of one function.
+/// Admission gate of one function.
 #[derive(Debug)]
 pub(crate) struct AdmissionGate {
     atomic_state: AtomicU64,
     queue: Mutex<PermitQueue>,
 }
 
-/// The right to be inside. Dropping it lets the next one in.
+/// Permission to send a request to an instance. Dropping it admits the next request.
 #[derive(Debug)]
 pub(crate) struct AdmissionPermit(Option<Arc<AdmissionGate>>);
 
-/// A place in the queue; await it. Dropping it gives the place, or the permit that had just come, to the next one.
+/// Position in the queue, to be awaited. Dropping it passes the position, or a permit that just
+/// came, to the next request.
 #[derive(Debug)]
 pub(crate) struct GateWaiter {
     gate: Arc<AdmissionGate>,
@@ -40,20 +43,20 @@ pub(crate) struct GateWaiter {
     permit: oneshot::Receiver<AdmissionPermit>,
 }
 
-/// What a newcomer gets.
+/// Result of entering a gate.
 #[derive(Debug)]
 pub(crate) enum GateEntry {
-    /// In at once.
+    /// Admitted at once.
     Admitted(AdmissionPermit),
-    /// Has to wait; whether it is the only one.
+    /// Has to wait; the flag tells whether the queue was empty.
     Queued(GateWaiter, IsFirst),
-    /// All places in the queue are taken.
+    /// The queue is full.
     Full,
     /// The function is gone.
     Closed,
 }
 
-/// Whether the queue was empty before.
+/// True if the queue was empty before.
 pub(crate) type IsFirst = bool;
 
 /// The function is gone.
@@ -61,7 +64,8 @@ pub(crate) type IsFirst = bool;
 pub(crate) struct GateClosed;
 
 impl AdmissionGate {
-    /// A gate for `capacity` at a time ([`UNLIMITED`]: all) with `bound` places to wait.
+    /// Creates a gate with `capacity` permits ([`UNLIMITED`]: no limit) and `max_waiting` queue
+    /// positions.
     pub(crate) fn new(capacity: u32, max_waiting: u32) -> Arc<Self> {
         let atomic_state = AtomicU64::new(GateState::new(capacity).0);
         Arc::new(Self {
@@ -70,7 +74,7 @@ impl AdmissionGate {
         })
     }
 
-    /// Asks to come in. Never blocks for longer than the lock is held.
+    /// Enters the gate. Blocks only for short critical sections.
     pub(crate) fn enter_gate(self: &Arc<Self>) -> GateEntry {
         match self.try_update(GateState::with_entry) {
             true => GateEntry::Admitted(AdmissionPermit(Some(self.clone()))),
@@ -85,6 +89,7 @@ impl AdmissionGate {
         }
         let is_first = queue.is_empty();
         let (sender, permit) = oneshot::channel();
+        // Checked again under the lock: a permit may have come back since the fast path failed.
         let entry = if is_first && self.state().has_capacity() {
             self.store_state(self.state().plus_admitted(1));
             GateEntry::Admitted(AdmissionPermit(Some(self.clone())))
@@ -105,14 +110,16 @@ impl AdmissionGate {
         entry
     }
 
-    /// Gives a permit back and waits in the first place: for one who was let in and found no instance.
+    /// Returns a permit and waits in the first position; for an admitted request that found no
+    /// instance.
     ///
     /// # Errors
-    /// When the function is gone.
+    /// If the function is gone.
     pub(crate) fn requeue_first(permit: AdmissionPermit) -> Result<GateWaiter, GateClosed> {
         let gate = permit.disarm().expect("a permit that is held has its gate");
         let mut queue = gate.lock_queue();
         let (sender, permit) = oneshot::channel();
+        // Queued before the permit is returned: otherwise the next in line would get it first.
         let ticket = queue.push_first(sender);
         gate.store_state(gate.state().minus_admitted(1));
         gate.clone().admit_waiting(&mut queue);
@@ -126,10 +133,11 @@ impl AdmissionGate {
             .ok_or(GateClosed)
     }
 
-    /// Waits in the first place without a permit: for one whose permit was forgiven.
+    /// Waits in the first position without a permit; for a request whose permit a withdrawal has
+    /// returned.
     ///
     /// # Errors
-    /// When the function is gone.
+    /// If the function is gone.
     pub(crate) fn requeue_without_permit(self: &Arc<Self>) -> Result<GateWaiter, GateClosed> {
         let mut queue = self.lock_queue();
         let (sender, permit) = oneshot::channel();
@@ -145,7 +153,7 @@ impl AdmissionGate {
             .ok_or(GateClosed)
     }
 
-    /// Sets both limits and lets in whoever fits now.
+    /// Sets both limits and admits the requests that fit now.
     pub(crate) fn set_limits(self: &Arc<Self>, capacity: u32, max_waiting: u32) {
         let mut queue = self.lock_queue();
         queue.set_max_waiting(max_waiting);
@@ -154,8 +162,8 @@ impl AdmissionGate {
         self.unlock_queue(queue);
     }
 
-    /// Counts `n` permits as given back although they are still held: those at an instance that was withdrawn. Their
-    /// holders call [`AdmissionPermit::disarm`].
+    /// Counts `n` permits as returned although they are still held: those at a withdrawn
+    /// instance. Their holders call [`AdmissionPermit::disarm`].
     pub(crate) fn release_withdrawn(self: &Arc<Self>, n: u32) {
         let mut queue = self.lock_queue();
         self.store_state(self.state().minus_admitted(n));
@@ -163,17 +171,21 @@ impl AdmissionGate {
         self.unlock_queue(queue);
     }
 
-    /// Ends it: whoever waits learns it, and nobody comes in again.
+    /// Closes the gate: waiting requests fail, and no request enters again.
     pub(crate) fn close_gate(self: &Arc<Self>) {
         let mut queue = self.lock_queue();
         let waiting = queue.close_queue();
+        // Without capacity, the fast path fails too, and every later request sees the closed
+        // queue.
         self.store_state(self.state().with_capacity(0));
         self.unlock_queue(queue);
+        // After the unlock: dropping a sender wakes its receiver, which may take the lock.
         drop(waiting);
     }
 
-    /// Requests inside and waiting.
+    /// Returns the admitted and the waiting requests.
     pub(crate) fn load_counts(&self) -> (u32, usize) {
+        // Without setting the contended bit: metrics must not slow the fast path down.
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         (self.state().admitted_count(), queue.len())
     }
@@ -184,29 +196,33 @@ impl AdmissionGate {
         }
     }
 
-    /// Lets in from the queue while there is room. One who has gone meanwhile is passed over.
+    /// Admits requests from the queue while there is capacity. Skips those that were dropped
+    /// meanwhile.
     fn admit_waiting(self: &Arc<Self>, queue: &mut PermitQueue) {
         while self.state().has_capacity() {
-            let Some(call) = queue.pop_first() else {
+            let Some(sender) = queue.pop_first() else {
                 return;
             };
-            match call.send(AdmissionPermit(Some(self.clone()))) {
+            match sender.send(AdmissionPermit(Some(self.clone()))) {
                 Ok(()) => self.store_state(self.state().plus_admitted(1)),
-                Err(undelivered) => drop(undelivered.disarm()), // dropping it as a permit would take the lock again
+                // A normal drop would take the lock again.
+                Err(undelivered) => drop(undelivered.disarm()),
             }
         }
     }
 
-    /// Applies `step` without the lock; false when it does not apply.
+    /// Applies `step` without the lock; false if it does not apply.
     fn try_update(&self, step: fn(GateState) -> Option<GateState>) -> bool {
         let step = |now| step(GateState(now)).map(|next| next.0);
+        // Acquire and release pair over all changes of this word, so that a new holder sees what
+        // the last one did.
         self.atomic_state
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, step)
             .is_ok()
     }
 
-    /// From here to [`Self::unlock_queue`] only the holder changes the word: every other change finds `contended` set, and a
-    /// compare-and-swap that read the word before fails.
+    /// Locks the queue. Until [`Self::unlock_queue`], only the holder changes the state: other
+    /// changes find the contended bit set, and a compare-and-swap with an older value fails.
     fn lock_queue(&self) -> MutexGuard<'_, PermitQueue> {
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = self
@@ -218,6 +234,8 @@ impl AdmissionGate {
     }
 
     fn unlock_queue(&self, queue: MutexGuard<'_, PermitQueue>) {
+        // Before the mutex is released: a later store could erase the contended bit of the next
+        // holder.
         self.store_state(self.state().with_contended(!queue.is_empty()));
         drop(queue);
     }
@@ -227,12 +245,13 @@ impl AdmissionGate {
     }
 
     fn store_state(&self, state: GateState) {
+        // A plain store is enough: under the lock no other thread writes the word.
         self.atomic_state.store(state.0, Ordering::Release);
     }
 }
 
 impl AdmissionPermit {
-    /// Ends the permit without letting anybody in, because it was forgiven.
+    /// Ends the permit without admitting a request, because a withdrawal returned it.
     pub(crate) fn disarm(mut self) -> Option<Arc<AdmissionGate>> {
         self.0.take()
     }
@@ -250,13 +269,14 @@ impl Future for GateWaiter {
     type Output = Result<AdmissionPermit, GateClosed>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        // A dropped sender means that the gate was closed; there is no other way to lose it.
         Pin::new(&mut self.permit).poll(cx).map_err(|_| GateClosed)
     }
 }
 
 impl Drop for GateWaiter {
     fn drop(&mut self) {
-        // A permit on its way is dropped with `call`, after this, and lets the next one in.
+        // A permit on its way is dropped with `permit` after this, and admits the next request.
         let mut queue = self.gate.lock_queue();
         queue.remove_ticket(self.ticket);
         self.gate.unlock_queue(queue);

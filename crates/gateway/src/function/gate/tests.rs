@@ -1,4 +1,4 @@
-//! The gate held against a model, and against threads.
+//! Tests of the gate against a model and with many threads.
 
 use super::*;
 use proptest::prelude::*;
@@ -67,7 +67,7 @@ impl GateModel {
     fn enter_gate(&mut self) {
         match self.gate.enter_gate() {
             GateEntry::Admitted(permit) => {
-                assert!(self.waiting.is_empty(), "passed those who wait");
+                assert!(self.waiting.is_empty(), "overtook waiting requests");
                 self.permits.push(permit);
                 assert!(
                     self.permits.len() <= self.capacity as usize,
@@ -83,11 +83,12 @@ impl GateModel {
                 self.waiting.push_back(waiter);
             }
             GateEntry::Full => assert!(self.waiting.len() >= self.max_waiting as usize),
-            GateEntry::Closed => panic!("nobody closed it"),
+            GateEntry::Closed => panic!("the gate is open"),
         }
     }
 
-    /// Those who were let in are the first ones; nobody waits while there is room; nothing is lost.
+    /// Checks that requests are admitted in order, none waits while there is capacity, and no
+    /// permit is lost.
     fn check_invariants(&mut self) {
         let before = self.permits.len();
         let mut admitted = self
@@ -134,7 +135,7 @@ fn try_take_permit(waiter: &mut GateWaiter) -> Option<AdmissionPermit> {
 
 proptest! {
     #[test]
-    fn the_limit_holds_and_nobody_is_forgotten(steps in any_steps()) {
+    fn the_limit_holds_and_every_waiter_is_admitted(steps in any_steps()) {
         let (capacity, max_waiting) = (2, 3);
         let gate = AdmissionGate::new(capacity, max_waiting);
         let mut model = GateModel { gate, capacity, max_waiting, permits: Vec::new(), waiting: VecDeque::new() };
@@ -157,7 +158,7 @@ fn a_permit_for_a_dropped_waiter_goes_to_the_next() {
     let GateEntry::Queued(mut third, false) = gate.enter_gate() else {
         panic!()
     };
-    drop(first); // the permit is on its way to the second
+    drop(first); // the permit goes to the second
     drop(second);
     assert!(try_take_permit(&mut third).is_some());
 }
@@ -176,7 +177,8 @@ fn a_closed_gate_fails_every_waiter() {
     assert!(matches!(gate.enter_gate(), GateEntry::Closed));
 }
 
-/// Threads come, wait, leave and walk away while the limit moves: never above it, and nothing is left behind.
+/// Threads enter, wait, leave and give up while the limit changes. The limit holds, and no permit
+/// is lost.
 #[test]
 fn the_limit_holds_over_many_threads() {
     const LIMIT: u32 = 3;
@@ -196,7 +198,7 @@ fn the_limit_holds_over_many_threads() {
                     }
                     GateEntry::Queued(waiter, _) => runtime.block_on(waiter).unwrap(),
                     GateEntry::Full | GateEntry::Closed => {
-                        panic!("there is room for everybody to wait")
+                        panic!("the queue has room for all")
                     }
                 };
                 assert!(
@@ -220,6 +222,6 @@ fn the_limit_holds_over_many_threads() {
     assert_eq!(gate.load_counts(), (0, 0));
     assert!(
         matches!(gate.enter_gate(), GateEntry::Admitted(_)),
-        "the fast way is open again"
+        "the fast path is open again"
     );
 }

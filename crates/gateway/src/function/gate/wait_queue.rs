@@ -1,11 +1,11 @@
-//! Who waits, in the order in which they came. Bounded.
+//! Bounded queue of waiting requests, first come, first served.
 
 use std::collections::VecDeque;
 
-/// Names one who waits; never used again.
+/// Id of a waiting request; never reused.
 pub(super) type QueueTicket = u64;
 
-/// First come, first served; `T` is how the one who waits is called.
+/// FIFO queue of waiting requests. `T` notifies a request.
 #[derive(Debug)]
 pub(super) struct AdmissionQueue<T> {
     waiting: VecDeque<(QueueTicket, T)>,
@@ -15,7 +15,7 @@ pub(super) struct AdmissionQueue<T> {
 }
 
 impl<T> AdmissionQueue<T> {
-    /// Nobody waits.
+    /// Creates an empty queue.
     pub(super) fn new(max_waiting: u32) -> Self {
         Self {
             waiting: VecDeque::new(),
@@ -25,27 +25,27 @@ impl<T> AdmissionQueue<T> {
         }
     }
 
-    /// How many may wait from now on. Those who wait already may go on.
+    /// Sets the maximum number of waiting requests. Those that wait already stay.
     pub(super) fn set_max_waiting(&mut self, max_waiting: u32) {
         self.max_waiting = max_waiting as usize;
     }
 
-    /// Whether nobody waits.
+    /// Returns whether no request waits.
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// How many wait.
+    /// Returns the number of waiting requests.
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Whether it will never be served again.
+    /// Returns whether the queue was closed.
     pub(super) fn is_closed(&self) -> bool {
         self.is_closed
     }
 
-    /// Takes the last place, unless all are taken.
+    /// Adds a request at the end, unless the queue is full.
     pub(super) fn push_last(&mut self, waiter: T) -> Option<QueueTicket> {
         if self.is_closed || self.waiting.len() >= self.max_waiting {
             return None;
@@ -55,7 +55,7 @@ impl<T> AdmissionQueue<T> {
         Some(ticket)
     }
 
-    /// Takes the first place, for one who had been let in already; the bound does not apply.
+    /// Adds a request in front, for one that was admitted before. The limit does not apply.
     pub(super) fn push_first(&mut self, waiter: T) -> Option<QueueTicket> {
         if self.is_closed {
             return None;
@@ -65,21 +65,22 @@ impl<T> AdmissionQueue<T> {
         Some(ticket)
     }
 
-    /// The next to be let in.
+    /// Takes the next request to admit.
     pub(super) fn pop_first(&mut self) -> Option<T> {
         self.waiting.pop_front().map(|(_, waiter)| waiter)
     }
 
-    /// Gives a place up. False: it was let in before.
+    /// Removes a request. False: it was admitted before.
     pub(super) fn remove_ticket(&mut self, ticket: QueueTicket) -> bool {
+        // A linear search: requests leave the queue early only when their caller gives up.
         let position = self
             .waiting
             .iter()
             .position(|(queued, _)| *queued == ticket);
-        position.is_some_and(|place| self.waiting.remove(place).is_some())
+        position.is_some_and(|position| self.waiting.remove(position).is_some())
     }
 
-    /// Ends it: gives out everybody who waits, and lets nobody wait again.
+    /// Closes the queue and returns all waiting requests.
     pub(super) fn close_queue(&mut self) -> VecDeque<(QueueTicket, T)> {
         self.is_closed = true;
         std::mem::take(&mut self.waiting)

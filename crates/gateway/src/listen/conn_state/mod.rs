@@ -1,7 +1,8 @@
-//! The life of a caller's connection: when it has been silent, slow or stuck for too long.
+//! State of a client connection, for its timeouts: idle, slow head, blocked write.
 //!
-//! One sweep a [`TICK_INTERVAL`] looks at every connection of a thread, so that no request needs a timer for this. The judgement is
-//! a pure function of a few numbers that the connection keeps up to date with plain stores.
+//! A sweep each [`TICK_INTERVAL`] checks every connection of a thread, so that no request needs a
+//! timer for this. The check is a pure function of a few numbers, which the connection updates
+//! with plain stores.
 
 mod table;
 mod timeouts;
@@ -18,43 +19,45 @@ pub(super) use timeouts::{ConnTimeouts, TICK_INTERVAL, whole_ticks};
 
 const CUT_FLAG: u8 = 2;
 const DRAIN_FLAG: u8 = 1;
-/// Ticks in which a connection that was accepted may bring its first request although the drain has begun. Its caller cannot know of that, and
-/// would take a close for a failure.
+/// Ticks for which an accepted connection may send its first request although the drain has
+/// begun. Its client cannot know of the drain and would take a close for a failure.
 const FIRST_REQUEST_GRACE_TICKS: u32 = 4;
 
-/// One connection as its sweep sees it. Atomics only because hyper wants upgradable connections to be `Send`.
+/// State of one connection for the sweep. Atomic only because hyper requires upgradable
+/// connections to be `Send`.
 #[derive(Debug)]
 pub(crate) struct ConnState {
+    // All accesses are relaxed: connection, sweep and requests run on the same thread.
     current_tick: Arc<AtomicU32>,
-    /// When its first request became due.
+    /// Tick at which the first request became due.
     first_request_due: AtomicU32,
-    /// Whether any request has begun.
+    /// A request has begun at some time.
     has_begun_request: AtomicBool,
     open_requests: AtomicU32,
     head_has_begun: AtomicBool,
     changed_at: AtomicU32,
-    /// Tick plus one; 0: not stuck.
+    /// Tick plus one of the first blocked write; 0: not blocked.
     write_blocked: AtomicU32,
-    /// Answers that wait for the caller to take more of them.
+    /// Responses with data that the caller has not read.
     untaken_responses: AtomicU32,
-    /// When the caller last took something of one.
+    /// Tick at which the caller last read a part of a response.
     last_taken: AtomicU32,
     is_http2: AtomicBool,
-    /// Whether its protocol is known and it can be told to end by that.
+    /// The protocol is known, so the connection can end by its rules.
     protocol_known: AtomicBool,
     http_has_ended: AtomicBool,
-    /// Whether a request is being answered, or its answer has not all been written.
+    /// A request is being answered, or its response is not completely written.
     answering: AtomicBool,
-    /// Whether the last request to begin has no body, so that nothing more is expected from its caller.
+    /// The last request has no body, so the caller sends nothing more before the response.
     request_is_complete: AtomicBool,
-    /// Tick plus one since when nobody listens to the caller; 0: somebody does.
+    /// Tick plus one at which reading was paused; 0: reading.
     read_paused: AtomicU32,
     end_flags: AtomicU8,
     waker: OnceLock<Waker>,
 }
 
 impl ConnState {
-    /// A connection that begins now and owes a request.
+    /// Creates the state of a new connection, whose first request is due.
     pub(crate) fn new(now: &Arc<AtomicU32>) -> Arc<Self> {
         Arc::new(Self {
             changed_at: AtomicU32::new(now.load(Ordering::Relaxed)),
@@ -77,7 +80,8 @@ impl ConnState {
         })
     }
 
-    /// Its protocol is known. With HTTP/2, bytes between requests are not the beginning of a request's head.
+    /// Sets the protocol. With HTTP/2, bytes between requests are not the beginning of a request
+    /// head.
     pub(crate) fn set_protocol(&self, http2: bool) {
         self.protocol_known.store(true, Ordering::Relaxed);
         self.is_http2.store(http2, Ordering::Relaxed);
@@ -86,14 +90,16 @@ impl ConnState {
         }
     }
 
-    /// Its handshake is complete: its first request is due from now on.
+    /// Notes a complete handshake: the first request is due from now on.
     pub(crate) fn expect_request(&self) {
         self.first_request_due
             .store(self.current_tick.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// Bytes came.
+    /// Notes received bytes.
     pub(crate) fn note_read(&self) {
+        // Only the first bytes of a head start its timeout. Later ones must not extend it, or a
+        // slow head never ends.
         let is_between_requests = self.open_requests.load(Ordering::Relaxed) == 0
             && !self.head_has_begun.load(Ordering::Relaxed);
         if is_between_requests && !self.is_http2.load(Ordering::Relaxed) {
@@ -102,7 +108,7 @@ impl ConnState {
         }
     }
 
-    /// A write succeeded, or found no room.
+    /// Notes a write that succeeded or was blocked.
     pub(crate) fn note_write(&self, has_room: bool) {
         if has_room {
             self.write_blocked.store(0, Ordering::Relaxed);
@@ -114,7 +120,8 @@ impl ConnState {
         }
     }
 
-    /// A request's head is complete, and `said_all` if it has no body; it lasts as long as the value.
+    /// Begins a request; `request_is_complete` if it has no body. The request lasts as long as
+    /// the returned value.
     pub(crate) fn begin_request(self: &Arc<Self>, request_is_complete: bool) -> ActiveRequest {
         self.open_requests.store(
             self.open_requests.load(Ordering::Relaxed) + 1,
@@ -130,23 +137,26 @@ impl ConnState {
         }
     }
 
-    /// All that was to be written is written.
+    /// Notes that everything is written.
     pub(crate) fn note_flushed(&self) {
         if self.open_requests.load(Ordering::Relaxed) == 0 {
             self.answering.store(false, Ordering::Relaxed);
         }
     }
 
-    /// Whether what is written now belongs to a request's answer.
+    /// Returns whether bytes written now belong to a response.
     pub(crate) fn is_answering(&self) -> bool {
         self.answering.load(Ordering::Relaxed)
     }
 
-    /// Whether the caller need not be listened to: it is waiting for its answer, and not for long yet. Once this was so, the
-    /// sweep wakes the connection until [`ConnState::hears`].
+    /// Returns whether reading can pause because the caller waits for its response, and only for
+    /// a short time yet. After a pause, the sweep wakes the connection until
+    /// [`ConnState::resume_reading`].
     pub(crate) fn is_read_paused(&self) -> bool {
         let request_is_complete = self.request_is_complete.load(Ordering::Relaxed)
             && !self.is_http2.load(Ordering::Relaxed);
+        // HTTP/2 carries window updates and resets during a response, so its connections always
+        // read.
         if !request_is_complete
             || self.open_requests.load(Ordering::Relaxed) == 0
             || self.has_http_ended()
@@ -162,19 +172,20 @@ impl ConnState {
         !self.is_resume_due(self.current_tick.load(Ordering::Relaxed))
     }
 
-    /// Whether nobody has listened to the caller for too long.
+    /// Returns whether reading was paused for too long.
     fn is_resume_due(&self, now: u32) -> bool {
         let since = self.read_paused.load(Ordering::Relaxed);
+        // Two ticks: after one, the pause may be only a moment old.
         since != 0 && now.wrapping_sub(since - 1) >= 2
     }
 
-    /// Somebody listens to the caller from now on.
+    /// Notes that the connection reads again.
     pub(crate) fn resume_reading(&self) {
         self.read_paused.store(0, Ordering::Relaxed);
     }
 
-    /// No request is left. A connection that did not listen because of them has to begin again: nothing else would wake it
-    /// when the next request comes.
+    /// Notes that no request is open. A connection that paused reading must resume, because
+    /// nothing else would wake it for the next request.
     fn note_idle(&self) {
         self.head_has_begun.store(false, Ordering::Relaxed);
         self.touch_changed_at();
@@ -199,24 +210,26 @@ impl ConnState {
         }
     }
 
-    /// Whether it is so young that its first request, or its handshake, is still on its way.
+    /// Returns whether the connection is too young to have sent its first request or completed
+    /// its handshake.
     fn is_awaiting_first_request(&self, now: u32) -> bool {
         !self.has_begun_request.load(Ordering::Relaxed)
             && now.wrapping_sub(self.first_request_due.load(Ordering::Relaxed))
                 < FIRST_REQUEST_GRACE_TICKS
     }
 
-    /// Ends the connection at once.
+    /// Cuts the connection at once.
     pub(crate) fn cut_connection(&self) {
         self.set_end_flag(CUT_FLAG);
     }
 
-    /// Ends the connection after the requests that it has.
+    /// Ends the connection after its open requests.
     pub(crate) fn drain_connection(&self) {
         self.set_end_flag(DRAIN_FLAG);
     }
 
     fn set_end_flag(&self, flag: u8) {
+        // Flags only accumulate: a cut after a drain stays a cut.
         self.end_flags.fetch_or(flag, Ordering::Relaxed);
         self.wake_task();
     }
@@ -227,13 +240,14 @@ impl ConnState {
         }
     }
 
-    /// Whether it should end after the requests that it has.
+    /// Returns whether the connection ends after its open requests.
     pub(crate) fn is_draining(&self) -> bool {
         self.end_flags.load(Ordering::Relaxed) & DRAIN_FLAG != 0
     }
 
-    /// Done when it should. To be awaited in the task that [`ConnState::run_until_cut`] runs.
+    /// Waits for the drain. To be awaited in the task that [`ConnState::run_until_cut`] runs.
     pub(crate) async fn wait_for_drain(&self) {
+        // No waker is kept: every end flag wakes the whole task of the connection.
         poll_fn(|_| {
             if self.is_draining() {
                 Poll::Ready(())
@@ -244,18 +258,19 @@ impl ConnState {
         .await;
     }
 
-    /// HTTP has ended on it.
+    /// Marks the end of HTTP on the connection.
     pub(crate) fn mark_http_ended(&self) {
         self.http_has_ended.store(true, Ordering::Relaxed);
     }
 
-    /// Whether HTTP has ended on it: it was upgraded, or nobody holds it any more.
+    /// Returns whether HTTP has ended: the connection was upgraded or dropped.
     pub(crate) fn has_http_ended(&self) -> bool {
         self.http_has_ended.load(Ordering::Relaxed)
     }
 
-    /// Runs the connection until it ends or is cut; `NoConnection`: it was cut. One that has not said a word ends with the drain. It
-    /// must be the whole of its task, because its waker is noted once.
+    /// Runs the connection until it ends or is cut; `None`: it was cut. A connection without a
+    /// known protocol ends with the drain. Must be the whole of its task, because its waker is
+    /// stored once.
     pub(crate) async fn run_until_cut<E>(
         &self,
         connection: impl Future<Output = Result<(), E>>,
@@ -265,6 +280,8 @@ impl ConnState {
             self.waker.get_or_init(|| cx.waker().clone());
             match self.end_flags.load(Ordering::Relaxed) {
                 flags if flags & CUT_FLAG != 0 => Poll::Ready(None),
+                // Without a protocol there is no request to finish and no way to announce the
+                // end.
                 DRAIN_FLAG if !self.protocol_known.load(Ordering::Relaxed) => {
                     Poll::Ready(Some(Ok(())))
                 }
@@ -275,7 +292,7 @@ impl ConnState {
     }
 }
 
-/// One request of a connection, from its complete head to its complete answer.
+/// An open request of a connection, from its complete head to its complete response.
 #[derive(Debug)]
 pub(crate) struct ActiveRequest {
     state: Arc<ConnState>,
@@ -283,7 +300,8 @@ pub(crate) struct ActiveRequest {
 }
 
 impl ActiveRequest {
-    /// A piece of the answer is there for the caller; when it asks for the next one, it has taken this one.
+    /// Marks data that waits for the caller. A later call means that the caller has read the data
+    /// before.
     pub(crate) fn mark_untaken(&mut self) {
         self.state.last_taken.store(
             self.state.current_tick.load(Ordering::Relaxed),
@@ -292,7 +310,7 @@ impl ActiveRequest {
         self.set_untaken(true);
     }
 
-    /// The caller has taken all there is.
+    /// Notes that the caller has read all available data.
     pub(crate) fn mark_taken(&mut self) {
         self.set_untaken(false);
     }
@@ -324,9 +342,9 @@ mod tests {
     fn reading_resumes_after_two_ticks_of_waiting() {
         let now = Arc::new(AtomicU32::new(7));
         let state = ConnState::new(&now);
-        assert!(!state.is_read_paused(), "it owes a request");
+        assert!(!state.is_read_paused(), "its first request is due");
         let active = state.begin_request(false);
-        assert!(!state.is_read_paused(), "it owes the request's body");
+        assert!(!state.is_read_paused(), "the request's body is due");
         drop(active);
         let active = state.begin_request(true);
         assert!(state.is_read_paused() && !state.is_resume_due(8));
@@ -335,7 +353,10 @@ mod tests {
         state.resume_reading();
         assert!(!state.is_resume_due(100));
         drop(active);
-        assert!(!state.is_read_paused(), "it may send the next");
+        assert!(
+            !state.is_read_paused(),
+            "the caller may send the next request"
+        );
     }
 
     struct CountingWaker(AtomicU32);
@@ -357,7 +378,7 @@ mod tests {
         assert_eq!(
             waker.0.load(Ordering::Relaxed),
             0,
-            "it listened all the time"
+            "it never paused reading"
         );
         let active = state.begin_request(true);
         assert!(state.is_read_paused());
@@ -379,7 +400,7 @@ mod tests {
         };
         table.drain_all(0);
         assert!(!silent.is_draining() && !asking.is_draining());
-        let _busy = asking.begin_request(true);
+        let _active = asking.begin_request(true);
         table.cut_overdue(1, &timeouts);
         assert!(!silent.is_draining() && asking.is_draining());
         table.cut_overdue(FIRST_REQUEST_GRACE_TICKS, &timeouts);
@@ -392,7 +413,7 @@ mod tests {
         let state = ConnState::new(&now);
         assert!(
             state.take_snapshot().head_has_begun,
-            "a new connection owes a request"
+            "the first request of a new connection is due"
         );
         let active = state.begin_request(true);
         drop(active);

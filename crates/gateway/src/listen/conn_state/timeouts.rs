@@ -1,60 +1,63 @@
-//! When a connection has been silent, slow or stuck for too long: a pure function of a few numbers.
+//! Timeouts of connections: a pure function of a few numbers.
 
 use std::time::Duration;
 
-/// How often connections are looked at.
+/// Interval of the sweep. Short against every timeout, long against the cost of visiting all
+/// connections.
 pub(crate) const TICK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Limits of a connection, in ticks.
+/// Timeouts of a connection, in ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ConnTimeouts {
-    /// From a request's first byte to the end of its head; also from the connection's beginning.
+    /// From the first byte of a request to the end of its head; also from the start of the
+    /// connection.
     pub head_ticks: u32,
     /// Between requests.
     pub idle_ticks: u32,
-    /// While the peer takes none of the bytes that wait for it.
+    /// While the client reads none of the waiting bytes.
     pub write_ticks: u32,
 }
 
-/// `time` in whole ticks, at least one.
+/// Converts a time to whole ticks, at least one.
 pub(crate) fn whole_ticks(time: Duration) -> u32 {
     u32::try_from(time.as_millis().div_ceil(TICK_INTERVAL.as_millis()))
         .unwrap_or(u32::MAX)
         .max(1)
 }
 
-/// What a connection is doing.
+/// Snapshot of a connection for the check of its timeouts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ConnSnapshot {
-    /// Requests that have no complete answer yet.
+    /// Requests without a complete response.
     pub open_requests: u32,
-    /// Whether part of a request's head has come.
+    /// A part of a request head has arrived.
     pub head_has_begun: bool,
-    /// When the last of the above changed.
+    /// Tick of the last change of the fields above.
     pub changed_at: u32,
-    /// When a write first found no room, if none has succeeded since.
+    /// Tick of the first blocked write, if none has succeeded since.
     pub write_blocked_since: Option<u32>,
-    /// When the peer last took a piece of an answer, if there is more for it to take.
+    /// Tick at which the client last read a part of a response, if more is waiting.
     pub untaken_since: Option<u32>,
 }
 
-/// Why a connection is cut.
+/// Reason to cut a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CutReason {
-    /// A request's head did not come in time.
+    /// The request head was too slow.
     SlowHead,
-    /// Nothing came for long.
+    /// No request came for too long.
     Idle,
-    /// The peer does not read its answer.
+    /// The client does not read its response.
     WriteBlocked,
 }
 
-/// Judges a connection at tick `now`.
+/// Returns the reason to cut a connection at tick `now`, if there is one.
 pub(crate) fn overdue_reason(
     snapshot: ConnSnapshot,
     now: u32,
     timeouts: &ConnTimeouts,
 ) -> Option<CutReason> {
+    // Wrapping: the tick counter may overflow in a process that runs for decades.
     let is_over = |since: u32, limit: u32| now.wrapping_sub(since) > limit;
     match snapshot {
         ConnSnapshot {
@@ -65,6 +68,7 @@ pub(crate) fn overdue_reason(
             untaken_since: Some(since),
             ..
         } if is_over(since, timeouts.write_ticks) => Some(CutReason::WriteBlocked),
+        // An open request has its own deadlines, see `request::deadlines`.
         ConnSnapshot {
             open_requests: 1.., ..
         } => None,
@@ -92,12 +96,16 @@ mod tests {
         write_ticks: 20,
     };
 
-    fn snapshot(requests: u32, heard: bool, stuck: Option<u32>) -> ConnSnapshot {
+    fn snapshot(
+        open_requests: u32,
+        head_has_begun: bool,
+        write_blocked_since: Option<u32>,
+    ) -> ConnSnapshot {
         ConnSnapshot {
-            open_requests: requests,
-            head_has_begun: heard,
+            open_requests,
+            head_has_begun,
             changed_at: 5,
-            write_blocked_since: stuck,
+            write_blocked_since,
             untaken_since: None,
         }
     }

@@ -1,4 +1,4 @@
-//! A connection with what has been read of it and not been looked at.
+//! An HTTP/1.1 connection with its unparsed bytes.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -13,12 +13,12 @@ use crate::fast_path::PlainRequest;
 use crate::listen::conn_state::ConnState;
 use crate::listen::tracked_stream::TrackedStream;
 
-/// Room for one usual request.
+/// Read buffer for one usual request.
 const READ_RESERVE_BYTES: usize = 4096;
-/// What a caller may send ahead while it waits for an answer.
+/// Maximum bytes that a caller may pipeline while it waits for a response.
 const MAX_PIPELINED_BYTES: usize = 64 * 1024;
 
-/// See the module.
+/// HTTP/1.1 connection with a read buffer.
 pub(super) struct BufferedConnection<T> {
     pub(super) stream: TrackedStream<T>,
     buffer: BytesMut,
@@ -28,26 +28,28 @@ pub(super) struct BufferedConnection<T> {
 impl<T: AsyncRead + AsyncWrite + Unpin> BufferedConnection<T> {
     pub(super) fn new(mut stream: TrackedStream<T>, state: Arc<ConnState>) -> Self {
         let unread = stream.take_unread();
+        // Usually the only reference to these bytes, which are then taken without a copy.
         let buffer = unread
             .try_into_mut()
             .unwrap_or_else(|shared| BytesMut::from(&shared[..]));
         Self {
-            stream: stream,
+            stream,
             buffer,
-            state: state,
+            state,
         }
     }
 
-    /// What has come and not been taken.
+    /// Returns the unparsed bytes.
     pub(super) fn buffer(&mut self) -> &mut BytesMut {
         &mut self.buffer
     }
 
-    /// Reads once. False: nothing more comes, or the thread drains and nothing has begun.
+    /// Reads once. False: the caller has closed, or the thread drains and no request has begun.
     pub(super) async fn read_more(&mut self) -> io::Result<bool> {
         self.buffer.reserve(READ_RESERVE_BYTES);
         let (state, is_idle) = (&self.state, self.buffer.is_empty());
         let mut read = pin!(self.stream.read_buf(&mut self.buffer));
+        // A head that has begun is waited for even in the drain: its caller expects a response.
         let has_ended = |state: &ConnState| is_idle && state.is_draining();
         poll_fn(|cx| {
             if has_ended(state) {
@@ -60,7 +62,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> BufferedConnection<T> {
         .map(|n| n > 0)
     }
 
-    /// Awaits `answer` for as long as the caller is there; `NoConnection`: it has gone.
+    /// Awaits `answer` while the caller is connected; `None`: it has closed.
     pub(super) async fn await_unless_gone<F: Future>(&mut self, answer: F) -> Option<F::Output> {
         let mut answer = pin!(answer);
         poll_fn(|cx| match answer.as_mut().poll(cx) {
@@ -71,6 +73,8 @@ impl<T: AsyncRead + AsyncWrite + Unpin> BufferedConnection<T> {
     }
 
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        // Reading is the only way to learn of a close. Beyond the limit, TCP's window stops the
+        // caller.
         while self.buffer.len() < MAX_PIPELINED_BYTES {
             self.buffer.reserve(READ_RESERVE_BYTES);
             let read = pin!(self.stream.read_buf(&mut self.buffer)).poll(cx);
@@ -83,7 +87,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> BufferedConnection<T> {
         Poll::Pending
     }
 
-    /// The connection as it was before anything was read that has not been answered.
+    /// Returns the stream with all bytes that were not answered.
     pub(super) fn into_stream(mut self, unanswered: Option<PlainRequest>) -> TrackedStream<T> {
         let unread = match unanswered {
             None => self.buffer.freeze(),

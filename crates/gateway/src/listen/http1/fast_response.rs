@@ -1,5 +1,5 @@
-//! The answer to a request that went the shortest way, see [`crate::fast_path`]: its head goes from its slot to the
-//! caller, and its body too, unless the caller is slow: then it is copied, so that the slot is free.
+//! Responses of the fast path, see [`crate::fast_path`]. Head and body go from their slot to the
+//! caller. For a slow caller, the body is copied, so that the slot becomes free.
 
 use std::io;
 use std::pin::pin;
@@ -19,7 +19,7 @@ use crate::listen::client_connection::ClientConnection;
 use crate::listen::conn_state::ActiveRequest;
 use crate::request::seconds_value;
 
-/// Waits for the answer and writes it. Whether another request may come.
+/// Waits for the response and writes it. Returns whether another request may follow.
 pub(super) async fn write_fast_response<T>(
     client: &ClientConnection,
     connection: &mut BufferedConnection<T>,
@@ -36,6 +36,7 @@ where
     let close = plain.closes_connection() || connection.state.is_draining();
     let mut out = BytesMut::with_capacity(HEAD_RESERVE_BYTES);
     let mut answer = match outcome {
+        // The request is still complete, so the pipeline can send it to another instance.
         Ok(reply) if reply.did_not_run() => {
             let retrying =
                 call.retry_via_pipeline(client.worker.clone(), client.peer.clone(), plain, reply);
@@ -51,6 +52,8 @@ where
                 } else {
                     reply.body.into()
                 };
+                // Recorded before the write: the instance is done, and a slow caller must not
+                // occupy it.
                 call.complete_call(status.as_u16(), body.len() as u64);
                 active.mark_untaken();
                 drop(active);
@@ -73,11 +76,13 @@ async fn write_whole<T>(
 where
     T: AsyncRead + AsyncWrite + Unpin,
 {
+    // One vectored write for head and body, straight from the slot.
     let mut all = out.chain(body);
     let first_write = poll!(pin!(connection.stream.write_all_buf(&mut all)));
     match first_write {
         Poll::Ready(written) => written?,
         Poll::Pending => {
+            // The copy releases the slot now, not when the caller has read everything.
             let mut copy = BytesMut::with_capacity(all.remaining());
             copy.put(all);
             connection.stream.write_all_buf(&mut copy).await?;
@@ -91,7 +96,8 @@ fn is_bodiless(status: StatusCode) -> bool {
     matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
 }
 
-/// Writes the answer's head, as [`crate::deliver`] makes it on the long way. `NoConnection`: it has to go there.
+/// Writes the response head as [`crate::deliver`] does in the pipeline. `None`: the pipeline must
+/// handle it.
 fn write_head(
     out: &mut BytesMut,
     client: &ClientConnection,
@@ -104,26 +110,32 @@ fn write_head(
     } else {
         StatusCode::from_u16(reply.status).ok()?
     };
+    // Streams need chunked framing, and 1xx is no final response: both are left to the pipeline.
     if reply.reader.is_some() || status.is_informational() || status.as_u16() > 599 {
         return None;
     }
     write_status_line(out, status);
     let (mut add_date, mut add_duration) = (true, true);
-    for field_view in reply.head_fields() {
-        let part = field_view.ok()?;
-        match part.name {
+    for field in reply.head_fields() {
+        let field = field.ok()?;
+        match field.name {
+            // Hop-by-hop fields (RFC 9110 section 7.6.1) are rare in replies; the pipeline strips
+            // them.
             "connection" | "transfer-encoding" | "upgrade" | "te" | "trailer" => return None,
             "keep-alive" | "proxy-connection" | "proxy-authenticate" | "proxy-authorization" => {
                 return None;
             }
+            // Written below by the gateway, whose values win.
             "x-call-id" | "x-start-time" | "x-served-by" | "content-length" => continue,
             "alt-svc" if client.alt_svc.is_some() => continue,
             "date" => add_date = false,
             "x-duration-seconds" => add_duration = false,
             _ => {}
         }
-        if is_valid_field(part.name, part.value) {
-            write_field(out, part.name, part.value);
+        // Dropped otherwise, as in the pipeline: a line break in a value would split the
+        // response.
+        if is_valid_field(field.name, field.value) {
+            write_field(out, field.name, field.value);
         }
     }
     if reply.is_platform {
@@ -150,7 +162,7 @@ fn write_head(
     Some(status)
 }
 
-/// Whether HTTP knows such a field (RFC 9110 section 5): who wrote it may be hostile.
+/// Returns whether a field is valid HTTP (RFC 9110 section 5). The function may be hostile.
 fn is_valid_field(name: &str, value: &[u8]) -> bool {
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     let is_text = |byte: &u8| *byte == b'\t' || (*byte >= b' ' && *byte != 0x7f);

@@ -1,9 +1,10 @@
-//! HTTP/1.1 requests that have come as a whole: most requests, and the cheap way to answer them.
+//! HTTP/1.1 requests that arrive complete: the common case, answered without hyper (ADR 19).
 //!
-//! A plain request for a function, head and body in one piece, needs no state between reads and no task that feeds a body:
-//! it is read, takes the path of all others ([`crate::pipeline`]), and its answer is written. Where its function can be reached
-//! through memory it takes the [`crate::fast_path`]. Whatever is not plain, and whatever is doubtful, is hyper's to
-//! judge: the connection goes there with every byte that was read, and stays there.
+//! A plain request for a function, head and body in one piece, needs no state between reads and
+//! no task for its body. Its response is written directly after the pipeline
+//! ([`crate::pipeline`]). If shared memory reaches its function, it takes the
+//! [`crate::fast_path`]. Any other or doubtful request is left to hyper: the connection goes
+//! there with every byte that was read, and stays there.
 
 mod buffered_connection;
 mod fast_response;
@@ -23,21 +24,21 @@ use crate::pipeline;
 use crate::route::{self, PathTarget};
 use buffered_connection::BufferedConnection;
 
-/// Most of a head that is waited for here.
+/// Maximum bytes of an incomplete head before hyper takes over.
 const MAX_PLAIN_HEAD_BYTES: usize = 4096;
 
-/// What became of a connection.
+/// Outcome of serving plain requests on a connection.
 pub(super) enum Http1Outcome<T> {
-    /// It is over.
+    /// The connection is closed.
     Closed,
-    /// The next request is not for here.
+    /// The next request is not plain: hyper takes over.
     HandedOver(TrackedStream<T>),
 }
 
-/// Answers requests until one comes that is not plain, or the connection ends.
+/// Answers requests until one is not plain or the connection ends.
 ///
 /// # Errors
-/// When the connection fails, or an answer breaks off and can only be told by breaking the connection.
+/// If the connection fails, or a response breaks off, which only a broken connection can express.
 pub(super) async fn serve_plain_requests<T>(
     client: &ClientConnection,
     stream: TrackedStream<T>,
@@ -60,6 +61,7 @@ where
                     ));
                 }
             },
+            // Longer heads are hyper's: it knows how to refuse them.
             ParseOutcome::Incomplete if connection.buffer().len() < MAX_PLAIN_HEAD_BYTES => {
                 if !connection.read_more().await? {
                     return Ok(if connection.buffer().is_empty() {
@@ -76,13 +78,13 @@ where
     }
 }
 
-/// The function that a plain request is for, and where its own path begins in the request's.
+/// Function of a plain request, and the offset of its path.
 struct FoundFunction {
     function: Arc<FunctionEntry>,
     path_offset: usize,
 }
 
-/// Finds a plain request's function; `NoConnection`: the request is to be refused.
+/// Finds the function of a plain request; `None`: the request must be refused.
 fn find_function(client: &ClientConnection, plain: &PlainRequest) -> Option<FoundFunction> {
     match route::parse_path(plain.path()) {
         Ok(PathTarget::Function { name, path_offset }) => client
@@ -93,11 +95,12 @@ fn find_function(client: &ClientConnection, plain: &PlainRequest) -> Option<Foun
                 function,
                 path_offset,
             }),
+        // hyper takes the connection, and the pipeline words the refusal.
         _ => None,
     }
 }
 
-/// Answers one request. Whether another one may come.
+/// Answers one request. Returns whether another one may follow.
 async fn answer_plain_request<T>(
     client: &ClientConnection,
     connection: &mut BufferedConnection<T>,
@@ -108,14 +111,14 @@ where
     T: AsyncRead + AsyncWrite + Unpin,
 {
     let active = connection.state.begin_request(true);
-    if let Some(sent) = fast_path::send_plain(
+    if let Some(call) = fast_path::send_plain(
         &client.worker,
         &client.peer,
         plain,
         &found.function,
         found.path_offset,
     ) {
-        return fast_response::write_fast_response(client, connection, plain, sent, active).await;
+        return fast_response::write_fast_response(client, connection, plain, call, active).await;
     }
     let Some(request) = plain.to_request() else {
         return Err(io::ErrorKind::InvalidData.into());
@@ -127,7 +130,7 @@ where
         found.function,
         found.path_offset,
     );
-    // On the heap: it would make every connection's future as large as itself.
+    // On the heap: otherwise every connection's future would be as large.
     match connection
         .await_unless_gone(Box::pin(pipeline::answer_request(routed)))
         .await

@@ -1,4 +1,4 @@
-//! Writes answers (RFC 9112): the head and the first piece of the body with one system call.
+//! Writes HTTP/1.1 responses (RFC 9112). Head and first part of the body take one system call.
 
 use std::io;
 use std::task::Poll;
@@ -17,27 +17,27 @@ use super::buffered_connection::BufferedConnection;
 use crate::deliver::ResponseContent;
 use crate::listen::conn_state::ActiveRequest;
 
-/// Room for a usual head.
+/// Buffer for a usual response head.
 pub(super) const HEAD_RESERVE_BYTES: usize = 512;
 
-/// A frame of a body, its end, or why it broke off.
+/// Frame of a body, its end, or its error.
 type NextFrame = Option<Result<Frame<Bytes>, BoxError>>;
 
-/// How the end of an answer's body is told.
+/// Framing of a response body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BodyFraming {
-    /// There is none (RFC 9110 section 6.4.1).
+    /// No body (RFC 9110 section 6.4.1).
     Bodiless,
-    /// By its length.
+    /// Ends by its length.
     Length(u64),
-    /// By an empty chunk.
+    /// Ends with an empty chunk.
     Chunked,
 }
 
-/// Writes an answer. Whether the connection may be used again: `close` or a drain ends it.
+/// Writes a response. Returns whether the connection may be reused: `close` or a drain ends it.
 ///
 /// # Errors
-/// When the connection fails, or the answer breaks off: its reader sees that from its framing.
+/// If the connection fails or the response breaks off. The caller notices that from the framing.
 pub(super) async fn write_response<T>(
     connection: &mut BufferedConnection<T>,
     response: Response<ResponseContent>,
@@ -64,6 +64,8 @@ where
             break;
         };
         written += data.len() as u64;
+        // Held back until the record is written: a caller with its whole response may send the
+        // next request at once.
         if framing == BodyFraming::Length(written) {
             last = data;
         } else {
@@ -71,7 +73,7 @@ where
         }
     }
     finish_body(&mut out, framing, written)?;
-    drop((active, content)); // the function's place is free, and the caller may send
+    drop((active, content)); // releases the function's slot; the caller may send again
     connection
         .stream
         .write_all_buf(&mut out.chain(last))
@@ -80,7 +82,8 @@ where
     Ok(!close)
 }
 
-/// What comes next of the body; who has to wait for it writes first what there is. `NoConnection`: the caller has gone.
+/// Returns the next frame of the body. Writes the buffered bytes before waiting. `None`: the
+/// caller has closed.
 async fn next_frame<T>(
     connection: &mut BufferedConnection<T>,
     content: &mut ResponseContent,
@@ -90,6 +93,8 @@ async fn next_frame<T>(
 where
     T: AsyncRead + AsyncWrite + Unpin,
 {
+    // A first poll without waiting: most bodies are complete with their head, and go out in one
+    // call.
     if let Poll::Ready(frame) = poll!(content.frame()) {
         return Ok(Some(frame));
     }
@@ -108,7 +113,7 @@ where
     T: AsyncRead + AsyncWrite + Unpin,
 {
     if data.is_empty() {
-        return Ok(()); // an empty chunk would be the last
+        return Ok(()); // an empty chunk would end the body
     }
     let is_chunked = framing == BodyFraming::Chunked;
     if is_chunked {
@@ -124,7 +129,8 @@ where
     Ok(())
 }
 
-/// A piece of the body; `NoConnection`: it has ended. Trailers go to nobody: a request that asks for them is not plain.
+/// Returns the data of a frame; `None` at the end. Trailers are dropped: a request that asks for
+/// them is not plain.
 fn frame_data(frame: NextFrame) -> io::Result<Option<Bytes>> {
     match frame {
         None => Ok(None),
@@ -134,9 +140,11 @@ fn frame_data(frame: NextFrame) -> io::Result<Option<Bytes>> {
 }
 
 /// # Errors
-/// When the body was shorter than it was said to be.
+/// If the body was shorter than its announced length.
 fn finish_body(out: &mut BytesMut, framing: BodyFraming, written: u64) -> io::Result<()> {
     match framing {
+        // The connection has to break: the caller would take the next response for the rest of
+        // this one.
         BodyFraming::Length(length) if length != written => {
             Err(io::ErrorKind::UnexpectedEof.into())
         }
@@ -167,6 +175,7 @@ fn write_head(
     date: [u8; 29],
 ) {
     write_status_line(out, parts.status);
+    // Framing is decided here. A second, different field would allow response smuggling.
     let replaced = [CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING];
     for (name, value) in parts
         .headers
@@ -204,7 +213,7 @@ pub(super) fn write_field(out: &mut BytesMut, name: &str, value: &[u8]) {
     out.put_slice(b"\r\n");
 }
 
-/// The last fields, and the end of the head.
+/// Writes the last fields and ends the head.
 pub(super) fn end_head(out: &mut BytesMut, date: Option<[u8; 29]>, close: bool) {
     if let Some(date) = date {
         write_field(out, "date", &date);

@@ -1,4 +1,4 @@
-//! Lets clients in, as many as there is room for.
+//! Accepts HTTP/3 connections up to the limit of a port.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -16,15 +16,15 @@ use super::connection::serve_connection;
 use super::half_open::HalfOpen;
 use crate::listen::ListenContext;
 
-/// For the last packets to leave.
+/// Time for the last packets to leave.
 const CLOSE_GRACE: Duration = Duration::from_millis(250);
 
-/// The endpoints of a thread.
+/// QUIC endpoints of a thread.
 #[derive(Default)]
 pub(crate) struct Http3Endpoints(RefCell<Vec<Endpoint>>);
 
 impl Http3Endpoints {
-    /// Ends all connections that there still are.
+    /// Closes all remaining connections.
     pub(crate) async fn close_all(&self) {
         for endpoint in self.0.take() {
             close_with_reason(&endpoint).await;
@@ -34,10 +34,12 @@ impl Http3Endpoints {
 
 async fn close_with_reason(endpoint: &Endpoint) {
     endpoint.close(error_code::NO_ERROR, b"the gateway is stopping");
-    let _ = tokio::time::timeout(CLOSE_GRACE, endpoint.wait_idle()).await; // after that the client learns it by its silence
+    // After that, the client runs into its idle timeout.
+    let _ = tokio::time::timeout(CLOSE_GRACE, endpoint.wait_idle()).await;
 }
 
-/// Accepts until the drain begins. Connections that there are then are told by their [`ConnTable`](crate::listen::conn_state::ConnTable).
+/// Accepts connections until the drain begins.
+/// [`ConnTable`](crate::listen::conn_state::ConnTable) drains those that exist then.
 pub(crate) async fn accept_connections(
     context: Rc<ListenContext>,
     port: Http3ListenPort,
@@ -61,8 +63,11 @@ pub(crate) async fn accept_connections(
     }
     context.worker.spawn(async move {
         let all_permits = u32::try_from(max_connections).unwrap_or(u32::MAX);
+        // All permits together mean that no connection of this thread is left.
         let none_left = async {
             let _permits = limit.acquire_many(all_permits).await;
+            // No socket of the reuseport group closes before all threads are done: the kernel
+            // would renumber the others.
             drained.wait().await;
         };
         tokio::select! {
@@ -74,7 +79,7 @@ pub(crate) async fn accept_connections(
     Ok(())
 }
 
-/// Newcomers need not wait in vain: they are told.
+/// Refuses new connections, so that their clients need not wait for a timeout.
 async fn refuse_connections(endpoint: &Endpoint) {
     while let Some(incoming) = endpoint.accept().await {
         incoming.refuse();
@@ -89,7 +94,9 @@ async fn accept_until_dropped(
     retry_policy: &Rc<Cell<RetryPolicy>>,
 ) {
     while let Some(incoming) = endpoint.accept().await {
+        // Not awaited: a QUIC client retries by itself, and a refusal tells it to go elsewhere.
         let permit = limit.clone().try_acquire_owned().ok();
+        // A small copy in a `Cell`, which the guards of open handshakes share.
         let mut now = retry_policy.get();
         let verdict = now.decide_handshake(incoming.remote_address_validated(), permit.is_some());
         retry_policy.set(now);
@@ -121,7 +128,7 @@ fn apply_verdict(
         }
         (HandshakeVerdict::Retry, _) => {
             counts.retries.fetch_add(1, Ordering::Relaxed);
-            let _ = incoming.retry(); // it fails only for who has proved its address
+            let _ = incoming.retry(); // fails only if the address is proven already
         }
         _ => {
             counts.refused.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! One client, as its requests see it.
+//! Client of an HTTP/3 connection, as its requests see it.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -13,10 +13,11 @@ use crate::listen::conn_state::ConnState;
 use crate::listen::stream_resets::ResetBudget;
 use crate::request::{ListenerZone, PeerInfo};
 
-/// A connection as its requests see it.
+/// Context of an HTTP/3 connection for its requests.
 ///
-/// Its client is known by the address that the handshake proved, also when it has moved (RFC 9000 section 9): QUIC takes a request from
-/// any new address at once and asks only then whether somebody is there, so everybody could call in anybody's name.
+/// The client keeps the address that the handshake proved, even after a migration (RFC 9000
+/// section 9). QUIC accepts requests from a new address before validating it, so a later address
+/// could be forged.
 pub(super) struct Http3Client {
     pub(super) worker: Rc<WorkerContext>,
     pub(super) connection: Rc<ClientConnection>,
@@ -28,7 +29,7 @@ impl Http3Client {
         state: &Arc<ConnState>,
         addr: SocketAddr,
     ) -> Self {
-        let (peer, resets) = (
+        let (peer, reset_budget) = (
             Rc::new(PeerInfo::http_client(ListenerZone::Public, true, addr)),
             ResetBudget::new(worker.current_tick()),
         );
@@ -37,7 +38,7 @@ impl Http3Client {
             peer,
             state: state.clone(),
             alt_svc: None,
-            reset_budget: resets.into(),
+            reset_budget: reset_budget.into(),
         };
         Self {
             worker: worker.clone(),
@@ -46,14 +47,14 @@ impl Http3Client {
     }
 }
 
-/// Requests that have not ended.
+/// Open requests of a connection.
 #[derive(Default)]
 pub(super) struct OpenRequests {
     pub(super) count: Cell<usize>,
     pub(super) request_ended: Notify,
 }
 
-/// One of them.
+/// Guard that counts one open request.
 pub(super) struct OpenRequest(Rc<OpenRequests>);
 
 impl OpenRequest {

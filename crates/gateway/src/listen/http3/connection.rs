@@ -1,4 +1,4 @@
-//! One client's connection.
+//! Connections of HTTP/3 clients.
 
 use std::io;
 use std::rc::Rc;
@@ -18,12 +18,15 @@ use crate::context::WorkerContext;
 use crate::listen::ListenContext;
 use crate::listen::conn_state::ConnState;
 
-/// How long a client that was told to leave may take to close, in round trips; and the least and the most of it. It has all answers, but
-/// many throw away what they have not read when a connection is closed.
-const CLOSE_LINGER: (u32, Duration, Duration) =
-    (8, Duration::from_millis(100), Duration::from_secs(2));
+/// Round trips for a client to close after GOAWAY. The client has all responses, but many clients
+/// discard unread data when the connection is closed.
+const LINGER_ROUND_TRIPS: u32 = 8;
+/// Minimum time for a client to close after GOAWAY.
+const MIN_LINGER_PERIOD: Duration = Duration::from_millis(100);
+/// Maximum time for a client to close after GOAWAY.
+const MAX_LINGER_PERIOD: Duration = Duration::from_secs(2);
 
-/// Serves one connection to its end, and keeps its `place` until then.
+/// Serves one connection to its end and holds its permit until then.
 pub(super) async fn serve_connection(
     context: Rc<ListenContext>,
     port: Rc<Http3ListenPort>,
@@ -31,17 +34,15 @@ pub(super) async fn serve_connection(
     half_open: HalfOpen,
     _permit: OwnedSemaphorePermit,
 ) {
-    let ListenContext {
-        worker,
-        conn_table: connections,
-    } = &*context;
+    let ListenContext { worker, conn_table } = &*context;
     let (state, addr) = (
         ConnState::new(worker.tick_counter()),
         incoming.remote_address(),
     );
-    connections.add_connection(state.clone());
+    conn_table.add_connection(state.clone());
     if port.drain.is_draining() {
-        connections.drain_all(worker.current_tick()); // let in in the same moment: it did not hear the order
+        // Accepted just now, after the drain order went out.
+        conn_table.drain_all(worker.current_tick());
     }
     match state
         .run_until_cut(serve_handshake(worker, &port, &state, incoming, half_open))
@@ -56,7 +57,7 @@ pub(super) async fn serve_connection(
                 .fetch_add(1, Ordering::Relaxed),
         ),
     }
-    connections.remove_connection(&state);
+    conn_table.remove_connection(&state);
 }
 
 async fn serve_handshake(
@@ -67,6 +68,7 @@ async fn serve_handshake(
     half_open: HalfOpen,
 ) -> Result<(), BoxError> {
     let (started_at, addr) = (Instant::now(), incoming.remote_address());
+    // A single limit for both parts of the handshake: a client cannot spend it twice.
     let (quic, complete, requests) =
         tokio::time::timeout(port.tls_timeout, begin_handshake(incoming, port))
             .await
@@ -84,17 +86,18 @@ async fn serve_handshake(
     session.run_session(quic, complete, half_open).await
 }
 
-/// The part of the handshake after which requests may come, those of a first flight too.
+/// Runs the part of the handshake after which requests may arrive, including early ones.
 async fn begin_handshake(
     incoming: Incoming,
     port: &Http3ListenPort,
 ) -> Result<(Connection, ZeroRttAccepted, Http3Requests), BoxError> {
     let mut connecting = incoming.accept()?;
-    // A ClientHello of two packets: before it is complete the client's settings are not known.
+    // A ClientHello may take two packets; before it is complete, the client's settings are unknown.
     connecting.handshake_data().await?;
     let (quic, complete) = connecting
         .into_0rtt()
-        .map_err(|_| "a server that cannot begin before the handshake's end")?;
+        .map_err(|_| "the TLS configuration does not support early data")?;
+    // Started before the handshake is complete, so that early requests are read at once.
     let requests = Http3Requests::start(quic.clone(), &port.limits).await?;
     Ok((quic, complete, requests))
 }
@@ -118,6 +121,8 @@ impl Http3Session {
         let state = self.client.connection.state.clone();
         while !(is_leaving && self.open_requests.count.get() == 0) {
             tokio::select! {
+                // In this order: the state of the handshake decides whether the next request
+                // counts as early.
                 biased;
                 completed = complete.as_mut(), if half_open.is_some() => {
                     completed.map_err(io::Error::from)?;
@@ -126,7 +131,7 @@ impl Http3Session {
                 }
                 () = state.wait_for_drain(), if !is_leaving => {
                     is_leaving = true;
-                    // A client that takes no byte of it is not waited for.
+                    // A client that reads nothing must not delay the drain.
                     let goaway = tokio::time::timeout(self.port.header_timeout, self.requests.start_shutdown());
                     goaway.await.map_err(io::Error::from)??;
                 }
@@ -137,29 +142,28 @@ impl Http3Session {
                 },
             }
         }
-        let (round_trips, min, max) = CLOSE_LINGER;
         let _ = tokio::time::timeout(
-            (quic.rtt() * round_trips).clamp(min, max),
+            (quic.rtt() * LINGER_ROUND_TRIPS).clamp(MIN_LINGER_PERIOD, MAX_LINGER_PERIOD),
             self.refuse_late_requests(&quic),
         )
-        .await; // closed by us, then
+        .await; // after that, closed by the gateway
         Ok(())
     }
 
-    /// Until the client closes: what it sent before it heard of GOAWAY is refused, so that it knows that it has not run.
+    /// Refuses requests until the client closes. GOAWAY tells the client that they did not run.
     async fn refuse_late_requests(&mut self, quic: &Connection) {
         while let Ok(Some(_)) = self.requests.next_request().await {}
         quic.closed().await;
     }
 
-    fn spawn_request(&self, opened: UnreadRequest, early: bool) {
+    fn spawn_request(&self, opened: UnreadRequest, is_early: bool) {
         let (client, open_request) = (self.client.clone(), OpenRequest::begin(&self.open_requests));
-        let early = early && opened.is_early();
+        let is_early = is_early && opened.is_early();
         self.client.worker.spawn(request::answer_request(
             client,
             self.port.clone(),
             opened,
-            early,
+            is_early,
             open_request,
         ));
     }

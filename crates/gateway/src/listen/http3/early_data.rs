@@ -1,19 +1,23 @@
-//! Which requests may run before the handshake is complete. Their first packets may have been recorded and sent again by somebody
-//! else: a session is used once, but what reads only does no harm even then (RFC 8470 section 4).
+//! Requests that may run before the handshake is complete. Their packets may be replayed by an
+//! attacker. A session is used only once, and a safe method does no harm even when replayed (RFC
+//! 8470 section 4).
 
 use http::Method;
 use http::header::HeaderName;
 
-/// Tells a function that its request came so (RFC 8470 section 5.1).
+/// Tells a function that its request was sent in early data (RFC 8470 section 5.1).
 pub(super) const EARLY_DATA: HeaderName = HeaderName::from_static("early-data");
 
-/// Whether a request may run now: it has no body and its method is a safe one (RFC 9110 section 9.2.1).
+/// Returns whether a request may run early: it has no body and a safe method (RFC 9110 section
+/// 9.2.1).
 pub(super) fn may_run_early(method: &Method, has_body: bool) -> bool {
     is_safe_method(method) && !has_body
 }
 
-/// `GET`, `HEAD_RESERVE_BYTES` and `OPTIONS`, which have a body only in theory.
+/// Returns whether a method is safe: `GET`, `HEAD` or `OPTIONS`, which have a body only in
+/// theory.
 pub(super) fn is_safe_method(method: &Method) -> bool {
+    // All other methods get 425 (ADR 25): the client repeats them after the handshake.
     matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
 }
 

@@ -1,8 +1,9 @@
-//! Callers over HTTP/3: on the same port and with the same certificate as TLS, and on the same path as all others.
+//! HTTP/3 for callers, on the same port, certificate and request path as TLS.
 //!
-//! Each thread has a socket and an endpoint of its own; the kernel hands each packet to the thread that has its connection, also
-//! when the client's address has changed (`wire::h3::CidRouting`). [`accept`] lets clients in, [`connection`] serves one of them,
-//! [`request`] answers one request, [`early_data`] says which requests may run before the handshake is complete.
+//! Each thread has its own socket and endpoint. The kernel steers each packet to the thread of
+//! its connection, even after the client's address has changed (`wire::h3::CidRouting`). [`accept`]
+//! accepts clients, [`connection`] serves one of them, [`request`] answers one request,
+//! [`early_data`] decides which requests may run before the handshake is complete.
 
 mod accept;
 mod client;
@@ -27,30 +28,30 @@ pub(crate) use accept::{Http3Endpoints, accept_connections};
 use super::Http3Listener;
 use crate::GatewaySettings;
 
-/// How long a client may believe that HTTP/3 is where it was told, in seconds.
+/// Validity of `Alt-Svc` for clients, in seconds (RFC 7838 section 3.1, whose default this is).
 const ALT_SVC_MAX_AGE_SECONDS: u32 = 24 * 3600;
 
-/// A port as one thread serves it.
+/// HTTP/3 port as served by one thread.
 pub(crate) struct Http3ListenPort {
     pub server_config: Http3ServerConfig,
     pub socket: UdpSocket,
-    /// The thread's number, which its connections' ids bear.
+    /// Number of the thread, which is part of its connection ids.
     pub thread: usize,
-    /// Where the port's threads meet at the end.
+    /// Barrier at which the port's threads meet at the end.
     pub drained: Arc<Barrier>,
     pub limits: HttpLimits,
     pub tls_timeout: Duration,
     pub header_timeout: Duration,
     pub write_timeout: Duration,
-    /// Connections that this thread may have on this port.
+    /// Maximum connections of this thread on this port.
     pub max_connections: usize,
-    /// See [`crate::GatewaySettings::retry_above_handshakes`]; this thread's part.
+    /// Share of this thread in [`crate::GatewaySettings::retry_above_handshakes`].
     pub retry_above_handshakes: usize,
     pub drain: drain::DrainWatch,
 }
 
 impl Http3ListenPort {
-    /// The port as thread `number` serves it.
+    /// Creates the port for thread `number`.
     ///
     /// # Errors
     /// When its socket cannot be shared.
@@ -77,7 +78,8 @@ impl Http3ListenPort {
     }
 }
 
-/// What `Alt-Svc` says of it (RFC 7838, RFC 9114 section 3.1.1). `NoConnection`: it cannot be told.
+/// Returns the value of `Alt-Svc` (RFC 7838, RFC 9114 section 3.1.1); `None` if the port is
+/// unknown.
 pub(crate) fn alt_svc_value(http3: &Http3Listener) -> Option<HeaderValue> {
     let port = http3.sockets.first()?.local_addr().ok()?.port();
     HeaderValue::from_str(&format!("h3=\":{port}\"; ma={ALT_SVC_MAX_AGE_SECONDS}")).ok()

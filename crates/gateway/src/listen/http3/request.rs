@@ -1,4 +1,4 @@
-//! One request over HTTP/3, from its head to the last byte of its answer.
+//! Requests over HTTP/3, from the head to the last byte of the response.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -25,7 +25,7 @@ use crate::request::CallerBody;
 
 const PROTOCOL: &str = "HTTP/3";
 
-/// Answers it; [`pipeline::answer`] does, as for all others. Ends early when the client gives it up.
+/// Answers a request through [`pipeline::answer_request`]. Ends early when the client cancels it.
 pub(super) async fn answer_request(
     client: Rc<Http3Client>,
     port: Rc<Http3ListenPort>,
@@ -49,6 +49,8 @@ pub(super) async fn answer_request(
         responder: answering,
         mut stopped,
     } = read_request;
+    // Two guards: the connection stays busy after the body until the client has acknowledged the
+    // response.
     let (active, _sending) = (
         connection.state.begin_request(false),
         connection.state.begin_request(false),
@@ -66,6 +68,7 @@ pub(super) async fn answer_request(
         pipeline::answer_request(routed).await
     };
     let response = tokio::select! {
+        // A response that is ready counts, even if the client cancels at the same time.
         biased;
         response = answered => response,
         () = &mut stopped => return,
@@ -79,9 +82,10 @@ pub(super) async fn answer_request(
         )
         .await
     {
-        return tracing::debug!(%error, "an answer did not go as a whole");
+        return tracing::debug!(%error, "HTTP/3: response was not sent completely");
     }
-    // What is left is quinn's to send, and would be lost if the connection were taken for idle, or as drained.
+    // quinn still sends the rest, which would be lost if the connection were taken for idle or
+    // drained.
     let _ = tokio::time::timeout(port.write_timeout, stopped).await;
 }
 
@@ -108,22 +112,23 @@ fn route_request(
     )
 }
 
-/// Learns whether there is a body, where the head does not tell: who has none need not be sent one without a known end. Waits for it
-/// only with methods that have none as a rule.
+/// Finds out whether a request has a body if the head does not say so. Functions then get no
+/// empty chunked body. Waits only for methods that usually have none.
 async fn detect_body(request: &mut Request<Http3RequestBody>) {
     if request.headers().contains_key(CONTENT_LENGTH) && request.body().size_hint().lower() > 0 {
         return;
     }
     let waits_for_body = early_data::is_safe_method(request.method());
-    // What is wrong with the body comes up when it is read.
+    // An invalid body is reported when it is read.
     let mut is_empty = poll_fn(|cx| request.body_mut().poll_is_empty(cx));
+    // Polled once for all methods: the end of the stream often arrives with the head.
     let looked = poll!(&mut is_empty);
     if waits_for_body && looked.is_pending() {
         let _ = is_empty.await;
     }
 }
 
-/// Why a request goes nowhere.
+/// Returns the reason to refuse a request, if there is one.
 fn refusal_reason(
     request: &Request<Http3RequestBody>,
     port: &Http3ListenPort,
@@ -141,16 +146,18 @@ fn refusal_reason(
             format!("the request has more than {max_fields} fields; the limit is fixed"),
         ));
     }
+    // A client that sends neither a body nor its end would hold the request open for ever.
     if is_slow {
         return Some((
             Reason::SlowRequest,
-            "the request did not say whether it has a body".to_owned(),
+            "the request announced neither a body nor its end in time".to_owned(),
         ));
     }
     if is_early && !early_data::may_run_early(request.method(), !request.body().is_end_stream()) {
         return Some((
             Reason::TooEarly,
-            "send it again when the handshake is complete (RFC 8470)".to_owned(),
+            "not allowed in early data: send the request again after the handshake (RFC 8470)"
+                .to_owned(),
         ));
     }
     None

@@ -1,8 +1,10 @@
-//! QUIC connections of one thread: one UDP socket, and for each instance as few lines as its calls need.
+//! QUIC connections of one thread: one UDP socket, and as few connections per instance as its
+//! calls need.
 //!
-//! A line serves many calls; another is opened when one is full. It is dropped when it is closed, when nobody used it for a while, or when a
-//! certificate has ended, and then ends with its last call. TCP tells when a process is gone, UDP does not: that is learned from the
-//! snapshot, and cuts what is open.
+//! A connection serves many calls; another is opened when all are full. A connection is dropped
+//! when it is closed, idle for too long, or its certificate has expired; it then ends with its
+//! last call. TCP notices when a process is gone, UDP does not: the snapshot tells, and open
+//! calls are cut.
 
 mod warmup;
 
@@ -21,19 +23,19 @@ use tokio::sync::{Semaphore, watch};
 use crate::function::{FunctionEntry, InstanceEndpoint, monotonic_millis};
 use warmup::CallRate;
 
-/// Why there is no line. Nothing was sent.
+/// Cause for which there is no connection. Nothing was sent.
 pub(crate) enum QuicUnavailable {
-    /// Nothing gets through over UDP: another path may.
+    /// UDP is blocked: another path may work.
     Blocked,
-    /// Another reason, which another path does not mend.
+    /// Another cause, which another path does not solve.
     Failed(String),
 }
 
 struct PooledQuic {
     connection: CallerConnection,
-    /// When it was last asked for.
+    /// Tick of the last use.
     last_used: Cell<u32>,
-    /// Of a caller that has been renewed: no new calls.
+    /// The caller's certificate was renewed: no new calls.
     is_retired: bool,
 }
 
@@ -48,6 +50,7 @@ impl PooledQuic {
 struct EndpointConnections {
     endpoint: Arc<InstanceEndpoint>,
     connections: Vec<PooledQuic>,
+    // One dial at a time: concurrent calls then share the new connection.
     dialing: Rc<Semaphore>,
 }
 
@@ -64,12 +67,12 @@ impl EndpointConnections {
         let pooled = self
             .connections
             .iter()
-            .find(|kept| kept.has_free_stream())?;
+            .find(|pooled| pooled.has_free_stream())?;
         pooled.last_used.set(now);
         Some(pooled.connection.clone())
     }
 
-    /// Whether anything is left.
+    /// Removes unusable connections. Returns whether anything is left.
     fn sweep_closed(&mut self, oldest_tick: u32, now: SystemTime) -> bool {
         if self.endpoint.is_gone() {
             self.connections
@@ -77,6 +80,7 @@ impl EndpointConnections {
                 .for_each(|pooled| close_after_grace(pooled.connection));
         }
         let withdrawn = self.endpoint.request_count().is_none();
+        // Noted before the connection is dropped, which is the last chance to learn of it.
         if self
             .connections
             .iter()
@@ -84,10 +88,12 @@ impl EndpointConnections {
         {
             self.endpoint
                 .udp
-                .note_failure(monotonic_millis(Instant::now())); // answers broke off: others take another path
+                // Answers broke off: others take another path.
+                .note_failure(monotonic_millis(Instant::now()));
         }
         self.connections.retain_mut(|pooled| {
             pooled.is_retired |= withdrawn || pooled.connection.has_expired(now);
+            // Open calls keep even a retired connection: it ends with the last of them.
             let wanted = pooled.connection.open_calls() > 0
                 || (!pooled.is_retired && pooled.last_used.get() >= oldest_tick);
             if !wanted {
@@ -95,13 +101,14 @@ impl EndpointConnections {
             }
             wanted && !pooled.connection.is_closed()
         });
+        // A dial in progress needs the entry, into which it puts its connection.
         !self.connections.is_empty() || self.dialing.available_permits() == 0
     }
 }
 
-/// Ends the calls of a line whose instance is gone; what it had sent before is read.
+/// Closes the connection of an instance that is gone, after what it had sent has been read.
 fn close_after_grace(connection: CallerConnection) {
-    /// For what lies in the socket and in the line's own buffers.
+    /// Time to read what is left in the socket and in the buffers of the connection.
     const CLOSE_GRACE: Duration = Duration::from_millis(20);
     tokio::task::spawn_local(async move {
         tokio::time::sleep(CLOSE_GRACE).await;
@@ -109,19 +116,20 @@ fn close_after_grace(connection: CallerConnection) {
     });
 }
 
-/// See the module's text.
+/// QUIC connections of one thread.
 pub(crate) struct QuicConnections {
     by_endpoint: RefCell<HashMap<u64, EndpointConnections>>,
-    /// Who calls; it changes when it is renewed, and when an instance is taken back. `NoConnection`: nobody, over HTTP alone.
+    /// The gateway's certificate, which changes on renewal and revocation. `None`: HTTP only.
     caller: Option<watch::Receiver<CallerConfig>>,
-    /// As it was when it was last asked for.
+    /// Dialer and certificate of the last use.
     dialer: RefCell<Option<(CallerConfig, Dialer)>>,
-    /// Functions that are called on lines, by their place in memory, which `Weak` keeps.
+    /// Call rates of functions, by address in memory. The `Weak` keeps the address from being
+    /// reused.
     call_rates: RefCell<HashMap<*const FunctionEntry, (Weak<FunctionEntry>, CallRate)>>,
 }
 
 impl QuicConnections {
-    /// None open.
+    /// Creates the set without connections.
     pub(crate) fn new(caller: Option<watch::Receiver<CallerConfig>>) -> Self {
         Self {
             by_endpoint: RefCell::default(),
@@ -131,17 +139,17 @@ impl QuicConnections {
         }
     }
 
-    /// Whether there is somebody to call as.
+    /// Returns whether the gateway has a certificate.
     pub(crate) fn has_caller(&self) -> bool {
         self.caller.is_some()
     }
 
-    /// Who calls now.
+    /// Returns the current certificate.
     pub(crate) fn current_caller(&self) -> Option<CallerConfig> {
         Some(self.caller.as_ref()?.borrow().clone())
     }
 
-    /// A line to the instance that has room; the one that is there, or a new one. `fresh` says which.
+    /// Returns a connection with a free stream: an existing one or a new one.
     pub(crate) async fn acquire_connection(
         &self,
         endpoint: &Arc<InstanceEndpoint>,
@@ -157,6 +165,7 @@ impl QuicConnections {
             });
         }
         let dialing = self.with_endpoint(endpoint, |connections| connections.dialing.clone());
+        // Another call may dial at this moment: then its connection is used.
         let _turn = dialing
             .acquire()
             .await
@@ -170,7 +179,7 @@ impl QuicConnections {
             });
         }
         if endpoint.udp.is_blocked_now() {
-            return Err(QuicUnavailable::Blocked); // somebody else has just found out
+            return Err(QuicUnavailable::Blocked); // another call has just found out
         }
         let connection = self.dial_endpoint(endpoint, limit).await?;
         let pooled = PooledQuic {
@@ -185,7 +194,7 @@ impl QuicConnections {
         })
     }
 
-    /// The instance takes no more calls on this line.
+    /// Retires a connection on which the instance takes no more calls.
     pub(crate) fn retire_connection(
         &self,
         endpoint: &Arc<InstanceEndpoint>,
@@ -202,7 +211,7 @@ impl QuicConnections {
         });
     }
 
-    /// A call goes out.
+    /// Notes a call of a function.
     pub(crate) fn note_call(&self, function: &Arc<FunctionEntry>, now: u32) {
         let mut rates = self.call_rates.borrow_mut();
         let entry = rates.entry(Arc::as_ptr(function));
@@ -212,7 +221,8 @@ impl QuicConnections {
             .or_insert_with(first_call);
     }
 
-    /// Instances that a line is to be opened to ahead of the next call. Forgets functions that are not called any more.
+    /// Returns the instances to connect to ahead of calls. Forgets functions that are not called
+    /// any more.
     pub(crate) fn warmup_targets(&self, now: u32) -> Vec<Arc<InstanceEndpoint>> {
         let (mut rates, by_endpoint) = (self.call_rates.borrow_mut(), self.by_endpoint.borrow());
         let mut chosen = Vec::new();
@@ -229,11 +239,14 @@ impl QuicConnections {
             };
             let (connected, unconnected): (Vec<_>, Vec<_>) =
                 route.ready.iter().partition(is_connected);
-            let open = unconnected
+            // Without a certificate there is no name to verify, and a blocked instance would only
+            // cost time.
+            let candidates = unconnected
                 .into_iter()
                 .filter(|one| one.server_name().is_some() && !one.udp.is_blocked_now());
-            let wanted = warmup::connections_wanted(calls, connected.len(), open.clone().count());
-            chosen.extend(open.take(wanted).cloned());
+            let wanted =
+                warmup::connections_wanted(calls, connected.len(), candidates.clone().count());
+            chosen.extend(candidates.take(wanted).cloned());
             true
         });
         chosen
@@ -246,10 +259,10 @@ impl QuicConnections {
     ) -> Result<CallerConnection, QuicUnavailable> {
         let name = endpoint
             .server_name()
-            .ok_or_else(|| QuicUnavailable::Failed("the instance has no name".to_owned()))?;
-        let dialer = self
-            .dialer_for(endpoint.addr)
-            .map_err(|error| QuicUnavailable::Failed(format!("no socket: {error}")))?;
+            .ok_or_else(|| QuicUnavailable::Failed("the instance has no certificate".to_owned()))?;
+        let dialer = self.dialer_for(endpoint.addr).map_err(|error| {
+            QuicUnavailable::Failed(format!("cannot open a UDP socket: {error}"))
+        })?;
         dialer
             .dial_worker(endpoint.addr, name, limit)
             .await
@@ -262,16 +275,18 @@ impl QuicConnections {
             })
     }
 
-    /// The thread's socket, as who calls now. It is made in the network namespace that the thread is in.
+    /// Returns a dialer with the current certificate. Its socket belongs to the network namespace
+    /// of the thread.
     fn dialer_for(&self, to: SocketAddr) -> io::Result<Dialer> {
         let caller = self
             .caller
             .as_ref()
-            .ok_or_else(|| io::Error::other("nobody to call as"))?
+            .ok_or_else(|| io::Error::other("the gateway has no certificate"))?
             .borrow()
             .clone();
         let mut current = self.dialer.borrow_mut();
         let dialer = match &*current {
+            // The socket survives a renewal, so that open calls go on.
             Some((_, dialer)) => caller.rebind_dialer(dialer),
             None => caller.open_dialer(bind_socket(to)?)?,
         };
@@ -279,7 +294,8 @@ impl QuicConnections {
         Ok(dialer)
     }
 
-    /// Waits until who calls was renewed, and tells `others`; lines of the old one take no new calls from then on.
+    /// Follows renewals of the certificate and calls `notify`. Connections of the old one take no
+    /// new calls.
     pub(crate) async fn follow_caller(&self, notify: impl Fn(&CallerConfig)) {
         let Some(mut callers) = self.caller.clone() else {
             return;
@@ -302,9 +318,11 @@ impl QuicConnections {
         }
     }
 
-    /// Drops what is closed, unused since before `oldest`, or leads to an instance that is withdrawn; cuts what leads to one that is gone.
+    /// Removes connections that are closed, idle since before `oldest_tick`, or lead to a
+    /// withdrawn instance. Cuts those to an instance that is gone.
     pub(crate) fn sweep_idle(&self, oldest_tick: u32) {
         let mut by_endpoint = self.by_endpoint.borrow_mut();
+        // Spares a read of the clock on threads without QUIC.
         if !by_endpoint.is_empty() {
             let now = SystemTime::now();
             by_endpoint.retain(|_, connections| connections.sweep_closed(oldest_tick, now));
@@ -324,7 +342,7 @@ impl QuicConnections {
     }
 }
 
-/// A line, and whether it was opened for the one who asked.
+/// A connection, and whether it was opened for this call.
 pub(crate) struct AcquiredQuic {
     pub(crate) connection: CallerConnection,
     pub(crate) is_new: bool,

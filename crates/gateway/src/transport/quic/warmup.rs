@@ -1,18 +1,19 @@
-//! Which lines are opened before anybody calls on them. Pure: ticks are an argument.
+//! Choice of the connections to open ahead of calls. Pure: ticks are an argument.
 //!
-//! A thread that has seen calls for a function lately opens a line to an instance of it that has become ready, so that the next call finds one. It
-//! opens no more than the function had calls lately, and not more than a few at a time: what is not opened ahead, the first flight covers.
+//! A thread with recent calls of a function opens a connection to each instance that becomes
+//! ready, so that the next call finds one. It opens no more than the function had recent calls,
+//! and only a few at a time. The first flight covers the rest.
 
-/// After so many ticks (a quarter of a second each) a call counts half.
+/// Ticks of 250 ms after which a call counts half: 15 seconds.
 const HALF_LIFE_TICKS: u32 = 4 * 15;
-/// Lines that one function may have ahead of its calls, in one thread.
+/// Maximum connections ahead of calls, per function and thread.
 const MAX_WARM_CONNECTIONS: usize = 16;
-/// A call counts so much, in whole numbers.
+/// Weight of one call, as a fixed-point number.
 const CALL_WEIGHT: u32 = 1 << 10;
-/// Calls beyond this many make no difference.
+/// Maximum calls that are counted.
 const MAX_COUNTED_CALLS: u32 = 1 << 10;
 
-/// How much a thread calls a function.
+/// Recent calls of a function by one thread, with exponential decay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CallRate {
     weight: u32,
@@ -20,7 +21,7 @@ pub(super) struct CallRate {
 }
 
 impl CallRate {
-    /// A first call.
+    /// Starts with a first call.
     pub(super) fn first_call(now: u32) -> Self {
         Self {
             weight: CALL_WEIGHT,
@@ -28,24 +29,27 @@ impl CallRate {
         }
     }
 
-    /// One more.
+    /// Notes a call.
     pub(super) fn note_call(&mut self, now: u32) {
         self.weight = (self.weight_at(now) + CALL_WEIGHT).min(MAX_COUNTED_CALLS * CALL_WEIGHT);
+        // The time never goes back, or old calls would gain weight.
         self.updated_at = self.updated_at.max(now);
     }
 
     fn weight_at(self, now: u32) -> u32 {
         let halvings = now.saturating_sub(self.updated_at) / HALF_LIFE_TICKS;
+        // A shift by 32 bits or more is an overflow; so many halvings leave nothing.
         self.weight.checked_shr(halvings).unwrap_or(0)
     }
 
-    /// Calls of late; 0: it is not in use any more.
+    /// Returns the recent calls; 0: not in use any more.
     pub(super) fn recent_calls(self, now: u32) -> usize {
         (self.weight_at(now) / CALL_WEIGHT) as usize
     }
 }
 
-/// How many of the instances without a line get one. `lines`: instances that have one; `bare`: those that have not.
+/// Returns how many of the `unconnected` instances get a connection, given the number of
+/// `connected` ones.
 pub(super) fn connections_wanted(calls: usize, connected: usize, unconnected: usize) -> usize {
     calls
         .min(MAX_WARM_CONNECTIONS)
@@ -76,14 +80,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn lines_ahead_are_bounded_by_use_by_instances_and_by_the_budget(calls in 0usize..2000, lines in 0usize..50, bare in 0usize..50) {
-            let wanted = connections_wanted(calls, lines, bare);
-            prop_assert!(wanted <= bare && (wanted == 0 || wanted + lines <= calls.min(MAX_WARM_CONNECTIONS)));
-            prop_assert!(calls > lines || wanted == 0);
+        fn connections_ahead_are_bounded_by_calls_instances_and_budget(calls in 0usize..2000, connected in 0usize..50, unconnected in 0usize..50) {
+            let wanted = connections_wanted(calls, connected, unconnected);
+            prop_assert!(wanted <= unconnected && (wanted == 0 || wanted + connected <= calls.min(MAX_WARM_CONNECTIONS)));
+            prop_assert!(calls > connected || wanted == 0);
         }
 
         #[test]
-        fn use_never_grows_by_itself(passes in proptest::collection::vec((0u32..500, any::<bool>()), 1..100)) {
+        fn a_call_rate_never_grows_without_calls(passes in proptest::collection::vec((0u32..500, any::<bool>()), 1..100)) {
             let (mut now, mut rate) = (0, CallRate::first_call(0));
             for (pass, call) in passes {
                 let before = rate.recent_calls(now);

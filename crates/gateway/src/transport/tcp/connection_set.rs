@@ -1,4 +1,4 @@
-//! Connections of one kind, for each instance that some lead to.
+//! Connections of one TLS mode, by instance.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -15,18 +15,18 @@ use super::{HttpConnection, TlsInfo};
 use crate::function::InstanceEndpoint;
 use crate::request::RequestUpload;
 
-/// Requests on one HTTP/2 connection before another is opened.
+/// Maximum requests on one HTTP/2 connection before another is opened.
 const MAX_STREAMS: u32 = 100;
-/// Idle connections kept for one instance and thread.
+/// Maximum idle connections per instance and thread.
 const MAX_IDLE_CONNECTIONS: usize = 1024;
 
-/// What requests on a shared connection share besides.
+/// State of a shared connection, for all its requests.
 struct SharedChannel {
     tls: Option<Rc<TlsInfo>>,
     stream_count: Cell<u32>,
 }
 
-/// One request on a shared connection.
+/// Guard that counts one request on a shared connection.
 pub(crate) struct SharedStream(Rc<SharedChannel>);
 
 impl SharedStream {
@@ -95,7 +95,7 @@ impl EndpointPool {
     }
 }
 
-/// See the module's text.
+/// Connections of one TLS mode, by instance.
 #[derive(Default)]
 pub(super) struct ConnectionSet(RefCell<HashMap<u64, EndpointPool>>);
 
@@ -110,12 +110,13 @@ impl ConnectionSet {
         if h2 {
             return pool.find_shared();
         }
+        // The last one used: the others can time out when the load falls.
         let last = pool.idle.iter().rposition(|idle| idle.sender.is_ready())?;
         let IdleConnection { sender, tls, .. } = pool.idle.remove(last);
         Some(HttpConnection::Http1 { sender, tls })
     }
 
-    /// Of many who need a shared connection at the same time one opens it.
+    /// Returns a shared connection. Of several concurrent callers, one opens it.
     pub(super) async fn share_connection<F>(
         &self,
         endpoint: &Arc<InstanceEndpoint>,
@@ -134,6 +135,7 @@ impl ConnectionSet {
             .acquire()
             .await
             .expect("this semaphore is never closed");
+        // Another caller may have opened one while this one waited for its turn.
         if let Some(connection) = self.with_pool(endpoint, |pool| pool.find_shared()) {
             return Ok(connection);
         }
@@ -169,13 +171,14 @@ impl ConnectionSet {
     }
 
     pub(super) fn sweep_idle(&self, oldest_tick: u32, now: SystemTime) {
+        // Checked here and not on use: an expired certificate is at most one sweep late.
         let is_valid = |tls: &Option<Rc<TlsInfo>>| {
             tls.as_ref()
                 .is_none_or(|tls| !tls.peer.remaining_validity(now).is_zero())
         };
         self.0.borrow_mut().retain(|_, pool| {
             if pool.endpoint.request_count().is_none() {
-                return false; // requests in flight hold their own lines
+                return false; // requests in flight hold their own connections
             }
             pool.idle.retain(|idle| {
                 !idle.sender.is_closed() && idle.idle_since >= oldest_tick && is_valid(&idle.tls)
@@ -188,7 +191,7 @@ impl ConnectionSet {
         });
     }
 
-    /// Requests in flight go on.
+    /// Drops all connections. Requests in flight hold their own and go on.
     pub(super) fn drop_all(&self) {
         for pool in self.0.borrow_mut().values_mut() {
             pool.idle.clear();

@@ -1,9 +1,9 @@
-//! Connections to instances, kept between requests. One set a thread: no lock, and the task that drives a connection
-//! wakes on the core that waits for it.
+//! TCP connections to instances, kept between requests. One set per thread: no lock, and the task
+//! of a connection wakes on the core that waits for it.
 //!
-//! What goes in clear and what goes in each version of TLS is kept apart: a request cannot take a connection that it did not ask
-//! for. Connections with TLS belong to who opened them; those of a caller that was renewed, or to an instance whose certificate has ended,
-//! take no new requests.
+//! Plain text and each version of TLS have separate connections: a request never uses a kind that
+//! it did not ask for. TLS connections belong to the certificate that opened them. Those of a
+//! renewed certificate, or to an instance whose certificate has expired, take no new requests.
 
 mod connection_set;
 
@@ -29,45 +29,46 @@ use crate::function::InstanceEndpoint;
 use crate::request::RequestUpload;
 use connection_set::{ConnectionSet, SharedStream};
 
-/// What is between HTTP and TCP.
+/// Encryption between HTTP and TCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TlsMode {
-    /// Nothing.
+    /// Plain text.
     Plain,
-    /// TLS of this version, with certificates on both sides.
+    /// Mutual TLS of this version.
     Tls(TlsVersion),
 }
 
-/// A connection to one instance, held for one request.
+/// Connection to one instance, held for one request.
 pub(crate) enum HttpConnection {
-    /// Nobody else uses it.
+    /// Exclusive to the request.
     Http1 {
         sender: http1::SendRequest<RequestUpload>,
         tls: Option<Rc<TlsInfo>>,
     },
-    /// Others may use it as well.
+    /// Shared with other requests.
     Http2 {
         sender: http2::SendRequest<RequestUpload>,
         stream: SharedStream,
     },
 }
 
-/// What is known of a connection with TLS.
+/// State of a TLS connection.
 #[derive(Debug)]
 pub(crate) struct TlsInfo {
     version: TlsVersion,
-    /// Of which caller it is.
+    /// Generation of the caller's certificate.
     caller_generation: u32,
     peer: PeerIdentity,
-    /// What the instance says of the caller's certificate.
+    /// The instance's decision on the caller's certificate.
     verdict: CertificateVerdict,
-    /// It has answered a request: the caller is accepted.
+    /// The instance has answered a request, so it accepts the caller.
     is_accepted: Cell<bool>,
 }
 
 impl HttpConnection {
-    /// Sends a request. An error that holds the request says that not a byte of it was sent. Not an `async fn`: the request
-    /// goes to the connection's task at once and is not kept in the future.
+    /// Sends a request. An error with the request in it means that nothing was sent. Not an
+    /// `async fn`: the request moves to the task of the connection at once and does not stay in
+    /// the future.
     pub(crate) fn send_request(
         &mut self,
         request: Request<RequestUpload>,
@@ -88,35 +89,38 @@ impl HttpConnection {
         }
     }
 
-    /// Whether the instance may still turn the caller's certificate down.
+    /// Returns whether the instance may still reject the caller's certificate.
     pub(crate) fn may_be_refused(&self) -> bool {
+        // In TLS 1.3 the client sends before the server has checked its certificate (RFC 8446
+        // section 2).
         self.tls_info().is_some_and(|tls| !tls.is_accepted.get())
     }
 
-    /// A request was answered.
+    /// Notes an answered request, which proves acceptance.
     pub(crate) fn mark_accepted(&self) {
         self.tls_info().inspect(|tls| tls.is_accepted.set(true));
     }
 
-    /// Why the instance turned the caller's certificate down. Nothing that was sent on this line was looked at.
+    /// Returns why the instance rejected the caller's certificate. It has read no request on this
+    /// connection.
     pub(crate) fn refusal(&self) -> Option<String> {
         self.tls_info()?.verdict.refusal()
     }
 }
 
-/// Every connection of one thread over TCP.
+/// TCP connections of one thread.
 #[derive(Default)]
 pub(crate) struct TcpPools {
     plain: ConnectionSet,
     tls13: ConnectionSet,
     tls12: ConnectionSet,
-    /// Who called last over TLS, and the how manieth that is.
+    /// Certificate of the last TLS connection, and its generation below.
     caller: RefCell<Option<CallerConfig>>,
     caller_generation: Cell<u32>,
 }
 
 impl TcpPools {
-    /// An idle connection to the instance, the one used last.
+    /// Takes an idle connection to the instance, the one used last.
     pub(crate) fn take_connection(
         &self,
         endpoint: &InstanceEndpoint,
@@ -126,10 +130,10 @@ impl TcpPools {
         self.connections_for(tls_mode).take_connection(endpoint, h2)
     }
 
-    /// A new connection; one with TLS as `caller`.
+    /// Opens a connection; with TLS as `caller`.
     ///
     /// # Errors
-    /// When there is none within `limit`; nothing was sent.
+    /// If no connection is open within `limit`; nothing was sent.
     pub(crate) async fn open_connection(
         &self,
         endpoint: &Arc<InstanceEndpoint>,
@@ -141,7 +145,7 @@ impl TcpPools {
         let dial = TcpDial {
             pools: self,
             endpoint,
-            tls_mode: tls_mode,
+            tls_mode,
             limit,
             caller,
         };
@@ -158,13 +162,15 @@ impl TcpPools {
         }
     }
 
-    /// Keeps a connection whose request is over, unless the instance was withdrawn or the caller renewed.
+    /// Keeps a connection after its request, unless the instance was withdrawn or the certificate
+    /// renewed.
     pub(crate) fn put_connection(
         &self,
         endpoint: &Arc<InstanceEndpoint>,
         connection: HttpConnection,
         now: u32,
     ) {
+        // A shared connection stays in its set while it is used; only the count falls.
         let HttpConnection::Http1 { sender, tls } = connection else {
             return;
         };
@@ -181,8 +187,11 @@ impl TcpPools {
             .put_idle(endpoint, sender, tls, now);
     }
 
-    /// Drops what is closed, idle since before `oldest`, or leads to an instance that is withdrawn or has an old certificate.
+    /// Removes connections that are closed, idle since before `oldest_tick`, or lead to an
+    /// instance that is withdrawn or has an expired certificate.
     pub(crate) fn sweep_idle(&self, oldest_tick: u32) {
+        // Plain connections have no certificate, so the time does not matter, and reading the
+        // clock is spared.
         self.plain.sweep_idle(oldest_tick, SystemTime::UNIX_EPOCH);
         if self.caller_generation.get() > 0 {
             let now = SystemTime::now();
@@ -192,10 +201,12 @@ impl TcpPools {
         }
     }
 
-    /// Calls go out as this one from now on: connections of another take no more of them.
+    /// Sets the certificate of the caller. Connections of another one take no new calls.
     pub(crate) fn set_caller(&self, caller: &CallerConfig) {
         let before = self.caller.replace(Some(caller.clone()));
         if before.is_none_or(|before| !before.has_same_certificate(caller)) {
+            // Connections in use are not in the sets; the number marks them as stale when they
+            // come back.
             self.caller_generation.set(self.caller_generation.get() + 1);
             [&self.tls13, &self.tls12]
                 .into_iter()
@@ -212,7 +223,7 @@ impl TcpPools {
     }
 }
 
-/// A connection that is being opened.
+/// Parameters of a connection to open.
 struct TcpDial<'a> {
     pools: &'a TcpPools,
     endpoint: &'a InstanceEndpoint,
@@ -273,6 +284,8 @@ impl TcpDial<'_> {
             .endpoint
             .server_name()
             .ok_or_else(|| nameless("the instance, whose log says why,"))?;
+        // Before the generation is read: a renewal that arrives with this dial must not keep old
+        // connections.
         self.pools.set_caller(caller);
         let caller_generation = self.pools.caller_generation.get();
         let (stream, peer) = caller

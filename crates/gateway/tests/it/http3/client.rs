@@ -1,4 +1,4 @@
-//! A client that trusts the house's certificate.
+//! HTTP/3 client that trusts the certificate of the fixture.
 
 use std::future::poll_fn;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -18,14 +18,14 @@ use rustls::pki_types::pem::PemObject;
 
 use crate::fixture::{CollectedResponse, TestGateway};
 
-/// See the module.
+/// HTTP/3 client for tests.
 pub(crate) struct TestHttp3Client {
     pub(crate) endpoint: Endpoint,
     pub(crate) config: quinn::ClientConfig,
     server_addr: SocketAddr,
 }
 
-/// A connection, over which HTTP/3 is spoken.
+/// HTTP/3 connection for tests.
 pub(crate) struct TestHttp3Connection {
     pub(crate) quic: quinn::Connection,
     pub(crate) requests: SendRequest<OpenStreams, Bytes>,
@@ -69,7 +69,7 @@ impl TestHttp3Client {
         TestHttp3Connection::from_quic(within(self.start_connecting()).await.unwrap()).await
     }
 
-    /// Whose requests go in the first flight. Needs a session.
+    /// Connects with early data. Needs a session.
     pub(crate) async fn connect_early(&self) -> TestHttp3Connection {
         let (quic, _complete) = self
             .start_connecting()
@@ -78,7 +78,7 @@ impl TestHttp3Client {
         TestHttp3Connection::from_quic(quic).await
     }
 
-    /// Connects once, so that there is a session; its connection is over when this returns.
+    /// Connects once to obtain a session; the connection is closed on return.
     pub(crate) async fn learn_session(&self) {
         let mut connection = self.connect_http3().await;
         let answer = connection.send_get("/function/echo").await;
@@ -130,7 +130,7 @@ pub(crate) fn absolute_url(path: &str) -> String {
     format!("https://localhost{path}")
 }
 
-/// Reads an answer to its end.
+/// Reads a response to its end.
 pub(crate) async fn collect_response(
     stream: &mut TestRequestStream,
 ) -> Result<CollectedResponse, StreamError> {

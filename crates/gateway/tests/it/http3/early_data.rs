@@ -101,7 +101,7 @@ async fn the_clients_own_early_data_header_is_passed_on() {
     );
 }
 
-/// The datagrams of a first flight with a GET in it, which nobody has sent yet: what a listener on the way would record.
+/// Builds the datagrams of a first flight with a GET, as an attacker on the path would record them.
 fn record_first_flight(client: &TestHttp3Client, fixture: &TestGateway) -> Vec<Vec<u8>> {
     let now = Instant::now();
     let mut endpoint = quinn_proto::Endpoint::new(Default::default(), None, false, None);
@@ -124,7 +124,7 @@ fn record_first_flight(client: &TestHttp3Client, fixture: &TestGateway) -> Vec<V
     .collect()
 }
 
-/// A HEADERS frame (RFC 9114 section 7.2.2) with literal names (RFC 9204 section 4.5.6).
+/// Builds a HEADERS frame (RFC 9114 section 7.2.2) with literal names (RFC 9204 section 4.5.6).
 pub(super) fn headers_frame(path: &str) -> Vec<u8> {
     let mut block = vec![0, 0];
     for (name, value) in [
@@ -141,10 +141,12 @@ pub(super) fn headers_frame(path: &str) -> Vec<u8> {
         block.push(value.len() as u8);
         block.extend(value.as_bytes());
     }
-    [vec![1, 0x40, block.len() as u8], block].concat() // a length of two octets (RFC 9000 section 16)
+    // A length of two octets (RFC 9000 section 16).
+    [vec![1, 0x40, block.len() as u8], block].concat()
 }
 
-/// Sends it until it is taken for a new connection, not for packets of one that there is, which are not answered.
+/// Sends the flight until it is answered as a new connection, not ignored as part of an existing
+/// one.
 async fn replay_flight(flight: &[Vec<u8>], fixture: &TestGateway) {
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let answered = async || {
@@ -158,8 +160,8 @@ async fn replay_flight(flight: &[Vec<u8>], fixture: &TestGateway) {
     eventually("it is answered", answered).await;
 }
 
-/// Sends a first flight three times, to a house that remembers sessions in its way; and gives the number of times that the function
-/// has run by then, and later.
+/// Sends a first flight three times to a gateway with this session store. Returns a counter of
+/// the function's runs.
 async fn count_runs(
     sessions: Option<Arc<dyn StoresServerSessions>>,
 ) -> (TestGateway, impl Fn() -> u32) {
@@ -208,7 +210,7 @@ async fn a_recorded_first_flight_runs_once() {
     }
 }
 
-/// Sessions that can be used again and again: what makes the test above go red.
+/// Session store that never removes a session: the control for the test above.
 struct ReusableSessions(Arc<ServerSessionMemoryCache>);
 
 impl std::fmt::Debug for ReusableSessions {

@@ -1,4 +1,4 @@
-//! How connections move and end.
+//! Migration and end of HTTP/3 connections.
 
 use h3::error::StreamError;
 use http::Request;
@@ -30,12 +30,12 @@ async fn try_start_get(
     Ok(stream)
 }
 
-/// Ports are hashed: of so many, each of the two threads would get some.
+/// Migrations per test. Ports are hashed, so each of the two threads would get some of so many.
 const MIGRATION_COUNT: usize = 16;
-/// What has not come then does not come: packets went to a thread that does not know their connection.
+/// Time after which a packet is lost: it went to a thread that does not know its connection.
 const LOSS_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(15);
 
-/// How many requests of one connection ended well, whose client moved while they ran.
+/// Counts the requests of one connection that succeeded while the client migrated.
 async fn count_migrations(fixture: &TestGateway) -> usize {
     let (addr, permits) = start_blocked_instance().await;
     fixture.publish_echo(addr);
@@ -76,7 +76,7 @@ async fn a_request_survives_its_clients_move() {
     );
 }
 
-/// Packets from a new address are taken before anybody has proved to be there: who sends them could be anybody.
+/// Packets from a new address are accepted before it is validated, so their sender could be forged.
 #[tokio::test]
 async fn a_migrated_client_keeps_the_address_that_it_proved() {
     let fixture = TestGateway::start();
@@ -115,7 +115,7 @@ async fn open_requests_are_answered_in_the_drain_and_new_connections_refused() {
     let mut running = start_get(&mut connection).await;
     wait_for_inflight(&fixture, 1).await;
     let drained = tokio::spawn(fixture.drain_gateway());
-    // What was on its way when GOAWAY went is refused; after it came the client sends nothing more.
+    // Requests on their way are refused after GOAWAY; after its arrival, the client sends no more.
     let refused = async || match connection
         .requests
         .send_request(Request::get(absolute_url("/healthz")).body(()).unwrap())
@@ -148,7 +148,7 @@ async fn open_requests_are_answered_in_the_drain_and_new_connections_refused() {
     );
 }
 
-/// The first octets of a variable-length integer's number of 62 bits (RFC 9000 section 16), where they are all of it.
+/// Reads a variable-length integer of one octet (RFC 9000 section 16).
 async fn read_short_integer(stream: &mut quinn::RecvStream) -> u8 {
     let mut octet = [0];
     within(stream.read_exact(&mut octet)).await.unwrap();
@@ -156,7 +156,7 @@ async fn read_short_integer(stream: &mut quinn::RecvStream) -> u8 {
     octet[0]
 }
 
-/// RFC 9114 section 5.2: what GOAWAY names, and all after it, was not taken, and a client may send it again elsewhere.
+/// RFC 9114 section 5.2: requests from the one in GOAWAY on did not run and may be sent elsewhere.
 #[tokio::test]
 async fn goaway_names_the_first_request_that_was_not_taken() {
     let (addr, permits) = start_blocked_instance().await;
@@ -200,7 +200,7 @@ async fn goaway_names_the_first_request_that_was_not_taken() {
     within(drained).await.unwrap();
 }
 
-/// Octets that come on a control stream before the first GOAWAY.
+/// Counts the octets on the control stream before the first GOAWAY.
 async fn control_stream_bytes(quic: &quinn::Connection) -> u32 {
     loop {
         let mut stream = within(quic.accept_uni()).await.unwrap();

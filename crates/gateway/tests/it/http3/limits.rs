@@ -1,4 +1,4 @@
-//! What a hostile client cannot do.
+//! Limits against hostile HTTP/3 clients.
 
 use std::time::{Duration, Instant};
 
@@ -40,12 +40,13 @@ async fn a_head_that_is_too_large_is_refused() {
     assert_eq!(fixture.log.parse_lines()[0]["reason"], "headers_too_large");
 }
 
-/// A frame of HTTP/3: type and length of eight octets, and the beginning of what it holds.
+/// Builds the start of an HTTP/3 frame: type, length in eight octets, and first bytes of the
+/// payload.
 fn frame_start(kind: u8, length: u64, begins: &[u8]) -> Vec<u8> {
     [&[kind][..], &(length | 0xc0 << 56).to_be_bytes(), begins].concat()
 }
 
-/// Writes until the other side stops it, and gives the code and how much it took.
+/// Writes until the peer stops the stream; returns the code and the accepted bytes.
 async fn flood_frame(connection: &TestHttp3Connection, first: &[u8]) -> (u64, usize) {
     let (mut send, _receive) = within(connection.quic.open_bi()).await.unwrap();
     send.write_all(first).await.unwrap();
@@ -152,7 +153,7 @@ async fn a_slow_client_holds_nothing_for_ever() {
     eventually(cut, async || fixture.encode_metrics().contains(cut)).await;
 }
 
-/// CVE-2023-44487 is HTTP/2's, but the attack is HTTP/3's as well.
+/// CVE-2023-44487 concerns HTTP/2, but the attack works with HTTP/3 too.
 #[tokio::test]
 async fn a_client_that_only_resets_is_drained_and_then_cut() {
     let fixture = TestGateway::start();
@@ -285,7 +286,7 @@ async fn connections_above_the_limit_are_refused() {
     );
 }
 
-/// The first packet of a client whose address is not proven.
+/// Builds the first packet of a client whose address is not proven.
 fn initial_packet(client: &TestHttp3Client, fixture: &TestGateway) -> Vec<u8> {
     let mut endpoint = quinn_proto::Endpoint::new(Default::default(), None, false, None);
     let config = client.config.clone();
@@ -301,10 +302,11 @@ fn initial_packet(client: &TestHttp3Client, fixture: &TestGateway) -> Vec<u8> {
     datagram
 }
 
-/// quinn begins a datagram when one byte of it may go, as it does for congestion: the last one can exceed the bound.
+/// Size of a datagram. quinn sends one if a single byte of it is allowed, so the last one can
+/// exceed the bound.
 const MAX_DATAGRAM_BYTES: usize = 1_200;
 
-/// RFC 9000 section 8.1, whatever is lost and sent again.
+/// RFC 9000 section 8.1, with retransmissions included.
 #[tokio::test]
 async fn an_unproven_address_is_sent_three_times_as_much_at_most() {
     let handshake_timeout = Duration::from_secs(4); // several retransmissions

@@ -1,4 +1,4 @@
-//! What is asked and answered.
+//! Requests and responses over HTTP/3.
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
@@ -219,7 +219,7 @@ async fn a_client_that_gives_up_ends_the_functions_work() {
         let (began, guard) = (began.clone(), AbortNotifier(ended.clone()));
         async move {
             began.send(()).unwrap();
-            // hyper sees only while it reads that nobody is there.
+            // hyper notices a closed connection only while it reads.
             if request.into_body().collect().await.is_ok() {
                 std::future::pending::<()>().await;
             }

@@ -1,4 +1,4 @@
-//! Pieces as they are said on the line.
+//! Frames of a stream, as messages of the control connection.
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
@@ -7,15 +7,15 @@ use crate::control::sequence::SequenceMessage;
 use crate::message::{RelayedFrame, SessionIdHex, SessionMessage};
 use crate::migrate::StreamFrame;
 
-/// The way to a session's other side over the line.
+/// Channel to the other side of a session over the control connection.
 pub(in crate::control) struct ControlChannel {
     pub(in crate::control) send: Box<dyn Fn(SequenceMessage) + Send>,
-    /// The first piece, if it was said before there was a session: with the call.
+    /// First frame, if it travelled with the call before there was a session.
     pub(in crate::control) hello: Option<Bytes>,
     pub(in crate::control) incoming: mpsc::UnboundedReceiver<SequenceMessage>,
 }
 
-/// What is said of a session on a line.
+/// Message or frame of a session on a control connection.
 #[derive(Debug)]
 pub(in crate::control) enum SessionItem {
     Message(SessionMessage),
@@ -23,12 +23,12 @@ pub(in crate::control) enum SessionItem {
 }
 
 impl SessionItem {
-    /// What it takes to keep it.
+    /// Returns the memory that a buffered item uses, in bytes.
     pub(in crate::control) fn buffer_cost(&self) -> usize {
         const EACH: usize = 256;
         EACH + match self {
-            Self::Message(_) => 0, // the rendezvous bounds them
-            Self::Frame(parcel) => parcel.bytes.len(),
+            Self::Message(_) => 0, // the rendezvous bounds messages
+            Self::Frame(frame) => frame.bytes.len(),
         }
     }
 
@@ -58,7 +58,7 @@ impl SessionItem {
 }
 
 impl TryFrom<SessionItem> for SequenceMessage {
-    /// What is no piece.
+    /// Message that belongs to the punching state machine.
     type Error = SessionMessage;
 
     fn try_from(item: SessionItem) -> Result<Self, SessionMessage> {

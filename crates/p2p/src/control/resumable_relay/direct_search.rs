@@ -1,4 +1,4 @@
-//! The search for a direct way, as the relay sees it: what becomes of it, and when it is worth beginning.
+//! Search for a direct connection, as the relay sees it: its state, and when to start it.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -12,27 +12,28 @@ use tokio::time::Instant;
 use super::timers::RelayTimer;
 use super::{RelayDial, RelayState, ResumableRelay};
 
-/// The search for a direct way.
+/// Search for a direct connection.
 pub(in crate::control) struct SearchWatch {
-    /// What becomes of it.
+    /// State of the search.
     pub(in crate::control) direct_status: BoxStream<'static, DirectStatus>,
-    /// It is begun once the link turns out not to be short, and after so long; none: it has begun.
+    /// Trigger of the search, and the age at which a link is no longer short; `None`: it has
+    /// started.
     pub(in crate::control) trigger: Option<(Arc<Notify>, Duration)>,
 }
 
-/// What is known of the direct way.
+/// State of the direct connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::control) enum DirectStatus {
-    /// It is being looked for.
+    /// Search is running.
     Searching,
-    /// It is there: both sides are about to move.
+    /// Connection exists: both sides are about to move.
     Found,
-    /// There is none.
+    /// No direct connection.
     Unavailable,
 }
 
 impl<D: RelayDial> ResumableRelay<D> {
-    /// What has become of the direct way.
+    /// Handles changes of the direct connection's state.
     pub(super) fn poll_direct_status(&mut self, cx: &mut Context<'_>) {
         while let Some(statuses) = &mut self.direct_status
             && let Poll::Ready(prospect) = statuses.poll_next_unpin(cx)
@@ -46,20 +47,23 @@ impl<D: RelayDial> ResumableRelay<D> {
         }
     }
 
-    /// A direct way is looked for: the peer began, or this side.
+    /// Starts the head start: this side or the peer searches.
     fn on_search_started(&mut self) {
         self.timers.clear(RelayTimer::ShortLink);
         if self.may_need_relay() {
             let head_start = self.timeouts.head_start;
+            // `set_once`: a search that is reported twice does not prolong the head start.
             self.timers
                 .set_once(RelayTimer::HeadStart, || Instant::now() + head_start);
         }
     }
 
-    /// The two say on the line that they move; or what it has lost goes over the relay.
+    /// Waits for the switch messages on the control connection; after the timeout lost ones go over
+    /// the relay.
     fn on_direct_found(&mut self) {
         self.timers.clear(RelayTimer::ShortLink);
         if self.may_need_relay() {
+            // Acknowledgements are due within this time, so a later silence means a loss.
             self.timers.set(
                 RelayTimer::HeadStart,
                 Instant::now() + self.timeouts.ack_timeout,
@@ -71,7 +75,7 @@ impl<D: RelayDial> ResumableRelay<D> {
         matches!(self.state, RelayState::Unneeded) && !self.closing
     }
 
-    /// The link is not short: a direct way is worth looking for.
+    /// Starts the search: the link is not short.
     pub(super) fn start_search(&mut self) {
         self.timers.clear(RelayTimer::ShortLink);
         if let Some(trigger) = self.search_trigger.take() {

@@ -1,4 +1,4 @@
-//! A lasting relay as a way sees it.
+//! `Stream` and `Sink` of a resumable relay.
 
 use std::fmt;
 use std::io;
@@ -13,7 +13,7 @@ use super::{ACK_INTERVAL, RelayDial, RelayEnd, RelayState, ResumableRelay};
 use crate::migrate::{MAX_FRAME_BYTES, RelayConnection, StreamFrame};
 
 impl<D: RelayDial> ResumableRelay<D> {
-    /// What broke it, if anybody still needs it.
+    /// Returns the error that broke it, if it is still needed.
     fn pending_error(&self) -> Option<io::Error> {
         match &self.end {
             Some(RelayEnd::Broken(kind, text)) if !self.is_finished() => {
@@ -23,7 +23,7 @@ impl<D: RelayDial> ResumableRelay<D> {
         }
     }
 
-    /// Nothing more can be written once it is over.
+    /// Fails once the relay has ended.
     fn check_writable(&self) -> io::Result<()> {
         match &self.end {
             Some(_) => Err(self
@@ -33,7 +33,7 @@ impl<D: RelayDial> ResumableRelay<D> {
         }
     }
 
-    /// Whether all that was sent is on its way.
+    /// Returns whether all frames were given to a carrier.
     fn is_flushed(&self) -> bool {
         match &self.state {
             RelayState::Open(..) => !self.unflushed && !self.sequence.has_relay_frame(),
@@ -41,7 +41,7 @@ impl<D: RelayDial> ResumableRelay<D> {
         }
     }
 
-    /// The next piece for the reader; what is to be told at once is.
+    /// Takes the next frame for the reader, and sends an acknowledgement that is due.
     fn take_frame(&mut self, cx: &mut Context<'_>) -> Option<StreamFrame> {
         let frame = self.sequence.take_frame();
         if self.sequence.is_ack_due() {
@@ -53,20 +53,23 @@ impl<D: RelayDial> ResumableRelay<D> {
         frame
     }
 
-    /// Both have said everything, and know it: the connection is closed.
+    /// Closes the connection: both sides have sent everything and know it.
     fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let RelayState::Open(relay, _) = &mut self.state
             && ready!(relay.poll_close_unpin(cx)).is_ok()
         {
+            // Reads until the peer's close frame, as the closing handshake requires (RFC 6455
+            // section 5.5.1).
             while let Some(Ok(_)) = ready!(relay.poll_next_unpin(cx)) {}
         }
         self.end = Some(RelayEnd::Closed);
         Poll::Ready(())
     }
 
-    /// Waits for the peer to make room for a piece.
+    /// Waits until the peer's acknowledgements free capacity for a frame.
     fn poll_send_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.sequence.has_room() {
+            // A full input queue is not read further, or a peer could fill this side's memory.
             if self.sequence.is_full() || !self.read_relay(cx) {
                 return Poll::Pending;
             }
@@ -90,6 +93,7 @@ impl<D: RelayDial> Stream for ResumableRelay<D> {
             if relay.end.is_some() {
                 return Poll::Ready(relay.pending_error().map(Err));
             }
+            // The reader's end only: this side may still write, so nothing is closed yet.
             if relay.sequence.has_peer_ended() && !relay.closing {
                 return Poll::Ready(None);
             }
@@ -135,7 +139,7 @@ impl<D: RelayDial> Sink<StreamFrame> for ResumableRelay<D> {
         }
     }
 
-    /// Until the peer has all that was sent. Who closes does not want to read what comes.
+    /// Waits until the peer has all frames. The closing side does not read what still comes.
     fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let relay = self.get_mut();
         relay.sequence.push_end();
@@ -144,8 +148,10 @@ impl<D: RelayDial> Sink<StreamFrame> for ResumableRelay<D> {
         relay.timers.clear(RelayTimer::ShortLink);
         loop {
             relay.drive(cx);
+            // Frames that arrive during a close are dropped, but must be acknowledged.
             while relay.take_frame(cx).is_some() {}
             let (_, all_but_end_acknowledged) = relay.sequence.acknowledgement_state();
+            // The peer need not confirm the end frame: its own end says the same.
             if (all_but_end_acknowledged && (relay.is_flushed() || relay.end.is_some()))
                 || relay.sequence.has_peer_ended()
             {
@@ -157,7 +163,7 @@ impl<D: RelayDial> Sink<StreamFrame> for ResumableRelay<D> {
                 Instant::now() + relay.timeouts.resume_timeout
             });
             if !relay.read_relay(cx) {
-                // The timer may be new.
+                // The timer may be new, so the alarm must be set before waiting.
                 return if relay.poll_timers(cx) {
                     continue;
                 } else {
@@ -169,7 +175,7 @@ impl<D: RelayDial> Sink<StreamFrame> for ResumableRelay<D> {
 }
 
 impl<D: RelayDial> RelayConnection for ResumableRelay<D> {
-    /// Before the relay is there, no more than the line takes.
+    /// Returns the control connection's capacity until the relay is open.
     fn poll_capacity(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         self.drive(cx);
         self.check_writable()?;

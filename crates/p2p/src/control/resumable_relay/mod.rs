@@ -1,11 +1,11 @@
-//! A relay that is opened when it is needed, and outlives its connections.
+//! Relay that opens on demand and outlives its connections (decision 48).
 //!
-//! [`FrameSequence`] says what goes where. At first there is the line, which takes the first few bytes: enough to shake hands, and to move to a
-//! direct way that comes soon; or all that a short link carries, for which no direct way is looked for. The relay is opened once the
-//! direct way has had its head start, or is not to be had, or when the line does not carry what it was given. When its connection breaks
-//! it is opened anew, for a while, and both sides go on where they were.
+//! [`FrameSequence`] decides what goes where. The control connection carries the first bytes: a
+//! handshake and an early migration, or all of a short link. The relay is opened in three cases.
+//! The direct connection had its head start; the search has failed; or the control connection does
+//! not deliver. When its connection breaks it is redialled for a while, and both sides resume.
 //!
-//! There is no task: whoever reads, writes or waits drives it, as with a way.
+//! There is no task: reading, writing or waiting drives it, as with a stream.
 
 mod control_channel;
 mod dial;
@@ -31,23 +31,23 @@ pub(super) use dial::{RelayDial, RelayDialFuture, RelayFailure};
 pub(super) use direct_search::{DirectStatus, SearchWatch};
 use timers::{RelayTimer, RelayTimers};
 
-/// The peer is told so often what came, if there is nothing else to say.
+/// Delay of an acknowledgement without other traffic.
 const ACK_INTERVAL: Duration = Duration::from_millis(100);
-/// A connection that was there for so long was a good one.
+/// Age at which a connection counts as stable.
 const STABLE_AFTER: Duration = Duration::from_secs(10);
 
-/// How long things may take.
+/// Times of a relay.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RelayTimeouts {
-    /// The direct way is waited for, before the relay is opened.
+    /// Head start of the direct connection before the relay is opened.
     pub(super) head_start: Duration,
-    /// What was said on the line is acknowledged within, or the relay says it.
+    /// Time for acknowledgements on the control connection; then the relay carries the frames.
     pub(super) ack_timeout: Duration,
-    /// The relay may be away.
+    /// Time for which a broken relay is redialled.
     pub(super) resume_timeout: Duration,
 }
 
-/// See the module.
+/// Relay of one stream; see the module.
 pub(super) struct ResumableRelay<D: RelayDial> {
     sequence: FrameSequence,
     control: Option<ControlChannel>,
@@ -59,30 +59,30 @@ pub(super) struct ResumableRelay<D: RelayDial> {
     backoff: DialBackoff,
     timers: RelayTimers,
     alarm: Pin<Box<Sleep>>,
-    /// What was given to the relay's connection is not flushed.
+    /// True if frames were given to the relay's connection and not flushed.
     unflushed: bool,
-    /// A connection to the relay was there once.
+    /// True if the relay was ever connected.
     opened: bool,
-    /// Why the last one is gone.
+    /// Error of the last connection.
     last_error: Option<io::Error>,
     closing: bool,
     end: Option<RelayEnd>,
 }
 
 enum RelayState<R> {
-    /// Nothing needs it so far.
+    /// Not needed so far.
     Unneeded,
-    /// It is needed, and was not asked for; after a break once the pause is over.
+    /// Needed and not dialled; after a break once the delay is over.
     Wanted,
     Opening(RelayDialFuture<R>),
-    /// Since then.
+    /// Connected since this time.
     Open(R, Instant),
 }
 
-/// There is no more.
+/// End of the relay.
 #[derive(Debug, Clone)]
 enum RelayEnd {
-    /// The peer has closed.
+    /// Closed by the peer.
     Closed,
     Broken(io::ErrorKind, String),
 }
@@ -101,7 +101,8 @@ impl<D: RelayDial> ResumableRelay<D> {
                 RelayTimer::HeadStart,
                 timeouts.head_start,
             ),
-            // Before a peer that needs the relay, and whose search was not heard of, gives up.
+            // Half of the resume time: a peer that needs the relay, and whose search was not
+            // noticed, still waits (decision 50).
             Some((_, lasts)) => (
                 ControlQuota::SHORT_LINK,
                 RelayTimer::ShortLink,
@@ -119,7 +120,7 @@ impl<D: RelayDial> ResumableRelay<D> {
             search_trigger: search.trigger.map(|(begin, _)| begin),
             dial,
             state: RelayState::Unneeded,
-            timeouts: timeouts,
+            timeouts,
             backoff: DialBackoff::default(),
             timers,
             alarm: Box::pin(sleep_until(now)),
@@ -131,7 +132,7 @@ impl<D: RelayDial> ResumableRelay<D> {
         }
     }
 
-    /// Does all that can be done now, but to read the relay.
+    /// Makes all progress that is possible without reading the relay.
     fn drive(&mut self, cx: &mut Context<'_>) {
         while self.end.is_none() {
             self.poll_direct_status(cx);
@@ -144,7 +145,7 @@ impl<D: RelayDial> ResumableRelay<D> {
         }
     }
 
-    /// What comes over the line.
+    /// Handles messages of the control connection.
     fn read_control(&mut self, cx: &mut Context<'_>) {
         while let Some(control) = &mut self.control
             && let Poll::Ready(saying) = control.incoming.poll_recv(cx)
@@ -154,7 +155,7 @@ impl<D: RelayDial> ResumableRelay<D> {
                     let gap =
                         self.apply_incoming(|sequence| sequence.handle_control_message(message));
                     if gap {
-                        self.request_relay(); // what is missing comes over the relay
+                        self.request_relay(); // the control connection never repeats a frame
                     }
                 }
                 None => {
@@ -168,7 +169,7 @@ impl<D: RelayDial> ResumableRelay<D> {
         }
     }
 
-    /// Something that the peer said is taken in.
+    /// Applies input of the peer to the sequence.
     fn apply_incoming<T: Default>(
         &mut self,
         apply: impl FnOnce(&mut FrameSequence) -> Result<T, SequenceError>,
@@ -178,6 +179,7 @@ impl<D: RelayDial> ResumableRelay<D> {
             self.fail(io::ErrorKind::InvalidData, error.to_string());
             T::default()
         });
+        // Any progress proves that the carrier works.
         if self.sequence.first_unacknowledged() > before {
             self.timers.clear(RelayTimer::AckOverdue);
             self.timers.clear(RelayTimer::CloseDeadline);
@@ -185,11 +187,15 @@ impl<D: RelayDial> ResumableRelay<D> {
         applied
     }
 
-    /// The relay is needed, unless everything was said. The search tells the peer, who may need nothing: it opens its end, or both move.
+    /// Requests the relay, unless everything is done.
+    ///
+    /// Its search informs the peer, which may need nothing itself: the peer then opens its end, or
+    /// both migrate.
     fn request_relay(&mut self) {
         self.timers.clear(RelayTimer::HeadStart);
         if matches!(self.state, RelayState::Unneeded) && !self.is_finished() {
             self.state = RelayState::Wanted;
+            // Both sides must open the relay within this time, or the stream fails.
             self.timers.set(
                 RelayTimer::ResumeDeadline,
                 Instant::now() + self.timeouts.resume_timeout,
@@ -198,7 +204,7 @@ impl<D: RelayDial> ResumableRelay<D> {
         }
     }
 
-    /// Opens the relay.
+    /// Dials the relay.
     fn poll_open(&mut self, cx: &mut Context<'_>) {
         if matches!(self.state, RelayState::Wanted) && !self.timers.is_set(RelayTimer::Dial) {
             self.state = RelayState::Opening(self.dial.dial());
@@ -217,20 +223,25 @@ impl<D: RelayDial> ResumableRelay<D> {
         }
     }
 
-    /// Says what is to be said, on the line while there is one, and on the relay if it takes it.
+    /// Sends what is due: on the control connection while it exists, and on the relay if it
+    /// accepts.
     fn send_pending(&mut self, cx: &mut Context<'_>) {
         if let Some(control) = &self.control {
             while let Some(message) = self.sequence.next_control_message() {
                 (control.send)(message);
             }
+            // Started with the first unacknowledged frame, not with the last.
             if self.sequence.awaits_control_ack() {
                 let ack_timeout = self.timeouts.ack_timeout;
                 self.timers
                     .set_once(RelayTimer::AckOverdue, || Instant::now() + ack_timeout);
             }
+            // The quota is used up: what is left needs the relay.
             if !self.sequence.is_control_drained() {
                 self.request_relay();
             }
+            // The other half of the quota carries bytes until the direct connection exists
+            // (decision 50).
             if self.sequence.is_quota_half_used() {
                 self.start_search();
             }
@@ -251,17 +262,19 @@ impl<D: RelayDial> ResumableRelay<D> {
             relay.start_send_unpin(frame)?;
             self.unflushed = true;
         }
+        // Flushed after a batch: one system call for several frames.
         if self.unflushed {
             self.unflushed = relay.poll_flush_unpin(cx)?.is_pending();
         }
         Ok(())
     }
 
-    /// Whether it was time for something.
+    /// Runs expired timers. Returns whether there were any.
     fn poll_timers(&mut self, cx: &mut Context<'_>) -> bool {
         let Some(at) = self.timers.next_deadline() else {
             return false;
         };
+        // An unchanged alarm keeps its registration with the runtime.
         if self.alarm.deadline() != at {
             self.alarm.as_mut().reset(at);
         }
@@ -279,11 +292,11 @@ impl<D: RelayDial> ResumableRelay<D> {
             RelayTimer::ShortLink => self.start_search(),
             RelayTimer::HeadStart | RelayTimer::AckOverdue => self.request_relay(),
             RelayTimer::SendAck => self.sequence.request_ack(),
-            RelayTimer::Dial => (), // it is wanted
+            RelayTimer::Dial => (), // the state asks for the dial
             RelayTimer::ResumeDeadline => self.give_up_resuming(),
             RelayTimer::CloseDeadline => {
                 let text = format!(
-                    "the peer has taken nothing for {:?} of what is left for it",
+                    "the peer has accepted none of the remaining frames for {:?}",
                     self.timeouts.resume_timeout
                 );
                 self.fail(io::ErrorKind::TimedOut, text);
@@ -291,7 +304,7 @@ impl<D: RelayDial> ResumableRelay<D> {
         }
     }
 
-    /// Reads the relay. Whether something came of it.
+    /// Reads the relay. Returns whether it made progress.
     fn read_relay(&mut self, cx: &mut Context<'_>) -> bool {
         let RelayState::Open(relay, _) = &mut self.state else {
             return false;
@@ -309,28 +322,31 @@ impl<D: RelayDial> ResumableRelay<D> {
         true
     }
 
-    /// The peer is there, too: nobody needs the line any more.
+    /// Drops the control connection: the peer is on the relay, too.
     fn on_peer_joined(&mut self) {
         self.timers.clear(RelayTimer::ResumeDeadline);
         self.timers.clear(RelayTimer::AckOverdue);
         (self.control, self.direct_status, self.last_error) = (None, None, None);
     }
 
-    /// The relay's connection is gone, or did not come to be.
-    fn handle_failure(&mut self, cut: RelayFailure) {
+    /// Handles the loss of the relay's connection, or a failed dial.
+    fn handle_failure(&mut self, failure: RelayFailure) {
         if let RelayState::Open(_, since) = &self.state
             && since.elapsed() >= STABLE_AFTER
         {
             self.backoff.reset();
         }
+        // The next connection starts from acknowledged frames, whatever this one had taken.
         self.sequence.detach_relay();
         (self.state, self.unflushed) = (RelayState::Wanted, false);
         if self.is_finished() {
             self.end = Some(RelayEnd::Closed);
-        } else if cut.is_final {
-            self.fail(cut.error.kind(), cut.error.to_string());
+        } else if failure.is_final {
+            self.fail(failure.error.kind(), failure.error.to_string());
         } else {
             let now = Instant::now();
+            // Both sides redial at once after a restart of the rendezvous; the random delay spreads
+            // them.
             self.timers.set(
                 RelayTimer::Dial,
                 now + self.backoff.next_delay(fastrand::f64()),
@@ -338,7 +354,7 @@ impl<D: RelayDial> ResumableRelay<D> {
             self.timers.set_once(RelayTimer::ResumeDeadline, || {
                 now + self.timeouts.resume_timeout
             });
-            self.last_error = Some(cut.error);
+            self.last_error = Some(failure.error);
         }
     }
 
@@ -348,22 +364,23 @@ impl<D: RelayDial> ResumableRelay<D> {
             .as_ref()
             .map_or(io::ErrorKind::TimedOut, io::Error::kind);
         let last_error = self.last_error.take().map_or_else(
-            || "the peer did not come to it".to_owned(),
+            || "the peer did not connect".to_owned(),
             |last| last.to_string(),
         );
         let text = format!(
-            "the way over the relay is gone, and did not come back within {:?}: {last_error}",
+            "the relay was lost, and not restored within {:?}: {last_error}",
             self.timeouts.resume_timeout
         );
         self.fail(kind, text);
     }
 
     fn fail(&mut self, kind: io::ErrorKind, text: String) {
+        // Ends the session: the rendezvous learns of it when the channel is dropped.
         (self.control, self.direct_status, self.state) = (None, None, RelayState::Unneeded);
         self.end = Some(RelayEnd::Broken(kind, text));
     }
 
-    /// Nobody wants to hear, and nothing is left to be said: the peer has it, or says nothing more itself.
+    /// Returns whether nothing is left to do: the peer has everything, or sends no more itself.
     fn is_finished(&self) -> bool {
         self.closing && (self.sequence.acknowledgement_state().0 || self.sequence.has_peer_ended())
     }

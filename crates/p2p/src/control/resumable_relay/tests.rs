@@ -1,4 +1,4 @@
-//! Two ends of a way whose relay comes late, breaks, or never comes; the clock is the tests'.
+//! Streams whose relay opens late, breaks, or never opens. The tests control the clock.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use crate::migrate::{
     StreamFrame, StreamPath, memory_relays,
 };
 
-/// A connection to the relay that can be cut.
+/// Connection to the relay that a test can cut.
 struct CuttableRelay {
     end: MemoryRelay,
     cut_signal: Pin<Box<dyn Future<Output = ()> + Send>>,
@@ -65,17 +65,17 @@ impl Sink<StreamFrame> for CuttableRelay {
 
 impl RelayConnection for CuttableRelay {}
 
-/// What both ends dial.
+/// Model of the rendezvous that both ends dial.
 #[derive(Default)]
 struct ExchangeModel {
-    /// How often each end has.
+    /// Number of dials of each end.
     dial_counts: [usize; 2],
     waiting: [Option<oneshot::Sender<Result<CuttableRelay, RelayFailure>>>; 2],
-    /// Cuts what is joined.
+    /// Cut the joined connections.
     cuts: Vec<watch::Sender<bool>>,
-    /// Nobody gets through.
+    /// True while every dial fails.
     down: bool,
-    /// Nor ever will.
+    /// True if every dial fails for good.
     refuses_dials: bool,
 }
 
@@ -115,7 +115,7 @@ impl ModelExchange {
 
 fn refused_dial() -> RelayFailure {
     RelayFailure {
-        error: io::Error::new(io::ErrorKind::ConnectionRefused, "nobody is there"),
+        error: io::Error::new(io::ErrorKind::ConnectionRefused, "no rendezvous"),
         is_final: false,
     }
 }
@@ -161,24 +161,24 @@ impl RelayDial for ModelDialer {
     }
 }
 
-/// Both ends of a way.
+/// Both ends of a stream.
 struct StreamEnds {
     streams: [MigratingStream; 2],
     exchange: ModelExchange,
     status_senders: [mpsc::UnboundedSender<DirectStatus>; 2],
     connection_senders: [mpsc::UnboundedSender<io::Result<Box<dyn DirectConnection>>>; 2],
-    /// What went over the line.
+    /// Messages sent on the control connection.
     control_messages: Arc<Mutex<Vec<SequenceMessage>>>,
-    /// What begins their searches.
+    /// Triggers of both searches.
     search_triggers: [Arc<Notify>; 2],
 }
 
-/// How the line is.
+/// Loss on the control connection.
 #[derive(Clone, Copy, PartialEq)]
 enum ControlLoss {
     None,
     Everything,
-    /// Of each side so much.
+    /// Everything of a side after so many messages.
     AfterFirst(usize),
 }
 
@@ -186,7 +186,7 @@ fn stream_ends(loss: ControlLoss, timeouts: RelayTimeouts) -> StreamEnds {
     stream_ends_with_search(loss, timeouts, None)
 }
 
-/// `after`: they look for a direct way when it is worth it; not from the beginning.
+/// `after`: the searches start on demand, not at the beginning.
 fn stream_ends_with_search(
     loss: ControlLoss,
     timeouts: RelayTimeouts,
@@ -210,22 +210,21 @@ fn stream_ends_with_search(
                 ControlLoss::AfterFirst(most) => before < most,
             };
             if delivered {
-                let _ = to.send(message); // nobody may listen any more
+                let _ = to.send(message); // the other end may be gone
             }
         });
         let (status_sender, statuses) = mpsc::unbounded_channel();
-        let statuses = stream::unfold(statuses, |mut hoped| async {
-            Some((hoped.recv().await?, hoped))
+        let statuses = stream::unfold(statuses, |mut statuses| async {
+            Some((statuses.recv().await?, statuses))
         })
         .boxed();
         let dial = ModelDialer {
             exchange: exchange.clone(),
             at,
         };
-        let begin = after.map(|after| (Arc::clone(&searches[at]), after));
         let search = SearchWatch {
             direct_status: statuses,
-            trigger: begin,
+            trigger: after.map(|after| (Arc::clone(&searches[at]), after)),
         };
         let relay = ResumableRelay::new(
             dial,
@@ -263,15 +262,15 @@ fn long_timeouts() -> RelayTimeouts {
     }
 }
 
-/// A link that is there for longer is no short one.
+/// Age at which a link is no longer short.
 const LINK_AGE: Duration = Duration::from_secs(10);
 
-/// Whose searches were begun.
+/// Returns the sides whose search was triggered.
 fn started_searches(searches: &[Arc<Notify>; 2]) -> [bool; 2] {
     [0, 1].map(|side| searches[side].notified().now_or_never().is_some())
 }
 
-/// Both sides are there until it has come.
+/// Writes bytes and reads them at the other end; drives both sides until they have arrived.
 async fn send_and_read(from: &mut MigratingStream, to: &mut MigratingStream, bytes: &[u8]) {
     let mut received = vec![0; bytes.len()];
     let writes = async {
@@ -299,14 +298,14 @@ impl StreamEnds {
         for (arrivals, end) in self.connection_senders.iter().zip([near, far]) {
             arrivals.send(Ok(Box::new(end))).unwrap();
         }
-        // Who is on the relay does not listen.
+        // A side on the relay has dropped its receiver.
         for status_sender in &self.status_senders {
             let _ = status_sender.send(DirectStatus::Found);
         }
     }
 }
 
-/// Shake hands, say something, move, end: nobody asks for the relay; nothing is left to do for it later either.
+/// A handshake, some bytes, a move and an end never dial the relay, then or later.
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_moves_soon_opens_no_relay() {
     let mut ends = stream_ends(ControlLoss::None, long_timeouts());
@@ -327,7 +326,7 @@ async fn a_stream_that_moves_soon_opens_no_relay() {
     sleep(Duration::from_secs(300)).await;
     assert_eq!(ends.exchange.dial_counts(), [0, 0]);
     assert!(ends.control_messages.lock().unwrap().len() < 20);
-    // Both have closed: what they had for the line is gone, and with it the session.
+    // Both have closed: their control channels are dropped, and with them the session.
     assert!(
         ends.status_senders
             .iter()
@@ -335,7 +334,8 @@ async fn a_stream_that_moves_soon_opens_no_relay() {
     );
 }
 
-/// The control: without a direct way it is asked for when the head start is over, and not before.
+/// Control: without a direct connection the relay is dialled when the head start is over, not
+/// before.
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_does_not_move_opens_the_relay() {
     let mut ends = stream_ends(ControlLoss::None, long_timeouts());
@@ -356,7 +356,7 @@ async fn a_stream_that_does_not_move_opens_the_relay() {
     assert_eq!(exchange.dial_counts(), [1, 1]);
 }
 
-/// Both say what fits the line, and close: nobody looks for a direct way, and nobody asks for the relay.
+/// Bytes within the quota and a close neither start a search nor dial the relay.
 #[tokio::test(start_paused = true)]
 async fn a_short_link_starts_no_search() {
     let mut ends = stream_ends_with_search(ControlLoss::None, long_timeouts(), Some(LINK_AGE));
@@ -375,7 +375,7 @@ async fn a_short_link_starts_no_search() {
     );
 }
 
-/// The one that writes looks, while half of what the line takes is left.
+/// The writing side starts its search at half of the quota.
 #[tokio::test(start_paused = true)]
 async fn a_link_that_carries_more_starts_a_search() {
     let mut ends = stream_ends_with_search(ControlLoss::None, long_timeouts(), Some(LINK_AGE));
@@ -388,7 +388,7 @@ async fn a_link_that_carries_more_starts_a_search() {
         ),
         ([0, 0], [true, false])
     );
-    // Both search now: the relay waits until they have had their head start.
+    // Both search now: the relay waits for the head start.
     ends.status_senders
         .iter()
         .for_each(|prospects| prospects.send(DirectStatus::Searching).unwrap());
@@ -408,7 +408,7 @@ async fn a_link_that_carries_more_starts_a_search() {
     assert_eq!(ends.exchange.dial_counts(), [1, 1]);
 }
 
-/// Who looks at it late does not see that a direct way was looked for, only that it is there.
+/// A late reader learns only that the direct connection exists, not that a search ran.
 #[tokio::test(start_paused = true)]
 async fn frames_lost_on_the_control_connection_go_over_the_relay_before_a_late_move() {
     let mut ends =
@@ -422,7 +422,7 @@ async fn frames_lost_on_the_control_connection_go_over_the_relay_before_a_late_m
     assert_eq!(ends.exchange.dial_counts(), [1, 1]);
 }
 
-/// However little it carries.
+/// However few bytes it carries.
 #[tokio::test(start_paused = true)]
 async fn a_long_lived_link_starts_a_search() {
     let mut ends = stream_ends_with_search(ControlLoss::None, long_timeouts(), Some(LINK_AGE));
@@ -450,7 +450,7 @@ async fn a_failed_search_opens_the_relay_at_once() {
     assert_eq!(ends.exchange.dial_counts(), [1, 1]);
 }
 
-/// What the line has lost, from any word on, the relay says; also the words of the move.
+/// Lost frames go over the relay, whichever is the first one; switch messages, too.
 #[tokio::test(start_paused = true)]
 async fn frames_lost_on_the_control_connection_go_over_the_relay() {
     for loss in (0..12)
@@ -484,7 +484,7 @@ async fn frames_lost_on_the_control_connection_go_over_the_relay() {
     }
 }
 
-/// Cut again and again, in the middle of bytes that go both ways.
+/// Cuts repeat while bytes flow both ways.
 #[tokio::test(start_paused = true)]
 async fn a_broken_relay_is_resumed() {
     let ends = stream_ends(
@@ -505,8 +505,8 @@ async fn a_broken_relay_is_resumed() {
             }
         }
     });
-    let run = async |way: MigratingStream| {
-        let (mut read, mut write) = split(way);
+    let run = async |stream: MigratingStream| {
+        let (mut read, mut write) = split(stream);
         let mut received = Vec::new();
         let (wrote, read) = tokio::join!(
             async {
@@ -532,7 +532,7 @@ async fn a_broken_relay_is_resumed() {
     );
 }
 
-/// The error says how long it was tried, and why in vain; both sides have it.
+/// The error of both sides states duration and cause.
 #[tokio::test(start_paused = true)]
 async fn a_relay_that_is_not_resumed_in_time_is_an_error() {
     let mut ends = stream_ends(
@@ -546,14 +546,11 @@ async fn a_relay_that_is_not_resumed_in_time_is_an_error() {
     send_and_read(near, far, &pattern_bytes(100_000)).await;
     let before = Instant::now();
     ends.exchange.set_down(true);
-    let error = async |way: &mut MigratingStream| {
-        let error = way.read(&mut [0]).await.unwrap_err();
+    let error = async |stream: &mut MigratingStream| {
+        let error = stream.read(&mut [0]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
-        assert!(
-            error.to_string().contains("60s: nobody is there"),
-            "{error}"
-        );
-        assert!(way.write(b"x").await.is_err());
+        assert!(error.to_string().contains("60s: no rendezvous"), "{error}");
+        assert!(stream.write(b"x").await.is_err());
     };
     tokio::join!(error(near), error(far));
     let tried = before.elapsed();
@@ -580,7 +577,7 @@ async fn a_refused_relay_is_an_error_at_once() {
     assert_eq!(ends.exchange.dial_counts(), [1, 0]);
 }
 
-/// All that was written arrives before a close, though the relay breaks meanwhile, and who closes waits for that.
+/// All written bytes arrive before the close, although the relay breaks meanwhile.
 #[tokio::test(start_paused = true)]
 async fn a_close_waits_until_the_peer_has_everything() {
     let ends = stream_ends(
@@ -613,10 +610,10 @@ async fn a_close_waits_until_the_peer_has_everything() {
     closing.await.unwrap().unwrap();
 }
 
-/// Who is dropped without a word leaves nothing behind, and its peer hears of it, with the relay and without.
+/// Nothing of a dropped side remains, and its peer gets an error, with and without the relay.
 #[tokio::test(start_paused = true)]
 async fn a_dropped_side_is_an_error_for_its_peer_at_once() {
-    for (head_start, hears) in [
+    for (head_start, control_loss) in [
         (5, ControlLoss::None),
         (0, ControlLoss::None),
         (2, ControlLoss::AfterFirst(1)),
@@ -631,7 +628,7 @@ async fn a_dropped_side_is_an_error_for_its_peer_at_once() {
             streams: [mut near, mut far],
             status_senders,
             ..
-        } = stream_ends(hears, timeouts);
+        } = stream_ends(control_loss, timeouts);
         send_and_read(&mut near, &mut far, b"hello").await;
         drop(near);
         let error = timeout(Duration::from_secs(4), far.read(&mut [0]))
@@ -645,7 +642,7 @@ async fn a_dropped_side_is_an_error_for_its_peer_at_once() {
     }
 }
 
-/// A reader that does nothing for minutes holds its writer back; nothing breaks.
+/// A reader may pause for minutes; nothing breaks.
 #[tokio::test(start_paused = true)]
 async fn a_slow_reader_holds_back_its_writer() {
     let ends = stream_ends(

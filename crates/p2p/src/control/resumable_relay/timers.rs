@@ -1,23 +1,23 @@
-//! What time brings about for a relay. Pure: the time is an argument.
+//! Timers of a relay. Pure: the time is an argument.
 
 use tokio::time::Instant;
 
-/// What to do at a time, if nothing happens before.
+/// Action at a time, unless something happens before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RelayTimer {
-    /// The link is not short any more.
+    /// Link is no longer short.
     ShortLink,
-    /// The direct way has had its head start.
+    /// Head start of the direct connection is over.
     HeadStart,
-    /// What was said on the line should have been acknowledged.
+    /// Acknowledgement on the control connection is overdue.
     AckOverdue,
-    /// Tell the peer what has come.
+    /// Send an acknowledgement.
     SendAck,
-    /// Open the relay again.
+    /// Dial the relay again.
     Dial,
-    /// The relay has been away for too long.
+    /// Relay has been disconnected for too long.
     ResumeDeadline,
-    /// The peer takes nothing of what is left for it.
+    /// Peer takes none of the remaining frames.
     CloseDeadline,
 }
 
@@ -31,7 +31,7 @@ const ALL_TIMERS: [RelayTimer; 7] = [
     RelayTimer::CloseDeadline,
 ];
 
-/// At most one of each.
+/// At most one timer of each kind.
 #[derive(Debug, Default)]
 pub(super) struct RelayTimers([Option<Instant>; ALL_TIMERS.len()]);
 
@@ -40,7 +40,7 @@ impl RelayTimers {
         self.0[timer as usize] = Some(at);
     }
 
-    /// Not later than it was.
+    /// Sets a timer unless it is set.
     pub(super) fn set_once(&mut self, timer: RelayTimer, at: impl FnOnce() -> Instant) {
         self.0[timer as usize].get_or_insert_with(at);
     }
@@ -53,12 +53,12 @@ impl RelayTimers {
         self.0[timer as usize].is_some()
     }
 
-    /// When the next one is due.
+    /// Returns the next deadline.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.0.iter().flatten().min().copied()
     }
 
-    /// One that is due; it is no more.
+    /// Takes a timer that is due.
     pub(super) fn take_due(&mut self, now: Instant) -> Option<RelayTimer> {
         let due = ALL_TIMERS
             .into_iter()

@@ -1,24 +1,25 @@
-//! What came of the peer.
+//! Frames received from the peer.
 
 use std::collections::VecDeque;
 
 use super::{END_FRAME, frame_cost};
 use crate::migrate::StreamFrame;
 
-/// Only the next piece comes in: what comes again, or too early, is not shown to it.
+/// Queue of received frames. Only the next frame enters: repeated or early ones are rejected
+/// before.
 #[derive(Debug, Default)]
 pub(super) struct IncomingFrames {
     waiting: VecDeque<StreamFrame>,
     waiting_cost: usize,
-    /// How many were given to the reader.
+    /// Number of frames given to the reader.
     delivered: u64,
-    /// What those cost of which the peer was not told.
+    /// Cost of the frames that were read and not acknowledged.
     unacknowledged_cost: usize,
     ended: bool,
 }
 
 impl IncomingFrames {
-    /// The number of the next one to come.
+    /// Returns the number of the next frame to receive.
     pub(super) fn next_number(&self) -> u64 {
         self.delivered + self.waiting.len() as u64
     }
@@ -28,7 +29,7 @@ impl IncomingFrames {
         self.waiting.push_back(frame);
     }
 
-    /// To the reader.
+    /// Gives the next frame to the reader.
     pub(super) fn deliver(&mut self) -> Option<StreamFrame> {
         let frame = self.waiting.pop_front()?;
         self.waiting_cost -= frame_cost(&frame);
@@ -50,7 +51,9 @@ impl IncomingFrames {
         self.ended
     }
 
-    /// How many were given: what waits may still be a burden to the peer, so that it does not send more than is read.
+    /// Returns the number of read frames, to acknowledge them.
+    ///
+    /// Queued frames are not acknowledged: they count against the peer's limit until they are read.
     pub(super) fn acknowledge(&mut self) -> u64 {
         self.unacknowledged_cost = 0;
         self.delivered

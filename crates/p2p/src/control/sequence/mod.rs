@@ -1,8 +1,9 @@
-//! The pieces of a way, numbered by their order, over carriers that come and go. No I/O, no clock.
+//! Frames of a stream, numbered by their order, over carriers that come and go. No I/O, no clock.
 //!
-//! A piece is kept until the peer has it. Carriers are the line, which takes the first few bytes, and connections to the relay, one
-//! after the other: on each of these both sides first say from which piece they go on and how many they have, and then go on; nobody
-//! waits for the other's word. What comes a second time is dropped. So it does not matter when which carrier breaks.
+//! A frame is kept until the peer has it. Carriers are the control connection, which takes the
+//! first bytes, and connections to the relay, one after the other. On each relay connection both
+//! sides first send their resume point and continue at once; neither waits for the other. Repeated
+//! frames are dropped, so it does not matter which carrier breaks when (decision 48).
 
 mod incoming;
 mod outgoing;
@@ -17,37 +18,42 @@ use bytes::Bytes;
 use crate::message::MAX_PAYLOAD_BYTES;
 use crate::migrate::StreamFrame;
 
-/// The peer does not keep to the contract, or a carrier has changed what it said: nothing of it can be relied upon.
+/// Peer violates the contract, or a carrier changed its data: nothing of it can be relied upon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum SequenceError {
-    /// Pieces are missing between what came and what comes next.
-    #[error("the peer goes on from piece {from}, and {has} have come")]
+    /// Frames are missing between the received ones and the next.
+    #[error("the peer continues from frame {from}, but {has} have arrived")]
     Gap { from: u64, has: u64 },
-    /// It has more than there are.
-    #[error("the peer says to have {has} pieces of {sent}")]
+    /// Peer acknowledges frames that were not sent.
+    #[error("the peer acknowledges {has} frames of {sent}")]
     Unsent { has: u64, sent: u64 },
-    /// It begins a connection with something else than where it goes on.
-    #[error("the peer did not say from which piece it goes on")]
+    /// Connection does not begin with a resume point.
+    #[error("the peer sent no resume point")]
     MissingResumePoint,
 }
 
-/// At most so many bytes are kept for the peer in one direction, each piece with what keeping it costs; beyond that, a writer waits.
-/// It is what may be on its way at a time: 400 Mbit/s at 80 ms between the peers.
+/// Maximum of unacknowledged bytes per direction, with each frame's overhead; above it a writer
+/// waits.
+///
+/// The bound limits the data in flight: 400 Mbit/s at 80 ms between the peers.
 const MAX_UNACKNOWLEDGED_BYTES: usize = 4 << 20;
-/// What a piece costs beside its bytes.
+/// Memory overhead of a frame, in bytes.
 const FRAME_OVERHEAD_BYTES: usize = 256;
-/// The peer is told what has come each time that so much has; on the line, so much.
+/// Bytes after which an acknowledgement is due on the relay.
 const ACK_EVERY_BYTES: usize = MAX_UNACKNOWLEDGED_BYTES / 16;
+// Half of what may be in flight: the sender gets capacity back before it stalls.
 const CONTROL_ACK_EVERY_BYTES: usize = MAX_CONTROL_IN_FLIGHT_BYTES / 2;
-/// So much may be on its way on the line: what lies at the rendezvous for a worker that a thousand peers write to is bounded.
+/// Maximum of bytes in flight on the control connection: a thousand peers may write to one worker
+/// at once.
 const MAX_CONTROL_IN_FLIGHT_BYTES: usize = 64 << 10;
-/// A piece has so many bytes at least there, if there are as many: otherwise each acknowledgement makes room for a small one.
+/// Minimum size of a frame there, if there are as many bytes: each acknowledgement would otherwise
+/// free a tiny frame.
 const MIN_CONTROL_FRAME_BYTES: usize = 4 << 10;
 
-/// The last piece of a side: it says nothing more.
+/// Last frame of a side.
 const END_FRAME: &str = r#"{"over":{}}"#;
 
-/// What the line takes of a side's beginning.
+/// Share of a stream's beginning that the control connection carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ControlQuota {
     bytes: usize,
@@ -55,60 +61,60 @@ pub(super) struct ControlQuota {
 }
 
 impl ControlQuota {
-    /// Enough to shake hands, and to move to a direct way that comes soon.
+    /// Handshake, and an early migration.
     pub(super) const HANDSHAKE: Self = Self {
         bytes: 16 << 10,
         frames: 64,
     };
-    /// Enough for a link that carries little.
+    /// All of a link that carries little.
     pub(super) const SHORT_LINK: Self = Self {
         bytes: 256 << 10,
         frames: 512,
     };
 }
 
-/// What is said on the line.
+/// Message on the control connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum SequenceMessage {
-    /// A piece, its number, and how many the sender has of the other side's.
+    /// Frame with its number, and the number of frames received from the other side.
     Frame {
         number: u64,
         acknowledged: u64,
         frame: StreamFrame,
     },
-    /// How many the sender has.
+    /// Number of frames received.
     Ack(u64),
 }
 
-/// See the module.
+/// Numbered frames of both directions; see the module.
 #[derive(Debug)]
 pub(super) struct FrameSequence {
     outgoing: OutgoingFrames,
     incoming: IncomingFrames,
     control: ControlCursor,
     relay: Option<RelayCursor>,
-    /// The peer is to be told what has come.
+    /// True if an acknowledgement is due.
     ack_due: bool,
-    /// The last piece was given for sending.
+    /// True if the last frame was queued.
     ended: bool,
 }
 
-/// How far the line is.
+/// Position on the control connection.
 #[derive(Debug, Clone, Copy)]
 struct ControlCursor {
-    /// The next piece to be said.
+    /// Next frame to send.
     next: u64,
-    /// It takes so many bytes more.
+    /// Remaining bytes of the quota.
     bytes_left: usize,
     quota: ControlQuota,
 }
 
-/// How far a connection to the relay is.
+/// Position on a connection to the relay.
 #[derive(Debug, Default)]
 struct RelayCursor {
-    /// The next piece to be sent, once it was said which that is.
+    /// Next frame to send, once the resume point was sent.
     next_out: Option<u64>,
-    /// The next piece to come, likewise.
+    /// Next frame to receive, likewise.
     next_in: Option<u64>,
 }
 
@@ -120,9 +126,9 @@ fn frame_cost(frame: &StreamFrame) -> usize {
         }
 }
 
-/// For the user: what is to be sent, and what has come.
+/// User's side: frames to send, and received frames.
 impl FrameSequence {
-    /// Nothing was sent, nothing came.
+    /// Creates an empty sequence.
     pub(super) fn new(quota: ControlQuota) -> Self {
         let control = ControlCursor {
             next: 0,
@@ -133,14 +139,16 @@ impl FrameSequence {
         Self {
             outgoing,
             incoming,
-            control: control,
+            control,
             relay: None,
             ack_due: false,
             ended: false,
         }
     }
 
-    /// The first piece was said before there was a session. It is kept like any other, and is not said on the line again.
+    /// Creates a sequence whose first frame travelled with the call.
+    ///
+    /// The frame is kept like any other, and is not sent on the control connection again.
     pub(super) fn with_hello(hello: Bytes, quota: ControlQuota) -> Self {
         let mut sequence = Self::new(quota);
         sequence.control.next = 1;
@@ -149,13 +157,15 @@ impl FrameSequence {
         sequence
     }
 
-    /// Whether a piece more may be kept.
+    /// Returns whether another frame may be queued.
     pub(super) fn has_room(&self) -> bool {
+        // One frame above the limit is allowed: a frame cannot be split.
         self.outgoing.cost() < MAX_UNACKNOWLEDGED_BYTES
     }
 
-    /// How many bytes the next piece may have to go over the line.
+    /// Returns the largest payload of the next frame that fits the control connection.
     pub(super) fn control_room(&self) -> usize {
+        // Only the next frame in order: a later one would be a gap for the reader.
         let is_next = self.control.next == self.outgoing.next_number()
             && self.control.next < self.control.quota.frames;
         let room = MAX_CONTROL_IN_FLIGHT_BYTES.saturating_sub(self.outgoing.cost());
@@ -166,7 +176,7 @@ impl FrameSequence {
         }
     }
 
-    /// Whether what the line takes is half used up.
+    /// Returns whether half of the quota is used.
     pub(super) fn is_quota_half_used(&self) -> bool {
         let ControlCursor {
             next,
@@ -176,13 +186,13 @@ impl FrameSequence {
         left <= share.bytes / 2 || next >= share.frames / 2
     }
 
-    /// The next piece; none after [`Self::end`].
+    /// Queues a frame; none after [`Self::push_end`].
     pub(super) fn push_frame(&mut self, frame: StreamFrame) {
         debug_assert!(!self.ended, "what is over says nothing more");
         self.outgoing.push(frame);
     }
 
-    /// There are no more. To be said twice is as good as once.
+    /// Queues the end frame, once.
     pub(super) fn push_end(&mut self) {
         if !self.ended {
             self.push_frame(StreamFrame::Text(END_FRAME.to_owned()));
@@ -190,10 +200,11 @@ impl FrameSequence {
         }
     }
 
-    /// The next piece of the peer's, once.
+    /// Takes the peer's next frame.
     pub(super) fn take_frame(&mut self) -> Option<StreamFrame> {
         let frame = self.incoming.deliver()?;
-        // A word decides something, and there may be nothing after it that would tell that it came.
+        // A message triggers the next step, and nothing may follow it that would carry the
+        // acknowledgement.
         let ack_every = if self.relay.is_some() {
             ACK_EVERY_BYTES
         } else {
@@ -208,47 +219,50 @@ impl FrameSequence {
         }
     }
 
-    /// Whether the peer says nothing more, and all of it was taken.
+    /// Returns whether the peer has ended, and all its frames were taken.
     pub(super) fn has_peer_ended(&self) -> bool {
         self.incoming.is_ended()
     }
 
-    /// Whether pieces wait to be taken, as many as a peer may send.
+    /// Returns whether as many frames wait for the reader as a peer may send.
     pub(super) fn is_full(&self) -> bool {
         self.incoming.buffered_cost() >= 2 * MAX_UNACKNOWLEDGED_BYTES
     }
 
-    /// Whether the peer has all that was sent; and all but the word that nothing more comes.
+    /// Returns whether the peer has all frames; and all but the end frame.
     pub(super) fn acknowledgement_state(&self) -> (bool, bool) {
         let left = self.outgoing.next_number() - self.outgoing.first();
+        // Twice what a correct peer may have unacknowledged: only one that ignores the limit gets
+        // here.
         (left == 0, left <= u64::from(self.ended))
     }
 
-    /// The first piece that the peer is not known to have.
+    /// Returns the first frame that is not acknowledged.
     pub(super) fn first_unacknowledged(&self) -> u64 {
         self.outgoing.first()
     }
 
-    /// Whether pieces were taken of which the peer has not heard.
+    /// Returns whether frames were taken that are not acknowledged.
     pub(super) fn has_unsent_ack(&self) -> bool {
         self.incoming.unacknowledged_cost() > 0
     }
 
-    /// Whether the peer is to hear what was taken now.
+    /// Returns whether an acknowledgement is due.
     pub(super) fn is_ack_due(&self) -> bool {
         self.ack_due
     }
 
-    /// The peer shall hear what was taken.
+    /// Requests an acknowledgement of the taken frames.
     pub(super) fn request_ack(&mut self) {
         self.ack_due |= self.has_unsent_ack();
     }
 }
 
-/// For the line.
+/// Control connection's side.
 impl FrameSequence {
-    /// What is to be said next.
+    /// Takes the next message.
     pub(super) fn next_control_message(&mut self) -> Option<SequenceMessage> {
+        // Frames that the relay delivered need not be sent here.
         self.control.next = self.control.next.max(self.outgoing.first());
         let (number, left) = (self.control.next, self.control.bytes_left);
         let bytes = |frame: &StreamFrame| {
@@ -274,17 +288,18 @@ impl FrameSequence {
         self.ack_due.then(|| SequenceMessage::Ack(self.take_ack()))
     }
 
-    /// Whether everything was said there.
+    /// Returns whether every frame was sent there.
     pub(super) fn is_control_drained(&self) -> bool {
         self.control.next >= self.outgoing.next_number()
     }
 
-    /// Whether the peer has not acknowledged what was said there.
+    /// Returns whether frames sent there are not acknowledged.
     pub(super) fn awaits_control_ack(&self) -> bool {
         self.control.next > self.outgoing.first()
     }
 
-    /// What the peer says there. Whether it would leave a gap: then it is no use, and comes again.
+    /// Handles a message. Returns whether its frame would leave a gap; such a frame is dropped and
+    /// comes again.
     pub(super) fn handle_control_message(
         &mut self,
         message: SequenceMessage,
@@ -294,40 +309,36 @@ impl FrameSequence {
         }
         | SequenceMessage::Ack(has)) = message;
         self.outgoing.acknowledge(has)?;
-        let SequenceMessage::Frame {
-            number,
-            frame: piece,
-            ..
-        } = message
-        else {
+        let SequenceMessage::Frame { number, frame, .. } = message else {
             return Ok(false);
         };
         if number == self.incoming.next_number() {
-            self.incoming.push(piece);
+            self.incoming.push(frame);
             return Ok(false);
         }
         Ok(number > self.incoming.next_number())
     }
 
     fn take_ack(&mut self) -> u64 {
+        // Every message carries the acknowledgement, so sending one clears the request.
         self.ack_due = false;
         self.incoming.acknowledge()
     }
 }
 
-/// For a connection to the relay.
+/// Relay's side.
 impl FrameSequence {
-    /// There is a new one.
+    /// Starts a new connection.
     pub(super) fn attach_relay(&mut self) {
         self.relay = Some(RelayCursor::default());
     }
 
-    /// It is gone.
+    /// Ends the connection.
     pub(super) fn detach_relay(&mut self) {
         self.relay = None;
     }
 
-    /// Whether [`Self::frame`] has one.
+    /// Returns whether [`Self::next_relay_frame`] has one.
     pub(super) fn has_relay_frame(&self) -> bool {
         let has_next = |relay: &RelayCursor| {
             relay
@@ -337,12 +348,12 @@ impl FrameSequence {
         self.relay.as_ref().is_some_and(has_next)
     }
 
-    /// What is to be sent next.
+    /// Takes the next frame to send.
     pub(super) fn next_relay_frame(&mut self) -> Option<StreamFrame> {
         let (first, ack_due) = (self.outgoing.first(), self.ack_due);
         let relay = self.relay.as_mut()?;
         let Some(next) = relay.next_out.filter(|next| *next >= first) else {
-            // At first, and when the peer turned out to have what comes next.
+            // On a new connection, and when the peer turns out to have the next frame already.
             relay.next_out = Some(first);
             return Some(
                 ResumePoint::On {
@@ -365,8 +376,9 @@ impl FrameSequence {
         Some(frame)
     }
 
-    /// What came. Whether the peer goes on.
+    /// Handles a received frame. Returns whether it was a resume point.
     pub(super) fn handle_relay_frame(&mut self, frame: StreamFrame) -> Result<bool, SequenceError> {
+        // Parsed before the number is assigned: resume points have none.
         let resume_point = ResumePoint::from_frame(&frame);
         let received = self.incoming.next_number();
         let relay = self
@@ -384,6 +396,7 @@ impl FrameSequence {
             (Some(_), Some(ResumePoint::Has { .. })) => (),
             (Some(number), None) => {
                 relay.next_in = Some(number + 1);
+                // A repeated frame counts on this connection but is not delivered twice.
                 if number == received {
                     self.incoming.push(frame);
                 }

@@ -1,11 +1,11 @@
-//! What was sent, and the peer is not known to have.
+//! Frames sent to the peer and not acknowledged.
 
 use std::collections::VecDeque;
 
 use super::{SequenceError, frame_cost};
 use crate::migrate::StreamFrame;
 
-/// Its pieces have numbers, from the way's beginning.
+/// Queue of unacknowledged frames, numbered from the stream's beginning.
 #[derive(Debug, Default)]
 pub(super) struct OutgoingFrames {
     unacknowledged: VecDeque<StreamFrame>,
@@ -14,12 +14,12 @@ pub(super) struct OutgoingFrames {
 }
 
 impl OutgoingFrames {
-    /// The number of the first one.
+    /// Returns the number of the first frame.
     pub(super) fn first(&self) -> u64 {
         self.first
     }
 
-    /// The number after the last one.
+    /// Returns the number after the last frame.
     pub(super) fn next_number(&self) -> u64 {
         self.first + self.unacknowledged.len() as u64
     }
@@ -38,8 +38,9 @@ impl OutgoingFrames {
             .get(usize::try_from(number.checked_sub(self.first)?).ok()?)
     }
 
-    /// The peer has so many, from the beginning. It may be older news than what is known.
+    /// Removes acknowledged frames. The acknowledgement may be older than a previous one.
     pub(super) fn acknowledge(&mut self, received: u64) -> Result<(), SequenceError> {
+        // More than was ever queued: the peer is wrong, or a carrier corrupted the number.
         if received > self.next_number() {
             return Err(SequenceError::Unsent {
                 has: received,

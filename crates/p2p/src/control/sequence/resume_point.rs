@@ -1,39 +1,41 @@
-//! What the two sides say to each other on a connection to the relay about the pieces that go over it.
+//! Messages about frames, between both sides on a connection to the relay.
 
 use serde::{Deserialize, Serialize};
 
 use crate::migrate::StreamFrame;
 
-/// A mark has no number; it goes as a text frame, as the words of a way do.
+/// Resume point or acknowledgement. It has no number, and is a text frame like the stream's
+/// messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum ResumePoint {
-    /// First of all on a connection.
+    /// Resume point: the first message on a connection.
     On {
-        /// The number of the piece that comes next.
+        /// Number of the next frame on this connection.
         from: u64,
-        /// So many pieces of the peer's have come.
+        /// Number of frames received from the peer.
         has: u64,
     },
-    /// So many pieces of the peer's have come.
+    /// Acknowledgement.
     Has {
-        /// From the beginning.
+        /// Number of frames received, from the stream's beginning.
         pieces: u64,
     },
 }
 
-/// The longest mark, in bytes.
+/// Largest message, in bytes: longer texts belong to the stream.
 const MAX_TEXT_BYTES: usize = 80;
 
 impl ResumePoint {
     pub(super) fn to_frame(self) -> StreamFrame {
+        // Written by hand: the vectors of the contract fix the text to the byte.
         StreamFrame::Text(match self {
             Self::On { from, has } => format!(r#"{{"on":{{"from":{from},"has":{has}}}}}"#),
             Self::Has { pieces } => format!(r#"{{"has":{{"pieces":{pieces}}}}}"#),
         })
     }
 
-    /// `NoConnection`: it is a piece.
+    /// Parses a text frame. `None`: a frame of the stream.
     pub(super) fn from_frame(frame: &StreamFrame) -> Option<Self> {
         match frame {
             StreamFrame::Text(text) if text.len() <= MAX_TEXT_BYTES => {

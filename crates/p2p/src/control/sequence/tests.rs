@@ -1,4 +1,5 @@
-//! Two sides, a line that loses what it likes and connections that break when they like: each reads what the other sent.
+//! Two sides over a lossy control connection and breaking relay connections: each reads what the
+//! other sent.
 
 use std::collections::VecDeque;
 
@@ -7,7 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// One side, what is on its way to it, and what was sent and taken, by number.
+/// A side of the model: frames on their way to it, and its sent and taken frames.
 struct SequenceSide {
     sequence: FrameSequence,
     control: VecDeque<SequenceMessage>,
@@ -24,16 +25,16 @@ enum SequenceStep {
     },
     SendText,
     Take,
-    /// What time brings about.
+    /// Acknowledgement timer.
     RequestAck,
     SendControl,
     ReceiveControl,
-    /// Something said on the line does not come.
+    /// Loss of a message on the control connection.
     LoseControl,
     AttachRelay,
     SendRelay,
     ReceiveRelay,
-    /// This side's end is gone, with what had not come.
+    /// Break of this side's relay connection, with everything in flight.
     CutRelay,
 }
 
@@ -53,7 +54,7 @@ fn step() -> impl Strategy<Value = SequenceStep> {
     ]
 }
 
-/// The piece with that number, which tells its number and its side.
+/// Creates the frame of a number; its content names number and side.
 fn numbered_frame(side: usize, number: u64, bytes: Option<usize>) -> StreamFrame {
     match bytes {
         Some(len) => {
@@ -115,15 +116,16 @@ impl SequenceSide {
                 }
             }
             SequenceStep::CutRelay if self.attached => {
-                self.cut();
-                // The relay ends the other end, too; some of what it had read is passed on before.
+                self.cut_relay();
+                // The relay closes the other end, too, after it has forwarded some of the frames in
+                // flight.
                 let passed = std::mem::take(&mut other.relay);
                 if other.attached {
                     let read = passed.len() / 2;
                     for frame in passed.into_iter().take(read) {
                         other.sequence.handle_relay_frame(frame).unwrap();
                     }
-                    other.cut();
+                    other.cut_relay();
                 }
             }
             SequenceStep::CutRelay => (),
@@ -135,17 +137,17 @@ impl SequenceSide {
         self.sequence.push_frame(piece);
     }
 
-    fn cut(&mut self) {
+    fn cut_relay(&mut self) {
         self.attached = false;
         self.sequence.detach_relay();
         self.relay.clear();
     }
 }
 
-/// Until nothing is left to do, over one more connection.
+/// Delivers everything over one more connection.
 fn deliver_all(sides: &mut [SequenceSide; 2]) {
     sides.iter_mut().for_each(|side| {
-        side.cut();
+        side.cut_relay();
         side.control.clear();
     });
     sides
@@ -191,7 +193,7 @@ fn bytes_frame(len: usize) -> StreamFrame {
     StreamFrame::Bytes(vec![7; len].into())
 }
 
-/// All that one side has to say, to the other.
+/// Sends all frames of one side to the other.
 fn send_all(from: &mut FrameSequence, to: &mut FrameSequence) {
     while let Some(frame) = from.next_relay_frame() {
         to.handle_relay_frame(frame).unwrap();
@@ -210,7 +212,7 @@ fn attached_pair() -> [FrameSequence; 2] {
     both
 }
 
-/// What is kept has a bound, for bytes and for empty pieces; reading makes room, before everything was read.
+/// Unacknowledged frames are bounded, empty ones included; reading frees capacity early.
 #[test]
 fn a_writer_waits_for_the_reader() {
     for size in [0, 32 << 10] {
@@ -275,7 +277,7 @@ fn impossible_numbers_of_a_peer_are_errors() {
     );
 }
 
-/// The line takes the first bytes and no more; a word after them all the same, if nothing is before it.
+/// The control connection takes the first bytes only; a text frame follows if nothing precedes it.
 #[test]
 fn the_control_connection_carries_the_first_frames() {
     let mut near = FrameSequence::new(ControlQuota::SHORT_LINK);
@@ -329,7 +331,7 @@ fn the_control_connection_carries_the_first_frames() {
     assert!(!near.is_control_drained());
 }
 
-/// A word is acknowledged at once, bytes when time says so, and with what is said anyway.
+/// Text frames are acknowledged at once, bytes by a timer or with other messages.
 #[test]
 fn received_frames_are_acknowledged() {
     let [mut near, mut far] = attached_pair();
@@ -352,7 +354,8 @@ fn received_frames_are_acknowledged() {
     assert_eq!(near.acknowledgement_state(), (true, true));
 }
 
-/// The peer may say that it has it before anything else was sent; and it goes over the relay where the call's copy was lost.
+/// The peer may acknowledge it before anything else is sent. If the call's copy was lost, the relay
+/// carries it.
 #[test]
 fn the_hello_of_a_call_is_the_first_frame_and_is_not_sent_again() {
     for arrived in [true, false] {

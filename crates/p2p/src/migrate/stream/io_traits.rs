@@ -1,4 +1,4 @@
-//! A way as its user sees it: a stream of bytes.
+//! `AsyncRead` and `AsyncWrite` of a migrating stream.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -15,10 +15,13 @@ use crate::migrate::relay::StreamFrame;
 use crate::migrate::stream_switch::ReadSource;
 
 impl MigratingStream {
-    /// What is written at once is one piece, as far as there is room: each piece costs a message of the line, or a frame.
+    /// Writes one frame, as far as there is capacity.
+    ///
+    /// Each write is one frame, because each frame costs a message of the control connection.
     fn poll_relay_write(&mut self, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         let waker = Waker::from(Arc::clone(&self.wakers));
         let cx = &mut Context::from_waker(&waker);
+        // After the end message any byte would be a protocol error at the peer.
         let Some(relay) = self.relay.as_mut().filter(|_| !self.switch.has_ended()) else {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         };
@@ -31,21 +34,26 @@ impl MigratingStream {
             self.relayed_bytes
                 .sent
                 .fetch_add(written as u64, Ordering::Relaxed);
-            let _ = self.flush_relay(cx); // as a socket does; what does not go now goes with the next poll
+            let _ = self.flush_relay(cx); // as a socket does; the rest goes with the next poll
         }
         Poll::Ready(Ok(written))
     }
 
-    /// Drives for who writes: `true` when the direct connection is the place to write to, `NoConnection` when it is to be waited for.
+    /// Drives the stream for a writer.
+    ///
+    /// `true`: write to the direct connection; `None`: wait for it.
     fn poll_write_path(&mut self, cx: &Context<'_>) -> io::Result<Option<bool>> {
+        // A settled stream skips all this: then a write costs what the socket's write costs.
         if !self.settled {
             self.wakers.register_writer(cx.waker());
             self.drive_io()?;
         }
         if self.switch.writes_direct() {
-            // What moved is said before the first byte goes elsewhere: a peer that reads neither would wait for ever.
+            // The switch message goes before the first direct byte: a peer that never reads it
+            // would wait forever.
             return Ok((self.direct.is_some() && self.pending_message.is_none()).then_some(true));
         }
+        // An error of the sink is reported once, to the writer that needs it.
         self.write_error.take().map_or(Ok(Some(false)), Err)
     }
 
@@ -60,7 +68,7 @@ impl MigratingStream {
     }
 }
 
-/// The first bytes of these, at most so many.
+/// Copies the first bytes of the buffers, at most `max_bytes`.
 fn gather(bufs: &[IoSlice<'_>], max_bytes: usize) -> Bytes {
     let all: usize = bufs.iter().map(|buf| buf.len()).sum();
     let mut frame = Vec::with_capacity(all.min(max_bytes));
@@ -81,6 +89,7 @@ impl AsyncRead for MigratingStream {
             stream.wakers.register_reader(cx.waker());
             stream.drive_io()?;
         }
+        // Bytes that the relay delivered come before those of the direct connection.
         if !stream.unread.is_empty() {
             let n = stream.unread.len().min(buf.remaining());
             buf.put_slice(&stream.unread[..n]);
@@ -89,6 +98,7 @@ impl AsyncRead for MigratingStream {
         }
         match (stream.switch.read_source(), stream.direct()) {
             (ReadSource::Direct, Some(direct)) => direct.poll_read(cx, buf),
+            // The end message was read: what the direct connection holds is not part of the stream.
             (ReadSource::End, _) => Poll::Ready(Ok(())),
             _ => Poll::Pending,
         }
@@ -142,6 +152,7 @@ impl AsyncWrite for MigratingStream {
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let stream = self.get_mut();
         let ready = stream.poll_write_path(cx)?;
+        // Only an end on the relay needs a message; a socket signals its own end.
         if stream.pending_message.is_none() {
             stream.pending_message = stream.switch.end_outgoing();
         }

@@ -1,4 +1,4 @@
-//! The stream itself: [`StreamSwitch`] with a relay and a direct connection.
+//! Migrating stream: [`StreamSwitch`] with a relay and a direct connection.
 
 mod io_traits;
 
@@ -21,21 +21,23 @@ use super::stream_switch::{ReadSource, StreamSwitch};
 use super::switch_message::SwitchMessage;
 use super::wakers::ReadWriteWakers;
 
-/// The other end may take so long to close the relay, too.
+/// Time for the other end to close the relay, too.
 const RELAY_CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What still has to run.
+/// Work that remains after a close.
 pub type CloseFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Both directions of a connection, of any kind.
+/// Byte stream in both directions, of any kind.
 pub trait DuplexIo: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> DuplexIo for S {}
 
-/// A direct connection to the peer.
+/// Direct connection to the peer.
 pub trait DirectConnection: DuplexIo {
-    /// What has to run after the last read and write, so that the peer gets what was written, and learns of the end;
-    /// `NoConnection`: the kernel sees to that.
+    /// Returns what must run after the last read and write, so that the peer gets all bytes and the
+    /// end.
+    ///
+    /// `None`: the kernel does this.
     fn linger_future(&mut self) -> Option<CloseFuture> {
         None
     }
@@ -45,28 +47,29 @@ impl DirectConnection for TcpStream {}
 
 impl DirectConnection for DuplexStream {}
 
-/// Direct connections as they are found; an error when there is none to be had, or no more. The last one counts, until the way moves.
+/// Direct connections as they are found. An error means that there is none, or no longer one. The
+/// last one counts until the stream migrates.
 pub type DirectConnections = mpsc::UnboundedReceiver<io::Result<Box<dyn DirectConnection>>>;
 
-/// What carries the bytes of a direction.
+/// Path of one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StreamPath {
     /// The relay.
     Relay,
-    /// The direct connection, or what is to become one.
+    /// The direct connection, or one that is still awaited.
     Direct,
 }
 
-/// What carries the bytes of both.
+/// Paths of both directions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StreamPaths {
-    /// Those of this side.
+    /// Path of this side's bytes.
     pub outgoing: StreamPath,
-    /// Those of the peer.
+    /// Path of the peer's bytes.
     pub incoming: StreamPath,
 }
 
-/// Bytes that went over the relay.
+/// Number of bytes that went over the relay.
 #[derive(Debug, Default)]
 pub struct RelayedBytes {
     sent: AtomicU64,
@@ -74,32 +77,35 @@ pub struct RelayedBytes {
 }
 
 impl RelayedBytes {
-    /// Those of this side.
+    /// Returns the bytes that this side sent.
     pub fn sent(&self) -> u64 {
         self.sent.load(Ordering::Relaxed)
     }
 
-    /// Those of the peer.
+    /// Returns the bytes that the peer sent.
     pub fn received(&self) -> u64 {
         self.received.load(Ordering::Relaxed)
     }
 }
 
-/// See the module's text. A way moves when it is read or written, or waited for so; who does neither stays where he is.
+/// Stream to a peer; see the module. It migrates while it is read, written or waited for; an unused
+/// stream stays where it is.
 ///
-/// Over the relay a write is one frame. As long as nothing arrives, what was written before a flush may wait.
+/// On the relay a write is one frame. Written bytes may wait for a flush as long as nothing
+/// arrives.
 pub struct MigratingStream {
     switch: StreamSwitch,
     relay: Option<Box<dyn RelayConnection>>,
-    /// What the relay's sink said; reading may still go on.
+    /// Error of the relay's sink; reading may continue.
     write_error: Option<io::Error>,
     direct: Option<Box<dyn DirectConnection>>,
     direct_connections: Option<DirectConnections>,
-    /// A word that waits for room in the relay.
+    /// Message that waits for capacity in the relay.
     pending_message: Option<SwitchMessage>,
-    /// What came over the relay and was not read yet. While there is any, the relay is not read.
+    /// Bytes from the relay that were not read yet. While there are any, the relay is not read.
     unread: Bytes,
-    /// Both directions are direct, and nothing is left of the relay: the rest is plain.
+    /// Both directions are direct and nothing is left of the relay: I/O goes straight to the
+    /// socket.
     settled: bool,
     wakers: Arc<ReadWriteWakers>,
     paths: watch::Sender<StreamPaths>,
@@ -116,7 +122,7 @@ impl fmt::Debug for MigratingStream {
 }
 
 impl MigratingStream {
-    /// A way that begins on the relay and moves to what arrives. `leads`: as in the session.
+    /// Creates a stream that begins on the relay. `is_leader`: as in the session.
     pub fn on_relay(
         leads: bool,
         relay: Box<dyn RelayConnection>,
@@ -129,7 +135,7 @@ impl MigratingStream {
         )
     }
 
-    /// A way without a relay: all waits for the first arrival.
+    /// Creates a stream without a relay: everything waits for the first direct connection.
     pub fn without_relay(direct_connections: DirectConnections) -> Self {
         Self::new(StreamSwitch::without_relay(), None, direct_connections)
     }
@@ -152,21 +158,21 @@ impl MigratingStream {
         let direct_connections = Some(direct_connections);
         let (settled, relayed_bytes) = (false, Arc::default());
         Self {
-            switch: switch,
+            switch,
             relay,
             write_error: None,
             direct: None,
-            direct_connections: direct_connections,
+            direct_connections,
             pending_message: None,
             unread,
             settled,
             wakers,
-            paths: paths,
+            paths,
             relayed_bytes,
         }
     }
 
-    /// So many bytes were given to the relay before the way was there: it goes on behind them.
+    /// Counts bytes that the relay got before the stream existed: the hello of a call.
     pub(crate) fn count_sent(&mut self, bytes: usize) {
         self.switch.count_sent(bytes);
         self.relayed_bytes
@@ -174,28 +180,31 @@ impl MigratingStream {
             .fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// What carries the bytes, now and later. It ends with the way.
+    /// Returns the paths that carry the bytes, now and later. The channel closes with the stream.
     pub fn paths(&self) -> watch::Receiver<StreamPaths> {
         self.paths.subscribe()
     }
 
-    /// How much of them the relay has carried, now and later.
+    /// Returns the counters of relayed bytes.
     pub fn relayed_bytes(&self) -> Arc<RelayedBytes> {
         Arc::clone(&self.relayed_bytes)
     }
 
-    /// Does all that can be done now without reading or writing for the user.
+    /// Makes all progress that is possible without reading or writing for the user.
     fn drive_io(&mut self) -> io::Result<()> {
         let waker = Waker::from(Arc::clone(&self.wakers));
         let cx = &mut Context::from_waker(&waker);
         self.take_direct_connections(cx)?;
         self.read_relay(cx)?;
+        // Messages after the relay was read: a received one may be what allows this side to move.
         self.send_messages(cx);
         self.publish_paths();
         if self.flush_relay(cx)
             && self.switch.is_done_with_relay()
             && self.pending_message.is_none()
         {
+            // The relay is closed only after the last message left: the peer needs it to find the
+            // boundary.
             self.release_relay();
         }
         Ok(())
@@ -206,11 +215,14 @@ impl MigratingStream {
             match direct_connections.poll_recv(cx) {
                 Poll::Pending => return Ok(()),
                 Poll::Ready(Some(Ok(_))) if self.switch.is_committed() => (),
+                // This side has announced or used the present connection: another one would lose
+                // bytes.
                 Poll::Ready(Some(Ok(direct))) => {
                     self.direct = Some(direct);
                     self.switch.direct_found();
                 }
                 Poll::Ready(Some(Err(error))) if self.needs_direct() => return Err(error),
+                // With a relay a failed search is no error: the relay carries the bytes.
                 Poll::Ready(Some(Err(_))) => {
                     self.switch.direct_withdrawn();
                     self.direct = self.direct.take().filter(|_| self.switch.is_committed());
@@ -218,6 +230,7 @@ impl MigratingStream {
                 Poll::Ready(None) => self.direct_connections = None,
             }
         }
+        // No sender is left: no connection can come any more.
         if self.needs_direct() {
             Err(no_direct_error())
         } else {
@@ -225,19 +238,20 @@ impl MigratingStream {
         }
     }
 
-    /// Nothing but a direct connection helps.
+    /// Returns whether only a direct connection allows progress.
     fn needs_direct(&self) -> bool {
         self.direct.is_none()
             && (self.switch.writes_direct()
                 || self.switch.read_source() == ReadSource::AwaitingDirect)
     }
 
-    /// Reads the relay until bytes are there for the user, or it is off.
+    /// Reads the relay until bytes for the user arrive, or it is no longer needed.
     fn read_relay(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         while self.unread.is_empty() && !self.switch.is_done_with_relay() {
             let Some(relay) = &mut self.relay else {
                 return Ok(());
             };
+            // One unread frame at most: back-pressure reaches the peer through the relay.
             match relay.poll_next_unpin(cx) {
                 Poll::Pending => return Ok(()),
                 Poll::Ready(Some(frame)) => self.handle_frame(frame?)?,
@@ -270,7 +284,7 @@ impl MigratingStream {
         Ok(())
     }
 
-    /// Says what is to be said. An error of the sink is kept for who writes.
+    /// Sends pending messages. An error of the sink is kept for the writer.
     fn send_messages(&mut self, cx: &mut Context<'_>) {
         loop {
             self.pending_message = self
@@ -278,7 +292,7 @@ impl MigratingStream {
                 .take()
                 .or_else(|| self.switch.next_message());
             let Some(relay) = &mut self.relay else {
-                self.pending_message = None; // nobody hears it
+                self.pending_message = None; // without a relay it has no recipient
                 return;
             };
             let Some(message) = self.pending_message else {
@@ -297,6 +311,7 @@ impl MigratingStream {
     }
 
     fn keep_write_error(&mut self, sent: io::Result<()>) {
+        // The reader must not fail for it: the peer's bytes may all have arrived.
         if let Err(error) = sent {
             self.write_error.get_or_insert(error);
         }
@@ -315,20 +330,21 @@ impl MigratingStream {
         }
     }
 
-    /// The relay closes by itself, after what it still carries for the peer.
+    /// Releases the relay, which closes in the background after it has delivered what it holds.
     fn release_relay(&mut self) {
         spawn_close(self.relay.take().map(close_relay));
         self.settled = self.direct.is_some() && self.unread.is_empty();
         if self.settled {
-            self.direct_connections = None; // whoever looks for connections may stop
+            self.direct_connections = None; // the search may stop
         }
     }
 
-    /// Ends this side, and waits until the peer has all that was written, as far as that can be known. What is dropped
-    /// instead goes on by itself, as long as the process does.
+    /// Ends this side, and waits until the peer has all written bytes, as far as this can be known.
+    ///
+    /// A stream that is dropped instead finishes in the background, as long as the process lives.
     ///
     /// # Errors
-    /// When what was written cannot reach the peer any more.
+    /// Fails when written bytes can no longer reach the peer.
     pub async fn close(mut self) -> io::Result<()> {
         let ended = self.shutdown().await;
         if let Some(relay) = self.relay.take() {
@@ -360,6 +376,7 @@ impl MigratingStream {
             outgoing: path(self.switch.writes_direct()),
             incoming: path(inward),
         };
+        // Watchers wake on changes only.
         self.paths
             .send_if_modified(|old| std::mem::replace(old, paths) != paths);
     }
@@ -371,6 +388,7 @@ impl MigratingStream {
 
 impl Drop for MigratingStream {
     fn drop(&mut self) {
+        // A drop must not lose written bytes: the rest finishes in the background.
         spawn_close(
             self.direct
                 .take()
@@ -380,7 +398,7 @@ impl Drop for MigratingStream {
     }
 }
 
-/// Without a runtime the process is about to end anyway.
+/// Spawns the rest of a close. Without a runtime the process is about to end anyway.
 fn spawn_close(close: Option<CloseFuture>) {
     if let (Some(close), Ok(runtime)) = (close, tokio::runtime::Handle::try_current()) {
         runtime.spawn(close);
@@ -389,7 +407,9 @@ fn spawn_close(close: Option<CloseFuture>) {
 
 fn close_relay(mut relay: Box<dyn RelayConnection>) -> CloseFuture {
     Box::pin(async move {
-        let _ = relay.close().await; // an end is not asked for an answer
+        // The peer closes when it has everything; a reset before that could destroy bytes in
+        // flight.
+        let _ = relay.close().await; // the peer may be gone
         let closed = async { while let Some(Ok(_)) = relay.next().await {} };
         let _ = tokio::time::timeout(RELAY_CLOSE_TIMEOUT, closed).await;
     })
@@ -402,6 +422,6 @@ fn switch_error(error: super::SwitchError) -> io::Error {
 fn no_direct_error() -> io::Error {
     io::Error::new(
         io::ErrorKind::NotConnected,
-        "there is no direct connection to the peer, and no relay: connect again",
+        "no direct connection to the peer, and no relay: connect again",
     )
 }

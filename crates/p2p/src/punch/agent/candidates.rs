@@ -1,4 +1,4 @@
-//! Candidates of both sides, and the pairs they make.
+//! Candidates of both sides, and their pairs.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -36,13 +36,14 @@ impl PunchAgent {
             .iter()
             .any(|local| local.base == base && local.candidate.transport == transport);
         self.locals.push(LocalCandidate { candidate, base });
+        // One listener per base: all its connections share the port.
         if is_new && transport == Transport::Tcp {
             self.actions.push(AgentAction::Listen { base });
         }
         self.pair_up(now);
     }
 
-    /// The transport that is wanted, then IPv6 (where fewer NATs are), then what came first.
+    /// Prefers the wanted transport, then IPv6 (fewer NATs), then earlier candidates.
     fn address_preference(&self, transport: Transport, addr: SocketAddr) -> u16 {
         let is_preferred = u16::from(transport == self.settings.preferred_transport) << 15;
         let is_ipv6 = u16::from(addr.is_ipv6()) << 14;
@@ -52,11 +53,13 @@ impl PunchAgent {
 
     pub(super) fn send_offer(&mut self) {
         let candidates = self.locals.iter().map(|local| local.candidate).collect();
+        // The whole list each time: the peer ignores what it knows.
         self.actions
             .push(AgentAction::Signal(PunchMessage::Offer(candidates)));
     }
 
     pub(super) fn add_remotes(&mut self, candidates: &[Candidate], now: Instant) {
+        // The search timeout starts with the offer: before it there was nothing to probe.
         if self.remotes.is_empty() && matches!(self.phase, AgentPhase::Searching { .. }) {
             self.deadline = now + self.settings.search_timeout;
         }
@@ -71,6 +74,7 @@ impl PunchAgent {
             if self.remotes.iter().any(is_known) {
                 continue;
             }
+            // The bound holds over several offers, too.
             if self.remotes.len() < MAX_CANDIDATES && candidate.check_usable(loopback).is_ok() {
                 self.remotes.push(*candidate);
             } else {
@@ -80,10 +84,11 @@ impl PunchAgent {
         self.pair_up(now);
     }
 
-    /// Makes the pairs that can be made of what is known. Those that are there already stay as they are.
+    /// Creates the pairs of all known candidates. Existing pairs stay as they are.
     fn pair_up(&mut self, now: Instant) {
         for at in 0..self.locals.len() {
             let LocalCandidate { candidate, base } = self.locals[at];
+            // Cloned, as the loop changes `self`; it has at most 16 entries.
             for remote in self.remotes.clone() {
                 let key = PairKey {
                     transport: candidate.transport,
@@ -101,7 +106,8 @@ impl PunchAgent {
         }
     }
 
-    /// Two workers in two private networks may have the same address: then it leads back here.
+    /// Returns whether the address is this machine's own: two private networks may use the same
+    /// address.
     fn is_own_address(&self, addr: SocketAddr) -> bool {
         self.locals.iter().any(|local| {
             local.candidate.kind == CandidateKind::Host && local.candidate.addr == addr
@@ -116,8 +122,10 @@ impl PunchAgent {
         }
     }
 
-    /// Notes a pair whose remote half was not offered: an authentic probe, or a connection, came from there. `false`: there
-    /// is no such socket, or there are too many of them.
+    /// Adds a pair whose remote address was not offered, but sent an authenticated probe or a
+    /// connection.
+    ///
+    /// `false`: unknown socket, or too many such pairs.
     pub(super) fn discover_pair(&mut self, key: PairKey, now: Instant) -> bool {
         if self.pairs.get(&key).is_some() {
             return true;

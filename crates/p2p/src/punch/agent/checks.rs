@@ -1,4 +1,4 @@
-//! First probes: to addresses that have not proven themselves, hence paced and counted.
+//! First probes, to unproven addresses: paced and counted.
 
 use std::time::{Duration, Instant};
 
@@ -7,16 +7,20 @@ use crate::punch::candidate::{PairKey, Transport};
 use super::pairs::{CandidatePair, TcpPairState};
 use super::{AgentAction, AgentPhase, PunchAgent};
 
-/// Intervals between the tries of a pair grow no further.
+/// Upper bound of the interval between tries of a pair.
 pub(super) const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// A dial takes so long at most. Meanwhile the kernel says its SYN once more, with the same number. A new dial has another one, which
-/// a NAT that follows connections takes for a forgery once it has seen the SYNs of both sides (Linux: `SYN_SENT2`).
+/// Maximum time of a dial.
+///
+/// Meanwhile the kernel repeats its SYN once, with the same number. A new dial has another number,
+/// which a NAT with connection tracking treats as a forgery once it has seen both SYNs (Linux:
+/// `SYN_SENT2`; decision 34).
 const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl PunchAgent {
-    /// The next first probe or dial, if one is due.
+    /// Sends the next first probe or dial, if one is due.
     pub(super) fn send_checks(&mut self, now: Instant) {
         let is_searching = matches!(self.phase, AgentPhase::Searching { .. });
+        // One per pace interval, however many pairs are due.
         while is_searching
             && self.next_check_allowed <= now
             && self.counts.tries < self.settings.max_tries_in_all
@@ -29,8 +33,10 @@ impl PunchAgent {
         }
     }
 
-    /// Pairs that are still to be probed. A follower goes on where it has had an answer: the leader may still wait for one,
-    /// and asks an address that was not offered to it only when a probe comes from there.
+    /// Returns the pairs to probe.
+    ///
+    /// A follower continues on pairs that responded: the leader may still wait for a probe from
+    /// there, and sends to an address that was not offered only after one.
     fn open_pairs(&self) -> impl Iterator<Item = &CandidatePair> {
         let (retry_valid, settings) = (!self.is_leader(), &self.settings);
         let open = self
@@ -40,7 +46,7 @@ impl PunchAgent {
         open.filter(|pair| self.pairs.tries_at(pair.key.remote.ip()) < settings.max_tries_per_ip)
     }
 
-    /// Of the pairs that are due: the one that was tried least, of these the best.
+    /// Returns the due pair with the fewest tries, the best of these.
     fn next_due_pair(&self, now: Instant) -> Option<PairKey> {
         let due = self.open_pairs().filter(|pair| pair.next_due <= now);
         due.min_by_key(|pair| pair.tries).map(|pair| pair.key)
@@ -79,9 +85,9 @@ impl PunchAgent {
             .min()
     }
 
-    /// When looking ends: the deadline, or the session's end before it.
+    /// Returns the end of the search: its timeout, or the session's expiry before it.
     pub(super) fn search_deadline(&self) -> Instant {
-        // The follower waits for the leader's word, and decides alone only when none comes.
+        // The follower waits for the leader's message, and decides alone only without one.
         let grace = if self.is_leader() {
             Duration::ZERO
         } else {
@@ -101,13 +107,14 @@ impl PunchAgent {
             }
             () => super::PunchFailure::NoPath,
         };
+        // The peer falls back at once instead of after its own timeout.
         self.actions
             .push(AgentAction::Signal(super::PunchMessage::FallBack));
         self.fall_back(reason);
     }
 }
 
-/// After the nth try, from 0: grows by 8/5 each time.
+/// Returns the delay after the nth try, from 0: grows by 8/5 each time.
 pub(super) fn retry_interval(first: Duration, tries: u32, max_interval: Duration) -> Duration {
     let mut wait = first;
     for _ in 0..tries.min(16) {

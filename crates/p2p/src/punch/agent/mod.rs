@@ -1,11 +1,13 @@
-//! One side of one pair of workers: the machine that finds a direct way, or settles for the relay.
+//! A side of a pair of workers: the state machine that finds a direct connection or falls back to
+//! the relay.
 //!
-//! Events in, actions out, time an argument. Both sides offer candidates through the rendezvous, probe the pairs that these
-//! make (`checks`, `streams`), and answer each other's probes (`inbox`). The leader, by order of identities, takes the best
-//! pair that works and tells so over that very pair; when the follower agrees, both have it (`nominate`). Whatever happens,
-//! each side is on a pair, on the relay or at an end within two patiences of the settings: nobody hangs.
+//! Events in, actions out, time as an argument. Both sides offer candidates through the rendezvous,
+//! probe the resulting pairs (`checks`, `tcp`), and respond to each other's probes (`receive`). The
+//! leader takes the best valid pair and nominates it over that very pair; when the follower agrees,
+//! both have it (`nominate`). Each side reaches a pair, the relay or a failure within two search
+//! timeouts.
 //!
-//! The relay is a way from the first moment, if it is allowed; the direct one replaces it when it is there.
+//! If the relay is allowed it is the path from the first moment; the direct connection replaces it.
 
 mod candidates;
 mod checks;
@@ -32,49 +34,49 @@ use nominate::{DirectPair, PairNomination};
 use pairs::{CheckList, LocalCandidate};
 use replay_window::ReplayWindow;
 
-/// See the module.
+/// State machine of one session; see the module.
 #[derive(Debug)]
 pub struct PunchAgent {
     session: PunchSession,
     settings: PunchSettings,
     nonce: u64,
-    /// The last ask's number.
+    /// Number of the last request.
     last_request: u64,
     locals: Vec<LocalCandidate>,
     remotes: Vec<Candidate>,
     pairs: CheckList,
-    /// The peer's nonce, once something of it verified.
+    /// Nonce of the peer, once a probe of it verified.
     peer_nonce: Option<u64>,
     replay_window: ReplayWindow,
     phase: AgentPhase,
-    /// The last nomination: made, as the leader; agreed to, as the follower.
+    /// Last nomination: sent, as the leader; accepted, as the follower.
     generation: u16,
-    /// When it is too late, in [`Phase::Searching`].
+    /// End of the search, in [`AgentPhase::Searching`].
     deadline: Instant,
-    /// When the next first probe may go.
+    /// Time at which the next first probe may go.
     next_check_allowed: Instant,
     counts: AgentCounts,
     requested_wake: Option<Instant>,
     actions: Vec<AgentAction>,
 }
 
-/// Where the machine is.
+/// Phase of the state machine.
 #[derive(Debug)]
 enum AgentPhase {
-    /// It probes. `first`: when the first pair turned out to work.
+    /// Probing. `first_valid`: time at which the first pair became valid.
     Searching {
         first_valid: Option<Instant>,
     },
-    /// The leader asks the follower to take a pair.
+    /// Leader waits for the follower to take a pair.
     Nominating(PairNomination),
-    /// Both have a pair.
+    /// Both sides have a pair.
     Direct(DirectPair),
     Relayed,
     Ended(PunchFailure),
 }
 
 impl PunchAgent {
-    /// One side of a session. `nonce`: drawn at random. The first actions come with the first event.
+    /// Creates one side of a session. `nonce`: random. The first actions come with the first event.
     pub fn new(session: PunchSession, settings: PunchSettings, nonce: u64, now: Instant) -> Self {
         let deadline = now + settings.search_timeout;
         let actions = if settings.allow_relay {
@@ -102,8 +104,9 @@ impl PunchAgent {
         }
     }
 
-    /// Something happened, at this time. What is to be done, in this order.
+    /// Handles an event, and returns the actions in their order.
     pub fn handle_event(&mut self, event: AgentEvent, now: Instant) -> Vec<AgentAction> {
+        // After the end nothing is answered: the session's sockets are about to close.
         if !matches!(self.phase, AgentPhase::Ended(_)) {
             self.dispatch_event(event, now);
             self.advance(now);
@@ -138,8 +141,9 @@ impl PunchAgent {
         }
     }
 
-    /// What time alone brings about. A nomination that fails leads back to looking.
+    /// Advances by time alone. A failed nomination leads back to the search.
     fn advance(&mut self, now: Instant) {
+        // The nomination first: if it fails now, the search continues in the same step.
         self.send_nomination(now);
         if matches!(self.phase, AgentPhase::Searching { .. }) {
             self.reject_silent_connections(now);
@@ -150,7 +154,7 @@ impl PunchAgent {
         self.send_keepalive(now);
     }
 
-    /// Where it is.
+    /// Returns the state.
     pub fn state(&self) -> AgentState {
         match &self.phase {
             AgentPhase::Searching { .. } | AgentPhase::Nominating(_) => AgentState::Searching,
@@ -160,17 +164,17 @@ impl PunchAgent {
         }
     }
 
-    /// What it has counted.
+    /// Returns the counters.
     pub fn counts(&self) -> AgentCounts {
         self.counts
     }
 
-    /// Whether it leads.
+    /// Returns the role.
     pub fn role(&self) -> SessionRole {
         self.session.role
     }
 
-    /// The round trip of a pair, if it was measured.
+    /// Returns the round trip of a pair, if it was measured.
     pub fn round_trip(&self, key: &PairKey) -> Option<std::time::Duration> {
         self.pairs.get(key)?.rtt
     }
@@ -181,6 +185,7 @@ impl PunchAgent {
 
     fn request_wake(&mut self) {
         let next = self.next_wake();
+        // Repeating an unchanged wakeup would make the driver reset its timer on each event.
         if next != self.requested_wake {
             self.requested_wake = next;
             self.actions.extend(next.map(|at| AgentAction::Wake { at }));
@@ -204,7 +209,7 @@ impl PunchAgent {
         }
     }
 
-    /// A probe that says nothing yet but who it is from.
+    /// Creates a probe that only identifies its sender.
     fn new_probe(&self) -> Probe {
         let (from, nonce) = (self.session.role, self.nonce);
         Probe {
@@ -217,7 +222,7 @@ impl PunchAgent {
         }
     }
 
-    /// Sends or writes a probe over a pair; if it asks, the pair waits for the answer.
+    /// Sends a probe over a pair; a request is recorded until its response.
     fn send_probe(&mut self, key: PairKey, mut probe: Probe, is_request: bool, now: Instant) {
         if is_request {
             self.last_request += 1;

@@ -1,8 +1,10 @@
-//! One pair for both: the leader chooses and asks, the follower agrees; then it is kept alive.
+//! Nomination of one pair for both sides: the leader nominates, the follower agrees; then it is
+//! kept alive.
 //!
-//! A nomination goes over the pair itself and bears a number. The follower agrees to the newest; the leader has the pair
-//! once that is said. A follower that has settled for the relay agrees to nothing, and a leader that gives up says so
-//! through the rendezvous: so both end with the same, whichever packets are lost.
+//! A nomination goes over the pair itself and has a number. The follower agrees to the newest; the
+//! leader has the pair once that agreement arrives. A follower on the relay agrees to nothing, and
+//! a leader that gives up says so through the rendezvous. Both sides therefore end with the same
+//! result, whichever packets are lost.
 
 use std::time::{Duration, Instant};
 
@@ -13,18 +15,18 @@ use super::checks::retry_interval;
 use super::pairs::{CandidatePair, PairProgress, TcpPairState};
 use super::{AgentAction, AgentPhase, PunchAgent, PunchFailure, PunchMessage};
 
-/// How often a nomination is sent over UDP.
+/// Maximum of nominations sent over UDP.
 const MAX_NOMINATION_TRIES: u32 = 10;
-/// How long one may take over TCP.
+/// Time for a nomination over TCP.
 const STREAM_NOMINATION_TIMEOUT: Duration = Duration::from_secs(2);
-/// A choice waits no longer for a better pair.
+/// Maximum wait for a better pair.
 const MAX_CHOICE_DELAY: Duration = Duration::from_millis(400);
-/// A better pair that has to connect first has at least so long.
+/// Minimum wait for a better pair that has to connect first.
 const MIN_CONNECT_DELAY: Duration = Duration::from_millis(50);
-/// Between asks of a pair that does not answer any more, and how many of them there are.
+/// Interval between requests over a silent pair, and their maximum number.
 const KEEPALIVE_RETRIES: (Duration, u32) = (Duration::from_secs(1), 5);
 
-/// What the leader has asked the follower to take.
+/// Pair that the leader has nominated.
 #[derive(Debug)]
 pub(super) struct PairNomination {
     pub(super) key: PairKey,
@@ -33,18 +35,18 @@ pub(super) struct PairNomination {
     pub(super) next_send_at: Instant,
 }
 
-/// The pair that both have.
+/// Pair that both sides have.
 #[derive(Debug)]
 pub(super) struct DirectPair {
     pub(super) key: PairKey,
-    /// Asks since the peer was heard.
+    /// Requests since the last sign of life of the peer.
     unanswered: u32,
-    /// When the next one goes; a TCP connection tells by itself that it has ended.
+    /// Time of the next keepalive; a TCP connection reports its end itself.
     pub(super) next_keepalive: Option<Instant>,
 }
 
 impl PunchAgent {
-    /// The leader takes the best pair that works, once better ones have had their chance.
+    /// Nominates the best valid pair, once better ones had their chance.
     pub(super) fn nominate_best(&mut self, now: Instant) {
         let AgentPhase::Searching { first_valid: first } = self.phase else {
             return;
@@ -65,7 +67,8 @@ impl PunchAgent {
         }
     }
 
-    /// When the leader chooses: when no better pair can be expected to work any more, and before it is too late.
+    /// Returns when the leader chooses: when no better pair can be expected, and before the search
+    /// ends.
     pub(super) fn choice_time(&self, first: Option<Instant>) -> Option<Instant> {
         let best = self.pairs.best_valid().filter(|_| self.is_leader())?;
         let first = first?;
@@ -78,6 +81,7 @@ impl PunchAgent {
             .filter(better)
             .map(|pair| wait_for_better(pair, best, first));
         let max_wait = (first + MAX_CHOICE_DELAY).min(self.search_deadline());
+        // `clamp` panics if its bounds cross, hence `first.min`.
         Some(
             times
                 .max()
@@ -94,6 +98,7 @@ impl PunchAgent {
             return;
         }
         let (key, generation) = (nomination.key, nomination.generation);
+        // TCP delivers or breaks: repeating on the stream is useless.
         let tries = if key.transport == Transport::Tcp {
             1
         } else {
@@ -119,9 +124,10 @@ impl PunchAgent {
         self.send_probe(key, probe, true, now);
     }
 
-    /// Back to looking: the next best pair, if there is one, or the end.
+    /// Returns to the search: the next valid pair, or the end.
     pub(super) fn nomination_failed(&mut self, key: PairKey, now: Instant) {
         if let Some(pair) = self.pairs.get_mut(&key) {
+            // Not nominated again: the follower had its chance on this pair.
             pair.progress = PairProgress::Failed;
         }
         self.close_stream(key);
@@ -132,8 +138,10 @@ impl PunchAgent {
         self.nominate_best(now);
     }
 
-    /// Whether the follower takes this pair: it is the newest nomination, or the newest once more. And it has worked from
-    /// here, too (RFC 8445 section 7.3.1.5): somebody between, who is faster, could send the leader's word on from elsewhere.
+    /// Returns whether the follower takes this pair: the newest nomination, or the same one again.
+    ///
+    /// The pair must have worked from here, too (RFC 8445 section 7.3.1.5): a faster attacker on
+    /// the path could forward the leader's probe from another address.
     pub(super) fn try_agree(&mut self, key: PairKey, generation: u16) -> bool {
         let is_repeated = matches!(&self.phase, AgentPhase::Direct(direct) if direct.key == key && generation == self.generation);
         let is_open = matches!(
@@ -161,7 +169,7 @@ impl PunchAgent {
         }
     }
 
-    /// This pair it is; all other connections are closed.
+    /// Selects the pair; all other connections are closed.
     pub(super) fn use_pair(&mut self, key: PairKey, now: Instant) {
         let next =
             (key.transport == Transport::Udp).then(|| now + self.settings.keepalive_interval);
@@ -193,6 +201,7 @@ impl PunchAgent {
         let (interval, max_retries) = KEEPALIVE_RETRIES;
         let key = direct.key;
         if direct.unanswered >= max_retries {
+            // The peer may still hold the pair; it falls back, too.
             self.actions
                 .push(AgentAction::Signal(PunchMessage::FallBack));
             return self.fall_back(PunchFailure::PairLost);
@@ -203,7 +212,7 @@ impl PunchAgent {
         self.send_probe(key, probe, true, now);
     }
 
-    /// To the relay if it is allowed, else to an end.
+    /// Falls back to the relay if it is allowed, else fails.
     pub(super) fn fall_back(&mut self, reason: PunchFailure) {
         if matches!(self.phase, AgentPhase::Relayed | AgentPhase::Ended(_)) {
             return;
@@ -212,6 +221,7 @@ impl PunchAgent {
         self.close_all_but(None);
         if self.settings.allow_relay {
             self.phase = AgentPhase::Relayed;
+            // The relay was announced at the start; only a lost direct pair returns to it.
             if was_direct {
                 self.actions.push(AgentAction::UseRelay);
             }
@@ -242,8 +252,10 @@ impl PunchAgent {
     }
 }
 
-/// How long a better pair is waited for. It would have answered within a round trip, and half of one for its delays; but
-/// beside UDP, TCP has to connect first, perhaps after a SYN that came too early.
+/// Returns how long to wait for a better pair.
+///
+/// A valid one would have responded within one and a half round trips. Beside UDP, TCP has
+/// to connect first, perhaps after a SYN that came too early.
 fn wait_for_better(pair: &CandidatePair, best: &CandidatePair, first: Instant) -> Instant {
     let rtt = best.rtt.unwrap_or_default();
     match pair.first_tried {

@@ -1,27 +1,27 @@
-//! The pairs of a session, and how far each has come.
+//! Check list of a session (RFC 8445 section 6.1.2), and the progress of each pair.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use crate::punch::candidate::{Candidate, MAX_CANDIDATES, PairKey, Transport};
 
-/// The most pairs; more bases than four are of no use.
+/// Maximum of pairs; more than four local sockets are of no use.
 const MAX_PAIRS: usize = 4 * MAX_CANDIDATES;
-/// Asks of a pair that may still be answered.
+/// Maximum of unanswered requests per pair that may still be answered.
 const MAX_OPEN_REQUESTS: usize = 16;
 
-/// How far a pair has come.
+/// Progress of a pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PairProgress {
-    /// It has not been shown to work.
+    /// Not proven to work.
     Trying,
-    /// An ask was answered.
+    /// A request was answered.
     Valid,
-    /// It was to be taken, and the peer did not agree in time; or its connection ended.
+    /// Nominated without agreement in time, or its connection ended.
     Failed,
 }
 
-/// Where a pair's TCP connection is. Of UDP always [`Stream::NoConnection`].
+/// State of a pair's TCP connection. Always [`TcpPairState::None`] for UDP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TcpPairState {
     None,
@@ -29,35 +29,37 @@ pub(super) enum TcpPairState {
     Open,
 }
 
-/// One pair.
+/// Pair of a local socket and a remote address.
 #[derive(Debug)]
 pub(super) struct CandidatePair {
     pub(super) key: PairKey,
     pub(super) priority: u64,
-    /// The peer offered it: it may be probed unasked.
+    /// True if the peer offered it, and it may be probed first.
     pub(super) offered: bool,
     pub(super) progress: PairProgress,
     pub(super) stream: TcpPairState,
-    /// First probes or dials.
+    /// Number of first probes or dials.
     pub(super) tries: u32,
-    /// When the first of them went.
+    /// Time of the first try.
     pub(super) first_tried: Option<Instant>,
-    /// When the next of them is due; of a connection: when it must have worked.
+    /// Time of the next try; for an open connection: by when it must have worked.
     pub(super) next_due: Instant,
-    /// Asks without an answer: their numbers, and when they went.
+    /// Unanswered requests: numbers, and times of sending.
     open_requests: Vec<(u64, Instant)>,
     pub(super) rtt: Option<Duration>,
 }
 
 impl CandidatePair {
     pub(super) fn record_request(&mut self, number: u64, now: Instant) {
+        // The oldest request is the least likely to be answered.
         if self.open_requests.len() == MAX_OPEN_REQUESTS {
             self.open_requests.remove(0);
         }
         self.open_requests.push((number, now));
     }
 
-    /// Whether this answers an ask of this very pair (RFC 8445 section 7.2.5.2.1: an answer from elsewhere is none).
+    /// Takes the response to a request of this pair (RFC 8445 section 7.2.5.2.1: it must come from
+    /// the same pair).
     pub(super) fn take_response(&mut self, number: u64, now: Instant) -> bool {
         let Some(at) = self
             .open_requests
@@ -67,6 +69,8 @@ impl CandidatePair {
             return false;
         };
         let (_, sent) = self.open_requests.remove(at);
+        // Each request has its own number, so a repeated one does not blur the measurement (Karn's
+        // algorithm).
         self.rtt = Some(now.saturating_duration_since(sent));
         if self.progress == PairProgress::Trying {
             self.progress = PairProgress::Valid;
@@ -74,14 +78,14 @@ impl CandidatePair {
         true
     }
 
-    /// Whether an ask of that number is open.
+    /// Returns whether a request of that number is open.
     pub(super) fn awaits_response(&self, number: u64) -> bool {
         self.open_requests
             .iter()
             .any(|(requested, _)| *requested == number)
     }
 
-    /// One socket may have several candidates: the best counts.
+    /// Raises the priority: the best candidate of a socket counts.
     fn mark_offered(&mut self, priority: u64) {
         self.priority = if self.offered {
             self.priority.max(priority)
@@ -91,7 +95,8 @@ impl CandidatePair {
         self.offered = true;
     }
 
-    /// Whether it may still be probed or dialled unasked. `again`: also where it has worked, over UDP.
+    /// Returns whether it may be probed or dialled first. `retry_valid`: also where it has worked,
+    /// over UDP.
     pub(super) fn is_checkable(&self, tries: u32, retry_valid: bool) -> bool {
         let wanted = match self.progress {
             PairProgress::Trying => self.offered,
@@ -121,7 +126,7 @@ impl CheckList {
         self.all.iter_mut().find(|pair| pair.key == *key)
     }
 
-    /// First probes and dials to an IP address, whatever the port.
+    /// Returns the number of first probes and dials to an IP address, whatever the port.
     pub(super) fn tries_at(&self, ip: IpAddr) -> u32 {
         self.all
             .iter()
@@ -130,21 +135,22 @@ impl CheckList {
             .sum()
     }
 
-    /// Forgets a pair that the peer has not offered and that has not been shown to work: room for others.
+    /// Removes a pair that was neither offered nor proven, to make capacity for others.
     pub(super) fn forget_unproven(&mut self, key: &PairKey) {
         self.all.retain(|pair| {
             pair.key != *key || pair.offered || pair.progress != PairProgress::Trying
         });
     }
 
-    /// The best that works.
+    /// Returns the best valid pair.
     pub(super) fn best_valid(&self) -> Option<&CandidatePair> {
         self.all
             .iter()
             .find(|pair| pair.progress == PairProgress::Valid)
     }
 
-    /// Notes a pair; one that was found out before it was offered is worth what the offer says. `false`: there are too many.
+    /// Adds a pair. A discovered pair that is offered later gets the offer's priority. `false`: too
+    /// many pairs.
     pub(super) fn add_pair(
         &mut self,
         key: PairKey,
@@ -158,12 +164,14 @@ impl CheckList {
             None if self.is_full(offered) => return false,
             None => self.all.push(new_pair(key, priority, offered, now)),
         }
+        // Equal priorities need an order that does not depend on when a pair was found.
         self.all
             .sort_by(|a, b| b.priority.cmp(&a.priority).then(a.key.cmp(&b.key)));
         true
     }
 
-    /// Pairs that were found out have a limit of their own, so that a flood of them leaves room for offers.
+    /// Returns whether the limit is reached. Discovered pairs have their own limit, so that a flood
+    /// leaves capacity for offers.
     fn is_full(&self, offered: bool) -> bool {
         let limit = if offered { MAX_PAIRS } else { MAX_CANDIDATES };
         self.all
@@ -190,14 +198,14 @@ fn new_pair(key: PairKey, priority: u64, offered: bool, now: Instant) -> Candida
     }
 }
 
-/// A candidate of one's own, and the socket behind it.
+/// Candidate of this side, and its socket.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LocalCandidate {
     pub(super) candidate: Candidate,
     pub(super) base: SocketAddr,
 }
 
-/// The best priority among a base's candidates.
+/// Returns the best priority among a base's candidates.
 pub(super) fn priority_of_base(
     locals: &[LocalCandidate],
     transport: Transport,

@@ -1,4 +1,4 @@
-//! Probes that come: what does not verify gets no answer, what does gets exactly one.
+//! Handles received probes: an unverified one gets no response, a verified one exactly one.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -17,6 +17,7 @@ impl PunchAgent {
         bytes: &[u8],
         now: Instant,
     ) {
+        // The socket reports IPv4 peers as mapped addresses; pairs use the IPv4 form.
         let remote = SocketAddr::new(from.ip().to_canonical(), from.port());
         let key = PairKey {
             transport: Transport::Udp,
@@ -30,6 +31,7 @@ impl PunchAgent {
 
     pub(super) fn verify_probe(&mut self, bytes: &[u8]) -> Option<Probe> {
         let probe = Probe::decode(bytes, &self.session).ok();
+        // The first verified nonce pins the peer's process: a restarted one needs a new session.
         let probe = probe.filter(|probe| self.peer_nonce.is_none_or(|nonce| nonce == probe.nonce));
         match probe {
             Some(probe) => self.peer_nonce = Some(probe.nonce),
@@ -38,9 +40,12 @@ impl PunchAgent {
         probe
     }
 
-    /// The ask first: on a stream, its answer must go before a nomination that the answer in the same probe may cause.
+    /// Handles a probe, its request first.
+    ///
+    /// Over TCP the response must go before a nomination that the same probe's response may cause.
     pub(super) fn handle_probe(&mut self, key: PairKey, probe: &Probe, now: Instant) {
         if let Some(number) = probe.request {
+            // A replay from elsewhere must not make this side send to a victim.
             if !self.replay_window.insert(number) && !self.is_offered(&key) {
                 self.counts.replayed += 1;
                 return;
@@ -52,13 +57,15 @@ impl PunchAgent {
         }
     }
 
-    /// Where the peer has offered to be, a repeated ask is answered once more: otherwise somebody between who is faster, and
-    /// sends it on from elsewhere, could have the true one thrown away.
+    /// Returns whether the peer has offered this address.
+    ///
+    /// A repeated request from there is answered again: a faster attacker on the path could
+    /// otherwise have the true one dropped.
     fn is_offered(&self, key: &PairKey) -> bool {
         self.pairs.get(key).is_some_and(|pair| pair.offered)
     }
 
-    /// Answers, and asks in the same probe while the pair has not been shown to work.
+    /// Responds, with a request of its own while the pair is not proven.
     fn handle_request(&mut self, key: PairKey, number: u64, probe: &Probe, now: Instant) {
         if !self.accepts_request(&key, now) || !self.discover_pair(key, now) {
             return;
@@ -72,8 +79,10 @@ impl PunchAgent {
             .nomination
             .filter(|generation| self.try_agree(key, *generation));
         answer.nomination = agreed;
-        // The answer that comes with the ask shows that the pair works. On a stream, another ask would be answered after the
-        // nomination, and that answer be read as the first bytes of what follows.
+        // The response in the same probe already shows that the pair works. Over TCP a further
+        // request would be
+        // answered after the nomination, and TLS would read that answer as its own bytes (decision
+        // 35).
         let trying = self.pairs.get(&key).is_some_and(|pair| {
             pair.progress == PairProgress::Trying
                 && !probe
@@ -92,7 +101,8 @@ impl PunchAgent {
         }
     }
 
-    /// After the session's end only the pair in use is answered; where the relay was settled for, nothing is.
+    /// Returns whether a request is answered: after the session's expiry only on the pair in use,
+    /// on the relay never.
     fn accepts_request(&self, key: &PairKey, now: Instant) -> bool {
         match &self.phase {
             AgentPhase::Searching { .. } | AgentPhase::Nominating(_) => {

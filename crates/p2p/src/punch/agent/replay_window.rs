@@ -1,21 +1,22 @@
-//! Which of the peer's asks have come already: a sliding window, as RFC 4303 section 3.4.3 has it.
+//! Replay window over the numbers of the peer's requests, as in RFC 4303 section 3.4.3.
 
-/// Asks further behind the newest count as old.
+/// Width of the window; older numbers count as received.
 const WINDOW_WIDTH: u64 = 64;
 
-/// The numbers that have come.
+/// Received numbers.
 #[derive(Debug, Default)]
 pub(super) struct ReplayWindow {
     newest: u64,
-    /// Bit n: `newest - n` has come.
+    /// Bit n: `newest - n` was received.
     received: u64,
 }
 
 impl ReplayWindow {
-    /// Whether this number comes for the first time. It has come from now on.
+    /// Records a number. Returns whether it is new.
     pub(super) fn insert(&mut self, number: u64) -> bool {
         if number > self.newest {
             let step = number - self.newest;
+            // Shifting by the full width would overflow.
             self.received = if step < WINDOW_WIDTH {
                 self.received << step
             } else {
@@ -43,7 +44,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_is_new_twice_and_what_is_young_is_new_once(numbers in prop::collection::vec(1u64..200, 0..300)) {
+        fn no_number_is_new_twice_and_recent_numbers_are_new_once(numbers in prop::collection::vec(1u64..200, 0..300)) {
             let (mut window, mut come) = (ReplayWindow::default(), BTreeSet::new());
             for number in numbers {
                 let young = come.last().is_none_or(|newest| number + WINDOW_WIDTH > *newest);

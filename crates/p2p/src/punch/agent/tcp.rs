@@ -1,7 +1,8 @@
-//! TCP: a pair is a connection, dialled or accepted; by simultaneous open it is both.
+//! TCP pairs: a pair is a connection, dialled or accepted; with simultaneous open it is both.
 //!
-//! Both sides listen and dial on one port. The leader speaks first, so that a stranger who connects to a follower hears
-//! nothing. A NAT may refuse a SYN that comes too early: the dial is made again, later and later.
+//! Both sides listen and dial on one port. The leader speaks first, so that an unknown client of a
+//! follower gets nothing. A NAT may refuse a SYN that comes too early: the dial is repeated, with
+//! growing delays.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use super::checks::{MAX_RETRY_INTERVAL, retry_interval};
 use super::pairs::{PairProgress, TcpPairState};
 use super::{AgentAction, AgentPhase, PunchAgent, PunchFailure};
 
-/// A connection over which nothing authentic has come for so long is a stranger's.
+/// Time for an authenticated probe on a new connection; without one it is closed.
 const FIRST_PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl PunchAgent {
@@ -28,13 +29,14 @@ impl PunchAgent {
             pair.stream = TcpPairState::Open;
             pair.next_due = now + FIRST_PROBE_TIMEOUT;
         }
+        // The leader's request authenticates the connection before the follower says anything.
         if self.is_leader() {
             let probe = self.new_probe();
             self.send_probe(key, probe, true, now);
         }
     }
 
-    /// A stranger's bytes end the connection.
+    /// Handles bytes of a connection; unauthenticated ones end it.
     pub(super) fn handle_read(&mut self, key: PairKey, bytes: &[u8], now: Instant) {
         if self
             .pairs
@@ -81,8 +83,11 @@ impl PunchAgent {
             .map(|pair| (pair.key, pair.next_due))
     }
 
-    /// The next dial waits its turn, not until a stranger would have been turned away: the connection may have been whole on this
-    /// side alone, where the last packet of its handshake was lost. One that worked and ended does not come back.
+    /// Handles the end of a connection or dial.
+    ///
+    /// The next dial waits for its turn only: the connection may have been open on this side alone,
+    /// because the last packet of its handshake was lost. A connection that worked and ended does
+    /// not come back.
     pub(super) fn handle_disconnected(&mut self, key: PairKey, now: Instant) {
         let first = self.settings.retry_interval;
         let Some(pair) = self.pairs.get_mut(&key) else {
@@ -106,6 +111,7 @@ impl PunchAgent {
     }
 
     fn fall_back_after_loss(&mut self) {
+        // The peer may not have noticed: it falls back, too.
         self.actions
             .push(AgentAction::Signal(super::PunchMessage::FallBack));
         self.fall_back(PunchFailure::PairLost);

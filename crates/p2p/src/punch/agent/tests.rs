@@ -1,4 +1,4 @@
-//! A follower, and a leader's words written by hand.
+//! Tests of a follower, with hand-written probes of its leader.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ const FOLLOWER_BASE: SocketAddr = SocketAddr::new(
     40_000,
 );
 
-/// The leader's side, in miniature.
+/// Minimal leader.
 struct LeaderModel {
     session: PunchSession,
     number: u64,
@@ -61,7 +61,8 @@ impl LeaderModel {
         }
     }
 
-    /// Sends a probe from a port: the probes that come back, and the pair that the follower takes.
+    /// Sends a probe from a port. Returns the probes that come back, and the pair that the follower
+    /// takes.
     fn send_probe(
         &mut self,
         port: u16,
@@ -98,12 +99,12 @@ impl LeaderModel {
         (back.collect(), used)
     }
 
-    /// What the follower does when that happens to it.
+    /// Delivers an event to the follower.
     fn deliver(&mut self, event: AgentEvent) -> Vec<AgentAction> {
         self.follower.handle_event(event, self.now)
     }
 
-    /// Makes a pair work for the follower.
+    /// Makes a pair valid for the follower.
     fn make_valid(&mut self, port: u16) {
         let (back, _) = self.send_probe(port, None, None);
         let asked = back
@@ -152,7 +153,7 @@ fn the_newest_nomination_counts_and_may_be_repeated() {
 }
 
 #[test]
-fn a_relayed_follower_agrees_to_nothing() {
+fn a_relayed_follower_refuses_every_proposal() {
     let mut leader = LeaderModel::new();
     leader.make_valid(1);
     leader
@@ -190,7 +191,7 @@ fn each_request_gets_one_response_with_its_mapped_address() {
     );
 }
 
-/// A follower that has dialled the one address that it was offered.
+/// Creates a follower that has dialled its only offered address.
 fn dialed_follower() -> (LeaderModel, PairKey) {
     let mut leader = LeaderModel::new();
     let key = PairKey {
@@ -223,7 +224,7 @@ fn a_dial_longer_than_its_interval_is_repeated_at_once() {
     assert!(has_dial(&leader.deliver(AgentEvent::Disconnected(key))));
 }
 
-/// Its handshake was through on this side alone, and the peer has begun anew.
+/// The handshake completed on this side only, and the peer has dialled again.
 #[test]
 fn an_unproven_connection_that_ends_is_dialed_again_after_an_interval() {
     let (mut leader, key) = dialed_follower();

@@ -1,4 +1,4 @@
-//! What happens to an agent, and what it wants done.
+//! Events and actions of an agent, and its settings.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -6,150 +6,151 @@ use std::time::{Duration, Instant};
 use crate::punch::candidate::{Candidate, CandidateKind, PairKey, Transport};
 use crate::punch::probe::ProbeBytes;
 
-/// What happened.
+/// Event for an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AgentEvent {
-    /// A socket can be reached at an address: its own, or the one at which the rendezvous sees it.
+    /// Socket is reachable at an address: its own, or its mapped address.
     LocalCandidate {
-        /// [`CandidateKind::EgressHost`] or [`CandidateKind::Reflexive`].
+        /// [`CandidateKind::Host`] or [`CandidateKind::Reflexive`].
         kind: CandidateKind,
-        /// Of which kind the socket is.
+        /// Transport of the socket.
         transport: Transport,
-        /// The address.
+        /// Reachable address.
         addr: SocketAddr,
-        /// What the socket is bound to; a wildcard is fine.
+        /// Bound address of the socket; a wildcard is fine.
         base: SocketAddr,
     },
-    /// No more of these for now: the peer is told. May come again.
+    /// No more candidates for now: send the offer. May be repeated.
     Gathered,
-    /// The peer said this through the rendezvous.
+    /// Message of the peer, through the rendezvous.
     PeerMessage(PunchMessage),
-    /// A datagram came that may be a probe.
+    /// Datagram that may be a probe.
     Datagram {
-        /// What the socket is bound to.
+        /// Bound address of the socket.
         base: SocketAddr,
-        /// Where it came from.
+        /// Source address.
         from: SocketAddr,
-        /// All of it.
+        /// Content of the datagram.
         bytes: Vec<u8>,
     },
-    /// A TCP connection is there, dialled or accepted.
+    /// TCP connection is open, dialled or accepted.
     Connected(PairKey),
-    /// [`crate::punch::new_probe::SIZE`] bytes of a TCP connection.
+    /// [`crate::punch::probe::PROBE_BYTES`] bytes of a TCP connection.
     Read {
-        /// Which connection.
+        /// Connection that was read.
         key: PairKey,
-        /// The bytes.
+        /// Bytes read.
         bytes: Vec<u8>,
     },
-    /// A dial came to nothing, or a connection ended.
+    /// Dial failed, or a connection ended.
     Disconnected(PairKey),
-    /// Something of the peer's, other than a probe, came over the pair in use and was found authentic: it lives.
+    /// Authenticated data other than a probe came over the pair in use.
     PeerAlive,
     /// Time has passed.
     Tick,
 }
 
-/// What is to be done.
+/// Action for the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AgentAction {
-    /// Tell the peer, through the rendezvous.
+    /// Send a message to the peer, through the rendezvous.
     Signal(PunchMessage),
     /// Send a datagram.
     Send {
-        /// From which socket, to where.
+        /// Socket and destination.
         key: PairKey,
-        /// What.
+        /// Bytes to send.
         bytes: ProbeBytes,
     },
-    /// Accept TCP connections there, with `SO_REUSEADDR` and `SO_REUSEPORT`, so that dials can leave from the same port.
+    /// Accept TCP connections, with `SO_REUSEADDR` and `SO_REUSEPORT`, so that dials can leave from
+    /// the same port.
     Listen {
-        /// Where.
+        /// Address to listen on.
         base: SocketAddr,
     },
-    /// Dial from the base's port. [`Event::Ended`] follows when this fails or takes longer than `patience`.
+    /// Dial from the base's port. [`AgentEvent::Disconnected`] follows on failure or timeout.
     Dial {
-        /// From where to where.
+        /// Local and remote address.
         key: PairKey,
-        /// How long it may take.
+        /// Time for the dial.
         timeout: Duration,
     },
     /// Write to a TCP connection.
     Write {
-        /// Which.
+        /// Connection to write to.
         key: PairKey,
-        /// What.
+        /// Bytes to write.
         bytes: ProbeBytes,
     },
-    /// Close a TCP connection, or end its dial.
+    /// Close a TCP connection, or abort its dial.
     Close(PairKey),
     /// Send through the relay from now on.
     UseRelay,
-    /// Both sides have this pair: send over it from now on. No probe follows on a TCP connection.
+    /// Send over this pair from now on: both sides have it. No probe follows on a TCP connection.
     UsePair(PairKey),
-    /// Come back with [`Event::Tick`] at this time; replaces the last such wish.
+    /// Deliver [`AgentEvent::Tick`] at this time; replaces the previous request.
     Wake {
-        /// When.
+        /// Time of the tick.
         at: Instant,
     },
-    /// It is over, and there is no way to the peer.
+    /// The search has failed, and there is no relay.
     GiveUp(PunchFailure),
 }
 
-/// What the two tell each other through the rendezvous.
+/// Message between the agents, through the rendezvous.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PunchMessage {
-    /// Where one can be reached: all candidates so far, at most [`crate::punch::any_candidate::MOST`].
+    /// All candidates so far, at most [`crate::punch::candidate::MAX_CANDIDATES`].
     Offer(Vec<Candidate>),
-    /// The sender has given up on a direct way.
+    /// Sender has given up on a direct connection.
     FallBack,
 }
 
-/// Why there is no way to the peer.
+/// Reason why there is no path to the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum PunchFailure {
-    /// Nothing came of the peer in time.
-    #[error(
-        "the peer has not said where it is: it did not come to the rendezvous in time, or has ended"
-    )]
+    /// No offer of the peer arrived in time.
+    #[error("no candidates from the peer: it did not reach the rendezvous in time, or has ended")]
     NoOffer,
     /// No pair worked, and the relay is not allowed.
     #[error(
-        "no direct way to the peer was found, and the relay is not allowed (allow it, or look at both sides' kind of NAT)"
+        "no direct connection, and the relay is not allowed: allow it, or check both sides' kind of NAT"
     )]
     NoPath,
-    /// The pair in use fell silent, and the relay is not allowed.
-    #[error("the direct way to the peer fell silent, and the relay is not allowed: connect again")]
+    /// Pair in use fell silent, and the relay is not allowed.
+    #[error("the direct connection fell silent, and the relay is not allowed: connect again")]
     PairLost,
-    /// The peer gave up, and the relay is not allowed.
-    #[error("the peer has given up on a direct way, and the relay is not allowed")]
+    /// Peer gave up, and the relay is not allowed.
+    #[error("the peer has given up on a direct connection, and the relay is not allowed")]
     PeerGaveUp,
-    /// The session ended before a pair was found, and the relay is not allowed.
-    #[error("the session ended before a direct way was found: ask the rendezvous for a new one")]
+    /// Session expired before a pair worked, and the relay is not allowed.
+    #[error("the session expired before a direct connection existed: call again")]
     Expired,
 }
 
-/// How an agent goes about it. All that it sends to addresses that have not proven themselves is limited here.
+/// Settings of an agent. They limit all that it sends to unproven addresses.
 #[derive(Debug, Clone)]
 pub struct PunchSettings {
-    /// Bytes may go through the relay: at once, until a direct way is found, and when there is none.
+    /// True if the relay may carry bytes: at once, until a direct connection exists, and without
+    /// one.
     pub allow_relay: bool,
-    /// Which transport is taken when both work.
+    /// Transport that is chosen when both work.
     pub preferred_transport: Transport,
-    /// Between two first probes or dials.
+    /// Interval between two first probes or dials.
     pub pace_interval: Duration,
-    /// First probes or dials for a pair.
+    /// Maximum of first probes or dials per pair.
     pub max_tries: u32,
-    /// First probes and dials to one IP address: a peer that offers somebody else's can do no more harm than this.
+    /// Maximum of first probes and dials per IP address: a peer that offers a victim's address can
+    /// cause no more.
     pub max_tries_per_ip: u32,
-    /// First probes and dials in all.
+    /// Maximum of first probes and dials in total.
     pub max_tries_in_all: u32,
-    /// After the first probe of a pair; grows by 8/5 each time, at most to a second.
+    /// Delay after the first probe of a pair; grows by 8/5 each time, up to a second.
     pub retry_interval: Duration,
-    /// How long the peer's offer may take, and then the search.
+    /// Time for the peer's offer, and then for the search.
     pub search_timeout: Duration,
-    /// Silence after which the pair in use is probed: NATs keep UDP mappings for 30 s at least in practice (RFC 4787 REQ-5
-    /// demands two minutes).
+    /// Silence after which the pair in use is probed. NATs keep UDP mappings for at least 30 s in
+    /// practice (RFC 4787 REQ-5 requires two minutes).
     pub keepalive_interval: Duration,
 }
 
@@ -158,7 +159,9 @@ impl Default for PunchSettings {
         Self {
             allow_relay: true,
             preferred_transport: Transport::Tcp,
+            // 200 new addresses a second at most: a burst would overflow small NAT tables.
             pace_interval: Duration::from_millis(5),
+            // Twelve tries with growing delays span 4.3 s of the search timeout.
             max_tries: 12,
             max_tries_per_ip: 40,
             max_tries_in_all: 160,
@@ -169,28 +172,28 @@ impl Default for PunchSettings {
     }
 }
 
-/// Where an agent is.
+/// State of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AgentState {
-    /// It looks for a direct way; bytes go through the relay if that is allowed.
+    /// Searching; bytes go through the relay if that is allowed.
     Searching,
     /// Both sides have this pair.
     Direct(PairKey),
-    /// The relay it is.
+    /// Relay is used.
     Relayed,
-    /// There is no way.
+    /// No path to the peer.
     Ended(PunchFailure),
 }
 
-/// What an agent has counted, for people who ask why.
+/// Counters of an agent, for diagnosis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AgentCounts {
     /// First probes and dials.
     pub tries: u32,
-    /// What came and was no probe of the peer's.
+    /// Received bytes that were no probe of the peer.
     pub dropped: u64,
-    /// Asks that came a second time, from where the peer has not offered to be.
+    /// Repeated requests, from addresses that the peer has not offered.
     pub replayed: u64,
-    /// Candidates of the peer's that are not probed.
+    /// Candidates of the peer that are not probed.
     pub refused: u32,
 }

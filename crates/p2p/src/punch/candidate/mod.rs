@@ -1,8 +1,9 @@
-//! Where a worker might be reached: candidates, in the words of RFC 8445 section 5.1.
+//! Candidates: addresses at which a worker may be reachable, in the terms of RFC 8445 section 5.1.
 //!
-//! Simpler than there: one component, no foundations (pairs are paced, never frozen), and no relayed address of one's own
-//! (the relay belongs to the rendezvous, and is a way of its own). A candidate that a peer sends is an order to send
-//! packets somewhere; so what it may name is limited, and so is how many.
+//! Simpler than there: one component, no foundations (pairs are paced, never frozen), and no
+//! relayed address of a worker's own (the relay belongs to the rendezvous). A peer's candidate
+//! makes this side send packets to an address; so the addresses are limited, and so is their
+//! number.
 
 mod pair;
 
@@ -10,36 +11,37 @@ use std::net::{IpAddr, SocketAddr};
 
 pub use pair::{PairKey, pair_priority};
 
-/// The most candidates that a peer may send; what comes after is not looked at.
+/// Maximum of candidates of a peer; later ones are ignored.
 pub const MAX_CANDIDATES: usize = 16;
 
-/// Ports below are never probed: no NAT gives them to a client (RFC 4787 REQ-3), but services listen there.
-pub const LOWEST_PORT: u16 = 1024;
+/// Lowest port that is probed: no NAT gives a lower one to a client (RFC 4787 REQ-3), but services
+/// listen there.
+pub const MIN_CANDIDATE_PORT: u16 = 1024;
 
-/// What carries the packets.
+/// Transport of a pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Transport {
-    /// Datagrams, QUIC later.
+    /// Datagrams, later QUIC.
     Udp,
-    /// One stream.
+    /// A TCP stream.
     Tcp,
 }
 
-/// How the address became known.
+/// Origin of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum CandidateKind {
-    /// It is an address of the machine.
+    /// Address of an interface.
     Host,
-    /// An authentic probe came from there; never sent to the peer (RFC 8445: peer reflexive).
+    /// Source of an authenticated probe; never sent to the peer (RFC 8445: peer reflexive).
     Discovered,
-    /// The rendezvous saw packets come from there.
+    /// Source address that the rendezvous saw (RFC 8445: server reflexive).
     Reflexive,
-    /// It is the relay's.
+    /// Address of the relay.
     Relayed,
 }
 
 impl CandidateKind {
-    /// The type preference of RFC 8445 section 5.1.2.2.
+    /// Returns the type preference of RFC 8445 section 5.1.2.2.
     fn type_preference(self) -> u32 {
         match self {
             Self::Host => 126,
@@ -50,44 +52,46 @@ impl CandidateKind {
     }
 }
 
-/// An address at which a worker might be reached.
+/// Address at which a worker may be reachable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Candidate {
-    /// How it became known.
+    /// Origin of the address.
     pub kind: CandidateKind,
-    /// What carries the packets.
+    /// Transport of the address.
     pub transport: Transport,
-    /// Where.
+    /// Address and port.
     pub addr: SocketAddr,
-    /// Higher is better (RFC 8445 section 5.1.2).
+    /// Priority; higher is better (RFC 8445 section 5.1.2).
     pub priority: u32,
 }
 
-/// Why a candidate of the peer's is not probed.
+/// Reason why a peer's candidate is not probed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CandidateError {
-    /// Nobody can be there: unspecified, multicast or broadcast.
-    #[error("the address {0} stands for no single machine")]
+    /// Unspecified, multicast or broadcast address.
+    #[error("the address {0} is unspecified, multicast or broadcast")]
     NotUnicast(IpAddr),
-    /// Only the machine itself, or its link, can mean this address.
-    #[error("the address {0} means something else on every machine")]
+    /// Address that only the machine itself or its link can use.
+    #[error("the address {0} is valid on one machine or link only")]
     NotRoutable(IpAddr),
-    /// See [`LOWEST_PORT`].
-    #[error("port {0} is below {LOWEST_PORT}")]
+    /// Port below [`MIN_CANDIDATE_PORT`].
+    #[error("port {0} is below {MIN_CANDIDATE_PORT}")]
     Port(u16),
-    /// The peer may not name the relay or what it has found out itself.
+    /// Kind that a peer may not offer: the relay, or a discovered address.
     #[error("a peer offers host and reflexive candidates only")]
     Kind,
 }
 
 impl Candidate {
-    /// A candidate with its priority. `preference`: of this address among those of its kind, higher is better.
+    /// Creates a candidate with its priority. `preference`: among addresses of its kind, higher is
+    /// better.
     pub fn new(
         kind: CandidateKind,
         transport: Transport,
         addr: SocketAddr,
         preference: u16,
     ) -> Self {
+        // IPv4-mapped addresses would never match the sources that IPv4 sockets report.
         let addr = SocketAddr::new(addr.ip().to_canonical(), addr.port());
         Self {
             kind,
@@ -97,13 +101,14 @@ impl Candidate {
         }
     }
 
-    /// Whether it may be probed when a peer sends it. `loopback`: this machine has offered its own loopback address.
+    /// Checks whether a peer's candidate may be probed. `loopback`: this machine has offered its
+    /// own loopback address.
     pub fn check_usable(&self, loopback: bool) -> Result<(), CandidateError> {
         if !matches!(self.kind, CandidateKind::Host | CandidateKind::Reflexive) {
             return Err(CandidateError::Kind);
         }
         check_ip(self.addr.ip(), loopback)?;
-        if self.addr.port() < LOWEST_PORT {
+        if self.addr.port() < MIN_CANDIDATE_PORT {
             Err(CandidateError::Port(self.addr.port()))
         } else {
             Ok(())
@@ -111,7 +116,7 @@ impl Candidate {
     }
 }
 
-/// RFC 8445 section 5.1.2.1, with component 1.
+/// Returns the priority of RFC 8445 section 5.1.2.1, with component 1.
 fn candidate_priority(kind: CandidateKind, preference: u16) -> u32 {
     (kind.type_preference() << 24) | (u32::from(preference) << 8) | 255
 }
@@ -121,6 +126,7 @@ fn check_ip(ip: IpAddr, loopback: bool) -> Result<(), CandidateError> {
         ip.is_unspecified() || ip.is_multicast() || ip == IpAddr::from([255, 255, 255, 255]);
     let is_link_local = match ip {
         IpAddr::V4(ip) => ip.is_link_local(),
+        // A mapped address would bypass the checks of its IPv4 address.
         IpAddr::V6(ip) => ip.is_unicast_link_local() || ip.to_ipv4_mapped().is_some(),
     };
     match () {

@@ -1,23 +1,25 @@
-//! Pairs: a socket of one's own and an address of the peer's.
+//! Pairs: a local socket and an address of the peer.
 
 use std::net::SocketAddr;
 
 use super::Transport;
 
-/// Which pair. The local half is the address that the socket is bound to (RFC 8445: base), so that two candidates of one
-/// socket never make two pairs (section 6.1.2.4). For TCP, this is the connection.
+/// Key of a pair.
+///
+/// Its local half is the socket's bound address (RFC 8445: base), so two candidates of one socket
+/// never make two pairs (section 6.1.2.4). For TCP it is the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PairKey {
-    /// What carries the packets.
+    /// Transport of the pair.
     pub transport: Transport,
-    /// What the socket is bound to; may be a wildcard.
+    /// Bound address of the socket; may be a wildcard.
     pub base: SocketAddr,
-    /// Where the peer is, as seen from here.
+    /// Address of the peer, as seen from here.
     pub remote: SocketAddr,
 }
 
 impl PairKey {
-    /// Whether packets can go from the one to the other at all.
+    /// Returns whether packets can be routed between the two.
     pub fn is_routable(&self) -> bool {
         let (base, remote) = (self.base.ip(), self.remote.ip());
         let reaches = base.is_unspecified() || base.is_loopback() == remote.is_loopback();
@@ -25,7 +27,8 @@ impl PairKey {
     }
 }
 
-/// The priority of a pair, the same on both sides (RFC 8445 section 6.1.2.3). `leader`, `follower`: the candidates' priorities.
+/// Returns the priority of a pair, equal on both sides (RFC 8445 section 6.1.2.3). `leader`,
+/// `follower`: priorities of the candidates.
 pub fn pair_priority(leader: u32, follower: u32) -> u64 {
     let (low, high) = (
         u64::from(leader.min(follower)),

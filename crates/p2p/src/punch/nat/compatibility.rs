@@ -1,45 +1,49 @@
-//! What theory permits for a pair of kinds.
+//! Theory: which kinds of NAT can connect directly.
 
 use crate::punch::candidate::Transport;
 
-use super::{Behaviour, FilteringBehaviour, MappingBehaviour};
+use super::{FilteringBehaviour, MappingBehaviour, NatBehaviour};
 
-/// How the two stand to each other.
+/// Relation of two workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NatRelation {
-    /// Their addresses in one network reach each other: nothing stands between.
+    /// Addresses in one network reach each other: nothing is between them.
     SameNetwork,
-    /// Behind the same outermost NAT, in different networks: packets must turn around there.
+    /// Same outermost NAT, different networks: packets must hairpin there.
     SameNat,
     /// The public network is between them.
     Apart,
 }
 
-/// Whether two workers can have a direct connection, each knowing where the rendezvous sees the other.
+/// Returns whether two workers can have a direct connection, each knowing the other's mapped
+/// address.
 ///
-/// It is enough that one side's first packet reaches the other: the answer takes the way back that this packet has opened
-/// (a NAT tracks the session, or no TCP connection could be accepted through it). The same holds for both transports, if
-/// the NATs know simultaneous open (RFC 5382 REQ-2).
+/// A single packet that arrives suffices: the answer takes the path that it opened. The same holds
+/// for both transports, if the NATs support simultaneous open (RFC 5382 REQ-2).
 pub fn can_connect(
-    a: &Behaviour,
-    b: &Behaviour,
+    a: &NatBehaviour,
+    b: &NatBehaviour,
     between: NatRelation,
     transport: Transport,
 ) -> bool {
     if between == NatRelation::SameNetwork {
         return true;
     }
+    // TCP passes where UDP is blocked: company networks often allow only TCP.
     let is_carried = transport == Transport::Tcp || (a.udp && b.udp);
     let can_turn = between == NatRelation::Apart || (a.hairpins && b.hairpins);
     is_carried && can_turn && (packet_reaches(a, b) || packet_reaches(b, a))
 }
 
-/// Whether a packet of `from` gets to the address of `to` that the rendezvous saw, while `to` sends to that of `from`.
+/// Returns whether a packet of `from` reaches the mapped address of `to`, while `to` sends to that
+/// of `from`.
 ///
-/// What `to` sends opens that address only if it goes out by it. A NAT that maps by destination and yet lets everybody in
-/// has two ways for one session when both sides begin at once; nothing is promised of it.
-fn packet_reaches(from: &Behaviour, to: &Behaviour) -> bool {
-    let is_independent = |one: &Behaviour| one.mapping == MappingBehaviour::EndpointIndependent;
+/// Packets of `to` open that address only if they leave by it. A NAT that maps by destination and
+/// filters nothing has two mappings for one session when both sides begin at once; nothing is
+/// promised of it.
+fn packet_reaches(from: &NatBehaviour, to: &NatBehaviour) -> bool {
+    let is_independent = |one: &NatBehaviour| one.mapping == MappingBehaviour::EndpointIndependent;
+    // A filter by port sees the sender's mapping, which must then be the known one.
     is_independent(to)
         && (to.filtering != FilteringBehaviour::AddressAndPortDependent || is_independent(from))
 }
@@ -48,24 +52,24 @@ fn packet_reaches(from: &Behaviour, to: &Behaviour) -> bool {
 mod tests {
     use super::*;
 
-    const FULL: Behaviour = Behaviour::nat(
+    const FULL: NatBehaviour = NatBehaviour::nat(
         MappingBehaviour::EndpointIndependent,
         FilteringBehaviour::EndpointIndependent,
     );
-    const RESTRICTED: Behaviour = Behaviour::nat(
+    const RESTRICTED: NatBehaviour = NatBehaviour::nat(
         MappingBehaviour::EndpointIndependent,
         FilteringBehaviour::AddressDependent,
     );
-    const PORT: Behaviour = Behaviour::nat(
+    const PORT: NatBehaviour = NatBehaviour::nat(
         MappingBehaviour::EndpointIndependent,
         FilteringBehaviour::AddressAndPortDependent,
     );
-    const SYMMETRIC: Behaviour = Behaviour::nat(
+    const SYMMETRIC: NatBehaviour = NatBehaviour::nat(
         MappingBehaviour::AddressAndPortDependent,
         FilteringBehaviour::AddressAndPortDependent,
     );
 
-    fn can_connect_apart(a: &Behaviour, b: &Behaviour) -> bool {
+    fn can_connect_apart(a: &NatBehaviour, b: &NatBehaviour) -> bool {
         let udp = can_connect(a, b, NatRelation::Apart, Transport::Udp);
         assert_eq!(
             udp,
@@ -77,19 +81,25 @@ mod tests {
 
     #[test]
     fn classic_nat_kinds_connect_as_documented() {
-        let cones = [Behaviour::OPEN, Behaviour::FIREWALL, FULL, RESTRICTED, PORT];
+        let cones = [
+            NatBehaviour::OPEN,
+            NatBehaviour::FIREWALL,
+            FULL,
+            RESTRICTED,
+            PORT,
+        ];
         assert!(
             cones
                 .iter()
                 .all(|a| cones.iter().all(|b| can_connect_apart(a, b)))
         );
         assert!(
-            [Behaviour::OPEN, FULL, RESTRICTED]
+            [NatBehaviour::OPEN, FULL, RESTRICTED]
                 .iter()
                 .all(|other| can_connect_apart(&SYMMETRIC, other))
         );
         assert!(
-            [PORT, Behaviour::FIREWALL, SYMMETRIC]
+            [PORT, NatBehaviour::FIREWALL, SYMMETRIC]
                 .iter()
                 .all(|other| !can_connect_apart(&SYMMETRIC, other))
         );
@@ -97,7 +107,7 @@ mod tests {
 
     #[test]
     fn blocked_udp_leaves_tcp() {
-        let blocked = Behaviour { udp: false, ..PORT };
+        let blocked = NatBehaviour { udp: false, ..PORT };
         assert!(!can_connect(
             &blocked,
             &FULL,
@@ -114,7 +124,7 @@ mod tests {
 
     #[test]
     fn two_workers_behind_one_nat_need_hairpinning() {
-        let hairpinning = Behaviour {
+        let hairpinning = NatBehaviour {
             hairpins: true,
             ..PORT
         };

@@ -1,76 +1,78 @@
-//! Finding out the kind, from what was seen of two sockets (RFC 5780 section 4, without its attributes).
+//! Detects the kind of NAT from the mapped addresses of two sockets (RFC 5780 section 4, without
+//! its attributes).
 //!
-//! The rendezvous has two addresses with two ports each. One socket sends to all four, and is told where it is seen. What
-//! comes unasked is looked at with another one, which sends to the first of the four only: what is sent to another opens the
-//! filter for it, and what comes from another makes a session by which the NAT then maps.
+//! The rendezvous has two addresses with two ports each. One socket sends to all four and learns
+//! its mapped addresses. Unsolicited packets are awaited on another socket, which sends to the
+//! first of the four only: a packet to another one would open the filter for it, and a packet from
+//! another one creates a session that affects the mapping.
 
 use std::net::SocketAddr;
 
-use super::{Behaviour, FilteringBehaviour, MappingBehaviour};
+use super::{FilteringBehaviour, MappingBehaviour, NatBehaviour};
 
-/// One of the rendezvous' four sockets.
+/// Socket of the rendezvous, one of four.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObserverSocket {
-    /// On its second address.
+    /// True if it is on the second address.
     pub second_address: bool,
-    /// On its second port.
+    /// True if it is on the second port.
     pub second_port: bool,
 }
 
 impl ObserverSocket {
-    /// The one that is asked first.
+    /// Socket that is queried first.
     pub const FIRST: Self = Self {
         second_address: false,
         second_port: false,
     };
 }
 
-/// What was observed.
+/// Observation of a survey.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NatObservation {
-    /// A server answered: it saw the first socket there.
+    /// Observer responded with the first socket's mapped address.
     Mapped {
-        /// Which server.
+        /// Responding observer.
         by: ObserverSocket,
-        /// Where.
+        /// Mapped address.
         at: SocketAddr,
     },
-    /// A packet came to the second socket, from a server that it had not sent to.
+    /// Packet came to the second socket, from an observer that it had not sent to.
     Unsolicited {
-        /// Which server.
+        /// Sending observer.
         from: ObserverSocket,
     },
-    /// Those that were asked to send unasked have done so, often enough; what has not come does not.
+    /// Requested unsolicited packets were sent often enough; missing ones are filtered.
     WaitElapsed,
-    /// What a socket sent to the address at which it is seen came back to it.
+    /// Packet to a socket's own mapped address came back.
     Hairpinned,
-    /// Nothing came back from any server, for long enough.
+    /// No observer responded for long enough.
     NoResponse,
 }
 
-/// What is known; `NoConnection`: not yet.
+/// Result of a survey; `None`: unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NatReport {
-    /// Where the rendezvous sees the socket.
+    /// Mapped address of the socket.
     pub reflexive: Option<SocketAddr>,
-    /// Others see another address than the socket's own.
+    /// True if the mapped address differs from the socket's own.
     pub translates: Option<bool>,
     /// See [`MappingBehaviour`].
     pub mapping: Option<MappingBehaviour>,
     /// See [`FilteringBehaviour`].
     pub filtering: Option<FilteringBehaviour>,
-    /// A packet turned around. `false` until one has.
+    /// True if a packet hairpinned; `false` until one has.
     pub hairpins: bool,
-    /// The port that is seen is the socket's own.
+    /// True if the mapped port is the socket's own.
     pub preserves_ports: Option<bool>,
-    /// UDP comes through.
+    /// True if UDP passes.
     pub udp: Option<bool>,
 }
 
 impl NatReport {
-    /// All of it, once all that matters is known.
-    pub fn behaviour(&self) -> Option<Behaviour> {
-        Some(Behaviour {
+    /// Returns the behaviour, once all relevant properties are known.
+    pub fn behaviour(&self) -> Option<NatBehaviour> {
+        Some(NatBehaviour {
             translates: self.translates?,
             mapping: self.mapping?,
             filtering: self.filtering?,
@@ -81,7 +83,7 @@ impl NatReport {
     }
 }
 
-/// Folds observations into what they mean.
+/// Folds observations into a report.
 #[derive(Debug, Clone)]
 pub struct NatDetector {
     own: SocketAddr,
@@ -93,7 +95,7 @@ pub struct NatDetector {
 }
 
 impl NatDetector {
-    /// `own`: the address of the first socket, not a wildcard.
+    /// `own`: address of the first socket, not a wildcard.
     pub fn new(own: SocketAddr) -> Self {
         Self {
             own,
@@ -105,9 +107,10 @@ impl NatDetector {
         }
     }
 
-    /// One more observation. What a server says twice counts as it was first said.
+    /// Adds an observation. The first response of an observer counts.
     pub fn observe(&mut self, observation: NatObservation) {
         match observation {
+            // A mapping may change when a NAT restarts: mixed observations would show a wrong kind.
             NatObservation::Mapped { by, at } if self.mapped_by(by).is_none() => {
                 self.mapped.push((by, at))
             }
@@ -119,7 +122,7 @@ impl NatDetector {
         }
     }
 
-    /// What is known so far.
+    /// Returns the report so far.
     pub fn report(&self) -> NatReport {
         let reflexive = self.mapped_by(ObserverSocket::FIRST);
         NatReport {
@@ -144,7 +147,7 @@ impl NatDetector {
             .map(|&(_, at)| at)
     }
 
-    /// Three views decide; two that are equal at different addresses do, too.
+    /// Three mapped addresses decide; two suffice when they are equal at different addresses.
     fn mapping(&self) -> Option<MappingBehaviour> {
         let first = self.mapped_by(ObserverSocket::FIRST)?;
         let elsewhere = self.mapped_by(ObserverSocket {
@@ -171,6 +174,7 @@ impl NatDetector {
             () if from(|server| server.second_address) => {
                 Some(FilteringBehaviour::EndpointIndependent)
             }
+            // Before the wait has elapsed, a missing packet proves nothing.
             () if !self.waited => None,
             () if from(|server| server.second_port) => Some(FilteringBehaviour::AddressDependent),
             () => Some(FilteringBehaviour::AddressAndPortDependent),

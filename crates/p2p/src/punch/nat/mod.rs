@@ -1,8 +1,9 @@
-//! Kinds of NAT, by the words of RFC 4787 (UDP) and RFC 5382 (TCP): what is found out, and what theory permits.
+//! Kinds of NAT, in the terms of RFC 4787 (UDP) and RFC 5382 (TCP): detection, and what theory
+//! permits.
 //!
-//! [`NatDetector`] folds observations of the rendezvous into a [`Report`]; [`can_connect`] says whether two kinds can meet without a
-//! relay. Neither decides anything for the agent, which tries: they tell people why a pair ended where it did, and tests
-//! what must succeed.
+//! [`NatDetector`] folds observations into a [`NatReport`]; [`can_connect`] says whether two kinds
+//! can connect without a relay. Neither decides for the agent, which always tries. They explain
+//! outcomes to people, and tell tests what must succeed.
 
 mod compatibility;
 mod detect;
@@ -10,47 +11,50 @@ mod detect;
 pub use compatibility::{NatRelation, can_connect};
 pub use detect::{NatDetector, NatObservation, NatReport, ObserverSocket};
 
-/// On what the address that others see depends (RFC 4787 section 4.1).
+/// Dependence of the mapped address on the destination (RFC 4787 section 4.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum MappingBehaviour {
-    /// On the socket alone: endpoint-independent.
+    /// On the socket alone.
     EndpointIndependent,
-    /// On the address it sends to, too: address-dependent.
+    /// On the destination address, too.
     AddressDependent,
-    /// On the address and port it sends to, too: address and port-dependent ("symmetric").
+    /// On the destination address and port, too ("symmetric").
     AddressAndPortDependent,
 }
 
-/// Whose packets come in (RFC 4787 section 5).
+/// Sources whose packets pass (RFC 4787 section 5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FilteringBehaviour {
-    /// Everybody's: endpoint-independent ("full cone").
+    /// Every source ("full cone").
     EndpointIndependent,
-    /// Those of addresses that were sent to: address-dependent ("restricted").
+    /// Addresses that were sent to ("restricted").
     AddressDependent,
-    /// Those of addresses and ports that were sent to: address and port-dependent ("port-restricted").
+    /// Addresses and ports that were sent to ("port-restricted").
     AddressAndPortDependent,
 }
 
-/// How what stands between a worker and the public network behaves, all of it together.
+/// Behaviour of everything between a worker and the public network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Behaviour {
-    /// Others see another address than the machine's own; else it is a firewall, or nothing.
+pub struct NatBehaviour {
+    /// True if the mapped address differs from the machine's own. Otherwise there is a firewall, or
+    /// nothing.
     pub translates: bool,
     /// See [`MappingBehaviour`].
     pub mapping: MappingBehaviour,
     /// See [`FilteringBehaviour`].
     pub filtering: FilteringBehaviour,
-    /// Packets from inside to an address that it gave to somebody inside arrive (RFC 4787 section 6).
+    /// True if packets from inside reach a mapped address of another inside host (RFC 4787 section
+    /// 6).
     pub hairpins: bool,
-    /// The port that others see is the socket's own, when it is free. Of no use for punching: the port is looked up.
+    /// True if the mapped port is the socket's own, if free. Irrelevant for punching, which learns
+    /// the port.
     pub preserves_ports: bool,
-    /// UDP comes through.
+    /// True if UDP passes.
     pub udp: bool,
 }
 
-impl Behaviour {
-    /// Nothing stands between.
+impl NatBehaviour {
+    /// No NAT and no firewall.
     pub const OPEN: Self = Self {
         translates: false,
         mapping: MappingBehaviour::EndpointIndependent,
@@ -60,13 +64,13 @@ impl Behaviour {
         udp: true,
     };
 
-    /// A firewall that lets nobody in who was not spoken to, and translates nothing.
+    /// Firewall that admits only answers, without translation.
     pub const FIREWALL: Self = Self {
         filtering: FilteringBehaviour::AddressAndPortDependent,
         ..Self::OPEN
     };
 
-    /// A NAT that gives ports at random and does not hairpin.
+    /// NAT with random ports and without hairpinning.
     pub const fn nat(mapping: MappingBehaviour, filtering: FilteringBehaviour) -> Self {
         Self {
             translates: true,
@@ -78,7 +82,7 @@ impl Behaviour {
         }
     }
 
-    /// The name that people use (RFC 3489 section 5), as far as there is one.
+    /// Returns the common name (RFC 3489 section 5), as far as there is one.
     pub fn common_name(&self) -> &'static str {
         match (self.translates, self.mapping, self.filtering) {
             (false, _, FilteringBehaviour::EndpointIndependent) => "none",

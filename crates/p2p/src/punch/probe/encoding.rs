@@ -1,4 +1,4 @@
-//! A probe's bytes, without their HMAC.
+//! Bytes of a probe, without its HMAC.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -6,7 +6,8 @@ use crate::punch::session::{SessionId, SessionRole};
 
 use super::{PROBE_BYTES, Probe, ProbeBytes};
 
-/// The first byte is of no protocol that shares sockets (RFC 9443: 4 to 15 are dropped), so QUIC and STUN never begin so.
+/// First bytes. Their first byte belongs to no protocol that shares sockets (RFC 9443: 4 to 15 are
+/// dropped), so QUIC and STUN never begin so.
 const MAGIC: [u8; 5] = [0x0e, b'n', b'p', b'p', 1];
 
 const LEADER_FLAG: u8 = 1;
@@ -30,8 +31,8 @@ pub(super) fn encode(probe: &Probe, session: &SessionId) -> ProbeBytes {
     bytes[24..32].copy_from_slice(&probe.nonce.to_le_bytes());
     bytes[32..40].copy_from_slice(&probe.request.unwrap_or(0).to_le_bytes());
     bytes[40..48].copy_from_slice(&probe.response.unwrap_or(0).to_le_bytes());
-    if let Some(seen) = probe.mapped_addr {
-        write_address(&mut bytes, seen, session);
+    if let Some(addr) = probe.mapped_addr {
+        write_address(&mut bytes, addr, session);
     }
     bytes
 }
@@ -58,10 +59,11 @@ pub(super) fn decode(bytes: &ProbeBytes) -> Option<Probe> {
     is_consistent(&probe, flags).then_some(probe)
 }
 
-/// Numbers begin at 1, and a probe that neither asks nor answers says nothing.
+/// Checks that numbers begin at 1, and that the probe requests or responds.
 fn is_consistent(probe: &Probe, flags: u8) -> bool {
     let numbered =
         probe.request != Some(0) && probe.response != Some(0) && probe.nomination != Some(0);
+    // Unknown flags are refused: a later version may change what the other bytes mean.
     numbered && flags & !KNOWN_FLAGS == 0 && (probe.request.is_some() || probe.response.is_some())
 }
 
@@ -78,7 +80,8 @@ fn read_u64(bytes: &ProbeBytes, at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
-/// Family, port and address, XORed with the session: some NATs rewrite addresses that they recognise (RFC 8489 section 14.2).
+/// Writes family, port and address, XORed with the session: some NATs rewrite addresses that they
+/// recognise (RFC 8489 section 14.2).
 fn write_address(bytes: &mut ProbeBytes, addr: SocketAddr, session: &SessionId) {
     bytes[48] = if addr.is_ipv4() { 4 } else { 6 };
     bytes[50..52].copy_from_slice(&addr.port().to_le_bytes());
@@ -104,6 +107,7 @@ fn read_address(bytes: &ProbeBytes, session: &SessionId) -> Option<SocketAddr> {
 }
 
 fn mask_address(bytes: &mut ProbeBytes, session: &SessionId) {
+    // The mask starts anew for the address, so port and address can be read independently.
     let (port, ip) = bytes[50..68].split_at_mut(2);
     for (byte, mask) in port
         .iter_mut()

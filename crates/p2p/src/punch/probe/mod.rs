@@ -1,7 +1,7 @@
-//! Probes: the messages by which two sides find out whether a pair works (`contract/punch.md`).
+//! Probes: messages that show whether a pair works (`contract/punch.md`).
 //!
-//! All have one size, so that nobody gets back more than he sent. One message may answer and ask at once: a probe that comes
-//! is answered with exactly one. What does not verify is nobody's word, and gets no answer.
+//! All have one size, so no sender gets back more bytes than it sent. One message may respond and
+//! request at once; each request gets exactly one probe. Unverified bytes get no response.
 
 mod encoding;
 
@@ -11,50 +11,50 @@ use ring::hmac;
 
 use crate::punch::session::{PunchSession, SessionId, SessionRole};
 
-/// Every probe has so many bytes, over UDP and TCP.
+/// Bytes of every probe, over UDP and TCP.
 pub const PROBE_BYTES: usize = 100;
-/// Its last so many are the HMAC.
+/// Bytes of the HMAC at its end.
 const TAG_BYTES: usize = 32;
 
-/// An encoded probe.
+/// Encoded probe.
 pub type ProbeBytes = [u8; PROBE_BYTES];
 
-/// What a probe says.
+/// Content of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Probe {
-    /// Who sent it: a probe that comes back to its sender is none.
+    /// Role of the sender: a probe that comes back to its sender is invalid.
     pub sender: SessionRole,
-    /// Drawn by the sender for the session; another one is another process.
+    /// Random number of the sender for the session; another one means another process.
     pub nonce: u64,
-    /// It asks for an answer, and bears this number: the sender's next, from 1.
+    /// Number of this request, which asks for a response: the sender's next, from 1.
     pub request: Option<u64>,
-    /// It answers the peer's ask of this number.
+    /// Number of the peer's request that this probe responds to.
     pub response: Option<u64>,
-    /// From the leader: this pair is to be taken. From the follower: it is taken. The how-manieth, from 1.
+    /// Number of the nomination, from 1. From the leader: take this pair. From the follower: taken.
     pub nomination: Option<u16>,
-    /// In answers: where the ask came from, as seen by who answers.
+    /// Source address of the request, in responses.
     pub mapped_addr: Option<SocketAddr>,
 }
 
-/// Why bytes are no probe of this session's peer. Never told to the sender.
+/// Reason why bytes are no probe of this session's peer. Never sent to the sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ProbeError {
-    /// Another size, another beginning, another version, or bits that have no meaning.
-    #[error("it has not the form of a probe")]
+    /// Wrong size, magic or version, or meaningless flags.
+    #[error("the probe is malformed")]
     Form,
-    /// Of another session.
-    #[error("it is of another session")]
+    /// Probe of another session.
+    #[error("the probe is of another session")]
     Session,
-    /// The HMAC is wrong.
-    #[error("it does not verify")]
+    /// HMAC is wrong.
+    #[error("the probe has a wrong HMAC")]
     Tag,
-    /// What this side has sent itself.
-    #[error("it is one of this side's own")]
+    /// Probe of this side.
+    #[error("the probe is this side's own")]
     Own,
 }
 
 impl Probe {
-    /// Its bytes, signed.
+    /// Encodes and signs the probe.
     pub fn encode(&self, session: &PunchSession) -> ProbeBytes {
         let mut bytes = encoding::encode(self, &session.id);
         let tag = hmac::sign(session.probe_key(), &bytes[..PROBE_BYTES - TAG_BYTES]);
@@ -62,7 +62,8 @@ impl Probe {
         bytes
     }
 
-    /// Reads and verifies what came. The cheap looks come first: who floods pays more than this side.
+    /// Decodes and verifies a probe. Cheap checks come first: a flood costs the sender more than
+    /// this side.
     pub fn decode(bytes: &[u8], session: &PunchSession) -> Result<Self, ProbeError> {
         let bytes: &ProbeBytes = bytes.try_into().map_err(|_| ProbeError::Form)?;
         if session_of(bytes).ok_or(ProbeError::Form)? != session.id {
@@ -71,6 +72,7 @@ impl Probe {
         let (text, tag) = bytes.split_at(PROBE_BYTES - TAG_BYTES);
         hmac::verify(session.probe_key(), text, tag).map_err(|_| ProbeError::Tag)?;
         let probe = encoding::decode(bytes).ok_or(ProbeError::Form)?;
+        // A reflected probe verifies, as both sides share the key; the role tells it apart.
         if probe.sender == session.role {
             Err(ProbeError::Own)
         } else {
@@ -79,8 +81,9 @@ impl Probe {
     }
 }
 
-/// The session that a datagram claims to be of, if it looks like a probe: how a socket with several sessions, or with QUIC
-/// beside them, tells what is whose.
+/// Returns the session that a datagram claims, if it looks like a probe.
+///
+/// A socket with several sessions, or with QUIC beside them, uses it to assign datagrams.
 pub fn session_of(bytes: &[u8]) -> Option<SessionId> {
     encoding::read_session(bytes)
 }
@@ -117,20 +120,20 @@ mod tests {
             prop::option::of(1u16..),
         );
         (numbers, any::<Option<(std::net::IpAddr, u16)>>()).prop_map(
-            |((nonce, ask, answer, nominates), seen)| Probe {
+            |((nonce, request, response, nomination), mapped_addr)| Probe {
                 sender: SessionRole::Leader,
                 nonce,
-                request: Some(ask),
-                response: answer,
-                nomination: nominates,
-                mapped_addr: seen.map(SocketAddr::from),
+                request: Some(request),
+                response,
+                nomination,
+                mapped_addr: mapped_addr.map(SocketAddr::from),
             },
         )
     }
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(probe in probe()) {
+        fn encoded_probes_decode_to_themselves(probe in probe()) {
             let (leader, follower) = sessions();
             let bytes = probe.encode(&leader);
             prop_assert_eq!(Probe::decode(&bytes, &follower), Ok(probe));
@@ -147,7 +150,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_comes_is_no_probe(bytes in prop::collection::vec(any::<u8>(), 0..120)) {
+        fn arbitrary_bytes_are_no_probe(bytes in prop::collection::vec(any::<u8>(), 0..120)) {
             prop_assert!(Probe::decode(&bytes, &sessions().1).is_err());
         }
     }

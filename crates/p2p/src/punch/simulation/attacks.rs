@@ -1,4 +1,5 @@
-//! Somebody who is no party to the session: guesses, replays, forges; and a peer who names a victim.
+//! Attackers outside the session, which guess, replay and forge; and a peer that offers a victim's
+//! address.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -18,7 +19,7 @@ const RUN_TIME: Duration = Duration::from_secs(14);
 const VICTIM_ADDR: SocketAddr =
     SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 99)), 40_000);
 
-/// Two sides on the public network, so that everybody reaches them, and a host that is neither.
+/// Creates two sides on the public network, reachable for everyone, and a third host.
 fn public_world(seed: u64) -> (SimWorld, usize) {
     let mut world = world_apart(
         &site_named("none"),
@@ -26,9 +27,9 @@ fn public_world(seed: u64) -> (SimWorld, usize) {
         &PunchSettings::default(),
         seed,
     );
-    let stranger = world.network.add_host(PUBLIC_REALM, VICTIM_ADDR.ip());
+    let attacker = world.network.add_host(PUBLIC_REALM, VICTIM_ADDR.ip());
     world.gather_candidates(&[Transport::Udp, Transport::Tcp]);
-    (world, stranger)
+    (world, attacker)
 }
 
 fn datagram_packet(from: SocketAddr, to: SocketAddr, bytes: Vec<u8>) -> SimPacket {
@@ -63,25 +64,26 @@ fn request_bytes(grant: &PunchGrant, from: SessionRole, number: u64) -> Vec<u8> 
     probe.encode(&session).to_vec()
 }
 
-/// What comes back when a stranger, who has this grant, asks both sides before they have spoken with each other.
+/// Counts the responses to an attacker with this grant that queries both sides before they exchange
+/// probes.
 fn count_responses(grant: &PunchGrant, seed: u64) -> usize {
-    let (mut world, stranger) = public_world(seed);
+    let (mut world, attacker) = public_world(seed);
     world.conditions.loss = 0.0;
     for (side, from) in [(0, SessionRole::Follower), (1, SessionRole::Leader)] {
         let to = world.base(side);
         (1..50).for_each(|number| {
             world.emit(
-                stranger,
+                attacker,
                 datagram_packet(VICTIM_ADDR, to, request_bytes(grant, from, number)),
                 None,
             )
         });
         world.emit(
-            stranger,
+            attacker,
             datagram_packet(VICTIM_ADDR, to, vec![0x0e; 100]),
             None,
         );
-        world.emit(stranger, datagram_packet(VICTIM_ADDR, to, Vec::new()), None);
+        world.emit(attacker, datagram_packet(VICTIM_ADDR, to, Vec::new()), None);
     }
     world.run(RUN_TIME);
     assert!(world.is_direct(), "seed {seed}");
@@ -106,11 +108,11 @@ fn a_guessed_key_gets_no_response() {
 
 #[test]
 fn the_right_key_gets_a_response() {
-    let (mut world, stranger) = public_world(1);
+    let (mut world, attacker) = public_world(1);
     world.conditions.loss = 0.0;
     let to = world.base(1);
     world.emit(
-        stranger,
+        attacker,
         datagram_packet(
             VICTIM_ADDR,
             to,
@@ -122,10 +124,11 @@ fn the_right_key_gets_a_response() {
     assert!(!world.stray_packets.is_empty());
 }
 
-/// Every datagram is sent again, at once and later, with the victim's address as its sender's, and back to its sender.
-/// `ahead`: the copy is the one that arrives.
+/// Replays every datagram at once and later, from the victim's address and back to its sender.
+///
+/// `ahead`: the copy arrives, not the original.
 fn replay_datagrams(seed: u64, ahead: bool) -> (SimWorld, usize) {
-    let (mut world, stranger) = public_world(seed);
+    let (mut world, attacker) = public_world(seed);
     let (mut copied, mut emitted) = (0, 0);
     while world.step(RUN_TIME) {
         let new: Vec<SimPacket> = world.sent[copied..]
@@ -145,7 +148,7 @@ fn replay_datagrams(seed: u64, ahead: bool) -> (SimWorld, usize) {
                 datagram_packet(packet.to, packet.from, bytes),
             ];
             for packet in forged {
-                world.emit(stranger, packet, None);
+                world.emit(attacker, packet, None);
                 emitted += 1;
             }
             world.conditions = weather;
@@ -207,7 +210,7 @@ fn recorded_probes_are_useless_later() {
             &PunchSettings::default(),
             seed,
         );
-        let stranger = world.network.add_host(PUBLIC_REALM, VICTIM_ADDR.ip());
+        let attacker = world.network.add_host(PUBLIC_REALM, VICTIM_ADDR.ip());
         world.conditions.loss = 0.0;
         world.gather_candidates(&[Transport::Udp]);
         world.run(RUN_TIME);
@@ -221,7 +224,7 @@ fn recorded_probes_are_useless_later() {
                 continue;
             };
             world.emit(
-                stranger,
+                attacker,
                 datagram_packet(VICTIM_ADDR, packet.to, bytes),
                 None,
             );
@@ -230,6 +233,34 @@ fn recorded_probes_are_useless_later() {
         assert_eq!(world.stray_packets.len(), 0, "seed {seed}");
         assert!(world.is_direct(), "seed {seed}");
     }
+}
+
+/// Offers a hundred ports of the victim.
+fn offer_of_victim() -> PunchMessage {
+    let candidates = (0..100).map(|n| {
+        let transport = if n % 2 == 0 {
+            Transport::Udp
+        } else {
+            Transport::Tcp
+        };
+        Candidate::new(
+            CandidateKind::Host,
+            transport,
+            SocketAddr::new(VICTIM_ADDR.ip(), 40_000 + n),
+            n,
+        )
+    });
+    PunchMessage::Offer(candidates.collect())
+}
+
+fn is_syn_or_probe(packet: &SimPacket) -> bool {
+    matches!(
+        &packet.payload,
+        PacketPayload::Segment(TcpSegment {
+            kind: SegmentKind::Syn,
+            ..
+        }) | PacketPayload::Datagram(_)
+    )
 }
 
 #[test]
@@ -254,39 +285,14 @@ fn an_offered_victim_gets_few_paced_packets() {
         );
     }
     let settings = PunchSettings::default();
-    let candidates = (0..100).map(|n| {
-        let transport = if n % 2 == 0 {
-            Transport::Udp
-        } else {
-            Transport::Tcp
-        };
-        Candidate::new(
-            CandidateKind::Host,
-            transport,
-            SocketAddr::new(VICTIM_ADDR.ip(), 40_000 + n),
-            n,
-        )
-    });
-    world.deliver_event(
-        0,
-        AgentEvent::PeerMessage(PunchMessage::Offer(candidates.collect())),
-    );
+    world.deliver_event(0, AgentEvent::PeerMessage(offer_of_victim()));
     world.run(Duration::from_secs(60));
-    let syn_or_probe = |packet: &SimPacket| {
-        matches!(
-            &packet.payload,
-            PacketPayload::Segment(TcpSegment {
-                kind: SegmentKind::Syn,
-                ..
-            }) | PacketPayload::Datagram(_)
-        )
-    };
     let to_victim: Vec<_> = world
         .sent
         .iter()
         .filter(|(_, packet)| packet.to.ip() == VICTIM_ADDR.ip())
         .collect();
-    assert!(to_victim.iter().all(|(_, packet)| syn_or_probe(packet)));
+    assert!(to_victim.iter().all(|(_, packet)| is_syn_or_probe(packet)));
     let mut tries: Vec<&SimPacket> = Vec::new();
     for (_, packet) in &to_victim {
         if !tries.contains(&packet) {
@@ -296,7 +302,7 @@ fn an_offered_victim_gets_few_paced_packets() {
     assert_eq!(tries.len(), settings.max_tries_per_ip as usize);
     assert!(
         to_victim.len() <= tries.len() * 5 / 4,
-        "half are dials, of which few last until their SYN is said once more: {}",
+        "half are dials, of which few last until their SYN is repeated: {}",
         to_victim.len()
     );
     let mut ports: BTreeMap<u16, u32> = BTreeMap::new();
@@ -312,7 +318,7 @@ fn an_offered_victim_gets_few_paced_packets() {
 #[test]
 fn an_unproven_tcp_connection_is_reset() {
     for side in 0..2 {
-        let (mut world, stranger) = public_world(5);
+        let (mut world, attacker) = public_world(5);
         (world.conditions.loss, world.conditions.duplication) = (0.0, 0.0);
         let to = world.base(side);
         let segment = |what, acknowledges| {
@@ -327,7 +333,7 @@ fn an_unproven_tcp_connection_is_reset() {
                 payload,
             }
         };
-        world.emit(stranger, segment(SegmentKind::Syn, None), None);
+        world.emit(attacker, segment(SegmentKind::Syn, None), None);
         world.run(Duration::from_millis(100));
         let answer = world
             .stray_packets
@@ -340,10 +346,10 @@ fn an_unproven_tcp_connection_is_reset() {
                 }) => Some(*number),
                 _ => None,
             });
-        world.emit(stranger, segment(SegmentKind::Ack, answer), None);
+        world.emit(attacker, segment(SegmentKind::Ack, answer), None);
         world.run(Duration::from_millis(200));
         world.emit(
-            stranger,
+            attacker,
             segment(SegmentKind::Data(vec![0; 100]), answer),
             None,
         );

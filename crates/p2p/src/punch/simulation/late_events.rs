@@ -1,4 +1,4 @@
-//! What comes late, or not at all.
+//! Late and missing events.
 
 use std::time::{Duration, Instant};
 
@@ -92,7 +92,7 @@ fn a_late_peer_still_connects() {
     }
 }
 
-/// Ticks an agent when it wants to, until it wants nothing any more: how long that took.
+/// Ticks an agent until it wants no more wakeups. Returns the time that took.
 fn run_alone(agent: &mut PunchAgent, start: Instant) -> Duration {
     let mut now = start;
     let mut actions = agent.handle_event(AgentEvent::Gathered, now);
@@ -149,7 +149,7 @@ fn an_expired_session_ends_the_search() {
     assert_eq!(agent.state(), AgentState::Ended(PunchFailure::Expired));
 }
 
-/// The peer's ask number 1, from a process with this nonce.
+/// Encodes the peer's request number 1, from a process with this nonce.
 fn request_bytes(nonce: u64) -> Vec<u8> {
     let session = PunchSession::new(
         &session_grant(1),

@@ -1,4 +1,4 @@
-//! Every kind against every kind.
+//! Every kind of NAT against every kind.
 
 use std::time::Duration;
 
@@ -18,7 +18,8 @@ fn seeds() -> Vec<u64> {
     }
 }
 
-/// Of all seeds: those with which the two got a direct way. Both come to an end with every seed, and to the same.
+/// Counts the seeds with a direct connection. With each seed both sides must end with the same
+/// result.
 fn count_direct(a: &str, b: &str, transports: &[Transport], relay: bool) -> (u64, Vec<u64>) {
     let settings = PunchSettings {
         allow_relay: relay,
@@ -233,7 +234,7 @@ fn two_round_trips_after_both_offers_the_follower_has_the_pair() {
         world.run(RUN_TIME);
         assert!(world.is_direct());
         let settled = [0, 1].map(|side| world.sides[side].settled_at.unwrap());
-        let offers = Duration::from_millis(40); // the longest that the rendezvous takes
+        let offers = Duration::from_millis(40); // the rendezvous' maximum delay
         let (round_trip, pacing) = (
             Duration::from_millis(2 * ONE_WAY),
             PunchSettings::default().pace_interval * 2,

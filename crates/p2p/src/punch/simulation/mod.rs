@@ -1,5 +1,7 @@
-//! Both agents in one thread, with a virtual clock and NATs as models: every kind against every kind, in bad weather; in
-//! one network, behind one NAT; and with somebody between who guesses, replays and forges.
+//! Both agents in one thread, with a virtual clock and NAT models.
+//!
+//! Every kind meets every kind on a lossy network. Further tests cover one network, one NAT, and an
+//! attacker on the path that guesses, replays and forges.
 //!
 //! A failure names its seed: `NEARPATH_SEED=n` runs that one alone.
 

@@ -1,10 +1,10 @@
-//! The kind that is found out is the kind that is there.
+//! The detected kind of NAT is the present one.
 
 use std::net::{IpAddr, SocketAddr};
 
 use crate::punch::candidate::Transport;
 use crate::punch::nat::{
-    Behaviour, FilteringBehaviour, MappingBehaviour, NatDetector, NatObservation, NatReport,
+    FilteringBehaviour, MappingBehaviour, NatBehaviour, NatDetector, NatObservation, NatReport,
     ObserverSocket,
 };
 
@@ -34,8 +34,8 @@ fn observer_addr(server: ObserverSocket) -> SocketAddr {
     ))
 }
 
-/// Does what the rendezvous and a worker do together, with two sockets.
-fn survey_nat(behaviour: Behaviour) -> NatReport {
+/// Runs the survey of a rendezvous and a worker with two sockets.
+fn survey_nat(behaviour: NatBehaviour) -> NatReport {
     let mut network = SimNetwork::new();
     let outer = Some(IpAddr::from([198, 51, 100, 1])).filter(|_| behaviour.translates);
     let realm = network.add_realm(PUBLIC_REALM, SimRouter::new(behaviour, outer, 5), outer);
@@ -97,22 +97,22 @@ fn every_nat_kind_is_detected() {
         .into_iter()
         .flat_map(|m| filterings.map(|f| (m, f)))
     {
-        let behaviour = Behaviour::nat(mapping, filtering);
+        let behaviour = NatBehaviour::nat(mapping, filtering);
         assert_eq!(survey_nat(behaviour).behaviour(), Some(behaviour));
     }
     for behaviour in [
-        Behaviour::OPEN,
-        Behaviour::FIREWALL,
-        Behaviour {
+        NatBehaviour::OPEN,
+        NatBehaviour::FIREWALL,
+        NatBehaviour {
             hairpins: true,
-            ..Behaviour::nat(
+            ..NatBehaviour::nat(
                 MappingBehaviour::EndpointIndependent,
                 FilteringBehaviour::EndpointIndependent,
             )
         },
-        Behaviour {
+        NatBehaviour {
             preserves_ports: true,
-            ..Behaviour::nat(
+            ..NatBehaviour::nat(
                 MappingBehaviour::EndpointIndependent,
                 FilteringBehaviour::AddressAndPortDependent,
             )
@@ -124,9 +124,9 @@ fn every_nat_kind_is_detected() {
 
 #[test]
 fn blocked_udp_is_detected() {
-    let report = survey_nat(Behaviour {
+    let report = survey_nat(NatBehaviour {
         udp: false,
-        ..Behaviour::FIREWALL
+        ..NatBehaviour::FIREWALL
     });
     assert_eq!(
         (report.udp, report.reflexive, report.behaviour()),

@@ -1,4 +1,4 @@
-//! Networks, the routers between them, and the hosts in them: where a packet ends up.
+//! Networks, the routers between them, and their hosts: routing of packets.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -28,22 +28,22 @@ struct RouterLink {
     outside: usize,
 }
 
-/// Where a packet ended up.
+/// Result of routing a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PacketDelivery {
-    /// At a host, which sees these addresses.
+    /// Delivered to a host, with the addresses that it sees.
     Host {
         host: usize,
         from: SocketAddr,
         to: SocketAddr,
     },
-    /// A router refuses it, towards the address from which it seemed to come.
+    /// Refused by a router, towards the packet's apparent source.
     Refused {
         realm: usize,
         from: SocketAddr,
         to: SocketAddr,
     },
-    /// Nowhere.
+    /// Dropped.
     Lost,
 }
 
@@ -63,7 +63,7 @@ impl SimNetwork {
         }
     }
 
-    /// A network behind a router.
+    /// Adds a network behind a router.
     pub(super) fn add_realm(
         &mut self,
         outside: usize,
@@ -88,7 +88,7 @@ impl SimNetwork {
         inside
     }
 
-    /// A host; behind a router that does not translate, its address is known outside, too.
+    /// Adds a host. Behind a router without translation its address is known outside, too.
     pub(super) fn add_host(&mut self, realm: usize, ip: IpAddr) -> usize {
         let host = self.hosts.len();
         self.hosts.push(realm);

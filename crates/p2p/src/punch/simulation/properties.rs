@@ -1,4 +1,4 @@
-//! What holds whatever happens: drawn at random.
+//! Properties that hold for random inputs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,7 +19,7 @@ use super::world::{NetworkConditions, session_grant, side_identity};
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// In whatever weather, both come to an end, and to the same; `is_direct` panics when they do not.
+    /// On any network both sides end, and with the same result; `is_direct` panics otherwise.
     #[test]
     fn both_sides_end_with_the_same(
         (a, b) in (0..all().len(), 0..all().len()),
@@ -44,7 +44,7 @@ proptest! {
 #[derive(Debug, Clone)]
 enum AgentStep {
     Event(AgentEvent),
-    /// The peer's probe comes from somewhere.
+    /// Probe of the peer from some address.
     Probe {
         from: SocketAddr,
         ask: Option<u64>,
@@ -113,7 +113,7 @@ struct WatchedAgent {
     agent: PunchAgent,
     peer: PunchSession,
     now: Instant,
-    /// First probes and dials, by address; addresses of which something authentic came are not counted.
+    /// First probes and dials by address; addresses that sent authentic data are not counted.
     unproven_sends: BTreeMap<SocketAddr, u32>,
     proven: BTreeSet<SocketAddr>,
 }
@@ -199,7 +199,7 @@ impl WatchedAgent {
         let came = matches!(event, AgentEvent::Datagram { .. }) as usize;
         let actions = self.agent.handle_event(event, self.now);
         let sent = |action: &&AgentAction| matches!(action, AgentAction::Send { .. });
-        // An answer, and besides one first probe and one nomination, keep-alive or choice.
+        // One response, one first probe, and one nomination or keepalive at most.
         assert!(
             actions.iter().filter(sent).count() <= came + 2,
             "{actions:?}"
@@ -229,7 +229,7 @@ impl WatchedAgent {
 
 proptest! {
     #[test]
-    fn whatever_comes_little_goes_where_nobody_has_proven_to_be(leads: bool, steps in prop::collection::vec(any_step(), 0..150)) {
+    fn few_probes_go_to_unproven_addresses_whatever_arrives(leads: bool, steps in prop::collection::vec(any_step(), 0..150)) {
         let mut watched = WatchedAgent::new(leads);
         prop_assert_eq!(watched.agent.role() == SessionRole::Leader, leads);
         steps.into_iter().for_each(|step| watched.apply(step));

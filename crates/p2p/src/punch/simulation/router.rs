@@ -1,16 +1,16 @@
-//! A NAT or firewall as a pure model: how it maps, whom it lets in, and that answers take the way the session came.
+//! Pure model of a NAT or firewall: mapping, filtering, and answers along the session's mapping.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 
 use crate::punch::candidate::Transport;
-use crate::punch::nat::{Behaviour, FilteringBehaviour, MappingBehaviour};
+use crate::punch::nat::{FilteringBehaviour, MappingBehaviour, NatBehaviour};
 
 #[derive(Debug)]
 struct NatEntry {
     transport: Transport,
     inner: SocketAddr,
-    /// What the mapping depends on besides the socket.
+    /// Part of the destination that the mapping depends on.
     scope: (Option<IpAddr>, Option<u16>),
     outer: SocketAddr,
     sent: HashSet<SocketAddr>,
@@ -18,19 +18,19 @@ struct NatEntry {
 
 #[derive(Debug)]
 pub(super) struct SimRouter {
-    pub(super) behaviour: Behaviour,
-    /// It answers a SYN that it does not let in with RST (RFC 5382 REQ-4 forbids that; some do).
+    pub(super) behaviour: NatBehaviour,
+    /// True if a refused SYN is answered with RST (RFC 5382 REQ-4 forbids it; some do).
     pub(super) refuses: bool,
-    /// Its own address outside; firewalls have none.
+    /// Outer address; firewalls have none.
     outer: Option<IpAddr>,
     entries: Vec<NatEntry>,
-    /// By which entry the packets of a session go: transport, inner socket, remote socket.
+    /// Entry of each session: transport, inner socket, remote socket.
     sessions: HashMap<(Transport, SocketAddr, SocketAddr), usize>,
     random: fastrand::Rng,
 }
 
 impl SimRouter {
-    pub(super) fn new(behaviour: Behaviour, outer: Option<IpAddr>, seed: u64) -> Self {
+    pub(super) fn new(behaviour: NatBehaviour, outer: Option<IpAddr>, seed: u64) -> Self {
         let (entries, sessions) = (Vec::new(), HashMap::new());
         Self {
             behaviour,
@@ -42,7 +42,7 @@ impl SimRouter {
         }
     }
 
-    /// A packet goes out: where it seems to come from, unless it is dropped.
+    /// Maps an outgoing packet to its outer source; `None`: dropped.
     pub(super) fn outbound(
         &mut self,
         transport: Transport,
@@ -105,7 +105,7 @@ impl SimRouter {
         SocketAddr::new(ip, port)
     }
 
-    /// A packet comes in: whom it is for, unless it is not let in.
+    /// Maps an incoming packet to its inner destination; `None`: filtered.
     pub(super) fn inbound(
         &mut self,
         transport: Transport,

@@ -1,11 +1,11 @@
-//! Sides that are near each other: in one network, and behind one NAT.
+//! Workers near each other: in one network, and behind one NAT.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use crate::punch::agent::{AgentState, PunchSettings};
 use crate::punch::candidate::Transport;
-use crate::punch::nat::{Behaviour, NatRelation, can_connect};
+use crate::punch::nat::{NatBehaviour, NatRelation, can_connect};
 
 use super::network::{PUBLIC_REALM, SimNetwork};
 use super::router::SimRouter;
@@ -18,8 +18,8 @@ fn outer_ip(number: u8) -> Option<IpAddr> {
     Some(IpAddr::from([198, 51, 100, number]))
 }
 
-/// Both in the network behind one router.
-fn same_network_world(behaviour: Behaviour, seed: u64) -> SimWorld {
+/// Both workers in the network behind one router.
+fn same_network_world(behaviour: NatBehaviour, seed: u64) -> SimWorld {
     let mut network = SimNetwork::new();
     let realm = network.add_realm(
         PUBLIC_REALM,
@@ -33,8 +33,8 @@ fn same_network_world(behaviour: Behaviour, seed: u64) -> SimWorld {
     SimWorld::new(network, places, &PunchSettings::default(), seed)
 }
 
-/// Each in a network of its own, both behind a provider's router.
-fn same_nat_world(provider: Behaviour, seed: u64) -> SimWorld {
+/// Each worker in its own network, both behind a provider's router.
+fn same_nat_world(provider: NatBehaviour, seed: u64) -> SimWorld {
     let mut network = SimNetwork::new();
     let middle = network.add_realm(
         PUBLIC_REALM,
@@ -74,7 +74,7 @@ fn workers_behind_one_nat_connect_if_it_hairpins() {
         (false, Transport::Tcp),
         (true, Transport::Tcp),
     ] {
-        let provider = Behaviour {
+        let provider = NatBehaviour {
             hairpins,
             ..PORT_RESTRICTED
         };

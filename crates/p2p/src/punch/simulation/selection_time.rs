@@ -1,4 +1,4 @@
-//! How soon a pair is chosen, by the world's own clock.
+//! Time until a pair is chosen, by the simulation's clock.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::world::{NetworkConditions, SimWorld};
 
 const ROUND_TRIP: Duration = Duration::from_millis(80);
 
-/// Behind two routers, in networks that do not overlap: what one is called at home is nobody in the other one.
+/// Two routers with disjoint networks: an inner address of one does not exist in the other.
 fn disjoint_networks(seed: u64) -> SimWorld {
     let (mut network, site) = (SimNetwork::new(), site_named("port_restricted"));
     let mut places =
@@ -21,8 +21,8 @@ fn disjoint_networks(seed: u64) -> SimWorld {
     SimWorld::new(network, places, &PunchSettings::default(), seed)
 }
 
-/// Addresses within both networks are offered as well, and answer nobody: a pair of reflexive ones that works is not held
-/// back by them, whichever transport they are of.
+/// Inner addresses are offered as well and never respond: a valid pair of reflexive addresses does
+/// not wait for them, over either transport.
 #[test]
 fn a_valid_pair_does_not_wait_for_unreachable_addresses() {
     for seed in 0..50 {
@@ -39,8 +39,9 @@ fn a_valid_pair_does_not_wait_for_unreachable_addresses() {
                 panic!("seed {seed}: {:?}", side.agent.state())
             };
             assert_eq!(key.transport, Transport::Tcp, "seed {seed}");
-            // An offer takes half of one at most, first dials are paced; then the connection opens, an ask is answered, and a
-            // nomination. Without this rule it takes seven.
+            // Round trips: half of one for the offer, one for the connection, one for the request
+            // and one for the nomination, besides pacing. Waiting for unreachable addresses would
+            // take seven.
             assert!(
                 side.settled_at
                     .is_some_and(|after| after < ROUND_TRIP * 9 / 2),

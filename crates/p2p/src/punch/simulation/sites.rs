@@ -1,43 +1,43 @@
-//! The kinds of places that sides stand in, and worlds made of two of them.
+//! Kinds of sites, and simulations of two of them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::punch::agent::PunchSettings;
 use crate::punch::candidate::Transport;
 use crate::punch::nat::{
-    Behaviour, FilteringBehaviour, MappingBehaviour, NatRelation, can_connect,
+    FilteringBehaviour, MappingBehaviour, NatBehaviour, NatRelation, can_connect,
 };
 
 use super::network::{PUBLIC_REALM, SimNetwork};
 use super::router::SimRouter;
 use super::world::{SimPlacement, SimWorld};
 
-/// A place: the routers before it, the outermost first.
+/// A site: its routers, the outermost first.
 #[derive(Debug, Clone)]
 pub(super) struct SimSite {
-    pub(super) routers: Vec<Behaviour>,
+    pub(super) routers: Vec<NatBehaviour>,
     pub(super) ipv6: bool,
     pub(super) refuses: bool,
 }
 
-const FULL_CONE: Behaviour = Behaviour::nat(
+const FULL_CONE: NatBehaviour = NatBehaviour::nat(
     MappingBehaviour::EndpointIndependent,
     FilteringBehaviour::EndpointIndependent,
 );
-const RESTRICTED: Behaviour = Behaviour::nat(
+const RESTRICTED: NatBehaviour = NatBehaviour::nat(
     MappingBehaviour::EndpointIndependent,
     FilteringBehaviour::AddressDependent,
 );
-pub(super) const PORT_RESTRICTED: Behaviour = Behaviour::nat(
+pub(super) const PORT_RESTRICTED: NatBehaviour = NatBehaviour::nat(
     MappingBehaviour::EndpointIndependent,
     FilteringBehaviour::AddressAndPortDependent,
 );
-pub(super) const SYMMETRIC: Behaviour = Behaviour::nat(
+pub(super) const SYMMETRIC: NatBehaviour = NatBehaviour::nat(
     MappingBehaviour::AddressAndPortDependent,
     FilteringBehaviour::AddressAndPortDependent,
 );
 
-fn site_behind(routers: &[Behaviour]) -> SimSite {
+fn site_behind(routers: &[NatBehaviour]) -> SimSite {
     SimSite {
         routers: routers.to_vec(),
         ipv6: false,
@@ -45,17 +45,17 @@ fn site_behind(routers: &[Behaviour]) -> SimSite {
     }
 }
 
-/// Every kind, with its name.
+/// Returns every kind of site with its name.
 pub(super) fn all() -> Vec<(&'static str, SimSite)> {
     vec![
         ("none", site_behind(&[])),
-        ("firewall", site_behind(&[Behaviour::FIREWALL])),
+        ("firewall", site_behind(&[NatBehaviour::FIREWALL])),
         ("full_cone", site_behind(&[FULL_CONE])),
         ("restricted", site_behind(&[RESTRICTED])),
         ("port_restricted", site_behind(&[PORT_RESTRICTED])),
         (
             "preserving",
-            site_behind(&[Behaviour {
+            site_behind(&[NatBehaviour {
                 preserves_ports: true,
                 ..PORT_RESTRICTED
             }]),
@@ -70,7 +70,7 @@ pub(super) fn all() -> Vec<(&'static str, SimSite)> {
         ("symmetric", site_behind(&[SYMMETRIC])),
         (
             "address_dependent",
-            site_behind(&[Behaviour::nat(
+            site_behind(&[NatBehaviour::nat(
                 MappingBehaviour::AddressDependent,
                 FilteringBehaviour::AddressDependent,
             )]),
@@ -82,7 +82,7 @@ pub(super) fn all() -> Vec<(&'static str, SimSite)> {
         ),
         (
             "udp_blocked",
-            site_behind(&[Behaviour {
+            site_behind(&[NatBehaviour {
                 udp: false,
                 ..PORT_RESTRICTED
             }]),
@@ -91,7 +91,7 @@ pub(super) fn all() -> Vec<(&'static str, SimSite)> {
             "six",
             SimSite {
                 ipv6: true,
-                ..site_behind(&[Behaviour::FIREWALL])
+                ..site_behind(&[NatBehaviour::FIREWALL])
             },
         ),
     ]
@@ -105,11 +105,11 @@ pub(super) fn site_named(name: &str) -> SimSite {
         .1
 }
 
-/// All routers of a site as one, as they look from outside.
-fn composed_behaviour(site: &SimSite) -> Behaviour {
+/// Returns the behaviour of all routers of a site, as seen from outside.
+fn composed_behaviour(site: &SimSite) -> NatBehaviour {
     site.routers
         .iter()
-        .fold(Behaviour::OPEN, |all, one| Behaviour {
+        .fold(NatBehaviour::OPEN, |all, one| NatBehaviour {
             translates: all.translates || one.translates,
             mapping: all.mapping.max(one.mapping),
             filtering: all.filtering.max(one.filtering),
@@ -118,7 +118,7 @@ fn composed_behaviour(site: &SimSite) -> Behaviour {
         })
 }
 
-/// What theory says of two sites that are apart.
+/// Returns whether theory permits two distant sites to connect.
 pub(super) fn is_permitted(a: &SimSite, b: &SimSite, transports: &[Transport]) -> bool {
     let (one, other) = (composed_behaviour(a), composed_behaviour(b));
     a.ipv6 == b.ipv6
@@ -127,7 +127,7 @@ pub(super) fn is_permitted(a: &SimSite, b: &SimSite, transports: &[Transport]) -
             .any(|&transport| can_connect(&one, &other, NatRelation::Apart, transport))
 }
 
-/// Builds a site in a network of others; `number` tells sites apart.
+/// Builds a site in a network; `number` distinguishes sites.
 pub(super) fn build_site(
     network: &mut SimNetwork,
     outside: usize,
@@ -154,13 +154,13 @@ pub(super) fn build_site(
     let translates = site.routers.iter().any(|router| router.translates);
     let ip = match (site.ipv6, translates) {
         (true, _) => IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, number.into())),
-        (false, true) => IpAddr::V4(Ipv4Addr::new(192, 168, 1, 10)), // both sides have it: networks overlap in practice
+        (false, true) => IpAddr::V4(Ipv4Addr::new(192, 168, 1, 10)), // both sides use it: private networks overlap in practice
         (false, false) => IpAddr::V4(Ipv4Addr::new(192, 0, 2, number)),
     };
     SimPlacement { realm, ip }
 }
 
-/// Two sites with the public network between them.
+/// Creates two sites with the public network between them.
 pub(super) fn world_apart(
     a: &SimSite,
     b: &SimSite,

@@ -1,18 +1,20 @@
-//! As much of TCP as punching meets: opening, by one side or both, refusing, and ending (RFC 9293 section 3.10).
+//! The part of TCP that punching needs: opening by one side or both, refusing and ending (RFC 9293
+//! section 3.10).
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-/// A segment, as far as it tells two connections between the same addresses apart: each side has a number, for its sequence numbers.
+/// Segment. Each side's number stands for its sequence numbers, and tells connections between the
+/// same addresses apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TcpSegment {
     pub(super) kind: SegmentKind,
     pub(super) number: u64,
-    /// The peer's, where it is known.
+    /// Number of the peer, if it is known.
     pub(super) acknowledges: Option<u64>,
 }
 
-/// What a segment says. Data comes whole and in order once a connection is there.
+/// Kind of a segment. Data arrives complete and in order on an open connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum SegmentKind {
     Syn,
@@ -23,7 +25,7 @@ pub(super) enum SegmentKind {
 }
 
 impl TcpSegment {
-    /// Of who has no such connection.
+    /// Returns the refusal of a host without this connection.
     pub(super) fn to_rst(&self) -> Self {
         Self {
             kind: SegmentKind::Rst,
@@ -57,7 +59,7 @@ impl SimConnection {
     }
 }
 
-/// What the owner of the sockets learns.
+/// Event for the owner of the sockets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum StackEvent {
     Connected,
@@ -80,7 +82,7 @@ impl TcpStack {
         self.open.get(tuple).map(|connection| connection.phase)
     }
 
-    /// That connection, not one before or after it between the same addresses.
+    /// Returns the phase of this very connection, not of another between the same addresses.
     pub(super) fn phase_of(&self, tuple: &AddressPair, number: u64) -> Option<TcpPhase> {
         self.open
             .get(tuple)
@@ -88,25 +90,25 @@ impl TcpStack {
             .map(|connection| connection.phase)
     }
 
-    /// Without a word.
+    /// Removes a connection silently.
     pub(super) fn remove(&mut self, tuple: &AddressPair) {
         self.open.remove(tuple);
     }
 
-    /// What the connection says, if there is one.
+    /// Creates a segment of a connection, if there is one.
     pub(super) fn segment_of(&self, tuple: &AddressPair, kind: SegmentKind) -> Option<TcpSegment> {
         self.open
             .get(tuple)
             .map(|connection| connection.segment(kind))
     }
 
-    /// A dial; `NoConnection`: the tuple is taken. The number tells it from a later one.
+    /// Dials; `None`: the addresses are in use. The number distinguishes the dial from a later one.
     pub(super) fn dial(&mut self, tuple: AddressPair) -> Option<u64> {
         let is_taken = self.open.contains_key(&tuple);
         (!is_taken).then(|| self.add_connection(tuple, TcpPhase::SynSent, None).number)
     }
 
-    /// The dial took too long, and has not come to anything: it is [closed](Self::close).
+    /// Aborts a dial that has timed out before it was established: it is [closed](Self::close).
     pub(super) fn abandon(&mut self, tuple: &AddressPair, dial: u64) -> Option<Option<TcpSegment>> {
         let is_pending = self
             .open
@@ -115,7 +117,7 @@ impl TcpStack {
         is_pending.then(|| self.close(tuple))
     }
 
-    /// Leaves nothing behind. The peer, who may know of it, is told.
+    /// Removes a connection, and resets it at the peer if the peer may know of it.
     pub(super) fn close(&mut self, tuple: &AddressPair) -> Option<TcpSegment> {
         let closed = self
             .open
@@ -124,7 +126,7 @@ impl TcpStack {
         Some(closed.segment(SegmentKind::Rst))
     }
 
-    /// A segment came: the answer, and what the owner hears.
+    /// Handles a segment. Returns the answer and the owner's events.
     pub(super) fn handle_segment(
         &mut self,
         tuple: AddressPair,
@@ -144,7 +146,8 @@ impl TcpStack {
             }
             SegmentKind::Rst => (None, vec![]),
             _ if open.phase == TcpPhase::SynSent => open.handle_first(&segment, acknowledges_own),
-            // Of one that was or comes: a challenge (RFC 5961 sections 4 and 5).
+            // Segment of another connection between these addresses: challenge ACK (RFC 5961
+            // sections 4 and 5).
             _ if !is_from_peer => (Some(open.segment(SegmentKind::Ack)), vec![]),
             SegmentKind::Syn if open.phase == TcpPhase::SynReceived => {
                 (Some(open.segment(SegmentKind::SynAck)), vec![])
@@ -155,7 +158,7 @@ impl TcpStack {
         }
     }
 
-    /// Of a connection that is none here.
+    /// Answers a segment of an unknown connection.
     fn answer_unknown(&mut self, tuple: AddressPair, segment: &TcpSegment) -> Option<TcpSegment> {
         match segment.kind {
             SegmentKind::Rst => None,
@@ -186,7 +189,7 @@ impl TcpStack {
 }
 
 impl SimConnection {
-    /// The first that comes after a SYN.
+    /// Handles the first segment after a SYN.
     fn handle_first(
         &mut self,
         segment: &TcpSegment,
@@ -206,7 +209,7 @@ impl SimConnection {
         (Some(self.segment(answer)), events)
     }
 
-    /// The peer acknowledges this side's number: the connection is there, if it was not before.
+    /// Handles a segment that acknowledges this side's number, and so establishes the connection.
     fn handle_acknowledged(&mut self, kind: SegmentKind) -> (Option<TcpSegment>, Vec<StackEvent>) {
         let new =
             std::mem::replace(&mut self.phase, TcpPhase::Established) == TcpPhase::SynReceived;

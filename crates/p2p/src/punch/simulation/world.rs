@@ -1,4 +1,4 @@
-//! Two agents, the networks between them, and a clock that is moved on.
+//! Two agents, the networks between them, and a virtual clock.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -18,12 +18,12 @@ use super::tcp::{SegmentKind, StackEvent, TcpPhase, TcpSegment, TcpStack};
 
 pub(super) const AGENT_PORT: u16 = 40_000;
 
-/// What befalls packets.
+/// Conditions of the network.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct NetworkConditions {
     pub(super) loss: f64,
     pub(super) duplication: f64,
-    /// One way, in milliseconds: at least, and so much more at most.
+    /// One-way delay in milliseconds: minimum, and maximum addition.
     pub(super) delay: (u64, u64),
 }
 
@@ -76,7 +76,7 @@ enum SimEvent {
         key: PairKey,
         dial: u64,
     },
-    /// A half-open connection says its SYN or SYN-ACK once more.
+    /// Retransmission of a half-open connection's SYN or SYN-ACK.
     Retransmit {
         side: usize,
         key: PairKey,
@@ -91,12 +91,12 @@ pub(super) struct SimSide {
     pub(super) ip: IpAddr,
     pub(super) stack: TcpStack,
     wake_at: Option<Duration>,
-    /// What it was told to use, in order; `NoConnection`: the relay.
+    /// Paths that it was told to use, in order; `None`: the relay.
     pub(super) chosen_paths: Vec<Option<PairKey>>,
     pub(super) settled_at: Option<Duration>,
 }
 
-/// Where a side stands: network and address.
+/// Network and address of a side.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SimPlacement {
     pub(super) realm: usize,
@@ -114,11 +114,11 @@ pub(super) struct SimWorld {
     next_event: u64,
     pub(super) rendezvous: SocketAddr,
     pub(super) random: fastrand::Rng,
-    /// When the last segment of a stream arrives: they do not overtake each other.
+    /// Arrival of a stream's last segment: segments do not overtake each other.
     streams: BTreeMap<(usize, PairKey), Duration>,
-    /// All that was sent, as it left the host.
+    /// All sent packets, as they left the host.
     pub(super) sent: Vec<(usize, SimPacket)>,
-    /// What arrived at hosts that are no side.
+    /// Packets that arrived at other hosts.
     pub(super) stray_packets: Vec<(usize, SimPacket)>,
 }
 
@@ -135,7 +135,7 @@ pub(super) fn session_grant(seed: u64) -> PunchGrant {
 }
 
 impl SimWorld {
-    /// Two agents that share a session, each in its place.
+    /// Creates two agents that share a session.
     pub(super) fn new(
         mut network: SimNetwork,
         placements: [SimPlacement; 2],
@@ -189,7 +189,7 @@ impl SimWorld {
         SocketAddr::new(self.sides[side].ip, AGENT_PORT)
     }
 
-    /// Each side gathers its candidates, with the rendezvous' help, and offers them.
+    /// Gathers both sides' candidates with the rendezvous' help, and offers them.
     pub(super) fn gather_candidates(&mut self, transports: &[Transport]) {
         for side in 0..2 {
             let base = self.base(side);
@@ -222,7 +222,7 @@ impl SimWorld {
         }
     }
 
-    /// Until nothing is due any more, or so much time has passed.
+    /// Runs until no event is left, or the time has passed.
     pub(super) fn run(&mut self, until: Duration) {
         while self.step(until) {}
     }
@@ -364,7 +364,7 @@ impl SimWorld {
         self.emit(self.sides[side].host, packet, Some((side, key)));
     }
 
-    /// Whoever holds a host sends a packet from there, with whatever sender's address.
+    /// Sends a packet from a host, with any source address.
     pub(super) fn emit(&mut self, host: usize, packet: SimPacket, of: Option<(usize, PairKey)>) {
         self.sent.push((host, packet.clone()));
         let times = if self.random.f64() < self.conditions.duplication {
@@ -401,12 +401,12 @@ impl SimWorld {
                 PacketDelivery::Lost => (),
             }
             if in_order {
-                return; // a stream's bytes come once
+                return; // a stream delivers its bytes once
             }
         }
     }
 
-    /// A stream's segment that is lost comes later, after all before it.
+    /// Returns the arrival time; a lost segment of a stream arrives later, behind its predecessors.
     fn arrival_time(&mut self, lost: bool, stream: Option<(usize, PairKey)>) -> Duration {
         let (min_delay, jitter) = self.conditions.delay;
         let delay = Duration::from_millis(min_delay + self.random.u64(0..=jitter));
@@ -518,7 +518,7 @@ impl SimWorld {
         }
     }
 
-    /// The kernel says its SYN once more after a second, its SYN-ACK three times.
+    /// Retransmits as the kernel does: a SYN once after a second, a SYN-ACK three times.
     fn retransmit(&mut self, side: usize, key: PairKey, number: u64, left: u8) {
         let tuple = (key.base, key.remote);
         let stack = &mut self.sides[side].stack;
@@ -545,7 +545,8 @@ impl SimWorld {
         }
     }
 
-    /// Whether both are on one pair, which carries packets both ways; a panic when they disagree.
+    /// Returns whether both sides use one pair that carries packets both ways; panics if they
+    /// disagree.
     pub(super) fn is_direct(&mut self) -> bool {
         let keys = match (self.sides[0].agent.state(), self.sides[1].agent.state()) {
             (AgentState::Direct(a), AgentState::Direct(b)) => [a, b],

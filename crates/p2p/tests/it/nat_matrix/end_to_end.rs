@@ -1,4 +1,5 @@
-//! All parts at once: tickets, lines, observers and relay of a rendezvous that both sites reach, and the punching between them.
+//! Everything together: tickets, control connections, observers and relay of a rendezvous, and
+//! punching between two sites.
 
 use std::sync::Arc;
 use std::thread;
@@ -8,7 +9,7 @@ use nearpath_ca::Authority;
 use nearpath_p2p::control::{self, ControlConnection, ControlEvent};
 use nearpath_p2p::driver::{LocalPorts, RelayReason, SearchOutcome};
 use nearpath_p2p::punch::Transport::{self, Tcp, Udp};
-use nearpath_p2p::punch::nat::{Behaviour, NatReport};
+use nearpath_p2p::punch::nat::{NatBehaviour, NatReport};
 use nearpath_testkit::lab::nat::{IpFamily, NatKind, NatPair, NatPlan};
 use nearpath_testkit::lab::{LinkConditions, NetworkLab};
 use nearpath_testkit::need_nat;
@@ -23,11 +24,16 @@ use nearpath_testkit::p2p::prediction;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-fn settings(house: &TestRendezvous, you: &SpiffeId) -> control::ControlSettings {
-    house.control_settings(house.issue_ticket("sort", you.clone(), false, unix_seconds() + 3600))
+fn settings(fixture: &TestRendezvous, you: &SpiffeId) -> control::ControlSettings {
+    fixture.control_settings(fixture.issue_ticket(
+        "sort",
+        you.clone(),
+        false,
+        unix_seconds() + 3600,
+    ))
 }
 
-/// One worker, from its ticket to the end. The one that is named `a` calls.
+/// Runs a worker from its ticket to its end. The one named `a` calls.
 async fn run_worker(
     settings: control::ControlSettings,
     me: SpiffeId,
@@ -35,22 +41,25 @@ async fn run_worker(
     job: &Authority,
     over: &[Transport],
 ) -> ExchangeResult {
-    let (line, mut heard) = ControlConnection::open(settings);
+    let (connection, mut events) = ControlConnection::open(settings);
     let session = if me.to_string() < peer.to_string() {
-        line.call(peer.clone(), "", EXCHANGE_TIMEOUT).await.unwrap()
+        connection
+            .call(peer.clone(), "", EXCHANGE_TIMEOUT)
+            .await
+            .unwrap()
     } else {
         loop {
-            match heard.recv().await.unwrap() {
-                ControlEvent::IncomingCall(meeting) => break meeting,
+            match events.recv().await.unwrap() {
+                ControlEvent::IncomingCall(session) => break session,
                 ControlEvent::Connected(_) => (),
                 other => panic!("{other:?}"),
             }
         }
     };
-    tokio::spawn(async move { while heard.recv().await.is_some() {} });
+    tokio::spawn(async move { while events.recv().await.is_some() {} });
     let trust = Trust::new("test", &[job.certificate().clone()]).unwrap();
     let pair = Arc::new(p2p_tls::PeerTlsConfig::new(&credentials(job, &me), &trust, peer).unwrap());
-    let link = line
+    let link = connection
         .connect(
             session,
             pair,
@@ -63,12 +72,13 @@ async fn run_worker(
 }
 
 fn connect_both(pair: &NatPair, over: &[Transport]) -> [ExchangeResult; 2] {
-    let house = TestRendezvous::start_on(&pair.internet, IpFamily::V4);
+    let fixture = TestRendezvous::start_on(&pair.internet, IpFamily::V4);
     let job = Authority::new("test", SystemTime::now(), HOUR).unwrap();
     let ids = ["a", "b"].map(|name| SpiffeId::for_gateway("test", name));
     let went = thread::scope(|scope| {
         let threads = [0, 1].map(|at| {
-            let (node, settings, job) = (pair_machines(pair)[at], settings(&house, &ids[at]), &job);
+            let (node, settings, job) =
+                (pair_machines(pair)[at], settings(&fixture, &ids[at]), &job);
             let (me, peer) = (ids[at].clone(), ids[1 - at].clone());
             let working = async move {
                 tokio::time::timeout(EXCHANGE_TIMEOUT, run_worker(settings, me, peer, job, over))
@@ -106,14 +116,14 @@ fn two_workers_with_tickets_connect_directly() {
 #[test]
 fn two_workers_with_tickets_connect_over_lossy_udp() {
     need_nat!();
-    let line = LinkConditions {
+    let conditions = LinkConditions {
         delay: Duration::from_millis(20),
         loss: 0.01,
         seed: 9,
         ..LinkConditions::default()
     };
     let plan = |kind: NatKind| NatPlan {
-        conditions: line.clone(),
+        conditions: conditions.clone(),
         ..kind.into()
     };
     let pair = NetworkLab::nat_pair(plan(NatKind::Symmetric), plan(NatKind::Restricted)).unwrap();
@@ -134,8 +144,8 @@ fn two_workers_with_tickets_fall_back_to_the_relay() {
     assert!(outcomes.iter().all(settled), "{outcomes:?}");
 }
 
-/// What the rendezvous tells a machine of that site.
-fn told(kind: NatKind, hairpin: bool) -> NatReport {
+/// Returns the NAT report of a machine at that site.
+fn report(kind: NatKind, hairpin: bool) -> NatReport {
     let pair = NetworkLab::nat_pair(
         NatPlan {
             hairpin,
@@ -144,13 +154,13 @@ fn told(kind: NatKind, hairpin: bool) -> NatReport {
         NatKind::None,
     )
     .unwrap();
-    let house = TestRendezvous::start_on(&pair.internet, IpFamily::V4);
-    let settings = settings(&house, &SpiffeId::for_gateway("test", "a"));
+    let fixture = TestRendezvous::start_on(&pair.internet, IpFamily::V4);
+    let settings = settings(&fixture, &SpiffeId::for_gateway("test", "a"));
     pair_machines(&pair)[0].enter(|| {
         block_on(async {
-            let (line, mut heard) = ControlConnection::open(settings);
-            tokio::spawn(async move { while heard.recv().await.is_some() {} });
-            tokio::time::timeout(EXCHANGE_TIMEOUT, line.detect_nat())
+            let (connection, mut events) = ControlConnection::open(settings);
+            tokio::spawn(async move { while events.recv().await.is_some() {} });
+            tokio::time::timeout(EXCHANGE_TIMEOUT, connection.detect_nat())
                 .await
                 .expect("nobody hangs")
                 .unwrap()
@@ -158,33 +168,33 @@ fn told(kind: NatKind, hairpin: bool) -> NatReport {
     })
 }
 
-macro_rules! kind_is_told {
+macro_rules! detection_tests {
     ($($name:ident: $kind:ident, $hairpin:literal;)*) => {
         $(#[test]
         fn $name() {
             need_nat!();
             let there = prediction::nat_behaviour(NatKind::$kind, IpFamily::V4).unwrap();
-            let told = told(NatKind::$kind, $hairpin).behaviour().unwrap();
-            let kind = |one: Behaviour| (one.translates, one.mapping, one.filtering, one.udp);
-            assert_eq!(kind(told), kind(there));
-            assert_eq!(told.hairpins, $hairpin || !there.translates);
+            let report = report(NatKind::$kind, $hairpin).behaviour().unwrap();
+            let kind = |one: NatBehaviour| (one.translates, one.mapping, one.filtering, one.udp);
+            assert_eq!(kind(report), kind(there));
+            assert_eq!(report.hairpins, $hairpin || !there.translates);
         })*
     };
 }
 
-kind_is_told! {
-    no_nat_is_told: None, false;
-    a_full_cone_is_told: FullCone, false;
-    a_restricted_cone_is_told: Restricted, false;
-    a_port_restricted_cone_that_turns_packets_around_is_told: PortRestricted, true;
-    a_symmetric_nat_is_told: Symmetric, false;
-    a_double_nat_is_told: Double, false;
-    a_firewall_is_told: Firewall, false;
+detection_tests! {
+    no_nat_is_detected: None, false;
+    a_full_cone_is_detected: FullCone, false;
+    a_restricted_cone_is_detected: Restricted, false;
+    a_port_restricted_cone_that_turns_packets_around_is_detected: PortRestricted, true;
+    a_symmetric_nat_is_detected: Symmetric, false;
+    a_double_nat_is_detected: Double, false;
+    a_firewall_is_detected: Firewall, false;
 }
 
 #[test]
 fn blocked_udp_is_reported() {
     need_nat!();
-    let told = told(NatKind::UdpBlocked, false);
-    assert_eq!((told.udp, told.reflexive), (Some(false), None));
+    let report = report(NatKind::UdpBlocked, false);
+    assert_eq!((report.udp, report.reflexive), (Some(false), None));
 }

@@ -1,4 +1,4 @@
-//! Every kind against every kind, over each transport by itself.
+//! Every kind of NAT against every kind, over each transport alone.
 
 use nearpath_p2p::driver::{DriverSettings, PeerIntroduction, SearchOutcome};
 use nearpath_p2p::migrate::{RelayConnection, StreamPath, StreamPaths, memory_relays};
@@ -11,12 +11,12 @@ use nearpath_testkit::p2p::exchange::{self, ExchangeResult, migration_settings};
 use nearpath_testkit::p2p::introduction::{LabObservers, block_on, introduce_pair, pair_machines};
 use nearpath_testkit::p2p::prediction;
 
-/// Pieces that the relay holds.
+/// Frames that the relay holds.
 const RELAY_CAPACITY: usize = 8;
-/// What is written after the way was found.
+/// Bytes written after the path was found.
 const PAYLOAD_BYTES: usize = 1 << 20;
 
-/// Runs both sides, each in its machine, to their ends.
+/// Runs both sides, each on its machine, to their ends.
 pub(crate) fn run_both(
     pair: &NatPair,
     introductions: [PeerIntroduction; 2],
@@ -53,7 +53,7 @@ pub(crate) fn run_both(
     [went.next().unwrap(), went.next().unwrap()]
 }
 
-/// Two workers behind such NATs, with a relay; every byte of both arrived.
+/// Connects two workers behind such NATs, with a relay; every byte of both arrives.
 pub(crate) fn connect_both(kinds: [NatKind; 2], transports: &[Transport]) -> [ExchangeResult; 2] {
     let pair = NetworkLab::nat_pair(kinds[0], kinds[1]).unwrap();
     connect_both_on(
@@ -64,7 +64,7 @@ pub(crate) fn connect_both(kinds: [NatKind; 2], transports: &[Transport]) -> [Ex
     )
 }
 
-/// The same on an internet that is there already.
+/// Connects them on an existing internet.
 pub(crate) fn connect_both_on(
     pair: &NatPair,
     watching: &LabObservers,
@@ -89,7 +89,7 @@ pub(crate) fn connect_both_on(
     went
 }
 
-fn meets_as_theory_says(kinds: [NatKind; 2], transport: Transport) {
+fn assert_meets_as_predicted(kinds: [NatKind; 2], transport: Transport) {
     let went = connect_both(kinds, &[transport]);
     let permitted = prediction::permits_direct(kinds, transport);
     let path = if permitted {
@@ -116,14 +116,14 @@ fn meets_as_theory_says(kinds: [NatKind; 2], transport: Transport) {
     }
 }
 
-/// One test a pair; those marked `whole` are run by `make test-nat` alone.
+/// One test per pair; those marked `whole` run with `make test-nat` only.
 macro_rules! pair {
     ($name:ident, $transport:ident, $first:ident, $second:ident $(, $whole:ident)?) => {
         #[test]
         $(#[ignore = concat!(stringify!($whole), " matrix: make test-nat")])?
         fn $name() {
             need_nat!();
-            meets_as_theory_says([NatKind::$first, NatKind::$second], $transport);
+            assert_meets_as_predicted([NatKind::$first, NatKind::$second], $transport);
         }
     };
 }

@@ -1,7 +1,9 @@
-//! Two workers behind NATs of every kind, with real sockets and a real kernel's NAT: they meet where theory says that they
-//! can, and the relay carries the bytes elsewhere; in both cases every byte arrives, once and in order.
+//! Two workers behind NATs of every kind, with real sockets and the kernel's NAT. They connect
+//! where theory permits, and the relay carries the bytes elsewhere. Every byte arrives, once and in
+//! order.
 //!
-//! By default each kind meets another one; all pairs, and a hundred meetings of some in a row, are run by `make test-nat`.
+//! By default each kind is tested with another one; `make test-nat` runs all pairs, and a hundred
+//! runs of some.
 
 mod end_to_end;
 mod matrix;

@@ -1,4 +1,4 @@
-//! A hundred times in a row, on lines that delay and lose packets.
+//! A hundred connections in a row, on links with delay and loss.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use nearpath_testkit::p2p::introduction::LabObservers;
 
 const TIMES: usize = 100;
 
-/// How many of them had a direct connection, on both sides. In all of them every byte arrived.
-fn direct(kinds: [NatKind; 2], transport: Transport, line: &LinkConditions) -> usize {
+/// Counts the direct connections, on both sides. In all runs every byte arrives.
+fn direct(kinds: [NatKind; 2], transport: Transport, conditions: &LinkConditions) -> usize {
     let [first, second] = kinds.map(|kind| NatPlan {
-        conditions: line.clone(),
+        conditions: conditions.clone(),
         ..kind.into()
     });
     let pair = NetworkLab::nat_pair(first, second).unwrap();
@@ -34,13 +34,13 @@ macro_rules! often {
         #[ignore = "takes a minute: make test-nat"]
         fn $name() {
             need_nat!();
-            let line = LinkConditions {
+            let conditions = LinkConditions {
                 delay: Duration::from_millis(5),
                 loss: $loss,
                 seed: 3,
                 ..LinkConditions::default()
             };
-            let times = direct([NatKind::$first, NatKind::$second], $transport, &line);
+            let times = direct([NatKind::$first, NatKind::$second], $transport, &conditions);
             assert!(times >= TIMES - 1, "{times} of {TIMES}");
         }
     };

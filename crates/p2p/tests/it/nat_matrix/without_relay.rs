@@ -1,4 +1,4 @@
-//! Beyond the matrix: what is preferred, who is let in, and ways without a relay.
+//! Beyond the matrix: preferences, authentication, and links without a relay.
 
 use std::thread;
 use std::time::{Duration, SystemTime};
@@ -77,12 +77,12 @@ fn without_a_relay_and_direct_connection_linking_fails() {
     );
     let texts = went.map(|went| went.unwrap_err().to_string());
     assert!(
-        texts.iter().all(|text| text.contains("direct way")),
+        texts.iter().all(|text| text.contains("direct connection")),
         "{texts:?}"
     );
 }
 
-/// The rendezvous may be mistaken, or lie: certificates decide.
+/// The rendezvous may be wrong or malicious: certificates decide.
 #[test]
 fn a_peer_of_another_authority_is_rejected() {
     need_nat!();
@@ -105,7 +105,7 @@ fn a_peer_of_another_authority_is_rejected() {
     }
 }
 
-/// One side speaks first: the other one's NAT must let that in.
+/// Sends a byte from one side first: the other side's NAT must admit it.
 async fn send_byte(link: &mut P2pLink, first: bool) {
     if first {
         link.write_all(b"x").await.unwrap();
@@ -118,7 +118,7 @@ async fn send_byte(link: &mut P2pLink, first: bool) {
     }
 }
 
-/// A NAT forgets after twelve seconds; what keeps it from that goes every ten.
+/// The NAT forgets after twelve seconds; keepalives go every ten.
 #[test]
 #[ignore = "takes half a minute: make test-nat"]
 fn an_idle_udp_connection_keeps_its_nat_mapping() {

@@ -1,11 +1,12 @@
-//! Channel end over a socket: the kernel carries descriptors and wakeups; the ring counts the credits.
+//! Channel end over a socket: the kernel carries descriptors and wakeups; the ring counts the
+//! credits.
 
 use super::{ChannelEnd, ChannelState};
 use crate::sockmap::{SockmapEnd, SockmapRecord, SockmapSocket};
 
 impl ChannelEnd {
-    /// Switches the end to a socket: the kernel carries its descriptors and wakeups; [`ChannelEnd::deliver_record`] takes them.
-    /// `number` is the channel number in the domain.
+    /// Switches the end to a socket: the kernel carries its descriptors and wakeups;
+    /// [`ChannelEnd::deliver_record`] takes them. `number` is the channel number in the domain.
     pub fn via_sockmap(self, wire: SockmapSocket, number: u32) -> Self {
         let cell = self.peer_signal.via_sockmap(wire.clone(), number);
         Self {
@@ -15,7 +16,8 @@ impl ChannelEnd {
         }
     }
 
-    /// Observes the state before the socket is read: the next read delivers all that a dead peer had sent. Returns true if it is dead.
+    /// Observes the state before the socket is read: the next read delivers all that a dead peer
+    /// had sent. Returns true if it is dead.
     pub fn observe_state(&mut self) -> bool {
         let state = self.channel.state();
         self.sockmap
@@ -31,12 +33,14 @@ impl ChannelEnd {
         let Some(line) = &mut self.sockmap else {
             return;
         };
-        let overdone =
+        // More records than ring entries were sent without credits. The kernel writes `sender` (ADR
+        // 0011), so a wrong one is not the peer's.
+        let is_invalid =
             line.received.len() >= capacity || record.sender != u32::from(self.peer_id.get());
         if record.is_wakeup() {
             return;
         }
-        match overdone {
+        match is_invalid {
             true => self.break_channel(),
             false => line.received.push_back(record.descriptor),
         }

@@ -1,7 +1,9 @@
-//! Channel end in a strict domain: it writes only to its own pool, and reads the peer's pool by copying.
+//! Channel end in a strict domain: it writes only to its own pool, and reads the peer's pool by
+//! copying.
 //!
-//! No lease is transferred. The receiver copies a message before it moves `head`, so entries before `head` belong to the sender
-//! again. The sender's private record names these slots: no other endpoint can free, take or change them.
+//! No lease is transferred. The receiver copies a message before it moves `head`, so entries before
+//! `head` belong to the sender again. The sender's private record names these slots: no other
+//! endpoint can free, take or change them.
 
 use super::{ChannelEnd, ChannelReceiveError, ChannelSide, ChannelState, UnsentMessage};
 use crate::descriptor::{Descriptor, DescriptorError};
@@ -11,7 +13,8 @@ use crate::peer_pool::PeerPool;
 use crate::sent_slots::SentSlots;
 use crate::sync::{Ordering, fence};
 
-/// Messages in flight from which each send releases consumed slots; below that, only each flush does.
+/// Messages in flight from which each send releases consumed slots; below that, only each flush
+/// does.
 const RELEASE_EVERY_SEND_FROM: usize = 16;
 
 /// Additional state of a strict end.
@@ -23,7 +26,8 @@ pub(super) struct StrictState {
 }
 
 impl ChannelEnd {
-    /// Switches the end to a strict domain: `source` is the peer's pool, and the own pool comes from [`crate::SlotPool::create_strict`].
+    /// Switches the end to a strict domain: `source` is the peer's pool, and the own pool comes
+    /// from [`crate::SlotPool::create_strict`].
     pub fn with_peer_pool(self, source: PeerPool) -> Self {
         Self {
             strict: Some(StrictState {
@@ -46,6 +50,8 @@ impl ChannelEnd {
             offset,
             length,
         };
+        // No offer precedes the push: lease words of a strict pool are private, and `head` returns
+        // the slot (ADR 0016).
         if let Err(fault) = self.producer.push_descriptor(descriptor) {
             let why = self.push_fault(fault);
             return Err(UnsentMessage {
@@ -64,7 +70,8 @@ impl ChannelEnd {
         if let Some(strict) = &mut self.strict {
             strict.sent_slots.record_sent(lease, offset, length);
             if strict.sent_slots.len() >= RELEASE_EVERY_SEND_FROM {
-                self.release_consumed(); // an endpoint whose batch never ends gets its slots back, too
+                // An endpoint whose batch never ends gets its slots back, too
+                self.release_consumed();
             }
         }
         self.counters.record_sent(length);
@@ -72,14 +79,17 @@ impl ChannelEnd {
         Ok(())
     }
 
-    /// Frees the peer's slot after the copy. A copy made after the peer reclaimed its slots is discarded: the peer considered this
-    /// endpoint dead, or the channel broken.
+    /// Frees the peer's slot after the copy. A copy made after the peer reclaimed its slots is
+    /// discarded: the peer considered this endpoint dead, or the channel broken.
     pub(super) fn finish_copy(
         &mut self,
         copy: Result<Vec<u8>, DescriptorError>,
     ) -> Result<Option<ReceivedMessage>, ChannelReceiveError> {
-        fence(Ordering::Acquire); // pairs with the fence in `close_with`: bytes written after a close are seen only with the close
+        // Pairs with the fence in `close_with`: bytes written after a close are seen only with the
+        // close
+        fence(Ordering::Acquire);
         let state = self.channel.state();
+        // After the copy: `head` gives the slot back, and the sender may overwrite it at once.
         self.consumer.commit_head();
         self.popped = true;
         if is_lost_to(state, self.side) {
@@ -90,7 +100,8 @@ impl ChannelEnd {
         )?))
     }
 
-    /// Releases the slots of consumed messages. Each [`ChannelEnd::flush_batch`] does this; call it when no slot is free.
+    /// Releases the slots of consumed messages. Each [`ChannelEnd::flush_batch`] does this; call it
+    /// when no slot is free.
     pub fn release_consumed(&mut self) -> u32 {
         let Some(strict) = self
             .strict
@@ -121,8 +132,8 @@ impl ChannelEnd {
             .map_or(0, |strict| strict.sent_slots.release_until(0))
     }
 
-    /// Returns true if the end can be dropped: the peer has read all messages in the own pool. Always true in a shared domain.
-    /// Before sleeping, use [`ChannelEnd::drains_now`].
+    /// Returns true if the end can be dropped: the peer has read all messages in the own pool.
+    /// Always true in a shared domain. Before sleeping, use [`ChannelEnd::drains_now`].
     pub fn is_drained(&mut self) -> bool {
         if !self.has_unread() {
             return true;
@@ -131,11 +142,14 @@ impl ChannelEnd {
         !self.has_unread()
     }
 
-    /// Returns true if an undrained end is drained now. Otherwise requests a wakeup; check it before sleeping.
+    /// Returns true if an undrained end is drained now. Otherwise requests a wakeup; check it
+    /// before sleeping.
     pub fn drains_now(&mut self) -> bool {
         if !self.has_unread() {
             return false;
         }
+        // The result is ignored: `is_drained` reads `head` again, and counts a poisoned ring as
+        // drained.
         let _ = self.producer.request_wakeup();
         self.is_drained()
     }
@@ -147,7 +161,8 @@ impl ChannelEnd {
     }
 }
 
-/// Returns true if the channel is unusable for this side: broken, or closed because the side is dead.
+/// Returns true if the channel is unusable for this side: broken, or closed because the side is
+/// dead.
 fn is_lost_to(state: ChannelState, side: ChannelSide) -> bool {
     match state {
         ChannelState::Open | ChannelState::Withdrawn => false,

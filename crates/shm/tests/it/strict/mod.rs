@@ -1,5 +1,5 @@
-//! A strict domain: endpoints that can read each other's pools and nothing else. What they get through, what the kernel refuses
-//! them, and a model of who frees what.
+//! A strict domain: endpoints that can read each other's pools and nothing else. What they get
+//! through, what the kernel refuses them, and a model of who frees what.
 
 mod model;
 mod party;

@@ -1,5 +1,6 @@
-//! A strict domain against a model: whatever endpoints do, in whatever order, wherever they die and whatever they write in their
-//! rings, each message arrives as it was sent, once and in order, and what the living hold comes back.
+//! A strict domain against a model, with endpoints that act in any order, die anywhere and write
+//! anything in their rings. Each message arrives as it was sent, once and in order. Living
+//! endpoints get their slots back.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::AsFd;
@@ -157,7 +158,7 @@ impl StrictModel {
         }
     }
 
-    /// What the kernel and the node do: its mappings go, its channels are closed.
+    /// Does what kernel and node do after a death: the mappings go, the channels are closed.
     fn kill_endpoint(&mut self, who: u16) {
         if self.endpoints.len() == 1 || self.endpoints.remove(&who).is_none() {
             return;
@@ -200,7 +201,8 @@ impl StrictModel {
         self.directions.entry((by, from)).or_default().corrupted = true;
     }
 
-    /// Nobody's own account is touched by others: what a living endpoint holds is what it sent and nobody has taken.
+    /// No endpoint changes another's account: a living endpoint holds the messages that it sent and
+    /// that no peer has taken.
     fn check_held_bytes(&mut self) {
         for (&who, member) in &self.endpoints {
             let honest = self

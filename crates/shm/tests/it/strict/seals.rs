@@ -1,4 +1,4 @@
-//! What the kernel refuses a peer that has the descriptor of an endpoint's pool.
+//! Operations that the kernel refuses a peer that has the descriptor of an endpoint's pool.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -170,7 +170,8 @@ fn run_role(what: &str) -> ExitStatus {
             ROLE_VARIABLE,
             format!("{what} {} {}", inherited.as_raw_fd(), pool.region_bytes()),
         )
-        .env("ASAN_OPTIONS", "handle_segv=0:detect_leaks=0") // the sanitizer, if there is one, would make an exit of it
+        // The sanitizer, if there is one, would make an exit of it
+        .env("ASAN_OPTIONS", "handle_segv=0:detect_leaks=0")
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .status()

@@ -1,4 +1,4 @@
-//! What two endpoints get through, and what a hostile one does not.
+//! Messages between two endpoints of a strict domain, and attempts of a hostile one.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -157,7 +157,7 @@ fn slots_are_released_when_the_peer_moves_its_head() {
     assert!(pair.caller.is_drained() && pair.endpoints[0].held_bytes() == 0);
 }
 
-/// What a message held is not left lying about for whoever may read the pool later.
+/// A consumed message is overwritten, so that later readers of the pool do not find it.
 #[test]
 fn a_consumed_message_is_cleared() {
     let mut pair = StrictPair::new();
@@ -241,7 +241,8 @@ fn messages_of_a_dead_caller_still_arrive() {
     );
 }
 
-/// A sender takes its slots back when the node says that the receiver is dead. If it is not, what it reads is no message.
+/// A sender takes its slots back when the node says that the receiver is dead. If it is not, what
+/// it reads is no message.
 #[test]
 fn an_endpoint_marked_dead_receives_nothing() {
     let mut pair = StrictPair::new();
@@ -416,7 +417,8 @@ fn a_pool_that_others_can_write_is_refused() {
     drop(peer_view(&own));
 }
 
-/// An endpoint whose batch never ends flushes never: it needs no more slots than the ring has places, and some.
+/// An endpoint whose batch never ends flushes never: it needs no more slots than the ring has
+/// places, and some.
 #[test]
 fn slots_are_released_without_a_flush() {
     let mut pair = StrictPair::new();

@@ -1,8 +1,10 @@
-//! Writes after the send, made deterministic: the receiver's copy stands still at a page while the sender rewrites what was
-//! sent, then it goes on. What comes out is one checked message, or a refusal.
+//! Writes after the send, made deterministic: the receiver's copy stands still at a page while the
+//! sender rewrites what was sent, then it goes on. What comes out is one checked message, or a
+//! refusal.
 //!
-//! In a shared domain the receiver's view of the pool faults: its pages are there, but not in its page table. A sealed pool
-//! cannot be watched so, for who may not write a mapping may not register it; there the memory that is copied to faults.
+//! In a shared domain the receiver's view of the pool faults: its pages are there, but not in its
+//! page table. A sealed pool cannot be watched so, for who may not write a mapping may not register
+//! it; there the memory that is copied to faults.
 #![allow(unsafe_code)]
 
 mod scene;
@@ -25,7 +27,7 @@ fn lock_trap() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What makes a kernel without userfaultfd, or a user without the right to it, a skip.
+/// Turns a kernel without userfaultfd, or a user without the right to it, into a skip.
 macro_rules! watch_or_skip {
     ($watch:expr) => {
         match $watch {
@@ -103,7 +105,8 @@ fn a_strict_receiver_keeps_its_copy() {
     );
 }
 
-/// How much of the envelope the copy had read when it first stood still is its own affair: it is checked afterwards.
+/// How much of the envelope the copy had read when it first stopped does not matter: it is checked
+/// afterwards.
 #[test]
 fn a_strict_receiver_checks_its_copy() {
     let _alone = lock_trap();
@@ -145,8 +148,8 @@ fn a_shared_receiver_checks_its_copy() {
     }
 }
 
-/// What all this is against, and that it would be found: a receiver that checks a length where it lies, does something, and
-/// then uses the length where it lies.
+/// What all this is against, and that it would be found: a receiver that checks a length where it
+/// lies, does something, and then uses the length where it lies.
 #[test]
 fn control_a_receiver_that_reads_twice_uses_an_unchecked_length() {
     let _alone = lock_trap();
@@ -186,7 +189,8 @@ fn control_a_receiver_that_reads_twice_uses_an_unchecked_length() {
 /// The length that it checked, and the one that it would use.
 fn read_length_twice(source: usize, into: usize) -> (u32, u32) {
     let source = source as *const u8;
-    // SAFETY: both places have LENGTH bytes, and `source` is aligned; the sender may write there, so it is read as volatile.
+    // SAFETY: both places have LENGTH bytes, and `source` is aligned; the sender may write there,
+    // so it is read as volatile.
     unsafe {
         let length = source.add(52).cast::<u32>();
         let checked = length.read_volatile();

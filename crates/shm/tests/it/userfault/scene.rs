@@ -26,9 +26,9 @@ const CLASS_SPECS: [ClassSpec; 1] = [ClassSpec {
 /// See the module. The message has been sent.
 pub(crate) struct RewritingSender {
     pub(crate) receiver: ChannelEnd,
-    /// Where the message's slot is in a view of the pool that is not the sender's.
+    /// Address of the message's slot in a view of the pool that is not the sender's.
     pub(crate) view: usize,
-    /// Where the message is in the sender's.
+    /// Address of the message in the sender's view.
     place: usize,
     _keep: (ChannelEnd, Arc<SlotPool>, Option<Arc<Region>>),
 }
@@ -52,7 +52,8 @@ fn duplicate_fd(pool: &SlotPool) -> OwnedFd {
 }
 
 impl RewritingSender {
-    /// With a pool that the sender alone can write. The view is the map of somebody who reads it as he likes.
+    /// With a pool that the sender alone can write. The view is the map of somebody who reads it as
+    /// he likes.
     pub(crate) fn new_strict(offset: u32) -> Self {
         let pool = Arc::new(SlotPool::create_strict(&CLASS_SPECS).unwrap());
         let source = PeerPool::open_read_only(duplicate_fd(&pool), pool.region_bytes()).unwrap();
@@ -105,7 +106,8 @@ impl RewritingSender {
             endpoint_id(1),
             polled_signal(),
         );
-        let lease = reader.claim_slot(MESSAGE_BYTES).unwrap(); // the first slot: where the receiver sees it
+        // The first slot: where the receiver sees it
+        let lease = reader.claim_slot(MESSAGE_BYTES).unwrap();
         let view = lease.byte_ptr(0, MESSAGE_BYTES as usize).unwrap().as_ptr() as usize;
         let slot = lease.slot();
         drop(lease);
@@ -148,7 +150,8 @@ impl RewritingSender {
         }
     }
 
-    /// What the sender does after it has sent: all of the message becomes another, with a body of the given number of bytes as it says.
+    /// Rewrites the message as its sender does after sending it. The new body claims the given
+    /// number of bytes.
     pub(crate) fn rewrite_message(&self, body: u32) -> impl Fn() + Send + 'static {
         let envelope = Envelope {
             status: 666,
@@ -159,8 +162,8 @@ impl RewritingSender {
         let (envelope, place) = (envelope.to_bytes(), self.place);
         move || {
             let place = place as *mut u8;
-            // SAFETY: LENGTH bytes of the sender's own mapping, which the scene keeps; it is what this test is about that
-            // another thread reads them meanwhile.
+            // SAFETY: LENGTH bytes of the sender's own mapping, which the scene keeps; it is what
+            // this test is about that another thread reads them meanwhile.
             unsafe {
                 std::ptr::copy_nonoverlapping(envelope.as_ptr(), place, 64);
                 std::ptr::write_bytes(place.add(64), b'b', BODY_BYTES as usize);

@@ -34,7 +34,8 @@ struct TrapAllocator;
 #[global_allocator]
 static TRAP_ALLOCATOR: TrapAllocator = TrapAllocator;
 
-// SAFETY: the system's allocator, but for one allocation, which gets a mapping of its own that is never given to others.
+// SAFETY: the system's allocator, but for one allocation, which gets a mapping of its own that is
+// never given to others.
 unsafe impl GlobalAlloc for TrapAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if layout.size() == TRAP_BYTES {
@@ -49,7 +50,8 @@ unsafe impl GlobalAlloc for TrapAllocator {
 
     unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
         if place as usize != TRAP_ADDRESS.load(Ordering::SeqCst) {
-            // SAFETY: the caller keeps the promises of `dealloc`, and the place came from the system.
+            // SAFETY: the caller keeps the promises of `dealloc`, and the place came from the
+            // system.
             unsafe { System.dealloc(place, layout) }
         }
     }

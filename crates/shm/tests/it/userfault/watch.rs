@@ -1,4 +1,5 @@
-//! Faults of a range of memory, one after another, each held until something else has been done: `userfaultfd(2)`.
+//! Faults of a range of memory, one after another, each held until something else has been done:
+//! `userfaultfd(2)`.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -37,8 +38,8 @@ pub(crate) struct FaultWatch {
 }
 
 impl FaultWatch {
-    /// Watches `pages` pages from `start`, a mapping's own memory. `act` is called with the number of each page that is
-    /// touched, while whoever touched it stands still.
+    /// Watches `pages` pages from `start`, a mapping's own memory. `act` is called with the number
+    /// of each page that is touched, while whoever touched it stands still.
     pub(crate) fn watch_range(
         start: usize,
         pages: usize,
@@ -69,7 +70,8 @@ impl FaultWatch {
 }
 
 fn register_range(start: usize, bytes: usize, mode: FaultMode) -> io::Result<OwnedFd> {
-    // SAFETY: what faults there waits for the thread of the watch, which resolves every fault or closes the descriptor.
+    // SAFETY: what faults there waits for the thread of the watch, which resolves every fault or
+    // closes the descriptor.
     let fd = unsafe { userfaultfd(UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK)? };
     let (features, modes) = match mode {
         FaultMode::Missing => (0, 1),
@@ -98,14 +100,15 @@ fn resolve_fault(fd: &OwnedFd, page: usize, mode: FaultMode) -> io::Result<()> {
 }
 
 fn userfault_ioctl(fd: &OwnedFd, request: libc::c_ulong, words: &mut [u64]) -> io::Result<()> {
-    // SAFETY: each request reads and writes the three or four words that its number says, which `words` has.
+    // SAFETY: each request reads and writes the three or four words that its number says, which
+    // `words` has.
     match unsafe { libc::ioctl(fd.as_raw_fd(), request, words.as_mut_ptr()) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
     }
 }
 
-/// Where the next fault is; nothing when the watch is over.
+/// Returns the address of the next fault; none when the watch is over.
 fn next_fault(held: &OwnedFd, stop: &OwnedFd) -> Option<usize> {
     let mut fds = [held, stop].map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN));
     assert!(

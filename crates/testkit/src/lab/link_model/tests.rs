@@ -1,4 +1,5 @@
-//! The line against a virtual clock: packets are numbers, offered at any time, taken when they are due.
+//! The model against a virtual clock: packets are numbers, offered at any time, taken when they are
+//! due.
 
 use proptest::prelude::*;
 
@@ -6,10 +7,11 @@ use super::*;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// What came out: when, and which packet.
+/// Packets that came out, with their times.
 type PacketArrivals = Vec<(Duration, u64)>;
 
-/// Offers packets of those lengths after those pauses, and takes each when the line says it is due.
+/// Offers packets of these lengths after these pauses, and takes each when the model says that it
+/// is due.
 fn play_packets(line: &mut LinkModel<u64>, sent: &[(Duration, usize)]) -> PacketArrivals {
     let (mut now, mut arrivals) = (Duration::ZERO, Vec::new());
     for (number, &(pause, length)) in (0..).zip(sent) {
@@ -23,7 +25,7 @@ fn play_packets(line: &mut LinkModel<u64>, sent: &[(Duration, usize)]) -> Packet
     arrivals
 }
 
-/// Plays the driver that wakes up exactly when the next packet is due.
+/// Plays a driver that wakes up exactly when the next packet is due.
 fn take_until(line: &mut LinkModel<u64>, end: Duration, arrivals: &mut PacketArrivals) {
     while let Some(next) = line.next_arrival().filter(|&next| next <= end) {
         while let Some(packet) = line.take_due(next) {
@@ -80,7 +82,8 @@ proptest! {
         prop_assert_eq!(c.delivered_octets, octets);
     }
 
-    /// Delay is a lower bound always, and with jitter and `late` an upper one where no rate makes packets wait.
+    /// Delay is a lower bound always, and with jitter and `late` an upper one where no rate makes
+    /// packets wait.
     #[test]
     fn nothing_arrives_early(link in links(), sent in any_packets()) {
         let mut now = Duration::ZERO;
@@ -102,7 +105,8 @@ proptest! {
         prop_assert!(arrivals.is_sorted());
     }
 
-    /// In no span of time more octets are sent than the rate allows, but for one packet that straddles its beginning.
+    /// In no span of time more octets are sent than the rate allows, but for one packet that
+    /// straddles its beginning.
     #[test]
     fn the_rate_is_kept(link in links(), sent in any_packets(), rate in 8_000..100_000_000_u64) {
         let plain = LinkConditions { jitter: Duration::ZERO, reorder: 0.0, duplicate: 0.0, loss: 0.0, rate: Some(rate), ..link };
@@ -142,7 +146,8 @@ proptest! {
         prop_assert_eq!(sorted(&first), sorted(&play_packets(&mut model_with(slower), &sent)), "other packets were lost or doubled");
     }
 
-    /// Changing and cutting at any time loses the count of no packet either, and what comes later still keeps its order.
+    /// Changing and cutting at any time loses the count of no packet either, and what comes later
+    /// still keeps its order.
     #[test]
     fn changes_lose_nothing(before in links(), after in links(), first in any_packets(), second in any_packets(), cut: bool) {
         let mut line = model_with(LinkConditions { reorder: 0.0, ..before });
@@ -151,7 +156,7 @@ proptest! {
         }
         line.set_cut(cut);
         line.set_cut(false);
-        prop_assert!(!cut || line.next_arrival().is_none(), "a cut cable holds nothing");
+        prop_assert!(!cut || line.next_arrival().is_none(), "a cut link holds nothing");
         line.set_conditions(LinkConditions { reorder: 0.0, ..after }, 1);
         let arrivals = packet_numbers(&play_packets(&mut line, &second));
         prop_assert!(arrivals.is_sorted(), "one that came later overtook those underway");

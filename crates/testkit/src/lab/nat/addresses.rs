@@ -1,14 +1,14 @@
-//! Which addresses the parts of the lab's internet have.
+//! Addresses of the lab's internet.
 //!
-//! Every cable is a network of two hosts. Private addresses are the same in every site, as they are in homes: a peer's
-//! 192.168.1.2 may be one's own.
+//! Every link is a network of two hosts. Private addresses are the same in every site, as in real
+//! networks: a peer's 192.168.1.2 may also be a local address.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::kind::{IpFamily, LabMapping, NatKind};
 use crate::lab::{LabNode, LinkEnd};
 
-/// The network of one cable: the bases of its addresses, where it has them.
+/// Network of one link: the base addresses of the families that it has.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LinkNetwork {
     v4: Option<Ipv4Addr>,
@@ -16,13 +16,13 @@ pub(super) struct LinkNetwork {
 }
 
 impl LinkNetwork {
-    /// Between the internet and the rendezvous.
+    /// Network between the internet and the rendezvous.
     pub(super) const RENDEZVOUS: Self = Self {
         v4: Some(Ipv4Addr::new(203, 0, 113, 0)),
         v6: Some(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0)),
     };
 
-    /// Between the internet and a site's outermost router.
+    /// Network between the internet and a site's outermost router.
     pub(super) fn provider_line(site: u8) -> Self {
         let v6 = Ipv6Addr::new(0x2001, 0xdb8, 0, 0x100 + u16::from(site), 0, 0, 0, 0);
         Self {
@@ -31,7 +31,7 @@ impl LinkNetwork {
         }
     }
 
-    /// Between the provider's NAT and the one at home.
+    /// Network between the provider's NAT and the customer's.
     pub(super) fn carrier_network() -> Self {
         Self {
             v4: Some(Ipv4Addr::new(100, 64, 0, 0)),
@@ -39,7 +39,7 @@ impl LinkNetwork {
         }
     }
 
-    /// Between a site's innermost router and a machine; public where nothing is translated.
+    /// Network between a site's innermost router and a machine; public where nothing is translated.
     pub(super) fn machine_network(kind: NatKind, site: u8, machine: u8) -> Self {
         let v4 = kind.mapping_of(IpFamily::V4).map(|mapping| match mapping {
             LabMapping::Unchanged => Ipv4Addr::new(198, 19, site, machine * 4),
@@ -60,21 +60,21 @@ impl LinkNetwork {
         Self { v4, v6 }
     }
 
-    /// The IPv4 address of the first or second host; unspecified where there is none.
+    /// IPv4 address of host 1 or 2, or unspecified.
     pub(super) fn host_v4(self, host: u8) -> Ipv4Addr {
         self.v4.map_or(Ipv4Addr::UNSPECIFIED, |base| {
             (base.to_bits() + u32::from(host)).into()
         })
     }
 
-    /// Likewise for IPv6.
+    /// IPv6 address of host 1 or 2, or unspecified.
     pub(super) fn host_v6(self, host: u8) -> Ipv6Addr {
         self.v6.map_or(Ipv6Addr::UNSPECIFIED, |base| {
             (base.to_bits() + u128::from(host)).into()
         })
     }
 
-    /// The end of the cable that has the `host`th address.
+    /// End of the link with the address of `host`.
     pub(super) fn link_end(self, host: u8, node: &LabNode, device: impl Into<String>) -> LinkEnd {
         LinkEnd {
             node: node.clone(),
@@ -85,7 +85,7 @@ impl LinkNetwork {
     }
 }
 
-/// The networks of a site's public addresses: those of its machines where nothing is translated.
+/// Networks of a site's public addresses: those of its machines where nothing is translated.
 pub(super) fn site_networks(site: u8) -> (Ipv4Addr, Ipv6Addr) {
     (
         Ipv4Addr::new(198, 19, site, 0),
@@ -93,7 +93,7 @@ pub(super) fn site_networks(site: u8) -> (Ipv4Addr, Ipv6Addr) {
     )
 }
 
-/// The rendezvous's other addresses.
+/// Further addresses of the rendezvous.
 pub(super) const SECOND_ADDRESSES: (Ipv4Addr, Ipv6Addr) = (
     Ipv4Addr::new(198, 51, 100, 1),
     Ipv6Addr::new(0x2001, 0xdb8, 0xffff, 0, 0, 0, 0, 1),

@@ -1,4 +1,4 @@
-//! The memory of a router's connection tracking, and its loss.
+//! Connection tracking of a router, and how to flush it.
 
 use std::io;
 
@@ -7,15 +7,16 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
 };
 
-/// "Delete flows", of the subsystem for connection tracking (linux/netfilter/nfnetlink_conntrack.h).
+/// Message "delete flows" of the connection tracking subsystem
+/// (linux/netfilter/nfnetlink_conntrack.h).
 const DELETE_CONNTRACK: u16 = (1 << 8) | 2;
-/// A request whose end is told (linux/netlink.h).
+/// Flags of a request that is acknowledged (linux/netlink.h).
 const REQUEST_AND_ACKNOWLEDGE: u16 = 1 | 4;
-/// Octets of the header of a message, and of the one for netfilter that follows.
+/// Sizes in octets of the message header, and of netfilter's header behind it.
 const NETLINK_HEADER_BYTES: u32 = 16;
 const NETFILTER_HEADER_BYTES: u32 = 4;
 
-/// Makes connection tracking forget all flows of the calling thread's network namespace.
+/// Deletes all tracked flows of the calling thread's network namespace.
 pub(super) fn forget_flows() -> io::Result<()> {
     let flags = SocketFlags::CLOEXEC;
     let socket = socket_with(
@@ -27,20 +28,20 @@ pub(super) fn forget_flows() -> io::Result<()> {
     send(&socket, &delete_all_request(), SendFlags::empty())?;
     let mut answer = [0; 64];
     recv(&socket, &mut answer, RecvFlags::empty())?;
-    // After the header comes the error's number, negative; zero when it was done.
+    // The header is followed by a negative error number, 0 on success.
     match i32::from_ne_bytes([answer[16], answer[17], answer[18], answer[19]]) {
         0 => Ok(()),
         error => Err(Errno::from_raw_os_error(-error).into()),
     }
 }
 
-/// The request. Without attributes, and of no family, it means every flow.
+/// Builds the request. Without attributes and family it covers every flow.
 fn delete_all_request() -> Vec<u8> {
     let mut request = Vec::new();
     request.extend((NETLINK_HEADER_BYTES + NETFILTER_HEADER_BYTES).to_ne_bytes());
     request.extend(DELETE_CONNTRACK.to_ne_bytes());
     request.extend(REQUEST_AND_ACKNOWLEDGE.to_ne_bytes());
-    request.extend([0; 8]); // sequence and sender: one question, one answer
+    request.extend([0; 8]); // sequence and sender: with a single request, 0 is unambiguous
     request.extend([0; NETFILTER_HEADER_BYTES as usize]);
     request
 }

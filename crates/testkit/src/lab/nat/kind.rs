@@ -1,59 +1,63 @@
-//! What the routers of a site do to packets, by name and in the words of RFC 4787 and RFC 5382.
+//! Kinds of NATs and firewalls in terms of RFC 4787 and RFC 5382.
 
 use std::time::Duration;
 
 use crate::lab::LinkConditions;
 
-/// What stands between the machines of a site and the internet.
+/// Routers between the machines of a site and the internet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NatKind {
-    /// A router that only routes; the machines have public IPv4 addresses.
+    /// A router without translation; the machines have public IPv4 addresses.
     None,
-    /// A NAT that lets everybody in at a port it has given out.
+    /// A NAT that accepts packets from everybody at a mapped port.
     FullCone,
-    /// A NAT that lets in whom was written to from that port: the address counts, its port does not.
+    /// A NAT that accepts packets from contacted addresses, from any port.
     Restricted,
-    /// A NAT that lets in who was written to from that port, address and port: what Linux does by itself.
+    /// A NAT that accepts packets from contacted addresses and ports only: Linux's default.
     PortRestricted,
-    /// A NAT with another, random port for each destination, which lets in the destination alone.
+    /// A NAT with another, random port for each destination, which accepts packets from that
+    /// destination only.
     Symmetric,
-    /// A port-restricted NAT behind another one: at home, and the provider's (RFC 6598 addresses between them).
+    /// A port-restricted NAT behind another one: the customer's and the provider's (RFC 6598
+    /// addresses between them).
     Double,
-    /// No translation: machines have public IPv4 addresses, and only who was written to gets in.
+    /// No translation: machines have public IPv4 addresses, and only contacted peers are accepted.
     Firewall,
-    /// As [`NatKind::PortRestricted`], but no UDP passes.
+    /// Like [`NatKind::PortRestricted`], but UDP is blocked.
     UdpBlocked,
-    /// IPv6 alone: public addresses behind a firewall, as in [`NatKind::Firewall`]. The machines have no IPv4 address.
+    /// IPv6 only: public addresses behind a firewall, as in [`NatKind::Firewall`]. The machines
+    /// have no IPv4 address.
     V6Only,
-    /// IPv4 as in [`NatKind::PortRestricted`], IPv6 as in [`NatKind::V6Only`]. All other kinds have IPv4 alone.
+    /// IPv4 as in [`NatKind::PortRestricted`], IPv6 as in [`NatKind::V6Only`]. All other kinds have
+    /// IPv4 only.
     DualStack,
 }
 
-/// Which outside address and port packets from one inside address and port get (RFC 4787, section 4.1).
+/// Mapping of an inside address and port to an outside one (RFC 4787, section 4.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LabMapping {
-    /// They keep their own: nothing is translated.
+    /// Nothing is translated.
     Unchanged,
-    /// The same one, whoever they go to.
+    /// The same mapping for all destinations.
     EndpointIndependent,
-    /// One for each address they go to.
+    /// A mapping for each destination address.
     AddressDependent,
-    /// One for each address and port they go to.
+    /// A mapping for each destination address and port.
     AddressAndPortDependent,
 }
 
-/// Whose packets to that outside address and port are let in (RFC 4787, section 5).
+/// Senders whose packets to a mapped port are accepted (RFC 4787, section 5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LabFiltering {
-    /// Everybody's.
+    /// All senders.
     EndpointIndependent,
-    /// Those of addresses that were written to.
+    /// Contacted addresses.
     AddressDependent,
-    /// Those of addresses and ports that were written to.
+    /// Contacted addresses and ports.
     AddressAndPortDependent,
 }
 
-/// The versions of the internet protocol.
+/// Versions of the internet protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum IpFamily {
     /// IPv4.
@@ -62,27 +66,29 @@ pub enum IpFamily {
     V6,
 }
 
-/// A site as its user asks for it. A [`NatKind`] alone is one without extras.
+/// Plan of a site. A [`NatKind`] alone is a plan without options.
 ///
 /// ```
-/// use nearpath_testkit::lab::nat::{Kind, Plan};
-/// let plan = Plan { hairpin: true, ..Kind::FullCone.into() };
+/// use nearpath_testkit::lab::nat::{NatKind, NatPlan};
+/// let plan = NatPlan { hairpin: true, ..NatKind::FullCone.into() };
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct NatPlan {
-    /// What its routers do.
+    /// Kind of its routers.
     pub kind: NatKind,
-    /// Whether machines of the site reach each other by their outside addresses (RFC 4787, section 6). The packets come from
-    /// the sender's outside address, and [`LabFiltering`] does not apply to them. Without it they are dropped.
+    /// Lets machines of the site reach each other by their outside addresses (RFC 4787, section 6).
+    /// Their packets come from the sender's outside address, and [`LabFiltering`] does not apply to
+    /// them. Without it they are dropped.
     pub hairpin: bool,
-    /// Whether who is not let in is told so: by a RST (which ends a TCP connection that was about to open from both sides) or
-    /// an ICMP error. Otherwise packets vanish.
+    /// Answers refused packets with an RST, which ends a TCP simultaneous open, or with an ICMP
+    /// error. Otherwise they are dropped.
     pub refuses_packets: bool,
-    /// After what time of silence a NAT or firewall forgets a UDP flow; whole seconds.
+    /// Idle time after which a NAT or firewall deletes a UDP flow, in whole seconds.
     pub lifetime: Duration,
-    /// The line between the site and the internet.
+    /// Conditions of the link between the site and the internet.
     pub conditions: LinkConditions,
-    /// Whether the cables within the site are plain ones ([`LinkConditions::is_plain`]): they cost less, and cannot be changed.
+    /// Uses links of kernel devices within the site ([`LinkConditions::is_plain`]): they cost less,
+    /// and cannot be changed.
     pub is_plain: bool,
 }
 
@@ -101,7 +107,7 @@ impl From<NatKind> for NatPlan {
 }
 
 impl NatKind {
-    /// Every kind, for tests of all against all.
+    /// Every kind, for tests of all pairs.
     pub const ALL: [Self; 10] = [
         Self::None,
         Self::FullCone,
@@ -115,7 +121,7 @@ impl NatKind {
         Self::DualStack,
     ];
 
-    /// What becomes of packets that leave; `NoConnection`: the site does not have that family.
+    /// Mapping of outgoing packets; `None`: the site does not have that family.
     pub fn mapping_of(self, family: IpFamily) -> Option<LabMapping> {
         match (self, family) {
             (Self::V6Only | Self::DualStack, IpFamily::V6)
@@ -126,7 +132,7 @@ impl NatKind {
         }
     }
 
-    /// Who gets in; `NoConnection`: the site does not have that family.
+    /// Filtering of incoming packets; `None`: the site does not have that family.
     pub fn filtering_of(self, family: IpFamily) -> Option<LabFiltering> {
         self.mapping_of(family)?;
         Some(match self {
@@ -136,12 +142,12 @@ impl NatKind {
         })
     }
 
-    /// Whether UDP passes at all.
+    /// Returns true if UDP passes.
     pub fn passes_udp(self) -> bool {
         self != Self::UdpBlocked
     }
 
-    /// How many routers are between its machines and the internet.
+    /// Number of routers between its machines and the internet.
     pub(super) fn router_count(self) -> usize {
         if self == Self::Double { 2 } else { 1 }
     }

@@ -1,4 +1,5 @@
-//! An internet with NATs: sites behind routers of every kind, and a rendezvous that all of them reach.
+//! An internet with NATs: sites behind routers of every kind, and a rendezvous that all of them
+//! reach.
 //!
 //! ```text
 //!  machine      router          internet         router      machine
@@ -10,17 +11,18 @@
 //!                  198.51.100.1   2001:db8:ffff::1
 //! ```
 //!
-//! Every box is a [`LabNode`], every line a [`LabLink`], whose delay and loss can be set. Routers are Linux with rules of nftables
-//! (`rules`), so `nft` of Debian's package `nftables` must be there ([`crate::need_nat!`]). What a [`NatKind`] says of itself
-//! is measured from outside by `tests/it/nat`.
+//! Every box is a [`LabNode`], every line a [`LabLink`], whose delay and loss can be set. Routers
+//! are Linux with nftables rules (`nft_rules`), so `nft` of Debian's package `nftables` must be
+//! installed ([`crate::need_nat!`]). `tests/it/nat` measures from outside that each [`NatKind`]
+//! behaves as documented.
 //!
 //! ```no_run
-//! use nearpath_testkit::lab::Lab;
-//! use nearpath_testkit::lab::nat::{Kind, Plan};
+//! use nearpath_testkit::lab::NetworkLab;
+//! use nearpath_testkit::lab::nat::{NatKind, NatPlan};
 //!
 //! # fn main() -> std::io::Result<()> {
-//! let pair = Lab::pair(Kind::Symmetric, Plan { hairpin: true, ..Kind::FullCone.into() })?;
-//! let near = pair.first.machine().node.enter(|| std::net::UdpSocket::bind("0.0.0.0:0"))?;
+//! let pair = NetworkLab::nat_pair(NatKind::Symmetric, NatPlan { hairpin: true, ..NatKind::FullCone.into() })?;
+//! let near = pair.first.first_machine().node.enter(|| std::net::UdpSocket::bind("0.0.0.0:0"))?;
 //! # Ok(())
 //! # }
 //! ```
@@ -51,7 +53,7 @@ macro_rules! need_nat {
     };
 }
 
-/// Whether `nft` is there, which makes routers into NATs.
+/// Returns true if `nft` is installed, which the routers need.
 pub fn check_available() -> bool {
     let quiet = Command::new("nft")
         .arg("--version")
@@ -61,31 +63,33 @@ pub fn check_available() -> bool {
     quiet.is_ok_and(|status| status.success())
 }
 
-/// A public network, a rendezvous in it and the sites that were joined to it. It all ends with this value.
+/// A public network, a rendezvous in it and the sites that were joined to it. Everything ends with
+/// this value.
 #[derive(Debug)]
 pub struct LabInternet {
     /// The machine that every site reaches, with two addresses of each family.
     pub rendezvous: LabNode,
-    /// The rendezvous's cable. The first end is its own.
+    /// Link of the rendezvous. The first end is its own.
     pub link: LabLink,
     core: LabNode,
     sites: u8,
     lab: NetworkLab,
 }
 
-/// Two sites on one internet. It all ends with this value.
+/// Two sites on one internet. Everything ends with this value.
 #[derive(Debug)]
 pub struct NatPair {
-    /// One side.
+    /// The first site.
     pub first: NatSite,
-    /// The other side.
+    /// The second site.
     pub second: NatSite,
-    /// What is between them.
+    /// The internet between them.
     pub internet: LabInternet,
 }
 
 impl LabInternet {
-    /// An internet with a rendezvous behind a line of that kind, and without sites.
+    /// Creates an internet with a rendezvous behind a link with these conditions, and without
+    /// sites.
     ///
     /// # Errors
     /// Without root.
@@ -124,7 +128,7 @@ impl LabInternet {
         })
     }
 
-    /// The two addresses of the rendezvous.
+    /// Both addresses of the rendezvous.
     pub fn rendezvous_addresses(&self, family: IpFamily) -> [IpAddr; 2] {
         match family {
             IpFamily::V4 => [
@@ -138,7 +142,7 @@ impl LabInternet {
         }
     }
 
-    /// Joins a site with one machine.
+    /// Adds a site with one machine.
     ///
     /// # Errors
     /// Without `nft`, and when the kernel has no connection tracking.
@@ -146,7 +150,7 @@ impl LabInternet {
         let number = self.sites;
         self.sites = number
             .checked_add(1)
-            .ok_or_else(|| io::Error::other("an internet has 255 sites at the most"))?;
+            .ok_or_else(|| io::Error::other("an internet has at most 255 sites"))?;
         let site = NatSite::build_site(&mut self.lab, &self.core, number, plan.into())?;
         let (network, device, (v4, v6)) = (
             LinkNetwork::provider_line(number),
@@ -160,20 +164,20 @@ impl LabInternet {
         Ok(site)
     }
 
-    /// Joins another machine to the routers of a site.
+    /// Adds another machine to a site.
     ///
     /// # Errors
-    /// When the site has 63 already.
+    /// When the site has 63 machines already.
     pub fn add_machine<'a>(&mut self, site: &'a mut NatSite) -> io::Result<&'a SiteMachine> {
         site.join_machine(&mut self.lab)
     }
 }
 
 impl NetworkLab {
-    /// Two sites, a machine in each, on an internet of their own.
+    /// Creates two sites with a machine each, on an internet of their own.
     ///
     /// # Errors
-    /// As [`LabInternet::new`] and [`LabInternet::add_site`].
+    /// See [`LabInternet::new`] and [`LabInternet::add_site`].
     pub fn nat_pair(first: impl Into<NatPlan>, second: impl Into<NatPlan>) -> io::Result<NatPair> {
         let mut internet = LabInternet::new(&LinkConditions::default())?;
         let (first, second) = (internet.add_site(first)?, internet.add_site(second)?);

@@ -1,21 +1,23 @@
-//! The rules of one router, as text for `nft`.
+//! Rules of one router, as text for `nft`.
 //!
-//! Linux by itself is a port-restricted NAT: it keeps the source port where it can, keeps the mapping as long as any flow of
-//! that source lives, and its connection tracking lets in only answers. The other kinds need a memory of their own: `mapped`
-//! says whose an outside port is, `written` whom was written to from it. Both are filled from packets that have just been
-//! translated, and asked for the first packet of a flow from outside.
+//! Linux itself is a port-restricted NAT: it keeps the source port where it can, keeps the mapping
+//! as long as a flow of the source exists, and its connection tracking accepts responses only. The
+//! other kinds need maps of their own: `mapped` holds the owner of an outside port, `written` the
+//! contacted destinations. Packets that were just translated fill both; the first packet of an
+//! inbound flow is looked up in them.
 
 use std::fmt::Write;
 use std::net::Ipv4Addr;
 
 use super::kind::{IpFamily, LabFiltering, LabMapping, NatKind, NatPlan};
 
-/// The device of every router that leads outwards.
+/// Device of every router towards the internet.
 pub(super) const WAN_DEVICE: &str = "wan";
-/// After what time without a packet an outside port of TCP is nobody's any more (RFC 5382, REQ-5: not less than 2 h 4 min).
+/// Idle seconds after which an outside TCP port is free again (RFC 5382, REQ-5: at least 2 h 4
+/// min).
 const TCP_LIFETIME_SECONDS: u64 = 124 * 60;
 
-/// The rules of a router with that outside address; empty: it only routes.
+/// Rules of a router with this outside address; empty if it only routes.
 pub(super) fn router_rules(plan: &NatPlan, outside: Ipv4Addr) -> String {
     if plan.kind == NatKind::None {
         return String::new();
@@ -28,7 +30,7 @@ pub(super) fn router_rules(plan: &NatPlan, outside: Ipv4Addr) -> String {
     translation + &filter_rules(plan, outside)
 }
 
-/// What makes such a router forget what its rules remember.
+/// Commands that flush the state of the rules.
 pub(super) fn flush_rules(plan: &NatPlan) -> &'static str {
     if translates(plan) {
         "flush map ip nat mapped\nflush set ip nat written\n"
@@ -43,7 +45,7 @@ pub(super) fn translates(plan: &NatPlan) -> bool {
         .is_some_and(|mapping| mapping != LabMapping::Unchanged)
 }
 
-/// Who comes to a TCP port of the router's gets to that machine.
+/// Rules that forward a TCP port of the router to a machine.
 pub(super) fn port_forward_rules(port: u16, machine: Ipv4Addr) -> String {
     format!(
         r#"
@@ -57,10 +59,10 @@ table ip opened {{
     )
 }
 
-/// What is let through, and what to the router itself.
+/// Rules for packets that are forwarded, and for packets to the router itself.
 ///
-/// Packets that nobody waits for must not leave a trace: a flow that they began would take the port from who writes to them
-/// next. Dropped before the end of `input` or `forward`, they are forgotten.
+/// Refused packets must not leave a flow: it would take the port from the machine that contacts
+/// their sender next. Packets that are dropped before the end of `input` or `forward` leave none.
 fn filter_rules(plan: &NatPlan, outside: Ipv4Addr) -> String {
     let udp = if plan.kind.passes_udp() {
         ""
@@ -95,7 +97,8 @@ table inet wall {{
     )
 }
 
-/// Source translation, and the ways in that connection tracking alone does not give.
+/// Rules for source translation, and for inbound packets that connection tracking alone would
+/// refuse.
 fn nat_rules(plan: &NatPlan, outside: Ipv4Addr) -> String {
     let random = match plan.kind.mapping_of(IpFamily::V4) {
         Some(LabMapping::AddressAndPortDependent) => " fully-random",
@@ -138,8 +141,8 @@ table ip nat {{
     )
 }
 
-/// Who is let in although connection tracking does not know them. The mark makes packets that come back into the site have
-/// their source translated, too.
+/// Rules that accept packets unknown to connection tracking. The mark translates the source of
+/// packets that return into the site.
 fn inbound_rules(plan: &NatPlan, outside: Ipv4Addr) -> String {
     let owner = "dnat ip to meta l4proto . th dport map @mapped";
     let from_outside = match plan.kind.filtering_of(IpFamily::V4) {
@@ -155,13 +158,14 @@ fn inbound_rules(plan: &NatPlan, outside: Ipv4Addr) -> String {
     from_outside + if plan.hairpin { &back } else { "" }
 }
 
-/// Who is behind an outside port: the source of the flow's first packet, or of the answers to it.
+/// Rules that record the owner of an outside port: the source of the flow's first packet, or of the
+/// responses to it.
 fn learn_rules(plan: &NatPlan) -> String {
     let mut notes = String::new();
     if !plan.hairpin
         && plan.kind.filtering_of(IpFamily::V4) == Some(LabFiltering::AddressAndPortDependent)
     {
-        return notes; // nobody would ask
+        return notes; // without hairpin, such a router needs no memory of its own
     }
     for (protocol, seconds) in [
         ("udp", plan.lifetime.as_secs()),

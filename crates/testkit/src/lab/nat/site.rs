@@ -1,4 +1,4 @@
-//! A place behind routers: its machines and what stands between them and the internet.
+//! A site: machines behind routers.
 
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,20 +10,20 @@ use super::kind::{IpFamily, NatPlan};
 use super::nft_rules::{self, WAN_DEVICE};
 use crate::lab::{LabLink, LabNode, LinkConditions, NetworkLab};
 
-/// How many machines a site can have.
+/// Maximum number of machines of a site.
 const MAX_MACHINES: u8 = 63;
 
-/// A site: routers, innermost first, and machines behind them. The handles in it are clones: what they name ends with the
-/// [`super::LabInternet`].
+/// Routers, innermost first, and the machines behind them. Its handles are clones: they end with
+/// the [`super::LabInternet`].
 #[derive(Debug)]
 pub struct NatSite {
-    /// The plan it was made by.
+    /// Plan of the site.
     pub plan: NatPlan,
-    /// Its machines; the first is there from the beginning.
+    /// Machines; the first one always exists.
     pub machines: Vec<SiteMachine>,
-    /// Its routers: that of the machines first, that of the provider last.
+    /// Routers: that of the machines first, that of the provider last.
     pub routers: Vec<LabNode>,
-    /// The line to the internet. The first end is the router's.
+    /// Link to the internet. The first end is the router's.
     pub provider_line: LabLink,
     pub(super) number: u8,
 }
@@ -31,14 +31,14 @@ pub struct NatSite {
 /// A machine of a site.
 #[derive(Debug, Clone)]
 pub struct SiteMachine {
-    /// Where its programs run.
+    /// Node in which its programs run.
     pub node: LabNode,
-    /// The cable to its router. The first end is the machine's.
+    /// Link to its router. The first end is the machine's.
     pub link: LabLink,
 }
 
 impl SiteMachine {
-    /// Its own address, which may be a private one; `NoConnection` when it does not have that family.
+    /// Own address, which may be private; `None` without that family.
     pub fn address_of(&self, family: IpFamily) -> Option<IpAddr> {
         let end = self.link.first_end();
         let address = match family {
@@ -50,18 +50,19 @@ impl SiteMachine {
 }
 
 impl NatSite {
-    /// The machine that is there from the beginning.
+    /// The machine that every site has.
     pub fn first_machine(&self) -> &SiteMachine {
         &self.machines[0]
     }
 
-    /// The address of the outermost router towards the internet.
+    /// Address of the outermost router on the internet.
     pub fn outside_address(&self) -> Ipv4Addr {
         self.provider_line.first_end().v4
     }
 
-    /// The routers lose their memory, as when they are switched off and on: nobody is let in any more, and a mapping is made
-    /// anew by the next packet that leaves. TCP connections go on with the next packet from inside, unless its mapping is random.
+    /// Deletes the flows of the routers, as a restart would: no inbound packet is accepted, and the
+    /// next outgoing packet creates a new mapping. TCP connections continue with the next packet
+    /// from inside, unless the mapping is random.
     ///
     /// # Errors
     /// Without connection tracking in the kernel, or when `nft` is gone.
@@ -73,11 +74,11 @@ impl NatSite {
         Ok(())
     }
 
-    /// Lets everybody in at a TCP port of the router's, to the first machine: what people set by hand where two machines are to
-    /// speak without punching.
+    /// Forwards a TCP port of the router to the first machine: the manual setup for connections
+    /// without hole punching.
     ///
     /// # Errors
-    /// When the site is behind two routers or none, and when `nft` is gone.
+    /// When the site has two routers or none, and when `nft` is gone.
     pub fn open_port(&self, port: u16) -> io::Result<()> {
         match (
             self.first_machine().address_of(IpFamily::V4),
@@ -92,7 +93,7 @@ impl NatSite {
         }
     }
 
-    /// Lays the line, sets up the routers behind it, and joins a first machine.
+    /// Creates the link, the routers behind it, and a first machine.
     pub(super) fn build_site(
         lab: &mut NetworkLab,
         core: &LabNode,
@@ -136,13 +137,12 @@ impl NatSite {
         Ok(site)
     }
 
-    /// Joins another machine to the innermost router.
+    /// Adds a machine to the innermost router.
     pub(super) fn join_machine(&mut self, lab: &mut NetworkLab) -> io::Result<&SiteMachine> {
         let number = u8::try_from(self.machines.len())
             .ok()
             .filter(|&number| number < MAX_MACHINES);
-        let number =
-            number.ok_or_else(|| io::Error::other("a site has 63 machines at the most"))?;
+        let number = number.ok_or_else(|| io::Error::other("a site has at most 63 machines"))?;
         let net = LinkNetwork::machine_network(self.plan.kind, self.number, number);
         let node = lab.add_node("machine")?;
         let ends = [
@@ -165,7 +165,7 @@ impl NatSite {
     }
 }
 
-/// Makes a node the router of a net that it is the second host of.
+/// Configures a node as the router of a network, of which it is host 2.
 fn set_up_router(router: &LabNode, net: LinkNetwork, plan: &NatPlan) -> io::Result<()> {
     router.enable_forwarding()?;
     default_route(router, net, WAN_DEVICE)?;
@@ -179,7 +179,7 @@ fn set_up_router(router: &LabNode, net: LinkNetwork, plan: &NatPlan) -> io::Resu
     router.write_setting("netfilter/nf_conntrack_udp_timeout_stream", &seconds)
 }
 
-/// Sends everything that is not on a device to the first host of a net.
+/// Adds a default route to host 1 of a network.
 pub(super) fn default_route(node: &LabNode, net: LinkNetwork, device: &str) -> io::Result<()> {
     let hops: [(IpAddr, IpAddr); 2] = [
         (Ipv4Addr::UNSPECIFIED.into(), net.host_v4(1).into()),
@@ -189,7 +189,7 @@ pub(super) fn default_route(node: &LabNode, net: LinkNetwork, device: &str) -> i
     hops.try_for_each(|(all, via)| node.add_route((all, 0), Some(via), device))
 }
 
-/// Gives `nft` in a node rules to load, all or none.
+/// Loads rules with `nft` in a node, all or none.
 fn load_rules(node: &LabNode, rules: &str) -> io::Result<()> {
     let mut nft = Command::new("nft");
     nft.args(["-f", "-"])

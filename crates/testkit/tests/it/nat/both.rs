@@ -20,7 +20,8 @@ fn machines(pair: &NatPair) -> [&SiteMachine; 2] {
     [pair.first.first_machine(), pair.second.first_machine()]
 }
 
-/// Whether the first machine's second datagram reaches the other, after the other's to it.
+/// Returns true if the first machine's second datagram reaches the other, after the other has sent
+/// one.
 fn udp_meets(kinds: [NatKind; 2], family: IpFamily) -> bool {
     let pair = NetworkLab::nat_pair(kinds[0], kinds[1]).unwrap();
     let place: SocketAddr = (pair.internet.rendezvous_addresses(family)[0], PORT).into();
@@ -81,12 +82,12 @@ fn udp_symmetric_does_not_meet_port_restricted() {
     ));
 }
 
-/// A port of a machine, as it and the rendezvous see it.
+/// A port of a machine, as the machine and the rendezvous see it.
 struct DialSide<'a> {
     node: &'a LabNode,
     inside: SocketAddr,
     outside: SocketAddr,
-    /// What keeps the port and its mapping.
+    /// Keeps the port and its mapping.
     _guard: (OwnedFd, [TcpStream; 2]),
 }
 
@@ -119,7 +120,8 @@ fn is_one_connection(dials: [PendingDial; 2], sides: &[DialSide<'_>; 2]) {
     );
 }
 
-/// Both dial from the port that the rendezvous saw. The first SYN is dropped, or it meets the other on its way.
+/// Both dial from the port that the rendezvous saw. The first SYN is dropped, or crosses the other
+/// one.
 fn tcp_opens_from_both_sides(kinds: [NatKind; 2], family: IpFamily, delay: Duration) {
     let [first, second] = kinds.map(|kind| NatPlan {
         conditions: LinkConditions {
@@ -169,7 +171,7 @@ fn tcp_dual_stack_opens_with_v6_only() {
     );
 }
 
-/// A RST ends the dial of who came first, not what they can do later.
+/// A RST ends the first dial only; a later one succeeds.
 #[test]
 fn tcp_port_restricted_that_refuses_opens_when_both_dial_again() {
     need_nat!();
@@ -193,7 +195,7 @@ fn tcp_port_restricted_that_refuses_opens_when_both_dial_again() {
     is_one_connection(met.expect("one of fifty rounds meets"), &sides);
 }
 
-/// The line of a plan does to packets what its link says, and its cable counts them.
+/// The link of a site applies its plan's conditions and counts packets.
 #[test]
 fn a_site_loses_packets_as_its_plan_configures() {
     need_nat!();
@@ -229,7 +231,7 @@ fn a_site_loses_packets_as_its_plan_configures() {
     assert!(arrived.is_sorted() && arrived.len() < 90, "{arrived:?}");
 }
 
-/// Every kind on one internet: each reaches the rendezvous in the families that it has, and no other.
+/// Each kind reaches the rendezvous in the families that it has, and in no other.
 #[test]
 fn all_kinds_reach_one_rendezvous() {
     need_nat!();

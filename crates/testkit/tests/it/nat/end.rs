@@ -1,4 +1,4 @@
-//! Labs that do not meet, and their end.
+//! Isolation of labs, and their end.
 
 use std::collections::HashSet;
 use std::fs;
@@ -37,7 +37,8 @@ fn labs_with_the_same_addresses_do_not_meet() {
 #[test]
 fn a_panic_ends_programs_and_namespaces() {
     need_nat!();
-    // In a process of its own: numbers of namespaces are given again, and other tests here make some all the time.
+    // In a process of its own: namespace numbers are reused, and other tests create some all the
+    // time.
     let mut alone = Command::new(std::env::current_exe().unwrap());
     let out = alone
         .args(["--exact", "nat::end::helper_that_panics", "--ignored"])
@@ -80,7 +81,7 @@ fn helper_that_panics() {
     assert_eq!(namespaces(), before);
 }
 
-/// The network namespaces that this process holds, by file or by thread.
+/// Network namespaces that this process holds, by file or by thread.
 fn namespaces() -> HashSet<PathBuf> {
     let entries = |folder: &str| {
         fs::read_dir(folder)

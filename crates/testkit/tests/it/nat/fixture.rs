@@ -1,4 +1,4 @@
-//! One site, a rendezvous, and what four places there see of one port of a machine.
+//! One site and a rendezvous with four addresses, which observe a port of a machine.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,7 +7,7 @@ use nearpath_testkit::lab::nat::{
 };
 use nearpath_testkit::lab::{LabNode, LinkConditions};
 
-/// The ports of the rendezvous.
+/// Ports of the rendezvous.
 pub(crate) const PORTS: [u16; 2] = [4001, 4002];
 
 pub(crate) struct NatFixture {
@@ -31,7 +31,7 @@ impl NatFixture {
         &self.site.first_machine().node
     }
 
-    /// The machine's own address.
+    /// Address of the machine.
     pub(crate) fn inside(&self) -> IpAddr {
         self.site.first_machine().address_of(self.family).unwrap()
     }
@@ -40,7 +40,7 @@ impl NatFixture {
         &self.internet.rendezvous
     }
 
-    /// The four places of the rendezvous: both ports of the first address, then those of the second.
+    /// Addresses of the rendezvous: both ports of the first IP address, then those of the second.
     pub(crate) fn observer_addresses(&self) -> [SocketAddr; 4] {
         let [first, second] = self.internet.rendezvous_addresses(self.family);
         [
@@ -53,7 +53,8 @@ impl NatFixture {
     }
 }
 
-/// What the four places saw of one socket at `inside`, in a word. Two random ports may be the same by chance, not all.
+/// Mapping of a socket at `inside`, from the sources that the four addresses saw. Two random ports
+/// may be equal by chance, but not all.
 pub(crate) fn mapping(inside: SocketAddr, seen: [SocketAddr; 4]) -> LabMapping {
     let [a, b, c, d] = seen;
     if seen == [inside; 4] {
@@ -67,7 +68,8 @@ pub(crate) fn mapping(inside: SocketAddr, seen: [SocketAddr; 4]) -> LabMapping {
     }
 }
 
-/// Who got in from the same address and another port, another address and the same port, and from another of both.
+/// Filtering, from the senders that were accepted: same address and another port, another address
+/// and the same port, both different.
 pub(crate) fn filtering(got_in: [bool; 3]) -> LabFiltering {
     match got_in {
         [true, true, true] => LabFiltering::EndpointIndependent,

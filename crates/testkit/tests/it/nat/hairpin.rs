@@ -1,4 +1,4 @@
-//! From a machine to another of the same site by its outside address.
+//! Packets between machines of one site by their outside addresses.
 
 use nearpath_testkit::lab::LabNode;
 use nearpath_testkit::lab::nat::{IpFamily, NatKind, NatPlan};
@@ -6,7 +6,7 @@ use nearpath_testkit::lab::nat::{IpFamily, NatKind, NatPlan};
 use crate::nat::fixture::NatFixture;
 use crate::nat::sockets::{accept, dial, listener, port, receive, round_trip, send, udp, until};
 
-/// A scene with a second machine, and that machine.
+/// A fixture with a second machine, and that machine.
 fn hairpin_fixture(
     kind: NatKind,
     family: IpFamily,
@@ -46,7 +46,7 @@ fn udp_passes(kind: NatKind, family: IpFamily, hairpin: bool) {
         send(&rendezvous, 9, outside[to]);
         until(&sockets[to], 9)
     };
-    // The second writes first: a router between them and the one that turns packets back may let in only answers.
+    // The second machine sends first: the routers on the way may accept only responses.
     send(&sockets[1], 1, outside[0]);
     barrier(1, 0);
     send(&sockets[0], 2, outside[1]);
@@ -83,7 +83,7 @@ fn tcp_passes(kind: NatKind, family: IpFamily, hairpin: bool) {
     let other = dial(&node, to, place).stream();
     let other_far = accept(&rendezvous);
     let knock = dial(fixture.machine_node(), from, other_far.1);
-    // The SYN is through, then its answer, then what the machine says to that.
+    // The SYN passes, then its response, then the machine's answer to that.
     round_trip([&near, &near_far.0]).unwrap();
     round_trip([&other_far.0, &other]).unwrap();
     round_trip([&near_far.0, &near]).unwrap();
@@ -108,7 +108,7 @@ mod with {
 
     mod tcp {
         use super::super::*;
-        // Not a double NAT: its inner one lets in only answers, as it should.
+        // Not a double NAT: its inner router correctly accepts only responses.
         crate::nat::for_each_kind!(check; full_cone: FullCone V4, restricted: Restricted V4, port_restricted: PortRestricted V4,
             symmetric: Symmetric V4, udp_blocked: UdpBlocked V4, dual_stack_v4: DualStack V4);
 

@@ -1,8 +1,8 @@
-//! What every kind of site does to packets, found out from outside by plain sockets: two addresses of the rendezvous, two
-//! ports on each.
+//! Behaviour of every kind of site, measured from outside by plain sockets: two addresses of the
+//! rendezvous, two ports on each.
 //!
-//! Nothing waits for a packet not to come. Every line keeps the order of packets, so what has not arrived when a later one
-//! did (a barrier) was dropped.
+//! Tests never wait for a packet not to come. Every link keeps the order of packets, so what has
+//! not arrived when a later packet has will not arrive.
 
 mod both;
 mod end;
@@ -12,7 +12,7 @@ mod sockets;
 mod tcp;
 mod udp;
 
-/// A test of that name for every kind of site, in each family that the kind has.
+/// Defines a test for every kind of site, in each family that the kind has.
 macro_rules! for_each_kind {
     ($check:path) => {
         for_each_kind!($check;

@@ -1,4 +1,4 @@
-//! Sockets with a deadline, and TCP connections that begin from a port that others use, too.
+//! Sockets with timeouts, and TCP connections from shared ports.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -12,7 +12,7 @@ use rustix::net::{
     AddressFamily, SocketFlags, SocketType, bind, connect, listen, socket_with, sockopt,
 };
 
-/// After this a test that waits for something fails.
+/// Time after which a waiting test fails.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
 /// A UDP socket in a node. Port 0 is any.
@@ -22,7 +22,7 @@ pub(crate) fn udp(node: &LabNode, address: IpAddr, port: u16) -> UdpSocket {
     socket
 }
 
-/// The next datagram: what it says, which is one octet, and who sent it.
+/// Receives a datagram: its single octet, and its sender.
 pub(crate) fn receive(socket: &UdpSocket) -> (u8, SocketAddr) {
     let mut octets = [0; 2];
     let (length, from) = socket
@@ -32,7 +32,7 @@ pub(crate) fn receive(socket: &UdpSocket) -> (u8, SocketAddr) {
     (octets[0], from)
 }
 
-/// The datagrams up to the one that says `last`.
+/// Receives datagrams up to the one with the octet `last`.
 pub(crate) fn until(socket: &UdpSocket, last: u8) -> Vec<(u8, SocketAddr)> {
     let all = std::iter::repeat_with(|| receive(socket));
     all.take_while(|&(octet, _)| octet != last).collect()
@@ -69,29 +69,30 @@ pub(crate) fn port(node: &LabNode, address: IpAddr) -> (SocketAddr, OwnedFd) {
     (at, holder)
 }
 
-/// Listens; accepting does not block. A place has one listener in the whole of a test: one that was closed lives on for a
-/// moment in a program that another test is just starting, and would take connections.
+/// Listens without blocking on accept. An address has one listener in a whole test. A closed one
+/// may survive for a moment in a program that another test starts, and would take connections.
 pub(crate) fn listener(node: &LabNode, at: SocketAddr) -> TcpListener {
     let socket = shared(node, at);
     listen(&socket, 16).unwrap();
     socket.into()
 }
 
-/// Waits until a connection comes in.
+/// Waits for a connection.
 pub(crate) fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     assert!(
         wait(listener, PollFlags::IN, DEADLINE),
-        "nobody connected within the deadline"
+        "no connection within the deadline"
     );
     let (stream, from) = listener.accept().unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
     (stream, from)
 }
 
-/// A connection that has begun.
+/// A started TCP connection.
 pub(crate) struct PendingDial(OwnedFd);
 
-/// Sends the SYN. What it leads to ends with the socket, without a farewell, so that the next dial finds the same ports free.
+/// Sends the SYN. The connection ends with its socket by a RST, so that the next dial finds the
+/// same ports free.
 pub(crate) fn dial(node: &LabNode, from: SocketAddr, to: SocketAddr) -> PendingDial {
     let socket = shared(node, from);
     sockopt::set_socket_linger(&socket, Some(Duration::ZERO)).unwrap();
@@ -100,12 +101,12 @@ pub(crate) fn dial(node: &LabNode, from: SocketAddr, to: SocketAddr) -> PendingD
 }
 
 impl PendingDial {
-    /// Whether it has ended, and how; `NoConnection` as long as nobody answers.
+    /// Result of the dial; `None` while it is pending.
     pub(crate) fn now(&self) -> Option<Result<(), Errno>> {
         self.within_time(Duration::ZERO)
     }
 
-    /// Waits until it has ended.
+    /// Waits for the result.
     pub(crate) fn ended(&self) -> Result<(), Errno> {
         self.within_time(DEADLINE)
             .expect("an answer within the deadline")
@@ -115,7 +116,7 @@ impl PendingDial {
         wait(&self.0, PollFlags::OUT, time).then(|| sockopt::socket_error(&self.0).unwrap())
     }
 
-    /// The connection, whose reading has a deadline.
+    /// The connection, whose reads have a timeout.
     pub(crate) fn stream(self) -> TcpStream {
         self.ended().unwrap();
         let stream = TcpStream::from(self.0);
@@ -130,7 +131,8 @@ fn wait(what: impl AsFd, event: PollFlags, time: Duration) -> bool {
     poll(&mut [PollFd::new(&what, event)], Some(&time)).unwrap() > 0
 }
 
-/// One octet there and one back: what was sent on the same way before has arrived, and so have its answers.
+/// Sends an octet in each direction. Earlier packets on the same path have arrived then, and so
+/// have their responses.
 pub(crate) fn round_trip([near, far]: [&TcpStream; 2]) -> io::Result<()> {
     one_way(near, far)?;
     one_way(far, near)

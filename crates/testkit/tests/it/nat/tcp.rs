@@ -1,4 +1,5 @@
-//! TCP: mapping and filtering of every kind, and who gets in after a SYN in the other direction.
+//! TCP: mapping and filtering of every kind, and inbound connections after a SYN in the other
+//! direction.
 
 use std::net::SocketAddr;
 
@@ -72,13 +73,14 @@ mod filtering {
     }
 }
 
-/// Somebody at the rendezvous who was not written to and connects to a port of the machine.
+/// An address of the rendezvous that was not contacted and connects to a port of the machine.
 struct FilterProbe {
     from: SocketAddr,
     dial: PendingDial,
 }
 
-/// Both have sent a SYN then, and connect by it, unless the machine's comes from another port than was knocked at.
+/// Both sides have sent a SYN then and connect by it, unless the machine's comes from another port
+/// than the probed one.
 fn a_syn_to_that_address_opens(fixture: &NatFixture, inside: SocketAddr, knock: &FilterProbe) {
     assert_eq!(knock.dial.now(), None, "dropped, not refused");
     let dialled = dial(fixture.machine_node(), inside, knock.from);
@@ -89,14 +91,15 @@ fn a_syn_to_that_address_opens(fixture: &NatFixture, inside: SocketAddr, knock: 
         assert_eq!(
             answer,
             Err(Errno::CONNREFUSED),
-            "nobody expects a SYN from its new port"
+            "a SYN from its new port is unexpected"
         );
     } else {
         assert_eq!((answer, knock.dial.ended()), (Ok(()), Ok(())));
     }
 }
 
-/// With `refuses` the one who is not let in gets a RST, and is let in all the same once the machine has written to them.
+/// With `refuses_packets` a refused peer gets a RST, and is accepted once the machine has contacted
+/// it.
 mod refusing {
     use super::*;
 

@@ -63,7 +63,7 @@ fn nothing_passes(fixture: &NatFixture, places: &[UdpSocket; 4]) {
     for place in places {
         send(&socket, 1, place.local_addr().unwrap());
     }
-    // TCP passes, on the same lines: whatever UDP did is over when it has.
+    // TCP passes on the same links, so all UDP packets have arrived or are lost when it has.
     let listener = listener(fixture.rendezvous(), fixture.observer_addresses()[0]);
     let (from, _holder) = port(fixture.machine_node(), fixture.inside());
     let near = dial(
@@ -83,7 +83,7 @@ fn nothing_passes(fixture: &NatFixture, places: &[UdpSocket; 4]) {
     }
 }
 
-/// A socket that has written to a place, and how it was seen there.
+/// A socket that has contacted an address, and the mapped address seen there.
 struct UdpFlow {
     socket: UdpSocket,
     mapped_address: UdpSocket,
@@ -105,7 +105,8 @@ impl UdpFlow {
         flow
     }
 
-    /// Whether the place is let in. What it says to another socket later is the barrier.
+    /// Returns true if packets from the address are accepted. A later packet to another socket is
+    /// the barrier.
     fn lets_in(&self, fixture: &NatFixture) -> bool {
         let fresh = udp(fixture.machine_node(), fixture.inside(), 0);
         send(&self.mapped_address, 2, self.outside);
@@ -116,13 +117,13 @@ impl UdpFlow {
     }
 }
 
-/// Writes from a machine to a place, and returns how that is seen there.
+/// Sends from a machine to an address, and returns the source that is seen there.
 fn write(from: &UdpSocket, to: &UdpSocket) -> SocketAddr {
     send(from, 1, to.local_addr().unwrap());
     receive(to).1
 }
 
-/// Who is silent for the plan's lifetime is forgotten.
+/// A flow that is idle for the plan's lifetime is deleted.
 mod lifetime {
     use super::*;
 
@@ -139,7 +140,8 @@ mod lifetime {
             family,
         );
         let flow = UdpFlow::new(&fixture);
-        // Nothing announces that it is over, and asking begins it anew: so each time it is asked later than that.
+        // The expiry is not announced, and a probe renews the flow. So each probe comes later than
+        // the lifetime.
         let forgotten = (0..10).any(|_| {
             std::thread::sleep(lifetime * 2);
             !flow.lets_in(&fixture)
@@ -148,7 +150,7 @@ mod lifetime {
     }
 }
 
-/// A router that loses its memory lets in nobody until they are written to again.
+/// A router that loses its flows accepts inbound packets only after new outgoing ones.
 mod forgetting {
     use super::*;
 
@@ -172,7 +174,7 @@ mod forgetting {
     }
 }
 
-/// With `refuses` the one who is not let in gets an ICMP error.
+/// With `refuses_packets` a refused sender gets an ICMP error.
 mod refusing {
     use super::*;
 

@@ -26,7 +26,7 @@ pub(crate) type BoxedBody = Pin<Box<dyn Body<Data = Bytes, Error = AnyError>>>;
 
 const DIAL_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(20);
 
-/// What carries a call.
+/// Transport of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TestTransport {
     Tcp(AlpnProtocol),
@@ -35,7 +35,7 @@ pub(crate) enum TestTransport {
 }
 
 impl TestTransport {
-    /// Whether several calls go over one connection, and trailers without being asked for.
+    /// Returns whether several calls share a connection, which also carries trailers unasked.
     pub(crate) fn is_multiplexed(self) -> bool {
         !matches!(
             self,

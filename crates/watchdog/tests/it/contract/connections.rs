@@ -1,4 +1,4 @@
-//! How the watchdog treats a tenant's server that has little room: for streams on a connection, for connections in its backlog.
+//! Calls to a tenant's server with few streams per connection, or a short backlog.
 
 use std::collections::HashSet;
 use std::convert::Infallible;
@@ -29,7 +29,7 @@ struct HeldH2cServer {
 }
 
 impl HeldH2cServer {
-    /// One that allows so many streams on a connection.
+    /// Starts a server that allows so many streams on a connection.
     async fn with_stream_limit(streams: u32) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let held = Self {
@@ -48,7 +48,7 @@ impl HeldH2cServer {
                 let (gate, inside, connections) =
                     (gate.clone(), inside.clone(), connections.clone());
                 tokio::spawn(async move {
-                    let first = AtomicUsize::new(1); // the probe connects and says nothing
+                    let first = AtomicUsize::new(1); // the probe connects and sends nothing
                     let service = service_fn(|_: Request<Incoming>| {
                         connections.fetch_add(first.swap(0, Ordering::SeqCst), Ordering::SeqCst);
                         inside.fetch_add(1, Ordering::SeqCst);
@@ -161,7 +161,8 @@ async fn a_caller_who_leaves_gives_its_place_back() {
     assert_all_succeed(start_calls(watchdog.addr, Version::HTTP_2, 1)).await;
 }
 
-/// Local ports of sockets that wait for `server` to take their connection (state 02 is SYN_SENT, proc_net_tcp of the kernel).
+/// Local ports of sockets that wait for `server` to take their connection (state 02 is SYN_SENT,
+/// proc_net_tcp of the kernel).
 fn connecting_ports(server: SocketAddr) -> HashSet<String> {
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
     let remote = format!("0100007F:{:04X}", server.port());
@@ -174,7 +175,8 @@ fn connecting_ports(server: SocketAddr) -> HashSet<String> {
         .collect()
 }
 
-/// The kernel drops what a full backlog has no room for and asks again after a second, so nobody should be in its queue.
+/// The kernel drops connections beyond a full backlog and retries after a second, so none should
+/// wait there.
 #[tokio::test]
 async fn few_connections_are_opened_at_a_time_and_none_waits_for_a_retry_of_the_kernel() {
     let socket = TcpSocket::new_v4().unwrap();

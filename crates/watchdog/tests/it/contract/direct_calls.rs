@@ -1,4 +1,5 @@
-//! Calls from watchdog to watchdog: the test is the node of both, and the gateway that is not asked.
+//! Calls from watchdog to watchdog: the test is the node of both, and the gateway that is not
+//! asked.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -36,7 +37,8 @@ fn the_first_call_to_an_instance_that_was_never_contacted_is_in_the_first_packet
         let relay_addr = start_one_way_relay(to, Arc::clone(&open)).await;
         pair.send_callee(relay_addr).await;
         let entries = pair.answer_handshake().await;
-        // It starts only now, with what was minted for it. Its name is that of the first, which nobody ever called.
+        // It starts only now, with what was minted for it. Its name is that of the first, which was
+        // never called.
         let first = Provision {
             sessions: entries,
             ..pair.provision_of_b.clone()
@@ -180,7 +182,8 @@ fn calls_to_unreachable_and_missing_instances_go_to_the_gateway() {
     });
 }
 
-/// An instance that says nothing is waited for a second; who calls it may have less, and what is left is all that the gateway gets.
+/// A silent instance is waited for a second. A caller may have less time, and the gateway gets only
+/// the rest.
 #[test]
 fn a_deadline_runs_while_no_instance_responds() {
     run_on_one_thread(async {
@@ -312,7 +315,7 @@ fn an_instance_that_stops_before_it_has_answered_is_an_error_and_no_second_call(
         pair.mint_session().await;
         let killing = async {
             reaching.recv().await.unwrap();
-            pair.b.send_signal(Signal::TERM); // it tells its callers
+            pair.b.send_signal(Signal::TERM); // its callers get a CLOSE frame
         };
         let (answer, ()) = tokio::join!(pair.call("/function/b", ""), killing);
         assert_eq!(
@@ -407,7 +410,7 @@ fn a_deadline_is_the_callers_and_a_caller_that_leaves_ends_the_work() {
     });
 }
 
-/// Says when it is dropped: hyper drops the service's future when its caller has gone.
+/// Notifies when it is dropped: hyper drops the service's future when its caller has left.
 struct NotifyOnDrop(Arc<Notify>);
 
 impl Drop for NotifyOnDrop {
@@ -416,8 +419,6 @@ impl Drop for NotifyOnDrop {
     }
 }
 
-/// The control: with a certificate that has ended nobody is called directly.
-/// A handshake that was under way belongs to the certificate that it began with.
 #[test]
 fn connections_are_opened_ahead_for_recently_called_functions() {
     run_on_one_thread(async {
@@ -468,7 +469,7 @@ fn connections_are_opened_ahead_for_recently_called_functions() {
                 .await
                 .unwrap();
         }
-        within(of_b.recv_from(&mut [0; 2048])).await.unwrap(); // nobody has called it
+        within(of_b.recv_from(&mut [0; 2048])).await.unwrap(); // it was never called
         let unused = of_c.try_recv_from(&mut [0; 2048]).unwrap_err();
         assert_eq!(
             unused.kind(),
@@ -496,7 +497,7 @@ fn frames_out_of_order_end_quic_and_nothing_else() {
         );
         watchdog
             .stderr
-            .wait_for("named others before this instance");
+            .wait_for("the node's first frame is no provision");
         assert_eq!(watchdog.post("/", "still").await, (200, "still".to_owned()));
     });
 }

@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 
 use crate::contract::support::{AnyError, WatchdogProcess, frames, full, send, start_tenant, text};
 
-/// Says what it was asked: method, target, headers, body.
+/// Responds with a description of the request: method, target, headers, body.
 pub(crate) async fn describe_request(
     request: Request<Incoming>,
 ) -> Response<http_body_util::Full<Bytes>> {

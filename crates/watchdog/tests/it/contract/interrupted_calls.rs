@@ -29,7 +29,7 @@ async fn a_tenant_that_breaks_the_connection_is_a_500_and_asked_once() {
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             let read = stream.read(&mut [0; 512]).await.unwrap_or(0);
-            count.fetch_add(usize::from(read > 0), Ordering::SeqCst); // the probe connects and says nothing
+            count.fetch_add(usize::from(read > 0), Ordering::SeqCst); // the probe connects and sends nothing
         }
     });
     let watchdog = WatchdogProcess::in_http_mode(addr, &[]);
@@ -145,7 +145,7 @@ async fn a_timeout_inside_an_answer_breaks_it() {
         .expect_err("cut at the deadline");
 }
 
-/// Tells when the call that holds it is dropped.
+/// Notifies when the call that holds it is dropped.
 struct NotifyOnDrop(Arc<Notify>);
 
 impl Drop for NotifyOnDrop {

@@ -13,7 +13,7 @@ use crate::contract::support::{
     watchdog_command,
 };
 
-/// What a watchdog that must not start says and notes, and its code.
+/// Returns the exit code, the output and the notes of a watchdog that must not start.
 fn failed_start(variables: &[(&str, &str)]) -> (Option<i32>, String, String) {
     let temp = tempfile::tempdir().unwrap();
     let output = watchdog_command(&temp, variables).output().unwrap();
@@ -354,7 +354,8 @@ async fn log_callid_logs_one_line_a_call() {
 #[tokio::test]
 async fn as_pid_1_it_collects_orphans_and_keeps_its_own() {
     need_root!();
-    // Each call leaves an orphan that ends later, and itself ends with a code that must not be lost.
+    // Each call leaves an orphan that ends later, and itself ends with a code that must not be
+    // lost.
     let process = "sh -c 'sh -c \"sleep 0.05\" >/dev/null 2>&1 & exit 3'";
     let watchdog = WatchdogProcess::spawn(|temp| {
         let inner = watchdog_command(temp, &[("fprocess", process)]);

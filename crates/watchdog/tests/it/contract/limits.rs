@@ -79,7 +79,7 @@ async fn exactly_max_inflight_pass() {
     assert_eq!(watchdog.get("/").await.0, 200, "places are free again");
 }
 
-/// How many refusals the watchdog has logged.
+/// Returns the number of refusals in the log.
 async fn refused_calls(watchdog: &WatchdogProcess) -> usize {
     let _ = watchdog.get("/_/health").await; // a round trip, so that this can only wait, never hang
     watchdog.stdout.joined_lines().matches(" - 429 - ").count()

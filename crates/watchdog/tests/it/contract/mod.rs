@@ -1,4 +1,4 @@
-//! The contract, row by row, against the real program: `README.md` says which test holds which row.
+//! Tests of the contract against the real program. `README.md` lists the tests of each promise.
 
 mod call_transports;
 mod connections;

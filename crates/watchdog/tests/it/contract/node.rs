@@ -23,7 +23,7 @@ use crate::contract::support::{WatchdogProcess, program_path};
 
 pub(crate) const TRUST_DOMAIN: &str = "test.nearpath";
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
-/// What the instance is called.
+/// Name of the incarnation.
 pub(crate) const INSTANCE_NAME: &str = "i1.test.nearpath";
 
 /// The node's side: who the instance is, and a gateway that may call it.
@@ -190,7 +190,8 @@ pub(crate) fn start_with_node(
     (watchdog, node)
 }
 
-/// The same, once it serves QUIC: a port that is free over TCP may be somebody else's over UDP, who then keeps it.
+/// Starts a watchdog that serves QUIC: a port that is free over TCP may be taken over UDP, so
+/// several are tried.
 pub(crate) fn start_serving_quic(
     variables: &[(&str, &str)],
     first: &[u8],

@@ -1,4 +1,4 @@
-//! Calls over QUIC: the watchdog is told who it is by a node inside the test.
+//! Calls over QUIC: a node inside the test sends the watchdog its identity.
 
 use bytes::Bytes;
 use http::{Request, Response};

@@ -1,4 +1,5 @@
-//! Calls through shared memory: a domain inside the test, the watchdog as the party of an instance that knows only HTTP.
+//! Calls through shared memory: a domain inside the test, and the watchdog as the endpoint of an
+//! instance that speaks only HTTP.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -53,7 +54,7 @@ impl ShmFixture {
         self.folder.path().join("door")
     }
 
-    /// A watchdog in front of `tenant` that knows the door.
+    /// Starts a watchdog in front of `tenant` that joins the domain.
     fn start_watchdog(
         &self,
         tenant: std::net::SocketAddr,
@@ -111,7 +112,7 @@ fn reply_field(reply: &CallReply, name: &str) -> Option<String> {
         .next()
 }
 
-/// A tenant that tells what it was asked.
+/// Starts a tenant whose response describes the request.
 async fn start_describing_tenant() -> std::net::SocketAddr {
     start_tenant(async |request: Request<Incoming>| {
         let headers = request.headers();
@@ -305,7 +306,7 @@ async fn an_endpoint_of_the_tenant_takes_precedence_over_the_watchdog() {
     LocalSet::new().run_until(test).await;
 }
 
-/// Says when it is dropped.
+/// Counts when it is dropped.
 struct CountOnDrop(Arc<AtomicUsize>);
 
 impl Drop for CountOnDrop {

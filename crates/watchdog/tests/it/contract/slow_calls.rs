@@ -34,7 +34,8 @@ async fn post(
     (reason, status, said)
 }
 
-/// Sends half a body and holds the rest back; then a whole one, to see that the function is in order.
+/// Sends half a body and holds the rest back; then a whole one, to see that the function is in
+/// order.
 async fn check_late_upload(watchdog: &WatchdogProcess) {
     for version in [Version::HTTP_11, Version::HTTP_2] {
         let (sender, body) = frames();

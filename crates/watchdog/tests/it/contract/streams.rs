@@ -14,7 +14,7 @@ use crate::contract::support::{AnyError, WatchdogProcess, frames, full, send, st
 
 type AnyBody = UnsyncBoxBody<Bytes, AnyError>;
 
-/// A body of one word and no end.
+/// Body with one piece and no end.
 fn endless_body() -> AnyBody {
     let first = stream::iter([Ok::<_, AnyError>(Frame::data(Bytes::from("half")))]);
     StreamBody::new(futures_util::StreamExt::chain(first, stream::pending())).boxed_unsync()
@@ -35,7 +35,8 @@ fn build_request(
         .unwrap()
 }
 
-/// Waits until a call that began just now was cut at its deadline: every call before it is past its own.
+/// Waits until a call that began just now was cut at its deadline: every call before it is past its
+/// own.
 async fn wait_for_deadline(watchdog: &WatchdogProcess) {
     let response = send(watchdog.addr, build_request("/half", Version::HTTP_11, &[]))
         .await
@@ -135,7 +136,7 @@ async fn the_head_of_a_stream_has_a_deadline() {
     );
 }
 
-/// gRPC clients read no status of HTTP's: the watchdog's own answers are in gRPC's words, at once, without a body.
+/// gRPC clients read no HTTP status, so the watchdog's own errors are gRPC statuses without a body.
 #[tokio::test]
 async fn errors_reach_grpc_callers_as_grpc_statuses() {
     let silent = start_tenant(async |_| std::future::pending::<Response<AnyBody>>().await).await;
@@ -158,7 +159,7 @@ async fn errors_reach_grpc_callers_as_grpc_statuses() {
     );
     assert_eq!(
         headers["grpc-message"],
-        "watchdog: the function did not answer within 300ms (exec_timeout)"
+        "watchdog: exec_timeout: the function did not answer within 300ms (exec_timeout)"
     );
     assert_eq!(
         (&headers["content-type"], &headers["x-nearpath-reason"]),

@@ -23,7 +23,7 @@ use tokio::sync::mpsc;
 
 pub(crate) type AnyError = Box<dyn std::error::Error + Send + Sync>;
 
-/// What a process wrote, as far as it has come.
+/// Output of a process so far.
 #[derive(Clone, Default)]
 pub(crate) struct OutputLines(Arc<(Mutex<Vec<String>>, Condvar)>);
 
@@ -181,7 +181,8 @@ impl WatchdogProcess {
 }
 
 impl Drop for WatchdogProcess {
-    /// Stops it by signals, so that it ends the tenant's process too; each one skips one step of the order of a stop.
+    /// Stops it by signals, so that it ends the tenant's process, too; each signal skips one step
+    /// of the stop.
     fn drop(&mut self) {
         for _ in 0..500 {
             if self.child.try_wait().unwrap().is_some() {
@@ -251,7 +252,7 @@ where
     within(sender.send_request(request)).await
 }
 
-/// A tenant that will leave: a port that listens until its listener is dropped, and what keeps others from it after that.
+/// Returns a listener for a tenant that will leave, and a socket that reserves its port afterwards.
 pub(crate) fn closable_listener() -> (TcpListener, TcpSocket) {
     let at = |addr: SocketAddr| {
         let socket = TcpSocket::new_v4().unwrap();
@@ -295,7 +296,7 @@ where
     addr
 }
 
-/// A tenant that says `hello`.
+/// Starts a tenant that responds with `hello`.
 pub(crate) async fn start_hello_tenant() -> SocketAddr {
     start_tenant(async |_| Response::new(full("hello"))).await
 }

@@ -1,4 +1,4 @@
-//! TLS on the HTTP port: who is let in, and what plain callers get.
+//! TLS on the HTTP port: admission of callers, and responses to plain ones.
 
 use std::sync::Arc;
 
@@ -165,7 +165,7 @@ fn a_function_that_asks_for_encryption_answers_plain_health_checks_alone() {
     });
 }
 
-/// The node says who an instance is beside its start: a caller may be there first.
+/// The node sends the identity while the instance starts, so a caller may be there first.
 #[test]
 fn a_handshake_waits_for_an_identity_that_is_on_its_way() {
     use std::io::Write;
@@ -282,7 +282,7 @@ fn a_call_outlives_its_callers_certificate_and_is_the_last() {
     });
 }
 
-/// Who connects just before the end cannot know of it.
+/// A caller that connects just before the drain cannot know of it.
 #[test]
 fn the_first_call_of_a_connection_is_answered_also_when_the_instance_stops_meanwhile() {
     run_on_one_thread(async {

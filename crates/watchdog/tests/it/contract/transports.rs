@@ -1,4 +1,4 @@
-//! One suite for every way to call a watchdog: what a caller sees is the same, whatever carries it.
+//! Suite for every transport of a call to a watchdog: callers see the same over all of them.
 
 use std::sync::{Arc, Mutex};
 
@@ -203,7 +203,7 @@ async fn trailers(way: TestTransport) {
     assert_eq!(rest.to_bytes(), "data");
 }
 
-/// Tells when the call that holds it is dropped.
+/// Notifies when the call that holds it is dropped.
 struct NotifyOnDrop(Arc<Notify>);
 
 impl Drop for NotifyOnDrop {

@@ -1,4 +1,5 @@
-//! Two watchdogs that may talk, `a` to `b`: the test is the node of both, and the gateway that is not asked.
+//! Two watchdogs that may talk, `a` to `b`: the test is the node of both, and the gateway that is
+//! not asked.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::net::UnixStream as Blocking;
@@ -32,7 +33,7 @@ pub(crate) fn function_id(name: &str) -> FunctionId {
     name.parse().unwrap()
 }
 
-/// Who `function`'s instance is, and who may call it.
+/// Returns the identity of `function`'s instance, with the functions that may call it.
 pub(crate) fn new_provision(
     authority: &Authority,
     number: u64,
@@ -60,7 +61,7 @@ pub(crate) struct WatchdogPair {
     pub(crate) authority: Authority,
     pub(crate) provision_of_a: Provision,
     pub(crate) provision_of_b: Provision,
-    /// What the gateway was asked for.
+    /// Calls that reached the gateway.
     pub(crate) gateway_calls: mpsc::UnboundedReceiver<String>,
 }
 
@@ -111,7 +112,7 @@ impl WatchdogPair {
             ("NEARPATH_PICKUP", &*outbound_text),
             ("NEARPATH_GATEWAY", &*gateway),
         ];
-        let own = [("upstream_url", &*url), ("NEARPATH_EIP", "127.0.0.1")]; // it has to get ready; nobody calls it
+        let own = [("upstream_url", &*url), ("NEARPATH_EIP", "127.0.0.1")]; // it has to get ready, but is never called
         let (a, node_of_a) = start_serving_quic(
             &[&base[..], &own, &outbound_variables].concat(),
             &provision_of_a.encode(),
@@ -134,7 +135,7 @@ impl WatchdogPair {
         }
     }
 
-    /// Tells `a` where `b` is.
+    /// Sends the address of `b` to the watchdog `a`.
     pub(crate) async fn send_callee(&mut self, addr: SocketAddr) {
         let name = self.provision_of_b.credentials.name.clone();
         let peers = vec![CalleePeer {
@@ -180,7 +181,7 @@ impl WatchdogPair {
         }
     }
 
-    /// What it counted until now is `ended` calls.
+    /// Reads counters until `ended` calls are counted.
     pub(crate) async fn read_tally(&mut self, ended: u32) -> CallTally {
         let mut sum = CallTally::for_callee(function_id("b"));
         while sum.ended < ended || sum.open > 0 {
@@ -235,7 +236,7 @@ impl WatchdogPair {
         register.drain_entries()
     }
 
-    /// Says that there is no session to be had.
+    /// Refuses the handshake, so that there is no session.
     pub(crate) async fn refuse_session(&mut self) {
         let callee = self.read_handshake().await.callee;
         self.node_of_a
@@ -290,7 +291,7 @@ pub(crate) fn path_header(response: &Response<Incoming>) -> &str {
         .map_or("none", |path| path.to_str().unwrap())
 }
 
-/// Carries datagrams to where `to` says, and back once it is let.
+/// Forwards datagrams to the address in `to`, and back once `open` is notified.
 pub(crate) async fn start_one_way_relay(
     mut to: watch::Receiver<Option<SocketAddr>>,
     open: Arc<Notify>,
@@ -323,7 +324,7 @@ pub(crate) async fn start_one_way_relay(
     addr
 }
 
-/// Says that it was reached, and answers `/slow` when it is let.
+/// Reports each call, and responds to `/slow` once `go` is notified.
 pub(crate) fn slow_tenant(
     reached: mpsc::UnboundedSender<()>,
     go: Arc<Notify>,

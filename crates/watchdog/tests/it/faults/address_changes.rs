@@ -13,7 +13,8 @@ use crate::faults::two_machines::{TwoMachines, calm_link, run_on_one_thread};
 
 const MEGABYTE: usize = 1 << 20;
 
-/// A call that waits at the worker while `change` happens, and one of a megabyte while it happens again, each way.
+/// A call that waits at the worker while `change` happens, and one of a megabyte while it happens
+/// again, each way.
 async fn change_during_calls(place: &Rc<TwoMachines>, change: impl Fn()) {
     let line = place.caller.dial().await;
     let (held, request) = place.caller.post(HELD_PATH, 1000);
@@ -70,7 +71,8 @@ fn a_nat_between_forgets_the_port() {
     need_root!();
     run_on_one_thread(async {
         let mut place = TwoMachines::new(&calm_link(), 0).await;
-        // A caller that waits in silence is found again by its next sign of life: here after a second.
+        // A caller that waits in silence is found again by its next sign of life: here after a
+        // second.
         place
             .caller
             .config

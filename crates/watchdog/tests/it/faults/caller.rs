@@ -1,4 +1,5 @@
-//! A gateway as far as calling goes: one UDP socket, sessions, and calls whose answers are checked byte by byte.
+//! Caller like a gateway: one UDP socket, sessions, and calls whose responses are checked byte by
+//! byte.
 
 use std::cell::Cell;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -16,10 +17,10 @@ use quinn::{ClientConfig, Endpoint, EndpointConfig, TokioRuntime};
 
 use crate::faults::handler::NUMBER_HEADER;
 
-/// How long connecting may take.
+/// Time limit of connecting.
 pub(crate) const DIAL_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// See the module's text.
+/// Caller with one UDP socket and its sessions.
 pub(crate) struct FaultCaller {
     pub(crate) endpoint: Endpoint,
     pub(crate) config: ClientConfig,

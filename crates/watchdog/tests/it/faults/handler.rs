@@ -1,4 +1,5 @@
-//! The tenant's code: answers with what came, and counts by the caller's own number how often each call has run.
+//! Tenant's code: responds with the request's body, and counts by the caller's number how often
+//! each call has run.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -15,12 +16,12 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::sync::Notify;
 
-/// The header that tells calls apart.
+/// Header with the number of a call.
 pub(crate) const NUMBER_HEADER: &str = "x-number";
 /// Calls of this path wait until they may go on.
 pub(crate) const HELD_PATH: &str = "/held";
 
-/// See the module's text. Clones are the same one.
+/// Handler that counts its calls. Clones share the state.
 #[derive(Clone, Default)]
 pub(crate) struct CountingHandler(Rc<HandlerState>);
 
@@ -82,12 +83,12 @@ impl CountingHandler {
         self.0.held_started.notified().await;
     }
 
-    /// One held call may go on.
+    /// Releases one held call.
     pub(crate) fn release_one(&self) {
         self.0.released.notify_one();
     }
 
-    /// How often the call of that number has run.
+    /// Returns how often the call of that number has run.
     pub(crate) fn run_count(&self, number: u32) -> u32 {
         self.0
             .runs
@@ -102,7 +103,7 @@ impl CountingHandler {
         self.0.runs.borrow().len()
     }
 
-    /// Whether no call has run more often than once.
+    /// Returns whether no call has run more than once.
     pub(crate) fn all_ran_once(&self) -> bool {
         self.0.runs.borrow().values().all(|runs| *runs == 1)
     }

@@ -1,7 +1,9 @@
-//! Calls over QUIC to a real watchdog on another machine, when what lies between does what networks do: it loses, overtakes, doubles and
-//! swallows packets, changes addresses, falls silent. Every call ends with the right answer or one clear error, and none runs twice.
+//! Calls over QUIC to a real watchdog on another machine, over a faulty network: packets are lost,
+//! reordered, duplicated or swallowed, addresses change, the link falls silent. Every call ends
+//! with the right response or one clear error, and none runs twice.
 //!
-//! The machines are the lab's (network namespaces and links in user space). Each test asserts that its fault really happened.
+//! The machines are the lab's (network namespaces and links in user space). Each test asserts that
+//! its fault really happened.
 
 #![cfg(target_os = "linux")]
 

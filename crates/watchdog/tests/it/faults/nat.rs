@@ -1,4 +1,5 @@
-//! A NAT in small: passes datagrams on under a port of its own, and forgets it when told, as NATs do after some silence.
+//! Small NAT: forwards datagrams from a port of its own, and changes it on demand, as NATs do after
+//! some silence.
 
 use std::cell::RefCell;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -18,7 +19,7 @@ pub(crate) struct TestNat {
     mapping: RefCell<Option<PortMapping>>,
 }
 
-/// One port outside, and the two directions through it.
+/// Port outside, and the two directions through it.
 struct PortMapping {
     port: u16,
     directions: [AbortHandle; 2],
@@ -37,7 +38,7 @@ impl TestNat {
         nat
     }
 
-    /// Where the caller sends.
+    /// Returns the address to which the caller sends.
     pub(crate) fn addr(&self) -> SocketAddr {
         (
             Ipv4Addr::LOCALHOST,

@@ -1,4 +1,4 @@
-//! What happens to single packets.
+//! Loss, reordering and duplication of single packets.
 
 use std::time::Duration;
 

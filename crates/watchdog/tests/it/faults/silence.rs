@@ -1,4 +1,4 @@
-//! Nothing comes back: for ever, for a while, or not over UDP.
+//! Silent networks: for ever, for a while, or over UDP alone.
 
 use std::process::Command;
 use std::time::Duration;
@@ -62,7 +62,8 @@ fn a_machine_that_falls_silent_ends_its_calls() {
     });
 }
 
-/// A call whose body is still coming cannot be made again, and its caller may have no end in mind: it must hear soon, not when the connection ends.
+/// A call with a streamed body cannot be repeated, so its caller must learn of the failure soon,
+/// not when the connection ends.
 #[test]
 fn a_body_that_nobody_acknowledges_any_more_ends_in_seconds() {
     need_root!();
@@ -270,7 +271,8 @@ async fn call_over_tcp(place: &TwoMachines) -> u16 {
     status
 }
 
-/// The control of all counting here: a caller that makes a broken call again, without knowing that it may, does run it twice.
+/// Control of the counters here: a caller that repeats a broken call without proof does run it
+/// twice.
 #[test]
 fn repeating_a_broken_call_runs_it_twice() {
     need_root!();

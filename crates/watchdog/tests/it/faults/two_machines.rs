@@ -129,7 +129,7 @@ impl TwoMachines {
         }
     }
 
-    /// What became of the packets, both ways together, by one of the counts.
+    /// Returns one of the packet counts, for both directions.
     pub(crate) fn link_counts(&self, what: impl Fn(&LinkCounts) -> u64) -> [u64; 2] {
         [LinkDirection::Forward, LinkDirection::Backward]
             .map(|direction| what(&self.link.packet_counts(direction)))

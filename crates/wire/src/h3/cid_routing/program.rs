@@ -8,14 +8,15 @@
 
 use super::{CidRouting, ProcessPart, THREAD_BITS};
 
-/// One instruction of a classic BPF program: code, jump if true, jump if false, operand (`struct sock_filter`, Linux
-/// `Documentation/networking/filter.rst`).
+/// One instruction of a classic BPF program: code, jump if true, jump if false, operand (`struct
+/// sock_filter`, Linux `Documentation/networking/filter.rst`).
 pub type BpfInstruction = (u16, u8, u8, u32);
 
-/// Instructions of a block.
+/// Instructions that a part's block consists of.
 const BLOCK_INSTRUCTIONS: usize = 5;
 
-/// Who matches no other part falls into the newest one's block, which is the last.
+/// Builds the program. Packets that match no other part fall through to the newest part's block,
+/// which is the last.
 pub(super) fn build_program(steering: &CidRouting) -> Vec<BpfInstruction> {
     use opcode::*;
     let (others, newest): (Vec<_>, Vec<_>) = steering
@@ -29,16 +30,18 @@ pub(super) fn build_program(steering: &CidRouting) -> Vec<BpfInstruction> {
     let n = others.len();
     let mut program = vec![
         (LOAD_BYTE, 0, 0, 0),
-        (ANY_BIT, 0, 6, 0x80), // else a short header: its id follows at once
+        (ANY_BIT, 0, 6, 0x80), // else a short header, directly followed by the id
         (AND, 0, 0, 0x30),
         (EQUAL, 2, 0, 0x20), // a long header of type Handshake; else one with the client's own id
-        (LOAD_WORD, 0, 0, 6), // after flags, version and length
+        (LOAD_WORD, 0, 0, 6), // skips flags, version and length
+        // Jumps over the product, the comparisons and all other parts' blocks.
         (JUMP, 0, 0, (8 + n + n * BLOCK_INSTRUCTIONS) as u32),
         (LOAD_WORD, 0, 0, 6),
         (JUMP, 0, 0, 1),
         (LOAD_WORD, 0, 0, 1),
     ];
     program.extend(product);
+    // X keeps the product for the block; A now holds the part.
     program.push((SHIFT_RIGHT, 0, 0, THREAD_BITS));
     program.extend(others.iter().enumerate().map(|(at, (number, _))| {
         (
@@ -55,7 +58,7 @@ pub(super) fn build_program(steering: &CidRouting) -> Vec<BpfInstruction> {
     program
 }
 
-/// The socket of a part by the product's lower bits.
+/// Block that picks a part's socket by the product's lower bits.
 fn part_block(part: ProcessPart) -> [BpfInstruction; BLOCK_INSTRUCTIONS] {
     use opcode::*;
     let low = (1 << THREAD_BITS) - 1;
@@ -68,7 +71,7 @@ fn part_block(part: ProcessPart) -> [BpfInstruction; BLOCK_INSTRUCTIONS] {
     ]
 }
 
-/// Codes of instructions, see `linux/bpf_common.h`: class, size or operation, and where the operand is.
+/// Opcodes from `linux/bpf_common.h`: class, size or operation, and location of the operand.
 pub(super) mod opcode {
     pub(crate) const LOAD_BYTE: u16 = 0x30;
     pub(crate) const LOAD_WORD: u16 = 0x20;

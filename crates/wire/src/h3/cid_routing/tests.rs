@@ -3,7 +3,8 @@ use proptest::prelude::*;
 use super::program::opcode;
 use super::*;
 
-/// Runs a program as the kernel would, as far as it is used here; a load beyond the packet returns 0, as there.
+/// Runs a program as the kernel would, as far as it is used here. A load beyond the packet returns
+/// 0, as in the kernel.
 fn run_program(program: &[BpfInstruction], packet: &[u8]) -> u32 {
     let (mut a, mut x, mut at) = (0_u32, 0, 0);
     loop {
@@ -35,7 +36,7 @@ fn run_program(program: &[BpfInstruction], packet: &[u8]) -> u32 {
     }
 }
 
-/// Processes that came one after the other on one port; what each began with.
+/// Routings of processes that started one after the other on one port.
 fn successive_routings(secret: u32, threads: &[usize]) -> Vec<CidRouting> {
     let mut routings = vec![CidRouting::with_secret(secret, threads[0])];
     for &threads in &threads[1..] {

@@ -1,22 +1,22 @@
-//! Takes a stream apart, however it was cut in pieces.
+//! Decodes a stream that arrives in pieces of any size.
 
 use bytes::{Buf, Bytes, BytesMut};
 use nearpath_types::head::{HeadError, HeadFields, MAX_HEAD_BYTES};
 
 use super::{CallOpening, FrameError, TRAILERS_FLAG, UNKNOWN_LENGTH};
 
-/// What a stream holds, in order: one opening, pieces of the body, perhaps trailers.
+/// Parts of a stream, in order: an opening, data, optional trailers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StreamPiece<O> {
-    /// The opening and the head's bytes, which were checked.
+    /// The opening and the bytes of the head, which were checked.
     Opening(O, Bytes),
-    /// Of the body.
+    /// A piece of the body.
     Data(Bytes),
-    /// The trailers' bytes, checked like a head.
+    /// The bytes of the trailers, checked like a head.
     Trailers(Bytes),
 }
 
-/// Takes a stream apart, however it was cut in pieces. It holds back at most an opening and a head.
+/// Decodes a stream. It buffers at most an opening and a head.
 #[derive(Debug)]
 pub struct FrameDecoder<O> {
     buffer: BytesMut,
@@ -35,7 +35,7 @@ enum DecoderStage<O> {
 }
 
 impl<O: CallOpening> FrameDecoder<O> {
-    /// At the beginning of a stream.
+    /// Creates a decoder at the start of a stream.
     pub fn new() -> Self {
         Self {
             buffer: BytesMut::new(),
@@ -44,17 +44,18 @@ impl<O: CallOpening> FrameDecoder<O> {
         }
     }
 
-    /// Where to read into: what lies in it is looked at by [`next_piece`](Self::piece).
+    /// Buffer to read into. [`next_piece`](Self::next_piece) decodes it.
     pub fn buffer_mut(&mut self) -> &mut BytesMut {
         &mut self.buffer
     }
 
-    /// The next piece of what is held; nothing when more is needed.
+    /// Returns the next piece of the buffer; `None` if more data is needed.
     ///
     /// # Errors
-    /// See [`Fault`].
+    /// See [`FrameError`].
     pub fn next_piece(&mut self) -> Result<Option<StreamPiece<O>>, FrameError> {
         loop {
+            // Taken out to own the opening; every branch that continues sets the next stage.
             match std::mem::replace(&mut self.stage, DecoderStage::Ended) {
                 DecoderStage::Opening if self.buffer.len() >= O::SIZE_BYTES => {
                     self.decode_opening()?
@@ -82,10 +83,10 @@ impl<O: CallOpening> FrameDecoder<O> {
         }
     }
 
-    /// The stream has ended.
+    /// Checks that the stream may end here.
     ///
     /// # Errors
-    /// When it ended too early.
+    /// When the stream ended too early.
     pub fn check_end(&self) -> Result<(), FrameError> {
         match self.stage {
             DecoderStage::BetweenFrames | DecoderStage::Ended if !self.buffer.is_empty() => {
@@ -99,7 +100,7 @@ impl<O: CallOpening> FrameDecoder<O> {
         }
     }
 
-    /// Bytes of the body that are still to come, if that is known.
+    /// Bytes of the body still to come, if known.
     pub fn remaining(&self) -> Option<u64> {
         self.remaining
     }
@@ -130,6 +131,7 @@ impl<O: CallOpening> FrameDecoder<O> {
                 return Err(FrameError::Head(HeadError::TooMany));
             }
             true => DecoderStage::Trailers(bytes),
+            // An empty frame carries nothing and is skipped.
             false if bytes == 0 => DecoderStage::BetweenFrames,
             false => DecoderStage::Data(bytes),
         };
@@ -145,7 +147,8 @@ impl<O: CallOpening> FrameDecoder<O> {
         let piece = self.buffer.split_to(length.min(self.buffer.len())).freeze();
         self.remaining = self
             .remaining
-            .map(|left| left.saturating_sub(piece.len() as u64)); // a frame is never longer
+            // the frame header was checked against it
+            .map(|left| left.saturating_sub(piece.len() as u64));
         self.stage = match length - piece.len() {
             0 => DecoderStage::BetweenFrames,
             more => DecoderStage::Data(more),
@@ -156,7 +159,7 @@ impl<O: CallOpening> FrameDecoder<O> {
     fn decode_trailers(&mut self, length: usize) -> Result<StreamPiece<O>, FrameError> {
         let trailers = self.buffer.split_to(length).freeze();
         HeadFields::new(&trailers).check_all()?;
-        Ok(StreamPiece::Trailers(trailers)) // and nothing after them
+        Ok(StreamPiece::Trailers(trailers)) // the state stays `Ended`: nothing may follow
     }
 }
 
@@ -213,7 +216,7 @@ mod tests {
         out.to_vec()
     }
 
-    /// Opening, head, body, trailers of a stream that comes in chunks.
+    /// Opening, head, body and trailers of a stream that arrives in chunks.
     fn decode_call(
         bytes: &[u8],
         chunk: usize,
@@ -254,7 +257,8 @@ mod tests {
         fn a_beginning_is_never_taken_for_the_whole(asked in any_request_opening(), body in proptest::collection::vec(any::<u8>(), 1..50), cut: usize) {
             let asked = RequestOpening { body_length: body.len() as u64, ..asked };
             let bytes = encode_call(&asked, &header_field("name"), &[body], true);
-            let cut = cut % (bytes.len() - header_field("name").len() - 4); // trailers may be missing, the body not
+            // trailers may be missing, the body not
+            let cut = cut % (bytes.len() - header_field("name").len() - 4);
             prop_assert!(decode_call(&bytes[..cut], 7).is_err());
         }
 
@@ -317,35 +321,10 @@ mod tests {
             ),
             Err(FrameError::DataAfterTrailers)
         );
+        let mut opening = [0; RESPONSE_OPENING_BYTES];
+        (opening[0], opening[2]) = (CALL_PROTOCOL_VERSION, 99);
         assert_eq!(
-            ResponseOpening::read_from(
-                &mut &[
-                    CALL_PROTOCOL_VERSION,
-                    0,
-                    99,
-                    0,
-                    0,
-                    0,
-                    0,
-                    0,
-                    0,
-                    0,
-                    0,
-                    0,
-                    0,
-                    0,
-                    0,
-                    0,
-                    0,
-                    0,
-                    0,
-                    0,
-                    0,
-                    0,
-                    0,
-                    0
-                ][..]
-            ),
+            ResponseOpening::read_from(&mut &opening[..]),
             Err(FrameError::Status(99))
         );
     }

@@ -1,7 +1,9 @@
-//! How a call lies on a stream: `contract/quic.md`. Pure: bytes in, pieces out.
+//! Framing of a call on a stream, `contract/quic.md`. Pure: bytes in, pieces out.
 //!
-//! An opening of fixed size, a head, then frames until the stream's end: a length of four bytes and so many bytes of the body;
-//! with the top bit set, the trailers, which are the last. A body whose length is announced has none. What ends anywhere else was broken off.
+//! A stream holds an opening of fixed size, a head, then frames until its end. A frame is a length
+//! of four bytes and that many bytes of the body. With the top bit set it holds the trailers, which
+//! are last. A body of announced length has no trailers. A stream that ends anywhere else is
+//! truncated.
 
 mod decoder;
 
@@ -11,49 +13,49 @@ use nearpath_types::head::{HeadError, MAX_HEAD_BYTES};
 
 pub use decoder::{FrameDecoder, StreamPiece};
 
-/// The version of this contract.
+/// Version of the call protocol.
 pub const CALL_PROTOCOL_VERSION: u8 = 1;
-/// Bytes of a request's opening, without its head.
+/// Size of a request's opening without its head in bytes.
 pub const REQUEST_OPENING_BYTES: usize = 48;
-/// Bytes of an answer's opening, without its head.
+/// Size of a response's opening without its head in bytes.
 pub const RESPONSE_OPENING_BYTES: usize = 24;
-/// The body's length is not known before its end.
+/// Body length that is unknown until the body's end.
 pub const UNKNOWN_LENGTH: u64 = u64::MAX;
-/// The frame holds the trailers.
+/// Flag of a frame that holds the trailers.
 const TRAILERS_FLAG: u32 = 1 << 31;
-/// Longest frame of a body that is written, in bytes.
+/// Maximum size of a body frame that is written, in bytes.
 pub const MAX_FRAME_BYTES: usize = TRAILERS_FLAG as usize - 1;
 
-/// What a caller says first.
+/// Opening of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestOpening {
-    /// Nobody waits for an answer.
+    /// The caller wants no response.
     pub is_event: bool,
     /// Bytes of the body, or [`UNKNOWN_LENGTH`].
     pub body_length: u64,
-    /// Nanoseconds that the caller will wait; 0: it did not say.
+    /// Nanoseconds that the caller waits; 0: unknown.
     pub timeout_nanos: u64,
-    /// Trace id and parent's span id (W3C Trace Context); zeros: none.
+    /// Trace id (W3C Trace Context); zeros: none.
     pub trace_id: [u8; 16],
-    /// See there.
+    /// Parent's span id; zeros: none.
     pub span_id: [u8; 8],
 }
 
-/// What is answered first.
+/// Opening of a response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResponseOpening {
-    /// The platform says so, not the function.
+    /// The platform responds, not the function.
     pub is_platform: bool,
     /// HTTP status.
     pub status: u16,
-    /// A number of `contract/reasons.toml`, or 0.
+    /// Number from `contract/reasons.toml`, or 0.
     pub reason_number: u16,
     /// Bytes of the body, or [`UNKNOWN_LENGTH`].
     pub body_length: u64,
 }
 
 impl ResponseOpening {
-    /// Why the platform refuses or has no answer; `NoConnection`: it is the function's own.
+    /// Reason why the platform refuses or has no response; `None`: the function responded.
     pub fn refusal_reason(&self) -> Option<Reason> {
         Reason::ALL
             .iter()
@@ -62,43 +64,43 @@ impl ResponseOpening {
     }
 }
 
-/// One of the two.
+/// Opening of a request or response.
 pub trait CallOpening: Sized {
-    /// Bytes, without the head.
+    /// Size without the head in bytes.
     const SIZE_BYTES: usize;
-    /// Writes it; `head` bytes of head follow.
+    /// Writes the opening; `head` bytes of head follow it.
     fn write_to(&self, head: u32, out: &mut BytesMut);
-    /// Reads it, and the length of the head.
+    /// Reads the opening, and the length of the head.
     ///
     /// # Errors
-    /// See [`Fault`].
+    /// See [`FrameError`].
     fn read_from(bytes: &mut &[u8]) -> Result<(Self, u32), FrameError>;
     /// Bytes of the body, or [`UNKNOWN_LENGTH`].
     fn body_length(&self) -> u64;
 }
 
-/// Why this is no call, or no whole one.
+/// Reasons why a stream is not a valid call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// Another version of the contract.
-    #[error("the peer speaks version {0} of the call protocol; this is version 1")]
+    /// The peer uses another version of the protocol.
+    #[error("unsupported call protocol version {0}: expected 1")]
     Version(u8),
-    /// A bit is set that has no meaning.
-    #[error("the opening has a flag that this version does not know")]
+    /// An unknown flag is set.
+    #[error("unknown flag in the opening")]
     UnknownFlag,
-    /// See [`HeadError`].
+    /// The head is invalid, see [`BadHead`].
     #[error("{0}")]
     Head(#[from] HeadError),
-    /// The status is none of HTTP's.
-    #[error("the answer's status is {0}")]
+    /// The status is not an HTTP status.
+    #[error("invalid response status {0}")]
     Status(u16),
-    /// More or fewer bytes than were announced.
-    #[error("the body has another length than was announced")]
+    /// The body is longer or shorter than announced.
+    #[error("the body length differs from the announced one")]
     WrongLength,
-    /// Something follows the trailers.
-    #[error("something follows the trailers")]
+    /// Data follows the trailers.
+    #[error("unexpected data after the trailers")]
     DataAfterTrailers,
-    /// The stream ended within a frame, or before the opening was complete.
+    /// The stream ended inside a frame, or before the opening was complete.
     #[error("the stream ended too early")]
     Truncated,
 }
@@ -125,6 +127,7 @@ impl CallOpening for RequestOpening {
         let (mut trace_id, mut span_id) = ([0; 16], [0; 8]);
         bytes.copy_to_slice(&mut trace_id);
         bytes.copy_to_slice(&mut span_id);
+        // Reserved bytes must be 0, so that a later version can use them.
         if zero != 0 {
             return Err(FrameError::UnknownFlag);
         }
@@ -195,13 +198,13 @@ fn read_version_and_flag(bytes: &mut &[u8]) -> Result<bool, FrameError> {
     }
 }
 
-/// The four bytes before so many of a body.
+/// Header of a data frame of `length` bytes.
 pub fn data_frame_header(length: usize) -> [u8; 4] {
     let length = u32::try_from(length.min(MAX_FRAME_BYTES)).expect("it was made small enough");
     length.to_le_bytes()
 }
 
-/// The four bytes before trailers.
+/// Header of a trailers frame of `length` bytes.
 pub fn trailers_frame_header(length: usize) -> [u8; 4] {
     let length = u32::try_from(length.min(MAX_HEAD_BYTES as usize)).expect("a head is small");
     (length | TRAILERS_FLAG).to_le_bytes()

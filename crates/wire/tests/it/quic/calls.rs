@@ -1,4 +1,4 @@
-//! Calls on a connection that is there.
+//! Calls on an open connection.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -22,7 +22,7 @@ async fn connect_to<F: Future<Output = Response<Full<Bytes>>> + 'static>(
     fixture.caller().dial_running(&worker).await
 }
 
-/// A body whose pieces are sent while it is on its way.
+/// A body that is produced while it is sent.
 fn growing_bodies() -> (
     mpsc::UnboundedSender<Result<Frame<Bytes>, BoxError>>,
     impl http_body::Body<Data = Bytes, Error = BoxError>,
@@ -210,7 +210,7 @@ fn a_body_that_breaks_off_is_never_taken_for_the_whole() {
     });
 }
 
-/// Tells when it is dropped.
+/// Sends a message when it is dropped.
 struct DropNotifier(Option<oneshot::Sender<()>>);
 
 impl Drop for DropNotifier {

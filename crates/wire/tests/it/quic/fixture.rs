@@ -1,4 +1,4 @@
-//! An installation in small: one authority, workers and callers.
+//! A small installation: one authority, workers and callers.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -27,12 +27,12 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 const HOUR: Duration = Duration::from_secs(3600);
 const TEST_TOKEN_KEY: TokenKey = TokenKey([7; 32]);
 
-/// Runs a test on one thread; no test hangs for ever.
+/// Runs a test on one thread, with a time limit.
 pub(crate) fn run(test: impl Future<Output = ()>) {
     run_for(LIMIT, test);
 }
 
-/// The same for a test that takes longer.
+/// Runs a test with a longer time limit.
 pub(crate) fn run_for(limit: Duration, test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -77,7 +77,7 @@ impl QuicFixture {
         request.into_credentials(id, name.to_owned(), issued)
     }
 
-    /// A gateway that may call.
+    /// A gateway that is admitted.
     pub(crate) fn caller(&self) -> TestCaller {
         self.caller_as(self.credentials(SpiffeId::for_gateway(DOMAIN, "node-a"), "gateway.node-a"))
     }
@@ -92,7 +92,7 @@ impl QuicFixture {
         }
     }
 
-    /// Who does not set itself up as [`config::caller_config`] does.
+    /// A caller with another configuration than [`config::caller_config`].
     pub(crate) fn caller_with(&self, tls: rustls::ClientConfig) -> TestCaller {
         let config = QuicClientConfig::try_from(tls).unwrap();
         let config = quinn::ClientConfig::new(Arc::new(config));
@@ -148,11 +148,11 @@ impl TestCaller {
 pub(crate) struct TestWorkerSpec {
     pub(crate) credentials: Credentials,
     pub(crate) trust: Trust,
-    /// Minted for it.
+    /// Sessions that were minted for it.
     pub(crate) sessions: Vec<SessionEntry>,
-    /// When a silent connection ends.
+    /// Idle timeout of its connections.
     pub(crate) idle_timeout: Duration,
-    /// How many it takes.
+    /// Connection limit.
     pub(crate) max_connections: usize,
 }
 
@@ -166,14 +166,14 @@ pub(crate) struct RunningWorker {
 }
 
 impl RunningWorker {
-    /// Others are admitted from now on.
+    /// Replaces the trust.
     pub(crate) fn set_trust(&self, trust: Trust) {
         (self.trust)(trust);
     }
 }
 
 impl TestWorkerSpec {
-    /// Mints a session for the caller, who has never seen this worker; which has not started.
+    /// Mints a session for a caller that never contacted this worker, before the worker starts.
     pub(crate) fn mint_session(&mut self, caller: &TestCaller) {
         let sessions = Arc::new(WorkerSessions::new(None));
         let config = config::worker_config(
@@ -194,7 +194,7 @@ impl TestWorkerSpec {
         self.sessions.extend(sessions.drain_entries());
     }
 
-    /// Starts it.
+    /// Starts the worker.
     pub(crate) fn start<F, A>(&self, handler: A) -> RunningWorker
     where
         A: Fn(ServedCall) -> F + 'static,
@@ -238,7 +238,7 @@ impl TestWorkerSpec {
     }
 }
 
-/// Answers with the request's body.
+/// Handler that returns the request's body.
 pub(crate) async fn echo(call: ServedCall) -> Response<Full<Bytes>> {
     let early = call.early.to_string();
     let body = call
@@ -263,7 +263,7 @@ pub(crate) fn post(body: impl Into<Bytes>) -> http::Request<Bytes> {
     http::Request::post("/path").body(body.into()).unwrap()
 }
 
-/// A handler that counts, and answers with nothing.
+/// Handler that counts calls and returns an empty body.
 pub(crate) fn counting(
     runs: &Rc<Cell<u32>>,
 ) -> impl Fn(ServedCall) -> std::future::Ready<Response<Full<Bytes>>> + use<> {

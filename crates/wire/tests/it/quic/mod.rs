@@ -1,4 +1,4 @@
-//! Calls over QUIC between our own parts, and connections with TLS over TCP: over real sockets on loopback.
+//! Calls over QUIC between parts of nearpath, and TLS over TCP, over real sockets on loopback.
 
 mod calls;
 mod fixture;

@@ -1,4 +1,4 @@
-//! TLS over TCP with the same identities: sessions, versions, and who is not let in.
+//! TLS over TCP with the same identities: sessions, versions, and refused peers.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -20,7 +20,7 @@ use crate::quic::fixture::{DOMAIN, LIMIT, QuicFixture, run};
 
 const HTTP1: AlpnProtocol = AlpnProtocol::Http1;
 
-/// A worker that says to each peer whether it is admitted, and to the test when a peer is shut out later.
+/// A worker that tells each peer whether it is admitted, and the test when a peer is refused later.
 struct MtlsWorker {
     entrance: Rc<MtlsAcceptor>,
     provision: Provision,
@@ -92,7 +92,7 @@ async fn accept_connections(
     }
 }
 
-/// What the worker says, which comes after its sessions.
+/// Response of the worker, which follows its sessions.
 async fn read_answer(mut stream: CallerStream<TcpStream>) -> String {
     let mut text = String::new();
     while !text.ends_with('\n') {
@@ -274,13 +274,15 @@ fn refused_peers_learn_the_reason() {
     });
 }
 
-/// The caller's handshake is over by then: what it has sent at once was not looked at, and it knows.
+/// The caller has completed its handshake by then. It learns that the worker has processed none of
+/// its data.
 #[test]
 fn a_late_certificate_refusal_differs_from_a_broken_connection() {
     run(async {
         let (fixture, other) = (QuicFixture::new(), QuicFixture::new());
         let worker = MtlsWorker::start(&fixture, 1).await;
-        /// More than lies between the two: it goes out because the worker reads until the caller has heard it.
+        /// More than the buffers between both hold: the worker reads it until the caller has
+        /// received the alert.
         const LONG: usize = 16 << 20;
         for (credentials, length, refused) in [
             (gateway_credentials(&other), LONG, true),
@@ -389,7 +391,8 @@ fn a_dial_without_an_answer_ends_in_time() {
     run(async {
         let fixture = QuicFixture::new();
         let (connector, _) = connector_for(&fixture, &gateway_credentials(&fixture));
-        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap(); // its backlog accepts, nobody answers
+        // the backlog accepts, but no process responds
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (addr, limit) = (silent.local_addr().unwrap(), Duration::from_millis(50));
         let dialed = connector
             .dial_worker(addr, "i1", TlsVersion::Tls13, HTTP1, limit)
@@ -416,7 +419,7 @@ fn without_an_identity_there_is_no_tls() {
             .accept_peer(here, ([127, 0, 0, 1], 1).into(), LIMIT)
             .await
             .unwrap_err();
-        assert!(shut.to_string().contains("no identity"), "{shut}");
+        assert!(shut.to_string().contains("no certificate"), "{shut}");
         let worker = MtlsWorker::start(&fixture, 1).await;
         worker.entrance.stop_waiting();
         assert!(

@@ -1,4 +1,4 @@
-//! Who is not let in, and is told why.
+//! Refused peers, and the reasons that they get.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -19,7 +19,7 @@ use crate::quic::fixture::{
     DOMAIN, LIMIT, QuicFixture, RunningWorker, TestCaller, echo, post, run,
 };
 
-/// What a caller who is not wanted learns: at the handshake, or with its first call.
+/// Error of a refused caller: at the handshake, or with its first call.
 async fn refusal_of(caller: &TestCaller, worker: &RunningWorker) -> String {
     match caller
         .dialer()
@@ -84,7 +84,7 @@ fn a_session_does_not_outlive_its_certificate() {
         let mut worker = fixture.worker(1);
         worker.mint_session(&caller);
         let worker = worker.start(echo);
-        tokio::time::sleep(Duration::from_secs(4)).await; // certificates count in seconds
+        tokio::time::sleep(Duration::from_secs(4)).await; // validity has a resolution of one second
         let message = refusal_of(&caller, &worker).await;
         assert!(
             message.contains(
@@ -212,7 +212,7 @@ fn a_dial_without_an_answer_times_out() {
     });
 }
 
-/// Answers `/slow` when it is let.
+/// Handler that responds to `/slow` once it is notified.
 fn slow_handler(
     go: &Rc<Notify>,
 ) -> impl Fn(ServedCall) -> Pin<Box<dyn Future<Output = Response<Full<Bytes>>>>> + 'static {
@@ -232,7 +232,7 @@ fn slow_request() -> http::Request<Bytes> {
     http::Request::post("/slow").body(Bytes::new()).unwrap()
 }
 
-/// A call that began in time, on a connection whose caller's certificate has ended since.
+/// A call that started in time, on a connection whose caller's certificate has expired since.
 async fn outlived_call(
     fixture: &QuicFixture,
     worker: &RunningWorker,
@@ -255,7 +255,7 @@ async fn outlived_call(
         .call_buffered(post("in time"), EarlyData::Never)
         .await
         .unwrap();
-    tokio::time::sleep(Duration::from_secs(4)).await; // certificates count in seconds
+    tokio::time::sleep(Duration::from_secs(4)).await; // validity has a resolution of one second
     let late = connection
         .call_buffered(post("late"), EarlyData::Never)
         .await

@@ -1,4 +1,4 @@
-//! A first flight that somebody recorded and sends again must not run a second time.
+//! A recorded first flight that is sent again must not run a second time.
 
 use std::cell::Cell;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -9,7 +9,7 @@ use nearpath_wire::quic::frame::{self, CallOpening, RequestOpening};
 
 use crate::quic::fixture::{QuicFixture, RunningWorker, TestCaller, TestWorkerSpec, counting, run};
 
-/// The datagrams of a first flight with a POST in it, which nobody has sent yet: what a listener on the way would record.
+/// Datagrams of a first flight with a POST that was not sent yet: what an observer would record.
 fn first_flight(caller: &TestCaller, name: &str, to: SocketAddr) -> Vec<Vec<u8>> {
     let now = Instant::now();
     let mut endpoint = quinn_proto::Endpoint::new(Default::default(), None, false, None);
@@ -54,10 +54,11 @@ fn encode_head(fields: &[(&str, &str)]) -> Vec<u8> {
     fields.iter().flat_map(field).collect()
 }
 
-/// How long a silent connection lives at the worker in these tests.
+/// Idle timeout of the worker in these tests.
 const TEST_IDLE_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Sends the datagrams from a socket of its own. The worker answers every handshake; not what belongs to a connection that it still has.
+/// Sends the datagrams from a new socket. The worker responds to every handshake, but not to
+/// packets of an existing connection.
 async fn send_flight(flight: &[Vec<u8>], worker: &RunningWorker) {
     let socket = tokio::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))
         .await
@@ -69,7 +70,7 @@ async fn send_flight(flight: &[Vec<u8>], worker: &RunningWorker) {
     wait_closed(worker).await;
 }
 
-/// Waits until the worker has no connection: all that came on one has run by then.
+/// Waits until the worker has no connection: all calls on one have run by then.
 async fn wait_closed(worker: &RunningWorker) {
     while worker.endpoint.open_connections() > 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -142,7 +143,7 @@ fn a_worker_that_was_started_anew_does_not_run_it() {
         let mut again = TestWorkerSpec {
             idle_timeout: TEST_IDLE_TIMEOUT,
             ..fixture.worker(1)
-        }; // the next incarnation has credentials and sessions of its own
+        }; // the next incarnation has its own credentials and sessions
         again.mint_session(&caller);
         let again = again.start(counting(&runs));
         send_flight(&flight, &again).await;
@@ -150,8 +151,8 @@ fn a_worker_that_was_started_anew_does_not_run_it() {
     });
 }
 
-/// The control: entries that are given to a second incarnation do run it. So the tests above can fail, and entries must never be
-/// given twice.
+/// Control: sessions that are also given to a second incarnation do run the flight. So the tests
+/// above can fail, and sessions must never be shared.
 #[test]
 fn control_sessions_given_twice_run_a_flight_twice() {
     run(async {

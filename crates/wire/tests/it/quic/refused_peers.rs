@@ -1,5 +1,5 @@
-//! Every kind of peer that is not to be let in, as caller and as worker: each side says who and why, and nothing runs; not in a full
-//! handshake, not in a resumed one, not in a first flight.
+//! Every kind of refused peer, as caller and as worker. Each side reports the reason, and no call
+//! runs: not in a full handshake, not in a resumed one, not in a first flight.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -30,7 +30,7 @@ fn gateway() -> SpiffeId {
     SpiffeId::for_gateway(DOMAIN, "node-a")
 }
 
-/// What both sides say when this caller calls.
+/// Reasons that caller and worker report.
 struct RefusalTexts {
     caller: String,
     worker: String,
@@ -59,7 +59,7 @@ async fn call_refused(caller: &TestCaller, worker: &mut RunningWorker) -> Refusa
     }
 }
 
-/// Calls in a full handshake; `why` is what both sides name, and the worker says where from.
+/// Calls with a full handshake. Both sides report `why`, and the worker the caller's address.
 async fn assert_refused(caller: &TestCaller, worker: &TestWorkerSpec, why: &str) {
     let runs = Rc::new(Cell::new(0));
     let mut running = worker.start(counting(&runs));
@@ -77,7 +77,7 @@ async fn assert_refused(caller: &TestCaller, worker: &TestWorkerSpec, why: &str)
     assert_eq!(runs.get(), 0, "nothing ran");
 }
 
-/// The same with a session of better times: in a first flight.
+/// Calls in a first flight, with a session from before the refusal.
 async fn assert_refused_early(
     caller: &TestCaller,
     worker: &mut TestWorkerSpec,
@@ -107,7 +107,7 @@ async fn assert_refused_early(
     assert_eq!(runs.get(), 0, "nothing ran");
 }
 
-/// The control of all that follows: who is wanted is let in, by the same way, and is counted.
+/// Control of all tests below: an admitted caller is served on the same path, and counted.
 #[test]
 fn an_admitted_caller_is_served() {
     run(async {
@@ -154,7 +154,8 @@ fn a_caller_of_another_authority_is_refused() {
     run(async {
         let (fixture, other) = (QuicFixture::new(), QuicFixture::new());
         let caller = fixture.caller_as(other.credentials(gateway(), "gateway"));
-        assert_refused(&caller, &fixture.worker(1), "BadSignature").await; // the authorities are named alike
+        // both authorities have the same name
+        assert_refused(&caller, &fixture.worker(1), "BadSignature").await;
     });
 }
 
@@ -191,7 +192,7 @@ fn a_caller_with_another_protocol_is_refused() {
     });
 }
 
-/// QUIC has no place for it (RFC 9001 section 4.2): the library makes no first flight of it.
+/// QUIC requires TLS 1.3 (RFC 9001 section 4.2), so the library starts no handshake.
 #[test]
 fn tls_before_1_3_cannot_be_spoken() {
     let (fixture, name) = (QuicFixture::new(), || {
@@ -218,7 +219,7 @@ fn a_caller_of_another_namespace_or_without_an_edge_is_refused() {
         let only_friends = fixture
             .trust
             .with_callers(["friend".parse().unwrap()].into());
-        // The last is a worker, which nobody declared to be a caller: its certificate is as good as any.
+        // The last one is a worker that is not a declared caller, with a valid certificate.
         for (number, stranger) in ["friend.elsewhere", "stranger", "echo"]
             .into_iter()
             .enumerate()
@@ -268,7 +269,7 @@ fn a_caller_of_another_trust_domain_is_refused() {
     run(async {
         let fixture = QuicFixture::new();
         let caller = || fixture.caller_as(fixture.credentials(gateway(), "gateway"));
-        let why = format!("{} is of another trust domain", gateway());
+        let why = format!("{} belongs to another trust domain", gateway());
         let elsewhere =
             || Trust::new("elsewhere", &[fixture.authority.certificate().clone()]).unwrap();
         assert_refused(
@@ -290,7 +291,7 @@ fn a_caller_of_another_trust_domain_is_refused() {
     });
 }
 
-/// What a caller says of a worker that it does not accept.
+/// Error of a caller that refuses a worker.
 async fn dial_error(caller: &TestCaller, worker: &TestWorkerSpec) -> String {
     let runs = Rc::new(Cell::new(0));
     let running = worker.start(counting(&runs));
@@ -328,11 +329,12 @@ fn a_worker_with_a_bad_certificate_is_not_called() {
         for (credentials, why) in [
             (at(now - 2 * HOUR), "certificate expired"),
             (at(now + 2 * HOUR), "not valid yet"),
-            (other.credentials(instance("echo"), name), "BadSignature"), // the authorities are named alike
+            // both authorities have the same name
+            (other.credentials(instance("echo"), name), "BadSignature"),
             (self_signed(instance("echo"), name), "UnknownIssuer"),
             (
                 fixture.credentials(gateway(), name),
-                "spiffe://test.nearpath/node/node-a/gateway is no instance of a function",
+                "spiffe://test.nearpath/node/node-a/gateway is not an instance of a function",
             ),
         ] {
             let message = message(of(credentials)).await;
@@ -342,7 +344,7 @@ fn a_worker_with_a_bad_certificate_is_not_called() {
     });
 }
 
-/// The caller's own list counts, too, and so it does when a session is resumed.
+/// The caller checks its own revocation list, also when a session is resumed.
 #[test]
 fn a_revoked_worker_is_not_called() {
     run(async {
@@ -372,7 +374,7 @@ fn a_revoked_worker_is_not_called() {
     });
 }
 
-/// A session is not minted for who would not be let in.
+/// No session is minted for a peer that would be refused.
 #[test]
 fn nothing_is_minted_for_a_certificate_that_is_not_valid() {
     let fixture = QuicFixture::new();
@@ -426,7 +428,7 @@ fn connections_beyond_the_limit_are_refused() {
                 .unwrap_err()
                 .to_string();
             assert!(
-                message.starts_with("not sent: ")
+                message.starts_with("not run: ")
                     && message.contains("this worker has 2 connections"),
                 "{message}"
             );
@@ -445,7 +447,7 @@ fn connections_beyond_the_limit_are_refused() {
     });
 }
 
-/// Who begins and does not go on holds a place, but not for ever.
+/// An unfinished handshake holds a permit for a limited time only.
 #[test]
 fn a_handshake_that_stops_in_the_middle_is_cut() {
     run(async {
@@ -490,11 +492,11 @@ fn a_first_flight_without_an_answer_times_out() {
         );
         assert_eq!(
             sent.unwrap_err().to_string(),
-            "no answer over UDP within 50ms; it may have run"
+            "no response over UDP within 50ms; the call may have run"
         );
         assert_eq!(
             held.unwrap_err().to_string(),
-            "not sent: no answer over UDP within 50ms"
+            "not run: no response over UDP within 50ms"
         );
         assert!(connection.is_closed());
     });
@@ -518,7 +520,7 @@ fn client_tls(
     tls
 }
 
-/// What anybody can make: it says what it likes, and nobody vouches for it.
+/// A self-signed certificate, with an arbitrary identity.
 fn self_signed(id: SpiffeId, name: &str) -> Credentials {
     let key = rcgen::KeyPair::generate().unwrap();
     let mut params = rcgen::CertificateParams::new([name.to_owned()]).unwrap();

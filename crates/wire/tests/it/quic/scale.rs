@@ -1,4 +1,4 @@
-//! A thousand workers start at once.
+//! A thousand workers that start at once.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::Arc;
@@ -12,30 +12,30 @@ use crate::quic::fixture::{QuicFixture, TestCaller, echo, post, run_for};
 use crate::quic::worker::provision_for;
 
 const WORKERS: u64 = 1000;
-/// What the issuer adds to its thread's niceness.
+/// Niceness of the issuer's thread.
 const MINT_NICENESS: i32 = 10;
-/// A thousand handshakes, minted and made, of an unoptimised build on a busy machine.
+/// Enough for a thousand minted and performed handshakes, in a debug build on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Mints what each worker is started with as the issuer of a node does: one thread of low priority, first come, first served.
+/// Mints the provisions as a node's issuer does: on one low-priority thread, in order.
 fn spawn_minting(
     fixture: Arc<QuicFixture>,
     caller: &TestCaller,
 ) -> mpsc::UnboundedReceiver<Provision> {
     let ((tell, minted), config) = (mpsc::unbounded_channel(), caller.config.clone());
     std::thread::spawn(move || {
-        rustix::process::nice(MINT_NICENESS).unwrap(); // of this thread alone
+        rustix::process::nice(MINT_NICENESS).unwrap(); // affects this thread only
         for number in 0..WORKERS {
             let mut provision = provision_for(&fixture, &fixture.worker(number));
             mint::mint_for_worker(&mut provision, config.clone(), Ipv4Addr::LOCALHOST.into())
                 .unwrap();
-            let _ = tell.send(provision); // a test that failed does not wait for it
+            let _ = tell.send(provision); // fails only if the test has failed
         }
     });
     minted
 }
 
-/// Calls while something waits to be minted, but not for ever; how many calls there were.
+/// Calls while sessions are being minted, with a limit. Returns the number of calls.
 async fn calls_beside(
     connection: &CallerConnection,
     minting: &mpsc::UnboundedReceiver<Provision>,

@@ -1,4 +1,4 @@
-//! A worker and its node: what it is given while it serves, and how it stops.
+//! A worker and its node: provisions while it serves, and its end.
 
 use std::net::{Ipv4Addr, UdpSocket};
 

@@ -1,4 +1,4 @@
-//! The first flight to workers that were never contacted.
+//! First flights to workers that were never contacted.
 
 use http_body_util::BodyExt;
 use nearpath_wire::quic::EarlyData;
@@ -68,7 +68,7 @@ fn a_first_flight_that_is_not_taken_is_sent_again() {
         let fixture = QuicFixture::new();
         let (caller, mut worker) = (fixture.caller(), fixture.worker(1));
         worker.mint_session(&caller);
-        worker.sessions.clear(); // a worker that remembers nothing
+        worker.sessions.clear(); // a worker without sessions
         let worker = worker.start(echo);
         let connection = caller.dial_running(&worker).await;
         let answer = connection
@@ -104,7 +104,7 @@ fn sessions_are_refreshed_after_use() {
             assert_eq!(answer.headers()["early"], "true");
             answer.into_body().collect().await.unwrap();
             while caller.sessions.session_count(&worker.name) < 2 {
-                tokio::task::yield_now().await; // new ones come after the handshake
+                tokio::task::yield_now().await; // new sessions arrive after the handshake
             }
             connection.close();
         }

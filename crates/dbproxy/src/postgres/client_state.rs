@@ -1,0 +1,134 @@
+//! Clients that have authenticated, and the backends for them.
+
+use std::io;
+use std::rc::Rc;
+use std::time::Instant;
+
+use super::backend::PostgresBackend;
+use super::backend_state::SessionParameters;
+use super::login::{PostgresBackendError, log_in};
+use super::startup::PostgresStartup;
+use super::state::{ClientProof, PostgresFingerprint, PostgresState};
+use crate::ClientContext;
+use nearpath_connpool::idle::{AcquireOutcome, UsedConnection};
+
+/// A client that has authenticated.
+pub(super) struct PostgresClientState {
+    /// Startup message for its backends.
+    pub(super) startup: PostgresStartup,
+    pub(super) password: ClientPassword,
+    pub(super) fingerprint: PostgresFingerprint,
+    pub(super) parameters: SessionParameters,
+    /// The backend of its login.
+    pub(super) backend: Option<UsedConnection<PostgresBackend>>,
+}
+
+/// Credentials for further logins.
+pub(super) enum ClientPassword {
+    /// This password; `None`: the server asks for none.
+    Known(Option<Vec<u8>>),
+    /// A proof that was valid for one session.
+    Spent,
+}
+
+/// Reason why a client was not admitted.
+#[derive(Debug)]
+pub(super) enum HandshakeError {
+    /// The client's connection broke.
+    Disconnected(io::Error),
+    /// No backend is available; the client gets this error.
+    Backend(PostgresBackendError),
+    /// The client violated the protocol; it gets this SQLSTATE and text.
+    Client(&'static str, String),
+}
+
+impl From<io::Error> for HandshakeError {
+    fn from(error: io::Error) -> Self {
+        Self::Disconnected(error)
+    }
+}
+
+impl From<PostgresBackendError> for HandshakeError {
+    fn from(error: PostgresBackendError) -> Self {
+        Self::Backend(error)
+    }
+}
+
+/// Admits an authenticated client: at once if the parameters of such a session are known.
+pub(super) async fn admit_client(
+    startup: PostgresStartup,
+    password: ClientPassword,
+    proof: ClientProof,
+    context: &ClientContext,
+    state: &PostgresState,
+    deadline: Instant,
+) -> Result<PostgresClientState, PostgresBackendError> {
+    let fingerprint = PostgresFingerprint::from_startup(&startup, proof);
+    let mut client_state = PostgresClientState {
+        startup,
+        password,
+        fingerprint,
+        parameters: SessionParameters::new(),
+        backend: None,
+    };
+    let parameters = match state.known_parameters(&client_state.fingerprint) {
+        Some(parameters) => parameters,
+        None => {
+            // The first session of a kind is opened now, because only the server knows its
+            // parameters.
+            let kept = client_state
+                .acquire_backend(context, state, deadline)
+                .await?;
+            let initial = kept.connection.state.initial_parameters.clone();
+            client_state.backend = Some(kept);
+            state.remember_parameters(&client_state.fingerprint, &initial);
+            initial
+        }
+    };
+    client_state.parameters = Rc::unwrap_or_clone(parameters);
+    Ok(client_state)
+}
+
+impl PostgresClientState {
+    /// Acquires a backend: an idle one, a returned one, or a new one.
+    pub(super) async fn acquire_backend(
+        &self,
+        context: &ClientContext,
+        state: &PostgresState,
+        deadline: Instant,
+    ) -> Result<UsedConnection<PostgresBackend>, PostgresBackendError> {
+        // A backend whose probe fails is closed, and the next one is tried until the deadline.
+        let lease = loop {
+            match state
+                .idle_pool
+                .acquire(&context.upstream, &self.fingerprint, deadline)
+                .await?
+            {
+                AcquireOutcome::New(lease) => break lease,
+                AcquireOutcome::Reused(kept) => {
+                    let (backend, opened_at) = kept.into_parts();
+                    if let Some(backend) = backend.probe().await {
+                        return Ok(UsedConnection::new(backend, opened_at));
+                    }
+                }
+            }
+        };
+        // A proof for one session cannot open another.
+        let ClientPassword::Known(password) = &self.password else {
+            return Err(PostgresBackendError::Unusable(
+                "the function's proof was valid for one session only; connect again".into(),
+            ));
+        };
+        let login = log_in(lease, context, &self.startup, password.as_deref());
+        let backend = tokio::time::timeout_at(deadline.into(), login)
+            .await
+            .unwrap_or_else(|_| Err(login_timeout_error()));
+        // The password may have been changed, so the next client asks the server again.
+        let backend = backend.inspect_err(|_| state.forget_session(&self.fingerprint))?;
+        Ok(UsedConnection::new(backend, Instant::now()))
+    }
+}
+
+pub(super) fn login_timeout_error() -> PostgresBackendError {
+    PostgresBackendError::Unusable("the login took longer than `wait`".into())
+}
