@@ -1,21 +1,21 @@
-//! What processes are there, what they cost at rest: CPU time, wake-ups, memory; from `/proc`.
+//! Processes and their cost at rest: CPU time, wake-ups and memory, from `/proc`.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
 
-use crate::cpu::{self, Moment};
+use crate::cpu::{self, CpuSnapshot};
 
 /// Every process of some families at a moment.
-pub(crate) struct Census {
-    cpu: Moment,
+pub(crate) struct ProcessCensus {
+    cpu: CpuSnapshot,
     /// By process and thread: times that it went to sleep by itself.
     wakes: BTreeMap<u32, BTreeMap<String, u64>>,
 }
 
-/// What the processes of one name did between two moments.
+/// Cost of all processes of a name between two moments.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Line {
+pub(crate) struct ProcessCost {
     pub(crate) processes: u64,
     pub(crate) cpu: Duration,
     /// Times that a thread went to sleep by itself, and so was woken again.
@@ -24,37 +24,46 @@ pub(crate) struct Line {
     pub(crate) pss_kib: u64,
 }
 
-impl Census {
+impl ProcessCensus {
     /// Looks at `roots` and all their descendants.
-    pub(crate) fn take(roots: &[u32]) -> Self {
-        let wakes = cpu::everybody(roots)
+    pub(crate) fn take_census(roots: &[u32]) -> Self {
+        // Both censuses read wake-ups before CPU time, so the delay between the two readings
+        // cancels.
+        let wakes = cpu::process_tree(roots)
             .into_iter()
-            .map(|pid| (pid, wakes(pid)))
+            .map(|pid| (pid, count_wakeups(pid)))
             .collect();
         Self {
-            cpu: Moment::now(roots),
+            cpu: CpuSnapshot::read_now(roots),
             wakes,
         }
     }
 
-    /// What each name did since. Processes that have ended are not counted: at rest there are none.
-    pub(crate) fn until(&self, later: &Self) -> BTreeMap<String, Line> {
-        let mut lines = BTreeMap::<String, Line>::new();
+    /// Returns the cost by name since this census. Processes that ended are not counted: at rest
+    /// there are none.
+    pub(crate) fn usage_until(&self, later: &Self) -> BTreeMap<String, ProcessCost> {
+        let mut lines = BTreeMap::<String, ProcessCost>::new();
         for (pid, end) in &later.wakes {
             let start = self.wakes.get(pid);
+            // A thread that started since the first census has no entry there: its whole count is
+            // new.
             let before = |thread| {
                 start
                     .and_then(|start| start.get(thread))
                     .copied()
                     .unwrap_or(0)
             };
-            let line = lines.entry(name(*pid)).or_default();
+            let line = lines.entry(process_name(*pid)).or_default();
             line.processes += 1;
-            line.cpu += self.cpu.of(*pid, &later.cpu);
+            line.cpu += self.cpu.process_spent(*pid, &later.cpu);
             line.wakes += end
                 .iter()
+                // A thread id can be reused with a smaller count; a wrong zero is better than an
+                // overflow.
                 .map(|(thread, times)| times.saturating_sub(before(thread)))
                 .sum::<u64>();
+            // After both censuses: smaps_rollup walks the page tables, and that cost must not be in
+            // the window.
             line.pss_kib += pss_kib(*pid);
         }
         lines
@@ -63,14 +72,15 @@ impl Census {
 
 /// `Pss` of proc_pid_smaps_rollup(5): private pages, and of shared ones the process's part.
 fn pss_kib(pid: u32) -> u64 {
-    field(
+    parse_field(
         &fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default(),
         "Pss:",
     )
 }
 
 /// `voluntary_ctxt_switches` of each thread, proc_pid_status(5).
-fn wakes(pid: u32) -> BTreeMap<String, u64> {
+fn count_wakeups(pid: u32) -> BTreeMap<String, u64> {
+    // `/proc/PID/status` itself has the counts of the main thread only, so every task is read.
     let tasks = fs::read_dir(format!("/proc/{pid}/task"))
         .into_iter()
         .flatten()
@@ -79,14 +89,14 @@ fn wakes(pid: u32) -> BTreeMap<String, u64> {
         let text = fs::read_to_string(task.path().join("status")).ok()?;
         Some((
             task.file_name().into_string().ok()?,
-            field(&text, "voluntary_ctxt_switches:"),
+            parse_field(&text, "voluntary_ctxt_switches:"),
         ))
     };
     tasks.filter_map(read).collect()
 }
 
 /// The number on the line that begins with `key`; 0 without one.
-fn field(text: &str, key: &str) -> u64 {
+fn parse_field(text: &str, key: &str) -> u64 {
     let value = text.lines().find_map(|line| line.strip_prefix(key));
     value
         .and_then(|value| value.split_whitespace().next()?.parse().ok())
@@ -94,7 +104,7 @@ fn field(text: &str, key: &str) -> u64 {
 }
 
 /// The name of the program that a process runs, at most 15 bytes of it.
-pub(crate) fn name(pid: u32) -> String {
+pub(crate) fn process_name(pid: u32) -> String {
     fs::read_to_string(format!("/proc/{pid}/comm"))
         .unwrap_or_default()
         .trim()
@@ -110,9 +120,9 @@ mod tests {
         let text = "Rss: 12 kB\nPss:    7 kB\nvoluntary_ctxt_switches:\t42\nnonvoluntary_ctxt_switches:\t9\n";
         assert_eq!(
             (
-                field(text, "Pss:"),
-                field(text, "voluntary_ctxt_switches:"),
-                field(text, "Swap:")
+                parse_field(text, "Pss:"),
+                parse_field(text, "voluntary_ctxt_switches:"),
+                parse_field(text, "Swap:")
             ),
             (7, 42, 0)
         );
@@ -121,13 +131,15 @@ mod tests {
     #[test]
     fn a_thread_that_slept_was_woken() {
         let me = std::process::id();
-        let before = Census::take(&[me]);
+        let before = ProcessCensus::take_census(&[me]);
         std::thread::sleep(Duration::from_millis(2)); // what is counted, not a wait for anything
-        let line = before.until(&Census::take(&[me]));
-        let all = line.values().fold(Line::default(), |all, one| Line {
-            wakes: all.wakes + one.wakes,
-            ..one.clone()
-        });
+        let line = before.usage_until(&ProcessCensus::take_census(&[me]));
+        let all = line
+            .values()
+            .fold(ProcessCost::default(), |all, one| ProcessCost {
+                wakes: all.wakes + one.wakes,
+                ..one.clone()
+            });
         assert!(all.wakes >= 1 && all.pss_kib > 0, "{line:?}");
     }
 }

@@ -13,25 +13,27 @@ use std::time::Duration;
 const TICK_NS: u64 = 10_000_000;
 
 /// CPU time of processes without their descendants: cheap, so that looking is not what is measured.
-pub(crate) fn alone(pids: &[u32]) -> Duration {
+pub(crate) fn processes_cpu(pids: &[u32]) -> Duration {
     Duration::from_nanos(pids.iter().map(|pid| threads_ns(*pid)).sum())
 }
 
 /// CPU time of some threads of this process.
-pub(crate) fn of_threads(threads: &[u32]) -> Duration {
+pub(crate) fn threads_cpu(threads: &[u32]) -> Duration {
     let spent = |thread: &u32| {
+        // A thread that has ended has no file any more; it counts as zero.
         let text = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
         text.split_whitespace().next()?.parse::<u64>().ok()
     };
     Duration::from_nanos(threads.iter().filter_map(spent).sum())
 }
 
-/// How long the living threads of `roots` and their descendants have been ready to run while something else ran (the second field of
-/// schedstat). A request that took long while nobody waited for a processor, waited for a wake-up that never came.
-pub(crate) fn held_up(roots: &[u32]) -> Duration {
-    let nanos = everybody(roots)
+/// Returns the time for which threads of `roots` and their descendants were runnable while other
+/// threads ran (the second field of schedstat). A slow request without such a delay waited for a
+/// wake-up that never came.
+pub(crate) fn run_queue_delay(roots: &[u32]) -> Duration {
+    let nanos = process_tree(roots)
         .into_iter()
-        .flat_map(|pid| schedstat(pid, 1))
+        .flat_map(|pid| read_schedstat(pid, 1))
         .map(|(_, ns)| ns)
         .sum();
     Duration::from_nanos(nanos)
@@ -39,31 +41,37 @@ pub(crate) fn held_up(roots: &[u32]) -> Duration {
 
 /// CPU time of some families, thread by thread, at a moment.
 ///
-/// Between two moments threads may end, such as those of a runtime that had nothing to do: what they had spent before must
-/// not be missing from what the others spent since, as it would be in a difference of two sums.
+/// Between two moments threads may end, such as those of a runtime that had nothing to do: what
+/// they had spent before must not be missing from what the others spent since, as it would be in a
+/// difference of two sums.
 #[derive(Debug, Default)]
-pub(crate) struct Moment {
+pub(crate) struct CpuSnapshot {
     /// By process and thread.
     threads: BTreeMap<(u32, u32), u64>,
     /// Of children that ended and were waited for, by the parent.
     ended: BTreeMap<u32, u64>,
 }
 
-impl Moment {
+impl CpuSnapshot {
     /// Looks at `roots` and their descendants.
-    pub(crate) fn now(roots: &[u32]) -> Self {
+    pub(crate) fn read_now(roots: &[u32]) -> Self {
         let mut moment = Self::default();
-        for pid in everybody(roots) {
+        // One walk of /proc for all roots: a process that forks meanwhile is found in the next
+        // snapshot, as new.
+        for pid in process_tree(roots) {
             moment
                 .threads
-                .extend(threads(pid).map(|(tid, ns)| ((pid, tid), ns)));
+                .extend(thread_times(pid).map(|(tid, ns)| ((pid, tid), ns)));
+            // Every live process has an entry here, also with zero ticks: `spent_until` tells by it
+            // who still lives.
             moment.ended.insert(pid, children_ticks(pid) * TICK_NS);
         }
         moment
     }
 
-    /// What was spent from here to a later moment.
-    pub(crate) fn until(&self, later: &Self) -> Duration {
+    /// Returns the CPU time spent until a later snapshot.
+    pub(crate) fn spent_until(&self, later: &Self) -> Duration {
+        // saturating: a process id can be reused, then the counts begin anew.
         let grown =
             |before: Option<&u64>, after: u64| after.saturating_sub(before.copied().unwrap_or(0));
         let threads: u64 = later
@@ -82,11 +90,13 @@ impl Moment {
             .iter()
             .filter(|((pid, _), _)| !later.ended.contains_key(pid));
         let before: u64 = gone.map(|(_, ns)| ns).sum();
+        // What those processes had spent before the first snapshot is in `ended` too, so it is
+        // subtracted.
         Duration::from_nanos(threads + ended.saturating_sub(before))
     }
 
-    /// What one process's threads spent from here to a later moment.
-    pub(crate) fn of(&self, pid: u32, later: &Self) -> Duration {
+    /// Returns the CPU time of a process's threads until a later snapshot.
+    pub(crate) fn process_spent(&self, pid: u32, later: &Self) -> Duration {
         let mine = later.threads.iter().filter(|((of, _), _)| *of == pid);
         Duration::from_nanos(
             mine.map(|(thread, ns)| ns - self.threads.get(thread).unwrap_or(&0).min(ns))
@@ -96,12 +106,13 @@ impl Moment {
 }
 
 /// `roots` and everybody alive who descends from them.
-pub(crate) fn everybody(roots: &[u32]) -> BTreeSet<u32> {
-    family(roots, &parents())
+pub(crate) fn process_tree(roots: &[u32]) -> BTreeSet<u32> {
+    descendants_of(roots, &read_parents())
 }
 
 /// `roots` and everybody who descends from them.
-fn family(roots: &[u32], parents: &BTreeMap<u32, u32>) -> BTreeSet<u32> {
+fn descendants_of(roots: &[u32], parents: &BTreeMap<u32, u32>) -> BTreeSet<u32> {
+    // Rounds until nothing is added: /proc is in no order that puts parents first.
     let mut family: BTreeSet<u32> = roots.iter().copied().collect();
     loop {
         let children = parents
@@ -117,15 +128,15 @@ fn family(roots: &[u32], parents: &BTreeMap<u32, u32>) -> BTreeSet<u32> {
 }
 
 /// The parent of every process.
-fn parents() -> BTreeMap<u32, u32> {
+fn read_parents() -> BTreeMap<u32, u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter_map(|pid| Some((pid, stat(pid)?.get(1)?.parse().ok()?)))
+    pids.filter_map(|pid| Some((pid, read_stat(pid)?.get(1)?.parse().ok()?)))
         .collect()
 }
 
 /// The fields of `/proc/PID/stat` from the third one (state) on.
-fn stat(pid: u32) -> Option<Vec<String>> {
+fn read_stat(pid: u32) -> Option<Vec<String>> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     Some(
         after_name(&text)?
@@ -137,20 +148,21 @@ fn stat(pid: u32) -> Option<Vec<String>> {
 
 /// A process may have blanks and parentheses in its name.
 fn after_name(stat: &str) -> Option<&str> {
+    // The last parenthesis: everything behind the name is numbers and a letter (proc_pid_stat(5)).
     stat.rsplit_once(')').map(|(_, rest)| rest)
 }
 
 fn threads_ns(pid: u32) -> u64 {
-    threads(pid).map(|(_, ns)| ns).sum()
+    thread_times(pid).map(|(_, ns)| ns).sum()
 }
 
 /// The living threads of a process and what each has spent.
-fn threads(pid: u32) -> impl Iterator<Item = (u32, u64)> {
-    schedstat(pid, 0)
+fn thread_times(pid: u32) -> impl Iterator<Item = (u32, u64)> {
+    read_schedstat(pid, 0)
 }
 
-/// One field of schedstat of each living thread of a process.
-fn schedstat(pid: u32, field: usize) -> impl Iterator<Item = (u32, u64)> {
+/// Reads a field of schedstat for each living thread of a process.
+fn read_schedstat(pid: u32, field: usize) -> impl Iterator<Item = (u32, u64)> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task"))
         .into_iter()
         .flatten()
@@ -163,9 +175,10 @@ fn schedstat(pid: u32, field: usize) -> impl Iterator<Item = (u32, u64)> {
 }
 
 fn children_ticks(pid: u32) -> u64 {
-    let fields = stat(pid).unwrap_or_default();
+    let fields = read_stat(pid).unwrap_or_default();
     fields
         .iter()
+        // cutime and cstime are fields 16 and 17; the vector begins with field 3.
         .skip(13)
         .take(2)
         .filter_map(|field| field.parse::<u64>().ok())
@@ -185,12 +198,12 @@ mod tests {
     #[test]
     fn descendants_of_descendants() {
         let parents = BTreeMap::from([(2, 1), (3, 2), (4, 3), (9, 8)]);
-        assert_eq!(family(&[2], &parents), BTreeSet::from([2, 3, 4]));
+        assert_eq!(descendants_of(&[2], &parents), BTreeSet::from([2, 3, 4]));
     }
 
     #[test]
     fn who_ends_takes_nothing_from_what_others_spend() {
-        let moment = |threads: &[((u32, u32), u64)], ended: &[(u32, u64)]| Moment {
+        let moment = |threads: &[((u32, u32), u64)], ended: &[(u32, u64)]| CpuSnapshot {
             threads: threads.iter().copied().collect(),
             ended: ended.iter().copied().collect(),
         };
@@ -200,18 +213,21 @@ mod tests {
         );
         // Thread 2 has ended, and process 3, which spent 5 more; thread 4 is new.
         let later = moment(&[((1, 1), 12), ((1, 4), 1)], &[(1, 75)]);
-        assert_eq!(before.until(&later), Duration::from_nanos(2 + 1 + 5));
-        assert_eq!(before.of(1, &later), Duration::from_nanos(3));
+        assert_eq!(before.spent_until(&later), Duration::from_nanos(2 + 1 + 5));
+        assert_eq!(before.process_spent(1, &later), Duration::from_nanos(3));
     }
 
     #[test]
     fn own_work_is_seen() {
-        let now = || Moment::now(&[std::process::id()]);
+        let now = || CpuSnapshot::read_now(&[std::process::id()]);
         let before = now();
         let mut sum = 0_u64;
-        while before.until(&now()).is_zero() {
+        while before.spent_until(&now()).is_zero() {
             sum = std::hint::black_box(sum.wrapping_add(1));
         }
-        assert_eq!(Moment::now(&[]).until(&Moment::now(&[])), Duration::ZERO);
+        assert_eq!(
+            CpuSnapshot::read_now(&[]).spent_until(&CpuSnapshot::read_now(&[])),
+            Duration::ZERO
+        );
     }
 }

@@ -1,8 +1,9 @@
 //! `nearpath-bench`: load, and comparisons that can be believed.
 //!
-//! [`load`] makes requests in a closed or an open loop, [`tally`] counts what became of them, [`cpu`] reads what the
-//! processes under test spent. [`compare`] is the one way to set variants against each other: interleaved, in rounds,
-//! medians. [`peer`] starts what is measured, [`command`] holds one file a subcommand. Everything runs on loopback.
+//! [`load`] makes requests in a closed or an open loop, [`tally`] counts what became of them,
+//! [`cpu`] reads what the processes under test spent. [`compare`] is the one way to set variants
+//! against each other: interleaved, in rounds, medians. [`peer`] starts what is measured,
+//! [`command`] holds one file a subcommand. Everything runs on loopback.
 
 mod apps;
 mod audit;
@@ -30,14 +31,15 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// Load generator and side-by-side comparisons for nearpath.
 #[derive(Parser)]
 #[command(name = "nearpath-bench", version)]
-struct Args {
+struct BenchArgs {
     #[command(subcommand)]
-    command: command::Command,
+    command: command::BenchCommand,
 }
 
 fn main() -> ExitCode {
+    // Before anything is spawned, since children inherit the limit.
     raise_file_limit();
-    match command::run(Args::parse().command) {
+    match command::run(BenchArgs::parse().command) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("nearpath-bench: {error}");
@@ -51,5 +53,6 @@ fn raise_file_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
+    // Best effort: without it, connections fail later and are counted as failures.
     let _ = setrlimit(Resource::Nofile, limit); // if not, connections fail later and are counted as such
 }

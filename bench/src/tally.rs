@@ -1,4 +1,4 @@
-//! What became of requests: a histogram of latencies, and failures by kind.
+//! Outcomes of requests: a histogram of latencies, and failures by kind.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,11 +7,13 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 
 /// Longest latency that is told apart, in nanoseconds; longer ones count as this.
-const LONGEST: u64 = 120_000_000_000;
+// Twice the request limit of 60 s, so that a latency from an overdue send time is still
+// distinguished.
+const MAX_LATENCY_NS: u64 = 120_000_000_000;
 
-/// Why a request was not answered as it should be.
+/// Failure kinds of requests.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Failure {
+pub(crate) enum RequestFailure {
     /// No connection could be made; the request was not sent.
     Connect,
     /// The connection broke before the answer was complete.
@@ -26,7 +28,7 @@ pub(crate) enum Failure {
     Generator,
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for RequestFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Connect => f.write_str("no connection"),
@@ -42,14 +44,14 @@ impl fmt::Display for Failure {
 
 /// Latencies of answered requests, and how many failed and why.
 #[derive(Debug, Clone)]
-pub(crate) struct Tally {
+pub(crate) struct RequestTally {
     latencies: Histogram<u64>,
     failures: BTreeMap<String, u64>,
 }
 
-impl Default for Tally {
+impl Default for RequestTally {
     fn default() -> Self {
-        let latencies = Histogram::new_with_max(LONGEST, 3)
+        let latencies = Histogram::new_with_max(MAX_LATENCY_NS, 3)
             .expect("three digits up to two minutes is a valid range");
         Self {
             latencies,
@@ -58,12 +60,14 @@ impl Default for Tally {
     }
 }
 
-impl Tally {
+impl RequestTally {
     /// Counts one request.
-    pub(crate) fn add(&mut self, outcome: Result<Duration, Failure>) {
+    pub(crate) fn record_outcome(&mut self, outcome: Result<Duration, RequestFailure>) {
         match outcome {
             Ok(took) => self
                 .latencies
+                // hdrhistogram's lowest value is 1. A latency above the range counts as the range's
+                // end rather than as an error, so that no request is lost.
                 .saturating_record((took.as_nanos() as u64).max(1)),
             Err(failure) => *self.failures.entry(failure.to_string()).or_default() += 1,
         }
@@ -73,6 +77,7 @@ impl Tally {
     pub(crate) fn merge(&mut self, other: &Self) {
         self.latencies
             .add(&other.latencies)
+            // `Default` is the only constructor, so ranges cannot differ.
             .expect("both have the same range");
         for (kind, count) in &other.failures {
             *self.failures.entry(kind.clone()).or_default() += count;
@@ -80,22 +85,23 @@ impl Tally {
     }
 
     /// Requests answered as they should be.
-    pub(crate) fn answered(&self) -> u64 {
+    pub(crate) fn answered_count(&self) -> u64 {
         self.latencies.len()
     }
 
     /// Requests that were not.
-    pub(crate) fn failed(&self) -> u64 {
+    pub(crate) fn failed_count(&self) -> u64 {
         self.failures.values().sum()
     }
 
     /// Failures by kind.
-    pub(crate) fn failures(&self) -> &BTreeMap<String, u64> {
+    pub(crate) fn failures_by_kind(&self) -> &BTreeMap<String, u64> {
         &self.failures
     }
 
-    /// Latency in microseconds that the given share of the answered requests did not exceed; 0 when there were none.
-    pub(crate) fn us(&self, quantile: f64) -> f64 {
+    /// Latency in microseconds that the given share of the answered requests did not exceed; 0 when
+    /// there were none.
+    pub(crate) fn latency_us(&self, quantile: f64) -> f64 {
         self.latencies.value_at_quantile(quantile) as f64 / 1e3
     }
 }
@@ -106,19 +112,23 @@ mod tests {
 
     #[test]
     fn quantiles_and_failures() {
-        let (mut one, mut other) = (Tally::default(), Tally::default());
-        (1..=99).for_each(|us| one.add(Ok(Duration::from_micros(us))));
-        other.add(Ok(Duration::from_secs(500)));
-        other.add(Err(Failure::Status(502, "instance_died".into())));
-        other.add(Err(Failure::Status(502, "instance_died".into())));
+        let (mut one, mut other) = (RequestTally::default(), RequestTally::default());
+        (1..=99).for_each(|us| one.record_outcome(Ok(Duration::from_micros(us))));
+        other.record_outcome(Ok(Duration::from_secs(500)));
+        other.record_outcome(Err(RequestFailure::Status(502, "instance_died".into())));
+        other.record_outcome(Err(RequestFailure::Status(502, "instance_died".into())));
         one.merge(&other);
-        assert_eq!((one.answered(), one.failed()), (100, 2));
-        assert!((one.us(0.5) - 50.0).abs() < 0.1, "{}", one.us(0.5));
+        assert_eq!((one.answered_count(), one.failed_count()), (100, 2));
         assert!(
-            one.us(1.0) >= 119e6,
+            (one.latency_us(0.5) - 50.0).abs() < 0.1,
+            "{}",
+            one.latency_us(0.5)
+        );
+        assert!(
+            one.latency_us(1.0) >= 119e6,
             "a latency above the range counts as its end"
         );
-        assert_eq!(one.failures()["status 502 instance_died"], 2);
-        assert_eq!(Tally::default().us(0.99), 0.0);
+        assert_eq!(one.failures_by_kind()["status 502 instance_died"], 2);
+        assert_eq!(RequestTally::default().latency_us(0.99), 0.0);
     }
 }

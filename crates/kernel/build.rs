@@ -32,6 +32,8 @@ fn compile(name: &str, out: &Path) -> Result<(), String> {
         std::env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets the target's architecture");
     let mut command = Command::new(&clang);
     command.args([
+        // -g: the maps' types are in the BTF, which the tests compare with the Rust types. cpu v3
+        // (Linux 5.1) has 32-bit jumps.
         "-target", "bpf", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-mcpu=v3",
     ]);
     // Debian's <asm/types.h> is in a directory of the host's architecture, which clang skips for

@@ -1,4 +1,4 @@
-//! What a peer of a job sends: heads of frames, values; and what its author writes: graphs and topologies.
+//! Input from a job's peer (frame heads, values) and from its author (graphs, topologies).
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

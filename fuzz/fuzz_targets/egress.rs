@@ -1,10 +1,11 @@
-//! Destinations as an annotation lists them: what is understood is written so that it is read back, and keeps the promises on which the pool builds.
+//! Destinations as an annotation lists them: what is understood is written so that it is read back,
+//! and keeps the promises on which the pool builds.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use nearpath_types::egress::{EgressHost, EgressSpec, MAX_DESTINATIONS, parse_list};
 
-/// What the pool takes for granted of each.
+/// Checks the invariants that the pool relies on.
 fn sound(egress: &EgressSpec) {
     assert!(
         egress.port != 0 && egress.max > 0 && egress.warm <= egress.max,

@@ -1,4 +1,5 @@
-//! A request's head, as the gateway and the watchdog read it: `METHOD TARGET`, then lines of `name: value`.
+//! A request's head, as the gateway and the watchdog read it: `METHOD TARGET`, then lines of `name:
+//! value`.
 #![no_main]
 
 use std::ffi::OsStr;

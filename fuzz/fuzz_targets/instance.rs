@@ -1,5 +1,5 @@
-//! The variables that a tenant gives its instance, as lines of `name=value`: settings, or an error that names each fault in
-//! one line, which the node can read.
+//! The variables that a tenant gives its instance, as lines of `name=value`: settings, or an error
+//! that names each fault in one line, which the node can read.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

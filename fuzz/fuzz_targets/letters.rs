@@ -1,4 +1,4 @@
-//! What parties and the node write to each other on the dispatch socket, and MQTT's topics and filters.
+//! Messages between endpoints and the node on the dispatch socket, and MQTT topics and filters.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,6 @@
-//! Bytes that an instance writes: notes about its start, and logs. Whatever the pieces in which they come, the lines are
-//! the same, nothing is lost, and no control character reaches a reader of the node's own texts.
+//! Bytes that an instance writes: notes about its start, and logs. Whatever the pieces in which
+//! they come, the lines are the same, nothing is lost, and no control character reaches a reader of
+//! the node's own texts.
 #![no_main]
 
 use bytes::BytesMut;

@@ -1,4 +1,4 @@
-//! What a neighbour in shared memory can send: a descriptor, and a slot with whatever it wrote there.
+//! Input from a peer in shared memory: a descriptor, and a slot with any content.
 #![no_main]
 
 use std::sync::{Arc, LazyLock};

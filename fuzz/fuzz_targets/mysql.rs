@@ -1,5 +1,5 @@
-//! What says MySQL's protocol, or not. The pieces in which bytes come change nothing, greetings and answers are read as they are written, and no reply,
-//! whatever is in it, makes a backend free while another is outstanding.
+//! Bytes that claim to be MySQL's protocol. Splitting changes nothing, greetings and answers parse
+//! as they are written, and no reply frees a backend while another one is outstanding.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

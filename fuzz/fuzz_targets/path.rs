@@ -1,4 +1,5 @@
-//! A request's path: whatever a stranger sends, the answer is a target whose parts lie inside the path.
+//! A request's path: whatever a stranger sends, the answer is a target whose parts lie inside the
+//! path.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! A client and a server of PostgreSQL that say anything. What the server hears is whole messages as far as the client's were, and a text that
-//! listens is seen whatever stands before it.
+//! A client and a server of PostgreSQL that say anything. What the server hears is whole messages
+//! as far as the client's were, and a text that listens is seen whatever stands before it.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

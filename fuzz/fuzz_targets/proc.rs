@@ -1,5 +1,5 @@
-//! Texts of the kernel's: `/proc/PID/mountinfo`, `cgroup` and `stat`, and cgroups' counters. Names that others chose stand
-//! inside them.
+//! Texts of the kernel's: `/proc/PID/mountinfo`, `cgroup` and `stat`, and cgroups' counters. Names
+//! that others chose stand inside them.
 #![no_main]
 
 use std::path::Path;

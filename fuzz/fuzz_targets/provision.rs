@@ -1,4 +1,4 @@
-//! What a node tells a watchdog, and what a watchdog tells its node: it must not end who reads it, whatever it is.
+//! Messages between a node and a watchdog: no content may end the reader.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! What comes on a QUIC stream: any bytes, cut anywhere, give the same pieces or the same fault.
+//! Bytes of a QUIC stream: however they are split, they give the same frames or the same error.
 #![no_main]
 
 use bytes::Bytes;

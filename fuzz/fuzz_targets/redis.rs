@@ -1,4 +1,5 @@
-//! What says RESP, or not. The pieces in which bytes come change nothing, and a client whose backend is given on has every command answered.
+//! Bytes that claim to be RESP. Splitting changes nothing, and a client whose backend moves on has
+//! every command answered.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -6,7 +7,7 @@ use nearpath_dbproxy::redis::frame::RespFramer;
 use nearpath_dbproxy::redis::session::{CommandAction, RedisSession};
 use nearpath_dbproxy::redis::session_effect::CommandWords;
 
-/// Where values end, up to the first byte that is no RESP.
+/// Ends of the values, up to the first byte that is no RESP.
 fn ends(bytes: &[u8], size: usize) -> (Vec<usize>, bool) {
     let (mut frames, mut found, mut at) = (RespFramer::default(), Vec::new(), 0);
     for piece in bytes.chunks(size) {

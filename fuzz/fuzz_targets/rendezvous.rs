@@ -1,4 +1,5 @@
-//! What workers and strangers send to a rendezvous: messages of a line and the desk behind them, tickets, questions.
+//! Input of a rendezvous from workers and others: messages and their state, tickets, address
+//! probes.
 #![no_main]
 
 use std::time::Instant;
@@ -45,16 +46,17 @@ fuzz_target!(|data: &[u8]| {
         "nobody has the key"
     );
     let _ = serde_json::from_str::<RendezvousMessage>(text);
-    desk(text, key);
+    new_state(text, key);
 });
 
-/// Each line of the text is said by one of three workers; what comes of it is a message of the contract.
-fn desk(text: &str, key: RendezvousKey) {
+/// Each line of the text is said by one of three workers; what comes of it is a message of the
+/// contract.
+fn new_state(text: &str, key: RendezvousKey) {
     let now = ClockReading {
         at: Instant::now(),
         unix: 5,
     };
-    let mut desk = RendezvousState::new(
+    let mut state = RendezvousState::new(
         key,
         StateLimits {
             max_sessions: 3,
@@ -69,15 +71,15 @@ fn desk(text: &str, key: RendezvousKey) {
             .parse()
             .expect("a name");
         let ticket = WorkerTicket {
-            you,
+            worker: you,
             job: "job".parse().expect("a job"),
             leader: line == 2,
             until: 50,
         };
-        desk.connect(line as u64, &ticket, now);
+        state.connect(line as u64, &ticket, now);
     }
     for (at, said) in text.lines().filter_map(WorkerMessage::parse).enumerate() {
-        for action in desk.handle_message(at as u64 % 3, said, now) {
+        for action in state.handle_message(at as u64 % 3, said, now) {
             if let nearpath_rendezvous::state::RendezvousAction::Send(_, told) = action {
                 let text = serde_json::to_string(&told).expect("messages are JSON");
                 assert_eq!(
@@ -87,5 +89,5 @@ fn desk(text: &str, key: RendezvousKey) {
             }
         }
     }
-    (0..3).for_each(|line| desk.disconnect(line));
+    (0..3).for_each(|line| state.disconnect(line));
 }

@@ -1,5 +1,5 @@
-//! A deployment as JSON, all the small texts inside it (names, durations, quantities, edges), and those around it: a secret's
-//! name, credentials, `EgressHost`, the file that ids are reserved in.
+//! A deployment as JSON, all the small texts inside it (names, durations, quantities, edges), and
+//! those around it: a secret's name, credentials, `EgressHost`, the file that ids are reserved in.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

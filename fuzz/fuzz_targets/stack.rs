@@ -1,4 +1,5 @@
-//! A stack file, with substitution, aliases and all: an answer or an error with a place, never a crash.
+//! A stack file, with substitution, aliases and all: an answer or an error with a place, never a
+//! crash.
 #![no_main]
 
 use std::io;

@@ -1,4 +1,4 @@
-//! What comes on a connection, as the gateway's way around hyper reads it: no byte is lost, and a request that is taken has
+//! Bytes of a connection on the gateway's fast path: no byte is lost, and an accepted request has
 //! one meaning.
 #![no_main]
 

@@ -21,13 +21,13 @@ import (
 // alike is a handler that is served through memory and over HTTP.
 func alike(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
-	case "/asked":
+	case "/answer":
 		body, err := io.ReadAll(r.Body)
 		fmt.Fprintln(w, r.Method, r.UserAgent(), string(body), len(body), err)
 	case "/empty":
 		w.WriteHeader(http.StatusNoContent)
 	case "/moved":
-		http.Redirect(w, r, "/asked", http.StatusTemporaryRedirect)
+		http.Redirect(w, r, "/answer", http.StatusTemporaryRedirect)
 	case "/long":
 		w.Header().Set("Content-Length", "300000")
 		_, _ = w.Write(bytes.Repeat([]byte("x"), 300_000))
@@ -56,39 +56,39 @@ func seen(r *http.Response, err error) string {
 	return fmt.Sprint(r.StatusCode, r.ContentLength, r.Uncompressed, header, len(body), string(body[:min(len(body), 80)]), kinds(err))
 }
 
-// kinds is what a caller asks an error.
+// kinds are the checks of a caller on an error.
 func kinds(err error) string {
 	late := new(url.Error)
 	isLate := errors.As(err, &late) && late.Timeout() || errors.Is(err, context.DeadlineExceeded)
 	return fmt.Sprint(err != nil, isLate, errors.Is(err, context.Canceled))
 }
 
-// An answer through memory is what http.Transport would have shown of the same handler.
+// An answer through shared memory equals that of http.Transport for the same handler.
 func TestAnswersAreThoseOfHTTP(t *testing.T) {
 	process(t, "alike")
-	far := serveHTTP(t, http.HandlerFunc(alike))
-	near := http.Client{Transport: nearpath.Transport{Base: refuse{}}}
+	gatewayURL := serveHTTP(t, http.HandlerFunc(alike))
+	direct := http.Client{Transport: nearpath.Transport{Base: refuse{}}}
 	only := func(r io.Reader) io.Reader { return struct{ io.Reader }{r} }
 	for name, ask := range map[string]func(c *http.Client, at string) (*http.Response, error){
-		"get":    func(c *http.Client, at string) (*http.Response, error) { return c.Get(at + "/asked") },
+		"get":    func(c *http.Client, at string) (*http.Response, error) { return c.Get(at + "/answer") },
 		"head":   func(c *http.Client, at string) (*http.Response, error) { return c.Head(at + "/long") },
 		"empty":  func(c *http.Client, at string) (*http.Response, error) { return c.Get(at + "/empty") },
 		"long":   func(c *http.Client, at string) (*http.Response, error) { return c.Get(at + "/long") },
 		"packed": func(c *http.Client, at string) (*http.Response, error) { return c.Get(at + "/packed") },
 		"post": func(c *http.Client, at string) (*http.Response, error) {
-			return c.Post(at+"/asked", "", strings.NewReader("body"))
+			return c.Post(at+"/answer", "", strings.NewReader("body"))
 		},
 		"no method": func(c *http.Client, at string) (*http.Response, error) {
-			where, _ := url.Parse(at + "/asked")
+			where, _ := url.Parse(at + "/answer")
 			return c.Do(&http.Request{URL: where})
 		},
 		"bad method": func(c *http.Client, at string) (*http.Response, error) {
-			r, _ := http.NewRequest("GET", at+"/asked", nil)
+			r, _ := http.NewRequest("GET", at+"/answer", nil)
 			r.Method = "no method"
 			return c.Do(r)
 		},
 		"no agent": func(c *http.Client, at string) (*http.Response, error) {
-			r, _ := http.NewRequest("GET", at+"/asked", nil)
+			r, _ := http.NewRequest("GET", at+"/answer", nil)
 			r.Header["User-Agent"] = nil
 			return c.Do(r)
 		},
@@ -96,7 +96,7 @@ func TestAnswersAreThoseOfHTTP(t *testing.T) {
 			return c.Post(at+"/moved", "", strings.NewReader("body"))
 		},
 		"short": func(c *http.Client, at string) (*http.Response, error) {
-			r, _ := http.NewRequest("POST", at+"/asked", only(strings.NewReader(strings.Repeat("x", 100_000))))
+			r, _ := http.NewRequest("POST", at+"/answer", only(strings.NewReader(strings.Repeat("x", 100_000))))
 			r.ContentLength = 200_000
 			return c.Do(r)
 		},
@@ -113,7 +113,7 @@ func TestAnswersAreThoseOfHTTP(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			wanted, got := seen(ask(http.DefaultClient, far)), seen(ask(&near, "nearpath://alike"))
+			wanted, got := seen(ask(http.DefaultClient, gatewayURL)), seen(ask(&direct, "nearpath://alike"))
 			if wanted != got {
 				t.Errorf("over HTTP    %s\nthrough memory %s", wanted, got)
 			}
@@ -133,13 +133,13 @@ func TestABodyIsNotReadAfterItWasClosed(t *testing.T) {
 	}
 }
 
-// Whoever has given up already calls nobody.
+// A call with an ended context is not sent.
 func TestACallThatWasGivenUpBefore(t *testing.T) {
 	process(t, "alike")
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	for range 50 { // an answer may be quicker than a look at the context
-		r, _ := http.NewRequestWithContext(ctx, "GET", "nearpath://alike/asked", nil)
+	for range 50 { // an answer may arrive before the check of the context
+		r, _ := http.NewRequestWithContext(ctx, "GET", "nearpath://alike/answer", nil)
 		if _, err := nearpath.DefaultClient.Do(r); !errors.Is(err, context.Canceled) {
 			t.Fatal(err)
 		}
@@ -149,12 +149,12 @@ func TestACallThatWasGivenUpBefore(t *testing.T) {
 	}
 }
 
-// A body that is longer than was said is not cut off quietly.
+// A body longer than its announced length is an error.
 func TestABodyThatIsLongerThanWasSaid(t *testing.T) {
 	process(t, "alike")
 	for _, length := range []int{4, 200_000} {
 		body := struct{ io.Reader }{bytes.NewReader(slices.Repeat([]byte("x"), 2*length))}
-		r, _ := http.NewRequest("POST", "nearpath://alike/asked", body)
+		r, _ := http.NewRequest("POST", "nearpath://alike/answer", body)
 		r.ContentLength = int64(length)
 		if r, err := nearpath.DefaultClient.Do(r); err == nil {
 			r.Body.Close()

@@ -8,29 +8,29 @@ import (
 	"strings"
 	"sync"
 
+	"nearpath.io/nearpath/internal/endpoint"
 	"nearpath.io/nearpath/internal/memory"
-	"nearpath.io/nearpath/internal/party"
 	"nearpath.io/nearpath/internal/reason"
 )
 
-// DefaultMaxBody is the most bytes of a body, unless told otherwise.
+// DefaultMaxBody is the default of the maximum of bytes of a body.
 const DefaultMaxBody = 64 << 20
 
-// Client makes calls. The zero Client is what Call uses.
+// Client makes calls. Call uses the zero Client.
 type Client struct {
-	// Gateway is where calls go over HTTP; empty: see GatewayURL.
+	// Gateway is the URL of the gateway for calls over HTTP; empty: GatewayURL.
 	Gateway string
-	// HTTP makes these calls; nil: a client of its own with a pool of connections.
+	// HTTP makes these calls; nil: this package's own client, with a pool of connections.
 	HTTP *http.Client
-	// MaxBody bounds an answer that comes over HTTP; 0: DefaultMaxBody.
+	// MaxBody is the maximum, in bytes, of an answer over HTTP; 0: DefaultMaxBody.
 	MaxBody int64
-	// InPlace leaves the body of an answer in shared memory until Response.Release: nothing is copied. Every response has to be
-	// released, or its slot is lost to the domain while the process lives. The functions of the domain share that memory: one that
-	// breaks the rules can change it while it is read.
+	// InPlace leaves the body of an answer in shared memory until Response.Release, without a copy. The program has to release every
+	// response, or its slot is lost to the domain while the process lives. The functions of the domain share that memory: a
+	// misbehaving one can change it while it is read.
 	InPlace bool
-	// ShmOnly makes calls fail with ErrNoPeer instead of going over HTTP.
+	// ShmOnly makes calls fail with ErrNoPeer instead of using HTTP.
 	ShmOnly bool
-	// Idempotent says that calls may run twice: one whose instance died is made once more.
+	// Idempotent permits calls to run twice: a call whose instance died is made once more.
 	Idempotent bool
 }
 
@@ -46,20 +46,20 @@ func Do(ctx context.Context, name string, req *Request) (*Response, error) {
 	return standard.Do(ctx, name, req)
 }
 
-// Notify sends an event: it returns when it was handed over, and no answer comes.
+// Notify sends an event and returns without an answer.
 func Notify(ctx context.Context, name string, body []byte) error {
 	return standard.Notify(ctx, name, &Request{Body: body})
 }
 
-// Publish sends an event to one instance of each function of the domain that subscribes to the topic, and says to how many. Outside a
-// domain nobody subscribes.
+// Publish sends an event to one instance of each function of the domain that subscribes to the topic, and counts them. Outside a domain
+// there are no subscribers.
 func Publish(ctx context.Context, topic string, body []byte) (Published, error) {
 	return standard.Publish(ctx, topic, &Request{Body: body})
 }
 
-// Published is what became of an event for a topic: Sent counts the functions to one of whose instances it went, Missed those whose
-// instances had no room for it.
-type Published = party.PublishOutcome
+// Published is the result of a published event: Sent counts the functions to one of whose instances it was sent, Missed those whose
+// instances could not take it.
+type Published = endpoint.PublishOutcome
 
 // Do calls a function.
 func (c *Client) Do(ctx context.Context, name string, req *Request) (*Response, error) {
@@ -74,10 +74,10 @@ func (c *Client) attempt(ctx context.Context, name string, req *Request) (*Respo
 	if err := checkContext(ctx, name); err != nil {
 		return nil, callError(name, "", err)
 	}
-	p := home.endpointForCalls(ctx)
+	p := processMembership.endpointForCalls(ctx)
 	if p != nil && p.AwaitRoute(ctx, name) {
 		response, err := c.overShm(ctx, p, name, req, false)
-		if elsewhere := party.IsUnsent(err) || didNotRun(err); !elsewhere || c.ShmOnly {
+		if elsewhere := endpoint.IsUnsent(err) || didNotRun(err); !elsewhere || c.ShmOnly {
 			return response, callError(name, PathShm, err)
 		}
 	}
@@ -91,7 +91,7 @@ func (c *Client) attempt(ctx context.Context, name string, req *Request) (*Respo
 	return response, callError(name, PathHTTP, err)
 }
 
-// didNotRun says whether the callee's platform answered that its code has not seen the call: another way may be tried.
+// didNotRun reports whether the callee's platform answered that the function has not run: the caller may use another path.
 func didNotRun(err error) bool {
 	platform := new(PlatformError)
 	return errors.As(err, &platform) && platform.RetryIsSafe()
@@ -102,8 +102,8 @@ func (c *Client) Notify(ctx context.Context, name string, req *Request) error {
 	if err := checkName(name); err != nil {
 		return callError(name, "", err)
 	}
-	if p := home.endpointForCalls(ctx); p != nil && p.AwaitRoute(ctx, name) {
-		if _, err := c.overShm(ctx, p, name, req, true); !party.IsUnsent(err) || c.ShmOnly {
+	if p := processMembership.endpointForCalls(ctx); p != nil && p.AwaitRoute(ctx, name) {
+		if _, err := c.overShm(ctx, p, name, req, true); !endpoint.IsUnsent(err) || c.ShmOnly {
 			return callError(name, PathShm, err)
 		}
 	}
@@ -114,13 +114,13 @@ func (c *Client) Notify(ctx context.Context, name string, req *Request) error {
 	return callError(name, PathHTTP, err)
 }
 
-// CallLater has a function called later: the gateway queues the call, and sends the answer as a POST to callback, unless that is
-// empty. It returns the call's id (X-Call-Id), by which the callback is recognised, or nothing when the gateway gives none.
+// CallLater queues a call at the gateway, which later sends the answer as a POST to callback, unless that is empty. CallLater returns
+// the call's id (X-Call-Id), which the callback repeats, or an empty string if the gateway gives none.
 func CallLater(ctx context.Context, name string, body []byte, callback string) (string, error) {
 	return standard.CallLater(ctx, name, &Request{Body: body}, callback)
 }
 
-// CallLater has a function called later.
+// CallLater queues a call at the gateway.
 func (c *Client) CallLater(ctx context.Context, name string, req *Request, callback string) (string, error) {
 	if err := checkName(name); err != nil {
 		return "", callError(name, "", err)
@@ -148,27 +148,27 @@ func (c *Client) sendAsync(ctx context.Context, name string, req *Request) (stri
 	return accepted.Header.Get("X-Call-Id"), nil
 }
 
-// Publish sends an event to those who subscribe.
+// Publish sends an event to one instance of each function that subscribes to the topic.
 func (c *Client) Publish(ctx context.Context, topic string, req *Request) (Published, error) {
-	if !party.IsTopic(topic) {
-		return Published{}, callError("", "", fmt.Errorf("%w: %q is no topic: it is empty, too long or has a wildcard", errName, topic))
+	if !endpoint.IsTopic(topic) {
+		return Published{}, callError("", "", fmt.Errorf("%w: invalid topic %q: expected 1 to 65535 bytes without wildcards", errName, topic))
 	}
 	head, err := requestHead(req)
-	p := home.endpointForCalls(ctx)
+	p := processMembership.endpointForCalls(ctx)
 	if err != nil || p == nil {
 		return Published{}, callError("", "", err)
 	}
-	return p.Publish(ctx, topic, c.ask(ctx, topic, req, head))
+	return p.Publish(ctx, topic, c.callRequest(ctx, topic, req, head))
 }
 
-var errName = errors.New("nearpath: no function can have that name")
+var errName = errors.New("nearpath: invalid function name: expected NAME or NAME.NAMESPACE")
 
-const longestLabel = 63
+const maxLabelBytes = 63
 
-// checkName allows NAME and NAME.NAMESPACE, each of lower-case letters, digits and inner dashes, with a letter in front.
+// checkName accepts NAME and NAME.NAMESPACE, each of lower-case letters, digits and inner dashes, with a letter in front.
 func checkName(name string) error {
 	for label := range strings.SplitSeq(name, ".") {
-		if len(label) > longestLabel || label == "" || label[0] < 'a' || label[0] > 'z' || label[len(label)-1] == '-' ||
+		if len(label) > maxLabelBytes || label == "" || label[0] < 'a' || label[0] > 'z' || label[len(label)-1] == '-' ||
 			strings.Trim(label, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
 			return errName
 		}
@@ -179,7 +179,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// checkContext is why a call is not even begun.
+// checkContext returns the error of a call before it begins.
 func checkContext(ctx context.Context, name string) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -187,46 +187,46 @@ func checkContext(ctx context.Context, name string) error {
 	return ctx.Err()
 }
 
-// shmExchange is what one call needs.
+// shmExchange holds the request and the answer of one call.
 type shmExchange struct {
-	newCallRequest    party.CallRequest
-	answer party.CallResponse
+	callRequest endpoint.CallRequest
+	answer      endpoint.CallResponse
 }
 
 var exchanges = sync.Pool{New: func() any { return new(shmExchange) }}
 
-func (c *Client) overShm(ctx context.Context, p *party.Endpoint, name string, req *Request, event bool) (*Response, error) {
+func (c *Client) overShm(ctx context.Context, p *endpoint.Endpoint, name string, req *Request, event bool) (*Response, error) {
 	head, err := requestHead(req)
 	if err != nil {
 		return nil, err
 	}
 	x := exchanges.Get().(*shmExchange)
 	defer func() { *x = shmExchange{}; exchanges.Put(x) }()
-	c.fillCallRequest(&x.newCallRequest, ctx, name, req, head)
-	x.newCallRequest.Event = event
-	if err := p.Call(ctx, &x.newCallRequest, &x.answer); err != nil || event {
+	c.fillCallRequest(&x.callRequest, ctx, name, req, head)
+	x.callRequest.Event = event
+	if err := p.Call(ctx, &x.callRequest, &x.answer); err != nil || event {
 		return nil, err
 	}
 	return response(&x.answer)
 }
 
-func (c *Client) ask(ctx context.Context, name string, req *Request, head []byte) *party.CallRequest {
-	ask := new(party.CallRequest)
-	c.fillCallRequest(ask, ctx, name, req, head)
-	return ask
+func (c *Client) callRequest(ctx context.Context, name string, req *Request, head []byte) *endpoint.CallRequest {
+	callRequest := new(endpoint.CallRequest)
+	c.fillCallRequest(callRequest, ctx, name, req, head)
+	return callRequest
 }
 
-// fillCallRequest has the deadline and the trace go on from the request that ctx belongs to.
-func (c *Client) fillCallRequest(ask *party.CallRequest, ctx context.Context, name string, req *Request, head []byte) {
-	*ask = party.CallRequest{Function: name, HeadBytes: head, BodyBytes: req.Body, IsInPlace: c.InPlace}
+// fillCallRequest fills in a call, with the deadline and the trace of the request to which ctx belongs.
+func (c *Client) fillCallRequest(callRequest *endpoint.CallRequest, ctx context.Context, name string, req *Request, head []byte) {
+	*callRequest = endpoint.CallRequest{Function: name, HeadBytes: head, BodyBytes: req.Body, IsInPlace: c.InPlace}
 	if deadline, ok := ctx.Deadline(); ok {
-		ask.Deadline = party.At(deadline)
+		callRequest.Deadline = endpoint.At(deadline)
 	}
 	t := traceOf(ctx, req.Header)
-	ask.Trace, ask.Span = t.id, t.span
+	callRequest.Trace, callRequest.Span = t.id, t.span
 }
 
-func response(answer *party.CallResponse) (*Response, error) {
+func response(answer *endpoint.CallResponse) (*Response, error) {
 	r := &Response{Status: int(answer.Status), Body: answer.BodyBytes, Path: PathShm, Instance: answer.Instance}
 	if r.Status == 0 {
 		r.Status = http.StatusOK

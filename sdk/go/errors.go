@@ -8,50 +8,50 @@ import (
 	"net"
 	"strings"
 
-	"nearpath.io/nearpath/internal/party"
+	"nearpath.io/nearpath/internal/endpoint"
 	"nearpath.io/nearpath/internal/reason"
 )
 
-// Why a call has no answer: what an *Error wraps. errors.Is finds them.
+// Errors of a call without an answer. An *Error wraps them; errors.Is finds them.
 var (
-	// ErrDied is an instance that died before it had answered: the call may have run.
-	ErrDied = party.ErrDied
-	// ErrCut is an answer that was broken off.
-	ErrCut = party.ErrCut
-	// ErrTooBig is an answer that is larger than the Client's MaxBody.
-	ErrTooBig = party.ErrTooBig
-	// ErrNoPeer is a function that shared memory does not reach, when the Client may not use HTTP.
-	ErrNoPeer = party.ErrNoPeer
+	// ErrDied means that the instance died before it answered: the call may have run.
+	ErrDied = endpoint.ErrDied
+	// ErrCut means that the callee aborted its answer.
+	ErrCut = endpoint.ErrCut
+	// ErrTooBig means that the answer is larger than the Client's MaxBody.
+	ErrTooBig = endpoint.ErrTooBig
+	// ErrNoPeer means that shared memory does not reach the function, and the Client may not use HTTP.
+	ErrNoPeer = endpoint.ErrNoPeer
 )
 
-// Kind is what went wrong. The kinds are the same in every language.
+// Kind is the kind of an error. The kinds are the same in every language.
 type Kind string
 
 // The kinds.
 const (
-	KindName     Kind = "name"      // no function can have that name
+	KindName     Kind = "name"      // the function's name or the topic is invalid
 	KindHead     Kind = "head"      // a header field cannot be sent
-	KindUnsent   Kind = "unsent"    // nobody has seen the call
+	KindUnsent   Kind = "unsent"    // the call was not sent
 	KindDied     Kind = "died"      // the called instance died, or the connection broke; the call may have run
 	KindTimeout  Kind = "timeout"   // no answer before the deadline; the call may have run
-	KindCut      Kind = "cut"       // the answer was broken off, or cannot be understood
-	KindTooLarge Kind = "too_large" // the answer is larger than is taken
-	KindPlatform Kind = "platform"  // the platform answered, not the function: there is a *PlatformError
+	KindCut      Kind = "cut"       // the answer was aborted, or is invalid
+	KindTooLarge Kind = "too_large" // the answer is larger than the maximum
+	KindPlatform Kind = "platform"  // the platform answered, not the function: the error wraps a *PlatformError
 	KindListen   Kind = "listen"    // this process cannot listen for HTTP
 )
 
-// Error is a call without an answer of the function. A context that its owner canceled is returned as it is.
+// Error describes a call without an answer of the function. context.Canceled is returned as it is.
 type Error struct {
-	// Function is the one that was called; empty when none was.
+	// Function is the called function, or empty.
 	Function string
-	// Path is the one that the call took, or empty.
+	// Path is the path of the call, or empty.
 	Path Path
 	Kind Kind
-	// Err says more.
+	// Err is the cause.
 	Err error
 }
 
-// Error says what happened.
+// Error implements error.
 func (e *Error) Error() string {
 	where := ""
 	if e.Function != "" {
@@ -63,13 +63,13 @@ func (e *Error) Error() string {
 	return "nearpath: " + where + strings.TrimPrefix(e.Err.Error(), "nearpath: ")
 }
 
-// Unwrap is what it is made of.
+// Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Timeout says whether it came too late; url.Error and net.Error ask for it.
+// Timeout reports whether the deadline has passed; url.Error and net.Error use it.
 func (e *Error) Timeout() bool { return e.Kind == KindTimeout }
 
-// RetryIsSafe says whether the call provably did not run, so that making it again cannot run it twice.
+// RetryIsSafe reports whether the call provably did not run, so that a retry cannot run it twice.
 func (e *Error) RetryIsSafe() bool {
 	if fault := new(PlatformError); errors.As(e.Err, &fault) {
 		return fault.RetryIsSafe()
@@ -77,7 +77,7 @@ func (e *Error) RetryIsSafe() bool {
 	return e.Kind == KindUnsent
 }
 
-// KindOf is the kind of an error of this package, or empty.
+// KindOf returns the kind of an error of this package, or an empty string.
 func KindOf(err error) Kind {
 	if fault := new(Error); errors.As(err, &fault) {
 		return fault.Kind
@@ -85,10 +85,10 @@ func KindOf(err error) Kind {
 	return ""
 }
 
-// callError says which call it was that has no answer.
+// callError adds the function and the path to an error.
 func callError(function string, path Path, err error) error {
 	if err == nil {
-		return nil // before anything that costs
+		return nil // the most frequent case, without the checks below
 	}
 	kind := kindOf(err)
 	if kind == "" || errors.As(err, new(*Error)) {
@@ -107,7 +107,7 @@ func kindOf(err error) Kind {
 		return ""
 	case errors.As(err, new(*PlatformError)):
 		return KindPlatform
-	case party.IsUnsent(err), errors.As(err, &dial) && dial.Op == "dial":
+	case endpoint.IsUnsent(err), errors.As(err, &dial) && dial.Op == "dial":
 		return KindUnsent
 	case errors.Is(err, context.DeadlineExceeded):
 		return KindTimeout
@@ -123,17 +123,17 @@ func kindOf(err error) Kind {
 	return KindDied
 }
 
-// PlatformError is an answer that the platform made, not the function.
+// PlatformError is an answer of the platform, not of the function.
 type PlatformError struct {
 	// Status is the HTTP status.
 	Status int
 	// Reason is a name of contract/reasons.toml, or empty.
 	Reason string
-	// Text is for people.
+	// Text is the message for users.
 	Text string
 }
 
-// Error says what happened.
+// Error implements error.
 func (e *PlatformError) Error() string {
 	text := e.Text
 	if text == "" {
@@ -142,5 +142,5 @@ func (e *PlatformError) Error() string {
 	return fmt.Sprintf("nearpath: %s (%d %s)", text, e.Status, e.Reason)
 }
 
-// RetryIsSafe says whether the reason tells that the call did not run.
+// RetryIsSafe reports whether the call did not run, according to the reason.
 func (e *PlatformError) RetryIsSafe() bool { return reason.RetryIsSafe(e.Reason) }

@@ -13,7 +13,7 @@ import (
 
 var dispatchSocket = sync.OnceValue(func() string { return os.Getenv("NEARPATH_DISPATCH") })
 
-// GatewayURL is where calls go over HTTP: NEARPATH_GATEWAY, gateway_url, gateway_hostname with port 8080, OPENFAAS_URL, gateway, or
+// GatewayURL returns the gateway's URL: NEARPATH_GATEWAY, gateway_url, gateway_hostname with port 8080, OPENFAAS_URL, gateway, or
 // http://gateway:8080, whichever is set first.
 func GatewayURL() string {
 	for _, name := range []string{"NEARPATH_GATEWAY", "gateway_url", "gateway_hostname", "OPENFAAS_URL", "gateway"} {
@@ -29,25 +29,25 @@ func GatewayURL() string {
 		}
 		return url
 	}
-	return nobodysGateway
+	return defaultGateway
 }
 
-// nobodysGateway is where the gateway is when nobody says so.
-const nobodysGateway = "http://gateway:8080"
+// defaultGateway is the gateway's URL if no variable is set.
+const defaultGateway = "http://gateway:8080"
 
-// original is the process's own transport, also when http.DefaultTransport is a Transport of this package by now.
+// original is the initial http.DefaultTransport of the process, which the program may have replaced by a Transport.
 var original = http.DefaultTransport
 
-// plain is the client for calls over HTTP: it keeps more connections to the gateway than the default one.
+// plain returns the client for calls over HTTP: it keeps more connections to the gateway than the default one.
 var plain = sync.OnceValue(func() *http.Client {
 	return &http.Client{Transport: pooled(), CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 })
 
-// pooled keeps connections to the gateway.
+// pooled returns the transport with the connections to the gateway.
 var pooled = sync.OnceValue(func() http.RoundTripper {
 	plain, ok := original.(*http.Transport)
 	if !ok {
-		return original // somebody else's, from before this package came
+		return original // the program has replaced the default one before this package was initialized
 	}
 	transport := plain.Clone()
 	transport.MaxIdleConnsPerHost, transport.IdleConnTimeout = 64, 30*time.Second

@@ -7,22 +7,22 @@ import (
 
 // To is one call of several.
 type To struct {
-	// Function is called.
+	// Function is the called function.
 	Function string
-	// Body is the payload, unless Request is there.
+	// Body is the payload, unless Request is set.
 	Body []byte
 	// Request is a call with method, path and header.
 	Request *Request
 }
 
-// Outcome is what one of several calls came to.
+// Outcome is the result of one of several calls.
 type Outcome struct {
 	Response *Response
 	Err      error
 }
 
-// Gather makes several calls at once and waits for all of them. Outcomes are in the order of the calls; one that fails leaves the others
-// alone. To give all of them up, end ctx.
+// Gather makes several calls at once and waits for all of them. Outcomes are in the order of the calls; a failed call does not affect the
+// others. The end of ctx cancels all calls.
 func Gather(ctx context.Context, calls ...To) []Outcome { return standard.Gather(ctx, calls...) }
 
 // Gather makes several calls at once and waits for all of them.

@@ -24,11 +24,11 @@ func TestAGatewayThatSpeaksTLS(t *testing.T) {
 	folder := t.TempDir()
 	openfaas(t, "--tls", folder)
 	if _, err := nearpath.Call(within(t), "currency", nil); err == nil {
-		t.Error("a gateway that nobody trusts was called")
+		t.Error("an untrusted gateway was called")
 	}
 	caller := exec.Command(os.Args[0], "-test.run=^TestAGatewayThatSpeaksTLS$")
 	caller.Env = append(os.Environ(), "NEARPATH_TEST_SECURE=1", "SSL_CERT_FILE="+filepath.Join(folder, "authority.pem"))
-	if said, err := caller.CombinedOutput(); err != nil {
-		t.Errorf("%v: %s", err, said)
+	if output, err := caller.CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, output)
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"nearpath.io/nearpath"
+	"nearpath.io/nearpath/internal/endpoint"
 	"nearpath.io/nearpath/internal/fakenode"
-	"nearpath.io/nearpath/internal/party"
 )
 
 // The test binary plays all parts: by itself it is function shop.fn of a domain whose node it plays too; started with
@@ -38,7 +38,7 @@ func run(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	edges := [][2]string{{"shop.fn", "echo.fn"}, {"shop.fn", "mortal.fn"}, {"shop.fn", "web.fn"}, {"shop.fn", "chain.fn"}, {"chain.fn", "echo.fn"}, {"shop.fn", "flow.fn"}, {"shop.fn", "busy.fn"}, {"shop.fn", "alike.fn"}}
-	node, err = fakenode.Start(fakenode.Config{Dir: dir, Edges: edges, Terms: map[[2]string]party.Peer{{"shop.fn", "flow.fn"}: {Topics: []string{"news/#"}}}})
+	node, err = fakenode.Start(fakenode.Config{Dir: dir, Edges: edges, Terms: map[[2]string]endpoint.Peer{{"shop.fn", "flow.fn"}: {Topics: []string{"news/#"}}}})
 	if err != nil {
 		panic(err)
 	}
@@ -58,10 +58,10 @@ func play(role string) {
 	case "echo":
 		err = nearpath.Serve(func(_ context.Context, req *nearpath.Request) (*nearpath.Response, error) {
 			if req.Path == "/fail" {
-				return nil, errors.New("asked to fail")
+				return nil, errors.New("fail requested")
 			}
 			if req.Path == "/panic" {
-				panic("asked to panic")
+				panic("panic requested")
 			}
 			return &nearpath.Response{Status: 201, Header: req.Header, Body: req.Body}, nil
 		})
@@ -96,12 +96,12 @@ func play(role string) {
 	os.Exit(0)
 }
 
-// playBusy says of every call that its code has not seen it.
+// playBusy answers every call with a platform error: the function has not run.
 func playBusy() error {
-	config := party.Config{Socket: os.Getenv("NEARPATH_DISPATCH"), Handle: func(in *party.IncomingCall) {
-		_ = in.Respond(&party.Reply{Status: 429, Reason: overload, Platform: true, BodyBytes: []byte("full")})
+	config := endpoint.Config{Socket: os.Getenv("NEARPATH_DISPATCH"), Handle: func(in *endpoint.IncomingCall) {
+		_ = in.Respond(&endpoint.Reply{Status: 429, Reason: overload, Platform: true, BodyBytes: []byte("full")})
 	}}
-	p, err := party.Join(context.Background(), config)
+	p, err := endpoint.Join(context.Background(), config)
 	if err != nil {
 		return err
 	}
@@ -168,7 +168,7 @@ func TestTwoProcesses(t *testing.T) {
 		t.Fatalf("%v", err)
 	}
 	r, err = nearpath.Do(within(t), "echo", &nearpath.Request{Path: "/fail"})
-	if err != nil || r.Status != 500 || string(r.Body) != "asked to fail" {
+	if err != nil || r.Status != 500 || string(r.Body) != "fail requested" {
 		t.Fatalf("%v %+v", err, r)
 	}
 	_, err = nearpath.Do(within(t), "echo", &nearpath.Request{Path: "/panic"})
@@ -188,7 +188,7 @@ func TestAChain(t *testing.T) {
 		if r.Status == 201 && string(r.Body) == "through two" {
 			return
 		}
-		if r.Status != 500 { // until the middle one has learned its peer it looks for a gateway, and there is none
+		if r.Status != 500 { // until the middle function has its peer, it calls the gateway, which does not exist
 			t.Fatalf("%+v", r)
 		}
 	}
@@ -267,7 +267,7 @@ func (refuse) RoundTrip(*http.Request) (*http.Response, error) { return nil, err
 
 func TestWithoutAPeerItGoesThroughTheGateway(t *testing.T) {
 	gateway := http.NewServeMux()
-	gateway.HandleFunc("/function/far/x", func(w http.ResponseWriter, r *http.Request) {
+	gateway.HandleFunc("/function/remote/x", func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		_, _ = w.Write([]byte(hex.EncodeToString(body) + " " + r.Header.Get("X-A")))
 	})
@@ -276,11 +276,11 @@ func TestWithoutAPeerItGoesThroughTheGateway(t *testing.T) {
 		w.WriteHeader(http.StatusNotFound)
 	})
 	c := nearpath.Client{Gateway: serveHTTP(t, gateway)}
-	r, err := c.Do(within(t), "far", &nearpath.Request{Path: "/x", Header: http.Header{"X-A": {"b"}}, Body: []byte{1, 2}})
+	r, err := c.Do(within(t), "remote", &nearpath.Request{Path: "/x", Header: http.Header{"X-A": {"b"}}, Body: []byte{1, 2}})
 	if err != nil || r.Path != nearpath.PathHTTP || string(r.Body) != "0102 b" {
 		t.Fatalf("%v %+v", err, r)
 	}
-	_, err = c.Do(within(t), "nobody", &nearpath.Request{})
+	_, err = c.Do(within(t), "unknown", &nearpath.Request{})
 	if fault := new(nearpath.PlatformError); !errors.As(err, &fault) || fault.Reason != "no_function" || fault.Status != 404 {
 		t.Fatal(err)
 	}

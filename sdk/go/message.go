@@ -6,25 +6,25 @@ import (
 	"net/textproto"
 	"strings"
 
+	"nearpath.io/nearpath/internal/endpoint"
 	"nearpath.io/nearpath/internal/memory"
-	"nearpath.io/nearpath/internal/party"
 )
 
 // Request is a call.
 type Request struct {
 	// Method is POST when empty.
 	Method string
-	// Path is what follows the function's name, with the query; "/" when empty.
+	// Path is the part of the URL after the function's name, with the query; "/" when empty.
 	Path string
 	// Header holds the fields; nil when there are none.
 	Header http.Header
 	// Body is the payload.
 	Body []byte
-	// Caller is the function that calls, when it is known. Set by Serve.
+	// Caller is the calling function, if known. Set by Serve.
 	Caller string
-	// Topic is that of an event which was published. Set by Serve; an http.Handler finds it in X-Topic.
+	// Topic is the topic of a published event. Set by Serve; an http.Handler finds it in X-Topic.
 	Topic string
-	// Event says that nobody waits for an answer. Set by Serve.
+	// Event is true for an event, which has no answer. Set by Serve.
 	Event bool
 }
 
@@ -36,17 +36,17 @@ type Response struct {
 	Header http.Header
 	// Body is the payload.
 	Body []byte
-	// Path is the way that the call took, as the platform tells. Set by Call.
+	// Path is the path of the call, as the platform reports it. Set by Call.
 	Path Path
-	// NotNearer is what stood against a nearer path, a name that `nearpath paths` explains. Set by Call.
+	// NotNearer is the obstacle to a nearer path, a name that `nearpath paths` explains. Set by Call.
 	NotNearer string
-	// Instance is the one that answered, 0 when unknown. Set by Call.
+	// Instance is the answering instance, 0 if unknown. Set by Call.
 	Instance uint64
 
-	leased *party.CallResponse
+	leased *endpoint.CallResponse
 }
 
-// Release gives back the shared memory in which Body lies, when the Client's InPlace is set. Body is not valid any more.
+// Release frees the slot with Body, if the Client's InPlace is set. Body is invalid afterwards.
 func (r *Response) Release() {
 	if r.leased != nil {
 		r.leased.Release()
@@ -54,9 +54,9 @@ func (r *Response) Release() {
 	}
 }
 
-var errHead = errors.New("nearpath: the header has a field that cannot be sent, or more than 256 fields or 65536 bytes")
+var errHead = errors.New("nearpath: the header has an invalid field, or more than 256 fields or 65536 bytes")
 
-// plainHead is that of the plainest request: POST to "/".
+// plainHead is the head of a POST to "/" without fields.
 var plainHead = mustHead(":method", http.MethodPost, ":path", "/")
 
 func mustHead(fields ...string) []byte {
@@ -105,7 +105,7 @@ func appendHeader(head []byte, header http.Header, fields int) ([]byte, error) {
 	return head, nil
 }
 
-// readHead reads a private copy of a head. What a request does not say is POST to "/".
+// readHead reads a private copy of a head. The default of a request is POST to "/".
 func readHead(head []byte, req *Request) (http.Header, error) {
 	var header http.Header
 	err := memory.EachField(head, func(name, value []byte) {
@@ -140,7 +140,7 @@ func intern(value []byte) string {
 	return string(value)
 }
 
-// hopByHop says whether a field is about one connection, or about framing that a message has of its own.
+// hopByHop reports whether a field describes one connection, or the framing of a message.
 func hopByHop(name string) bool {
 	switch len(name) {
 	case 2, 7, 10, 14, 16, 17, 18, 19: // lengths of the names below

@@ -24,7 +24,7 @@ func TestANodeThatRestarts(t *testing.T) {
 	node.CloseConnections("shop.fn")
 	node.CloseConnections("echo.fn")
 	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-		r, err := near().Do(within(t), "echo", &nearpath.Request{Body: []byte("again")})
+		r, err := shmClient().Do(within(t), "echo", &nearpath.Request{Body: []byte("again")})
 		if err == nil && string(r.Body) == "again" && renewed(old) {
 			return
 		}

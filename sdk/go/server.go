@@ -15,45 +15,45 @@ import (
 	"syscall"
 	"time"
 
+	"nearpath.io/nearpath/internal/endpoint"
 	"nearpath.io/nearpath/internal/memory"
-	"nearpath.io/nearpath/internal/party"
 	"nearpath.io/nearpath/internal/reason"
 )
 
 // Handler answers a call. Its error becomes status 500 with the error's text; a nil Response is an empty 200. The context ends
-// when the caller no longer waits, and carries the deadline and the trace to further calls.
+// when the caller cancels the call, and forwards the deadline and the trace to further calls.
 type Handler func(ctx context.Context, req *Request) (*Response, error)
 
-// Server takes calls for the function of this process: over HTTP, where the watchdog expects its tenant, and through shared
-// memory inside a domain.
+// Server serves the function of this process: over HTTP, on the port that the watchdog expects, and through shared memory inside a
+// domain.
 type Server struct {
 	// Handler answers calls. Either this or HTTP is set.
 	Handler Handler
-	// HTTP answers calls as an http.Handler: bodies of several messages are read as they come, and what is flushed is sent at once.
+	// HTTP answers calls as an http.Handler: bodies of several messages are streamed, and flushed bytes are sent at once.
 	HTTP http.Handler
-	// Addr is the TCP address to listen on; empty: PORT, or 8082.
+	// Addr is the TCP address of the HTTP listener; empty: PORT, or 8082.
 	Addr string
-	// MaxBody is the most bytes of a request's body; 0: DefaultMaxBody for a Handler, any number for an http.Handler.
+	// MaxBody is the maximum, in bytes, of a request's body; 0: DefaultMaxBody for a Handler, unlimited for an http.Handler.
 	MaxBody int64
-	// InPlace leaves the body of a request that came through shared memory where it lies: nothing is copied, and Body is valid
-	// until the handler returns. The functions of the domain share that memory: one that breaks the rules can change it meanwhile.
+	// InPlace leaves the body of a request in shared memory, without a copy: Body is valid until the handler returns. The functions of
+	// the domain share that memory: a misbehaving one can change it meanwhile.
 	InPlace bool
-	// Grace is how long open calls may take when the process is told to stop; 0: 30 s.
+	// Grace is the maximum time of open calls after SIGTERM or SIGINT; 0: 30 s.
 	Grace time.Duration
-	// Log takes what goes wrong; nil: slog.Default.
+	// Log receives warnings and errors; nil: slog.Default.
 	Log *slog.Logger
 
-	open  sync.WaitGroup
-	party *party.Endpoint // the last one, for who has waited for member
+	open     sync.WaitGroup
+	endpoint *endpoint.Endpoint // the last one that joined
 }
 
-// Serve takes calls until the process is told to stop (SIGTERM, SIGINT), finishes those that are open, and returns nil.
+// Serve takes calls until SIGTERM or SIGINT, finishes the open ones, and returns nil.
 func Serve(handler Handler) error { return (&Server{Handler: handler}).Run() }
 
 // ServeHTTP is Serve for an http.Handler.
 func ServeHTTP(handler http.Handler) error { return (&Server{HTTP: handler}).Run() }
 
-// Run serves until the process is told to stop.
+// Run serves until SIGTERM or SIGINT.
 func (s *Server) Run() error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
@@ -110,27 +110,27 @@ func (s *Server) drain(server *http.Server) error {
 	case <-ctx.Done():
 		err = errors.Join(err, ctx.Err())
 	}
-	if s.party != nil {
-		s.party.Close()
+	if s.endpoint != nil {
+		s.endpoint.Close()
 	}
 	return err
 }
 
-// serveShm keeps a party in the domain, also over restarts of the node, until the context ends.
+// serveShm keeps an endpoint in the domain, also across restarts of the node, until the context ends.
 func (s *Server) serveShm(ctx context.Context) {
 	socket := dispatchSocket()
 	if socket == "" {
 		return
 	}
-	home.servers.Add(1)
-	defer home.servers.Add(-1)
-	config := party.Config{
+	processMembership.servers.Add(1)
+	defer processMembership.servers.Add(-1)
+	config := endpoint.Config{
 		Socket: socket, Handle: s.handleIncoming, Streams: s.HTTP != nil, MaxBody: uint64(s.maxBody()), Spin: memory.SpinBudget,
 	}
 	for pauses := new(backoff); ctx.Err() == nil; {
 		err := s.serveMembership(ctx, config, pauses)
 		if err != nil && ctx.Err() == nil {
-			s.log().Warn("no shared memory: calls come over HTTP only, for now", "error", err)
+			s.log().Warn("shared memory: join failed, serving over HTTP only and retrying", "error", err)
 		}
 		select {
 		case <-time.After(pauses.next()):
@@ -139,17 +139,17 @@ func (s *Server) serveShm(ctx context.Context) {
 	}
 }
 
-// serveMembership joins, and returns when the node has hung up.
-func (s *Server) serveMembership(ctx context.Context, config party.Config, pauses *backoff) error {
-	p, err := party.Join(ctx, config)
+// serveMembership joins, and returns when the node has disconnected.
+func (s *Server) serveMembership(ctx context.Context, config endpoint.Config, pauses *backoff) error {
+	p, err := endpoint.Join(ctx, config)
 	if err != nil {
 		return err
 	}
-	home.setEndpoint(p)
-	if s.party != nil {
-		s.party.Retire()
+	processMembership.setEndpoint(p)
+	if s.endpoint != nil {
+		s.endpoint.Retire()
 	}
-	s.party = p
+	s.endpoint = p
 	if err := p.Ready(); err != nil {
 		return err
 	}
@@ -161,37 +161,37 @@ func (s *Server) serveMembership(ctx context.Context, config party.Config, pause
 	return nil
 }
 
-// handleIncoming answers one call that came through shared memory.
-func (s *Server) handleIncoming(in *party.IncomingCall) {
+// handleIncoming answers one call through shared memory.
+func (s *Server) handleIncoming(in *endpoint.IncomingCall) {
 	s.open.Add(1)
 	defer s.open.Done()
 	var err error
 	if s.HTTP != nil {
 		err = s.handleIncomingHTTP(in)
 	} else {
-		var reply party.Reply
+		var reply endpoint.Reply
 		s.answer(in, &reply)
 		err = in.Respond(&reply)
 	}
-	if err != nil && err != party.ErrClosed && !errors.Is(err, party.ErrNotWanted) {
-		s.log().Warn("an answer was not sent", "error", err, "caller", in.Caller())
+	if err != nil && err != endpoint.ErrClosed && !errors.Is(err, endpoint.ErrNotWanted) {
+		s.log().Warn("shared memory: sending an answer failed", "error", err, "caller", in.Caller())
 	}
 }
 
-// request reads what came, but for the body; false when it is not to be handled, and how it is answered then.
-func (s *Server) request(in *party.IncomingCall, req *Request, reply *party.Reply) bool {
+// request reads an incoming call without its body. It returns false if the call is refused, with the answer in reply.
+func (s *Server) request(in *endpoint.IncomingCall, req *Request, reply *endpoint.Reply) bool {
 	req.Caller, req.Event = in.Caller(), in.Kind == memory.KindEvent
 	if in.TooBig() {
-		*reply = party.Reply{Status: http.StatusRequestEntityTooLarge, Reason: reason.BodyTooLarge, Platform: true}
+		*reply = endpoint.Reply{Status: http.StatusRequestEntityTooLarge, Reason: reason.BodyTooLarge, Platform: true}
 		return false
 	}
 	var err error
 	if req.Header, err = readHead(in.HeadBytes(), req); err != nil {
-		*reply = party.Reply{Status: http.StatusBadRequest, Reason: reason.BadRequest, Platform: true, BodyBytes: []byte(err.Error())}
+		*reply = endpoint.Reply{Status: http.StatusBadRequest, Reason: reason.BadRequest, Platform: true, BodyBytes: []byte(err.Error())}
 		return false
 	}
 	if !req.Event {
-		req.Topic = "" // the name by which it was called
+		req.Topic = "" // in a call, :name is the called name
 	}
 	if s.HTTP != nil && req.Topic != "" {
 		if req.Header == nil {
@@ -202,7 +202,7 @@ func (s *Server) request(in *party.IncomingCall, req *Request, reply *party.Repl
 	return true
 }
 
-func (s *Server) answer(in *party.IncomingCall, reply *party.Reply) {
+func (s *Server) answer(in *endpoint.IncomingCall, reply *endpoint.Reply) {
 	defer func() {
 		if fault := recover(); fault != nil {
 			s.log().Error("the handler panicked", "panic", fault)
@@ -227,16 +227,16 @@ func (s *Server) answer(in *party.IncomingCall, reply *party.Reply) {
 	}
 }
 
-func failure(text string) party.Reply {
-	return party.Reply{
+func failure(text string) endpoint.Reply {
+	return endpoint.Reply{
 		Status: http.StatusInternalServerError, Reason: reason.FunctionFailed, Platform: true, BodyBytes: []byte(text),
 	}
 }
 
-// handleIncomingHTTP has the http.Handler answer.
-func (s *Server) handleIncomingHTTP(in *party.IncomingCall) error {
+// handleIncomingHTTP answers one call with the http.Handler.
+func (s *Server) handleIncomingHTTP(in *endpoint.IncomingCall) error {
 	var req Request
-	var reply party.Reply
+	var reply endpoint.Reply
 	if !s.request(in, &req, &reply) {
 		return in.Respond(&reply)
 	}
@@ -244,7 +244,7 @@ func (s *Server) handleIncomingHTTP(in *party.IncomingCall) error {
 	body, length := s.bodyOf(in, a)
 	out, err := httpRequest(in, &req, body, length)
 	if err != nil {
-		return in.Respond(&party.Reply{Status: http.StatusBadRequest, Reason: reason.BadRequest, Platform: true, BodyBytes: []byte(err.Error())})
+		return in.Respond(&endpoint.Reply{Status: http.StatusBadRequest, Reason: reason.BadRequest, Platform: true, BodyBytes: []byte(err.Error())})
 	}
 	whole := s.runHTTP(a, out)
 	a.WriteHeader(http.StatusOK)
@@ -262,7 +262,7 @@ func (s *Server) handleIncomingHTTP(in *party.IncomingCall) error {
 	return in.Respond(&reply)
 }
 
-// runHTTP runs the handler; false when it panicked.
+// runHTTP runs the handler; it returns false after a panic.
 func (s *Server) runHTTP(a *responseWriter, r *http.Request) (whole bool) {
 	defer func() {
 		if fault := recover(); fault != nil && fault != http.ErrAbortHandler {
@@ -273,8 +273,8 @@ func (s *Server) runHTTP(a *responseWriter, r *http.Request) (whole bool) {
 	return true
 }
 
-// bodyOf is a request's body: whole, or as it comes.
-func (s *Server) bodyOf(in *party.IncomingCall, a *responseWriter) (io.ReadCloser, int64) {
+// bodyOf returns a request's body, whole or streamed, and its length.
+func (s *Server) bodyOf(in *endpoint.IncomingCall, a *responseWriter) (io.ReadCloser, int64) {
 	if in.Stream == nil {
 		body := in.BodyBytes(s.InPlace)
 		return io.NopCloser(bytes.NewReader(body)), int64(len(body))
@@ -304,7 +304,7 @@ func (s *Server) callHandler(ctx context.Context, req *Request) *Response {
 	return response
 }
 
-// httpHandler is what the HTTP port serves.
+// httpHandler returns the handler of the HTTP port.
 func (s *Server) httpHandler() http.Handler {
 	if s.HTTP != nil {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -8,37 +8,37 @@ import (
 	"net/http"
 	"strings"
 
+	"nearpath.io/nearpath/internal/endpoint"
 	"nearpath.io/nearpath/internal/memory"
-	"nearpath.io/nearpath/internal/party"
 	"nearpath.io/nearpath/internal/reason"
 )
 
-// Stream is an answer whose body is read as it comes. Its writer waits while it is not read. Close it: that tells a callee that has
-// more to say that nobody listens.
+// Stream is an answer with a streamed body. Its writer waits while it is not read. Close it: that notifies a callee which has not
+// finished its answer.
 type Stream struct {
 	// Status is the HTTP status.
 	Status int
 	// Header holds the fields; nil when there are none.
 	Header http.Header
-	// Length is the bytes of the whole body, as its sender said; -1 when it did not know.
+	// Length is the length of the whole body in bytes, according to its sender; -1 if unknown.
 	Length int64
-	// Body ends with io.EOF, or with an *Error when the answer was broken off.
+	// Body ends with io.EOF, or with an *Error if the callee aborted the answer.
 	Body io.ReadCloser
-	// Path is the way that the call took.
+	// Path is the path of the call.
 	Path Path
-	// NotNearer is what stood against a nearer path.
+	// NotNearer is the obstacle to a nearer path.
 	NotNearer string
-	// Instance is the one that answered, 0 when unknown.
+	// Instance is the answering instance, 0 if unknown.
 	Instance uint64
 }
 
-// CallStream calls a function with a body that is sent as it can be read, and returns when the answer begins, which may be before the
-// body has ended. Without a body req.Body is sent; req may be nil. A body that fails ends the call; it is closed if it is an io.Closer.
+// CallStream calls a function with a streamed body, and returns when the answer begins, possibly before the body has ended. Without a
+// body it sends req.Body; req may be nil. A body that fails ends the call; CallStream closes a body that is an io.Closer.
 func CallStream(ctx context.Context, name string, req *Request, body io.Reader) (*Stream, error) {
 	return standard.Stream(ctx, name, req, body)
 }
 
-// Stream is CallStream.
+// Stream is CallStream with this Client.
 func (c *Client) Stream(ctx context.Context, name string, req *Request, body io.Reader) (*Stream, error) {
 	if err := checkContext(ctx, name); err != nil {
 		return nil, callError(name, "", err)
@@ -47,12 +47,12 @@ func (c *Client) Stream(ctx context.Context, name string, req *Request, body io.
 		req = &Request{}
 	}
 	if body == nil && len(req.Body) > pieceSize {
-		body = bytes.NewReader(req.Body) // the answer may have to be read before all of it can go
+		body = bytes.NewReader(req.Body) // the caller may have to read the answer before all of it can be sent
 	}
-	p := home.endpointForCalls(ctx)
+	p := processMembership.endpointForCalls(ctx)
 	if p != nil && p.AwaitRoute(ctx, name) {
 		stream, err := c.streamOverShm(ctx, p, name, req, body)
-		elsewhere := party.IsUnsent(err) || body == nil && didNotRun(err)
+		elsewhere := endpoint.IsUnsent(err) || body == nil && didNotRun(err)
 		if !elsewhere || c.ShmOnly {
 			return stream, callError(name, PathShm, err)
 		}
@@ -64,23 +64,23 @@ func (c *Client) Stream(ctx context.Context, name string, req *Request, body io.
 	return stream, callError(name, PathHTTP, err)
 }
 
-func (c *Client) streamOverShm(ctx context.Context, p *party.Endpoint, name string, req *Request, body io.Reader) (*Stream, error) {
+func (c *Client) streamOverShm(ctx context.Context, p *endpoint.Endpoint, name string, req *Request, body io.Reader) (*Stream, error) {
 	head, err := requestHead(req)
 	if err != nil {
 		return nil, err
 	}
-	ask := c.ask(ctx, name, req, head)
+	callRequest := c.callRequest(ctx, name, req, head)
 	if body != nil {
-		ask.BodyBytes = nil
+		callRequest.BodyBytes = nil
 	}
-	x, err := p.Open(ctx, ask, body != nil)
+	x, err := p.Open(ctx, callRequest, body != nil)
 	if err != nil {
 		return nil, err
 	}
 	if body != nil {
 		go sendBody(x, body)
 	}
-	var answer party.CallResponse
+	var answer endpoint.CallResponse
 	rest, err := x.Answer(&answer)
 	if err != nil {
 		x.Close()
@@ -91,8 +91,8 @@ func (c *Client) streamOverShm(ctx context.Context, p *party.Endpoint, name stri
 
 const pieceSize = 65_536 - memory.EnvelopeSize
 
-// sendBody sends a body as it comes.
-func sendBody(x *party.Exchange, body io.Reader) {
+// sendBody streams a body.
+func sendBody(x *endpoint.Exchange, body io.Reader) {
 	if closer, ok := body.(io.Closer); ok {
 		defer closer.Close()
 	}
@@ -100,7 +100,7 @@ func sendBody(x *party.Exchange, body io.Reader) {
 	for {
 		n, err := body.Read(piece)
 		if n > 0 && x.Write(piece[:n]) != nil {
-			return // answered, or lost: the answer says which
+			return // answered or lost: Answer returns which
 		}
 		switch {
 		case err == io.EOF:
@@ -113,7 +113,7 @@ func sendBody(x *party.Exchange, body io.Reader) {
 	}
 }
 
-func newStream(name string, x *party.Exchange, answer *party.CallResponse, rest *party.BodyReader) (*Stream, error) {
+func newStream(name string, x *endpoint.Exchange, answer *endpoint.CallResponse, rest *endpoint.BodyReader) (*Stream, error) {
 	body, length := &streamBody{name: name, exchange: x}, int64(len(answer.BodyBytes))
 	if body.Reader = io.Reader(strings.NewReader(string(answer.BodyBytes))); rest != nil {
 		body.Reader, length = rest, -1
@@ -122,7 +122,7 @@ func newStream(name string, x *party.Exchange, answer *party.CallResponse, rest 
 		}
 	}
 	if answer.Has(memory.FlagPlatform) {
-		text, _ := io.ReadAll(io.LimitReader(body, longestText))
+		text, _ := io.ReadAll(io.LimitReader(body, maxTextBytes))
 		x.Close()
 		return nil, &PlatformError{int(answer.Status), reason.Name(answer.Reason), string(text)}
 	}
@@ -138,13 +138,13 @@ func newStream(name string, x *party.Exchange, answer *party.CallResponse, rest 
 	return &Stream{Status: status, Header: header, Length: length, Body: body, Path: PathShm, Instance: answer.Instance}, nil
 }
 
-// longestText is the most of a platform's answer that is kept for people.
-const longestText = 4096
+// maxTextBytes is the maximum of bytes that are kept of a platform's message.
+const maxTextBytes = 4096
 
 type streamBody struct {
 	io.Reader
 	name     string
-	exchange *party.Exchange
+	exchange *endpoint.Exchange
 }
 
 // Read implements io.Reader.
@@ -165,7 +165,7 @@ func (b *streamBody) Close() error {
 	return nil
 }
 
-func (c *Client) streamOverHTTP(ctx context.Context, p *party.Endpoint, name string, req *Request, body io.Reader) (*Stream, error) {
+func (c *Client) streamOverHTTP(ctx context.Context, p *endpoint.Endpoint, name string, req *Request, body io.Reader) (*Stream, error) {
 	if body == nil {
 		body = bytes.NewReader(req.Body)
 	}
@@ -179,7 +179,7 @@ func (c *Client) streamOverHTTP(ctx context.Context, p *party.Endpoint, name str
 	}
 	if reason := answer.Header.Get("X-Nearpath-Reason"); reason != "" {
 		defer answer.Body.Close()
-		text, _ := io.ReadAll(io.LimitReader(answer.Body, longestText))
+		text, _ := io.ReadAll(io.LimitReader(answer.Body, maxTextBytes))
 		return nil, &PlatformError{answer.StatusCode, reason, string(text)}
 	}
 	path, obstacle := reportedPath(answer.Header, p, name)

@@ -49,19 +49,19 @@ func flow(w http.ResponseWriter, r *http.Request) {
 	case "/endless":
 		for {
 			if _, err := w.Write(make([]byte, 10_000)); err != nil {
-				fmt.Println("told:", r.Context().Err())
+				fmt.Println("ended:", r.Context().Err())
 				return
 			}
 		}
 	}
 }
 
-func near() *nearpath.Client { return &nearpath.Client{ShmOnly: true} }
+func shmClient() *nearpath.Client { return &nearpath.Client{ShmOnly: true} }
 
 func TestStreamsThroughMemory(t *testing.T) {
 	_, out := process(t, "flow")
 	body := bytes.Repeat([]byte("0123456789"), 300_000)
-	stream, err := near().Stream(within(t), "flow", &nearpath.Request{Path: "/echo", Body: body}, nil)
+	stream, err := shmClient().Stream(within(t), "flow", &nearpath.Request{Path: "/echo", Body: body}, nil)
 	if err != nil || stream.Status != 200 || stream.Path != nearpath.PathShm {
 		t.Fatalf("%v %+v", err, stream)
 	}
@@ -70,7 +70,7 @@ func TestStreamsThroughMemory(t *testing.T) {
 	}
 	t.Run("turn by turn", turnByTurn)
 	for path, kind := range map[string]nearpath.Kind{"/cut": nearpath.KindCut, "/short": nearpath.KindCut} {
-		stream, err := near().Stream(within(t), "flow", &nearpath.Request{Path: path}, nil)
+		stream, err := shmClient().Stream(within(t), "flow", &nearpath.Request{Path: path}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -78,16 +78,16 @@ func TestStreamsThroughMemory(t *testing.T) {
 			t.Errorf("%s: %q, %v", path, got, err)
 		}
 	}
-	if stream, err = near().Stream(within(t), "flow", &nearpath.Request{Path: "/endless"}, nil); err != nil {
+	if stream, err = shmClient().Stream(within(t), "flow", &nearpath.Request{Path: "/endless"}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := io.ReadFull(stream.Body, make([]byte, 1<<20)); err != nil {
 		t.Error(err)
 	}
 	_ = stream.Body.Close()
-	told := make([]byte, len("told: context canceled"))
-	if _, err := io.ReadFull(out, told); err != nil || string(told) != "told: context canceled" {
-		t.Errorf("%v %q", err, told)
+	text := make([]byte, len("ended: context canceled"))
+	if _, err := io.ReadFull(out, text); err != nil || string(text) != "ended: context canceled" {
+		t.Errorf("%v %q", err, text)
 	}
 }
 
@@ -123,7 +123,7 @@ func TestAnEventForATopic(t *testing.T) {
 func turnByTurn(t *testing.T) {
 	lines, write := io.Pipe()
 	go func() { _, _ = io.WriteString(write, "0") }()
-	stream, err := near().Stream(within(t), "flow", &nearpath.Request{Path: "/lines"}, lines)
+	stream, err := shmClient().Stream(within(t), "flow", &nearpath.Request{Path: "/lines"}, lines)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +144,7 @@ func TestABodyThatFails(t *testing.T) {
 	process(t, "flow")
 	broken := errors.New("the disk is on fire")
 	body := io.MultiReader(strings.NewReader("half"), fails{broken})
-	stream, err := near().Stream(within(t), "flow", &nearpath.Request{Path: "/echo"}, body)
+	stream, err := shmClient().Stream(within(t), "flow", &nearpath.Request{Path: "/echo"}, body)
 	if err == nil {
 		_, err = io.ReadAll(stream.Body)
 	}
@@ -158,8 +158,8 @@ type fails struct{ error }
 func (f fails) Read([]byte) (int, error) { return 0, f.error }
 
 func TestStreamsOverHTTP(t *testing.T) {
-	c := nearpath.Client{Gateway: serveHTTP(t, http.StripPrefix("/function/far", http.HandlerFunc(flow)))}
-	stream, err := c.Stream(within(t), "far", &nearpath.Request{Path: "/echo"}, strings.NewReader("over there"))
+	c := nearpath.Client{Gateway: serveHTTP(t, http.StripPrefix("/function/remote", http.HandlerFunc(flow)))}
+	stream, err := c.Stream(within(t), "remote", &nearpath.Request{Path: "/echo"}, strings.NewReader("over there"))
 	if err != nil || stream.Path != nearpath.PathHTTP {
 		t.Fatal(err)
 	}
@@ -171,7 +171,7 @@ func TestStreamsOverHTTP(t *testing.T) {
 
 func TestSeveralAtOnce(t *testing.T) {
 	process(t, "echo")
-	outcomes := near().Gather(within(t), nearpath.To{Function: "echo", Body: []byte("a")}, nearpath.To{Function: "stranger"},
+	outcomes := shmClient().Gather(within(t), nearpath.To{Function: "echo", Body: []byte("a")}, nearpath.To{Function: "stranger"},
 		nearpath.To{Function: "echo", Request: &nearpath.Request{Path: "/fail"}})
 	if r := outcomes[0].Response; r == nil || string(r.Body) != "a" {
 		t.Errorf("%+v", outcomes[0])
@@ -191,7 +191,7 @@ func TestKindsOfErrors(t *testing.T) {
 		w.WriteHeader(http.StatusTooManyRequests)
 	}))}
 	silent := nearpath.Client{Gateway: serveHTTP(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))}
-	hasty, cancel := context.WithTimeout(context.Background(), 1)
+	shortContext, cancel := context.WithTimeout(context.Background(), 1)
 	defer cancel()
 	for _, c := range []struct {
 		client *nearpath.Client
@@ -201,10 +201,10 @@ func TestKindsOfErrors(t *testing.T) {
 		kind   nearpath.Kind
 		safe   bool
 	}{
-		{&refusing, within(t), "far", nearpath.Request{}, nearpath.KindUnsent, true},
+		{&refusing, within(t), "remote", nearpath.Request{}, nearpath.KindUnsent, true},
 		{&refusing, within(t), "../system", nearpath.Request{}, nearpath.KindName, false},
-		{&overload, within(t), "far", nearpath.Request{}, nearpath.KindPlatform, true},
-		{&silent, hasty, "far", nearpath.Request{}, nearpath.KindTimeout, false},
+		{&overload, within(t), "remote", nearpath.Request{}, nearpath.KindPlatform, true},
+		{&silent, shortContext, "remote", nearpath.Request{}, nearpath.KindTimeout, false},
 	} {
 		_, err := c.client.Do(c.ctx, c.name, &c.req)
 		fault := new(nearpath.Error)

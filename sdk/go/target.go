@@ -6,22 +6,22 @@ import (
 	"strings"
 )
 
-// target is a function that a URL means.
+// target is the function of a URL.
 type target struct {
-	name string
-	path string // what follows the function's name, with the query
-	far  string // where the call goes over HTTP
-	bare bool   // only the host's name says so: it may be another host's
+	name       string
+	path       string // the part of the URL after the function's name, with the query
+	gatewayURL string // the URL for a call over HTTP
+	bare       bool   // only the host's name denotes the function: another host may have that name
 }
 
 const route = "/function/"
 
-// targetOf is the function that a URL means, if it means one:
+// targetOf returns the function of a URL, if it has one:
 //
-//	http://gateway:8080/function/NAME/path    the gateway: where the environment says it is, or at that address
-//	http://gateway.any:8080/function/…        a gateway by that name, or at the address that the environment names
-//	nearpath://NAME/path                      the same, whatever the gateway is called
-//	http://NAME/path                          a host of one word without a port, when nothing else answers to that name
+//	http://gateway:8080/function/NAME/path    the gateway at the URL of the environment, or at that address
+//	http://gateway.any:8080/function/…        a gateway of that name, or at the URL of the environment
+//	nearpath://NAME/path                      the same for every gateway
+//	http://NAME/path                          a host of one word without a port, if no host has that name
 func targetOf(u *url.URL, gateway string) (target, bool) {
 	known, err := url.Parse(gateway)
 	if err != nil {
@@ -39,10 +39,10 @@ func targetOf(u *url.URL, gateway string) (target, bool) {
 		if slash {
 			rest = "/" + rest
 		}
-		if host == "gateway" && gateway != nobodysGateway {
+		if host == "gateway" && gateway != defaultGateway {
 			return named(name, pathOf(rest, u), gateway, false)
 		}
-		return target{name: name, path: pathOf(rest, u), far: u.String()}, checkName(name) == nil
+		return target{name: name, path: pathOf(rest, u), gatewayURL: u.String()}, checkName(name) == nil
 	}
 	oneWord := u.Scheme == "http" && u.Port() == "" && u.User == nil && !strings.Contains(host, ".")
 	if !oneWord || host == "localhost" || host == "gateway" || host == known.Hostname() {
@@ -52,11 +52,11 @@ func targetOf(u *url.URL, gateway string) (target, bool) {
 }
 
 func named(name, path, gateway string, bare bool) (target, bool) {
-	far := gateway + route + name
+	gatewayURL := gateway + route + name
 	if path != "/" {
-		far += path
+		gatewayURL += path
 	}
-	return target{name, path, far, bare}, checkName(name) == nil
+	return target{name, path, gatewayURL, bare}, checkName(name) == nil
 }
 
 func pathOf(path string, u *url.URL) string {
@@ -69,7 +69,7 @@ func pathOf(path string, u *url.URL) string {
 	return path
 }
 
-// baseOf is what stands before the route at the gateway; false when the URL is no function of the gateway's.
+// baseOf returns the gateway's path before the route; false if the URL is no function of the gateway.
 func baseOf(u, gateway *url.URL) (string, bool) {
 	if host := u.Hostname(); (host == "gateway" || strings.HasPrefix(host, "gateway.")) && strings.HasPrefix(u.EscapedPath(), route) {
 		return "", true
@@ -89,7 +89,7 @@ func portOf(u *url.URL) string {
 	return "80"
 }
 
-// wantsConnection says whether a request needs what memory cannot carry, an upgrade or trailers, or is none, as http.Transport will say.
+// wantsConnection reports whether a request needs HTTP, for an upgrade or trailers, or is invalid: http.Transport returns that error.
 func wantsConnection(r *http.Request) bool {
 	if strings.ContainsFunc(r.Method, isNoToken) {
 		return true
@@ -97,7 +97,7 @@ func wantsConnection(r *http.Request) bool {
 	return r.Header.Get("Upgrade") != "" || len(r.Trailer) > 0 || strings.Contains(strings.ToLower(r.Header.Get("Te")), "trailers")
 }
 
-// isNoToken says whether a method can not have that character (RFC 9110, 5.6.2).
+// isNoToken reports whether a method cannot have that character (RFC 9110, 5.6.2).
 func isNoToken(c rune) bool {
 	letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
 	return !letter && !strings.ContainsRune("!#$%&'*+-.^_`|~", c)

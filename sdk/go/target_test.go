@@ -6,7 +6,7 @@ import (
 )
 
 func TestWhichURLsMeanAFunction(t *testing.T) {
-	for _, each := range []struct{ url, name, path, far string }{
+	for _, each := range []struct{ url, name, path, gatewayURL string }{
 		{"http://gateway:8080/function/echo", "echo", "/", "http://faas:31112/function/echo"},
 		{"http://gateway/function/echo/a%2Fb?c", "echo", "/a%2Fb?c", "http://faas:31112/function/echo/a%2Fb?c"},
 		{"http://gateway.openfaas:8080/function/echo.dev/a/b?c=d", "echo.dev", "/a/b?c=d", ""},
@@ -16,15 +16,15 @@ func TestWhichURLsMeanAFunction(t *testing.T) {
 		{"nearpath://echo.dev/a?b", "echo.dev", "/a?b", "http://faas:31112/function/echo.dev/a?b"},
 		{"http://echo/a", "echo", "/a", "http://faas:31112/function/echo/a"},
 	} {
-		if each.far == "" {
-			each.far = each.url
+		if each.gatewayURL == "" {
+			each.gatewayURL = each.url
 		}
 		got, ok := targetOf(parsed(t, each.url), "http://faas:31112")
-		if !ok || got.name != each.name || got.path != each.path || got.far != each.far || got.bare != (each.url == "http://echo/a") {
+		if !ok || got.name != each.name || got.path != each.path || got.gatewayURL != each.gatewayURL || got.bare != (each.url == "http://echo/a") {
 			t.Errorf("%s: %+v %v", each.url, got, ok)
 		}
 	}
-	if got, ok := targetOf(parsed(t, "http://gateway/function/echo/"), "http://gateway:8080"); !ok || got.far != "http://gateway/function/echo/" {
+	if got, ok := targetOf(parsed(t, "http://gateway/function/echo/"), "http://gateway:8080"); !ok || got.gatewayURL != "http://gateway/function/echo/" {
 		t.Errorf("%+v %v", got, ok)
 	}
 	if got, ok := targetOf(parsed(t, "https://host/faas/function/echo/a"), "https://host:443/faas/"); !ok || got.path != "/a" {

@@ -8,23 +8,23 @@ import (
 	"net/url"
 	"strings"
 
-	"nearpath.io/nearpath/internal/party"
+	"nearpath.io/nearpath/internal/endpoint"
 )
 
-// Transport is an http.RoundTripper that takes requests for functions through shared memory where that reaches, through the gateway
-// elsewhere, and gives all others to Base. With it an unchanged HTTP client takes part:
+// Transport is an http.RoundTripper that sends requests for functions through shared memory where possible, else through the gateway,
+// and all others through Base. An unchanged HTTP client uses it:
 //
 //	http.DefaultTransport = nearpath.Transport{}
 //
-// A function is meant by http://gateway:8080/function/NAME (any host named gateway, or the one that GatewayURL names), by nearpath://NAME,
-// and by http://NAME where the domain knows the function, or no host has that name. Header X-Nearpath-Path of the response says which
-// way it took, and why no nearer one. Bodies of both directions go as they come; what needs a connection (an upgrade, trailers) goes over HTTP.
-// The deadline of the request's context, and the trace of the request that it belongs to, go along.
+// URLs of functions are http://gateway:8080/function/NAME (any host named gateway, or that of GatewayURL), nearpath://NAME,
+// and http://NAME if the domain has the function or no host has that name. Header X-Nearpath-Path of the response has the path of the
+// call and the obstacle to a nearer one. Bodies of both directions are streamed; requests that need a connection (an upgrade, trailers)
+// use HTTP. Transport forwards the deadline of the request's context and the trace of the request to which it belongs.
 type Transport struct {
-	// Base takes everything that does not go through memory; nil: the http.DefaultTransport that the process began with, and connections
-	// to the gateway that are kept for calls.
+	// Base sends all requests outside shared memory; nil: the initial http.DefaultTransport of the process, and a pool of connections
+	// to the gateway.
 	Base http.RoundTripper
-	// Gateway is the URL whose /function/ is meant, and where names go over HTTP; empty: GatewayURL.
+	// Gateway is the URL of the gateway; empty: GatewayURL.
 	Gateway string
 }
 
@@ -50,7 +50,7 @@ func PostForm(url string, data url.Values) (*http.Response, error) {
 // RoundTrip implements http.RoundTripper.
 func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL == nil {
-		return t.otherTransport().RoundTrip(r) // which says so
+		return t.otherTransport().RoundTrip(r) // returns the error
 	}
 	wanted, ok := targetOf(r.URL, t.gateway())
 	if !ok && r.URL.Scheme == "nearpath" {
@@ -62,7 +62,7 @@ func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if !ok {
 		return t.otherTransport().RoundTrip(r)
 	}
-	p := home.endpointForCalls(r.Context())
+	p := processMembership.endpointForCalls(r.Context())
 	if p != nil && !wantsConnection(r) && p.AwaitRoute(r.Context(), wanted.name) {
 		response, again, err := t.roundTripShm(r, wanted)
 		if again == nil {
@@ -80,9 +80,9 @@ func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.roundTripGateway(r, wanted, p)
 }
 
-// roundTripOther sends a request to the host that has the name. When there is none it comes back.
+// roundTripOther sends a request to the host with that name. It returns the request if there is no such host.
 func (t Transport) roundTripOther(r *http.Request) (*http.Response, *http.Request, error) {
-	if r.Body != nil && r.GetBody == nil { // it would be closed
+	if r.Body != nil && r.GetBody == nil { // a failed attempt would close the body
 		if _, err := net.DefaultResolver.LookupHost(r.Context(), r.URL.Hostname()); isNoPeer(err) {
 			return nil, r, nil
 		}
@@ -108,13 +108,13 @@ func isNoPeer(err error) bool {
 }
 
 // roundTripGateway sends a request through the gateway.
-func (t Transport) roundTripGateway(r *http.Request, wanted target, p *party.Endpoint) (*http.Response, error) {
+func (t Transport) roundTripGateway(r *http.Request, wanted target, p *endpoint.Endpoint) (*http.Response, error) {
 	out := r.Clone(r.Context())
 	if out.Header == nil {
 		out.Header = http.Header{}
 	}
-	if wanted.far != r.URL.String() {
-		where, err := url.Parse(wanted.far)
+	if wanted.gatewayURL != r.URL.String() {
+		where, err := url.Parse(wanted.gatewayURL)
 		if err != nil {
 			return nil, err
 		}
@@ -133,7 +133,7 @@ func (t Transport) roundTripGateway(r *http.Request, wanted target, p *party.End
 	return response, nil
 }
 
-// CloseIdleConnections closes connections that no call uses; http.Client finds it.
+// CloseIdleConnections closes connections that no call uses; http.Client calls it.
 func (t Transport) CloseIdleConnections() {
 	for _, each := range []http.RoundTripper{t.otherTransport(), t.functionTransport()} {
 		if closer, ok := each.(interface{ CloseIdleConnections() }); ok {

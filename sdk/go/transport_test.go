@@ -46,35 +46,35 @@ func openfaas(t *testing.T, words ...string) string {
 	return strings.TrimSpace(line)
 }
 
-// mirrored is what the function mirror was asked.
+// mirrored is the request that the function mirror received.
 type mirrored struct {
 	Method, Path, Query, Body string
 	Headers                   map[string]string
 }
 
-func mirror(t *testing.T, r *http.Response, err error) (told mirrored) {
+func mirror(t *testing.T, r *http.Response, err error) (request mirrored) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer r.Body.Close()
-	if err := json.NewDecoder(r.Body).Decode(&told); err != nil || r.StatusCode != 200 {
+	if err := json.NewDecoder(r.Body).Decode(&request); err != nil || r.StatusCode != 200 {
 		t.Fatal(r.StatusCode, err)
 	}
-	return told
+	return request
 }
 
-// far is a client whose process is in no domain that reaches the gateway's functions.
-var far = http.Client{Transport: nearpath.Transport{}}
+// gatewayClient is a client outside the domain of the gateway's functions.
+var gatewayClient = http.Client{Transport: nearpath.Transport{}}
 
 func TestTransportBesideOpenFaaS(t *testing.T) {
 	gateway := openfaas(t)
 	for _, where := range []string{gateway + "/function/mirror", "nearpath://mirror", "nearpath://mirror.openfaas-fn", "http://mirror"} {
 		for _, body := range []io.Reader{strings.NewReader("x"), io.MultiReader(strings.NewReader("x"))} {
-			r, err := far.Post(where+"/a?b=c", "text/plain", body)
-			told := mirror(t, r, err)
-			if told.Method != "POST" || told.Path != "/a" || told.Query != "b=c" || told.Body != "x" {
-				t.Errorf("%s: %+v", where, told)
+			r, err := gatewayClient.Post(where+"/a?b=c", "text/plain", body)
+			request := mirror(t, r, err)
+			if request.Method != "POST" || request.Path != "/a" || request.Query != "b=c" || request.Body != "x" {
+				t.Errorf("%s: %+v", where, request)
 			}
 			if way := r.Header.Get("X-Nearpath-Path"); way != "http; not_nearer=no_endpoint" {
 				t.Errorf("%s: %q", where, way)
@@ -84,16 +84,16 @@ func TestTransportBesideOpenFaaS(t *testing.T) {
 			}
 		}
 	}
-	r, err := far.Get(gateway + "/function/moved")
-	if told := mirror(t, r, err); told.Path != "/moved" {
-		t.Errorf("a redirect leads to %+v", told)
+	r, err := gatewayClient.Get(gateway + "/function/moved")
+	if request := mirror(t, r, err); request.Path != "/moved" {
+		t.Errorf("a redirect leads to %+v", request)
 	}
-	r, err = far.Get(gateway + "/healthz")
+	r, err = gatewayClient.Get(gateway + "/healthz")
 	if err != nil || r.StatusCode != 200 || r.Header.Get("X-Nearpath-Path") != "" {
 		t.Errorf("%v %v", r, err)
 	}
 	r.Body.Close()
-	r, err = far.Get(gateway + "/function/ticks")
+	r, err = gatewayClient.Get(gateway + "/function/ticks")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func TestAsTheDefaultTransport(t *testing.T) {
 	r, err := http.Get(gateway + "/function/mirror")
 	mirror(t, r, err)
 	if r.Header.Get("X-Nearpath-Path") == "" {
-		t.Error("the answer does not say its way")
+		t.Error("the answer has no path")
 	}
 	r, err = http.Get(gateway + "/healthz")
 	if err != nil {
@@ -121,8 +121,8 @@ func TestAsTheDefaultTransport(t *testing.T) {
 	r.Body.Close()
 	http.DefaultClient.CloseIdleConnections()
 	r, err = nearpath.PostForm(gateway+"/function/mirror", url.Values{"a": {"1"}})
-	if told := mirror(t, r, err); told.Body != "a=1" {
-		t.Errorf("%+v", told)
+	if request := mirror(t, r, err); request.Body != "a=1" {
+		t.Errorf("%+v", request)
 	}
 	if _, err := http.Get("nearpath://No_Name"); nearpath.KindOf(err) != nearpath.KindName {
 		t.Error("a name that no function can have was called", err)
@@ -134,7 +134,7 @@ func TestWhatIsHandedOn(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	req, _ := http.NewRequestWithContext(ctx, "GET", gateway+"/function/mirror", nil)
-	r, err := far.Do(req)
+	r, err := gatewayClient.Do(req)
 	headers := mirror(t, r, err).Headers
 	left, bad := time.ParseDuration(headers["X-Timeout"])
 	if bad != nil || left > time.Minute || left < 20*time.Second || headers["X-Nearpath-Path"] != "?" {
@@ -144,7 +144,7 @@ func TestWhatIsHandedOn(t *testing.T) {
 		t.Error("a RoundTripper changed the request")
 	}
 	req.Header.Set("X-Timeout", "1s")
-	r, err = far.Do(req)
+	r, err = gatewayClient.Do(req)
 	if own := mirror(t, r, err).Headers["X-Timeout"]; own != "1s" {
 		t.Errorf("the caller's own limit became %s", own)
 	}
@@ -152,8 +152,8 @@ func TestWhatIsHandedOn(t *testing.T) {
 	if err != nil || answer.Path != nearpath.PathHTTP || answer.NotNearer != "no_endpoint" || answer.Header.Get("X-Nearpath-Path") != "" {
 		t.Fatalf("%+v %v", answer, err)
 	}
-	var told mirrored
-	if err := json.Unmarshal(answer.Body, &told); err != nil || told.Headers["Traceparent"] != trace {
+	var request mirrored
+	if err := json.Unmarshal(answer.Body, &request); err != nil || request.Headers["Traceparent"] != trace {
 		t.Errorf("%s %v", answer.Body, err)
 	}
 }
@@ -171,7 +171,7 @@ func TestAHandlerHandsOnWhatItWasGiven(t *testing.T) {
 	served := make(chan error, 1)
 	server := &nearpath.Server{Addr: address, HTTP: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		out, _ := http.NewRequestWithContext(r.Context(), "GET", gateway+"/function/mirror", nil)
-		answer, err := far.Do(out)
+		answer, err := gatewayClient.Do(out)
 		_ = json.NewEncoder(w).Encode(mirror(t, answer, err))
 	})}
 	go func() { served <- server.RunContext(ctx) }()
@@ -183,10 +183,10 @@ func TestAHandlerHandsOnWhatItWasGiven(t *testing.T) {
 		time.Sleep(time.Millisecond) // not listening yet
 		r, err = http.DefaultClient.Do(req)
 	}
-	told := mirror(t, r, err)
-	left, bad := time.ParseDuration(told.Headers["X-Timeout"])
-	if told.Headers["Traceparent"] != trace || bad != nil || left > time.Minute || left < 20*time.Second {
-		t.Errorf("%v", told.Headers)
+	request := mirror(t, r, err)
+	left, bad := time.ParseDuration(request.Headers["X-Timeout"])
+	if request.Headers["Traceparent"] != trace || bad != nil || left > time.Minute || left < 20*time.Second {
+		t.Errorf("%v", request.Headers)
 	}
 }
 
@@ -204,14 +204,14 @@ func TestACallForLater(t *testing.T) {
 			t.Errorf("%s %v", id, r.Header)
 		}
 	case <-time.After(patience):
-		t.Error("nobody calls back")
+		t.Error("no callback arrived")
 	}
-	if _, err := nearpath.CallLater(within(t), "nobody", nil, ""); nearpath.KindOf(err) != nearpath.KindPlatform {
+	if _, err := nearpath.CallLater(within(t), "unknown", nil, ""); nearpath.KindOf(err) != nearpath.KindPlatform {
 		t.Error(err)
 	}
 }
 
-// A callee whose platform says that its code has not seen a call is called over HTTP instead.
+// A call that did not run, according to the callee's platform, goes over HTTP instead.
 func TestWhatDidNotRunGoesOverHTTP(t *testing.T) {
 	process(t, "busy")
 	was := make(chan string, 2)

@@ -52,14 +52,14 @@ class Connection(http.server.BaseHTTPRequestHandler):
             return self.reply(200, str(Connection.connections).encode(), {})
         name, path = (rest[0] if rest else ""), "/" + (rest[1] if len(rest) > 1 else "")
         name, _, namespace = name.partition(".")
-        asked = {"method": self.command, "path": path, "query": where.query, "headers": dict(self.headers), "body": body.decode("latin-1")}
+        request = {"method": self.command, "path": path, "query": where.query, "headers": dict(self.headers), "body": body.decode("latin-1")}
         if first not in ("function", "async-function") or (first == "async-function" and self.command != "POST"):
             return self.reply(404, b"404 page not found\n", {})
         if name not in FUNCTIONS or namespace not in ("", NAMESPACE):
             return self.reply(404, f"error finding function {name}.{namespace or NAMESPACE}\n".encode(), {})
         if first == "async-function":
-            return self.later(name, asked)
-        return FUNCTIONS[name](self, asked)
+            return self.later(name, request)
+        return FUNCTIONS[name](self, request)
 
     do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = route
 
@@ -84,19 +84,19 @@ class Connection(http.server.BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
 
-    def later(self, name, asked):
+    def later(self, name, request):
         call, callback = str(uuid.uuid4()), self.headers.get("x-callback-url")
         self.send_response(202)
         for field in (("X-Call-Id", call), ("X-Start-Time", str(time.time_ns())), ("Content-Length", "0")):
             self.send_header(*field)
         self.end_headers()
         if callback:
-            threading.Thread(target=self.call_back, args=(callback, call, name, asked), daemon=True).start()
+            threading.Thread(target=self.call_back, args=(callback, call, name, request), daemon=True).start()
 
-    def call_back(self, callback, call, name, asked):
+    def call_back(self, callback, call, name, request):
         fields = {"X-Call-Id": call, "X-Function-Name": name, "X-Function-Status": "200", "X-Duration-Seconds": "0.000001"}
         try:
-            urllib.request.urlopen(urllib.request.Request(callback, json.dumps(asked).encode(), fields, method="POST")).close()
+            urllib.request.urlopen(urllib.request.Request(callback, json.dumps(request).encode(), fields, method="POST")).close()
         except OSError:
             pass  # nobody is there
 
@@ -104,12 +104,12 @@ class Connection(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def slow(connection, asked):
+def slow(connection, request):
     connection.close_connection = True
     stopped.wait()
 
 
-def ticks(connection, asked):
+def ticks(connection, request):
     """Each tick goes when the one before it was read, as far as a connection shows it."""
     connection.begin(200, [("Content-Type", "text/event-stream"), ("Transfer-Encoding", "chunked")])
     connection.end_headers()
@@ -119,14 +119,14 @@ def ticks(connection, asked):
     connection.wfile.write(b"0\r\n\r\n")
 
 
-def flaky(connection, asked):
+def flaky(connection, request):
     """Two calls of one query fail."""
-    times[asked["query"]] += 1
-    busy = times[asked["query"]] < 3
-    connection.reply(503 if busy else 200, b"busy" if busy else b"%d times" % times[asked["query"]], {})
+    times[request["query"]] += 1
+    busy = times[request["query"]] < 3
+    connection.reply(503 if busy else 200, b"busy" if busy else b"%d times" % times[request["query"]], {})
 
 
-def cut(connection, asked):
+def cut(connection, request):
     connection.begin(200, [("Content-Length", "100")])
     connection.end_headers()
     connection.wfile.write(b"some")
@@ -134,18 +134,18 @@ def cut(connection, asked):
 
 
 FUNCTIONS = {
-    "mirror": lambda connection, asked: connection.reply(200, json.dumps(asked).encode(), {"Content-Type": "application/json"}),
-    "currency": lambda connection, asked: connection.reply(200, b"1.07", {"Content-Type": "text/plain"}),
-    "teapot": lambda connection, asked: connection.reply(418, b"tea", {}),
-    "cookies": lambda connection, asked: connection.reply(200, b"", [("Set-Cookie", "one=1; Path=/"), ("Set-Cookie", "two=2; Path=/")]),
-    "moved": lambda connection, asked: connection.reply(302, b"", {"Location": "/function/mirror/moved"}),
-    "packed": lambda connection, asked: connection.reply(200, gzip.compress(b"unpacked"), {"Content-Encoding": "gzip"}),
+    "mirror": lambda connection, request: connection.reply(200, json.dumps(request).encode(), {"Content-Type": "application/json"}),
+    "currency": lambda connection, request: connection.reply(200, b"1.07", {"Content-Type": "text/plain"}),
+    "teapot": lambda connection, request: connection.reply(418, b"tea", {}),
+    "cookies": lambda connection, request: connection.reply(200, b"", [("Set-Cookie", "one=1; Path=/"), ("Set-Cookie", "two=2; Path=/")]),
+    "moved": lambda connection, request: connection.reply(302, b"", {"Location": "/function/mirror/moved"}),
+    "packed": lambda connection, request: connection.reply(200, gzip.compress(b"unpacked"), {"Content-Encoding": "gzip"}),
     "slow": slow,
     "ticks": ticks,
     "cut": cut,
     "flaky": flaky,
-    "kept": lambda connection, asked: connection.reply(307, b"", {"Location": "/function/mirror"}),
-    "long": lambda connection, asked: connection.reply(200, bytes(300_000), {}),
+    "kept": lambda connection, request: connection.reply(307, b"", {"Location": "/function/mirror"}),
+    "long": lambda connection, request: connection.reply(200, bytes(300_000), {}),
 }
 
 

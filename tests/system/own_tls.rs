@@ -326,6 +326,6 @@ async fn tls_of_the_functions_own_goes_by_both_ways_out_untouched() {
             }
         }
     }
-    assert!(pool_value(&server, "given", port, "given") > 0);
-    assert_eq!(pool_value(&server, "carried", port, "given"), 0);
+    assert!(pool_value(&server, "given", port, "replacedSockets") > 0);
+    assert_eq!(pool_value(&server, "carried", port, "replacedSockets"), 0);
 }

@@ -346,7 +346,7 @@ async fn edges_memory_and_paths_are_listed() {
     assert!(metric_value(&server, "nearpath_edge_requests_total", gateway).await >= 20.0);
     let bound = r#"function="second.openfaas-fn""#;
     assert_eq!(
-        metric_value(&server, "nearpath_shm_bound_bytes", bound).await % f64::from(16 << 20),
+        metric_value(&server, "nearpath_shm_max_held_bytes", bound).await % f64::from(16 << 20),
         0.0
     );
 

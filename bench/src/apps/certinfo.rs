@@ -1,45 +1,54 @@
-//! Certificate info: the function shakes hands with a TLS server on its own machine and reads its certificate.
+//! Certificate info: the function shakes hands with a TLS server on its own machine and reads its
+//! certificate.
 
 use nearpath_testkit::lab::LabNode;
 use tempfile::TempDir;
 
-use super::need::{Python, examples};
-use super::{App, Aside, Calls, Case, Function};
-use crate::remote::Error;
-use crate::remote::call::Call;
-use crate::remote::worker::{Machine, Process, started};
+use super::requirements::{PythonEnv, examples_folder};
+use super::{AppCase, AppFunction, AppService, CaseCalls, ExampleApp};
+use crate::remote::BenchError;
+use crate::remote::call::RemoteCall;
+use crate::remote::worker::{KilledProcess, WorkerMachine, start_ready};
 
 /// The server, whose keys are in the folder.
-struct Server {
-    _process: Process,
+struct AuthorityServer {
+    _process: KilledProcess,
     _folder: TempDir,
 }
 
-impl Aside for Server {}
+impl AppService for AuthorityServer {}
 
 /// `node` is what `machine` is in.
-pub(super) fn start(python: Python, node: &LabNode, machine: &Machine) -> Result<App, Error> {
+pub(super) fn start_app(
+    python: PythonEnv,
+    node: &LabNode,
+    machine: &WorkerMachine,
+) -> Result<ExampleApp, BenchError> {
     let (example, folder, port) = (
-        examples()?.join("certinfo"),
+        examples_folder()?.join("certinfo"),
         tempfile::tempdir()?,
-        machine.ports(1).to_string(),
+        machine.allocate_ports(1).to_string(),
     );
-    let mut command = python.run(&example.join("tests/authority.py"));
-    let process = started(node, command.arg(folder.path()).arg(&port))?;
+    let mut command = python.script_command(&example.join("tests/authority.py"));
+    let process = start_ready(node, command.arg(folder.path()).arg(&port))?;
     let authority = folder.path().join("ca.pem").display().to_string();
-    let function = Function::new("certinfo", example.join("handler/certinfo.py"));
-    let functions = vec![function.with("TLS_PORT", port).with("CA_FILE", authority)];
-    let call = Call::post("/?output=json", "localhost", "\"trusted\": true");
-    let cases = vec![Case {
+    let function = AppFunction::new("certinfo", example.join("handler/certinfo.py"));
+    let functions = vec![
+        function
+            .with_variable("TLS_PORT", port)
+            .with_variable("CA_FILE", authority),
+    ];
+    let call = RemoteCall::for_post("/?output=json", "localhost", "\"trusted\": true");
+    let cases = vec![AppCase {
         name: "",
         function: "certinfo",
-        calls: Calls::Same(call),
+        calls: CaseCalls::Same(call),
     }];
-    Ok(App {
+    Ok(ExampleApp {
         python,
         functions,
         cases,
-        aside: Box::new(Server {
+        aside: Box::new(AuthorityServer {
             _process: process,
             _folder: folder,
         }),

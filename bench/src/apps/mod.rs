@@ -1,10 +1,12 @@
-//! Applications of `examples/`, as they are: their functions, what runs beside them, and what they are asked.
+//! Applications of `examples/`, as they are: their functions, what runs beside them, and what they
+//! are asked.
 //!
-//! Nothing here knows machines or transports: who measures starts the functions where it wants them. What an application needs and
-//! this machine lacks is a [`need::Missing`], so that a comparison can go on without it.
+//! Nothing here knows machines or transports: who measures starts the functions where it wants
+//! them. What an application needs and this machine lacks is a [`need::Missing`], so that a
+//! comparison can go on without it.
 
 mod certinfo;
-pub(crate) mod need;
+pub(crate) mod requirements;
 mod resizer;
 pub(crate) mod retail;
 
@@ -12,68 +14,68 @@ use std::path::PathBuf;
 
 use nearpath_testkit::lab::LabNode;
 
-use crate::remote::Error;
-use crate::remote::call::Call;
-use crate::remote::worker::{Code, Machine};
-use need::Python;
+use crate::remote::BenchError;
+use crate::remote::call::RemoteCall;
+use crate::remote::worker::{TenantCode, WorkerMachine};
+use requirements::PythonEnv;
 
-/// Which application.
+/// Applications of `examples/` that can be measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Kind {
+pub(crate) enum AppKind {
     Certinfo,
     Resizer,
     Retail,
 }
 
-/// One that can be started.
-pub(crate) struct App {
-    python: Python,
+/// Application that can be started.
+pub(crate) struct ExampleApp {
+    python: PythonEnv,
     /// Callees before callers.
-    pub(crate) functions: Vec<Function>,
-    pub(crate) cases: Vec<Case>,
+    pub(crate) functions: Vec<AppFunction>,
+    pub(crate) cases: Vec<AppCase>,
     /// Runs as long as this.
-    aside: Box<dyn Aside>,
+    aside: Box<dyn AppService>,
 }
 
 /// A function: a program, and what it is told.
 #[derive(Debug, Clone)]
-pub(crate) struct Function {
+pub(crate) struct AppFunction {
     pub(crate) name: &'static str,
     script: PathBuf,
-    /// It calls others.
+    /// True if the function calls other functions.
     pub(crate) calls: bool,
-    /// Where it listens, if that has to be known beforehand.
+    /// Port of the function, if others must know it beforehand.
     port: Option<u16>,
     variables: Vec<(String, String)>,
 }
 
-/// What is measured.
+/// Measured setup.
 #[derive(Debug, Clone)]
-pub(crate) struct Case {
+pub(crate) struct AppCase {
     /// As tables have it, without the application.
     pub(crate) name: &'static str,
     pub(crate) function: &'static str,
-    pub(crate) calls: Calls,
+    pub(crate) calls: CaseCalls,
 }
 
 /// The calls of a measurement.
 #[derive(Debug, Clone)]
-pub(crate) enum Calls {
+pub(crate) enum CaseCalls {
     /// The same again and again.
-    Same(Call),
+    Same(RemoteCall),
     /// [`retail::acquire`]: each one ends an assignment of its own.
     Acquire,
 }
 
-/// What an application has beside its functions.
-trait Aside: Send + Sync {
+/// Processes and data that an application needs beside its functions.
+trait AppService: Send + Sync {
     /// Whatever calls have changed is as it was.
-    fn reset(&self) -> Result<(), Error> {
+    fn restore_data(&self) -> Result<(), BenchError> {
         Ok(())
     }
 }
 
-impl Kind {
+impl AppKind {
     /// All of them.
     pub(crate) const ALL: [Self; 3] = [Self::Certinfo, Self::Resizer, Self::Retail];
 
@@ -90,39 +92,46 @@ impl Kind {
     ///
     /// # Errors
     /// [`need::Missing`] when this machine lacks something.
-    pub(crate) fn start(
+    pub(crate) fn start_app(
         self,
-        python: Python,
+        python: PythonEnv,
         node: &LabNode,
-        machine: &Machine,
-    ) -> Result<App, Error> {
+        machine: &WorkerMachine,
+    ) -> Result<ExampleApp, BenchError> {
         match self {
-            Self::Certinfo => certinfo::start(python, node, machine),
-            Self::Resizer => resizer::start(python, machine),
-            Self::Retail => retail::start(python, node),
+            Self::Certinfo => certinfo::start_app(python, node, machine),
+            Self::Resizer => resizer::start_app(python, machine),
+            Self::Retail => retail::start_app(python, node),
         }
     }
 }
 
-impl App {
-    /// How to start a function on that machine; those that call others do so at `gateway`.
-    pub(crate) fn code(&self, function: &Function, machine: &Machine, gateway: &str) -> Code {
-        let port = function.port.unwrap_or_else(|| machine.ports(1));
+impl ExampleApp {
+    /// Command that starts a function on a machine; callers reach their callees at `gateway`.
+    pub(crate) fn function_code(
+        &self,
+        function: &AppFunction,
+        machine: &WorkerMachine,
+        gateway: &str,
+    ) -> TenantCode {
+        // A fixed port is one that another function's arguments name.
+        let port = function.port.unwrap_or_else(|| machine.allocate_ports(1));
         let own = [
             ("PORT", port.to_string()),
             ("gateway_url", gateway.to_owned()),
+            // The classic watchdog's variable; the example's functions log it.
             ("OPENFAAS_NAME", function.name.to_owned()),
         ];
         let own = own
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value));
         let variables = own
-            .chain(self.python.variables())
+            .chain(self.python.env_variables())
             .chain(function.variables.iter().cloned())
             .collect();
-        Code {
+        TenantCode {
             port,
-            fprocess: self.python.command(&function.script),
+            fprocess: self.python.command_line(&function.script),
             variables,
         }
     }
@@ -131,12 +140,12 @@ impl App {
     ///
     /// # Errors
     /// When what runs beside the functions does not answer.
-    pub(crate) fn reset(&self) -> Result<(), Error> {
-        self.aside.reset()
+    pub(crate) fn restore_data(&self) -> Result<(), BenchError> {
+        self.aside.restore_data()
     }
 }
 
-impl Function {
+impl AppFunction {
     fn new(name: &'static str, script: PathBuf) -> Self {
         Self {
             name,
@@ -147,10 +156,10 @@ impl Function {
         }
     }
 
-    fn with(mut self, name: &str, value: impl Into<String>) -> Self {
+    fn with_variable(mut self, name: &str, value: impl Into<String>) -> Self {
         self.variables.push((name.to_owned(), value.into()));
         self
     }
 }
 
-impl Aside for () {}
+impl AppService for () {}

@@ -1,6 +1,8 @@
-//! Hello, Retail!: fourteen of its functions with their database. Four are asked alone, three begin chains.
+//! Hello, Retail!: fourteen of its functions with their database. Four are asked alone, three begin
+//! chains.
 //!
-//! The functions open a connection to the database for each access, on the machine where it runs; see examples/retail.
+//! The functions open a connection to the database for each access, on the machine where it runs;
+//! see examples/retail.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -10,10 +12,10 @@ use nearpath_testkit::lab::LabNode;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::need::{Missing, Python, examples};
-use super::{App, Aside, Calls, Case, Function};
-use crate::remote::Error;
-use crate::remote::call::Call;
+use super::requirements::{MissingRequirement, PythonEnv, examples_folder};
+use super::{AppCase, AppFunction, AppService, CaseCalls, ExampleApp};
+use crate::remote::BenchError;
+use crate::remote::call::RemoteCall;
 
 /// Those that call nobody, and whether they ask the database.
 const CALLEES: [(&str, bool); 11] = [
@@ -31,55 +33,56 @@ const CALLEES: [(&str, bool); 11] = [
 ];
 /// Those that begin a chain.
 const CALLERS: [&str; 3] = ["photo-request", "photo-acquire", "product-purchase"];
-/// What `examples/retail/database` ends with when there is no PostgreSQL.
-const NOT_TO_BE_HAD: i32 = 77;
+/// Exit code of `examples/retail/database` when there is no PostgreSQL.
+const EXIT_UNAVAILABLE: i32 = 77;
 
-/// Whom the calls before those of [`Calls::Acquire`] go to, in turn: the second one gets what the first one answers.
+/// Functions that prepare the calls of [`CaseCalls::Acquire`]: the second one gets the answer of
+/// the first.
 pub(crate) const ASSIGNERS: [&str; 2] = ["photo-assign", "photo-record"];
 
 /// The example's PostgreSQL, in a folder of its own. Ends with this.
-pub(crate) struct Database {
+pub(crate) struct RetailDatabase {
     node: LabNode,
     script: PathBuf,
     folder: TempDir,
-    /// Where it listens beside loopback.
+    /// Address that the server listens on beside loopback.
     listen: Option<Ipv4Addr>,
 }
 
 /// `node` is where the callees are to run.
-pub(super) fn start(python: Python, node: &LabNode) -> Result<App, Error> {
-    let example = examples()?.join("retail");
-    let (database, variables) = Database::start(node, None)?;
+pub(super) fn start_app(python: PythonEnv, node: &LabNode) -> Result<ExampleApp, BenchError> {
+    let example = examples_folder()?.join("retail");
+    let (database, variables) = RetailDatabase::start_database(node, None)?;
     let services = example.join("services");
     let script = |name: &str| services.join(format!("{name}.py"));
     let callees = CALLEES.into_iter().map(|(name, stored)| match stored {
-        true => Function {
+        true => AppFunction {
             variables: variables.clone(),
-            ..Function::new(name, script(name))
+            ..AppFunction::new(name, script(name))
         },
-        false => Function::new(name, script(name)),
+        false => AppFunction::new(name, script(name)),
     });
-    let callers = CALLERS.into_iter().map(|name| Function {
+    let callers = CALLERS.into_iter().map(|name| AppFunction {
         calls: true,
-        ..Function::new(name, script(name))
+        ..AppFunction::new(name, script(name))
     });
     let functions = callees.chain(callers).collect();
-    Ok(App {
+    Ok(ExampleApp {
         python,
         functions,
-        cases: cases(),
+        cases: retail_cases(),
         aside: Box::new(database),
     })
 }
 
 /// As the published system has them: by the number of the function, and what the four alone do.
-fn cases() -> Vec<Case> {
-    let same = |name, function, call| Case {
+fn retail_cases() -> Vec<AppCase> {
+    let same = |name, function, call| AppCase {
         name,
         function,
-        calls: Calls::Same(call),
+        calls: CaseCalls::Same(call),
     };
-    let post = |body: &Value, holds| Call::post("/", body.to_string(), holds);
+    let post = |body: &Value, holds| RemoteCall::for_post("/", body.to_string(), holds);
     let photographer = json!({ "id": "zoe", "name": "Zoe Ash", "email": "zoe@example.com" });
     let sale = json!({ "id": "boot-1", "user": "ann", "cents": 14900, "authorization": "none", "card": "1111" });
     let boot = json!({ "id": "boot-1", "name": "Hiking boot" });
@@ -88,7 +91,7 @@ fn cases() -> Vec<Case> {
         same(
             "f1 database GET",
             "product-catalog-api",
-            Call::get("/products?id=boot-1", "\"boot-1\""),
+            RemoteCall::for_get("/products?id=boot-1", "\"boot-1\""),
         ),
         same(
             "f7 database POST",
@@ -98,7 +101,7 @@ fn cases() -> Vec<Case> {
         same(
             "f10 GET",
             "photo-success",
-            Call::get("/?photographer=ada&product=boot-1", "\"accepted\": true"),
+            RemoteCall::for_get("/?photographer=ada&product=boot-1", "\"accepted\": true"),
         ),
         same(
             "f15 POST",
@@ -110,10 +113,10 @@ fn cases() -> Vec<Case> {
             "photo-request",
             post(&boot, "\"assignment\""),
         ),
-        Case {
+        AppCase {
             name: "chain f8 f9 f10 f11",
             function: "photo-acquire",
-            calls: Calls::Acquire,
+            calls: CaseCalls::Acquire,
         },
         same(
             "chain f12 f13 f14 f15",
@@ -123,62 +126,63 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// What the first of [`ASSIGNERS`] is asked.
-pub(crate) fn assign() -> Call {
-    Call::post(
+/// Call to the first of [`ASSIGNERS`].
+pub(crate) fn assign_call() -> RemoteCall {
+    RemoteCall::for_post(
         "/",
         json!({ "product": { "id": "boot-1", "name": "Hiking boot" } }).to_string(),
         "\"assignment\"",
     )
 }
 
-/// What the second one is asked, and the call that ends this assignment.
+/// Call to the second one, and the call that ends this assignment.
 ///
 /// # Errors
 /// When there is no assignment in what the first one has answered.
-pub(crate) fn acquire(assigned: &[u8]) -> Result<[Call; 2], Error> {
+pub(crate) fn acquire_calls(assigned: &[u8]) -> Result<[RemoteCall; 2], BenchError> {
     let fields: Value = serde_json::from_slice(assigned)?;
     let assignment = fields["assignment"]
         .as_str()
         .ok_or("photo-assign answers without an assignment")?;
     let sent = json!({ "assignment": assignment, "photo": "x".repeat(600) });
     Ok([
-        Call::post("/", assigned.to_vec(), "\"assignment\""),
-        Call::post("/", sent.to_string(), "\"done\""),
+        RemoteCall::for_post("/", assigned.to_vec(), "\"assignment\""),
+        RemoteCall::for_post("/", sent.to_string(), "\"done\""),
     ])
 }
 
-impl Database {
-    /// With the variables that tell functions where it is: on loopback, or at an address of the node.
+impl RetailDatabase {
+    /// With the variables that tell functions where it is: on loopback, or at an address of the
+    /// node.
     ///
     /// # Errors
     /// [`Missing`] when there is no PostgreSQL.
-    pub(crate) fn start(
+    pub(crate) fn start_database(
         node: &LabNode,
         listen: Option<Ipv4Addr>,
-    ) -> Result<(Self, Vec<(String, String)>), Error> {
-        let script = examples()?.join("retail/database");
+    ) -> Result<(Self, Vec<(String, String)>), BenchError> {
+        let script = examples_folder()?.join("retail/database");
         let folder = tempfile::Builder::new()
             .prefix("nearpath-retail.")
             .tempdir()?;
-        open(folder.path())?; // the server runs as a user of its own
+        make_readable(folder.path())?; // the server runs as a user of its own
         let database = Self {
             node: node.clone(),
             script,
             folder,
             listen,
         };
-        let variables = parse(&database.command("start")?)?;
+        let variables = parse_address(&database.run_command("start")?)?;
         Ok((database, variables))
     }
 
     /// The most connections at a time that its log tells of.
-    pub(crate) fn most_at_once(&self) -> std::io::Result<usize> {
+    pub(crate) fn max_connections(&self) -> std::io::Result<usize> {
         let log = std::fs::read_to_string(self.folder.path().join("log"))?;
-        Ok(most_at_once(&log))
+        Ok(count_max_connections(&log))
     }
 
-    fn command(&self, command: &str) -> Result<String, Error> {
+    fn run_command(&self, command: &str) -> Result<String, BenchError> {
         let mut program = Command::new(&self.script);
         program
             .arg(command)
@@ -190,33 +194,38 @@ impl Database {
         );
         program.envs(self.listen.map(|at| ("RETAIL_LISTEN", at.to_string())));
         let done = self.node.run_program(&mut program)?;
-        let said = String::from_utf8_lossy(&done.stderr)
+        let stderr = String::from_utf8_lossy(&done.stderr)
             .trim()
             .replace('\n', "; ");
         match done.status.code() {
             Some(0) => Ok(String::from_utf8_lossy(&done.stdout).into_owned()),
-            Some(NOT_TO_BE_HAD) => Err(Missing(format!("no PostgreSQL: {said}")).into()),
-            _ => Err(format!("examples/retail/database {command}: {said}").into()),
+            // Only this code means that there is no PostgreSQL; other failures are errors of the
+            // run.
+            Some(EXIT_UNAVAILABLE) => {
+                Err(MissingRequirement(format!("no PostgreSQL: {stderr}")).into())
+            }
+            _ => Err(format!("examples/retail/database {command}: {stderr}").into()),
         }
     }
 }
 
-impl Aside for Database {
-    fn reset(&self) -> Result<(), Error> {
-        self.command("seed").map(drop)
+impl AppService for RetailDatabase {
+    fn restore_data(&self) -> Result<(), BenchError> {
+        self.run_command("seed").map(drop)
     }
 }
 
-impl Drop for Database {
+impl Drop for RetailDatabase {
     fn drop(&mut self) {
+        // The script writes this file at the start: without it there is no server to stop.
         if self.folder.path().join("port").exists() {
-            let _ = self.command("stop"); // what is left ends with the lab
+            let _ = self.run_command("stop"); // what is left ends with the lab
         }
     }
 }
 
 /// Of the user of the functions; lines of the log are in the order of time.
-fn most_at_once(log: &str) -> usize {
+fn count_max_connections(log: &str) -> usize {
     let (mut now, mut most) = (0_usize, 0);
     for line in log.lines().filter(|line| line.contains("user=retail")) {
         match (
@@ -224,21 +233,23 @@ fn most_at_once(log: &str) -> usize {
             line.contains("disconnection:"),
         ) {
             (true, _) => now += 1,
+            // A disconnection may precede the first line that is counted.
             (_, true) => now = now.saturating_sub(1),
             _ => {}
         }
+        // After each line: the maximum lies between two events.
         most = most.max(now);
     }
     most
 }
 
-fn open(folder: &Path) -> std::io::Result<()> {
+fn make_readable(folder: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o755))
 }
 
 /// `export RETAIL_DATABASE=HOST:PORT RETAIL_PASSWORD=PASSWORD` as stack.yml makes variables of it.
-fn parse(printed: &str) -> Result<Vec<(String, String)>, Error> {
+fn parse_address(printed: &str) -> Result<Vec<(String, String)>, BenchError> {
     let value = |name: &str| {
         printed
             .split_whitespace()
@@ -266,7 +277,7 @@ mod tests {
     #[test]
     fn where_the_database_is() {
         let variables =
-            parse("export RETAIL_DATABASE=127.0.0.1:5433 RETAIL_PASSWORD=abc\n").unwrap();
+            parse_address("export RETAIL_DATABASE=127.0.0.1:5433 RETAIL_PASSWORD=abc\n").unwrap();
         assert_eq!(
             variables[..2],
             [
@@ -274,7 +285,7 @@ mod tests {
                 ("PASS".into(), "abc".into())
             ]
         );
-        assert!(parse("export RETAIL_DATABASE=127.0.0.1:5433").is_err());
+        assert!(parse_address("export RETAIL_DATABASE=127.0.0.1:5433").is_err());
     }
 
     #[test]
@@ -286,7 +297,7 @@ mod tests {
         );
         let other = "LOG: connection authorized: user=postgres\n";
         let log = [come.as_str(), &come, &gone, &come, other, &gone];
-        assert_eq!(most_at_once(&log.concat()), 2);
+        assert_eq!(count_max_connections(&log.concat()), 2);
     }
 
     #[test]
@@ -296,14 +307,18 @@ mod tests {
             .into_iter()
             .chain(CALLERS)
             .collect();
-        for name in cases().iter().map(|case| case.function).chain(ASSIGNERS) {
+        for name in retail_cases()
+            .iter()
+            .map(|case| case.function)
+            .chain(ASSIGNERS)
+        {
             assert!(functions.contains(&name), "{name}");
         }
     }
 
     #[test]
     fn an_assignment_is_recorded_as_it_is_and_ended_by_its_number() {
-        assert!(acquire(b"{\"assignment\": \"a-1\"}").is_ok());
-        assert!(acquire(b"{}").is_err() && acquire(b"no JSON").is_err());
+        assert!(acquire_calls(b"{\"assignment\": \"a-1\"}").is_ok());
+        assert!(acquire_calls(b"{}").is_err() && acquire_calls(b"no JSON").is_err());
     }
 }

@@ -1,4 +1,5 @@
-//! The same by other programs: `perf stat` for system calls and context switches, `strace -c` for system calls.
+//! The same by other programs: `perf stat` for system calls and context switches, `strace -c` for
+//! system calls.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -9,17 +10,20 @@ use std::time::Duration;
 use tokio::process::Command;
 use tokio::time::{sleep, timeout};
 
-use super::tracer::interrupt;
+use super::tracer::interrupt_child;
 
-/// What another tracer counted of all processes together.
+/// Counts of another tracer, over all processes.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct Check {
+pub(crate) struct TracerCheck {
     pub(crate) calls: Option<f64>,
     pub(crate) switches: Option<f64>,
 }
 
 /// Counts while `load` runs, with perf. Nothing where there is no perf.
-pub(crate) async fn by_perf(pids: &BTreeSet<u32>, load: impl Future) -> io::Result<Check> {
+pub(crate) async fn count_by_perf(
+    pids: &BTreeSet<u32>,
+    load: impl Future,
+) -> io::Result<TracerCheck> {
     let list: Vec<_> = pids.iter().map(u32::to_string).collect();
     let mut command = Command::new("perf");
     command.args([
@@ -27,58 +31,68 @@ pub(crate) async fn by_perf(pids: &BTreeSet<u32>, load: impl Future) -> io::Resu
         "-x",
         ";",
         "-e",
+        // The tracepoints that bpftrace counts too: the check is of the counting, not of the
+        // events.
         "raw_syscalls:sys_enter,sched:sched_switch",
         "-p",
         &list.join(","),
     ]);
-    let text = watched(command, load).await?;
+    let text = watch_load(command, load).await?;
     let value = |event: &str| {
         text.lines()
+            // The fields of `-x ;` begin with the value (perf-stat(1), CSV format).
             .find(|line| line.contains(event))?
             .split(';')
             .next()?
             .parse()
             .ok()
     };
-    Ok(Check {
+    Ok(TracerCheck {
         calls: value("sys_enter"),
         switches: value("sched_switch"),
     })
 }
 
 /// Counts while `load` runs, with strace, which slows everything down but counts in its own way.
-pub(crate) async fn by_strace(pids: &BTreeSet<u32>, load: impl Future) -> io::Result<Check> {
+pub(crate) async fn count_by_strace(
+    pids: &BTreeSet<u32>,
+    load: impl Future,
+) -> io::Result<TracerCheck> {
     let mut command = Command::new("strace");
     command.args(["-f", "-c", "-U", "calls,name"]);
     command.args(
         pids.iter()
             .flat_map(|pid| ["-p".to_owned(), pid.to_string()]),
     );
-    let text = watched(command, load).await?;
+    let text = watch_load(command, load).await?;
     let total = text
         .lines()
+        // `-U calls,name` leaves two columns, so the number stands before `total`.
         .find_map(|line| line.trim().strip_suffix("total")?.trim().parse().ok());
-    Ok(Check {
+    Ok(TracerCheck {
         calls: total,
         switches: None,
     })
 }
 
-/// What `command` says on its way out, after it watched `load`.
-async fn watched(mut command: Command, load: impl Future) -> io::Result<String> {
+/// Returns what `command` writes to standard error when it stops after `load`.
+async fn watch_load(mut command: Command, load: impl Future) -> io::Result<String> {
     command
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
+        // A tracer that outlives a failed run would slow down every later measurement.
         .kill_on_drop(true);
     let child = match command.spawn() {
         Ok(child) => child,
+        // The check is optional: the page shows an empty cell.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(String::new()),
         Err(error) => return Err(error),
     };
     sleep(Duration::from_secs(1)).await; // neither says when it has attached
     load.await;
-    interrupt(&child)?;
+    interrupt_child(&child)?;
+    // strace detaches from each thread before it prints, which takes long with many threads.
     let output = timeout(Duration::from_secs(30), child.wait_with_output())
         .await
         .map_err(io::Error::from)??;

@@ -1,4 +1,4 @@
-//! What was counted, by process.
+//! Event counts by process.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 /// Events of one process, or of several together.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Count {
+pub(crate) struct EventCount {
     /// System calls.
     pub(crate) calls: u64,
     /// Times that a thread went to sleep: a context switch that it asked for.
@@ -31,17 +31,22 @@ pub(crate) struct Count {
 }
 
 /// `NET_TX_SOFTIRQ` and `NET_RX_SOFTIRQ` (kernel: include/linux/interrupt.h).
-const NET: [u64; 2] = [2, 3];
+const NET_SOFTIRQS: [u64; 2] = [2, 3];
 
-impl Count {
-    /// Adds what a map of bpftrace holds at one key; `what` is the part of the key after the process.
-    fn note(&mut self, map: &str, what: &str, times: u64) {
+impl EventCount {
+    /// Adds what a map of bpftrace holds at one key; `what` is the part of the key after the
+    /// process.
+    fn note_event(&mut self, map: &str, what: &str, times: u64) {
         match map {
             "@calls" => self.calls += times,
             "@slept" => self.slept += times,
             "@preempted" => self.preempted += times,
             "@woke" => self.woke += times,
-            "@softirqs" if what.parse().is_ok_and(|vector| NET.contains(&vector)) => {
+            "@softirqs"
+                if what
+                    .parse()
+                    .is_ok_and(|vector| NET_SOFTIRQS.contains(&vector)) =>
+            {
                 self.net += times
             }
             "@softirqs" => self.other_softirqs += times,
@@ -51,12 +56,13 @@ impl Count {
             "@written" => self.written += times,
             "@parsed" => self.parsed += times,
             "@named" => *self.named.entry(what.to_owned()).or_default() += times,
+            // Maps without an entry here, such as `@mine`, are the script's own.
             _ => {}
         }
     }
 
     /// Adds another process's.
-    pub(crate) fn add(&mut self, other: &Self) {
+    pub(crate) fn add_count(&mut self, other: &Self) {
         for (mine, theirs) in [
             (&mut self.calls, other.calls),
             (&mut self.slept, other.slept),
@@ -79,20 +85,22 @@ impl Count {
 }
 
 /// Reads what `bpftrace -f json` prints at its end.
-pub(super) fn read(lines: &str) -> BTreeMap<u32, Count> {
-    let mut counts = BTreeMap::<u32, Count>::new();
+pub(super) fn parse_counts(lines: &str) -> BTreeMap<u32, EventCount> {
+    let mut counts = BTreeMap::<u32, EventCount>::new();
     let lines = lines
         .lines()
+        // bpftrace mixes warnings into its output, which are no JSON.
         .filter_map(|line| serde_json::from_str::<Value>(line).ok());
     for line in lines.filter(|line| line["type"] == "map") {
         for (map, entries) in line["data"].as_object().into_iter().flatten() {
             for (key, times) in entries.as_object().into_iter().flatten() {
+                // bpftrace joins the parts of a map's key by commas.
                 let (pid, what) = key.split_once(',').unwrap_or((key, ""));
                 let Ok(pid) = pid.parse() else { continue };
                 counts
                     .entry(pid)
                     .or_default()
-                    .note(map, what, times.as_u64().unwrap_or(0));
+                    .note_event(map, what, times.as_u64().unwrap_or(0));
             }
         }
     }
@@ -110,7 +118,7 @@ mod tests {
 {"type": "map", "data": {"@softirqs": {"11,3": 4, "11,1": 1}}}
 {"type": "map", "data": {"@named": {"11,futex": 3}}}
 ERROR: something else"#;
-        let counts = read(text);
+        let counts = parse_counts(text);
         assert_eq!(
             (
                 counts[&11].calls,
@@ -121,7 +129,7 @@ ERROR: something else"#;
         );
         assert_eq!((counts[&11].named["futex"], counts[&12].calls), (3, 2));
         let mut all = counts[&11].clone();
-        all.add(&counts[&12]);
+        all.add_count(&counts[&12]);
         assert_eq!((all.calls, all.named.len()), (7, 1));
     }
 }

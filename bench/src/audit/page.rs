@@ -3,38 +3,40 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::{Check, Count};
+use super::{EventCount, TracerCheck};
 
-/// One variant under one load.
-pub(crate) struct Audit {
+/// Counts of a variant under a load.
+pub(crate) struct AuditResult {
     pub(crate) variant: &'static str,
     pub(crate) callers: usize,
     /// Requests that were answered while bpftrace counted.
     pub(crate) requests: u64,
     /// By name of the program.
-    pub(crate) programs: BTreeMap<String, Count>,
+    pub(crate) programs: BTreeMap<String, EventCount>,
     /// For one caller only.
-    pub(crate) perf: Check,
-    pub(crate) strace: Check,
+    pub(crate) perf: TracerCheck,
+    pub(crate) strace: TracerCheck,
 }
 
-impl Audit {
-    fn total(&self) -> Count {
-        let mut total = Count::default();
-        self.programs.values().for_each(|count| total.add(count));
+impl AuditResult {
+    fn total_count(&self) -> EventCount {
+        let mut total = EventCount::default();
+        self.programs
+            .values()
+            .for_each(|count| total.add_count(count));
         total
     }
 
-    fn title(&self) -> String {
+    fn column_title(&self) -> String {
         format!("{}, {}", self.variant, self.callers)
     }
 }
 
 /// A name and where its number is.
-type Line = (&'static str, fn(&Count) -> u64);
+type PageLine = (&'static str, fn(&EventCount) -> u64);
 
-/// What is told of each count, in order.
-const LINES: [Line; 12] = [
+/// Lines of the page, in order.
+const PAGE_LINES: [PageLine; 12] = [
     ("context switches: went to sleep", |count| count.slept),
     ("context switches: had to make way", |count| count.preempted),
     ("wake-ups caused", |count| count.woke),
@@ -51,7 +53,7 @@ const LINES: [Line; 12] = [
     }),
 ];
 
-const HEAD: &str = "# What a request costs, counted by tracing
+const PAGE_HEAD: &str = "# What a request costs, counted by tracing
 
 Made by `nearpath-bench audit`; do not edit. Two functions in a chain, the first asks the second before it answers, each with 100
 bytes; behind an entry, as in `make bench-shm`. Everything is *by request*, and of all processes but the load generator. The
@@ -68,7 +70,7 @@ The audit that the SPRIGHT paper makes by reading code (its Tables I and II, for
 copies, 15 context switches and 25 interrupts, for SPRIGHT 3, 7 and 11, front end included.
 ";
 
-const TAIL: &str = "
+const PAGE_TAIL: &str = "
 ## How it was counted
 
 - bpftrace on tracepoints: `sched_switch` and `sched_waking` by the process that was on the processor, `raw_syscalls`, `softirq_entry` (an
@@ -88,30 +90,36 @@ const TAIL: &str = "
 ";
 
 /// The whole page. `stamp` says when and on what.
-pub(crate) fn render(audits: &[Audit], stamp: &str) -> String {
-    let mut page = format!("{HEAD}\n{stamp}\n\n## By request\n\n");
-    header(&mut page, "", audits);
-    for (name, value) in LINES {
+pub(crate) fn render_page(audits: &[AuditResult], stamp: &str) -> String {
+    let mut page = format!("{PAGE_HEAD}\n{stamp}\n\n## By request\n\n");
+    write_header(&mut page, "", audits);
+    for (name, value) in PAGE_LINES {
         let _ = write!(page, "| {name} |");
         for audit in audits {
-            let _ = write!(page, " {} |", each(value(&audit.total()), audit.requests));
+            let _ = write!(
+                page,
+                " {} |",
+                per_request(value(&audit.total_count()), audit.requests)
+            );
         }
         page.push('\n');
     }
     page.push_str("\n## By program\n");
-    audits.iter().for_each(|audit| programs(&mut page, audit));
+    audits
+        .iter()
+        .for_each(|audit| write_programs(&mut page, audit));
     page.push_str("\n## System calls by name\n\n");
-    names(&mut page, audits);
+    write_call_names(&mut page, audits);
     page.push_str(
         "\n## The same by others\n\nEach in a run of its own; empty: not measured, or the program is missing.\n\n",
     );
-    checks(&mut page, audits);
-    page.push_str(TAIL);
+    write_checks(&mut page, audits);
+    page.push_str(PAGE_TAIL);
     page
 }
 
-fn header(page: &mut String, first: &str, audits: &[Audit]) {
-    let titles: Vec<_> = audits.iter().map(Audit::title).collect();
+fn write_header(page: &mut String, first: &str, audits: &[AuditResult]) {
+    let titles: Vec<_> = audits.iter().map(AuditResult::column_title).collect();
     let _ = writeln!(
         page,
         "| {first} | {} |\n| --- |{}",
@@ -120,7 +128,8 @@ fn header(page: &mut String, first: &str, audits: &[Audit]) {
     );
 }
 
-fn each(times: u64, requests: u64) -> String {
+fn per_request(times: u64, requests: u64) -> String {
+    // A run without answers is shown, and is a failure by its exit code.
     let value = times as f64 / requests.max(1) as f64;
     if value >= 100.0 {
         format!("{value:.0}")
@@ -129,11 +138,11 @@ fn each(times: u64, requests: u64) -> String {
     }
 }
 
-fn programs(page: &mut String, audit: &Audit) {
+fn write_programs(page: &mut String, audit: &AuditResult) {
     let _ = writeln!(
         page,
         "\n**{}** ({} requests)\n",
-        audit.title(),
+        audit.column_title(),
         audit.requests
     );
     let names: Vec<_> = audit
@@ -147,30 +156,31 @@ fn programs(page: &mut String, audit: &Audit) {
         names.join(" | "),
         " ---: |".repeat(names.len())
     );
-    for (name, value) in LINES {
+    for (name, value) in PAGE_LINES {
         let values: Vec<_> = audit
             .programs
             .values()
-            .map(|count| each(value(count), audit.requests))
+            .map(|count| per_request(value(count), audit.requests))
             .collect();
         let _ = writeln!(page, "| {name} | {} |", values.join(" | "));
     }
 }
 
-fn names(page: &mut String, audits: &[Audit]) {
-    header(page, "", audits);
-    let totals: Vec<_> = audits.iter().map(Audit::total).collect();
+fn write_call_names(page: &mut String, audits: &[AuditResult]) {
+    write_header(page, "", audits);
+    let totals: Vec<_> = audits.iter().map(AuditResult::total_count).collect();
     let all: std::collections::BTreeSet<_> =
         totals.iter().flat_map(|total| total.named.keys()).collect();
     for name in all {
-        let value = |(total, audit): (&Count, &Audit)| {
-            each(total.named.get(name).copied().unwrap_or(0), audit.requests)
+        let value = |(total, audit): (&EventCount, &AuditResult)| {
+            per_request(total.named.get(name).copied().unwrap_or(0), audit.requests)
         };
         let values: Vec<_> = totals.iter().zip(audits).map(value).collect();
         let _ = writeln!(page, "| `{name}` | {} |", values.join(" | "));
     }
-    let other = |(total, audit): (&Count, &Audit)| {
-        each(
+    // Calls without a name in the script are in the total only.
+    let other = |(total, audit): (&EventCount, &AuditResult)| {
+        per_request(
             total.calls.saturating_sub(total.named.values().sum()),
             audit.requests,
         )
@@ -179,11 +189,13 @@ fn names(page: &mut String, audits: &[Audit]) {
     let _ = writeln!(page, "| others | {} |", values.join(" | "));
 }
 
-fn checks(page: &mut String, audits: &[Audit]) {
-    header(page, "", audits);
-    let ours = |value: fn(&Count) -> u64| move |audit: &Audit| Some(value(&audit.total()) as f64);
-    type Told<'a> = (&'static str, &'a dyn Fn(&Audit) -> Option<f64>);
-    let lines: [Told<'_>; 5] = [
+fn write_checks(page: &mut String, audits: &[AuditResult]) {
+    write_header(page, "", audits);
+    let ours = |value: fn(&EventCount) -> u64| {
+        move |audit: &AuditResult| Some(value(&audit.total_count()) as f64)
+    };
+    type CheckLine<'a> = (&'static str, &'a dyn Fn(&AuditResult) -> Option<f64>);
+    let lines: [CheckLine<'_>; 5] = [
         ("system calls, bpftrace", &ours(|count| count.calls)),
         ("system calls, perf stat", &|audit| audit.perf.calls),
         ("system calls, strace -c", &|audit| audit.strace.calls),
@@ -194,7 +206,7 @@ fn checks(page: &mut String, audits: &[Audit]) {
         ("context switches, perf stat", &|audit| audit.perf.switches),
     ];
     for (name, value) in lines {
-        let each = |audit: &Audit| {
+        let each = |audit: &AuditResult| {
             value(audit).map_or(String::new(), |v| {
                 format!("{:.2}", v / audit.requests as f64)
             })
@@ -213,14 +225,14 @@ mod tests {
 
     #[test]
     fn everything_is_by_request() {
-        let count = Count {
+        let count = EventCount {
             calls: 500,
             slept: 25,
             written: 10,
             parsed: 20,
-            ..Count::default()
+            ..EventCount::default()
         };
-        let audit = Audit {
+        let audit = AuditResult {
             variant: "ring",
             callers: 1,
             requests: 10,
@@ -228,13 +240,13 @@ mod tests {
                 ("nearpath".to_owned(), count.clone()),
                 ("function".to_owned(), count),
             ]),
-            perf: Check {
+            perf: TracerCheck {
                 calls: Some(1000.0),
                 switches: None,
             },
-            strace: Check::default(),
+            strace: TracerCheck::default(),
         };
-        let page = render(&[audit], "Linux 1.2, 2026-01-01.");
+        let page = render_page(&[audit], "Linux 1.2, 2026-01-01.");
         for line in [
             "Linux 1.2, 2026-01-01.",
             "| system calls | 100 |",

@@ -10,28 +10,29 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::timeout;
 
-use super::count::{self, Count};
+use super::count::{self, EventCount};
 use super::script;
 
-/// How long bpftrace may take to begin, and to end.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Limit for bpftrace to start, and to stop.
+const TRACER_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Counts until it is asked.
-pub(crate) struct Tracer {
+pub(crate) struct BpftraceProcess {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
-impl Tracer {
+impl BpftraceProcess {
     /// Starts it for these processes and waits until it counts.
     pub(crate) async fn start(pids: &BTreeSet<u32>) -> io::Result<Self> {
         let mut command = Command::new("bpftrace");
         command
-            .args(["-f", "json", "-e", &script::write(pids)])
+            .args(["-f", "json", "-e", &script::write_script(pids)])
             .stdin(Stdio::null());
         command
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
+            // Probes left behind would slow down every system call of the machine.
             .kill_on_drop(true);
         let missing = |error| {
             io::Error::other(format!(
@@ -42,22 +43,24 @@ impl Tracer {
         let mut lines =
             BufReader::new(child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?).lines();
         loop {
-            match timeout(PATIENCE, lines.next_line())
+            match timeout(TRACER_TIMEOUT, lines.next_line())
                 .await
                 .map_err(io::Error::from)??
             {
                 Some(line) if line.contains("ready") => return Ok(Self { child, lines }),
                 Some(_) => {}
-                None => return Err(complaint(child).await),
+                // The end of the output: bpftrace has failed, and its standard error says why.
+                None => return Err(read_complaint(child).await),
             }
         }
     }
 
     /// Ends it; what each process did since.
-    pub(crate) async fn end(mut self) -> io::Result<BTreeMap<u32, Count>> {
-        interrupt(&self.child)?;
+    pub(crate) async fn stop_and_read(mut self) -> io::Result<BTreeMap<u32, EventCount>> {
+        // SIGINT and not SIGKILL: the maps are printed by the END block.
+        interrupt_child(&self.child)?;
         let mut text = String::new();
-        while let Some(line) = timeout(PATIENCE, self.lines.next_line())
+        while let Some(line) = timeout(TRACER_TIMEOUT, self.lines.next_line())
             .await
             .map_err(io::Error::from)??
         {
@@ -65,12 +68,12 @@ impl Tracer {
             text.push('\n');
         }
         self.child.wait().await?;
-        Ok(count::read(&text))
+        Ok(count::parse_counts(&text))
     }
 }
 
-/// What Ctrl-C does: a tracer prints what it has counted and ends.
-pub(super) fn interrupt(child: &Child) -> io::Result<()> {
+/// Sends SIGINT, as Ctrl-C does: a tracer then prints its counts and exits.
+pub(super) fn interrupt_child(child: &Child) -> io::Result<()> {
     let pid = child
         .id()
         .and_then(|pid| Pid::from_raw(pid.cast_signed()))
@@ -78,10 +81,10 @@ pub(super) fn interrupt(child: &Child) -> io::Result<()> {
     Ok(kill_process(pid, Signal::INT)?)
 }
 
-async fn complaint(mut child: Child) -> io::Error {
+async fn read_complaint(mut child: Child) -> io::Error {
     let mut text = String::new();
     if let Some(mut stderr) = child.stderr.take() {
-        let _ = timeout(PATIENCE, stderr.read_to_string(&mut text)).await;
+        let _ = timeout(TRACER_TIMEOUT, stderr.read_to_string(&mut text)).await;
     }
     io::Error::other(format!("bpftrace ended before it counted:\n{text}"))
 }

@@ -1,22 +1,24 @@
-//! What one customer does: a visit is one to three requests. Pure: the next visit follows from the seed alone.
+//! Model of a customer: a session step is one to three requests. Pure: the next step follows from
+//! the seed alone.
 //!
-//! Weights, quantities and currencies are those of Online Boutique's published load (Locust): browsing is ten times as
-//! frequent as the front page or an order. Putting something into the cart looks at the product first; ordering puts
-//! something into the cart first, so the cart is never empty.
+//! Weights, quantities and currencies are those of Online Boutique's published load (Locust):
+//! browsing is ten times as frequent as the front page or an order. Putting something into the cart
+//! looks at the product first; ordering puts something into the cart first, so the cart is never
+//! empty.
 
 use http::Method;
 use serde_json::json;
 
-use super::Kind;
-use super::dice::Dice;
+use super::RequestKind;
+use super::rng::SplitMixRng;
 
-const WEIGHTS: [(Kind, u64); 6] = [
-    (Kind::Index, 1),
-    (Kind::SetCurrency, 2),
-    (Kind::Product, 10),
-    (Kind::AddToCart, 2),
-    (Kind::ViewCart, 3),
-    (Kind::Checkout, 1),
+const REQUEST_WEIGHTS: [(RequestKind, u64); 6] = [
+    (RequestKind::Index, 1),
+    (RequestKind::SetCurrency, 2),
+    (RequestKind::Product, 10),
+    (RequestKind::AddToCart, 2),
+    (RequestKind::ViewCart, 3),
+    (RequestKind::Checkout, 1),
 ];
 const PRODUCTS: [&str; 9] = [
     "0PUK6V6EV0",
@@ -32,10 +34,10 @@ const PRODUCTS: [&str; 9] = [
 const QUANTITIES: [u32; 6] = [1, 2, 3, 4, 5, 10];
 const CURRENCIES: [&str; 4] = ["EUR", "USD", "JPY", "CAD"];
 
-/// One request of a visit.
+/// Request of a customer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Step {
-    pub(crate) kind: Kind,
+pub(crate) struct ShopRequest {
+    pub(crate) kind: RequestKind,
     pub(crate) method: Method,
     /// Below the frontend.
     pub(crate) path: String,
@@ -44,27 +46,30 @@ pub(crate) struct Step {
 
 /// A customer with a session and a currency, as a browser would keep them.
 #[derive(Debug, Clone)]
-pub(crate) struct Customer {
+pub(crate) struct ShopCustomer {
     session: String,
     currency: &'static str,
     new: bool,
-    pub(crate) dice: Dice,
+    pub(crate) rng: SplitMixRng,
 }
 
-impl Customer {
+impl ShopCustomer {
     /// The same seed is the same customer.
     pub(crate) fn new(seed: u64) -> Self {
-        let mut dice = Dice::new(seed);
+        let mut rng = SplitMixRng::new(seed);
         Self {
-            session: format!("{:016x}", dice.roll()),
+            // Sessions differ by seed, so no two customers share a cart.
+            session: format!("{:016x}", rng.next_u64()),
+            // The frontend's default, which is not the catalogue's currency: prices are converted
+            // from the first page on.
             currency: "CAD",
             new: true,
-            dice,
+            rng,
         }
     }
 
     /// The cookies that a browser would send.
-    pub(crate) fn cookie(&self) -> String {
+    pub(crate) fn cookie_header(&self) -> String {
         format!(
             "shop_session-id={}; shop_currency={}",
             self.session, self.currency
@@ -72,48 +77,60 @@ impl Customer {
     }
 
     /// The next visit. The first one is the front page.
-    pub(crate) fn visit(&mut self) -> Vec<Step> {
+    pub(crate) fn next_requests(&mut self) -> Vec<ShopRequest> {
         let kind = if std::mem::take(&mut self.new) {
-            Kind::Index
+            RequestKind::Index
         } else {
-            self.dice.weigh(&WEIGHTS)
+            self.rng.pick_weighted(&REQUEST_WEIGHTS)
         };
         match kind {
-            Kind::Index => vec![step(kind, Method::GET, "/")],
-            Kind::SetCurrency => vec![self.set_currency()],
-            Kind::Product => vec![self.look().0],
-            Kind::AddToCart => self.take(),
-            Kind::ViewCart => vec![step(kind, Method::GET, "/cart")],
-            Kind::Checkout => self.take().into_iter().chain([order()]).collect(),
+            RequestKind::Index => vec![shop_request(kind, Method::GET, "/")],
+            RequestKind::SetCurrency => vec![self.set_currency()],
+            RequestKind::Product => vec![self.view_product().0],
+            RequestKind::AddToCart => self.add_to_cart(),
+            RequestKind::ViewCart => vec![shop_request(kind, Method::GET, "/cart")],
+            RequestKind::Checkout => self
+                .add_to_cart()
+                .into_iter()
+                .chain([checkout_request()])
+                .collect(),
         }
     }
 
-    fn set_currency(&mut self) -> Step {
-        self.currency = self.dice.pick(&CURRENCIES);
-        step(
-            Kind::SetCurrency,
+    fn set_currency(&mut self) -> ShopRequest {
+        // Kept for the cookie of all later requests, as a browser would.
+        self.currency = self.rng.pick_one(&CURRENCIES);
+        shop_request(
+            RequestKind::SetCurrency,
             Method::POST,
             &format!("/setCurrency?currency_code={}", self.currency),
         )
     }
 
-    fn look(&mut self) -> (Step, &'static str) {
-        let product = self.dice.pick(&PRODUCTS);
+    fn view_product(&mut self) -> (ShopRequest, &'static str) {
+        let product = self.rng.pick_one(&PRODUCTS);
         (
-            step(Kind::Product, Method::GET, &format!("/product/{product}")),
+            shop_request(
+                RequestKind::Product,
+                Method::GET,
+                &format!("/product/{product}"),
+            ),
             product,
         )
     }
 
-    fn take(&mut self) -> Vec<Step> {
-        let ((look, product), quantity) = (self.look(), self.dice.pick(&QUANTITIES));
+    fn add_to_cart(&mut self) -> Vec<ShopRequest> {
+        let ((look, product), quantity) = (self.view_product(), self.rng.pick_one(&QUANTITIES));
         let path = format!("/cart?product_id={product}&quantity={quantity}");
-        vec![look, step(Kind::AddToCart, Method::POST, &path)]
+        vec![
+            look,
+            shop_request(RequestKind::AddToCart, Method::POST, &path),
+        ]
     }
 }
 
-fn step(kind: Kind, method: Method, path: &str) -> Step {
-    Step {
+fn shop_request(kind: RequestKind, method: Method, path: &str) -> ShopRequest {
+    ShopRequest {
         kind,
         method,
         path: path.to_owned(),
@@ -121,15 +138,16 @@ fn step(kind: Kind, method: Method, path: &str) -> Step {
     }
 }
 
-fn order() -> Step {
+fn checkout_request() -> ShopRequest {
     let body = json!({
         "email": "someone@example.com",
         "address": { "street": "1 Main Street", "city": "Ottawa", "zip": "K1A 0A1", "country": "Canada" },
+        // The usual test number: its check digit is right, so the payment service accepts it.
         "card": { "number": "4111-1111-1111-1111", "year": 2099, "month": 1, "cvv": 123 },
     });
-    Step {
+    ShopRequest {
         body: body.to_string(),
-        ..step(Kind::Checkout, Method::POST, "/cart/checkout")
+        ..shop_request(RequestKind::Checkout, Method::POST, "/cart/checkout")
     }
 }
 
@@ -140,18 +158,18 @@ mod tests {
 
     #[test]
     fn visits_keep_the_weights() {
-        let mut customer = Customer::new(7);
+        let mut customer = ShopCustomer::new(7);
         assert_eq!(
-            customer.visit()[0].kind,
-            Kind::Index,
+            customer.next_requests()[0].kind,
+            RequestKind::Index,
             "everybody starts at the front page"
         );
-        let mut kinds = BTreeMap::<Kind, u32>::new();
-        for step in (0..19_000).flat_map(|_| customer.visit()) {
+        let mut kinds = BTreeMap::<RequestKind, u32>::new();
+        for step in (0..19_000).flat_map(|_| customer.next_requests()) {
             *kinds.entry(step.kind).or_default() += 1;
         }
         // Out of 19 visits: 10 look at a product, 3 more do so on their way to the cart; 3 fill the cart.
-        for (kind, expected) in Kind::ALL
+        for (kind, expected) in RequestKind::ALL
             .iter()
             .zip([1_000, 2_000, 13_000, 3_000, 3_000, 1_000_u32])
         {
@@ -165,14 +183,21 @@ mod tests {
 
     #[test]
     fn an_order_has_something_in_its_cart() {
-        let mut customer = Customer::new(3);
+        let mut customer = ShopCustomer::new(3);
         let orders = (0..2_000)
-            .map(|_| customer.visit())
-            .filter(|visit| visit.last().unwrap().kind == Kind::Checkout);
+            .map(|_| customer.next_requests())
+            .filter(|visit| visit.last().unwrap().kind == RequestKind::Checkout);
         let mut seen = 0;
         for visit in orders {
             let kinds: Vec<_> = visit.iter().map(|step| step.kind).collect();
-            assert_eq!(kinds, [Kind::Product, Kind::AddToCart, Kind::Checkout]);
+            assert_eq!(
+                kinds,
+                [
+                    RequestKind::Product,
+                    RequestKind::AddToCart,
+                    RequestKind::Checkout
+                ]
+            );
             let id = visit[0].path.strip_prefix("/product/").unwrap();
             assert!(visit[1].path.contains(id), "what was looked at is taken");
             seen += 1;

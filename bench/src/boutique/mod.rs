@@ -1,17 +1,17 @@
 //! The users of `examples/boutique`: who asks for what, how often, in which order.
 //!
-//! [`customer`] decides and knows no socket; [`visit`] makes the requests and checks the answers, [`rush`] makes as
-//! many as there can be; [`report`] prints.
+//! [`customer`] decides and knows no socket; [`visit`] makes the requests and checks the answers,
+//! [`rush`] makes as many as there can be; [`report`] prints.
 
+pub(crate) mod closed_loop;
 pub(crate) mod customer;
-pub(crate) mod dice;
 pub(crate) mod report;
-pub(crate) mod rush;
-pub(crate) mod visit;
+pub(crate) mod rng;
+pub(crate) mod session;
 
 /// The six kinds of request, by the page that they ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Kind {
+pub(crate) enum RequestKind {
     Index,
     SetCurrency,
     Product,
@@ -20,7 +20,7 @@ pub(crate) enum Kind {
     Checkout,
 }
 
-impl Kind {
+impl RequestKind {
     pub(crate) const ALL: [Self; 6] = [
         Self::Index,
         Self::SetCurrency,
@@ -41,8 +41,8 @@ impl Kind {
         }
     }
 
-    /// What every right answer of this kind holds: an answer is more than its status.
-    pub(crate) fn mark(self) -> &'static str {
+    /// Text that every right answer of this kind contains; a status alone proves little.
+    pub(crate) fn answer_mark(self) -> &'static str {
         match self {
             Self::Index => "\"products\"",
             Self::SetCurrency => "\"currency\"",

@@ -4,55 +4,55 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::Kind;
-use super::visit::Outcome;
-use crate::tally::Tally;
+use super::RequestKind;
+use super::session::OutcomeByKind;
+use crate::tally::RequestTally;
 
-/// One line a kind, one for all, and one a kind of failure.
-pub(crate) fn table(outcome: &Outcome) -> String {
+/// Renders a line for each kind, a line for all, and a line for each kind of failure.
+pub(crate) fn render_table(outcome: &OutcomeByKind) -> String {
     let mut out = format!(
         "{:<12} {:>9} {:>9} {:>9} {:>9}\n",
         "kind", "requests", "p50 ms", "p99 ms", "failed"
     );
-    for kind in Kind::ALL {
-        line(
+    for kind in RequestKind::ALL {
+        write_line(
             &mut out,
             kind.name(),
             &outcome.get(&kind).cloned().unwrap_or_default(),
         );
     }
-    let all = total(outcome);
-    line(&mut out, "all", &all);
-    for (failure, count) in all.failures() {
+    let all = total_tally(outcome);
+    write_line(&mut out, "all", &all);
+    for (failure, count) in all.failures_by_kind() {
         let _ = writeln!(out, "{count} × {failure}");
     }
     out
 }
 
 /// All kinds together.
-pub(crate) fn total(outcome: &Outcome) -> Tally {
-    let mut all = Tally::default();
+pub(crate) fn total_tally(outcome: &OutcomeByKind) -> RequestTally {
+    let mut all = RequestTally::default();
     outcome.values().for_each(|tally| all.merge(tally));
     all
 }
 
-fn line(out: &mut String, name: &str, tally: &Tally) {
-    let requests = tally.answered() + tally.failed();
-    let ms = |quantile| tally.us(quantile) / 1e3;
+fn write_line(out: &mut String, name: &str, tally: &RequestTally) {
+    let requests = tally.answered_count() + tally.failed_count();
+    let ms = |quantile| tally.latency_us(quantile) / 1e3;
     let _ = writeln!(
         out,
         "{name:<12} {requests:>9} {:>9.1} {:>9.1} {:>9}",
         ms(0.5),
         ms(0.99),
-        tally.failed()
+        tally.failed_count()
     );
 }
 
 /// The same for programs: one object a kind.
-pub(crate) fn json(outcome: &Outcome) -> Value {
-    let one = |tally: &Tally| {
-        json!({ "n": tally.answered(), "p50_us": tally.us(0.5), "p99_us": tally.us(0.99),
-                "failed": tally.failed(), "failures": tally.failures() })
+pub(crate) fn to_json(outcome: &OutcomeByKind) -> Value {
+    let one = |tally: &RequestTally| {
+        json!({ "n": tally.answered_count(), "p50_us": tally.latency_us(0.5), "p99_us": tally.latency_us(0.99),
+                "failed": tally.failed_count(), "failures": tally.failures_by_kind() })
     };
     outcome
         .iter()
@@ -64,26 +64,28 @@ pub(crate) fn json(outcome: &Outcome) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tally::Failure;
+    use crate::tally::RequestFailure;
     use std::time::Duration;
 
     #[test]
     fn every_kind_has_its_line() {
-        let mut outcome = Outcome::default();
+        let mut outcome = OutcomeByKind::default();
         outcome
-            .entry(Kind::Checkout)
+            .entry(RequestKind::Checkout)
             .or_default()
-            .add(Ok(Duration::from_millis(12)));
+            .record_outcome(Ok(Duration::from_millis(12)));
         outcome
-            .entry(Kind::Index)
+            .entry(RequestKind::Index)
             .or_default()
-            .add(Err(Failure::Broken));
-        let text = table(&outcome);
+            .record_outcome(Err(RequestFailure::Broken));
+        let text = render_table(&outcome);
         assert!(
-            Kind::ALL.iter().all(|kind| text.contains(kind.name())),
+            RequestKind::ALL
+                .iter()
+                .all(|kind| text.contains(kind.name())),
             "{text}"
         );
         assert!(text.contains("1 × connection broken"), "{text}");
-        assert_eq!(json(&outcome)["checkout"]["n"], 1);
+        assert_eq!(to_json(&outcome)["checkout"]["n"], 1);
     }
 }

@@ -6,21 +6,25 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use super::Outcome;
-use crate::audit::{Audit, Check, Count, Tracer, by_perf, by_strace, render};
-use crate::load::{Template, counted};
-use crate::peers::chain::Chain;
+use super::BenchOutcome;
+use crate::audit::{
+    AuditResult, BpftraceProcess, EventCount, TracerCheck, count_by_perf, count_by_strace,
+    render_page,
+};
+use crate::load::{RequestTemplate, counted};
+use crate::peers::chain::FunctionChain;
 use crate::{census, cpu};
 
 /// Requests before anything is counted: connections and rings are there afterwards.
-const WARM_UP: u64 = 500;
+const WARM_UP_REQUESTS: u64 = 500;
 
-/// The way whose parties never sleep: it is there only while it is counted, or it would take the processors from the others.
-const POLL: &str = "poll";
+/// The way whose parties never sleep: it is there only while it is counted, or it would take the
+/// processors from the others.
+const POLL_VARIANT: &str = "poll";
 
 /// Options of `audit`.
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct AuditArgs {
     /// Requests that are counted in each case
     #[arg(long, default_value_t = 5_000)]
     requests: u64,
@@ -29,29 +33,35 @@ pub(crate) struct Args {
     #[arg(long, value_delimiter = ',', default_value = "1,32")]
     callers: Vec<usize>,
 
-    /// Where to write the page
+    /// File to write the page to
     #[arg(long, default_value = "docs/reference/audit.md")]
     page: PathBuf,
 }
 
 /// Exit code 1 when a request failed.
-pub(crate) async fn run(args: Args) -> Outcome {
+pub(crate) async fn run(args: AuditArgs) -> BenchOutcome {
+    // All chains run from the start: a warm-up of one is then no idle time of the others.
     let standing = [
-        ("ring", Some(Chain::nearpath("ring").await?)),
-        ("sockmap", Some(Chain::nearpath("sockmap").await?)),
-        (POLL, None),
-        ("sidecars", Some(Chain::sidecars().await?)),
-        ("direct http", Some(Chain::direct().await?)),
+        ("ring", Some(FunctionChain::start_nearpath("ring").await?)),
+        (
+            "sockmap",
+            Some(FunctionChain::start_nearpath("sockmap").await?),
+        ),
+        // Started only for its own measurement, since its endpoints would take the processors from
+        // the rest.
+        (POLL_VARIANT, None),
+        ("sidecars", Some(FunctionChain::start_sidecars().await?)),
+        ("direct http", Some(FunctionChain::start_direct().await?)),
     ];
     let mut audits = Vec::new();
     for &callers in &args.callers {
         for (variant, chain) in &standing {
             audits.push(match chain {
-                Some(chain) => audit(variant, chain, callers, args.requests).await?,
+                Some(chain) => audit_chain(variant, chain, callers, args.requests).await?,
                 None => {
-                    audit(
+                    audit_chain(
                         variant,
-                        &Chain::nearpath(POLL).await?,
+                        &FunctionChain::start_nearpath(POLL_VARIANT).await?,
                         callers,
                         args.requests,
                     )
@@ -61,7 +71,7 @@ pub(crate) async fn run(args: Args) -> Outcome {
             eprintln!("counted: {variant}, {callers}");
         }
     }
-    std::fs::write(&args.page, render(&audits, &stamp(&args)?))?;
+    std::fs::write(&args.page, render_page(&audits, &run_stamp(&args)?))?;
     println!("written: {}", args.page.display());
     let all = audits.iter().all(|audit| audit.requests == args.requests);
     Ok(if all {
@@ -71,46 +81,53 @@ pub(crate) async fn run(args: Args) -> Outcome {
     })
 }
 
-async fn audit(
+async fn audit_chain(
     variant: &'static str,
-    chain: &Chain,
+    chain: &FunctionChain,
     callers: usize,
     requests: u64,
-) -> io::Result<Audit> {
-    let template = Template::get(chain.entry, "/function/first").map_err(io::Error::other)?;
-    let load = async |total| counted::run(&template, callers, total).await;
-    load(WARM_UP).await;
-    let pids = cpu::everybody(&chain.pids());
-    let tracer = Tracer::start(&pids).await?;
+) -> io::Result<AuditResult> {
+    let template =
+        RequestTemplate::for_get(chain.entry, "/function/first").map_err(io::Error::other)?;
+    let load = async |total| counted::run_counted(&template, callers, total).await;
+    // Before the processes are listed: workers that start lazily exist by now.
+    load(WARM_UP_REQUESTS).await;
+    let pids = cpu::process_tree(&chain.process_ids());
+    let tracer = BpftraceProcess::start(&pids).await?;
+    // As many requests as configured and not a time: the page divides by them.
     let tally = load(requests).await;
-    let mut programs = BTreeMap::<String, Count>::new();
-    for (pid, count) in tracer.end().await? {
-        programs.entry(census::name(pid)).or_default().add(&count);
+    let mut programs = BTreeMap::<String, EventCount>::new();
+    for (pid, count) in tracer.stop_and_read().await? {
+        programs
+            .entry(census::process_name(pid))
+            .or_default()
+            .add_count(&count);
     }
     let (perf, strace) = match (callers, variant) {
-        (_, POLL) => (Check::default(), Check::default()), // they would stop it at each look
+        (_, POLL_VARIANT) => (TracerCheck::default(), TracerCheck::default()), // they would stop it at each look
         (1, _) => (
-            by_perf(&pids, load(requests)).await?,
-            by_strace(&pids, load(requests)).await?,
+            count_by_perf(&pids, load(requests)).await?,
+            count_by_strace(&pids, load(requests)).await?,
         ),
-        _ => (Check::default(), Check::default()),
+        // One load is enough to check the counting.
+        _ => (TracerCheck::default(), TracerCheck::default()),
     };
     tally
-        .failures()
+        .failures_by_kind()
         .iter()
         .for_each(|(what, times)| eprintln!("{variant}: {times} × {what}"));
-    Ok(Audit {
+    Ok(AuditResult {
         variant,
         callers,
-        requests: tally.answered(),
+        requests: tally.answered_count(),
         programs,
         perf,
         strace,
     })
 }
 
-/// When and on what.
-fn stamp(args: &Args) -> io::Result<String> {
+/// Describes date, kernel and machine of the run.
+fn run_stamp(args: &AuditArgs) -> io::Result<String> {
     let line = |program: &str, option: &str| {
         let output = std::process::Command::new(program).arg(option).output()?;
         Ok::<_, io::Error>(String::from_utf8_lossy(&output.stdout).trim().to_owned())
@@ -118,21 +135,22 @@ fn stamp(args: &Args) -> io::Result<String> {
     let (kernel, date, cores) = (
         line("uname", "-sr")?,
         line("date", "+%F")?,
-        crate::peers::cores(),
+        crate::peers::count_cores(),
     );
     let kernel = kernel.split('-').next().unwrap_or_default(); // what a distribution appends says little
     let requests = args.requests;
     Ok(format!(
         "{kernel}, {cores} cores, {date}; {requests} requests in each case. {}",
-        build()?
+        build_profile()?
     ))
 }
 
-/// What kind of program was counted.
-fn build() -> io::Result<&'static str> {
+/// Returns the build profile of the counted program.
+fn build_profile() -> io::Result<&'static str> {
     let own = std::env::current_exe()?.parent().map(Path::to_owned);
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).find(|folder| folder.join("nearpath").is_file());
+    // By folder: `nearpath` in another profile would distort the comparison with the functions.
     let same = own.and_then(|own| own.canonicalize().ok())
         == found.and_then(|found| found.canonicalize().ok());
     Ok(match (same, cfg!(debug_assertions)) {

@@ -5,74 +5,76 @@ use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use super::measure::{Measure, measured};
-use super::{Outcome, seconds};
-use crate::boutique::rush;
-use crate::compare::{Better, Comparison, Goal, Measured, Row};
-use crate::peers::boutique::{Chain, Shop};
+use super::measure::{RateOptions, measure_cpu};
+use super::{BenchOutcome, parse_seconds};
+use crate::boutique::closed_loop;
+use crate::compare::{BenchComparison, BetterDirection, LoadSample, RatioGoal, ReportRow};
+use crate::peers::boutique::{BoutiqueServer, ChainOptions};
 
 /// The ways: a name, and how it is built.
-const WAYS: [(&str, Way); 7] = [
+const SHOP_VARIANTS: [(&str, ShopKind); 7] = [
     (
         "ring",
-        Way::Nearpath(Chain {
+        ShopKind::Nearpath(ChainOptions {
             delivery: None,
             arguments: "",
         }),
     ),
     (
         "ring, protobuf",
-        Way::Nearpath(Chain {
+        ShopKind::Nearpath(ChainOptions {
             delivery: None,
             arguments: "--encoding protobuf",
         }),
     ),
     (
         "sockmap",
-        Way::Nearpath(Chain {
+        ShopKind::Nearpath(ChainOptions {
             delivery: Some("sockmap"),
             arguments: "",
         }),
     ),
-    ("sidecars", Way::Sidecars),
-    ("grpc", Way::Bare("grpc")),
-    ("direct http", Way::Bare("http")),
+    ("sidecars", ShopKind::Sidecars),
+    // The published shop's own transport: HTTP alone would be a weak baseline.
+    ("grpc", ShopKind::Bare("grpc")),
+    ("direct http", ShopKind::Bare("http")),
     (
-        POLL,
-        Way::Nearpath(Chain {
+        POLL_VARIANT,
+        ShopKind::Nearpath(ChainOptions {
             delivery: Some("poll"),
             arguments: "",
         }),
     ),
 ];
-/// The way whose services never sleep: ten of them and the gateway's threads take turns on the processors. So it is there only
-/// while it is measured, and with few customers.
-const POLL: &str = "poll";
-const HIGHEST: &str = "highest stable load";
+/// The way whose services never sleep: ten of them and the gateway's threads take turns on the
+/// processors. So it is there only while it is measured, and with few customers.
+const POLL_VARIANT: &str = "poll";
+const HIGHEST_CASE: &str = "highest stable load";
 
-/// How a shop is built.
-enum Way {
-    Nearpath(Chain),
+/// Ways to run the shop.
+enum ShopKind {
+    Nearpath(ChainOptions),
     Sidecars,
     Bare(&'static str),
 }
 
 /// Options of `boutique`.
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct BoutiqueArgs {
     #[command(flatten)]
-    measure: Measure,
+    measure: RateOptions,
 
     /// Customers at a time, one case each
     #[arg(long, value_delimiter = ',', default_value = "1,8,32,128")]
     customers: Vec<usize>,
 
-    /// Most customers that `poll` is measured with: its services take every processor from each other
+    /// Most customers that `poll` is measured with: its services take every processor from each
+    /// other
     #[arg(long, default_value_t = 8, value_name = "N")]
     poll_customers: usize,
 
     /// A load is stable when no request fails and 99 of 100 are answered within this, in seconds
-    #[arg(long, default_value = "0.1", value_parser = seconds)]
+    #[arg(long, default_value = "0.1", value_parser = parse_seconds)]
     bound: Duration,
 
     /// Only the ways whose names are given
@@ -81,51 +83,53 @@ pub(crate) struct Args {
 }
 
 /// A way that was chosen. It stands for the whole run, if it can.
-struct Chosen {
+struct ChosenVariant {
     name: &'static str,
-    way: &'static Way,
-    shop: Option<Shop>,
+    way: &'static ShopKind,
+    shop: Option<BoutiqueServer>,
 }
 
 /// Exit code 1 when a goal is missed.
-pub(crate) async fn run(args: Args) -> Outcome {
+pub(crate) async fn run(args: BoutiqueArgs) -> BenchOutcome {
     let mut chosen = Vec::new();
-    for (name, way) in WAYS
+    for (name, way) in SHOP_VARIANTS
         .iter()
         .filter(|(name, _)| args.only.is_empty() || args.only.iter().any(|only| only == name))
     {
-        let shop = if *name == POLL {
+        let shop = if *name == POLL_VARIANT {
             None
         } else {
-            Some(build(way).await?)
+            Some(start_shop(way).await?)
         };
-        chosen.push(Chosen { name, way, shop });
+        chosen.push(ChosenVariant { name, way, shop });
     }
-    let mut comparison = Comparison::new("boutique", args.measure.rounds);
+    let mut comparison = BenchComparison::new("boutique", args.measure.rounds);
     for &customers in &args.customers {
         let case = format!("customers {customers}");
         let ways: Vec<_> = chosen
             .iter()
-            .filter(|one| one.name != POLL || customers <= args.poll_customers)
+            // Beyond that, polling processes starve each other and a round takes minutes.
+            .filter(|one| one.name != POLL_VARIANT || customers <= args.poll_customers)
             .collect();
         let names: Vec<_> = ways.iter().map(|one| one.name).collect();
         comparison
-            .loads(&case, &names, async |way: usize| {
-                sample(ways[way], customers, &args).await
+            .measure_loads(&case, &names, async |way: usize| {
+                measure_variant(ways[way], customers, &args).await
             })
             .await?;
         eprintln!("measured: {case}");
     }
     let names: Vec<_> = chosen.iter().map(|one| one.name).collect();
-    comparison.best(HIGHEST, &names, |row| {
+    // Stable is without failures and within the bound: a saturated shop answers more, but late.
+    comparison.add_best(HIGHEST_CASE, &names, |row| {
         row.failed == 0 && row.p99_us <= args.bound.as_micros() as f64
     });
-    goals(&mut comparison);
+    add_goals(&mut comparison);
     let met = comparison.finish()?;
-    if names.contains(&POLL) {
-        let cores = crate::peers::cores();
+    if names.contains(&POLL_VARIANT) {
+        let cores = crate::peers::count_cores();
         println!(
-            "{POLL}: nobody sleeps; its processes take all {cores} cores from each other, called or not."
+            "{POLL_VARIANT}: nobody sleeps; its processes take all {cores} cores from each other, called or not."
         );
     }
     Ok(if met {
@@ -135,57 +139,67 @@ pub(crate) async fn run(args: Args) -> Outcome {
     })
 }
 
-async fn build(way: &Way) -> io::Result<Shop> {
+async fn start_shop(way: &ShopKind) -> io::Result<BoutiqueServer> {
     match way {
-        Way::Nearpath(chain) => Shop::nearpath(*chain).await,
-        Way::Sidecars => Shop::sidecars().await,
-        Way::Bare(transport) => Shop::bare(transport).await,
+        ShopKind::Nearpath(chain) => BoutiqueServer::start_nearpath(*chain).await,
+        ShopKind::Sidecars => BoutiqueServer::start_sidecars().await,
+        ShopKind::Bare(transport) => BoutiqueServer::start_bare(transport).await,
     }
 }
 
-async fn sample(chosen: &Chosen, customers: usize, args: &Args) -> io::Result<Measured> {
+async fn measure_variant(
+    chosen: &ChosenVariant,
+    customers: usize,
+    args: &BoutiqueArgs,
+) -> io::Result<LoadSample> {
     match &chosen.shop {
-        Some(shop) => visited(shop, customers, args).await,
-        None => visited(&build(chosen.way).await?, customers, args).await,
+        // Services stay up between cases, as they do in production.
+        Some(shop) => measure_shop(shop, customers, args).await,
+        None => measure_shop(&start_shop(chosen.way).await?, customers, args).await,
     }
 }
 
-async fn visited(shop: &Shop, customers: usize, args: &Args) -> io::Result<Measured> {
-    let window = args.measure.window();
-    let (loaded, cpu) = measured(
-        rush::run(&shop.place, customers, window),
+async fn measure_shop(
+    shop: &BoutiqueServer,
+    customers: usize,
+    args: &BoutiqueArgs,
+) -> io::Result<LoadSample> {
+    let window = args.measure.start_window();
+    let (loaded, cpu) = measure_cpu(
+        closed_loop::run(&shop.place, customers, window),
         window,
-        &shop.pids(),
+        &shop.process_ids(),
     )
     .await;
     let loaded = loaded?;
     loaded
         .tally
-        .failures()
+        .failures_by_kind()
         .iter()
         .for_each(|(failure, count)| eprintln!("{customers} customers: {count} × {failure}"));
-    Ok(Measured::of(&loaded, window, cpu))
+    Ok(LoadSample::from_load(&loaded, window, cpu))
 }
 
-fn goals(comparison: &mut Comparison) {
-    let rate: fn(&Row) -> f64 = |row| row.rps;
-    let name = |what: &str, other: &str| format!("{what}, {HIGHEST}, ring/{other}");
+fn add_goals(comparison: &mut BenchComparison) {
+    let rate: fn(&ReportRow) -> f64 = |row| row.rps;
+    let name = |what: &str, other: &str| format!("{what}, {HIGHEST_CASE}, ring/{other}");
+    // Goals from docs/SPECIFICATION, for the highest stable load.
     for (other, goal) in [("sidecars", 6.0), ("grpc", 5.0)] {
-        let goal = Goal {
+        let goal = RatioGoal {
             value: rate,
-            better: Better::Higher,
+            better: BetterDirection::Higher,
             goal,
         };
-        comparison.ratio(&name("rate", other), HIGHEST, "ring", other, goal);
+        comparison.add_ratio(&name("rate", other), HIGHEST_CASE, "ring", other, goal);
     }
-    let cpu = Goal {
+    let cpu = RatioGoal {
         value: |row| row.cpu_us_per_request,
-        better: Better::Lower,
+        better: BetterDirection::Lower,
         goal: 0.1,
     };
-    comparison.ratio(
+    comparison.add_ratio(
         &name("CPU per request", "sidecars"),
-        HIGHEST,
+        HIGHEST_CASE,
         "ring",
         "sidecars",
         cpu,

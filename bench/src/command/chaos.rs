@@ -15,46 +15,50 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{Outcome, rate, seconds};
-use crate::compare::{Better, Comparison, Ratio, Sample};
-use crate::cpu::Moment;
-use crate::load::Template;
-use crate::load::closed::Reuse;
-use crate::load::open::{self, Done};
-use crate::load::schedule::Schedule;
+use super::{BenchOutcome, parse_rate, parse_seconds};
+use crate::compare::{BenchComparison, BetterDirection, GoalRatio, RoundSample};
+use crate::cpu::CpuSnapshot;
+use crate::load::RequestTemplate;
+use crate::load::closed::ConnectionReuse;
+use crate::load::open::{self, OpenLoopOutcome};
+use crate::load::schedule::ArrivalSchedule;
 use crate::peers::nearpath::{self, NearpathServer};
-use crate::tally::{Failure, Tally};
+use crate::tally::{RequestFailure, RequestTally};
 
-const FUNCTION: &str = "chaos";
+const FUNCTION_NAME: &str = "chaos";
 
 /// Options of `chaos`.
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct ChaosArgs {
     /// Requests a second
-    #[arg(long, default_value = "200", value_parser = rate)]
+    #[arg(long, default_value = "200", value_parser = parse_rate)]
     rate: f64,
 
-    /// How long each act lasts, in seconds; at least 5
-    #[arg(long, default_value = "15", value_parser = seconds)]
+    /// Length of each scenario in seconds; at least 5
+    #[arg(long, default_value = "15", value_parser = parse_seconds)]
     duration: Duration,
 }
 
-/// What an act may cost.
-enum Cost {
+/// Failures that a scenario may cause.
+enum FailureBudget {
     /// Requests that were inside an instance when it was killed.
     Inside,
     /// Requests under way at any moment of these spans, since the act's start.
     During(Vec<(Duration, Duration)>),
 }
 
-impl Cost {
-    fn allows(&self, done: &Done) -> bool {
+impl FailureBudget {
+    fn allows_outcome(&self, done: &OpenLoopOutcome) -> bool {
         match (self, &done.outcome) {
-            (Self::Inside, Err(Failure::Status(_, reason))) => {
+            // A killed instance ends its requests either before the head of the response or within
+            // its body.
+            (Self::Inside, Err(RequestFailure::Status(_, reason))) => {
                 reason == "instance_died" || reason == "response_cut"
             }
             (Self::During(spans), Err(_)) => spans
                 .iter()
+                // The request's time overlaps the gap: it may have begun before it and failed in
+                // it.
                 .any(|(from, to)| done.intended <= *to && *from <= done.ended),
             _ => false,
         }
@@ -62,19 +66,22 @@ impl Cost {
 }
 
 /// Exit code 1 when a request failed that should not have.
-pub(crate) async fn run(args: Args) -> Outcome {
+pub(crate) async fn run(args: ChaosArgs) -> BenchOutcome {
     let folder = tempfile::tempdir()?;
-    let mut house = NearpathServer::start(folder.path()).await?;
-    house.deploy(&nearpath::python(FUNCTION)?).await?;
-    house.until_available(FUNCTION, 1).await?;
-    let mut comparison = Comparison::new("chaos", 1);
+    let mut server = NearpathServer::start(folder.path()).await?;
+    server
+        .deploy_function(&nearpath::python_spec(FUNCTION_NAME)?)
+        .await?;
+    server.wait_available(FUNCTION_NAME, 1).await?;
+    // One round: a scenario is a test with figures, and a median would hide a failure.
+    let mut comparison = BenchComparison::new("chaos", 1);
     for act in ["scale", "kill", "restart"] {
-        let (done, cost, cpu) = play(act, &mut house, &args).await?;
-        let sample = Sample::of(&open::tally(&done), args.duration, cpu);
+        let (done, cost, cpu) = run_scenario(act, &mut server, &args).await?;
+        let sample = RoundSample::from_tally(&open::tally_outcomes(&done), args.duration, cpu);
         comparison
-            .case(act, &["nearpath"], async |_| Ok::<_, io::Error>(sample))
+            .measure_case(act, &["nearpath"], async |_| Ok::<_, io::Error>(sample))
             .await?;
-        comparison.figure(verdict(act, &done, &cost));
+        comparison.add_figure(failure_ratio(act, &done, &cost));
     }
     Ok(if comparison.finish()? {
         ExitCode::SUCCESS
@@ -83,61 +90,77 @@ pub(crate) async fn run(args: Args) -> Outcome {
     })
 }
 
-/// One act: the load and the trouble, side by side.
-async fn play(
+/// Runs a scenario: the load and the disturbance, concurrently.
+async fn run_scenario(
     act: &str,
-    house: &mut NearpathServer,
-    args: &Args,
-) -> io::Result<(Vec<Done>, Cost, Duration)> {
+    server: &mut NearpathServer,
+    args: &ChaosArgs,
+) -> io::Result<(Vec<OpenLoopOutcome>, FailureBudget, Duration)> {
     let start = Instant::now();
-    let template = Template {
+    let template = RequestTemplate {
         method: Method::POST,
-        ..Template::get(house.addr(), "/function/chaos").map_err(io::Error::other)?
+        ..RequestTemplate::for_get(server.addr(), "/function/chaos").map_err(io::Error::other)?
     };
-    let (pid, before) = (house.pid(), Moment::now(&[house.pid()]));
-    let load = open::run(
+    let (pid, before) = (server.pid(), CpuSnapshot::read_now(&[server.pid()]));
+    // An open loop: callers that wait would hide the requests that come during a gap.
+    let load = open::run_open(
         &template,
-        Schedule::new(args.rate, args.duration),
-        Reuse::KeepAlive,
+        ArrivalSchedule::new(args.rate, args.duration),
+        ConnectionReuse::KeepAlive,
         start,
     );
     let trouble = async {
         match act {
-            "scale" => scale(house, start, args.duration).await,
-            "kill" => kill(house, start, args.duration).await,
-            _ => restart(house, start, args.duration).await,
+            "scale" => scale_repeatedly(server, start, args.duration).await,
+            "kill" => kill_instances(server, start, args.duration).await,
+            _ => restart_server(server, start, args.duration).await,
         }
     };
+    // The disturbance must not wait for the load, nor the load for it.
     let (done, cost) = tokio::join!(load, trouble);
-    let before = if house.pid() == pid {
+    let before = if server.pid() == pid {
         before
     } else {
-        Moment::default()
+        CpuSnapshot::default()
     }; // after a restart: what the new one spent
-    Ok((done?, cost?, before.until(&Moment::now(&[house.pid()]))))
+    Ok((
+        done?,
+        cost?,
+        before.spent_until(&CpuSnapshot::read_now(&[server.pid()])),
+    ))
 }
 
-async fn scale(house: &NearpathServer, start: Instant, length: Duration) -> io::Result<Cost> {
+async fn scale_repeatedly(
+    server: &NearpathServer,
+    start: Instant,
+    length: Duration,
+) -> io::Result<FailureBudget> {
+    // Zero in between: the next call must wake the function.
     for (step, replicas) in (1..).zip([5, 1, 0, 1]) {
         sleep_until(start + length * step / 5).await;
-        house.scale(FUNCTION, replicas).await?;
+        server.scale_function(FUNCTION_NAME, replicas).await?;
     }
-    house.until_available(FUNCTION, 1).await?;
-    Ok(Cost::During(Vec::new()))
+    server.wait_available(FUNCTION_NAME, 1).await?;
+    Ok(FailureBudget::During(Vec::new()))
 }
 
-async fn kill(house: &NearpathServer, start: Instant, length: Duration) -> io::Result<Cost> {
-    house.scale(FUNCTION, 3).await?;
-    house.until_available(FUNCTION, 3).await?;
+async fn kill_instances(
+    server: &NearpathServer,
+    start: Instant,
+    length: Duration,
+) -> io::Result<FailureBudget> {
+    server.scale_function(FUNCTION_NAME, 3).await?;
+    server.wait_available(FUNCTION_NAME, 3).await?;
+    // Two seconds before the end: the last replacement must be ready within the run.
     while start.elapsed() + Duration::from_secs(2) < length {
-        let (_, described) = house.describe(FUNCTION).await?;
+        let (_, described) = server.describe_function(FUNCTION_NAME).await?;
         if let Some(pid) = ready_pid(&described) {
             let _ = kill_process(pid, Signal::KILL); // it may have ended by itself
         }
         sleep(Duration::from_secs(1)).await;
     }
-    house.until_available(FUNCTION, 3).await?;
-    Ok(Cost::Inside)
+    server.wait_available(FUNCTION_NAME, 3).await?;
+    Ok(FailureBudget::Inside)
 }
 
 /// The watchdog of a ready instance: the first one, which is the oldest.
@@ -147,36 +170,40 @@ fn ready_pid(described: &Value) -> Option<Pid> {
     Pid::from_raw(i32::try_from(ready["pid"].as_i64()?).ok()?)
 }
 
-async fn restart(house: &mut NearpathServer, start: Instant, length: Duration) -> io::Result<Cost> {
+async fn restart_server(
+    server: &mut NearpathServer,
+    start: Instant,
+    length: Duration,
+) -> io::Result<FailureBudget> {
     sleep_until(start + length / 3).await;
     let from = start.elapsed();
-    house.restart().await?;
-    Ok(Cost::During(vec![(from, start.elapsed())]))
+    server.restart().await?;
+    Ok(FailureBudget::During(vec![(from, start.elapsed())]))
 }
 
-/// How many failed that should not have; says which.
-fn verdict(act: &str, done: &[Done], cost: &Cost) -> Ratio {
-    let mut outside = Tally::default();
+/// Counts failures beyond the budget and prints them.
+fn failure_ratio(act: &str, done: &[OpenLoopOutcome], cost: &FailureBudget) -> GoalRatio {
+    let mut outside = RequestTally::default();
     for one in done
         .iter()
-        .filter(|one| one.outcome.is_err() && !cost.allows(one))
+        .filter(|one| one.outcome.is_err() && !cost.allows_outcome(one))
     {
-        outside.add(one.latency());
+        outside.record_outcome(one.latency());
         eprintln!(
             "{act}: request due at {:?} failed at {:?}: {:?}",
             one.intended, one.ended, one.outcome
         );
     }
-    if let Cost::During(spans) = cost {
+    if let FailureBudget::During(spans) = cost {
         spans
             .iter()
             .for_each(|(from, to)| eprintln!("{act}: gap from {from:?} to {to:?}"));
     }
     let name = format!("{act}: failures that it may not cost");
-    Ratio {
+    GoalRatio {
         name,
-        value: outside.failed() as f64,
-        better: Better::Lower,
+        value: outside.failed_count() as f64,
+        better: BetterDirection::Lower,
         goal: 0.0,
     }
 }
@@ -185,8 +212,8 @@ fn verdict(act: &str, done: &[Done], cost: &Cost) -> Ratio {
 mod tests {
     use super::*;
 
-    fn failed(from: u64, to: u64, failure: Failure) -> Done {
-        Done {
+    fn failed(from: u64, to: u64, failure: RequestFailure) -> OpenLoopOutcome {
+        OpenLoopOutcome {
             intended: Duration::from_secs(from),
             ended: Duration::from_secs(to),
             outcome: Err(failure),
@@ -195,22 +222,26 @@ mod tests {
 
     #[test]
     fn what_an_act_may_cost() {
-        let died = failed(1, 2, Failure::Status(502, "instance_died".into()));
-        assert!(Cost::Inside.allows(&died));
-        assert!(!Cost::Inside.allows(&failed(1, 2, Failure::Status(503, "queue_timeout".into()))));
-        let gap = Cost::During(vec![(Duration::from_secs(5), Duration::from_secs(7))]);
+        let died = failed(1, 2, RequestFailure::Status(502, "instance_died".into()));
+        assert!(FailureBudget::Inside.allows_outcome(&died));
+        assert!(!FailureBudget::Inside.allows_outcome(&failed(
+            1,
+            2,
+            RequestFailure::Status(503, "queue_timeout".into())
+        )));
+        let gap = FailureBudget::During(vec![(Duration::from_secs(5), Duration::from_secs(7))]);
         assert!(
-            gap.allows(&failed(4, 6, Failure::Broken)),
+            gap.allows_outcome(&failed(4, 6, RequestFailure::Broken)),
             "sent before, cut in the gap"
         );
         assert!(
-            gap.allows(&failed(6, 9, Failure::Connect)),
+            gap.allows_outcome(&failed(6, 9, RequestFailure::Connect)),
             "sent in the gap"
         );
         assert!(
-            !gap.allows(&failed(1, 4, Failure::Broken))
-                && !gap.allows(&failed(8, 9, Failure::Connect))
+            !gap.allows_outcome(&failed(1, 4, RequestFailure::Broken))
+                && !gap.allows_outcome(&failed(8, 9, RequestFailure::Connect))
         );
-        assert!(!Cost::During(Vec::new()).allows(&died));
+        assert!(!FailureBudget::During(Vec::new()).allows_outcome(&died));
     }
 }

@@ -1,26 +1,26 @@
 //! `edge`: nearpath's gateway and nginx, in front of the same handler, under the same load.
 //!
-//! CPU time is that of the gateway or nginx alone, master and workers: the handler and the load generator are the same for
-//! both. Both have as many threads or workers as the machine has cores.
+//! CPU time is that of the gateway or nginx alone, master and workers: the handler and the load
+//! generator are the same for both. Both have as many threads or workers as the machine has cores.
 
 use std::io;
 use std::process::ExitCode;
 
-use super::Outcome;
-use super::measure::{Measure, measured};
-use crate::compare::{Better, Comparison, Goal, Measured};
-use crate::load::closed::Reuse;
-use crate::load::{Template, lean};
-use crate::peers::nginx::Nginx;
-use crate::peers::{Peer, cores, own};
+use super::BenchOutcome;
+use super::measure::{RateOptions, measure_cpu};
+use crate::compare::{BenchComparison, BetterDirection, LoadSample, RatioGoal};
+use crate::load::closed::ConnectionReuse;
+use crate::load::{RequestTemplate, epoll_client};
+use crate::peers::nginx::NginxServer;
+use crate::peers::{PeerProcess, count_cores, own_programs};
 
 const VARIANTS: [&str; 2] = ["nearpath", "nginx"];
 
 /// Options of `edge`.
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct EdgeArgs {
     #[command(flatten)]
-    measure: Measure,
+    measure: RateOptions,
 
     /// Connections at a time, one case each
     #[arg(long, value_delimiter = ',', default_value = "1,32,256")]
@@ -28,24 +28,26 @@ pub(crate) struct Args {
 }
 
 /// Exit code 1 when a goal is missed.
-pub(crate) async fn run(args: Args) -> Outcome {
-    let handler = own::handler().await?;
-    let nginx = Nginx::start(handler.addr, cores(), "/function/echo").await?;
-    let gateway = own::gateway(handler.addr, cores()).await?;
+pub(crate) async fn run(args: EdgeArgs) -> BenchOutcome {
+    let handler = own_programs::start_handler().await?;
+    // As many workers as the gateway has threads.
+    let nginx = NginxServer::start(handler.addr, count_cores(), "/function/echo").await?;
+    let gateway = own_programs::start_gateway(handler.addr, count_cores()).await?;
     let peers = [&gateway, &nginx.peer];
-    let mut comparison = Comparison::new("edge", args.measure.rounds);
+    let mut comparison = BenchComparison::new("edge", args.measure.rounds);
     for (way, reuse) in [
-        ("keep-alive", Reuse::KeepAlive),
-        ("new-connection", Reuse::Fresh),
+        ("keep-alive", ConnectionReuse::KeepAlive),
+        ("new-connection", ConnectionReuse::Fresh),
     ] {
         for &callers in &args.connections {
             let case = format!("{way} {callers}");
-            let one = async |variant: usize| sample(peers[variant], callers, reuse, &args).await;
-            comparison.loads(&case, &VARIANTS, one).await?;
+            let one =
+                async |variant: usize| measure_peer(peers[variant], callers, reuse, &args).await;
+            comparison.measure_loads(&case, &VARIANTS, one).await?;
             eprintln!("measured: {case}");
         }
     }
-    ratios(&mut comparison);
+    add_ratios(&mut comparison);
     Ok(if comparison.finish()? {
         ExitCode::SUCCESS
     } else {
@@ -53,39 +55,46 @@ pub(crate) async fn run(args: Args) -> Outcome {
     })
 }
 
-async fn sample(peer: &Peer, callers: usize, reuse: Reuse, args: &Args) -> io::Result<Measured> {
-    let template = Template::get(peer.addr, "/function/echo").map_err(io::Error::other)?;
-    let window = args.measure.window();
-    let (loaded, cpu) = measured(
-        lean::run(&template, callers, reuse, window),
+async fn measure_peer(
+    peer: &PeerProcess,
+    callers: usize,
+    reuse: ConnectionReuse,
+    args: &EdgeArgs,
+) -> io::Result<LoadSample> {
+    let template =
+        RequestTemplate::for_get(peer.addr, "/function/echo").map_err(io::Error::other)?;
+    let window = args.measure.start_window();
+    let (loaded, cpu) = measure_cpu(
+        epoll_client::run(&template, callers, reuse, window),
         window,
         &[peer.pid()],
     )
     .await;
-    Ok(Measured::of(&loaded?, window, cpu))
+    Ok(LoadSample::from_load(&loaded?, window, cpu))
 }
 
 /// Only the cases with 32 connections have goals.
-fn ratios(comparison: &mut Comparison) {
+fn add_ratios(comparison: &mut BenchComparison) {
+    // At 32 connections both are busy; at one, latency of the loop dominates.
     for case in ["keep-alive 32", "new-connection 32"] {
-        let per_cpu = Goal {
+        let per_cpu = RatioGoal {
             value: |row| 1e6 / row.cpu_us_per_request,
-            better: Better::Higher,
+            better: BetterDirection::Higher,
             goal: 0.8,
         };
-        comparison.ratio(
+        comparison.add_ratio(
             &format!("requests per CPU second, {case}, nearpath/nginx"),
             case,
             "nearpath",
             "nginx",
             per_cpu,
         );
-        let p99 = Goal {
+        let p99 = RatioGoal {
             value: |row| row.p99_us,
-            better: Better::Lower,
+            better: BetterDirection::Lower,
             goal: 2.0,
         };
-        comparison.ratio(
+        comparison.add_ratio(
             &format!("p99, {case}, nearpath/nginx"),
             case,
             "nearpath",

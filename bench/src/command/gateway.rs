@@ -9,12 +9,12 @@ use nearpath_daemon::metrics::MetricsRegistry;
 use nearpath_gateway::{Gateway, GatewayListener, GatewaySettings, ListenerZone, NoControl, fixed};
 use nearpath_types::FunctionPolicy;
 
-use super::Outcome;
+use super::BenchOutcome;
 
 /// Options of `gateway`.
 #[derive(clap::Args)]
-pub(crate) struct Args {
-    /// Where to listen
+pub(crate) struct BareGatewayArgs {
+    /// Listening address
     #[arg(long, default_value = "127.0.0.1:8080", value_name = "ADDR:PORT")]
     listen: SocketAddr,
 
@@ -28,8 +28,8 @@ pub(crate) struct Args {
 }
 
 /// Serves until SIGTERM, then drains.
-pub(crate) fn run(args: &Args) -> Outcome {
-    let threads = args.threads.unwrap_or_else(crate::peers::cores);
+pub(crate) fn run(args: &BareGatewayArgs) -> BenchOutcome {
+    let threads = args.threads.unwrap_or_else(crate::peers::count_cores);
     let endpoints = args
         .fixed
         .iter()
@@ -40,10 +40,12 @@ pub(crate) fn run(args: &Args) -> Outcome {
         Arc::new(NoControl),
         &MetricsRegistry::default(),
     );
+    // Published once: the data path is measured without a controller that changes it.
     gateway.publish(&fixed::build_snapshot(
         &endpoints,
         &FunctionPolicy::default(),
     ));
+    // A socket for each thread (SO_REUSEPORT), as the node opens them.
     let sockets = nearpath_wire::sockets::bind_tcp(args.listen, threads)?;
     let listener = GatewayListener {
         zone: ListenerZone::Public,
@@ -55,6 +57,7 @@ pub(crate) fn run(args: &Args) -> Outcome {
     let serving = gateway.serve(vec![listener], threads, Arc::new(|| Ok(())), watch)?;
     super::on_one_thread(async {
         let mut end = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+        // SIGTERM and not SIGKILL, so that connections are drained and the load sees no resets.
         end.recv().await;
         trigger.drain().await;
         Ok(ExitCode::SUCCESS)

@@ -18,28 +18,29 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use nearpath_types::FunctionId;
 
-use super::Outcome;
+use super::BenchOutcome;
 
-/// What calls over HTTP are answered.
-const RESPONSE: &[u8] =
+/// Body of the answer to calls over HTTP.
+const HTTP_RESPONSE: &[u8] =
     b"{\"message\":\"a small response of one hundred bytes, as a function gives it to its caller each time\"}\n";
 
-/// What calls through shared memory are answered: as long, and tells that no watchdog stood in for the function.
-const RESPONSE_IN_MEMORY: &[u8] =
+/// Body of the answer to calls through shared memory. As long as the other, but different: a
+/// watchdog cannot have stood in for the function.
+const SHM_RESPONSE: &[u8] =
     b"{\"message\":\"a small response of one hundred bytes, as a function gives it to its peers via memory\"}\n";
 
 /// Options of `handler`.
 #[derive(clap::Args)]
-pub(crate) struct Args {
-    /// Where to listen
+pub(crate) struct HandlerArgs {
+    /// Listening address
     #[arg(long, default_value = "127.0.0.1:9000", value_name = "ADDR:PORT")]
     listen: SocketAddr,
 
-    /// Whom to ask before answering
+    /// Address to call before answering
     #[arg(long, value_name = "ADDR:PORT")]
     next: Option<SocketAddr>,
 
-    /// Whom to ask before answering a call that came through shared memory
+    /// Function to call before answering a call from shared memory
     #[arg(long, value_name = "NAME")]
     next_function: Option<FunctionId>,
 
@@ -49,18 +50,21 @@ pub(crate) struct Args {
 }
 
 /// Answers until it is killed.
-pub(crate) async fn run(args: Args) -> Outcome {
-    tokio::task::LocalSet::new().run_until(serve(args)).await
+pub(crate) async fn run(args: HandlerArgs) -> BenchOutcome {
+    tokio::task::LocalSet::new()
+        .run_until(serve_http(args))
+        .await
 }
 
-async fn serve(args: Args) -> Outcome {
-    tokio::task::spawn_local(super::shm_handler::serve(
+async fn serve_http(args: HandlerArgs) -> BenchOutcome {
+    // Both servers on one thread: a function has one, and its CPU time stays comparable.
+    tokio::task::spawn_local(super::shm_handler::serve_shm(
         args.next_function,
         Duration::from_micros(args.work),
-        RESPONSE_IN_MEMORY,
+        SHM_RESPONSE,
     ));
     let next = args.next.map(|addr| {
-        Rc::new(Next {
+        Rc::new(NextFunction {
             addr,
             idle: RefCell::default(),
         })
@@ -71,29 +75,30 @@ async fn serve(args: Args) -> Outcome {
     loop {
         tokio::select! {
             _ = end.recv() => return Ok(ExitCode::SUCCESS),
-            accepted = listener.accept() => drop(tokio::task::spawn_local(connection(accepted?.0, next.clone()))),
+            accepted = listener.accept() => drop(tokio::task::spawn_local(serve_connection(accepted?.0, next.clone()))),
         }
     }
 }
 
-async fn connection(stream: tokio::net::TcpStream, next: Option<Rc<Next>>) {
+async fn serve_connection(stream: tokio::net::TcpStream, next: Option<Rc<NextFunction>>) {
     if stream.set_nodelay(true).is_err() {
         return; // it has gone
     }
-    let service = service_fn(|request| answer(request, next.clone()));
+    let service = service_fn(|request| answer_request(request, next.clone()));
     let _ = http1::Builder::new()
         .serve_connection(TokioIo::new(stream), service)
         .await; // a caller that breaks off is no news
 }
 
-async fn answer(
+async fn answer_request(
     request: Request<Incoming>,
-    next: Option<Rc<Next>>,
+    next: Option<Rc<NextFunction>>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
+    // The body is read, or the connection could not be kept.
     let _ = request.into_body().collect().await;
-    let mut response = Response::new(Full::from(Bytes::from_static(RESPONSE)));
+    let mut response = Response::new(Full::from(Bytes::from_static(HTTP_RESPONSE)));
     if let Some(next) = next
-        && next.ask().await.is_err()
+        && next.call_next().await.is_err()
     {
         *response.status_mut() = StatusCode::BAD_GATEWAY;
     }
@@ -101,13 +106,14 @@ async fn answer(
 }
 
 /// The next function of the chain, over kept connections.
-struct Next {
+struct NextFunction {
     addr: SocketAddr,
     idle: RefCell<Vec<SendRequest<Empty<Bytes>>>>,
 }
 
-impl Next {
-    async fn ask(&self) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+impl NextFunction {
+    async fn call_next(&self) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        // Bound before the await: the borrow must not outlive it.
         let idle = self.idle.borrow_mut().pop();
         let mut sender = match idle {
             Some(sender) => sender,
@@ -118,6 +124,7 @@ impl Next {
             .body(Empty::new())?;
         let response = sender.send_request(request).await?;
         let status = response.status();
+        // To the end, since hyper keeps a connection only after the whole body.
         response.into_body().collect().await?;
         self.idle.borrow_mut().push(sender);
         if status.is_success() {
@@ -133,7 +140,7 @@ mod tests {
     #[test]
     fn the_responses_are_as_long_as_they_say() {
         assert_eq!(
-            (super::RESPONSE.len(), super::RESPONSE_IN_MEMORY.len()),
+            (super::HTTP_RESPONSE.len(), super::SHM_RESPONSE.len()),
             (100, 100)
         );
     }

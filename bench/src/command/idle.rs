@@ -1,7 +1,8 @@
 //! `idle`: warm chains that nobody calls: what they cost.
 //!
-//! In the table a "request" is one instance for one second: `cpu` is what that costs of all processes together, `rps` how
-//! often anybody woke up in a second, all together. There are no latencies. The goal for memory is what the sidecars take.
+//! In the table a "request" is one instance for one second: `cpu` is what that costs of all
+//! processes together, `rps` how often anybody woke up in a second, all together. There are no
+//! latencies. The goal for memory is what the sidecars take.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -9,31 +10,31 @@ use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use super::{Outcome, seconds};
-use crate::census::{Census, Line};
-use crate::compare::{Better, Comparison, ROUNDS, Ratio, Sample, median};
-use crate::peers::many::Many;
+use super::{BenchOutcome, parse_seconds};
+use crate::census::{ProcessCensus, ProcessCost};
+use crate::compare::{BenchComparison, BetterDirection, GoalRatio, ROUNDS, RoundSample, median_of};
+use crate::peers::many_chains::ManyChains;
 
 const VARIANTS: [&str; 2] = ["ring", "sidecars"];
 /// Promised: CPU time of ten warm chains of five functions, in percent of one core.
 const GOAL_PERCENT: f64 = 0.5;
 
 /// The functions themselves: the same program in every variant.
-const FUNCTIONS: [&str; 2] = ["function", "nearpath-bench"];
+const FUNCTION_PROGRAMS: [&str; 2] = ["function", "nearpath-bench"];
 
 /// Options of `idle`.
 #[derive(clap::Args)]
-pub(crate) struct Args {
-    /// How often each variant is measured
+pub(crate) struct IdleArgs {
+    /// Rounds of each variant
     #[arg(long, default_value_t = ROUNDS)]
     rounds: usize,
 
-    /// How long a measurement is, in seconds
-    #[arg(long, default_value = "5", value_parser = seconds)]
+    /// Length of a measurement in seconds
+    #[arg(long, default_value = "5", value_parser = parse_seconds)]
     duration: Duration,
 
-    /// How long nobody calls before the first measurement, in seconds
-    #[arg(long, default_value = "10", value_parser = seconds)]
+    /// Idle time before the first measurement, in seconds
+    #[arg(long, default_value = "10", value_parser = parse_seconds)]
     settle: Duration,
 
     /// Chains
@@ -45,28 +46,29 @@ pub(crate) struct Args {
     length: u64,
 }
 
-/// What each measurement saw, by variant and name of the process.
-type Seen = BTreeMap<(usize, String), Vec<Line>>;
+/// Costs of every measurement, by variant and process name.
+type UsageByVariant = BTreeMap<(usize, String), Vec<ProcessCost>>;
 
 /// Exit code 1 when a goal is missed.
-pub(crate) async fn run(args: Args) -> Outcome {
+pub(crate) async fn run(args: IdleArgs) -> BenchOutcome {
     let length = args.length as usize;
     let variants = [
-        Many::nearpath(args.chains, length).await?,
-        Many::sidecars(args.chains, length).await?,
+        ManyChains::start_nearpath(args.chains, length).await?,
+        ManyChains::start_sidecars(args.chains, length).await?,
     ];
     for variant in &variants {
-        variant.warm().await?;
+        variant.warm_chains().await?;
     }
+    // Deployment work such as readiness checks and pool filling ends in this time.
     tokio::time::sleep(args.settle).await;
     let (mut comparison, seen) = (
-        Comparison::new("idle", args.rounds),
-        RefCell::new(Seen::new()),
+        BenchComparison::new("idle", args.rounds),
+        RefCell::new(UsageByVariant::new()),
     );
     let case = format!("{} chains of {}", args.chains, args.length);
     let one = async |variant: usize| {
-        let lines = watch(&variants[variant].pids(), args.duration).await;
-        let sample = sample(&lines, args.duration, args.chains * length);
+        let lines = watch_usage(&variants[variant].process_ids(), args.duration).await;
+        let sample = usage_sample(&lines, args.duration, args.chains * length);
         lines.into_iter().for_each(|(name, line)| {
             seen.borrow_mut()
                 .entry((variant, name))
@@ -75,10 +77,10 @@ pub(crate) async fn run(args: Args) -> Outcome {
         });
         Ok::<_, io::Error>(sample)
     };
-    comparison.case(&case, &VARIANTS, one).await?;
+    comparison.measure_case(&case, &VARIANTS, one).await?;
     let seen = seen.into_inner();
-    print(&seen, args.duration);
-    figures(&mut comparison, &seen, args.duration, args.chains * length);
+    print_usage(&seen, args.duration);
+    add_figures(&mut comparison, &seen, args.duration, args.chains * length);
     Ok(if comparison.finish()? {
         ExitCode::SUCCESS
     } else {
@@ -86,17 +88,22 @@ pub(crate) async fn run(args: Args) -> Outcome {
     })
 }
 
-async fn watch(pids: &[u32], window: Duration) -> BTreeMap<String, Line> {
-    let before = Census::take(pids);
+async fn watch_usage(pids: &[u32], window: Duration) -> BTreeMap<String, ProcessCost> {
+    let before = ProcessCensus::take_census(pids);
     tokio::time::sleep(window).await;
-    before.until(&Census::take(pids))
+    before.usage_until(&ProcessCensus::take_census(pids))
 }
 
-fn sample(lines: &BTreeMap<String, Line>, window: Duration, instances: usize) -> Sample {
+fn usage_sample(
+    lines: &BTreeMap<String, ProcessCost>,
+    window: Duration,
+    instances: usize,
+) -> RoundSample {
     let cpu: Duration = lines.values().map(|line| line.cpu).sum();
     let wakes: u64 = lines.values().map(|line| line.wakes).sum();
     let instance_seconds = instances as f64 * window.as_secs_f64();
-    Sample {
+    RoundSample {
+        // A "request" is an instance for a second, so that the table's columns keep their meaning.
         n: instance_seconds as u64,
         failed: 0,
         p50_us: 0.0,
@@ -106,18 +113,18 @@ fn sample(lines: &BTreeMap<String, Line>, window: Duration, instances: usize) ->
     }
 }
 
-/// Who woke up, and what memory it has: medians over the rounds.
-fn print(seen: &Seen, window: Duration) {
+/// Prints wake-ups and memory by process: medians over the rounds.
+fn print_usage(seen: &UsageByVariant, window: Duration) {
     println!(
         "{:9} {:16} {:>9} {:>11} {:>9} {:>9}",
         "variant", "process", "number", "% of a core", "wakes/s", "PSS KiB"
     );
     for ((variant, name), lines) in seen {
-        let wakes = median(lines.iter().map(|line| line.wakes as f64)) / window.as_secs_f64();
+        let wakes = median_of(lines.iter().map(|line| line.wakes as f64)) / window.as_secs_f64();
         let (processes, pss) = lines
             .last()
             .map_or((0, 0), |line| (line.processes, line.pss_kib));
-        let percent = percent(lines, window);
+        let percent = cpu_percent(lines, window);
         println!(
             "{:9} {name:16} {processes:>9} {percent:>11.4} {wakes:>9.1} {pss:>9}",
             VARIANTS[*variant]
@@ -126,37 +133,47 @@ fn print(seen: &Seen, window: Duration) {
     println!();
 }
 
-fn percent(lines: &[Line], window: Duration) -> f64 {
-    median(lines.iter().map(|line| line.cpu.as_secs_f64())) / window.as_secs_f64() * 100.0
+fn cpu_percent(lines: &[ProcessCost], window: Duration) -> f64 {
+    median_of(lines.iter().map(|line| line.cpu.as_secs_f64())) / window.as_secs_f64() * 100.0
 }
 
-fn figures(comparison: &mut Comparison, seen: &Seen, window: Duration, instances: usize) {
+fn add_figures(
+    comparison: &mut BenchComparison,
+    seen: &UsageByVariant,
+    window: Duration,
+    instances: usize,
+) {
     let of = |variant: usize| seen.iter().filter(move |((of, _), _)| *of == variant);
     let cpu = |variant| {
         of(variant)
-            .map(|(_, lines)| percent(lines, window))
+            .map(|(_, lines)| cpu_percent(lines, window))
             .sum::<f64>()
     };
     let memory = |variant| {
-        let beside = of(variant).filter(|((_, name), _)| !FUNCTIONS.contains(&name.as_str()));
+        // The functions are the same program in both variants, so their memory would only blur the
+        // difference.
+        let beside =
+            // PSS shares out pages: without the functions, shared library pages count for the rest
+            // alone.
+            of(variant).filter(|((_, name), _)| !FUNCTION_PROGRAMS.contains(&name.as_str()));
         beside
             .filter_map(|(_, lines)| lines.last())
             .map(|line| line.pss_kib as f64)
             .sum::<f64>()
             / instances as f64
     };
-    let figure = |name: &str, value, goal| Ratio {
+    let figure = |name: &str, value, goal| GoalRatio {
         name: name.to_owned(),
         value,
-        better: Better::Lower,
+        better: BetterDirection::Lower,
         goal,
     };
-    comparison.figure(figure(
+    comparison.add_figure(figure(
         "% of a core, all processes, ring",
         cpu(0),
         GOAL_PERCENT,
     ));
-    comparison.figure(figure(
+    comparison.add_figure(figure(
         "KiB (PSS) an instance beside the function itself, ring",
         memory(0),
         memory(1),
@@ -169,14 +186,14 @@ mod tests {
 
     #[test]
     fn an_instance_second_is_the_unit() {
-        let line = Line {
+        let line = ProcessCost {
             processes: 50,
             cpu: Duration::from_millis(5),
             wakes: 40,
             pss_kib: 100,
         };
         let lines = BTreeMap::from([("function".to_owned(), line)]);
-        let sample = sample(&lines, Duration::from_secs(10), 50);
+        let sample = usage_sample(&lines, Duration::from_secs(10), 50);
         assert_eq!(
             (sample.n, sample.rps, sample.cpu_us_per_request),
             (500, 4.0, 10.0)

@@ -8,18 +8,18 @@ use http::{HeaderName, HeaderValue, Method, Uri};
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::measure::measured;
-use super::{Outcome, rate, seconds};
-use crate::cpu::Moment;
-use crate::load::closed::{self, Reuse};
-use crate::load::schedule::Schedule;
-use crate::load::{Template, Window, open};
-use crate::tally::Tally;
+use super::measure::measure_cpu;
+use super::{BenchOutcome, parse_rate, parse_seconds};
+use crate::cpu::CpuSnapshot;
+use crate::load::closed::{self, ConnectionReuse};
+use crate::load::schedule::ArrivalSchedule;
+use crate::load::{MeasureWindow, RequestTemplate, open};
+use crate::tally::RequestTally;
 
 /// Options of `load`.
 #[derive(clap::Args)]
-pub(crate) struct Args {
-    /// Where to: http://HOST:PORT/PATH
+pub(crate) struct LoadArgs {
+    /// Target: http://HOST:PORT/PATH
     #[arg(long)]
     url: Uri,
 
@@ -27,16 +27,17 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 32, value_name = "N", conflicts_with = "rate")]
     connections: usize,
 
-    /// Open loop: so many requests a second, whatever became of the earlier ones; latency counts from when each was due
-    #[arg(long, value_parser = rate, value_name = "PER-SECOND")]
+    /// Open loop: so many requests a second, whatever became of the earlier ones; latency counts
+    /// from when each was due
+    #[arg(long, value_parser = parse_rate, value_name = "PER-SECOND")]
     rate: Option<f64>,
 
-    /// How long to count, in seconds
-    #[arg(long, default_value = "10", value_parser = seconds)]
+    /// Length of the measurement in seconds
+    #[arg(long, default_value = "10", value_parser = parse_seconds)]
     duration: Duration,
 
-    /// How long to run before counting, in seconds (closed loop)
-    #[arg(long, default_value = "1", value_parser = seconds)]
+    /// Warm-up before the measurement, in seconds
+    #[arg(long, default_value = "1", value_parser = parse_seconds)]
     warm_up: Duration,
 
     /// A new connection for every request
@@ -68,53 +69,64 @@ pub(crate) struct Args {
 }
 
 /// Exit code 1 when any request failed.
-pub(crate) fn run(args: &Args) -> Outcome {
+pub(crate) fn run(args: &LoadArgs) -> BenchOutcome {
     let mut runtime = match args.threads {
         0 | 1 => tokio::runtime::Builder::new_current_thread(),
+        // One thread by default: a second one helps only when it saturates a core.
         _ => tokio::runtime::Builder::new_multi_thread(),
     };
     let runtime = runtime
         .worker_threads(args.threads.max(1))
         .enable_all()
         .build()?;
-    runtime.block_on(measure(args))
+    runtime.block_on(run_load(args))
 }
 
-async fn measure(args: &Args) -> Outcome {
-    let template = template(args)?;
+async fn run_load(args: &LoadArgs) -> BenchOutcome {
+    let template = request_template(args)?;
     let reuse = if args.new_connection {
-        Reuse::Fresh
+        ConnectionReuse::Fresh
     } else {
-        Reuse::KeepAlive
+        ConnectionReuse::KeepAlive
     };
     let (tally, cpu) = match args.rate {
         Some(rate) => {
-            let (schedule, before) = (Schedule::new(rate, args.duration), Moment::now(&args.pid));
-            let done = open::run(&template, schedule, reuse, Instant::now()).await?;
-            (open::tally(&done), before.until(&Moment::now(&args.pid)))
+            let (schedule, before) = (
+                ArrivalSchedule::new(rate, args.duration),
+                CpuSnapshot::read_now(&args.pid),
+            );
+            let done = open::run_open(&template, schedule, reuse, Instant::now()).await?;
+            (
+                open::tally_outcomes(&done),
+                before.spent_until(&CpuSnapshot::read_now(&args.pid)),
+            )
         }
         None => {
-            let window = Window::after(args.warm_up, args.duration);
-            measured(
-                closed::run(&template, args.connections, reuse, window),
+            let window = MeasureWindow::starting_after(args.warm_up, args.duration);
+            measure_cpu(
+                closed::run_closed(&template, args.connections, reuse, window),
                 window,
                 &args.pid,
             )
             .await
         }
     };
-    print(args, &tally, cpu);
-    Ok(if tally.failed() == 0 && tally.answered() > 0 {
+    print_result(args, &tally, cpu);
+    Ok(if tally.failed_count() == 0 && tally.answered_count() > 0 {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     })
 }
 
-fn template(args: &Args) -> Result<Template, Box<dyn std::error::Error + Send + Sync>> {
+fn request_template(
+    args: &LoadArgs,
+) -> Result<RequestTemplate, Box<dyn std::error::Error + Send + Sync>> {
     let path = args.url.path_and_query().map_or("/", |path| path.as_str());
-    let mut template = Template::get(address(&args.url)?, path)?;
+    let mut template = RequestTemplate::for_get(resolve_address(&args.url)?, path)?;
     if let Some(authority) = args.url.authority() {
+        // The host header is the first one; the URL's name and not its resolved address belongs
+        // there.
         template.headers[0].1 = HeaderValue::try_from(authority.as_str())?;
     }
     for header in &args.header {
@@ -131,10 +143,12 @@ fn template(args: &Args) -> Result<Template, Box<dyn std::error::Error + Send + 
     Ok(template)
 }
 
-/// Where a URL leads.
-pub(super) fn address(url: &Uri) -> Result<SocketAddr, String> {
+/// Resolves the address of a URL.
+pub(super) fn resolve_address(url: &Uri) -> Result<SocketAddr, String> {
+    // No TLS here: the client is made to cost little.
     let host = url.host().filter(|_| url.scheme_str() == Some("http"));
     let host = host.ok_or_else(|| format!("{url} is not http://HOST:PORT/PATH"))?;
+    // `Uri` leaves the brackets of IPv6 literals, which the resolver does not take.
     let place = (host.trim_matches(['[', ']']), url.port_u16().unwrap_or(80));
     let mut found = place
         .to_socket_addrs()
@@ -142,24 +156,25 @@ pub(super) fn address(url: &Uri) -> Result<SocketAddr, String> {
     found.next().ok_or_else(|| format!("{host} has no address"))
 }
 
-fn print(args: &Args, tally: &Tally, cpu: Duration) {
-    let rps = tally.answered() as f64 / args.duration.as_secs_f64();
-    let cpu_us = cpu.as_micros() as f64 / tally.answered().max(1) as f64;
+fn print_result(args: &LoadArgs, tally: &RequestTally, cpu: Duration) {
+    let rps = tally.answered_count() as f64 / args.duration.as_secs_f64();
+    let cpu_us = cpu.as_micros() as f64 / tally.answered_count().max(1) as f64;
     if args.json {
         let all = json!({
-            "n": tally.answered(), "rps": rps, "p50_us": tally.us(0.5), "p90_us": tally.us(0.9), "p99_us": tally.us(0.99),
-            "p999_us": tally.us(0.999), "max_us": tally.us(1.0), "cpu_us_per_request": cpu_us,
-            "failed": tally.failed(), "failures": tally.failures(),
+            "n": tally.answered_count(), "rps": rps, "p50_us": tally.latency_us(0.5), "p90_us": tally.latency_us(0.9), "p99_us": tally.latency_us(0.99),
+            "p999_us": tally.latency_us(0.999), "max_us": tally.latency_us(1.0), "cpu_us_per_request": cpu_us,
+            "failed": tally.failed_count(), "failures": tally.failures_by_kind(),
         });
         println!("{all}");
         return;
     }
     println!(
         "answered {} ({rps:.0}/s), failed {}",
-        tally.answered(),
-        tally.failed()
+        // After the summary, so that scripts find it on the first lines.
+        tally.answered_count(),
+        tally.failed_count()
     );
-    let us = |quantile| tally.us(quantile);
+    let us = |quantile| tally.latency_us(quantile);
     println!(
         "latency µs: p50 {:.0}  p90 {:.0}  p99 {:.0}  p99.9 {:.0}  max {:.0}",
         us(0.5),
@@ -172,7 +187,7 @@ fn print(args: &Args, tally: &Tally, cpu: Duration) {
         println!("cpu: {cpu_us:.1} µs a request");
     }
     tally
-        .failures()
+        .failures_by_kind()
         .iter()
         .for_each(|(kind, count)| println!("{count} × {kind}"));
 }

@@ -1,48 +1,50 @@
-//! How long and how often a comparison measures, and the CPU time that goes with it.
+//! Options of comparisons: rounds and lengths, and the CPU time of a window.
 
 use std::time::Duration;
 
 use tokio::time::sleep_until;
 
-use super::seconds;
+use super::parse_seconds;
 use crate::compare::ROUNDS;
-use crate::cpu::Moment;
-use crate::load::Window;
+use crate::cpu::CpuSnapshot;
+use crate::load::MeasureWindow;
 
 /// Options of every comparison of rates.
 #[derive(Debug, clap::Args)]
-pub(super) struct Measure {
-    /// How often each variant is measured in each case
+pub(super) struct RateOptions {
+    /// Rounds of each variant in each case
     #[arg(long, default_value_t = ROUNDS)]
     pub(super) rounds: usize,
 
-    /// How long a measurement is, in seconds
-    #[arg(long, default_value = "2", value_parser = seconds)]
+    /// Length of a measurement in seconds
+    #[arg(long, default_value = "2", value_parser = parse_seconds)]
     duration: Duration,
 
-    /// How long it runs before counting, in seconds
-    #[arg(long, default_value = "0.5", value_parser = seconds)]
+    /// Warm-up before a measurement, in seconds
+    #[arg(long, default_value = "0.5", value_parser = parse_seconds)]
     warm_up: Duration,
 }
 
-impl Measure {
+impl RateOptions {
     /// Begins now.
-    pub(super) fn window(&self) -> Window {
-        Window::after(self.warm_up, self.duration)
+    pub(super) fn start_window(&self) -> MeasureWindow {
+        MeasureWindow::starting_after(self.warm_up, self.duration)
     }
 }
 
 /// Runs a load and reads the CPU time that `pids` and their descendants spend within its window.
-pub(super) async fn measured<L>(
+pub(super) async fn measure_cpu<L>(
     load: impl Future<Output = L>,
-    window: Window,
+    window: MeasureWindow,
     pids: &[u32],
 ) -> (L, Duration) {
     let clock = async {
         sleep_until(window.from).await;
-        let before = Moment::now(pids);
+        // At the window's edges, as the answers are counted: both refer to the same time.
+        let before = CpuSnapshot::read_now(pids);
         sleep_until(window.until).await;
-        before.until(&Moment::now(pids))
+        before.spent_until(&CpuSnapshot::read_now(pids))
     };
+    // On one task: the clock costs no thread of its own.
     tokio::join!(load, clock)
 }

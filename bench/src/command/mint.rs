@@ -1,8 +1,9 @@
 //! `mint`: what many workers cost that start at once, and many connections that nobody calls on.
 //!
-//! Calls go on over one connection while sessions are minted: by nobody, by one thread of low priority, as the issuer of a
-//! node has it, and by two ordinary threads, which is the control. CPU time is that of the calls alone, both sides. Then connections
-//! are opened, and the memory that they hold on each side is looked at. All is on loopback; it needs no root.
+//! Calls go on over one connection while sessions are minted: by nobody, by one thread of low
+//! priority, as the issuer of a node has it, and by two ordinary threads, which is the control. CPU
+//! time is that of the calls alone, both sides. Then connections are opened, and the memory that
+//! they hold on each side is looked at. All is on loopback; it needs no root.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::ExitCode;
@@ -13,35 +14,35 @@ use std::time::Duration;
 
 use tokio::task::LocalSet;
 
-use super::{Outcome, seconds};
-use crate::compare::{Better, Comparison, Goal, ROUNDS, Ratio};
+use super::{BenchOutcome, parse_seconds};
+use crate::compare::{BenchComparison, BetterDirection, GoalRatio, ROUNDS, RatioGoal};
 use crate::cpu;
-use crate::remote::caller::{Ask, Callee, Caller};
-use crate::remote::drive::{self, Plan};
-use crate::remote::sink::Sink;
-use crate::remote::site::{Identity, Site, mint};
-use crate::remote::{Error, Way};
+use crate::remote::caller::{CalleeAddress, RemoteCaller, SizedCall};
+use crate::remote::drive::{self, CallPlan};
+use crate::remote::identities::{BenchAuthority, CallIdentity, mint_session};
+use crate::remote::sink::SinkProcess;
+use crate::remote::{BenchError, RemoteTransport};
 
-const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-/// What the issuer's thread adds to its niceness.
-const NICE: i32 = 10;
+const CALLER_ADDR: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+/// Niceness of the issuer's thread.
+const ISSUER_NICENESS: i32 = 10;
 const VARIANTS: [&str; 3] = ["nothing", "the issuer's thread", "ordinary threads"];
 /// CPU time of a key, its certificate and a session, in microseconds.
 const GOAL_US: f64 = 1000.0;
-/// How much the issuer's thread may add to the 99th percentile of calls.
+/// Goal for the 99th percentile of calls beside the issuer's thread, as a ratio.
 const GOAL_P99: f64 = 1.5;
 /// Memory of a connection that nobody calls on, on each side.
 const GOAL_KIB: f64 = 96.0;
 
 /// Options of `mint`.
 #[derive(clap::Args)]
-pub(crate) struct Args {
-    /// How often each variant is measured
+pub(crate) struct MintArgs {
+    /// Rounds of each variant
     #[arg(long, default_value_t = ROUNDS)]
     rounds: usize,
 
-    /// How long a measurement is, in seconds
-    #[arg(long, default_value = "1", value_parser = seconds)]
+    /// Length of a measurement in seconds
+    #[arg(long, default_value = "1", value_parser = parse_seconds)]
     duration: Duration,
 
     /// Connections whose memory is looked at
@@ -50,58 +51,64 @@ pub(crate) struct Args {
 }
 
 /// Exit code 1 when a goal is missed.
-pub(crate) async fn run(args: Args) -> Outcome {
-    LocalSet::new().run_until(measure(args)).await
+pub(crate) async fn run(args: MintArgs) -> BenchOutcome {
+    LocalSet::new().run_until(measure_mints(args)).await
 }
 
-async fn measure(args: Args) -> Outcome {
-    let site = Arc::new(Site::new()?);
-    let gateway = site.gateway()?;
-    let provision = site.worker(0)?;
-    let sink = Sink::start(&provision, args.connections + 1)?;
+async fn measure_mints(args: MintArgs) -> BenchOutcome {
+    let site = Arc::new(BenchAuthority::new()?);
+    let gateway = site.gateway_identity()?;
+    let provision = site.worker_provision(0)?;
+    // One more than the idle ones, for the measured calls' connection.
+    let sink = SinkProcess::start(&provision, args.connections + 1)?;
     let name = provision.credentials.name.clone();
-    let callee = Callee {
+    let callee = CalleeAddress {
         worker: sink.addr,
         server: sink.addr,
         name,
     };
-    let caller = Caller::new(gateway.clone())?;
-    let mut comparison = Comparison::new("mint", args.rounds);
+    let caller = RemoteCaller::new(gateway.clone())?;
+    let mut comparison = BenchComparison::new("mint", args.rounds);
     let (plan, worker) = (
-        Plan {
+        CallPlan {
             duration: args.duration,
             least: 100,
         },
-        || cpu::alone(&[sink.pid()]),
+        || cpu::processes_cpu(&[sink.pid()]),
     );
     let mints = [const { (AtomicU64::new(0), AtomicU64::new(0)) }; 3];
     for at_a_time in [1, 32] {
         let one = async |variant: usize| {
-            let minting = Minting::begin(variant, &site, &gateway);
-            let ask = Ask::post(100);
-            let took = drive::kept(
+            let minting = MintThreads::start_threads(variant, &site, &gateway);
+            let ask = SizedCall::for_post(100);
+            let took = drive::call_kept(
                 &caller,
-                (Way::QuicReady, &callee),
+                (RemoteTransport::QuicReady, &callee),
                 (&ask, at_a_time),
                 plan,
                 worker,
             )
             .await;
-            let (done, cpu) = minting.end();
+            let (done, cpu) = minting.stop_threads();
+            // Relaxed: a counter that only this thread touches; atomic because the closure is
+            // shared.
             mints[variant].0.fetch_add(done, Ordering::Relaxed);
             mints[variant]
                 .1
                 .fetch_add(cpu.as_micros() as u64, Ordering::Relaxed);
-            Ok::<_, Error>(took.measured())
+            Ok::<_, BenchError>(took.to_sample())
         };
-        comparison.loads(&case(at_a_time), &VARIANTS, one).await?;
+        comparison
+            .measure_loads(&case_name(at_a_time), &VARIANTS, one)
+            .await?;
     }
-    figures(
+    add_figures(
         &mut comparison,
         &mints,
+        // Two cases, with 1 and with 32 calls at a time, minted alike.
         2.0 * args.rounds as f64 * args.duration.as_secs_f64(),
     );
-    memory(&mut comparison, &args, &caller, &callee, sink.pid()).await?;
+    measure_memory(&mut comparison, &args, &caller, &callee, sink.pid()).await?;
     Ok(if comparison.finish()? {
         ExitCode::SUCCESS
     } else {
@@ -109,21 +116,25 @@ async fn measure(args: Args) -> Outcome {
     })
 }
 
-fn case(at_a_time: usize) -> String {
+fn case_name(at_a_time: usize) -> String {
     format!("calls beside minting, {at_a_time} at a time")
 }
 
-fn figures(comparison: &mut Comparison, mints: &[(AtomicU64, AtomicU64); 3], seconds: f64) {
+fn add_figures(
+    comparison: &mut BenchComparison,
+    mints: &[(AtomicU64, AtomicU64); 3],
+    seconds: f64,
+) {
     for at_a_time in [1, 32] {
-        let goal = Goal {
+        let goal = RatioGoal {
             value: |row| row.p99_us,
-            better: Better::Lower,
+            better: BetterDirection::Lower,
             goal: GOAL_P99,
         };
         let name = format!(
             "p99 beside the issuer's thread, {at_a_time} at a time, by that beside nothing"
         );
-        comparison.ratio(&name, &case(at_a_time), VARIANTS[1], VARIANTS[0], goal);
+        comparison.add_ratio(&name, &case_name(at_a_time), VARIANTS[1], VARIANTS[0], goal);
     }
     for (variant, (done, us)) in VARIANTS.iter().zip(mints).skip(1) {
         println!(
@@ -132,40 +143,43 @@ fn figures(comparison: &mut Comparison, mints: &[(AtomicU64, AtomicU64); 3], sec
         );
         let value = us.load(Ordering::Relaxed) as f64 / done.load(Ordering::Relaxed).max(1) as f64;
         let name = format!("CPU µs of a key, its certificate and a session, {variant}");
-        comparison.figure(Ratio {
+        comparison.add_figure(GoalRatio {
             name,
             value,
-            better: Better::Lower,
+            better: BetterDirection::Lower,
             goal: GOAL_US,
         });
     }
 }
 
-/// What goes on beside: threads that mint for one new worker after another until they are told to stop.
-struct Minting {
+/// Background threads that mint for one new worker after another until they are stopped.
+struct MintThreads {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<(u64, Duration)>>,
 }
 
-impl Minting {
-    fn begin(variant: usize, site: &Arc<Site>, gateway: &Identity) -> Self {
-        let (threads, nice) = [(0, 0), (1, NICE), (2, 0)][variant];
+impl MintThreads {
+    fn start_threads(variant: usize, site: &Arc<BenchAuthority>, gateway: &CallIdentity) -> Self {
+        // The order of VARIANTS.
+        let (threads, nice) = [(0, 0), (1, ISSUER_NICENESS), (2, 0)][variant];
         let stop = Arc::new(AtomicBool::new(false));
         let start = |thread: u64| {
             let (site, gateway, stop) = (Arc::clone(site), gateway.clone(), Arc::clone(&stop));
             let one = move |number| {
-                site.worker(number)
-                    .and_then(|mut worker| mint(&mut worker, &gateway, HERE))
+                site.worker_provision(number)
+                    .and_then(|mut worker| mint_session(&mut worker, &gateway, CALLER_ADDR))
             };
+            // Disjoint numbers for each thread: a worker's number is in its certificate.
             let numbers = (1..).map(move |n| n * threads + thread);
-            thread::spawn(move || until(&stop, nice, numbers.map(one)))
+            thread::spawn(move || mint_until(&stop, nice, numbers.map(one)))
         };
         let threads = (0..threads).map(start).collect();
         Self { stop, threads }
     }
 
-    /// How many there were, and what they took of a processor.
-    fn end(self) -> (u64, Duration) {
+    /// Stops the threads. Returns the number of mints and their CPU time.
+    fn stop_threads(self) -> (u64, Duration) {
+        // Relaxed: the join below orders the results; the flag only has to arrive.
         self.stop.store(true, Ordering::Relaxed);
         let ended = self
             .threads
@@ -178,38 +192,43 @@ impl Minting {
 }
 
 /// A thread's life: how much of `work` went well, and the CPU time of all of it.
-fn until(
+fn mint_until(
     stop: &AtomicBool,
     nice: i32,
-    work: impl Iterator<Item = Result<(), Error>>,
+    work: impl Iterator<Item = Result<(), BenchError>>,
 ) -> (u64, Duration) {
     let _ = rustix::process::nice(nice); // of this thread alone; to lower a priority nobody needs a right
     let done = work
+        // Relaxed pairs with the store in `stop_threads`: no data is published by the flag.
         .take_while(|_| !stop.load(Ordering::Relaxed))
         .filter(Result::is_ok)
         .count() as u64;
-    (done, drive::own())
+    // Of the whole thread, since it has done nothing else.
+    (done, drive::thread_cpu())
 }
 
-/// Opens connections, makes one call on each, and looks at what both processes hold more than before.
-async fn memory(
-    comparison: &mut Comparison,
-    args: &Args,
-    caller: &Caller,
-    callee: &Callee,
+/// Opens connections, makes one call on each, and looks at what both processes hold more than
+/// before.
+async fn measure_memory(
+    comparison: &mut BenchComparison,
+    args: &MintArgs,
+    caller: &RemoteCaller,
+    callee: &CalleeAddress,
     worker: u32,
-) -> Result<(), Error> {
+) -> Result<(), BenchError> {
     let (own, mut kept) = (std::process::id(), Vec::new());
+    // After the first measurement: allocators and tables are warm by now.
     let before = [resident_kib(own)?, resident_kib(worker)?];
     for _ in 0..args.connections {
         let mut connection = caller
-            .open(Way::QuicReady, callee)
+            .open_connection(RemoteTransport::QuicReady, callee)
             .await
             .map_err(|failure| failure.to_string())?;
         connection
-            .ask(&Ask::post(100))
+            .make_call(&SizedCall::for_post(100))
             .await
             .map_err(|failure| failure.to_string())?;
+        // Kept until the end, or it would close.
         kept.push(connection);
     }
     tokio::time::sleep(Duration::from_secs(1)).await; // tickets, probes and acknowledgements have come by then
@@ -220,17 +239,17 @@ async fn memory(
     {
         let value = (after - before) / args.connections as f64;
         let name = format!("KiB (RSS) of an idle connection, {side}");
-        comparison.figure(Ratio {
+        comparison.add_figure(GoalRatio {
             name,
             value,
-            better: Better::Lower,
+            better: BetterDirection::Lower,
             goal: GOAL_KIB,
         });
     }
     Ok(())
 }
 
-fn resident_kib(pid: u32) -> Result<f64, Error> {
+fn resident_kib(pid: u32) -> Result<f64, BenchError> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status
         .lines()

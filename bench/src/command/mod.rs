@@ -1,4 +1,4 @@
-//! One file a subcommand.
+//! Subcommands, a file for each.
 
 mod audit;
 mod boutique;
@@ -30,103 +30,112 @@ use std::time::Duration;
 
 use clap::Subcommand;
 
-/// What a subcommand ends with: an exit code, or an error that is printed.
-pub(crate) type Outcome = Result<ExitCode, Box<dyn Error + Send + Sync>>;
+/// Result of a subcommand: an exit code, or an error that is printed.
+pub(crate) type BenchOutcome = Result<ExitCode, Box<dyn Error + Send + Sync>>;
 
-/// What to do.
+/// Options of the dial program.
 #[derive(Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum BenchCommand {
     /// Requests to one URL, in a closed loop or at a constant rate
-    Load(load::Args),
+    Load(load::LoadArgs),
     /// Users of examples/boutique
     #[command(alias = "customers")]
-    LoadBoutique(load_boutique::Args),
-    /// The shop of ten services, by the ways to connect them; needs `nearpath` and `boutique-native` in PATH
-    Boutique(boutique::Args),
+    LoadBoutique(load_boutique::LoadBoutiqueArgs),
+    /// The shop of ten services, by the ways to connect them; needs `nearpath` and
+    /// `boutique-native` in PATH
+    Boutique(boutique::BoutiqueArgs),
     /// Compare nearpath's gateway with nginx as a reverse proxy
-    Edge(edge::Args),
-    /// How long instances take to start, and where the time goes; needs `nearpath` in PATH
-    Start(start::Args),
-    /// Constant load while instances are scaled and killed and nearpath restarts; needs `nearpath` in PATH
-    Chaos(chaos::Args),
+    Edge(edge::EdgeArgs),
+    /// Measure the start of instances by phase; needs `nearpath` in PATH
+    Start(start::StartArgs),
+    /// Constant load while instances are scaled and killed and nearpath restarts; needs `nearpath`
+    /// in PATH
+    Chaos(chaos::ChaosArgs),
     /// Messages around processes in shared memory, by each way to be woken
-    Ring(ring::Args),
+    Ring(ring::RingArgs),
     /// A chain of two functions, by the ways to build it
-    Shm(shm::Args),
+    Shm(shm::ShmArgs),
     /// Warm chains that nobody calls: CPU, wake-ups, memory; needs `nearpath` in PATH
-    Idle(idle::Args),
+    Idle(idle::IdleArgs),
     /// The motion example: the warm chain beside scale to zero; needs `nearpath` in PATH
-    Motion(motion::Args),
-    /// The parking example: bursts of pictures, and what the time between them costs; needs `nearpath` in PATH
-    Parking(parking::Args),
-    /// Count by tracing what a request makes the kernel do, and write docs/reference/audit.md; needs bpftrace and root
-    Audit(audit::Args),
+    Motion(motion::MotionArgs),
+    /// The parking example: bursts of pictures, and what the time between them costs; needs
+    /// `nearpath` in PATH
+    Parking(parking::ParkingArgs),
+    /// Count by tracing what a request makes the kernel do, and write docs/reference/audit.md;
+    /// needs bpftrace and root
+    Audit(audit::AuditArgs),
     /// Calls to another machine, by the transports; needs `nearpath-watchdog` in PATH and root
-    Quic(quic::Args),
+    Quic(quic::QuicArgs),
     /// Calls beside minting for many workers, and the memory of idle QUIC connections
-    Mint(mint::Args),
-    /// Connections of functions to servers elsewhere, warm and new; needs `nearpath` in PATH and root
-    Pool(pool::Args),
+    Mint(mint::MintArgs),
+    /// Connections of functions to servers elsewhere, warm and new; needs `nearpath` in PATH and
+    /// root
+    Pool(pool::PoolArgs),
     /// Workers behind NATs: how fast, how soon, which of them meet directly; needs `nft` and root
-    Punch(punch::Args),
-    /// Reduce-by-key behind NATs: nearpath.dataflow, an object store, Redis; needs root, `nearpath` in PATH and Python's packages
-    Reduce(reduce::Args),
+    Punch(punch::PunchArgs),
+    /// Reduce-by-key behind NATs: nearpath.dataflow, an object store, Redis; needs root, `nearpath`
+    /// in PATH and Python's packages
+    Reduce(reduce::ReduceArgs),
     /// Write the page with the results of all comparisons, docs/reference/results.md
-    Report(report::Args),
+    Report(report::ReportArgs),
     #[command(hide = true)]
-    PoolServer(crate::pool::server::Args),
+    PoolServer(crate::pool::server::PoolServerArgs),
     #[command(hide = true)]
     PoolDial,
     #[command(hide = true)]
-    QuicSink(crate::remote::sink::Args),
+    QuicSink(crate::remote::sink::QuicSinkArgs),
     #[command(hide = true)]
-    QuicFront(crate::remote::front::Args),
+    QuicFront(crate::remote::front::QuicFrontArgs),
     #[command(hide = true)]
-    QuicHandler(crate::remote::handler::Args),
+    QuicHandler(crate::remote::handler::QuicHandlerArgs),
     #[command(hide = true)]
-    RingParty(crate::shm_ring::Args),
+    RingEndpoint(crate::shm_ring::RingEndpointArgs),
     /// A plain HTTP handler with a small fixed response
-    Handler(handler::Args),
+    Handler(handler::HandlerArgs),
     /// nearpath's gateway alone, in front of endpoints that never change
-    Gateway(gateway::Args),
+    Gateway(gateway::BareGatewayArgs),
 }
 
-/// Runs one. Everything but the gateway, which has threads of its own, lives on one thread: what is measured gets the rest
-/// of the machine.
-pub(crate) fn run(command: Command) -> Outcome {
+/// Runs one. Everything but the gateway, which has threads of its own, lives on one thread: what is
+/// measured gets the rest of the machine.
+pub(crate) fn run(command: BenchCommand) -> BenchOutcome {
     match command {
-        Command::Load(args) => load::run(&args),
-        Command::LoadBoutique(args) => on_one_thread(load_boutique::run(args)),
-        Command::Boutique(args) => on_one_thread(boutique::run(args)),
-        Command::Edge(args) => on_one_thread(edge::run(args)),
-        Command::Start(args) => on_one_thread(start::run(args)),
-        Command::Chaos(args) => on_one_thread(chaos::run(args)),
-        Command::Ring(args) => on_one_thread(ring::run(args)),
-        Command::Shm(args) => on_one_thread(shm::run(args)),
-        Command::Idle(args) => on_one_thread(idle::run(args)),
-        Command::Motion(args) => on_one_thread(motion::run(args)),
-        Command::Parking(args) => on_one_thread(parking::run(args)),
-        Command::Audit(args) => on_one_thread(audit::run(args)),
-        Command::Quic(args) => quic::run(&args),
-        Command::Pool(args) => pool::run(&args),
-        Command::Punch(args) => punch::run(args),
-        Command::Reduce(args) => reduce::run(&args),
-        Command::Report(args) => report::run(&args),
-        Command::PoolServer(args) => {
+        BenchCommand::Load(args) => load::run(&args),
+        BenchCommand::LoadBoutique(args) => on_one_thread(load_boutique::run(args)),
+        BenchCommand::Boutique(args) => on_one_thread(boutique::run(args)),
+        BenchCommand::Edge(args) => on_one_thread(edge::run(args)),
+        BenchCommand::Start(args) => on_one_thread(start::run(args)),
+        BenchCommand::Chaos(args) => on_one_thread(chaos::run(args)),
+        BenchCommand::Ring(args) => on_one_thread(ring::run(args)),
+        BenchCommand::Shm(args) => on_one_thread(shm::run(args)),
+        BenchCommand::Idle(args) => on_one_thread(idle::run(args)),
+        BenchCommand::Motion(args) => on_one_thread(motion::run(args)),
+        BenchCommand::Parking(args) => on_one_thread(parking::run(args)),
+        BenchCommand::Audit(args) => on_one_thread(audit::run(args)),
+        BenchCommand::Quic(args) => quic::run(&args),
+        BenchCommand::Pool(args) => pool::run(&args),
+        BenchCommand::Punch(args) => punch::run(args),
+        BenchCommand::Reduce(args) => reduce::run(&args),
+        BenchCommand::Report(args) => report::run(&args),
+        BenchCommand::PoolServer(args) => {
             Ok(crate::pool::server::run(&args).map(|()| ExitCode::SUCCESS)?)
         }
-        Command::PoolDial => Ok(crate::pool::dial::run().map(|()| ExitCode::SUCCESS)?),
-        Command::Mint(args) => on_one_thread(mint::run(args)),
-        Command::QuicSink(args) => on_one_thread(crate::remote::sink::run(args)),
-        Command::QuicFront(args) => on_one_thread(crate::remote::front::run(args)),
-        Command::QuicHandler(args) => on_one_thread(crate::remote::handler::run(args)),
-        Command::RingParty(args) => Ok(crate::shm_ring::serve(&args).map(|()| ExitCode::SUCCESS)?),
-        Command::Handler(args) => on_one_thread(handler::run(args)),
-        Command::Gateway(args) => gateway::run(&args),
+        BenchCommand::PoolDial => Ok(crate::pool::dial::run().map(|()| ExitCode::SUCCESS)?),
+        BenchCommand::Mint(args) => on_one_thread(mint::run(args)),
+        BenchCommand::QuicSink(args) => on_one_thread(crate::remote::sink::run(args)),
+        BenchCommand::QuicFront(args) => on_one_thread(crate::remote::front::run(args)),
+        BenchCommand::QuicHandler(args) => on_one_thread(crate::remote::handler::run(args)),
+        BenchCommand::RingEndpoint(args) => {
+            Ok(crate::shm_ring::serve_ring(&args).map(|()| ExitCode::SUCCESS)?)
+        }
+        BenchCommand::Handler(args) => on_one_thread(handler::run(args)),
+        BenchCommand::Gateway(args) => gateway::run(&args),
     }
 }
 
-fn on_one_thread(what: impl Future<Output = Outcome>) -> Outcome {
+fn on_one_thread(what: impl Future<Output = BenchOutcome>) -> BenchOutcome {
+    // One thread: a second one would take processors from what is measured.
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?
@@ -134,7 +143,7 @@ fn on_one_thread(what: impl Future<Output = Outcome>) -> Outcome {
 }
 
 /// Seconds, with a fraction or without, or Go's notation: for arguments.
-fn seconds(text: &str) -> Result<Duration, String> {
+fn parse_seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(number) => Duration::try_from_secs_f64(number).map_err(|error| error.to_string()),
         Err(_) => nearpath_types::duration::parse_duration(text).map_err(|error| error.to_string()),
@@ -142,11 +151,12 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 /// A positive, finite rate: for arguments.
-fn rate(text: &str) -> Result<f64, String> {
+fn parse_rate(text: &str) -> Result<f64, String> {
     let number: f64 = text
         .parse()
         .map_err(|_| format!("{text:?} is not a number"))?;
     (number > 0.0 && number.is_finite())
+        // An infinite rate parses as f64, but has no due times.
         .then_some(number)
         .ok_or_else(|| "a rate is greater than 0".to_owned())
 }

@@ -1,8 +1,9 @@
 //! `motion`: a sensor and an actuator that have little to do, warm in a chain, and scaled to zero whenever they rest.
 //!
-//! The trace is that of `sensing::motion`, compressed: gaps, times within a run and the idle time-out are all divided by the
-//! same number, so each run begins with a cold start exactly where it would at full length. What is not divided is what
-//! is measured. Nothing overlaps that would not otherwise, as long as an answer takes less than the shortest gap.
+//! The trace is that of `sensing::motion`, compressed: gaps, times within a run and the idle
+//! time-out are all divided by the same number, so each run begins with a cold start exactly where
+//! it would at full length. What is not divided is what is measured. Nothing overlaps that would
+//! not otherwise, as long as an answer takes less than the shortest gap.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -17,26 +18,29 @@ use mqtt_proto::TopicName;
 use sensing::motion::{Decision, Event, Shape, events};
 use tempfile::TempDir;
 
-use super::{Outcome, seconds};
-use crate::compare::{Better, Comparison, Goal, Ratio, Sample, median};
-use crate::cpu::{self, Moment};
-use crate::load::connection::Connection;
-use crate::load::mqtt::Publisher;
-use crate::load::{Template, trace};
+use super::{BenchOutcome, parse_seconds};
+use crate::compare::{
+    BenchComparison, BetterDirection, GoalRatio, RatioGoal, RoundSample, median_of,
+};
+use crate::cpu::{self, CpuSnapshot};
+use crate::load::connection::LoadConnection;
+use crate::load::mqtt::MqttPublisher;
+use crate::load::{RequestTemplate, trace};
 use crate::peers::nearpath::NearpathServer;
-use crate::peers::{Peer, free_addr, sensors};
-use crate::tally::{Failure, Tally};
+use crate::peers::{PeerProcess, free_addr, sensors};
+use crate::tally::{RequestFailure, RequestTally};
 
 const VARIANTS: [&str; 4] = ["ring, mqtt", "ring, http", "direct http", "scale to zero"];
-/// p99 of the published system's scale to zero, in seconds (SPRIGHT, motion detection on Knative). Quoted, not measured.
+/// p99 of the published system's scale to zero, in seconds (SPRIGHT, motion detection on Knative).
+/// Quoted, not measured.
 const PUBLISHED_S: f64 = 9.0;
 /// Promised against it: two orders of magnitude.
-const GOAL: f64 = 100.0;
+const GOAL_RATIO: f64 = 100.0;
 
 /// Options of `motion`.
 #[derive(clap::Args)]
-pub(crate) struct Args {
-    /// How often each variant is measured, each time with the next seed
+pub(crate) struct MotionArgs {
+    /// Rounds of each variant; every round takes the next seed
     #[arg(long, default_value_t = 3)]
     rounds: usize,
 
@@ -44,41 +48,42 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 1)]
     seed: u64,
 
-    /// How long the trace is before it is compressed, in seconds
-    #[arg(long, default_value = "1200", value_parser = seconds)]
+    /// Length of the trace before compression, in seconds
+    #[arg(long, default_value = "1200", value_parser = parse_seconds)]
     length: Duration,
 
-    /// How many times faster than life; 1: the gaps as they are
+    /// Compression of the trace; 1 keeps the gaps as they are
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=120))]
     compress: u32,
 
-    /// How long after an answer both functions are scaled to zero, before compression, in seconds
-    #[arg(long, default_value = "20", value_parser = seconds)]
+    /// Idle time after which both functions are scaled to zero, before compression, in seconds
+    #[arg(long, default_value = "20", value_parser = parse_seconds)]
     idle: Duration,
 }
 
 /// Milliseconds of each phase of each start, by function and phase.
-type Phases = BTreeMap<(&'static str, String), Vec<f64>>;
+type PhaseTimes = BTreeMap<(&'static str, String), Vec<f64>>;
 
-/// What is measured.
-struct Stage {
+/// Measured setup.
+struct MotionSetup {
     warm: NearpathServer,
     cold: NearpathServer,
-    direct: Vec<Peer>,
+    direct: Vec<PeerProcess>,
     mqtt: SocketAddr,
     _folders: [TempDir; 2],
 }
 
-impl Stage {
+impl MotionSetup {
     async fn build() -> io::Result<Self> {
+        // Two nodes: scaling one variant to zero must not touch the other's instances.
         let (folders, mqtt) = ([tempfile::tempdir()?, tempfile::tempdir()?], free_addr()?);
         let options = vec!["--mqtt-listen".to_owned(), mqtt.to_string()];
         let warm = NearpathServer::start_with(folders[0].path(), options).await?;
         let cold = NearpathServer::start(folders[1].path()).await?;
-        for (house, folder) in [(&warm, &folders[0]), (&cold, &folders[1])] {
-            sensors::deploy(house, folder.path(), "motion", &sensors::MOTION).await?;
+        for (server, folder) in [(&warm, &folders[0]), (&cold, &folders[1])] {
+            sensors::deploy_chain(server, folder.path(), "motion", &sensors::MOTION_CHAIN).await?;
         }
-        let direct = sensors::direct(&sensors::MOTION).await?;
+        let direct = sensors::start_direct(&sensors::MOTION_CHAIN).await?;
         Ok(Self {
             warm,
             cold,
@@ -88,12 +93,12 @@ impl Stage {
         })
     }
 
-    /// Whom to ask over HTTP, and whose CPU time counts.
-    fn entry(&self, variant: &str) -> (SocketAddr, Vec<u32>) {
+    /// Returns the address for HTTP calls, and the processes whose CPU time counts.
+    fn entry_address(&self, variant: &str) -> (SocketAddr, Vec<u32>) {
         match variant {
             "direct http" => (
                 self.direct[1].addr,
-                self.direct.iter().map(Peer::pid).collect(),
+                self.direct.iter().map(PeerProcess::pid).collect(),
             ),
             "scale to zero" => (self.cold.addr(), vec![self.cold.pid()]),
             _ => (self.warm.addr(), vec![self.warm.pid()]),
@@ -102,10 +107,10 @@ impl Stage {
 }
 
 /// Exit code 1 when a goal is missed.
-pub(crate) async fn run(args: Args) -> Outcome {
-    let stage = Stage::build().await?;
-    let mut comparison = Comparison::new("motion", args.rounds);
-    let (phases, mut seeds) = (RefCell::new(Phases::new()), [args.seed; VARIANTS.len()]);
+pub(crate) async fn run(args: MotionArgs) -> BenchOutcome {
+    let stage = MotionSetup::build().await?;
+    let mut comparison = BenchComparison::new("motion", args.rounds);
+    let (phases, mut seeds) = (RefCell::new(PhaseTimes::new()), [args.seed; VARIANTS.len()]);
     let mut held_up = [const { Vec::new() }; VARIANTS.len()];
     let case = format!(
         "{} s of sensors, {} times faster",
@@ -113,10 +118,12 @@ pub(crate) async fn run(args: Args) -> Outcome {
         args.compress
     );
     let one = async |variant: usize| {
+        // Every variant plays the same traces in the same order.
         seeds[variant] += 1;
-        let pids = stage.entry(VARIANTS[variant]).1;
-        let before = cpu::held_up(&pids);
-        let sample = play(
+        let pids = stage.entry_address(VARIANTS[variant]).1;
+        // A long latency with a busy machine is the machine's, and not the variant's.
+        let before = cpu::run_queue_delay(&pids);
+        let sample = play_trace(
             &stage,
             VARIANTS[variant],
             seeds[variant] - 1,
@@ -124,19 +131,19 @@ pub(crate) async fn run(args: Args) -> Outcome {
             &phases,
         )
         .await?;
-        let waited = cpu::held_up(&pids).saturating_sub(before);
+        let waited = cpu::run_queue_delay(&pids).saturating_sub(before);
         held_up[variant]
             .push(waited.as_secs_f64() * 1e3 / (args.length / args.compress).as_secs_f64());
         Ok::<_, io::Error>(sample)
     };
-    comparison.case(&case, &VARIANTS, one).await?;
-    print(&phases.into_inner());
+    comparison.measure_case(&case, &VARIANTS, one).await?;
+    print_phases(&phases.into_inner());
     println!("threads ready to run while the processors were busy with others, ms a second:");
     for (variant, ms) in VARIANTS.iter().zip(held_up) {
-        println!("{variant:14} {:.2}", median(ms.into_iter()));
+        println!("{variant:14} {:.2}", median_of(ms.into_iter()));
     }
     println!();
-    figures(&mut comparison, &case);
+    add_figures(&mut comparison, &case);
     Ok(if comparison.finish()? {
         ExitCode::SUCCESS
     } else {
@@ -144,100 +151,110 @@ pub(crate) async fn run(args: Args) -> Outcome {
     })
 }
 
-/// One trace through one variant.
-async fn play(
-    stage: &Stage,
+/// Plays a trace through a variant.
+async fn play_trace(
+    stage: &MotionSetup,
     variant: &str,
     seed: u64,
-    args: &Args,
-    phases: &RefCell<Phases>,
-) -> io::Result<Sample> {
+    args: &MotionArgs,
+    phases: &RefCell<PhaseTimes>,
+) -> io::Result<RoundSample> {
     let length = args.length / args.compress;
     let events = events(seed, Shape::default().compressed(args.compress), length);
     let moments: Vec<_> = events
         .iter()
         .map(|event| Duration::from_millis(event.at_ms))
         .collect();
-    let (addr, pids) = stage.entry(variant);
-    let before = Moment::now(&pids);
+    let (addr, pids) = stage.entry_address(variant);
+    let before = CpuSnapshot::read_now(&pids);
     let tally = match variant {
-        "ring, mqtt" => over_mqtt(stage.mqtt, &events, &moments).await?,
+        "ring, mqtt" => publish_mqtt(stage.mqtt, &events, &moments).await?,
         "scale to zero" => {
             let idle = args.idle / args.compress;
-            fall_asleep(&stage.cold, phases).await;
+            // A trace begins with a gap, so the functions are asleep at its first event.
+            scale_to_zero(&stage.cold, phases).await;
+            // A real idle time-out would need the uncompressed trace; scaling by hand does the same
+            // at compressed times.
             let rest = async |until_next: Duration| {
                 if until_next > idle {
                     tokio::time::sleep(idle).await;
-                    fall_asleep(&stage.cold, phases).await;
+                    scale_to_zero(&stage.cold, phases).await;
                 }
             };
-            over_http(addr, &events, &moments, rest).await?
+            post_http(addr, &events, &moments, rest).await?
         }
-        _ => over_http(addr, &events, &moments, async |_| {}).await?,
+        _ => post_http(addr, &events, &moments, async |_| {}).await?,
     };
     tally
-        .failures()
+        .failures_by_kind()
         .iter()
         .for_each(|(what, times)| eprintln!("{times} × {what}"));
-    Ok(Sample::of(
+    Ok(RoundSample::from_tally(
         &tally,
         length,
-        before.until(&Moment::now(&pids)),
+        before.spent_until(&CpuSnapshot::read_now(&pids)),
     ))
 }
 
-async fn over_mqtt(addr: SocketAddr, events: &[Event], moments: &[Duration]) -> io::Result<Tally> {
-    let topic = TopicName::try_from(sensors::TOPIC).map_err(io::Error::other)?;
-    let mut publisher = Publisher::open(addr)
+async fn publish_mqtt(
+    addr: SocketAddr,
+    events: &[Event],
+    moments: &[Duration],
+) -> io::Result<RequestTally> {
+    let topic = TopicName::try_from(sensors::SENSOR_TOPIC).map_err(io::Error::other)?;
+    let mut publisher = MqttPublisher::open(addr)
         .await
         .map_err(|failure| io::Error::other(failure.to_string()))?;
-    let ask = async |number: usize| publisher.publish(&topic, body(&events[number])).await;
-    Ok(trace::run(moments, ask, async |_| {}).await)
+    let ask = async |number: usize| publisher.publish(&topic, event_body(&events[number])).await;
+    Ok(trace::run_trace(moments, ask, async |_| {}).await)
 }
 
 /// Over one connection, and each answer is looked at.
-async fn over_http(
+async fn post_http(
     addr: SocketAddr,
     events: &[Event],
     moments: &[Duration],
     rest: impl AsyncFnMut(Duration),
-) -> io::Result<Tally> {
-    let template = Template::get(addr, "/function/sensor").map_err(io::Error::other)?;
-    let template = Template {
+) -> io::Result<RequestTally> {
+    let template = RequestTemplate::for_get(addr, "/function/sensor").map_err(io::Error::other)?;
+    let template = RequestTemplate {
         method: Method::POST,
         ..template
     };
-    let mut connection = Connection::open(addr)
+    // One kept connection: a sensor's gateway keeps one, too.
+    let mut connection = LoadConnection::open(addr)
         .await
         .map_err(|failure| io::Error::other(failure.to_string()))?;
     let ask = async |number: usize| {
         let event = events[number];
-        let request = Template {
-            body: body(&event),
+        let request = RequestTemplate {
+            body: event_body(&event),
             ..template.clone()
         }
-        .request();
-        let answer = connection.ask(request).await?.success()?;
-        let decision: Decision = serde_json::from_slice(&answer.body).map_err(|_| Failure::Body)?;
+        .build_request();
+        let answer = connection.send_request(request).await?.require_success()?;
+        let decision: Decision =
+            serde_json::from_slice(&answer.body).map_err(|_| RequestFailure::Body)?;
         if decision == event.sight().decide() {
             Ok(())
         } else {
-            Err(Failure::Body)
+            Err(RequestFailure::Body)
         }
     };
-    Ok(trace::run(moments, ask, rest).await)
+    Ok(trace::run_trace(moments, ask, rest).await)
 }
 
-fn body(event: &Event) -> Bytes {
+fn event_body(event: &Event) -> Bytes {
     serde_json::to_vec(event)
         .expect("plain fields become JSON")
         .into()
 }
 
 /// Scales both functions to zero, after noting how the instances that go had started.
-async fn fall_asleep(house: &NearpathServer, phases: &RefCell<Phases>) {
-    for (name, _) in sensors::MOTION {
-        let Ok((_, described)) = house.describe(name).await else {
+async fn scale_to_zero(server: &NearpathServer, phases: &RefCell<PhaseTimes>) {
+    // Phases are read before scaling: afterwards the instances are gone.
+    for (name, _) in sensors::MOTION_CHAIN {
+        let Ok((_, described)) = server.describe_function(name).await else {
             continue;
         };
         let instances = described["instances"].as_array().into_iter().flatten();
@@ -251,14 +268,15 @@ async fn fall_asleep(house: &NearpathServer, phases: &RefCell<Phases>) {
                 .or_default()
                 .extend(ms.as_f64());
         }
-        if let Err(error) = house.scale(name, 0).await {
+        // Not fatal: the run goes on and its cold starts are fewer.
+        if let Err(error) = server.scale_function(name, 0).await {
             eprintln!("{name} stays up: {error}");
         }
     }
 }
 
-/// Where the time of a cold start goes: medians.
-fn print(phases: &Phases) {
+/// Prints the phases of cold starts: medians.
+fn print_phases(phases: &PhaseTimes) {
     println!(
         "{:10} {:18} {:>7} {:>9}",
         "function", "phase", "starts", "p50 ms"
@@ -267,32 +285,32 @@ fn print(phases: &Phases) {
         println!(
             "{function:10} {phase:18} {:>7} {:>9.2}",
             ms.len(),
-            median(ms.iter().copied())
+            median_of(ms.iter().copied())
         );
     }
     println!();
 }
 
-fn figures(comparison: &mut Comparison, case: &str) {
+fn add_figures(comparison: &mut BenchComparison, case: &str) {
     for warm in &VARIANTS[..2] {
-        let Some(warm_us) = comparison.value(case, warm, |row| row.p99_us) else {
+        let Some(warm_us) = comparison.row_value(case, warm, |row| row.p99_us) else {
             continue;
         };
         let name = format!("p99, published scale to zero (9 s, quoted) / {warm}");
         let value = PUBLISHED_S * 1e6 / warm_us;
-        comparison.figure(Ratio {
+        comparison.add_figure(GoalRatio {
             name,
             value,
-            better: Better::Higher,
-            goal: GOAL,
+            better: BetterDirection::Higher,
+            goal: GOAL_RATIO,
         });
     }
-    let cold = Goal {
+    let cold = RatioGoal {
         value: |row| row.p99_us,
-        better: Better::Higher,
-        goal: GOAL,
+        better: BetterDirection::Higher,
+        goal: GOAL_RATIO,
     };
-    comparison.ratio(
+    comparison.add_ratio(
         "p99, nearpath's own scale to zero / ring, http",
         case,
         "scale to zero",

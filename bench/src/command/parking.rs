@@ -1,9 +1,10 @@
 //! `parking`: every four minutes 164 pictures at once, and nothing between. The period is compressed, the functions' own
 //! times are not.
 //!
-//! One round is one period: the burst, then the rest. `p50` and `p99` are of pictures, `rps` is pictures by the second until
-//! the last answer, `cpu` is that of the whole period, by picture. Scaled to zero, the functions rest from an idle time-out
-//! after the burst until they are started again some time before the next, as those who know their schedule do.
+//! A round is a period: the burst, then the rest. `p50` and `p99` are of pictures, `rps` is
+//! pictures per second until the last answer. `cpu` is the CPU time of the whole period by picture.
+//! The variant that scales to zero rests after an idle time-out and starts some time before the
+//! next burst, as an operator who knows the schedule would do.
 
 use std::cell::RefCell;
 use std::io;
@@ -18,20 +19,22 @@ use sensing::parking::{PERIOD, SPOTS, Visit, picture, plates};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep_until};
 
-use super::{Outcome, seconds};
-use crate::compare::{Better, Comparison, Goal, Ratio, Sample, median};
-use crate::cpu::Moment;
-use crate::load::Template;
-use crate::load::connection::Connection;
+use super::{BenchOutcome, parse_seconds};
+use crate::compare::{
+    BenchComparison, BetterDirection, GoalRatio, RatioGoal, RoundSample, median_of,
+};
+use crate::cpu::CpuSnapshot;
+use crate::load::RequestTemplate;
+use crate::load::connection::LoadConnection;
 use crate::peers::nearpath::NearpathServer;
-use crate::peers::{Peer, sensors};
-use crate::tally::{Failure, Tally};
+use crate::peers::{PeerProcess, sensors};
+use crate::tally::{RequestFailure, RequestTally};
 
 const VARIANTS: [&str; 3] = ["ring", "direct http", "scale to zero, pre-warmed"];
 
 /// Options of `parking`.
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct ParkingArgs {
     /// Periods that each variant is measured in
     #[arg(long, default_value_t = 5)]
     rounds: usize,
@@ -40,63 +43,68 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 1)]
     seed: u64,
 
-    /// How many times shorter the period is than 240 s; 1: as it is
+    /// Compression of the period of 240 s; 1 keeps it as it is
     #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..=60))]
     compress: u32,
 
-    /// How long after a burst the functions are scaled to zero, and how long before the next they are started; before
+    /// Idle time after a burst before scaling to zero, and lead time before the next; before
     /// compression, in seconds
-    #[arg(long, default_value = "20", value_parser = seconds)]
+    #[arg(long, default_value = "20", value_parser = parse_seconds)]
     idle: Duration,
 }
 
-/// What is measured.
-struct Stage {
+/// Measured setup.
+struct ParkingSetup {
     warm: NearpathServer,
     cold: NearpathServer,
-    direct: Vec<Peer>,
+    direct: Vec<PeerProcess>,
     _folders: [TempDir; 2],
 }
 
-impl Stage {
+impl ParkingSetup {
     async fn build() -> io::Result<Self> {
         let folders = [tempfile::tempdir()?, tempfile::tempdir()?];
         let (warm, cold) = (
             NearpathServer::start(folders[0].path()).await?,
             NearpathServer::start(folders[1].path()).await?,
         );
-        for (house, folder) in [(&warm, &folders[0]), (&cold, &folders[1])] {
-            sensors::deploy(house, folder.path(), "parking", &sensors::PARKING).await?;
+        for (server, folder) in [(&warm, &folders[0]), (&cold, &folders[1])] {
+            sensors::deploy_chain(server, folder.path(), "parking", &sensors::PARKING_CHAIN)
+                .await?;
         }
         Ok(Self {
             warm,
             cold,
-            direct: sensors::direct(&sensors::PARKING).await?,
+            direct: sensors::start_direct(&sensors::PARKING_CHAIN).await?,
             _folders: folders,
         })
     }
 
-    fn entry(&self, variant: usize) -> (SocketAddr, Vec<u32>) {
+    fn entry_address(&self, variant: usize) -> (SocketAddr, Vec<u32>) {
         match (variant, self.direct.last()) {
-            (1, Some(entry)) => (entry.addr, self.direct.iter().map(Peer::pid).collect()),
+            (1, Some(entry)) => (
+                entry.addr,
+                self.direct.iter().map(PeerProcess::pid).collect(),
+            ),
             (2, _) => (self.cold.addr(), vec![self.cold.pid()]),
             _ => (self.warm.addr(), vec![self.warm.pid()]),
         }
     }
 
-    async fn scale(&self, replicas: u64) -> io::Result<()> {
-        for (name, _) in sensors::PARKING {
-            self.cold.scale(name, replicas).await?;
+    async fn scale_functions(&self, replicas: u64) -> io::Result<()> {
+        // All are asked before any is awaited, so that they start concurrently.
+        for (name, _) in sensors::PARKING_CHAIN {
+            self.cold.scale_function(name, replicas).await?;
         }
-        for (name, _) in sensors::PARKING {
-            self.cold.until_available(name, replicas).await?;
+        for (name, _) in sensors::PARKING_CHAIN {
+            self.cold.wait_available(name, replicas).await?;
         }
         Ok(())
     }
 }
 
-/// One period of one variant.
-struct Period {
+/// Measured period of a variant.
+struct PeriodStats {
     variant: usize,
     /// Until the last answer.
     burst: Duration,
@@ -105,9 +113,9 @@ struct Period {
 }
 
 /// Exit code 1 when a goal is missed.
-pub(crate) async fn run(args: Args) -> Outcome {
-    let stage = Stage::build().await?;
-    let mut comparison = Comparison::new("parking", args.rounds);
+pub(crate) async fn run(args: ParkingArgs) -> BenchOutcome {
+    let stage = ParkingSetup::build().await?;
+    let mut comparison = BenchComparison::new("parking", args.rounds);
     let (periods, mut bursts) = (RefCell::new(Vec::new()), [0; VARIANTS.len()]);
     let case = format!(
         "{SPOTS} pictures every {} s",
@@ -115,12 +123,12 @@ pub(crate) async fn run(args: Args) -> Outcome {
     );
     let one = async |variant: usize| {
         bursts[variant] += 1;
-        let (sample, period) = period(&stage, variant, bursts[variant], &args).await?;
+        let (sample, period) = run_period(&stage, variant, bursts[variant], &args).await?;
         periods.borrow_mut().push(period);
         Ok::<_, io::Error>(sample)
     };
-    comparison.case(&case, &VARIANTS, one).await?;
-    figures(&mut comparison, &case, &periods.into_inner());
+    comparison.measure_case(&case, &VARIANTS, one).await?;
+    add_figures(&mut comparison, &case, &periods.into_inner());
     Ok(if comparison.finish()? {
         ExitCode::SUCCESS
     } else {
@@ -128,34 +136,39 @@ pub(crate) async fn run(args: Args) -> Outcome {
     })
 }
 
-async fn period(
-    stage: &Stage,
+async fn run_period(
+    stage: &ParkingSetup,
     variant: usize,
     number: u64,
-    args: &Args,
-) -> io::Result<(Sample, Period)> {
-    let (addr, pids) = stage.entry(variant);
-    let (start, before) = (Instant::now(), Moment::now(&pids));
-    let tally = burst(addr, args.seed, number).await?;
-    let (burst, after_burst) = (start.elapsed(), Moment::now(&pids));
+    args: &ParkingArgs,
+) -> io::Result<(RoundSample, PeriodStats)> {
+    let (addr, pids) = stage.entry_address(variant);
+    let (start, before) = (Instant::now(), CpuSnapshot::read_now(&pids));
+    let tally = send_burst(addr, args.seed, number).await?;
+    let (burst, after_burst) = (start.elapsed(), CpuSnapshot::read_now(&pids));
+    // From the burst's beginning: a slow burst shortens the rest, not the next period.
     let end = start + PERIOD / args.compress;
     if variant == 2 {
         sleep_until(start + burst + args.idle / args.compress).await;
-        stage.scale(0).await?;
+        stage.scale_functions(0).await?;
+        // The pre-warming that a known schedule allows; without it each burst would be a cold
+        // start.
         sleep_until(end - args.idle / args.compress).await;
-        stage.scale(1).await?;
+        stage.scale_functions(1).await?;
     }
     sleep_until(end).await;
-    let spent = Moment::now(&pids);
-    let rest = after_burst.until(&spent).as_secs_f64() / (start.elapsed() - burst).as_secs_f64();
+    let spent = CpuSnapshot::read_now(&pids);
+    // CPU time between the bursts alone, as a share of one core.
+    let rest =
+        after_burst.spent_until(&spent).as_secs_f64() / (start.elapsed() - burst).as_secs_f64();
     tally
-        .failures()
+        .failures_by_kind()
         .iter()
         .for_each(|(what, times)| eprintln!("{}: {times} × {what}", VARIANTS[variant]));
-    let sample = Sample::of(&tally, burst, before.until(&spent));
+    let sample = RoundSample::from_tally(&tally, burst, before.spent_until(&spent));
     Ok((
         sample,
-        Period {
+        PeriodStats {
             variant,
             burst,
             rest,
@@ -163,31 +176,36 @@ async fn period(
     ))
 }
 
-/// All cameras at once, each on a connection of its own, opened before: 164 at once overflow a listener's queue of 128, and
-/// those that have to knock again after a second would be what is measured.
-async fn burst(addr: SocketAddr, seed: u64, number: u64) -> io::Result<Tally> {
-    let template = Template::get(addr, "/function/detection").map_err(io::Error::other)?;
+/// All cameras at once, each on a connection of its own, opened before: 164 at once overflow a
+/// listener's queue of 128, and those that have to knock again after a second would be what is
+/// measured.
+async fn send_burst(addr: SocketAddr, seed: u64, number: u64) -> io::Result<RequestTally> {
+    let template =
+        RequestTemplate::for_get(addr, "/function/detection").map_err(io::Error::other)?;
+    // Connections and pictures are prepared: the burst is to be as sharp as cameras on one clock.
     let mut shots = Vec::new();
     for plate in plates(seed, number) {
-        let opened = Connection::open(addr)
+        let opened = LoadConnection::open(addr)
             .await
             .map_err(|failure| io::Error::other(failure.to_string()))?;
         shots.push((opened, plate, Bytes::from(picture(seed, plate))));
     }
-    let one = async |mut connection: Connection, plate: u32, body: Bytes| {
+    let one = async |mut connection: LoadConnection, plate: u32, body: Bytes| {
         let since = Instant::now();
-        let request = Template {
+        let request = RequestTemplate {
             method: Method::POST,
             body,
             ..template.clone()
         }
-        .request();
-        let answer = connection.ask(request).await?.success()?;
-        let visit: Visit = serde_json::from_slice(&answer.body).map_err(|_| Failure::Body)?;
+        .build_request();
+        let answer = connection.send_request(request).await?.require_success()?;
+        let visit: Visit =
+            serde_json::from_slice(&answer.body).map_err(|_| RequestFailure::Body)?;
+        // A wrong plate or a station left out would be a fast wrong answer.
         if visit.plate == plate && visit.route == visit.whole_route() {
             Ok(since.elapsed())
         } else {
-            Err(Failure::Body)
+            Err(RequestFailure::Body)
         }
     };
     let outcomes = join_all(
@@ -199,14 +217,14 @@ async fn burst(addr: SocketAddr, seed: u64, number: u64) -> io::Result<Tally> {
     Ok(outcomes.into_iter().collect())
 }
 
-fn figures(comparison: &mut Comparison, case: &str, periods: &[Period]) {
+fn add_figures(comparison: &mut BenchComparison, case: &str, periods: &[PeriodStats]) {
     println!(
         "{:26} {:>14} {:>24}",
         "variant", "burst, p50 ms", "at rest, % of a core"
     );
     for (variant, name) in VARIANTS.iter().enumerate() {
-        let of = |value: fn(&Period) -> f64| {
-            median(
+        let of = |value: fn(&PeriodStats) -> f64| {
+            median_of(
                 periods
                     .iter()
                     .filter(|one| one.variant == variant)
@@ -220,21 +238,21 @@ fn figures(comparison: &mut Comparison, case: &str, periods: &[Period]) {
         println!("{name:26} {burst:>14.1} {rest:>24.3}");
         if variant == 0 {
             let name = "% of a core between bursts, ring".to_owned();
-            comparison.figure(Ratio {
+            comparison.add_figure(GoalRatio {
                 name,
                 value: rest,
-                better: Better::Lower,
+                better: BetterDirection::Lower,
                 goal: 0.5,
             });
         }
     }
     println!();
-    let goal = |value, goal| Goal {
+    let goal = |value, goal| RatioGoal {
         value,
-        better: Better::Lower,
+        better: BetterDirection::Lower,
         goal,
     };
-    comparison.ratio(
+    comparison.add_ratio(
         "p99, ring / direct http",
         case,
         VARIANTS[0],
@@ -242,7 +260,7 @@ fn figures(comparison: &mut Comparison, case: &str, periods: &[Period]) {
         goal(|row| row.p99_us, 1.05),
     );
     let cpu = goal(|row| row.cpu_us_per_request, 1.0);
-    comparison.ratio(
+    comparison.add_ratio(
         "CPU of a period, ring / scale to zero",
         case,
         VARIANTS[0],

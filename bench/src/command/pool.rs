@@ -1,7 +1,7 @@
 //! `pool`: connections of short-lived functions to servers elsewhere, by who opens them.
 //!
-//! In the tables of connections a "request" is one connection: from socket() to the answer's first byte, or to its last one. `direct` is the same program
-//! without nearpath, on the same machine.
+//! In the tables of connections a "request" is one connection: from socket() to the answer's first
+//! byte, or to its last one. `direct` is the same program without nearpath, on the same machine.
 
 mod connections;
 mod database;
@@ -13,16 +13,16 @@ use std::time::Duration;
 use nearpath_testkit::lab::LinkConditions;
 use tokio::task::LocalSet;
 
-use super::quic::Place;
-use super::{Outcome, seconds};
-use crate::compare::{Comparison, ROUNDS};
-use crate::pool::stage::Ground;
-use crate::remote::Error;
+use super::quic::NetworkPlace;
+use super::{BenchOutcome, parse_seconds};
+use crate::compare::{BenchComparison, ROUNDS};
+use crate::pool::setup::PoolNetwork;
+use crate::remote::BenchError;
 
 /// Options of `pool`.
 #[derive(clap::Args)]
-pub(crate) struct Args {
-    /// How often each variant is measured in each case
+pub(crate) struct PoolArgs {
+    /// Rounds of each variant in each case
     #[arg(long, default_value_t = ROUNDS)]
     rounds: usize,
 
@@ -30,16 +30,17 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 200)]
     count: usize,
 
-    /// Delays of the link one way, in milliseconds: half of the round trip; `loopback` for no link at all
+    /// Delays of the link one way, in milliseconds: half of the round trip; `loopback` for no link
+    /// at all
     #[arg(long, value_delimiter = ',', default_value = "loopback,0,0.25,1")]
-    delays: Vec<Place>,
+    delays: Vec<NetworkPlace>,
 
     /// Between two connections, in seconds
-    #[arg(long, default_value = "0.002", value_parser = seconds)]
+    #[arg(long, default_value = "0.002", value_parser = parse_seconds)]
     pause: Duration,
 
-    /// How long before a packet is due the link's thread stops sleeping, in seconds
-    #[arg(long, default_value = "0.00005", value_parser = seconds)]
+    /// Time before a packet is due at which the link's thread stops sleeping, in seconds
+    #[arg(long, default_value = "0.00005", value_parser = parse_seconds)]
     awake: Duration,
 
     /// Only cases whose name begins so
@@ -47,23 +48,25 @@ pub(crate) struct Args {
     case: String,
 }
 
-impl Args {
-    /// Whether there are cases that are wanted among those whose names begin so.
-    fn wants(&self, case: &str) -> bool {
+impl PoolArgs {
+    /// Returns true if a wanted case may begin with this text.
+    fn wants_case(&self, case: &str) -> bool {
         case.starts_with(&self.case) || self.case.starts_with(case)
     }
 }
 
 /// Exit code 1 when a goal is missed.
-pub(crate) fn run(args: &Args) -> Outcome {
-    let mut comparison = Comparison::new("pool", args.rounds);
+pub(crate) fn run(args: &PoolArgs) -> BenchOutcome {
+    let mut comparison = BenchComparison::new("pool", args.rounds);
     for &place in &args.delays {
         connections::measure(args, place, &mut comparison)?;
     }
+    // A database at no distance has its cases on loopback; a link without delay would be the same
+    // again.
     for &place in args
         .delays
         .iter()
-        .filter(|place| **place != Place::Link(Duration::ZERO))
+        .filter(|place| **place != NetworkPlace::Link(Duration::ZERO))
     {
         database::measure(args, place, &mut comparison)?;
     }
@@ -75,30 +78,31 @@ pub(crate) fn run(args: &Args) -> Outcome {
 }
 
 /// On this thread, whose namespace the sockets are in.
-fn here<T>(what: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+fn run_local<T>(what: impl Future<Output = Result<T, BenchError>>) -> Result<T, BenchError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
+    // On the calling thread, which is in the node's namespace: a new thread would not be.
     LocalSet::new().block_on(&runtime, what)
 }
 
 /// The machines, so far apart.
-fn land(args: &Args, place: Place) -> Result<Ground, Error> {
+fn build_network(args: &PoolArgs, place: NetworkPlace) -> Result<PoolNetwork, BenchError> {
     let link = match place {
-        Place::Loopback => None,
-        Place::Link(delay) => Some(LinkConditions {
+        NetworkPlace::Loopback => None,
+        NetworkPlace::Link(delay) => Some(LinkConditions {
             delay,
             awake: args.awake,
             ..LinkConditions::default()
         }),
     };
-    Ground::new(link.as_ref())
+    PoolNetwork::new(link.as_ref())
 }
 
 /// As the published system says it.
-fn round_trip(place: Place) -> String {
+fn round_trip_name(place: NetworkPlace) -> String {
     match place {
-        Place::Loopback => "loopback".to_owned(),
-        Place::Link(delay) => format!("round trip {} ms", delay.as_secs_f64() * 2e3),
+        NetworkPlace::Loopback => "loopback".to_owned(),
+        NetworkPlace::Link(delay) => format!("round trip {} ms", delay.as_secs_f64() * 2e3),
     }
 }

@@ -17,14 +17,14 @@ use std::time::Duration;
 use nearpath_testkit::lab::LinkConditions;
 use tokio::task::LocalSet;
 
-use super::{Outcome, seconds};
-use crate::compare::{Comparison, ROUNDS};
-use crate::remote::Error;
+use super::{BenchOutcome, parse_seconds};
+use crate::compare::{BenchComparison, ROUNDS};
+use crate::remote::BenchError;
 
 /// Options of `punch`.
 #[derive(clap::Args)]
-pub(crate) struct Args {
-    /// How often each variant is measured in each case
+pub(crate) struct PunchArgs {
+    /// Rounds of each variant in each case
     #[arg(long, default_value_t = ROUNDS)]
     rounds: usize,
 
@@ -32,13 +32,14 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 200)]
     megabytes: usize,
 
-    /// What a machine may send where its rate is capped, in Mbit/s: the published platform's cap
+    /// Cap of a machine's rate in Mbit/s: the published platform's
     #[arg(long, default_value_t = 680)]
     cap: u64,
 
-    /// Round trips in milliseconds, RENDEZVOUS:PEERS; that to the rendezvous is at least half of that between peers
+    /// Round trips in milliseconds, RENDEZVOUS:PEERS; that to the rendezvous is at least half of
+    /// that between peers
     #[arg(long, value_delimiter = ',', default_value = "10:20,40:80,40:40,40:20")]
-    rtts: Vec<Trips>,
+    rtts: Vec<RoundTrips>,
 
     /// Meetings of a measurement of times
     #[arg(long, default_value_t = 10)]
@@ -56,12 +57,12 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 50)]
     workers: usize,
 
-    /// What a machine of the chain may send where its rate is capped, in Mbit/s: so little that the processors are not what limits it
+    /// Cap of a chain machine's rate in Mbit/s: so low that the processors do not limit it
     #[arg(long, default_value_t = 20)]
     chain_cap: u64,
 
-    /// How long the rate of a chain, and of Python code that forwards, is measured, in seconds
-    #[arg(long, default_value = "3", value_parser = seconds)]
+    /// Length of a rate measurement of chains and of forwarding Python code, in seconds
+    #[arg(long, default_value = "3", value_parser = parse_seconds)]
     seconds: Duration,
 
     /// Only cases whose name begins so: throughput, first byte, matrix, chain, forward
@@ -77,14 +78,14 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Round trips of a town.
+/// Round trips of a fixture.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Trips {
+pub(crate) struct RoundTrips {
     rendezvous: Duration,
     peers: Duration,
 }
 
-impl FromStr for Trips {
+impl FromStr for RoundTrips {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -97,6 +98,8 @@ impl FromStr for Trips {
         let (rendezvous, peers) = text.split_once(':').ok_or_else(bad)?;
         let trips = millis(rendezvous)
             .zip(millis(peers))
+            // A site's link is part of both ways: the rest of the rendezvous' delay cannot be
+            // negative.
             .filter(|(rendezvous, peers)| *rendezvous * 2 >= *peers);
         trips
             .map(|(rendezvous, peers)| Self { rendezvous, peers })
@@ -104,17 +107,18 @@ impl FromStr for Trips {
     }
 }
 
-impl Trips {
+impl RoundTrips {
     /// The line of a site: a quarter of the way there and back.
-    fn site(self) -> LinkConditions {
+    fn site_link(self) -> LinkConditions {
         LinkConditions {
+            // A round trip between peers passes two site links in each direction.
             delay: self.peers / 4,
             ..LinkConditions::default()
         }
     }
 
     /// The rendezvous' line has what is left.
-    fn line(self) -> LinkConditions {
+    fn rendezvous_link(self) -> LinkConditions {
         LinkConditions {
             delay: self.rendezvous / 2 - self.peers / 4,
             ..LinkConditions::default()
@@ -122,7 +126,7 @@ impl Trips {
     }
 }
 
-impl std::fmt::Display for Trips {
+impl std::fmt::Display for RoundTrips {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let millis = |trip: Duration| trip.as_secs_f64() * 1e3;
         write!(
@@ -134,13 +138,13 @@ impl std::fmt::Display for Trips {
     }
 }
 
-impl Args {
-    /// Whether there are cases that are wanted among those whose names begin so.
-    fn wants(&self, case: &str) -> bool {
+impl PunchArgs {
+    /// Returns true if a wanted case may begin with this text.
+    fn wants_case(&self, case: &str) -> bool {
         case.starts_with(&self.case) || self.case.starts_with(case)
     }
 
-    fn hurried(mut self) -> Self {
+    fn with_short_runs(mut self) -> Self {
         if self.quick {
             self.rounds = self.rounds.min(2);
             self.megabytes = self.megabytes.min(50);
@@ -155,16 +159,17 @@ impl Args {
 }
 
 /// Exit code 1 when a goal is missed.
-pub(crate) fn run(args: Args) -> Outcome {
-    let args = args.hurried();
+pub(crate) fn run(args: PunchArgs) -> BenchOutcome {
+    let args = args.with_short_runs();
+    // Checked first: a missing tool would otherwise fail after minutes.
     if !nearpath_testkit::lab::nat::check_available() {
         return Err("it needs nft, for routers that translate addresses (apt-get install nftables), and root".into());
     }
-    let mut comparison = Comparison::new("punch", args.rounds);
+    let mut comparison = BenchComparison::new("punch", args.rounds);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    LocalSet::new().block_on(&runtime, all(&args, &mut comparison))?;
+    LocalSet::new().block_on(&runtime, measure_all(&args, &mut comparison))?;
     let met = if args.json {
         comparison.finish_as_json()?
     } else {
@@ -177,12 +182,13 @@ pub(crate) fn run(args: Args) -> Outcome {
     })
 }
 
-async fn all(args: &Args, comparison: &mut Comparison) -> Result<(), Error> {
+async fn measure_all(args: &PunchArgs, comparison: &mut BenchComparison) -> Result<(), BenchError> {
     throughput::measure(args, comparison).await?;
     for &trips in &args.rtts {
         first::measure(args, trips, comparison).await?;
     }
     chain::measure(args, comparison).await?;
+    // The matrix comes last: its concurrent meetings take all processors.
     forward::measure(args, comparison).await?;
     matrix::measure(args, comparison).await
 }
@@ -193,18 +199,22 @@ mod tests {
 
     #[test]
     fn trips_are_what_lines_make_of_them() {
-        let trips: Trips = "40:20".parse().unwrap();
-        let (site, line) = (trips.site().delay, trips.line().delay);
+        let trips: RoundTrips = "40:20".parse().unwrap();
+        let (site, line) = (trips.site_link().delay, trips.rendezvous_link().delay);
         assert_eq!(
             (site * 4, (site + line) * 2),
             (trips.peers, trips.rendezvous)
         );
         assert_eq!(
-            "10:20".parse::<Trips>().unwrap().line().delay,
+            "10:20"
+                .parse::<RoundTrips>()
+                .unwrap()
+                .rendezvous_link()
+                .delay,
             Duration::ZERO
         );
         for bad in ["", "10", "10:21", "a:b", "-1:2"] {
-            assert!(bad.parse::<Trips>().is_err(), "{bad}");
+            assert!(bad.parse::<RoundTrips>().is_err(), "{bad}");
         }
     }
 }

@@ -10,17 +10,17 @@ use nearpath_testkit::lab::LinkConditions;
 use nearpath_testkit::lab::nat::{IpFamily, LabInternet, NatKind, NatPlan, NatSite};
 use serde::Serialize;
 
-use super::{Outcome, seconds};
-use crate::remote::Error;
+use super::{BenchOutcome, parse_seconds};
+use crate::remote::BenchError;
 
 /// Options of `reduce`.
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct ReduceArgs {
     /// The Python that has pyarrow, boto3, redis, numpy and nearpath
     #[arg(long, default_value = "python3")]
     python: PathBuf,
 
-    /// Where the jobs are
+    /// Folder of the jobs
     #[arg(long, default_value = "bench/reduce")]
     jobs: PathBuf,
 
@@ -29,10 +29,10 @@ pub(crate) struct Args {
     machines: u8,
 
     /// Round trip between two machines, in seconds
-    #[arg(long, default_value = "0.001", value_parser = seconds)]
+    #[arg(long, default_value = "0.001", value_parser = parse_seconds)]
     round_trip: Duration,
 
-    /// How much slower everything runs where each worker has a processor of its own
+    /// Slowdown that stands for a processor per worker
     #[arg(long, default_value_t = 64.0)]
     slow: f64,
 
@@ -41,9 +41,9 @@ pub(crate) struct Args {
     comparison: Vec<String>,
 }
 
-/// What the comparison is told of a lab.
+/// Description of a lab for the comparison.
 #[derive(Serialize)]
-struct Told {
+struct LabDescription {
     slow: f64,
     /// The namespace of the machine that all reach, and its addresses.
     server: PathBuf,
@@ -53,18 +53,21 @@ struct Told {
 }
 
 /// Exit code 1 when a goal is missed.
-pub(crate) fn run(args: &Args) -> Outcome {
+pub(crate) fn run(args: &ReduceArgs) -> BenchOutcome {
+    // At full speed all workers share the processors; slowed down, each one has what a machine of
+    // its own would give.
     let labs = [1.0, args.slow]
-        .map(|slow| build(args, slow))
+        .map(|slow| build_lab(args, slow))
         .into_iter()
         .collect::<Result<Vec<_>, _>>()?;
     let told: Vec<_> = labs
         .iter()
-        .map(|(internet, sites, slow)| tell(internet, sites, *slow))
+        .map(|(internet, sites, slow)| describe_lab(internet, sites, *slow))
         .collect();
     let file = tempfile::NamedTempFile::new()?;
+    // A file, since the description of 104 machines is too long for an argument.
     fs::write(file.path(), serde_json::to_vec(&told)?)?;
-    let status = comparison(args, file.path()).status()?;
+    let status = comparison_command(args, file.path()).status()?;
     Ok(if status.success() {
         ExitCode::SUCCESS
     } else {
@@ -73,9 +76,12 @@ pub(crate) fn run(args: &Args) -> Outcome {
 }
 
 /// A round trip between machines passes two lines each way, and so does one to the rendezvous.
-fn build(args: &Args, slow: f64) -> Result<(LabInternet, Vec<NatSite>, f64), Error> {
+fn build_lab(args: &ReduceArgs, slow: f64) -> Result<(LabInternet, Vec<NatSite>, f64), BenchError> {
     let line = LinkConditions {
+        // Four links in a round trip.
         delay: args.round_trip.mul_f64(slow / 4.0),
+        // No losses in queues: the transports of the jobs are compared, not their congestion
+        // control.
         queue_bytes: 64 << 20,
         ..LinkConditions::default()
     };
@@ -90,8 +96,8 @@ fn build(args: &Args, slow: f64) -> Result<(LabInternet, Vec<NatSite>, f64), Err
     Ok((internet, sites, slow))
 }
 
-fn tell(internet: &LabInternet, sites: &[NatSite], slow: f64) -> Told {
-    Told {
+fn describe_lab(internet: &LabInternet, sites: &[NatSite], slow: f64) -> LabDescription {
+    LabDescription {
         slow,
         server: internet.rendezvous.namespace_path(),
         addresses: internet
@@ -105,7 +111,7 @@ fn tell(internet: &LabInternet, sites: &[NatSite], slow: f64) -> Told {
     }
 }
 
-fn comparison(args: &Args, labs: &Path) -> Command {
+fn comparison_command(args: &ReduceArgs, labs: &Path) -> Command {
     let mut command = Command::new(&args.python);
     command
         .arg(&args.jobs)

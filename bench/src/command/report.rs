@@ -3,19 +3,19 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::Outcome;
+use super::BenchOutcome;
 use crate::compare::results_page;
 
 /// Options of `report`.
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct ReportArgs {
     /// The page to write
     #[arg(long, default_value = "docs/reference/results.md", value_name = "FILE")]
     out: PathBuf,
 }
 
 /// Writes the page.
-pub(crate) fn run(args: &Args) -> Outcome {
+pub(crate) fn run(args: &ReportArgs) -> BenchOutcome {
     std::fs::write(&args.out, results_page::render_all()?)?;
     println!("written: {}", args.out.display());
     Ok(ExitCode::SUCCESS)

@@ -1,40 +1,40 @@
 //! `ring`: messages around a circle of processes in shared memory, by each way to be woken, beside bare descriptors.
 //!
-//! One after another round the circle: 2 parties are a ping-pong, 3 are gateway, function, function. CPU time is that of all
-//! parties together, by a whole round.
+//! Messages go round the ring one after another: 2 endpoints are a ping-pong, 3 are gateway,
+//! function, function. CPU time is that of all endpoints, by round.
 
 use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use super::{Outcome, seconds};
-use crate::compare::{Better, Comparison, Goal, ROUNDS, Ratio};
-use crate::shm_ring::{self, Plan, Variant};
+use super::{BenchOutcome, parse_seconds};
+use crate::compare::{BenchComparison, BetterDirection, GoalRatio, ROUNDS, RatioGoal};
+use crate::shm_ring::{self, RingPlan, RingVariant};
 
-const VARIANTS: [(&str, Variant); 6] = [
-    ("bare", Variant::Bare),
-    ("futex", Variant::Futex),
-    ("eventfd", Variant::Eventfd),
-    ("strict", Variant::Strict),
-    ("sockmap", Variant::Sockmap),
-    ("poll", Variant::Poll),
+const VARIANTS: [(&str, RingVariant); 6] = [
+    ("bare", RingVariant::Bare),
+    ("futex", RingVariant::Futex),
+    ("eventfd", RingVariant::Eventfd),
+    ("strict", RingVariant::Strict),
+    ("sockmap", RingVariant::Sockmap),
+    ("poll", RingVariant::Poll),
 ];
-const CIRCLES: [(&str, u16); 2] = [("ping-pong", 2), ("chain", 3)];
-const PLACES: [(&str, usize); 2] = [("one core", 1), ("two cores", 2)];
+const RING_SIZES: [(&str, u16); 2] = [("ping-pong", 2), ("chain", 3)];
+const CORE_PLACES: [(&str, usize); 2] = [("one core", 1), ("two cores", 2)];
 
 /// Options of `ring`.
 #[derive(clap::Args)]
-pub(crate) struct Args {
-    /// How often each variant is measured in each case
+pub(crate) struct RingArgs {
+    /// Rounds of each variant in each case
     #[arg(long, default_value_t = ROUNDS)]
     rounds: usize,
 
-    /// How long a measurement is, in seconds
-    #[arg(long, default_value = "0.4", value_parser = seconds)]
+    /// Length of a measurement in seconds
+    #[arg(long, default_value = "0.4", value_parser = parse_seconds)]
     duration: Duration,
 
-    /// How long it runs before counting, in seconds
-    #[arg(long, default_value = "0.1", value_parser = seconds)]
+    /// Warm-up before a measurement, in seconds
+    #[arg(long, default_value = "0.1", value_parser = parse_seconds)]
     warm_up: Duration,
 
     /// Requests underway at a time, at most 64, one case each
@@ -43,16 +43,17 @@ pub(crate) struct Args {
 }
 
 /// Exit code 1 when a goal is missed.
-pub(crate) async fn run(args: Args) -> Outcome {
+pub(crate) async fn run(args: RingArgs) -> BenchOutcome {
     let names = VARIANTS.map(|(name, _)| name);
-    let mut comparison = Comparison::new("ring", args.rounds);
-    for (circle, parties) in CIRCLES {
-        for (place, cores) in PLACES
+    let mut comparison = BenchComparison::new("ring", args.rounds);
+    for (circle, parties) in RING_SIZES {
+        for (place, cores) in CORE_PLACES
             .into_iter()
-            .filter(|(_, cores)| *cores <= crate::peers::cores())
+            // Pinning to a processor that is not there fails.
+            .filter(|(_, cores)| *cores <= crate::peers::count_cores())
         {
             for &in_flight in &args.in_flight {
-                let plan = Plan {
+                let plan = RingPlan {
                     parties,
                     cores,
                     in_flight,
@@ -60,13 +61,15 @@ pub(crate) async fn run(args: Args) -> Outcome {
                     duration: args.duration,
                 };
                 let case = format!("{circle}, {place}, {in_flight}");
-                let one = async |variant: usize| shm_ring::measure(plan, VARIANTS[variant].1);
-                comparison.case::<io::Error>(&case, &names, one).await?;
+                let one = async |variant: usize| shm_ring::measure_ring(plan, VARIANTS[variant].1);
+                comparison
+                    .measure_case::<io::Error>(&case, &names, one)
+                    .await?;
                 eprintln!("measured: {case}");
             }
         }
     }
-    goals(&mut comparison);
+    add_goals(&mut comparison);
     Ok(if comparison.finish()? {
         ExitCode::SUCCESS
     } else {
@@ -75,25 +78,26 @@ pub(crate) async fn run(args: Args) -> Outcome {
 }
 
 /// Only the chain on one core, one at a time, has goals.
-fn goals(comparison: &mut Comparison) {
+fn add_goals(comparison: &mut BenchComparison) {
+    // On one core every hand-over is a context switch: the wake-up's cost is all that differs.
     let case = "chain, one core, 1";
-    let p50 = || Goal {
+    let p50 = || RatioGoal {
         value: |row| row.p50_us,
-        better: Better::Lower,
+        better: BetterDirection::Lower,
         goal: 1.6,
     };
-    comparison.ratio(
+    comparison.add_ratio(
         &format!("p50, {case}, futex/bare"),
         case,
         "futex",
         "bare",
         p50(),
     );
-    if let Some(value) = comparison.value(case, "futex", |row| row.p50_us) {
-        comparison.figure(Ratio {
+    if let Some(value) = comparison.row_value(case, "futex", |row| row.p50_us) {
+        comparison.add_figure(GoalRatio {
             name: format!("p50 µs, {case}, futex"),
             value,
-            better: Better::Lower,
+            better: BetterDirection::Lower,
             goal: 15.0,
         });
     }

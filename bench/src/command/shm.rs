@@ -8,16 +8,18 @@ use std::time::Duration;
 
 use tokio::time::sleep_until;
 
-use super::Outcome;
-use super::measure::{Measure, measured};
-use crate::census::Census;
-use crate::compare::{Better, Comparison, Goal, Measured, Ratio, Row, median};
-use crate::load::closed::Reuse;
-use crate::load::{Template, lean};
-use crate::peers::chain::Chain;
+use super::BenchOutcome;
+use super::measure::{RateOptions, measure_cpu};
+use crate::census::ProcessCensus;
+use crate::compare::{
+    BenchComparison, BetterDirection, GoalRatio, LoadSample, RatioGoal, ReportRow, median_of,
+};
+use crate::load::closed::ConnectionReuse;
+use crate::load::{RequestTemplate, epoll_client};
+use crate::peers::chain::FunctionChain;
 
-/// All but the last stand for the whole run. Parties that poll would take every processor from the others: that chain is
-/// there only while it is measured.
+/// All but the last stand for the whole run. Parties that poll would take every processor from the
+/// others: that chain is there only while it is measured.
 const VARIANTS: [&str; 7] = [
     "ring",
     "ring, one core",
@@ -28,14 +30,14 @@ const VARIANTS: [&str; 7] = [
     "poll",
 ];
 
-/// Who has the goals: the way to deploy a chain of small functions that must be fast.
-const PLACED: &str = "ring, one core";
+/// Variant with the goals: the recommended deployment of chains of small fast functions.
+const PLACED_VARIANT: &str = "ring, one core";
 
 /// Options of `shm`.
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct ShmArgs {
     #[command(flatten)]
-    measure: Measure,
+    measure: RateOptions,
 
     /// Connections at a time, one case each
     #[arg(long, value_delimiter = ',', default_value = "1,32")]
@@ -43,39 +45,49 @@ pub(crate) struct Args {
 }
 
 /// Exit code 1 when a goal is missed.
-pub(crate) async fn run(args: Args) -> Outcome {
+pub(crate) async fn run(args: ShmArgs) -> BenchOutcome {
+    // In the order of VARIANTS; the last one, poll, is started for each measurement.
     let chains = [
-        Chain::nearpath("ring").await?,
-        Chain::placed("ring", "core", Duration::ZERO).await?,
-        Chain::nearpath("sockmap").await?,
-        Chain::sidecars().await?,
-        Chain::direct().await?,
-        Chain::one_behind_nginx().await?,
+        FunctionChain::start_nearpath("ring").await?,
+        FunctionChain::start_placed("ring", "core", Duration::ZERO).await?,
+        FunctionChain::start_nearpath("sockmap").await?,
+        FunctionChain::start_sidecars().await?,
+        FunctionChain::start_direct().await?,
+        FunctionChain::start_behind_nginx().await?,
     ];
-    let mut comparison = Comparison::new("shm", args.measure.rounds);
+    let mut comparison = BenchComparison::new("shm", args.measure.rounds);
     for (way, reuse) in [
-        ("keep-alive", Reuse::KeepAlive),
-        ("new-connection", Reuse::Fresh),
+        ("keep-alive", ConnectionReuse::KeepAlive),
+        ("new-connection", ConnectionReuse::Fresh),
     ] {
         for &callers in &args.connections {
             let case = format!("{way} {callers}");
             let ring = RefCell::new(Vec::new());
             let one = async |variant: usize| {
                 let (sample, functions) = match chains.get(variant) {
-                    Some(chain) => sample(chain, callers, reuse, &args).await?,
-                    None => sample(&Chain::nearpath("poll").await?, callers, reuse, &args).await?,
+                    Some(chain) => measure_chain(chain, callers, reuse, &args).await?,
+                    // Dropped after the sample, so that its polling ends with it.
+                    None => {
+                        measure_chain(
+                            &FunctionChain::start_nearpath("poll").await?,
+                            callers,
+                            reuse,
+                            &args,
+                        )
+                        .await?
+                    }
                 };
-                if VARIANTS[variant] == PLACED {
+                if VARIANTS[variant] == PLACED_VARIANT {
                     ring.borrow_mut().push(functions);
                 }
                 Ok::<_, io::Error>(sample)
             };
-            comparison.loads(&case, &VARIANTS, one).await?;
+            comparison.measure_loads(&case, &VARIANTS, one).await?;
             eprintln!("measured: {case}");
-            published(&mut comparison, &case, ring.into_inner());
+            add_published(&mut comparison, &case, ring.into_inner());
         }
     }
-    goals(&mut comparison);
+    add_goals(&mut comparison);
     Ok(if comparison.finish()? {
         ExitCode::SUCCESS
     } else {
@@ -84,97 +96,104 @@ pub(crate) async fn run(args: Args) -> Outcome {
 }
 
 /// The sample, and what the functions alone spent on a request, in microseconds.
-async fn sample(
-    chain: &Chain,
+async fn measure_chain(
+    chain: &FunctionChain,
     callers: usize,
-    reuse: Reuse,
-    args: &Args,
-) -> io::Result<(Measured, f64)> {
-    let template = Template::get(chain.entry, "/function/first").map_err(io::Error::other)?;
-    let window = args.measure.window();
-    let pids = chain.pids();
+    reuse: ConnectionReuse,
+    args: &ShmArgs,
+) -> io::Result<(LoadSample, f64)> {
+    let template =
+        RequestTemplate::for_get(chain.entry, "/function/first").map_err(io::Error::other)?;
+    let window = args.measure.start_window();
+    let pids = chain.process_ids();
+    // Beside `measure_cpu`, which has all processes: here the functions alone, by their name.
     let watching = async {
         sleep_until(window.from).await;
-        let before = Census::take(&pids);
+        let before = ProcessCensus::take_census(&pids);
         sleep_until(window.until).await;
         before
-            .until(&Census::take(&pids))
+            .usage_until(&ProcessCensus::take_census(&pids))
             .remove("function")
             .unwrap_or_default()
             .cpu
     };
-    let load = lean::run(&template, callers, reuse, window);
-    let ((loaded, cpu), functions) = tokio::join!(measured(load, window, &pids), watching);
+    let load = epoll_client::run(&template, callers, reuse, window);
+    let ((loaded, cpu), functions) = tokio::join!(measure_cpu(load, window, &pids), watching);
     let loaded = loaded?;
-    let us = functions.as_nanos() as f64 / 1e3 / loaded.tally.answered().max(1) as f64;
-    Ok((Measured::of(&loaded, window, cpu), us))
+    let us = functions.as_nanos() as f64 / 1e3 / loaded.tally.answered_count().max(1) as f64;
+    Ok((LoadSample::from_load(&loaded, window, cpu), us))
 }
 
-/// The published program on such a machine, 32 connections, each closed after its answer: 59 µs of CPU a request, 29 of them
-/// in the two functions. To be reached: a half, and a third.
-fn published(comparison: &mut Comparison, case: &str, functions: Vec<f64>) {
-    const ALL: f64 = 59.0;
-    const FUNCTIONS: f64 = 29.0;
+/// The published program on such a machine, 32 connections, each closed after its answer: 59 µs of
+/// CPU a request, 29 of them in the two functions. To be reached: a half, and a third.
+fn add_published(comparison: &mut BenchComparison, case: &str, functions: Vec<f64>) {
+    const TOTAL_US: f64 = 59.0;
+    const FUNCTIONS_US: f64 = 29.0;
+    // The published figures are for connections that close after each answer.
     if case != "new-connection 32" {
         return;
     }
     let figure = |name: &str, value, goal| {
-        let name = format!("CPU µs per request, {case}, {PLACED}, {name}");
-        Ratio {
+        let name = format!("CPU µs per request, {case}, {PLACED_VARIANT}, {name}");
+        GoalRatio {
             name,
             value,
-            better: Better::Lower,
+            better: BetterDirection::Lower,
             goal,
         }
     };
-    if let Some(value) = comparison.value(case, PLACED, |row| row.cpu_us_per_request) {
-        comparison.figure(figure("all", value, ALL / 2.0));
+    if let Some(value) = comparison.row_value(case, PLACED_VARIANT, |row| row.cpu_us_per_request) {
+        comparison.add_figure(figure("all", value, TOTAL_US / 2.0));
     }
-    comparison.figure(figure(
+    comparison.add_figure(figure(
         "the functions",
-        median(functions.into_iter()),
-        FUNCTIONS / 3.0,
+        median_of(functions.into_iter()),
+        FUNCTIONS_US / 3.0,
     ));
 }
 
 /// Only concurrency 32 has goals.
-fn goals(comparison: &mut Comparison) {
-    let rate: fn(&Row) -> f64 = |row| row.rps;
-    let goal = |value, better, goal| Goal {
+fn add_goals(comparison: &mut BenchComparison) {
+    let rate: fn(&ReportRow) -> f64 = |row| row.rps;
+    let goal = |value, better, goal| RatioGoal {
         value,
         better,
         goal,
     };
     let case = "keep-alive 32";
-    let name = |what: &str, other: &str| format!("{what}, {case}, {PLACED}/{other}");
-    comparison.ratio(
+    let name = |what: &str, other: &str| format!("{what}, {case}, {PLACED_VARIANT}/{other}");
+    comparison.add_ratio(
         &name("rate", "sidecars"),
         case,
-        PLACED,
+        PLACED_VARIANT,
         "sidecars",
-        goal(rate, Better::Higher, 5.0),
+        goal(rate, BetterDirection::Higher, 5.0),
     );
     let least = "nginx, one function";
-    comparison.ratio(
+    comparison.add_ratio(
         &name("rate", least),
         case,
-        PLACED,
+        PLACED_VARIANT,
         least,
-        goal(rate, Better::Higher, 1.0),
+        goal(rate, BetterDirection::Higher, 1.0),
     );
-    let cpu = goal(|row| row.cpu_us_per_request, Better::Lower, 1.0 / 6.0);
-    comparison.ratio(
+    let cpu = goal(
+        |row| row.cpu_us_per_request,
+        BetterDirection::Lower,
+        1.0 / 6.0,
+    );
+    comparison.add_ratio(
         &name("CPU per request", "sidecars"),
         case,
-        PLACED,
+        PLACED_VARIANT,
         "sidecars",
         cpu,
     );
-    let latency = goal(|row| row.p50_us, Better::Lower, 1.0 / 6.0);
-    comparison.ratio(
+    let latency = goal(|row| row.p50_us, BetterDirection::Lower, 1.0 / 6.0);
+    comparison.add_ratio(
         &name("median latency", "sidecars"),
         case,
-        PLACED,
+        PLACED_VARIANT,
         "sidecars",
         latency,
     );

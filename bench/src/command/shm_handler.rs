@@ -9,13 +9,14 @@ use nearpath_domain::endpoint::polled::{AsyncEndpoint, ReceivedCall};
 use nearpath_domain::{CallDestination, CallRequest, CallResponse};
 use nearpath_types::{FunctionId, Reason};
 
-/// Where a function finds the door to its domain; see `contract/dispatch.md`.
-const DISPATCH: &str = "NEARPATH_DISPATCH";
+/// Variable that names the dispatch socket of a domain; see `contract/dispatch.md`.
+const DISPATCH_VAR: &str = "NEARPATH_DISPATCH";
 
 /// Takes calls beside HTTP, if there is a door, any number at a time. Each takes `work` of
 /// its own; `next` is asked before each answer.
-pub(super) async fn serve(next: Option<FunctionId>, work: Duration, answer: &'static [u8]) {
-    let Some(door) = std::env::var_os(DISPATCH) else {
+pub(super) async fn serve_shm(next: Option<FunctionId>, work: Duration, answer: &'static [u8]) {
+    // Outside a chain there is no dispatch socket, and HTTP is all there is.
+    let Some(door) = std::env::var_os(DISPATCH_VAR) else {
         return;
     };
     let (post, driver) =
@@ -23,16 +24,18 @@ pub(super) async fn serve(next: Option<FunctionId>, work: Duration, answer: &'st
             Ok(joined) => joined,
             Err(error) => return eprintln!("shared memory: {error}"),
         };
+    // Before the announcement: the node expects an announced endpoint to answer.
     tokio::task::spawn_local(driver);
     if let Err(error) = post.announce_ready() {
         return eprintln!("shared memory: {error}");
     }
     let next = next.map(Rc::new);
     while let Some(received) = post.next_incoming().await {
-        toil(work);
+        burn_cpu(work);
         match &next {
             None => received.send_response(CallResponse::ok(answer)),
-            Some(next) => drop(tokio::task::spawn_local(forward(
+            // A task for each call, or one slow callee would hold up all others.
+            Some(next) => drop(tokio::task::spawn_local(answer_call(
                 post.clone(),
                 next.clone(),
                 received,
@@ -43,14 +46,16 @@ pub(super) async fn serve(next: Option<FunctionId>, work: Duration, answer: &'st
 }
 
 /// Burns CPU as a handler that computes does: nothing else runs on its thread meanwhile.
-fn toil(work: Duration) {
+fn burn_cpu(work: Duration) {
+    // No clock reading without work: it would be a measurable part of a call.
     let end = (!work.is_zero()).then(|| Instant::now() + work);
     while end.is_some_and(|end| Instant::now() < end) {
+        // Burns CPU rather than sleeping: a handler that computes keeps its core.
         std::hint::spin_loop();
     }
 }
 
-async fn forward(
+async fn answer_call(
     post: AsyncEndpoint,
     next: Rc<FunctionId>,
     received: ReceivedCall,

@@ -1,7 +1,8 @@
 //! `start`: how long instances take from asking for them to ready, and how much of it is the platform's.
 //!
-//! In the table a "request" is one start: p50 and p99 are the platform's time of one instance (every phase but the tenant's
-//! own), rps is instances ready by second since they were asked for, cpu is that of `nearpath up` and all it started.
+//! In the table a "request" is one start: p50 and p99 are the platform's time of one instance
+//! (every phase but the tenant's own), rps is instances ready by second since they were asked for,
+//! cpu is that of `nearpath up` and all it started.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -12,22 +13,22 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::Outcome;
-use crate::compare::{Better, Comparison, ROUNDS, Ratio, Sample, median};
-use crate::cpu::Moment;
+use super::BenchOutcome;
+use crate::compare::{BenchComparison, BetterDirection, GoalRatio, ROUNDS, RoundSample, median_of};
+use crate::cpu::CpuSnapshot;
 use crate::peers::nearpath::{self, NearpathServer};
-use crate::tally::Tally;
+use crate::tally::RequestTally;
 
 const VARIANTS: [&str; 2] = ["cat", "python"];
 /// The phase that is the tenant's own.
-const TENANTS: &str = "handler";
+const TENANT_PHASE: &str = "handler";
 /// Promised: what the platform adds to a start, in milliseconds.
 const GOAL_MS: f64 = 20.0;
 
 /// Options of `start`.
 #[derive(clap::Args)]
-pub(crate) struct Args {
-    /// How often each variant is measured in each case
+pub(crate) struct StartArgs {
+    /// Rounds of each variant in each case
     #[arg(long, default_value_t = ROUNDS)]
     rounds: usize,
 
@@ -37,21 +38,21 @@ pub(crate) struct Args {
 }
 
 /// Milliseconds of every phase of every start seen, by case, variant and phase.
-type Phases = BTreeMap<(String, &'static str, String), Vec<f64>>;
+type StartPhases = BTreeMap<(String, &'static str, String), Vec<f64>>;
 
 /// Exit code 1 when the goal is missed.
-pub(crate) async fn run(args: Args) -> Outcome {
+pub(crate) async fn run(args: StartArgs) -> BenchOutcome {
     let folder = tempfile::tempdir()?;
-    let house = NearpathServer::start(folder.path()).await?;
+    let server = NearpathServer::start(folder.path()).await?;
     let (mut comparison, phases) = (
-        Comparison::new("start", args.rounds),
-        RefCell::new(Phases::new()),
+        BenchComparison::new("start", args.rounds),
+        RefCell::new(StartPhases::new()),
     );
     for &count in &args.instances {
         let case = format!("{count} at once");
         let one = async |variant: usize| {
-            let (sample, described) = start(&house, VARIANTS[variant], count).await?;
-            note(
+            let (sample, described) = measure_start(&server, VARIANTS[variant], count).await?;
+            note_phases(
                 &mut phases.borrow_mut(),
                 &case,
                 VARIANTS[variant],
@@ -59,11 +60,11 @@ pub(crate) async fn run(args: Args) -> Outcome {
             );
             Ok::<_, io::Error>(sample)
         };
-        comparison.case(&case, &VARIANTS, one).await?;
+        comparison.measure_case(&case, &VARIANTS, one).await?;
     }
     let phases = phases.into_inner();
-    goals(&mut comparison, &phases);
-    print(&phases);
+    add_goals(&mut comparison, &phases);
+    print_phases(&phases);
     Ok(if comparison.finish()? {
         ExitCode::SUCCESS
     } else {
@@ -72,43 +73,54 @@ pub(crate) async fn run(args: Args) -> Outcome {
 }
 
 /// Deploys one instance, then asks for `count` more at once: the folder is on the node by then.
-async fn start(house: &NearpathServer, variant: &str, count: u64) -> io::Result<(Sample, Value)> {
+async fn measure_start(
+    server: &NearpathServer,
+    variant: &str,
+    count: u64,
+) -> io::Result<(RoundSample, Value)> {
     let spec = if variant == "cat" {
-        nearpath::cat("start")?
+        nearpath::cat_spec("start")?
     } else {
-        nearpath::python("start")?
+        nearpath::python_spec("start")?
     };
-    house.deploy(&spec).await?;
-    let first = ids(&house.until_available("start", 1).await?);
-    let (asked, cpu) = (Instant::now(), Moment::now(&[house.pid()]));
-    house.scale("start", count + 1).await?;
-    let mut described = house.until_available("start", count + 1).await?;
-    let (took, cpu) = (asked.elapsed(), cpu.until(&Moment::now(&[house.pid()])));
-    house.remove("start").await?;
+    server.deploy_function(&spec).await?;
+    // The first start copies the image to the node, which the later ones do not pay.
+    let first = instance_ids(&server.wait_available("start", 1).await?);
+    let (asked, cpu) = (Instant::now(), CpuSnapshot::read_now(&[server.pid()]));
+    server.scale_function("start", count + 1).await?;
+    // Before the removal, since the phases are in the description.
+    let mut described = server.wait_available("start", count + 1).await?;
+    let (took, cpu) = (
+        asked.elapsed(),
+        cpu.spent_until(&CpuSnapshot::read_now(&[server.pid()])),
+    );
+    // Every round starts from nothing.
+    server.remove_function("start").await?;
     if let Some(instances) = described["instances"].as_array_mut() {
         instances.retain(|instance| !first.contains(&instance["id"]));
     }
-    let mut tally = Tally::default();
-    for phases in starts(&described) {
+    let mut tally = RequestTally::default();
+    for phases in read_phases(&described) {
         let platform: f64 = phases
             .iter()
-            .filter(|(name, _)| *name != TENANTS)
+            .filter(|(name, _)| *name != TENANT_PHASE)
             .map(|(_, ms)| ms)
             .sum();
-        tally.add(Ok(Duration::from_secs_f64(platform.max(0.0) / 1e3)));
+        // from_secs_f64 panics below zero, which rounding in JSON could produce.
+        tally.record_outcome(Ok(Duration::from_secs_f64(platform.max(0.0) / 1e3)));
     }
-    let sample = Sample {
+    let sample = RoundSample {
         n: count,
         failed: 0,
-        p50_us: tally.us(0.5),
-        p99_us: tally.us(0.99),
+        p50_us: tally.latency_us(0.5),
+        p99_us: tally.latency_us(0.99),
         rps: count as f64 / took.as_secs_f64(),
         cpu_us_per_request: cpu.as_micros() as f64 / count as f64,
     };
     Ok((sample, described))
 }
 
-fn ids(described: &Value) -> Vec<Value> {
+fn instance_ids(described: &Value) -> Vec<Value> {
     described["instances"]
         .as_array()
         .into_iter()
@@ -118,13 +130,13 @@ fn ids(described: &Value) -> Vec<Value> {
 }
 
 /// The phases of every instance's start, in milliseconds.
-fn starts(described: &Value) -> impl Iterator<Item = BTreeMap<String, f64>> {
+fn read_phases(described: &Value) -> impl Iterator<Item = BTreeMap<String, f64>> {
     let instances = described["instances"].as_array().into_iter().flatten();
     instances.filter_map(|instance| serde_json::from_value(instance["startMs"].clone()).ok())
 }
 
-fn note(phases: &mut Phases, case: &str, variant: &'static str, described: &Value) {
-    for (phase, ms) in starts(described).flatten() {
+fn note_phases(phases: &mut StartPhases, case: &str, variant: &'static str, described: &Value) {
+    for (phase, ms) in read_phases(described).flatten() {
         phases
             .entry((case.to_owned(), variant, phase))
             .or_default()
@@ -132,27 +144,27 @@ fn note(phases: &mut Phases, case: &str, variant: &'static str, described: &Valu
     }
 }
 
-/// One instance at a time has the goal; many at once share the machine's cores.
-fn goals(comparison: &mut Comparison, phases: &Phases) {
+/// The goal holds for single starts; concurrent starts share the machine's cores.
+fn add_goals(comparison: &mut BenchComparison, phases: &StartPhases) {
     let first = phases
         .keys()
         .next()
         .map(|(case, ..)| case.clone())
         .unwrap_or_default();
     let of_cat = phases.iter().filter(|((case, variant, phase), _)| {
-        *case == first && *variant == "cat" && phase != TENANTS
+        *case == first && *variant == "cat" && phase != TENANT_PHASE
     });
-    let value = of_cat.map(|(_, all)| median(all.iter().copied())).sum();
+    let value = of_cat.map(|(_, all)| median_of(all.iter().copied())).sum();
     let name = format!("platform's part of a start, ms, {first}");
-    comparison.figure(Ratio {
+    comparison.add_figure(GoalRatio {
         name,
         value,
-        better: Better::Lower,
+        better: BetterDirection::Lower,
         goal: GOAL_MS,
     });
 }
 
-fn print(phases: &Phases) {
+fn print_phases(phases: &StartPhases) {
     println!(
         "{:<12} {:<8} {:<12} {:>9} {:>9}",
         "case", "variant", "phase", "p50 ms", "max ms"
@@ -161,7 +173,7 @@ fn print(phases: &Phases) {
         let most = all.iter().copied().fold(0.0, f64::max);
         println!(
             "{case:<12} {variant:<8} {phase:<12} {:>9.2} {most:>9.2}",
-            median(all.iter().copied())
+            median_of(all.iter().copied())
         );
     }
     println!();
@@ -175,8 +187,8 @@ mod tests {
     #[test]
     fn phases_of_all_instances() {
         let described = json!({ "instances": [{ "startMs": { "spawn": 1.5, "handler": 50.0 } }, { "startMs": { "spawn": 2.5 } }] });
-        let mut phases = Phases::new();
-        note(&mut phases, "1 at once", "cat", &described);
+        let mut phases = StartPhases::new();
+        note_phases(&mut phases, "1 at once", "cat", &described);
         assert_eq!(
             phases[&("1 at once".to_owned(), "cat", "spawn".to_owned())],
             [1.5, 2.5]

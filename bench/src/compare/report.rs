@@ -5,9 +5,9 @@ use std::{fs, io};
 
 use serde::{Deserialize, Serialize};
 
-/// One variant of one case.
+/// Row of a table: a variant of a case.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Row {
+pub(crate) struct ReportRow {
     pub(crate) case: String,
     pub(crate) variant: String,
     /// Requests answered, over all rounds.
@@ -20,17 +20,17 @@ pub(crate) struct Row {
     pub(crate) failed: u64,
 }
 
-/// Which way is up.
+/// Direction of improvement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Better {
+pub(crate) enum BetterDirection {
     Lower,
     Higher,
 }
 
-impl Better {
+impl BetterDirection {
     /// The relation of a value to its goal.
-    pub(crate) fn sign(self) -> &'static str {
+    pub(crate) fn goal_sign(self) -> &'static str {
         match self {
             Self::Lower => "≤",
             Self::Higher => "≥",
@@ -40,32 +40,33 @@ impl Better {
 
 /// A number with a goal.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Ratio {
+pub(crate) struct GoalRatio {
     pub(crate) name: String,
     pub(crate) value: f64,
-    pub(crate) better: Better,
+    pub(crate) better: BetterDirection,
     pub(crate) goal: f64,
 }
 
-impl Ratio {
+impl GoalRatio {
     pub(crate) fn is_met(&self) -> bool {
+        // NaN fulfils neither comparison: a goal without a measurement is missed.
         match self.better {
-            Better::Lower => self.value <= self.goal,
-            Better::Higher => self.value >= self.goal,
+            BetterDirection::Lower => self.value <= self.goal,
+            BetterDirection::Higher => self.value >= self.goal,
         }
     }
 }
 
 /// A whole comparison.
 #[derive(Debug, Serialize)]
-pub(crate) struct Report {
+pub(crate) struct ComparisonReport {
     #[serde(skip)]
     name: String,
-    pub(crate) rows: Vec<Row>,
-    pub(crate) ratios: Vec<Ratio>,
+    pub(crate) rows: Vec<ReportRow>,
+    pub(crate) ratios: Vec<GoalRatio>,
 }
 
-impl Report {
+impl ComparisonReport {
     pub(crate) fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -74,18 +75,20 @@ impl Report {
         }
     }
 
-    pub(crate) fn row(&self, case: &str, variant: &str) -> Option<&Row> {
+    pub(crate) fn find_row(&self, case: &str, variant: &str) -> Option<&ReportRow> {
         self.rows
             .iter()
             .find(|row| row.case == case && row.variant == variant)
     }
 
-    /// Writes `bench/results/NAME.json` below the current directory, or into `NEARPATH_BENCH_RESULTS`.
-    pub(crate) fn write(&self) -> io::Result<PathBuf> {
+    /// Writes `bench/results/NAME.json` below the current directory, or into
+    /// `NEARPATH_BENCH_RESULTS`.
+    pub(crate) fn write_file(&self) -> io::Result<PathBuf> {
         let folder = results_folder();
         fs::create_dir_all(&folder)?;
         let path = folder.join(format!("{}.json", self.name));
         let mut text = serde_json::to_string_pretty(self)?;
+        // The files are committed, and git reports a missing newline in every diff.
         text.push('\n');
         fs::write(&path, text)?;
         Ok(path)
@@ -103,22 +106,25 @@ mod tests {
 
     #[test]
     fn goals() {
-        let ratio = |value, better| Ratio {
+        let ratio = |value, better| GoalRatio {
             name: "r".into(),
             value,
             better,
             goal: 0.8,
         };
-        assert!(ratio(0.9, Better::Higher).is_met() && !ratio(0.9, Better::Lower).is_met());
         assert!(
-            !ratio(f64::NAN, Better::Higher).is_met(),
+            ratio(0.9, BetterDirection::Higher).is_met()
+                && !ratio(0.9, BetterDirection::Lower).is_met()
+        );
+        assert!(
+            !ratio(f64::NAN, BetterDirection::Higher).is_met(),
             "nothing measured is no success"
         );
     }
 
     #[test]
     fn exactly_the_agreed_keys() {
-        let row = Row {
+        let row = ReportRow {
             case: "c".into(),
             variant: "v".into(),
             n: 1,
@@ -128,13 +134,13 @@ mod tests {
             cpu_us_per_request: 4.0,
             failed: 0,
         };
-        let ratio = Ratio {
+        let ratio = GoalRatio {
             name: "r".into(),
             value: 1.0,
-            better: Better::Lower,
+            better: BetterDirection::Lower,
             goal: 2.0,
         };
-        let report = Report {
+        let report = ComparisonReport {
             name: "x".into(),
             rows: vec![row],
             ratios: vec![ratio],

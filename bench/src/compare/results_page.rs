@@ -6,7 +6,7 @@ use std::{fs, io};
 
 use serde_json::{Map, Value};
 
-use super::report::{Ratio, results_folder};
+use super::report::{GoalRatio, results_folder};
 
 /// Columns in the order of the page; others follow by name.
 const COLUMN_ORDER: [&str; 9] = [
@@ -60,7 +60,8 @@ fn report_name(path: &Path) -> String {
 
 fn render_report(name: &str, report: &Value) -> String {
     let mut out = format!("\n## {name}\n\n`make bench-{name}`\n");
-    let ratios: Vec<Ratio> = serde_json::from_value(report["ratios"].clone()).unwrap_or_default();
+    let ratios: Vec<GoalRatio> =
+        serde_json::from_value(report["ratios"].clone()).unwrap_or_default();
     if !ratios.is_empty() {
         out += "\n| figure | value | goal | |\n| --- | ---: | ---: | --- |\n";
         ratios.iter().for_each(|ratio| out += &ratio_line(ratio));
@@ -72,24 +73,24 @@ fn render_report(name: &str, report: &Value) -> String {
         .filter_map(Value::as_object)
         .collect();
     if let Some(first) = rows.first() {
-        let columns = columns(first);
+        let columns = table_columns(first);
         out += &row_table(&columns, &rows);
     }
     out
 }
 
-fn ratio_line(ratio: &Ratio) -> String {
+fn ratio_line(ratio: &GoalRatio) -> String {
     let met = if ratio.is_met() { "met" } else { "**missed**" };
     format!(
         "| {} | {:.2} | {} {} | {met} |\n",
-        cell(&ratio.name),
+        escape_cell(&ratio.name),
         ratio.value,
-        ratio.better.sign(),
+        ratio.better.goal_sign(),
         ratio.goal
     )
 }
 
-fn columns(row: &Map<String, Value>) -> Vec<String> {
+fn table_columns(row: &Map<String, Value>) -> Vec<String> {
     let known = COLUMN_ORDER
         .iter()
         .filter(|name| row.contains_key(**name))
@@ -127,10 +128,10 @@ fn row_table(columns: &[String], rows: &[&Map<String, Value>]) -> String {
 
 fn value_cell(value: &Value) -> String {
     match value {
-        Value::String(text) => cell(text),
+        Value::String(text) => escape_cell(text),
         Value::Number(number) => format_number(number.as_f64().unwrap_or(f64::NAN)),
         Value::Null => "-".to_owned(),
-        other => cell(&other.to_string()),
+        other => escape_cell(&other.to_string()),
     }
 }
 
@@ -144,7 +145,7 @@ fn format_number(number: f64) -> String {
 }
 
 /// A bar would end the cell.
-fn cell(text: &str) -> String {
+fn escape_cell(text: &str) -> String {
     text.replace('|', "\\|")
 }
 

@@ -2,13 +2,14 @@
 
 use std::fmt::Write;
 
-use super::Note;
-use super::report::{Ratio, Report, Row};
+use super::RowNote;
+use super::report::{ComparisonReport, GoalRatio, ReportRow};
 
-/// The whole report; `notes` has one entry a row. What the load generator cost itself has a column where it is known.
-pub(super) fn render(report: &Report, notes: &[Note]) -> String {
+/// The whole report; `notes` has one entry a row. What the load generator cost itself has a column
+/// where it is known.
+pub(super) fn render_table(report: &ComparisonReport, notes: &[RowNote]) -> String {
     let mut out = String::new();
-    let width = |of: fn(&Row) -> &String, least: usize| {
+    let width = |of: fn(&ReportRow) -> &String, least: usize| {
         report
             .rows
             .iter()
@@ -51,12 +52,12 @@ pub(super) fn render(report: &Report, notes: &[Note]) -> String {
     report
         .ratios
         .iter()
-        .for_each(|ratio| out.push_str(&line(ratio)));
+        .for_each(|ratio| out.push_str(&goal_line(ratio)));
     out
 }
 
-fn line(ratio: &Ratio) -> String {
-    let sign = ratio.better.sign();
+fn goal_line(ratio: &GoalRatio) -> String {
+    let sign = ratio.better.goal_sign();
     let verdict = if ratio.is_met() { "met" } else { "NOT MET" };
     format!(
         "\n{}: {:.2} (goal {sign} {}: {verdict})",
@@ -67,18 +68,18 @@ fn line(ratio: &Ratio) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::Better;
+    use crate::compare::BetterDirection;
 
     #[test]
     fn rows_and_verdicts() {
-        let mut report = Report::new("t");
-        report.ratios.push(Ratio {
+        let mut report = ComparisonReport::new("t");
+        report.ratios.push(GoalRatio {
             name: "speed".into(),
             value: 0.5,
-            better: Better::Higher,
+            better: BetterDirection::Higher,
             goal: 0.8,
         });
-        let text = render(&report, &[]);
+        let text = render_table(&report, &[]);
         assert!(!text.contains("client"), "{text}");
         assert!(text.contains("speed: 0.50 (goal ≥ 0.8: NOT MET)"), "{text}");
     }

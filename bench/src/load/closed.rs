@@ -1,78 +1,91 @@
 //! The closed loop: a fixed number of callers, each waiting for its answer before it asks again.
 //!
-//! It shows capacity. It hides stalls: a server that stops for a second delays a handful of requests and not the hundreds
-//! that would have come. Judge behaviour under stress with [`super::open`]. Comparisons use [`super::lean`], which costs less and
-//! understands less.
+//! The closed loop shows capacity but hides stalls: a server that stops for a second delays few
+//! requests, not the hundreds that would have come. For behaviour under stress use [`super::open`].
+//! Comparisons use [`super::epoll_client`], which costs less CPU time.
 
 use std::sync::Arc;
 
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::connection::{self, Connection};
-use super::{Template, Window};
-use crate::tally::{Failure, Tally};
+use super::connection::{self, LoadConnection};
+use super::{MeasureWindow, RequestTemplate};
+use crate::tally::{RequestFailure, RequestTally};
 
-/// How the callers connect.
+/// Connection handling of the callers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reuse {
-    /// One connection a caller, kept.
+pub(crate) enum ConnectionReuse {
+    /// A kept connection for each caller.
     KeepAlive,
     /// A new connection for every request.
     Fresh,
 }
 
 /// Runs `callers` callers until the window ends and counts what was answered in it.
-pub(crate) async fn run(
-    template: &Template,
+pub(crate) async fn run_closed(
+    template: &RequestTemplate,
     callers: usize,
-    reuse: Reuse,
-    window: Window,
-) -> Tally {
+    reuse: ConnectionReuse,
+    window: MeasureWindow,
+) -> RequestTally {
     let template = match reuse {
-        Reuse::KeepAlive => Arc::new(template.clone()),
-        Reuse::Fresh => Arc::new(template.clone().closing()),
+        ConnectionReuse::KeepAlive => Arc::new(template.clone()),
+        // `connection: close` lets the server close first, so TIME_WAIT and its ports are not the
+        // client's.
+        ConnectionReuse::Fresh => Arc::new(template.clone().with_close()),
     };
     let mut running = JoinSet::new();
     for _ in 0..callers {
-        running.spawn(caller(Arc::clone(&template), reuse, window));
+        running.spawn(run_caller(Arc::clone(&template), reuse, window));
     }
-    let mut total = Tally::default();
+    let mut total = RequestTally::default();
     while let Some(done) = running.join_next().await {
         total.merge(&done.expect("a caller does not panic"));
     }
     total
 }
 
-async fn caller(template: Arc<Template>, reuse: Reuse, window: Window) -> Tally {
-    let (mut tally, mut kept) = (Tally::default(), None);
+async fn run_caller(
+    template: Arc<RequestTemplate>,
+    reuse: ConnectionReuse,
+    window: MeasureWindow,
+) -> RequestTally {
+    let (mut tally, mut kept) = (RequestTally::default(), None);
     loop {
         let start = Instant::now();
+        // Tested before a request and not after: the last one may end behind the window and is then
+        // not counted.
         if start >= window.until {
             return tally;
         }
         let outcome = match reuse {
-            Reuse::KeepAlive => on_kept(&mut kept, &template).await,
-            Reuse::Fresh => connection::once(template.addr, template.request())
+            ConnectionReuse::KeepAlive => ask_kept(&mut kept, &template).await,
+            ConnectionReuse::Fresh => connection::ask_once(template.addr, template.build_request())
                 .await
-                .and_then(|a| a.success().map(drop)),
+                .and_then(|a| a.require_success().map(drop)),
         };
+        // Taken before the pause below, which is no part of a latency.
         let end = Instant::now();
         if outcome.is_err() {
             tokio::time::sleep(std::time::Duration::from_millis(1)).await; // a dead server is not asked at full speed
         }
-        if window.holds(end) {
-            tally.add(outcome.map(|()| end - start));
+        if window.contains_moment(end) {
+            tally.record_outcome(outcome.map(|()| end - start));
         }
     }
 }
 
-async fn on_kept(kept: &mut Option<Connection>, template: &Template) -> Result<(), Failure> {
-    let mut connection = match kept.take().filter(Connection::is_open) {
+async fn ask_kept(
+    kept: &mut Option<LoadConnection>,
+    template: &RequestTemplate,
+) -> Result<(), RequestFailure> {
+    let mut connection = match kept.take().filter(LoadConnection::is_open) {
         Some(connection) => connection,
-        None => Connection::open(template.addr).await?,
+        None => LoadConnection::open(template.addr).await?,
     };
-    let answer = connection.ask(template.request()).await?;
+    let answer = connection.send_request(template.build_request()).await?;
+    // Kept only after a complete answer: a failed connection is dropped by the `?` above.
     *kept = Some(connection);
-    answer.success().map(drop)
+    answer.require_success().map(drop)
 }

@@ -1,4 +1,4 @@
-//! One HTTP/1.1 connection of a client.
+//! HTTP/1.1 connections of a client.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,19 +11,19 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
-use crate::tally::Failure;
+use crate::tally::RequestFailure;
 
-/// How long a request may take before it counts as failed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// Limit for a request; a slower one counts as failed.
+pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// An open connection. Dropping it closes it.
-pub(crate) struct Connection {
+pub(crate) struct LoadConnection {
     sender: SendRequest<Full<Bytes>>,
     driver: JoinHandle<()>,
 }
 
 /// A complete answer.
-pub(crate) struct Answer {
+pub(crate) struct LoadResponse {
     pub(crate) status: StatusCode,
     /// The platform's reason for an error (`X-Nearpath-Reason`); empty when there is none.
     pub(crate) reason: String,
@@ -32,48 +32,62 @@ pub(crate) struct Answer {
     pub(crate) body: Bytes,
 }
 
-impl Answer {
+impl LoadResponse {
     /// The answer, when its status says success.
-    pub(crate) fn success(self) -> Result<Self, Failure> {
+    pub(crate) fn require_success(self) -> Result<Self, RequestFailure> {
         match self.status.is_success() {
             true => Ok(self),
-            false => Err(Failure::Status(self.status.as_u16(), self.reason)),
+            false => Err(RequestFailure::Status(self.status.as_u16(), self.reason)),
         }
     }
 }
 
-impl Connection {
-    pub(crate) async fn open(addr: SocketAddr) -> Result<Self, Failure> {
+impl LoadConnection {
+    pub(crate) async fn open(addr: SocketAddr) -> Result<Self, RequestFailure> {
         let stream = TcpStream::connect(addr)
             .await
-            .map_err(|_| Failure::Connect)?;
-        stream.set_nodelay(true).map_err(|_| Failure::Connect)?;
+            .map_err(|_| RequestFailure::Connect)?;
+        stream
+            .set_nodelay(true)
+            .map_err(|_| RequestFailure::Connect)?;
         let (sender, connection) = handshake(TokioIo::new(stream))
             .await
-            .map_err(|_| Failure::Connect)?;
+            .map_err(|_| RequestFailure::Connect)?;
+        // hyper's connection makes progress only while its future is polled.
         let driver = tokio::spawn(async move { drop(connection.await) });
         Ok(Self { sender, driver })
     }
 
-    /// Whether another request may be tried on it.
+    /// Returns true if another request may be sent.
     pub(crate) fn is_open(&self) -> bool {
         !self.sender.is_closed()
     }
 
-    /// One request and its whole answer, whatever its status.
-    pub(crate) async fn ask(&mut self, request: Request<Full<Bytes>>) -> Result<Answer, Failure> {
-        tokio::time::timeout(PATIENCE, self.exchange(request))
+    /// Sends a request and returns its whole answer, whatever its status.
+    pub(crate) async fn send_request(
+        &mut self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<LoadResponse, RequestFailure> {
+        tokio::time::timeout(REQUEST_TIMEOUT, self.exchange(request))
             .await
-            .unwrap_or(Err(Failure::Timeout))
+            .unwrap_or(Err(RequestFailure::Timeout))
     }
 
-    async fn exchange(&mut self, request: Request<Full<Bytes>>) -> Result<Answer, Failure> {
-        self.sender.ready().await.map_err(|_| Failure::Broken)?;
+    async fn exchange(
+        &mut self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<LoadResponse, RequestFailure> {
+        self.sender
+            // hyper wants readiness before each request: after an answer with a body it comes a
+            // moment later.
+            .ready()
+            .await
+            .map_err(|_| RequestFailure::Broken)?;
         let response = self
             .sender
             .send_request(request)
             .await
-            .map_err(|_| Failure::Broken)?;
+            .map_err(|_| RequestFailure::Broken)?;
         let (head, body) = response.into_parts();
         let told = |name| {
             head.headers
@@ -86,9 +100,9 @@ impl Connection {
         let body = body
             .collect()
             .await
-            .map_err(|_| Failure::Broken)?
+            .map_err(|_| RequestFailure::Broken)?
             .to_bytes();
-        Ok(Answer {
+        Ok(LoadResponse {
             status: head.status,
             reason,
             path,
@@ -97,16 +111,20 @@ impl Connection {
     }
 }
 
-impl Drop for Connection {
+impl Drop for LoadConnection {
     fn drop(&mut self) {
+        // Dropping the sender alone would let the driver wait for the server's close.
         self.driver.abort();
     }
 }
 
-/// One request on a connection of its own.
-pub(crate) async fn once(
+/// Sends a request on a new connection.
+pub(crate) async fn ask_once(
     addr: SocketAddr,
     request: Request<Full<Bytes>>,
-) -> Result<Answer, Failure> {
-    Connection::open(addr).await?.ask(request).await
+) -> Result<LoadResponse, RequestFailure> {
+    LoadConnection::open(addr)
+        .await?
+        .send_request(request)
+        .await
 }

@@ -1,10 +1,11 @@
-//! Requests, in a closed loop ([`closed`]: the next one when the last is answered) or an open one ([`open`]: by the clock,
-//! whatever became of the earlier ones), or as a [`trace`] says. [`lean`] is the closed loop of the comparisons.
+//! Requests, in a closed loop ([`closed`]: the next one when the last is answered) or an open one
+//! ([`open`]: by the clock, whatever became of the earlier ones), or as a [`trace`] says. [`lean`]
+//! is the closed loop of the comparisons.
 
 pub(crate) mod closed;
 pub(crate) mod connection;
 pub(crate) mod counted;
-pub(crate) mod lean;
+pub(crate) mod epoll_client;
 pub(crate) mod mqtt;
 pub(crate) mod open;
 pub(crate) mod pacer;
@@ -21,7 +22,7 @@ use tokio::time::Instant;
 
 /// A request that can be made any number of times.
 #[derive(Debug, Clone)]
-pub(crate) struct Template {
+pub(crate) struct RequestTemplate {
     pub(crate) addr: SocketAddr,
     pub(crate) method: Method,
     /// Path and query.
@@ -30,9 +31,9 @@ pub(crate) struct Template {
     pub(crate) body: Bytes,
 }
 
-impl Template {
+impl RequestTemplate {
     /// A GET of `path` at `addr`.
-    pub(crate) fn get(addr: SocketAddr, path: &str) -> Result<Self, http::Error> {
+    pub(crate) fn for_get(addr: SocketAddr, path: &str) -> Result<Self, http::Error> {
         let host = HeaderValue::try_from(addr.to_string())?;
         let headers = vec![(http::header::HOST, host)];
         Ok(Self {
@@ -45,13 +46,13 @@ impl Template {
     }
 
     /// The same, asking the server to close the connection afterwards.
-    pub(crate) fn closing(mut self) -> Self {
+    pub(crate) fn with_close(mut self) -> Self {
         self.headers
             .push((http::header::CONNECTION, HeaderValue::from_static("close")));
         self
     }
 
-    pub(crate) fn request(&self) -> Request<Full<Bytes>> {
+    pub(crate) fn build_request(&self) -> Request<Full<Bytes>> {
         let mut request = Request::new(Full::new(self.body.clone()));
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = self.path.clone();
@@ -60,11 +61,12 @@ impl Template {
     }
 
     /// The same as bytes of HTTP/1.1.
-    pub(crate) fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = format!("{} {} HTTP/1.1\r\n", self.method, self.path).into_bytes();
         for (name, value) in &self.headers {
             bytes.extend([name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"].concat());
         }
+        // A GET without a body has no content-length, as browsers and curl send it.
         if !self.body.is_empty() {
             bytes.extend(format!("content-length: {}\r\n", self.body.len()).as_bytes());
         }
@@ -74,16 +76,17 @@ impl Template {
     }
 }
 
-/// The time in which requests are counted. What ends before it warms up, what ends after it is not counted.
+/// The time in which requests are counted. What ends before it warms up, what ends after it is not
+/// counted.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Window {
+pub(crate) struct MeasureWindow {
     pub(crate) from: Instant,
     pub(crate) until: Instant,
 }
 
-impl Window {
+impl MeasureWindow {
     /// Begins after `warm_up` from now.
-    pub(crate) fn after(warm_up: Duration, length: Duration) -> Self {
+    pub(crate) fn starting_after(warm_up: Duration, length: Duration) -> Self {
         let from = Instant::now() + warm_up;
         Self {
             from,
@@ -91,7 +94,8 @@ impl Window {
         }
     }
 
-    pub(crate) fn holds(&self, moment: Instant) -> bool {
+    // Half open: adjacent windows never count a request twice.
+    pub(crate) fn contains_moment(&self, moment: Instant) -> bool {
         self.from <= moment && moment < self.until
     }
 

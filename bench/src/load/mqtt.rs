@@ -1,5 +1,5 @@
-//! A client of MQTT 3.1.1 that publishes with QoS 1 and waits for the acknowledgement: nearpath's gateway gives it when the
-//! function has answered.
+//! A client of MQTT 3.1.1 that publishes with QoS 1 and waits for the acknowledgement: nearpath's
+//! gateway gives it when the function has answered.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,31 +9,37 @@ use mqtt_proto::{Pid, QosPid, TopicName, v3};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::connection::PATIENCE;
-use crate::tally::Failure;
+use super::connection::REQUEST_TIMEOUT;
+use crate::tally::RequestFailure;
 
 /// A connection that was welcomed.
-pub(crate) struct Publisher {
+pub(crate) struct MqttPublisher {
     stream: TcpStream,
     pid: Pid,
 }
 
-impl Publisher {
-    pub(crate) async fn open(addr: SocketAddr) -> Result<Self, Failure> {
+impl MqttPublisher {
+    pub(crate) async fn open(addr: SocketAddr) -> Result<Self, RequestFailure> {
         let stream = TcpStream::connect(addr)
             .await
-            .map_err(|_| Failure::Connect)?;
-        stream.set_nodelay(true).map_err(|_| Failure::Connect)?;
+            .map_err(|_| RequestFailure::Connect)?;
+        stream
+            .set_nodelay(true)
+            .map_err(|_| RequestFailure::Connect)?;
         let mut publisher = Self {
             stream,
             pid: Pid::default(),
         };
+        // Keep-alive of 600 s: this client sends no pings between events.
         let connect = v3::Connect::new(Arc::from("bench"), 600);
-        match publisher.exchange(v3::Packet::Connect(connect)).await? {
+        match publisher
+            .exchange_packet(v3::Packet::Connect(connect))
+            .await?
+        {
             v3::Packet::Connack(connack) if connack.code == v3::ConnectReturnCode::Accepted => {
                 Ok(publisher)
             }
-            _ => Err(Failure::Connect),
+            _ => Err(RequestFailure::Connect),
         }
     }
 
@@ -42,38 +48,42 @@ impl Publisher {
         &mut self,
         topic: &TopicName,
         payload: Bytes,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), RequestFailure> {
+        // Packet ids may be reused after the acknowledgement, but distinct ones tell a late PUBACK
+        // from the expected one.
         self.pid += 1;
         let publish = v3::Publish::new(QosPid::Level1(self.pid), topic.clone(), payload);
-        let exchange = self.exchange(v3::Packet::Publish(publish));
-        match tokio::time::timeout(PATIENCE, exchange)
+        let exchange = self.exchange_packet(v3::Packet::Publish(publish));
+        match tokio::time::timeout(REQUEST_TIMEOUT, exchange)
             .await
-            .unwrap_or(Err(Failure::Timeout))?
+            .unwrap_or(Err(RequestFailure::Timeout))?
         {
             v3::Packet::Puback(pid) if pid == self.pid => Ok(()),
-            _ => Err(Failure::Broken),
+            _ => Err(RequestFailure::Broken),
         }
     }
 
-    async fn exchange(&mut self, packet: v3::Packet) -> Result<v3::Packet, Failure> {
-        let bytes = packet.encode().map_err(|_| Failure::Generator)?;
+    async fn exchange_packet(&mut self, packet: v3::Packet) -> Result<v3::Packet, RequestFailure> {
+        let bytes = packet.encode().map_err(|_| RequestFailure::Generator)?;
         self.stream
             .write_all(bytes.as_ref())
             .await
-            .map_err(|_| Failure::Broken)?;
-        self.receive().await
+            .map_err(|_| RequestFailure::Broken)?;
+        self.receive_packet().await
     }
 
-    /// The next packet. The server says nothing unasked, so what has come is one packet or the beginning of one.
-    async fn receive(&mut self) -> Result<v3::Packet, Failure> {
+    /// The next packet. The server says nothing unasked, so what has come is one packet or the
+    /// beginning of one.
+    async fn receive_packet(&mut self) -> Result<v3::Packet, RequestFailure> {
         let mut bytes = BytesMut::new();
         loop {
-            if let Some(packet) = v3::Packet::decode(&bytes).map_err(|_| Failure::Broken)? {
+            if let Some(packet) = v3::Packet::decode(&bytes).map_err(|_| RequestFailure::Broken)? {
                 return Ok(packet);
             }
             match self.stream.read_buf(&mut bytes).await {
+                // Zero is the end of the stream: the broker closed within a packet.
                 Ok(read) if read > 0 => {}
-                _ => return Err(Failure::Broken),
+                _ => return Err(RequestFailure::Broken),
             }
         }
     }

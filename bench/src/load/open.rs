@@ -1,7 +1,8 @@
 //! The open loop: requests start when they are due, whatever became of the earlier ones.
 //!
-//! Latency counts from the moment at which a request *should* have been sent. So a stall of the server, or of this program,
-//! is part of every latency that it delayed ("coordinated omission" is leaving that out).
+//! Latency counts from the moment at which a request *should* have been sent. So a stall of the
+//! server, or of this program, is part of every latency that it delayed ("coordinated omission" is
+//! leaving that out).
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,37 +11,39 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::Template;
-use super::closed::Reuse;
-use super::connection::{self, Connection};
+use super::RequestTemplate;
+use super::closed::ConnectionReuse;
+use super::connection::{self, LoadConnection};
 use super::pacer;
-use super::schedule::Schedule;
-use crate::tally::{Failure, Tally};
+use super::schedule::ArrivalSchedule;
+use crate::tally::{RequestFailure, RequestTally};
 
-/// Requests under way at once. More are counted as failures of the generator: they are not silently left out.
-pub(crate) const MOST_IN_FLIGHT: usize = 10_000;
+/// Requests under way at once. More are counted as failures of the generator: they are not silently
+/// left out.
+pub(crate) const MAX_IN_FLIGHT: usize = 10_000;
 
-/// What became of request `n`.
-pub(crate) struct Done {
-    /// When it should have been sent, since the start.
+/// Outcome of request `n`.
+pub(crate) struct OpenLoopOutcome {
+    /// Intended send time, since the start.
     pub(crate) intended: Duration,
-    /// When it ended, since the start.
+    /// End of the request, since the start.
     pub(crate) ended: Duration,
-    pub(crate) outcome: Result<(), Failure>,
+    pub(crate) outcome: Result<(), RequestFailure>,
 }
 
-impl Done {
+impl OpenLoopOutcome {
     /// Its latency from the intended moment, or why it failed.
-    pub(crate) fn latency(&self) -> Result<Duration, Failure> {
+    pub(crate) fn latency(&self) -> Result<Duration, RequestFailure> {
         self.outcome
             .clone()
             .map(|()| self.ended.saturating_sub(self.intended))
     }
 }
 
-/// Calls `begin` for every arrival at its time and gathers the results, in the order in which they end.
-pub(crate) async fn drive<F, T>(
-    schedule: Schedule,
+/// Calls `begin` for every arrival at its time and gathers the results, in the order in which they
+/// end.
+pub(crate) async fn drive_schedule<F, T>(
+    schedule: ArrivalSchedule,
     start: Instant,
     mut begin: impl FnMut(u64) -> F,
 ) -> io::Result<Vec<T>>
@@ -48,10 +51,12 @@ where
     F: Future<Output = T> + Send + 'static,
     T: Send + 'static,
 {
-    let mut arrivals = pacer::start(schedule, start.into_std())?;
+    let mut arrivals = pacer::start_pacer(schedule, start.into_std())?;
     let (mut running, mut done) = (JoinSet::new(), Vec::new());
+    // Finished tasks are collected while sending, so that memory is bounded by requests in flight.
     while let Some(n) = arrivals.recv().await {
         running.spawn(begin(n));
+        // Never waits: a wait for an answer would turn the loop into a closed one.
         while let Some(result) = running.try_join_next() {
             done.push(result.expect("a request does not panic"));
         }
@@ -61,46 +66,47 @@ where
 }
 
 /// Requests at the rate and for the length of `schedule`. Returns what became of each.
-pub(crate) async fn run(
-    template: &Template,
-    schedule: Schedule,
-    reuse: Reuse,
+pub(crate) async fn run_open(
+    template: &RequestTemplate,
+    schedule: ArrivalSchedule,
+    reuse: ConnectionReuse,
     start: Instant,
-) -> io::Result<Vec<Done>> {
-    let pool = Arc::new(Pool::new(template.clone(), reuse));
+) -> io::Result<Vec<OpenLoopOutcome>> {
+    let pool = Arc::new(LoadConnections::new(template.clone(), reuse));
     let begin = |n| {
-        let (pool, intended) = (Arc::clone(&pool), schedule.at(n));
+        let (pool, intended) = (Arc::clone(&pool), schedule.arrival_time(n));
         async move {
-            let outcome = pool.send().await;
-            Done {
+            let outcome = pool.send_request().await;
+            OpenLoopOutcome {
                 intended,
                 ended: start.elapsed(),
                 outcome,
             }
         }
     };
-    drive(schedule, start, begin).await
+    drive_schedule(schedule, start, begin).await
 }
 
 /// Counts all of them.
-pub(crate) fn tally(done: &[Done]) -> Tally {
-    let mut tally = Tally::default();
-    done.iter().for_each(|one| tally.add(one.latency()));
+pub(crate) fn tally_outcomes(done: &[OpenLoopOutcome]) -> RequestTally {
+    let mut tally = RequestTally::default();
+    done.iter()
+        .for_each(|one| tally.record_outcome(one.latency()));
     tally
 }
 
 /// Idle connections, and the number of requests under way.
-struct Pool {
-    template: Template,
-    reuse: Reuse,
-    idle: Mutex<Vec<Connection>>,
+struct LoadConnections {
+    template: RequestTemplate,
+    reuse: ConnectionReuse,
+    idle: Mutex<Vec<LoadConnection>>,
     in_flight: Arc<()>,
 }
 
-impl Pool {
-    fn new(template: Template, reuse: Reuse) -> Self {
-        let template = if reuse == Reuse::Fresh {
-            template.closing()
+impl LoadConnections {
+    fn new(template: RequestTemplate, reuse: ConnectionReuse) -> Self {
+        let template = if reuse == ConnectionReuse::Fresh {
+            template.with_close()
         } else {
             template
         };
@@ -112,31 +118,34 @@ impl Pool {
         }
     }
 
-    async fn send(&self) -> Result<(), Failure> {
+    async fn send_request(&self) -> Result<(), RequestFailure> {
         let mine = Arc::clone(&self.in_flight);
-        if Arc::strong_count(&mine) > MOST_IN_FLIGHT {
-            return Err(Failure::Generator);
+        if Arc::strong_count(&mine) > MAX_IN_FLIGHT {
+            return Err(RequestFailure::Generator);
         }
-        if self.reuse == Reuse::Fresh {
-            let answer = connection::once(self.template.addr, self.template.request()).await?;
-            return answer.success().map(drop);
+        if self.reuse == ConnectionReuse::Fresh {
+            let answer =
+                connection::ask_once(self.template.addr, self.template.build_request()).await?;
+            return answer.require_success().map(drop);
         }
-        let mut connection = match self.take() {
+        let mut connection = match self.take_idle() {
             Some(connection) => connection,
-            None => Connection::open(self.template.addr).await?,
+            None => LoadConnection::open(self.template.addr).await?,
         };
-        let answer = connection.ask(self.template.request()).await?;
-        self.idle().push(connection);
-        answer.success().map(drop)
+        let answer = connection
+            .send_request(self.template.build_request())
+            .await?;
+        self.lock_idle().push(connection);
+        answer.require_success().map(drop)
     }
 
-    fn take(&self) -> Option<Connection> {
-        let mut idle = self.idle();
-        idle.retain(Connection::is_open);
+    fn take_idle(&self) -> Option<LoadConnection> {
+        let mut idle = self.lock_idle();
+        idle.retain(LoadConnection::is_open);
         idle.pop()
     }
 
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
+    fn lock_idle(&self) -> std::sync::MutexGuard<'_, Vec<LoadConnection>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -148,7 +157,7 @@ mod tests {
     #[test]
     fn latency_counts_from_the_intended_moment() {
         let ms = Duration::from_millis;
-        let done = Done {
+        let done = OpenLoopOutcome {
             intended: ms(100),
             ended: ms(1_200),
             outcome: Ok(()),
@@ -162,7 +171,7 @@ mod tests {
 
     #[tokio::test]
     async fn arrivals_do_not_wait_for_answers() {
-        let schedule = Schedule::new(1_000.0, Duration::from_millis(50));
+        let schedule = ArrivalSchedule::new(1_000.0, Duration::from_millis(50));
         let gate = Arc::new(tokio::sync::Barrier::new(50)); // opens when all fifty are under way at once
         let begin = |n| {
             let gate = Arc::clone(&gate);
@@ -173,7 +182,7 @@ mod tests {
         };
         let all = tokio::time::timeout(
             Duration::from_secs(30),
-            drive(schedule, Instant::now(), begin),
+            drive_schedule(schedule, Instant::now(), begin),
         );
         let mut all = all
             .await

@@ -1,30 +1,34 @@
-//! A clock with the kernel's resolution: a thread that sleeps until the next arrival is due and says so. Tokio's own timer
-//! rounds up to a millisecond, which an open loop would report as latency of the server.
+//! A clock with the kernel's resolution: a thread that sleeps until the next arrival is due and
+//! says so. Tokio's own timer rounds up to a millisecond, which an open loop would report as
+//! latency of the server.
 
 use std::io;
 use std::time::Instant;
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::schedule::Schedule;
+use super::schedule::ArrivalSchedule;
 
 /// Numbers of arrivals, each sent when it is due. The channel ends after the last one.
-pub(crate) fn start(schedule: Schedule, start: Instant) -> io::Result<UnboundedReceiver<u64>> {
+pub(crate) fn start_pacer(
+    schedule: ArrivalSchedule,
+    start: Instant,
+) -> io::Result<UnboundedReceiver<u64>> {
     let (due, arrivals) = unbounded_channel();
     std::thread::Builder::new()
         .name("pacer".into())
-        .spawn(move || pace(schedule, start, &due))?;
+        .spawn(move || pace_arrivals(schedule, start, &due))?;
     Ok(arrivals)
 }
 
-fn pace(schedule: Schedule, start: Instant, due: &UnboundedSender<u64>) {
+fn pace_arrivals(schedule: ArrivalSchedule, start: Instant, due: &UnboundedSender<u64>) {
     let mut sent = 0;
-    while sent < schedule.total() {
-        let now_due = schedule.due(start.elapsed());
+    while sent < schedule.total_arrivals() {
+        let now_due = schedule.due_arrivals(start.elapsed());
         if (sent..now_due).any(|n| due.send(n).is_err()) {
             return; // nobody listens any more
         }
         sent = sent.max(now_due);
-        std::thread::sleep(schedule.at(sent).saturating_sub(start.elapsed()));
+        std::thread::sleep(schedule.arrival_time(sent).saturating_sub(start.elapsed()));
     }
 }

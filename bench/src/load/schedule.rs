@@ -1,15 +1,15 @@
-//! When the requests of an open loop are due. No clock: time since the start is an argument.
+//! Due times of the requests of an open loop. No clock: time since the start is an argument.
 
 use std::time::Duration;
 
 /// A constant arrival rate.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Schedule {
+pub(crate) struct ArrivalSchedule {
     per_second: f64,
     total: u64,
 }
 
-impl Schedule {
+impl ArrivalSchedule {
     /// `per_second` arrivals a second for `length`. Needs a positive, finite rate.
     pub(crate) fn new(per_second: f64, length: Duration) -> Self {
         assert!(
@@ -22,22 +22,22 @@ impl Schedule {
         }
     }
 
-    /// How many arrivals there are in all.
-    pub(crate) fn total(&self) -> u64 {
+    /// Returns the number of all arrivals.
+    pub(crate) fn total_arrivals(&self) -> u64 {
         self.total
     }
 
-    /// When arrival `n` (from 0) is due, since the start.
-    pub(crate) fn at(&self, n: u64) -> Duration {
+    /// Returns the due time of arrival `n` (from 0), since the start.
+    pub(crate) fn arrival_time(&self, n: u64) -> Duration {
         Duration::from_secs_f64(n as f64 / self.per_second)
     }
 
-    /// How many arrivals are due at `elapsed`. A driver that slept too long learns here how many it has to make up for:
-    /// none is left out.
-    pub(crate) fn due(&self, elapsed: Duration) -> u64 {
+    /// Returns the number of arrivals due at `elapsed`. A driver that slept too long catches up: no
+    /// arrival is left out.
+    pub(crate) fn due_arrivals(&self, elapsed: Duration) -> u64 {
         let guess = (elapsed.as_secs_f64() * self.per_second) as u64;
         let mut due = guess.saturating_sub(1); // rounding errs by less than one arrival
-        while due < self.total && self.at(due) <= elapsed {
+        while due < self.total && self.arrival_time(due) <= elapsed {
             due += 1;
         }
         due.min(self.total)
@@ -51,13 +51,17 @@ mod tests {
 
     #[test]
     fn two_hundred_a_second() {
-        let schedule = Schedule::new(200.0, Duration::from_secs(3));
-        assert_eq!(schedule.total(), 600);
-        assert_eq!(schedule.at(200), Duration::from_secs(1));
-        assert_eq!(schedule.due(Duration::ZERO), 1, "the first is due at once");
-        assert_eq!(schedule.due(Duration::from_millis(12)), 3);
+        let schedule = ArrivalSchedule::new(200.0, Duration::from_secs(3));
+        assert_eq!(schedule.total_arrivals(), 600);
+        assert_eq!(schedule.arrival_time(200), Duration::from_secs(1));
         assert_eq!(
-            schedule.due(Duration::from_secs(60)),
+            schedule.due_arrivals(Duration::ZERO),
+            1,
+            "the first is due at once"
+        );
+        assert_eq!(schedule.due_arrivals(Duration::from_millis(12)), 3);
+        assert_eq!(
+            schedule.due_arrivals(Duration::from_secs(60)),
             600,
             "a stall of a minute: all are due"
         );
@@ -66,12 +70,12 @@ mod tests {
     proptest! {
         #[test]
         fn exactly_those_not_later_than_now(rate in 0.5f64..100_000.0, millis in 1u64..20_000, at in 0u64..30_000_000) {
-            let schedule = Schedule::new(rate, Duration::from_millis(millis));
+            let schedule = ArrivalSchedule::new(rate, Duration::from_millis(millis));
             let elapsed = Duration::from_micros(at);
-            let due = schedule.due(elapsed);
-            prop_assert!(due <= schedule.total());
-            prop_assert!(due == 0 || schedule.at(due - 1) <= elapsed);
-            prop_assert!(due == schedule.total() || schedule.at(due) > elapsed);
+            let due = schedule.due_arrivals(elapsed);
+            prop_assert!(due <= schedule.total_arrivals());
+            prop_assert!(due == 0 || schedule.arrival_time(due - 1) <= elapsed);
+            prop_assert!(due == schedule.total_arrivals() || schedule.arrival_time(due) > elapsed);
         }
     }
 }

@@ -1,29 +1,30 @@
 //! Requests at the moments of a trace, one after the other.
 //!
-//! Latency counts from when a request was due, or from when it was sent if the generator only slept too long: tokio's timer
-//! has milliseconds. A request that is late because the one before it is not answered yet counts from when it was due.
+//! Latency counts from when a request was due, or from when it was sent if the generator only slept
+//! too long: tokio's timer has milliseconds. A request that is late because the one before it is
+//! not answered yet counts from when it was due.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use crate::tally::{Failure, Tally};
+use crate::tally::{RequestFailure, RequestTally};
 
-/// Asks at each of `moments` since now, which ascend. `ask` gets the number of the moment. After each answer `rest` gets the
-/// time until the next moment, and may use it.
-pub(crate) async fn run(
+/// Asks at each of `moments` since now, which ascend. `ask` gets the number of the moment. After
+/// each answer `rest` gets the time until the next moment, and may use it.
+pub(crate) async fn run_trace(
     moments: &[Duration],
-    mut ask: impl AsyncFnMut(usize) -> Result<(), Failure>,
+    mut ask: impl AsyncFnMut(usize) -> Result<(), RequestFailure>,
     mut rest: impl AsyncFnMut(Duration),
-) -> Tally {
-    let (start, mut tally) = (Instant::now(), Tally::default());
+) -> RequestTally {
+    let (start, mut tally) = (Instant::now(), RequestTally::default());
     for (number, moment) in moments.iter().enumerate() {
         let due = start + *moment;
         let ahead = Instant::now() < due;
         sleep_until(due).await;
         let from = if ahead { Instant::now() } else { due };
         let outcome = ask(number).await;
-        tally.add(outcome.map(|()| from.elapsed()));
+        tally.record_outcome(outcome.map(|()| from.elapsed()));
         if let Some(next) = moments.get(number + 1) {
             rest((start + *next).saturating_duration_since(Instant::now())).await;
         }
@@ -42,13 +43,16 @@ mod tests {
         let ask = async |number| {
             asked.push(number);
             if number == 1 {
-                Err(Failure::Broken)
+                Err(RequestFailure::Broken)
             } else {
                 Ok(())
             }
         };
-        let tally = run(&moments, ask, async |_| rests += 1).await;
-        assert_eq!((tally.answered(), tally.failed(), rests), (2, 1, 2));
+        let tally = run_trace(&moments, ask, async |_| rests += 1).await;
+        assert_eq!(
+            (tally.answered_count(), tally.failed_count(), rests),
+            (2, 1, 2)
+        );
         assert_eq!(asked, [0, 1, 2]);
     }
 
@@ -61,9 +65,9 @@ mod tests {
             }
             Ok(())
         };
-        let tally = run(&moments, ask, async |_| {}).await;
+        let tally = run_trace(&moments, ask, async |_| {}).await;
         assert!(
-            tally.us(0.0) >= 19e3,
+            tally.latency_us(0.0) >= 19e3,
             "the second waited for the first: {tally:?}"
         );
     }

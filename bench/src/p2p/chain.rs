@@ -1,5 +1,6 @@
-//! A chain of workers of a job, each on a machine of its own behind a NAT of its own: the first one sends, the others forward, and the last one gets it
-//! all. Streams are those of any job ([`nearpath_dataflow::worker`]) over links that met ([`nearpath_dataflow::remote::connector`]).
+//! A chain of workers of a job, each on a machine of its own behind a NAT of its own: the first one
+//! sends, the others forward, and the last one gets it all. Streams are those of any job
+//! ([`nearpath_dataflow::worker`]) over links that met ([`nearpath_dataflow::remote::connector`]).
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -14,19 +15,19 @@ use nearpath_dataflow::worker::{
 };
 use nearpath_testkit::lab::nat::{IpFamily, NatSite};
 
-use super::town::{Lines, Town};
-use crate::remote::Error;
+use super::fixture::{ControlTransport, RendezvousSetup};
+use crate::remote::BenchError;
 
-/// What a worker of a job has by default: bytes on their way on one edge, and how long peers may take to come.
-const WINDOW: usize = 4 << 20;
-const PATIENCE: Duration = Duration::from_secs(120);
-/// What is sent at a time, as the SDK does it.
-pub(crate) const BATCH: usize = 256 << 10;
+/// Defaults of a job's worker: bytes in flight on an edge, and the limit for peers to come.
+const EDGE_WINDOW_BYTES: usize = 4 << 20;
+const PEER_TIMEOUT: Duration = Duration::from_secs(120);
+/// Bytes sent at a time, as in the SDK.
+pub(crate) const BATCH_BYTES: usize = 256 << 10;
 /// The link must have moved everywhere within this.
-const SETTLES: Duration = Duration::from_secs(60);
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// See the module. It ends when it is dropped.
-pub(crate) struct Chain {
+pub(crate) struct DataflowChain {
     /// Front to back; a line belongs to each.
     workers: Vec<Arc<DataflowWorker>>,
     forwarding: Vec<JoinHandle<()>>,
@@ -35,13 +36,19 @@ pub(crate) struct Chain {
     pub(crate) first: Duration,
 }
 
-impl Chain {
-    /// A worker in each of these sites, called `stage.N`. Returns when the first batch has gone through.
-    pub(crate) fn start(town: &Town, stage: &str, sites: &[&NatSite]) -> Result<Self, Error> {
+impl DataflowChain {
+    /// A worker in each of these sites, called `stage.N`. Returns when the first batch has gone
+    /// through.
+    pub(crate) fn start(
+        fixture: &RendezvousSetup,
+        stage: &str,
+        sites: &[&NatSite],
+    ) -> Result<Self, BenchError> {
         let open = |(at, site): (usize, &&NatSite)| {
-            let id = worker_name::to_spiffe_id(&super::town::job(), &format!("{stage}.{at}"))?;
-            let settings = town.settings(&id, Lines::Tls, IpFamily::V4)?;
-            Ok::<_, Error>(
+            let id =
+                worker_name::to_spiffe_id(&super::fixture::job_name(), &format!("{stage}.{at}"))?;
+            let settings = fixture.control_settings(&id, ControlTransport::Tls, IpFamily::V4)?;
+            Ok::<_, BenchError>(
                 site.first_machine()
                     .node
                     .enter(|| RendezvousConnection::open(settings))?,
@@ -53,13 +60,15 @@ impl Chain {
             .map(open)
             .collect::<Result<_, _>>()?;
         for (at, line) in lines.iter().enumerate() {
-            if !line.wait_connected(PATIENCE)? {
+            if !line.wait_connected(PEER_TIMEOUT)? {
                 return Err(format!("{stage}.{at} does not get to the rendezvous").into());
             }
         }
+        // Issued before the clock starts: keys are no part of the start of a chain.
         let identities = (0..sites.len())
-            .map(|at| town.identity(&format!("{stage}.{at}")))
+            .map(|at| fixture.worker_identity(&format!("{stage}.{at}")))
             .collect::<Result<Vec<_>, _>>()?;
+        // The clock of `first` starts here: each worker connects from its start on.
         let begun = Instant::now();
         let mut workers = Vec::new();
         for ((at, identity), (line, site)) in identities
@@ -67,18 +76,19 @@ impl Chain {
             .enumerate()
             .zip(lines.iter().zip(sites))
         {
-            let orders = orders(stage, at, sites.len());
+            let orders = worker_assignment(stage, at, sites.len());
             let met = RemoteConnector::new(line, identity, &orders)?;
             workers.push(Arc::new(
                 site.first_machine()
                     .node
+                    // Sockets belong to the namespace of the thread that opens them.
                     .enter(|| DataflowWorker::start(orders, || Ok(met)))?,
             ));
         }
         let between = workers.get(1..workers.len() - 1).unwrap_or_default();
         let forwarding = between
             .iter()
-            .map(|worker| forward(Arc::clone(worker)))
+            .map(|worker| spawn_forwarder(Arc::clone(worker)))
             .collect();
         let mut chain = Self {
             workers,
@@ -86,59 +96,66 @@ impl Chain {
             _lines: lines,
             first: Duration::ZERO,
         };
-        chain.send(1)?;
-        chain.receive()?;
+        // One byte through all edges: the chain stands when it arrives.
+        chain.send_batch(1)?;
+        chain.receive_batch()?;
         chain.first = begun.elapsed();
         Ok(chain)
     }
 
-    /// Sends batches one after another until every edge has moved from the relay; tells how long that took.
-    pub(crate) fn settle(&self) -> Result<Duration, Error> {
+    /// Sends batches one after another until every edge has moved from the relay; tells how long
+    /// that took.
+    pub(crate) fn wait_direct(&self) -> Result<Duration, BenchError> {
         let begun = Instant::now();
         while !self.is_direct() {
-            self.through(BATCH)?;
-            if begun.elapsed() > SETTLES {
-                return Err(format!("some edges stay on the relay: {:?}", self.paths()).into());
+            // An edge moves to its direct path only when bytes flow in it.
+            self.send_through(BATCH_BYTES)?;
+            if begun.elapsed() > SETTLE_TIMEOUT {
+                return Err(
+                    format!("some edges stay on the relay: {:?}", self.edge_paths()).into(),
+                );
             }
         }
         Ok(begun.elapsed())
     }
 
-    /// One batch through the whole chain, with nothing else in it.
-    pub(crate) fn through(&self, octets: usize) -> Result<Duration, Error> {
+    /// Sends a batch through the whole idle chain.
+    pub(crate) fn send_through(&self, octets: usize) -> Result<Duration, BenchError> {
         let begun = Instant::now();
-        self.send(octets)?;
-        self.receive()?;
+        self.send_batch(octets)?;
+        self.receive_batch()?;
         Ok(begun.elapsed())
     }
 
-    /// Sends as fast as it goes, for so long, and calls `seen` with the size of every batch that arrives; what is still underway then
-    /// is taken out.
-    pub(crate) fn stream(
+    /// Sends as fast as it goes, for so long, and calls `seen` with the size of every batch that
+    /// arrives; what is still underway then is taken out.
+    pub(crate) fn stream_batches(
         &self,
         duration: Duration,
         mut seen: impl FnMut(usize),
-    ) -> Result<(), Error> {
+    ) -> Result<(), BenchError> {
         let (first, until) = (Arc::clone(&self.workers[0]), Instant::now() + duration);
         let sending = thread::spawn(move || {
-            let batch = Bytes::from(vec![7; BATCH]);
+            let batch = Bytes::from(vec![7; BATCH_BYTES]);
             while Instant::now() < until {
                 first.send_batch(0, batch.clone())?;
             }
+            // A batch of another size marks the end, so that nothing is left in the chain for the
+            // next measurement.
             first.send_batch(0, Bytes::from_static(b"."))
         });
-        while self.receive()? == BATCH {
-            seen(BATCH);
+        while self.receive_batch()? == BATCH_BYTES {
+            seen(BATCH_BYTES);
         }
         sending.join().map_err(|_| "the sender panicked")??;
         Ok(())
     }
 
-    fn send(&self, octets: usize) -> Result<(), Error> {
+    fn send_batch(&self, octets: usize) -> Result<(), BenchError> {
         Ok(self.workers[0].send_batch(0, Bytes::from(vec![7; octets]))?)
     }
 
-    fn receive(&self) -> Result<usize, Error> {
+    fn receive_batch(&self) -> Result<usize, BenchError> {
         match self.workers.last().map(|last| last.receive_next()) {
             Some(Ok(InputEvent::Batch { data, .. })) => Ok(data.len()),
             Some(Err(failure)) => Err(failure.into()),
@@ -146,7 +163,7 @@ impl Chain {
         }
     }
 
-    fn paths(&self) -> Vec<&'static str> {
+    fn edge_paths(&self) -> Vec<&'static str> {
         self.workers
             .iter()
             .flat_map(|worker| worker.stats().outputs)
@@ -155,16 +172,17 @@ impl Chain {
     }
 
     fn is_direct(&self) -> bool {
-        self.paths().iter().all(|path| *path == "punch")
+        self.edge_paths().iter().all(|path| *path == "punch")
     }
 }
 
-impl Drop for Chain {
+impl Drop for DataflowChain {
     fn drop(&mut self) {
         for end in [self.workers.first(), self.workers.last()]
             .into_iter()
             .flatten()
         {
+            // Both ends fail; the workers between learn it from their edges and their threads end.
             end.fail_with_reason("the measurement is over");
         }
         self.workers.clear();
@@ -172,7 +190,7 @@ impl Drop for Chain {
     }
 }
 
-fn orders(stage: &str, at: usize, all: usize) -> WorkerAssignment {
+fn worker_assignment(stage: &str, at: usize, all: usize) -> WorkerAssignment {
     let input = |from: usize| InputConfig {
         from: format!("{stage}.{from}"),
         processed: Some(0),
@@ -189,15 +207,15 @@ fn orders(stage: &str, at: usize, all: usize) -> WorkerAssignment {
         attempt: 1,
         inputs: at.checked_sub(1).map(input).into_iter().collect(),
         outputs: (at + 1 < all).then(|| output(at + 1)).into_iter().collect(),
-        window: WINDOW,
+        window: EDGE_WINDOW_BYTES,
         checkpoint: 0,
         spill: None,
-        patience: PATIENCE.as_secs_f64(),
+        patience: PEER_TIMEOUT.as_secs_f64(),
     }
 }
 
 /// The worker's code: it hands on what comes. It ends with the first edge that does.
-fn forward(worker: Arc<DataflowWorker>) -> JoinHandle<()> {
+fn spawn_forwarder(worker: Arc<DataflowWorker>) -> JoinHandle<()> {
     thread::spawn(move || {
         while let Ok(InputEvent::Batch { data, .. }) = worker.receive_next() {
             if worker.send_batch(0, data).is_err() {

@@ -1,4 +1,4 @@
-//! What is sent through a stream between two machines, and how it is timed.
+//! Timed transfers through a stream between two machines.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -6,42 +6,44 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use crate::tally::Tally;
+use crate::tally::RequestTally;
 
 /// A megabyte, as networks count.
 pub(crate) const MEGABYTE: usize = 1_000_000;
-/// What is written or read at a time.
-const PIECE: usize = 256 << 10;
-/// What opens a measurement, in both directions: whoever reads it knows that the other side is there.
-const READY: u8 = b'r';
+/// Bytes written or read at a time.
+const CHUNK_BYTES: usize = 256 << 10;
+/// Byte that opens a measurement in both directions: its reader knows that the other side is there.
+const READY_BYTE: u8 = b'r';
 
-/// What one end of a stream saw.
-pub(crate) struct Seen {
+/// Figures of an end of a stream.
+pub(crate) struct TransferStats {
     /// From its first byte to its last one.
     pub(crate) took: Duration,
-    /// What its thread, and with it its machine, spent on the processors meanwhile. Packets that it sends go through routers and into the
-    /// peer's sockets on its account, as the kernel does it with what arrives at once.
+    /// CPU time of the thread, which stands for its machine. Packets that it sends pass routers and
+    /// the peer's sockets on its account: the kernel processes them in the sender's context.
     pub(crate) cpu: Duration,
     /// Of each megabyte, how long it took; the receiver alone knows.
-    pub(crate) megabytes: Tally,
+    pub(crate) megabytes: RequestTally,
 }
 
-/// One side sends so many megabytes, after a word to and fro; both end with the last one.
-pub(crate) async fn transfer(
+/// Sends or receives `megabytes`, after a byte in each direction; both sides end with the last one.
+pub(crate) async fn transfer_bytes(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     sends: bool,
     megabytes: usize,
-) -> io::Result<Seen> {
-    stream.write_all(&[READY]).await?;
+) -> io::Result<TransferStats> {
+    // Both sides write before they read, so neither waits for the other to begin.
+    stream.write_all(&[READY_BYTE]).await?;
     stream.flush().await?;
     stream.read_exact(&mut [0]).await?;
+    // After the exchange: connection setup is measured elsewhere.
     let (begun, before) = (Instant::now(), thread_cpu());
     let tally = if sends {
-        send(stream, megabytes).await?
+        send_bytes(stream, megabytes).await?
     } else {
-        receive(stream, megabytes).await?
+        receive_bytes(stream, megabytes).await?
     };
-    Ok(Seen {
+    Ok(TransferStats {
         took: begun.elapsed(),
         cpu: thread_cpu() - before,
         megabytes: tally,
@@ -56,40 +58,46 @@ fn thread_cpu() -> Duration {
     )
 }
 
-async fn send(
+async fn send_bytes(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     megabytes: usize,
-) -> io::Result<Tally> {
-    let (piece, mut left) = (vec![7; PIECE], megabytes * MEGABYTE);
+) -> io::Result<RequestTally> {
+    let (piece, mut left) = (vec![7; CHUNK_BYTES], megabytes * MEGABYTE);
     while left > 0 {
-        let n = left.min(PIECE);
+        let n = left.min(CHUNK_BYTES);
         stream.write_all(&piece[..n]).await?;
         left -= n;
     }
     stream.flush().await?;
+    // Without this byte, the sender's time would end when its buffers have the data.
     stream.read_exact(&mut [0]).await?; // the receiver has it all
-    Ok(Tally::default())
+    Ok(RequestTally::default())
 }
 
-async fn receive(
+async fn receive_bytes(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     megabytes: usize,
-) -> io::Result<Tally> {
-    let (mut piece, mut tally, mut before) = (vec![0; PIECE], Tally::default(), Instant::now());
+) -> io::Result<RequestTally> {
+    let (mut piece, mut tally, mut before) = (
+        vec![0; CHUNK_BYTES],
+        RequestTally::default(),
+        Instant::now(),
+    );
+    // A latency for each megabyte: the table's percentiles show stalls within a transfer.
     for _ in 0..megabytes {
         let mut left = MEGABYTE;
         while left > 0 {
-            let most = left.min(PIECE);
+            let most = left.min(CHUNK_BYTES);
             match stream.read(&mut piece[..most]).await? {
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
                 n => left -= n,
             }
         }
         let now = Instant::now();
-        tally.add(Ok(now - before));
+        tally.record_outcome(Ok(now - before));
         before = now;
     }
-    stream.write_all(&[READY]).await?;
+    stream.write_all(&[READY_BYTE]).await?;
     stream.flush().await?;
     Ok(tally)
 }

@@ -1,4 +1,4 @@
-//! A worker on a machine of the town: its line to the rendezvous, and links to others.
+//! A worker on a machine of the fixture: its line to the rendezvous, and links to others.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,42 +17,42 @@ use nearpath_wire::p2p_tls::PeerTlsConfig;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 
-use super::machine::Machine;
-use super::town::{Lines, Town};
-use crate::remote::Error;
+use super::fixture::{ControlTransport, RendezvousSetup};
+use super::node_thread::NodeThread;
+use crate::remote::BenchError;
 
 /// A peer may take so long to come.
-const WITHIN: Duration = Duration::from_secs(20);
+const PEER_TIMEOUT: Duration = Duration::from_secs(20);
 
-type Awaited = Arc<Mutex<HashMap<String, oneshot::Sender<PeerSession>>>>;
+type AwaitedPeers = Arc<Mutex<HashMap<String, oneshot::Sender<PeerSession>>>>;
 
 /// See the module.
-pub(crate) struct Worker {
-    pub(crate) machine: Arc<Machine>,
+pub(crate) struct NatWorker {
+    pub(crate) machine: Arc<NodeThread>,
     pub(crate) id: SpiffeId,
     line: ControlConnection,
     credentials: Credentials,
-    awaited: Awaited,
+    awaited: AwaitedPeers,
     listening: AbortHandle,
 }
 
 /// Two workers that know of each other what they need to be introduced.
-pub(crate) struct Couple {
+pub(crate) struct WorkerPair {
     /// In this order they call and are called.
-    sides: [(ControlConnection, Arc<PeerTlsConfig>, Arc<Machine>); 2],
-    awaited: Awaited,
+    sides: [(ControlConnection, Arc<PeerTlsConfig>, Arc<NodeThread>); 2],
+    awaited: AwaitedPeers,
 }
 
-/// How a link is made.
+/// Options of a link.
 #[derive(Debug, Clone)]
-pub(crate) struct How {
+pub(crate) struct LinkOptions {
     pub(crate) over: Vec<Transport>,
     pub(crate) settings: driver::DriverSettings,
 }
 
-impl How {
+impl LinkOptions {
     /// Over these transports, and the relay until then.
-    pub(crate) fn over(transports: &[Transport]) -> Self {
+    pub(crate) fn over_transports(transports: &[Transport]) -> Self {
         Self {
             over: transports.to_vec(),
             settings: driver::DriverSettings::default(),
@@ -60,18 +60,18 @@ impl How {
     }
 }
 
-impl Worker {
+impl NatWorker {
     /// Opens the line of the worker of that name, and waits until it is there.
-    pub(crate) async fn begin(
-        town: &Town,
+    pub(crate) async fn start_worker(
+        fixture: &RendezvousSetup,
         place: &Place,
         name: &str,
-        lines: Lines,
-    ) -> Result<Self, Error> {
-        Self::on(
-            town,
+        lines: ControlTransport,
+    ) -> Result<Self, BenchError> {
+        Self::start_on(
+            fixture,
             place,
-            Arc::new(Machine::start(&place.node)?),
+            Arc::new(NodeThread::start(&place.node)?),
             name,
             lines,
         )
@@ -79,31 +79,36 @@ impl Worker {
     }
 
     /// The same on a machine that runs already.
-    pub(crate) async fn on(
-        town: &Town,
+    pub(crate) async fn start_on(
+        fixture: &RendezvousSetup,
         place: &Place,
-        machine: Arc<Machine>,
+        machine: Arc<NodeThread>,
         name: &str,
-        lines: Lines,
-    ) -> Result<Self, Error> {
+        lines: ControlTransport,
+    ) -> Result<Self, BenchError> {
         let id = SpiffeId::for_gateway("bench", name);
         let family = if place.address_of(IpFamily::V4).is_some() {
             IpFamily::V4
         } else {
             IpFamily::V6
         };
-        let (settings, awaited) = (town.settings(&id, lines, family)?, Awaited::default());
+        let (settings, awaited) = (
+            fixture.control_settings(&id, lines, family)?,
+            AwaitedPeers::default(),
+        );
         let hearing = awaited.clone();
         let (line, listening) = machine
-            .run(async move {
+            .run_in_node(async move {
                 let (line, heard) = ControlConnection::open(settings);
-                let listening = tokio::spawn(listen(heard, hearing)).abort_handle();
-                let here = tokio::time::timeout(WITHIN, line.welcome()).await;
+                // Spawned before the welcome: a call may arrive with it.
+                let listening = tokio::spawn(dispatch_peers(heard, hearing)).abort_handle();
+                // Only a registered worker can be called.
+                let here = tokio::time::timeout(PEER_TIMEOUT, line.welcome()).await;
                 here.ok().flatten().map(|_| (line, listening))
             })
             .await
             .ok_or_else(|| format!("{id} does not get to the rendezvous"))?;
-        let credentials = town.credentials(&id)?;
+        let credentials = fixture.issue_credentials(&id)?;
         Ok(Self {
             machine,
             id,
@@ -115,36 +120,44 @@ impl Worker {
     }
 
     /// This one will call, the other one be called.
-    pub(crate) fn with(&self, peer: &Self, town: &Town) -> Result<Couple, Error> {
+    pub(crate) fn pair_with(
+        &self,
+        peer: &Self,
+        fixture: &RendezvousSetup,
+    ) -> Result<WorkerPair, BenchError> {
         let one = |worker: &Self, other: &Self| {
-            Ok::<_, Error>((
+            Ok::<_, BenchError>((
                 worker.line.clone(),
-                worker.pair(other, town)?,
+                worker.peer_tls(other, fixture)?,
                 worker.machine.clone(),
             ))
         };
-        Ok(Couple {
+        Ok(WorkerPair {
             sides: [one(self, peer)?, one(peer, self)?],
             awaited: peer.awaited.clone(),
         })
     }
 
-    /// How it proves itself to a peer.
-    pub(crate) fn pair(&self, peer: &Self, town: &Town) -> Result<Arc<PeerTlsConfig>, Error> {
-        town.pair(&self.credentials, &peer.id)
+    /// TLS configuration of this worker towards a peer.
+    pub(crate) fn peer_tls(
+        &self,
+        peer: &Self,
+        fixture: &RendezvousSetup,
+    ) -> Result<Arc<PeerTlsConfig>, BenchError> {
+        fixture.peer_tls(&self.credentials, &peer.id)
     }
 }
 
-impl Drop for Worker {
+impl Drop for NatWorker {
     fn drop(&mut self) {
         self.listening.abort();
     }
 }
 
-async fn listen(mut heard: mpsc::Receiver<ControlEvent>, awaited: Awaited) {
+async fn dispatch_peers(mut heard: mpsc::Receiver<ControlEvent>, awaited: AwaitedPeers) {
     while let Some(heard) = heard.recv().await {
         if let ControlEvent::IncomingCall(meeting) = heard {
-            let taker = lock(&awaited).remove(&meeting.grant.about);
+            let taker = lock_awaited(&awaited).remove(&meeting.grant.about);
             if let Some(taker) = taker {
                 let _ = taker.send(meeting); // nobody waits any more: dropped, it hangs up
             }
@@ -152,28 +165,32 @@ async fn listen(mut heard: mpsc::Receiver<ControlEvent>, awaited: Awaited) {
     }
 }
 
-fn lock(
-    awaited: &Awaited,
+fn lock_awaited(
+    awaited: &AwaitedPeers,
 ) -> std::sync::MutexGuard<'_, HashMap<String, oneshot::Sender<PeerSession>>> {
+    // A panic elsewhere does not corrupt a map of channels.
     awaited.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Couple {
-    /// Makes a link, and does something with it at each end: `work` is told whether it is the caller's, and when both sides were ready and the
-    /// call began.
-    pub(crate) async fn meet<T, F>(
+impl WorkerPair {
+    /// Makes a link, and does something with it at each end: `work` is told whether it is the
+    /// caller's, and when both sides were ready and the call began.
+    pub(crate) async fn run_meeting<T, F>(
         &self,
-        how: &How,
+        how: &LinkOptions,
         work: impl Fn(P2pLink, bool, Instant) -> F + Send + Sync + Clone + 'static,
     ) -> io::Result<[T; 2]>
     where
         T: Send + 'static,
         F: Future<Output = io::Result<T>> + Send,
     {
+        // Unique over all pairs, since workers are shared between them.
         static MEETINGS: AtomicU64 = AtomicU64::new(0);
+        // Relaxed: only uniqueness matters, nothing is published by it.
         let about = MEETINGS.fetch_add(1, Ordering::Relaxed).to_string();
         let (tell, called) = oneshot::channel();
-        lock(&self.awaited).insert(about.clone(), tell);
+        // Before the call goes out: the callee's dispatcher drops calls that are not expected.
+        lock_awaited(&self.awaited).insert(about.clone(), tell);
         let [
             (line, pair, machine),
             (other_line, other_pair, other_machine),
@@ -187,10 +204,10 @@ impl Couple {
                 how.clone(),
                 work.clone(),
             );
-            machine.run(async move {
+            machine.run_in_node(async move {
                 let ports = LocalPorts::bind(&how.over)?;
                 let meeting = line
-                    .call_for(&pair, &about, WITHIN)
+                    .call_for(&pair, &about, PEER_TIMEOUT)
                     .await
                     .map_err(io::Error::other)?;
                 work(
@@ -203,7 +220,7 @@ impl Couple {
         };
         let is_called = {
             let (line, pair, how) = (other_line.clone(), other_pair.clone(), how.clone());
-            other_machine.run(async move {
+            other_machine.run_in_node(async move {
                 let ports = LocalPorts::bind(&how.over)?;
                 let meeting = called.await.map_err(io::Error::other)?;
                 work(
@@ -215,7 +232,8 @@ impl Couple {
             })
         };
         let met = tokio::try_join!(calls, is_called);
-        lock(&self.awaited).remove(&about);
+        // A failed meeting leaves its entry, which would keep a channel for ever.
+        lock_awaited(&self.awaited).remove(&about);
         met.map(|(caller, callee)| [caller, callee])
     }
 }

@@ -1,5 +1,5 @@
-//! The native shop (`examples/boutique/native`), deployed as functions of one chain, or run bare with what others put
-//! between services.
+//! The native shop (`examples/boutique/native`), deployed as functions of one chain, or run bare
+//! with what others put between services.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::nearpath::NearpathServer;
-use super::nginx::Nginx;
-use super::{Peer, cores, find_program, free_addr};
-use crate::boutique::visit::Shop as Place;
-use crate::load::connection::Connection;
+use super::nginx::NginxServer;
+use super::{PeerProcess, count_cores, find_program, free_addr};
+use crate::boutique::session::ShopAddress as Place;
+use crate::load::connection::LoadConnection;
 
 const PROGRAM: &str = "boutique-native";
 
@@ -40,11 +40,11 @@ const SERVICES: [(&str, &str); 10] = [
         "currency,productcatalog,cart,recommendation,shipping,checkout,ad",
     ),
 ];
-const DOOR: &str = "frontend";
+const ENTRY_SERVICE: &str = "frontend";
 
-/// How a chain of nearpath's is deployed.
+/// Deployment options of a chain on nearpath.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Chain {
+pub(crate) struct ChainOptions {
     /// `nearpath.io/delivery`; none: what nearpath does by itself.
     pub(crate) delivery: Option<&'static str>,
     /// Further arguments of the services.
@@ -52,75 +52,80 @@ pub(crate) struct Chain {
 }
 
 /// A running shop.
-pub(crate) struct Shop {
-    services: Vec<Peer>,
-    proxies: Vec<Nginx>,
-    house: Option<(NearpathServer, TempDir)>,
+pub(crate) struct BoutiqueServer {
+    services: Vec<PeerProcess>,
+    proxies: Vec<NginxServer>,
+    server: Option<(NearpathServer, TempDir)>,
     pub(crate) place: Place,
 }
 
-impl Shop {
-    /// Ten functions of one chain, each in its sandbox, one instance each. Calls that memory does not take fail: what is
-    /// measured went through memory.
-    pub(crate) async fn nearpath(chain: Chain) -> io::Result<Self> {
+impl BoutiqueServer {
+    /// Ten functions of one chain, each in its sandbox, one instance each. Calls that memory does
+    /// not take fail: what is measured went through memory.
+    pub(crate) async fn start_nearpath(chain: ChainOptions) -> io::Result<Self> {
         let folder = tempfile::tempdir()?;
         let bin = folder.path().join("shop");
         std::fs::create_dir(&bin)?;
         std::fs::copy(find_program(PROGRAM)?, bin.join(PROGRAM))?;
-        let house = NearpathServer::start(folder.path()).await?;
+        let server = NearpathServer::start(folder.path()).await?;
         for (name, calls) in SERVICES {
-            house
-                .deploy(&function(&bin.display().to_string(), name, calls, chain))
+            server
+                .deploy_function(&function_spec(
+                    &bin.display().to_string(),
+                    name,
+                    calls,
+                    chain,
+                ))
                 .await?;
-            house.until_available(name, 1).await?;
+            server.wait_available(name, 1).await?;
         }
         let place = Place {
-            addr: house.addr(),
-            base: format!("/function/{DOOR}"),
+            addr: server.addr(),
+            base: format!("/function/{ENTRY_SERVICE}"),
         };
         let shop = Self {
             services: Vec::new(),
             proxies: Vec::new(),
-            house: Some((house, folder)),
+            server: Some((server, folder)),
             place,
         };
-        shop.until_in_memory().await?;
+        shop.wait_for_shm().await?;
         Ok(shop)
     }
 
     /// Ten processes, each of which knows the addresses of the others; HTTP or gRPC between them.
-    pub(crate) async fn bare(transport: &str) -> io::Result<Self> {
+    pub(crate) async fn start_bare(transport: &str) -> io::Result<Self> {
         let mut peers = BTreeMap::new();
         let mut services = Vec::new();
         for (name, _) in SERVICES {
-            let service = service(name, transport, &peers).await?;
+            let service = start_service(name, transport, &peers).await?;
             peers.insert(name, service.addr);
             services.push(service);
         }
         let place = Place {
-            addr: peers[DOOR],
+            addr: peers[ENTRY_SERVICE],
             base: String::new(),
         };
         Ok(Self {
             services,
             proxies: Vec::new(),
-            house: None,
+            server: None,
             place,
         })
     }
 
-    /// nginx in front, and an nginx beside each service, which calls go through on their way in: what a service mesh makes
-    /// of it. A sidecar has one worker, as it serves one process.
-    pub(crate) async fn sidecars() -> io::Result<Self> {
+    /// nginx in front, and an nginx beside each service, which calls go through on their way in:
+    /// what a service mesh makes of it. A sidecar has one worker, as it serves one process.
+    pub(crate) async fn start_sidecars() -> io::Result<Self> {
         let (mut peers, mut services, mut proxies) = (BTreeMap::new(), Vec::new(), Vec::new());
         for (name, _) in SERVICES {
-            let service = service(name, "http", &peers).await?;
-            let beside = Nginx::start(service.addr, 1, "/").await?;
+            let service = start_service(name, "http", &peers).await?;
+            let beside = NginxServer::start(service.addr, 1, "/").await?;
             peers.insert(name, beside.peer.addr);
             services.push(service);
             proxies.push(beside);
         }
-        let front = Nginx::start(peers[DOOR], cores(), "/").await?;
+        let front = NginxServer::start(peers[ENTRY_SERVICE], count_cores(), "/").await?;
         let place = Place {
             addr: front.peer.addr,
             base: String::new(),
@@ -129,28 +134,28 @@ impl Shop {
         Ok(Self {
             services,
             proxies,
-            house: None,
+            server: None,
             place,
         })
     }
 
     /// Every process of it.
-    pub(crate) fn pids(&self) -> Vec<u32> {
+    pub(crate) fn process_ids(&self) -> Vec<u32> {
         let proxies = self.proxies.iter().map(|proxy| proxy.peer.pid());
-        let house = self.house.iter().map(|(house, _)| house.pid());
+        let server = self.server.iter().map(|(server, _)| server.pid());
         self.services
             .iter()
-            .map(Peer::pid)
+            .map(PeerProcess::pid)
             .chain(proxies)
-            .chain(house)
+            .chain(server)
             .collect()
     }
 
     /// Waits until pages come through memory, and those that they are made of.
-    async fn until_in_memory(&self) -> io::Result<()> {
+    async fn wait_for_shm(&self) -> io::Result<()> {
         let mut last = String::new();
         for _ in 0..3_000 {
-            match self.path_of_a_page().await {
+            match self.page_path().await {
                 Ok(path) if path == "shm" => return Ok(()),
                 Ok(path) => last = path,
                 Err(failure) => last = failure,
@@ -162,28 +167,28 @@ impl Shop {
         )))
     }
 
-    async fn path_of_a_page(&self) -> Result<String, String> {
+    async fn page_path(&self) -> Result<String, String> {
         let request = Request::get(format!("{}/", self.place.base))
             .header("host", "shop")
             .header("x-nearpath-path", "?");
         let request = request
             .body(Full::<Bytes>::default())
             .map_err(|error| error.to_string())?;
-        let mut connection = Connection::open(self.place.addr)
+        let mut connection = LoadConnection::open(self.place.addr)
             .await
             .map_err(|failure| failure.to_string())?;
         let answer = connection
-            .ask(request)
+            .send_request(request)
             .await
-            .and_then(|answer| answer.success());
+            .and_then(|answer| answer.require_success());
         answer
             .map(|answer| answer.path)
             .map_err(|failure| failure.to_string())
     }
 }
 
-/// What is deployed.
-fn function(folder: &str, name: &str, calls: &str, chain: Chain) -> Value {
+/// Deployment of a service.
+fn function_spec(folder: &str, name: &str, calls: &str, chain: ChainOptions) -> Value {
     let arguments = chain.arguments;
     let mut annotations = json!({ "nearpath.io/chain": "shop", "nearpath.io/calls": calls });
     if let Some(delivery) = chain.delivery {
@@ -198,11 +203,11 @@ fn function(folder: &str, name: &str, calls: &str, chain: Chain) -> Value {
     })
 }
 
-async fn service(
+async fn start_service(
     name: &str,
     transport: &str,
     peers: &BTreeMap<&str, SocketAddr>,
-) -> io::Result<Peer> {
+) -> io::Result<PeerProcess> {
     let addr = free_addr()?;
     let mut command = Command::new(find_program(PROGRAM)?);
     command.args([
@@ -218,5 +223,5 @@ async fn service(
             .iter()
             .flat_map(|(peer, addr)| ["--peer".to_owned(), format!("{peer}={addr}")]),
     );
-    Peer::start(command, addr).await
+    PeerProcess::start(command, addr).await
 }

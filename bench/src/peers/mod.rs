@@ -1,11 +1,11 @@
-//! What is measured: child processes on free loopback ports, ended by their own process id.
+//! Measured peers: child processes on free loopback ports, ended by their own process id.
 
 pub(crate) mod boutique;
 pub(crate) mod chain;
-pub(crate) mod many;
+pub(crate) mod many_chains;
 pub(crate) mod nearpath;
 pub(crate) mod nginx;
-pub(crate) mod own;
+pub(crate) mod own_programs;
 pub(crate) mod sensors;
 
 use std::io;
@@ -37,12 +37,12 @@ fn find_program(name: &str) -> io::Result<PathBuf> {
 }
 
 /// A running server. Dropping it asks it to stop and waits: its children stop with it.
-pub(crate) struct Peer {
+pub(crate) struct PeerProcess {
     pub(crate) addr: SocketAddr,
     child: Child,
 }
 
-impl Peer {
+impl PeerProcess {
     /// Starts `command` and waits until `addr` accepts connections.
     pub(crate) async fn start(mut command: Command, addr: SocketAddr) -> io::Result<Self> {
         let what = command.get_program().to_string_lossy().into_owned();
@@ -75,13 +75,13 @@ impl Peer {
     }
 
     /// Sends it a signal.
-    pub(crate) fn signal(&self, signal: Signal) -> io::Result<()> {
+    pub(crate) fn send_signal(&self, signal: Signal) -> io::Result<()> {
         let pid = Pid::from_raw(self.child.id().cast_signed()).ok_or(io::ErrorKind::NotFound)?;
         Ok(kill_process(pid, signal)?)
     }
 
     /// Waits for its end without blocking the runtime.
-    pub(crate) async fn ended(&mut self) -> io::Result<()> {
+    pub(crate) async fn wait_end(&mut self) -> io::Result<()> {
         while self.child.try_wait()?.is_none() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -89,9 +89,9 @@ impl Peer {
     }
 }
 
-impl Drop for Peer {
+impl Drop for PeerProcess {
     fn drop(&mut self) {
-        let _ = self.signal(Signal::TERM); // not KILL: nginx's master has to end its workers
+        let _ = self.send_signal(Signal::TERM); // not KILL: nginx's master has to end its workers
         let _ = self.child.wait();
     }
 }
@@ -102,6 +102,6 @@ pub(crate) fn free_addr() -> io::Result<SocketAddr> {
 }
 
 /// This machine's cores.
-pub(crate) fn cores() -> usize {
+pub(crate) fn count_cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }

@@ -12,12 +12,12 @@ use http_body_util::Full;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::{Peer, free_addr};
+use super::{PeerProcess, free_addr};
 use crate::load::connection;
 
 /// `nearpath up` from `PATH`, in a folder of its own.
 pub(crate) struct NearpathServer {
-    peer: Peer,
+    peer: PeerProcess,
     folder: PathBuf,
     admin: SocketAddr,
     options: Vec<String>,
@@ -32,7 +32,7 @@ impl NearpathServer {
     /// The same, with further options of `nearpath up`.
     pub(crate) async fn start_with(folder: &Path, options: Vec<String>) -> io::Result<Self> {
         let (addr, admin) = (free_addr()?, free_addr()?);
-        let peer = Peer::start(command(folder, addr, admin, &options)?, addr).await?;
+        let peer = PeerProcess::start(up_command(folder, addr, admin, &options)?, addr).await?;
         Ok(Self {
             peer,
             folder: folder.to_owned(),
@@ -51,19 +51,19 @@ impl NearpathServer {
 
     /// Ends it in good order and starts it again, on the same ports and data.
     pub(crate) async fn restart(&mut self) -> io::Result<()> {
-        self.peer.signal(Signal::TERM)?;
-        self.peer.ended().await?;
+        self.peer.send_signal(Signal::TERM)?;
+        self.peer.wait_end().await?;
         let addr = self.peer.addr;
-        self.peer = Peer::start(
-            command(&self.folder, addr, self.admin, &self.options)?,
+        self.peer = PeerProcess::start(
+            up_command(&self.folder, addr, self.admin, &self.options)?,
             addr,
         )
         .await?;
         Ok(())
     }
 
-    /// One request to the REST API.
-    pub(crate) async fn ask(
+    /// Sends a request to the REST API.
+    pub(crate) async fn send_request(
         &self,
         method: Method,
         path: &str,
@@ -76,7 +76,7 @@ impl NearpathServer {
         let request = request
             .body(Full::from(Bytes::from(body.to_string())))
             .map_err(io::Error::other)?;
-        let answer = connection::once(self.addr(), request).await;
+        let answer = connection::ask_once(self.addr(), request).await;
         let answer = answer.map_err(|failure| io::Error::other(format!("{path}: {failure}")))?;
         Ok((
             answer.status,
@@ -84,8 +84,8 @@ impl NearpathServer {
         ))
     }
 
-    async fn order(&self, method: Method, path: &str, body: &Value) -> io::Result<()> {
-        let (status, answer) = self.ask(method.clone(), path, body).await?;
+    async fn send_order(&self, method: Method, path: &str, body: &Value) -> io::Result<()> {
+        let (status, answer) = self.send_request(method.clone(), path, body).await?;
         match status.is_success() {
             true => Ok(()),
             false => Err(io::Error::other(format!(
@@ -94,13 +94,14 @@ impl NearpathServer {
         }
     }
 
-    pub(crate) async fn deploy(&self, spec: &Value) -> io::Result<()> {
-        self.order(Method::POST, "/system/functions", spec).await
+    pub(crate) async fn deploy_function(&self, spec: &Value) -> io::Result<()> {
+        self.send_order(Method::POST, "/system/functions", spec)
+            .await
     }
 
-    pub(crate) async fn scale(&self, name: &str, replicas: u64) -> io::Result<()> {
+    pub(crate) async fn scale_function(&self, name: &str, replicas: u64) -> io::Result<()> {
         let body = json!({ "serviceName": name, "replicas": replicas });
-        self.order(
+        self.send_order(
             Method::POST,
             &format!("/system/scale-function/{name}"),
             &body,
@@ -109,22 +110,22 @@ impl NearpathServer {
     }
 
     /// Removes a function and waits until it is gone.
-    pub(crate) async fn remove(&self, name: &str) -> io::Result<()> {
-        self.order(
+    pub(crate) async fn remove_function(&self, name: &str) -> io::Result<()> {
+        self.send_order(
             Method::DELETE,
             "/system/functions",
             &json!({ "functionName": name }),
         )
         .await?;
-        self.poll(&format!("{name} is gone"), name, |status, _| {
+        self.poll_function(&format!("{name} is gone"), name, |status, _| {
             status == StatusCode::NOT_FOUND
         })
         .await
         .map(drop)
     }
 
-    pub(crate) async fn describe(&self, name: &str) -> io::Result<(StatusCode, Value)> {
-        self.ask(
+    pub(crate) async fn describe_function(&self, name: &str) -> io::Result<(StatusCode, Value)> {
+        self.send_request(
             Method::GET,
             &format!("/system/function/{name}"),
             &Value::Null,
@@ -133,22 +134,22 @@ impl NearpathServer {
     }
 
     /// Waits until so many instances are ready, and returns the description that said so.
-    pub(crate) async fn until_available(&self, name: &str, replicas: u64) -> io::Result<Value> {
+    pub(crate) async fn wait_available(&self, name: &str, replicas: u64) -> io::Result<Value> {
         let what = format!("{name} has {replicas} ready instances");
-        self.poll(&what, name, |_, answer| {
+        self.poll_function(&what, name, |_, answer| {
             answer["availableReplicas"] == replicas
         })
         .await
     }
 
-    async fn poll(
+    async fn poll_function(
         &self,
         what: &str,
         name: &str,
         reached: impl Fn(StatusCode, &Value) -> bool,
     ) -> io::Result<Value> {
         for _ in 0..15_000 {
-            let (status, answer) = self.describe(name).await?;
+            let (status, answer) = self.describe_function(name).await?;
             if reached(status, &answer) {
                 return Ok(answer);
             }
@@ -159,7 +160,7 @@ impl NearpathServer {
     }
 }
 
-fn command(
+fn up_command(
     folder: &Path,
     addr: SocketAddr,
     admin: SocketAddr,
@@ -188,14 +189,14 @@ fn command(
 }
 
 /// A function that is `cat`, once a request: nothing of the tenant's own has to start.
-pub(crate) fn cat(name: &str) -> io::Result<Value> {
+pub(crate) fn cat_spec(name: &str) -> io::Result<Value> {
     Ok(
         json!({ "service": name, "image": echo_folder()?, "envProcess": "cat", "envVars": { "mode": "streaming" } }),
     )
 }
 
 /// A function that is a server in Python.
-pub(crate) fn python(name: &str) -> io::Result<Value> {
+pub(crate) fn python_spec(name: &str) -> io::Result<Value> {
     let vars = json!({ "mode": "http", "upstream_url": "http://127.0.0.1:5000" });
     Ok(
         json!({ "service": name, "image": echo_folder()?, "envProcess": "python3 server.py", "envVars": vars }),

@@ -1,5 +1,5 @@
-//! nginx as a reverse proxy, the yardstick of `edge` and of `shm`: kept connections to the handler, no access log, as many workers as
-//! the gateway has threads.
+//! nginx as a reverse proxy, the yardstick of `edge` and of `shm`: kept connections to the handler,
+//! no access log, as many workers as the gateway has threads.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -8,26 +8,26 @@ use std::{fs, io};
 
 use tempfile::TempDir;
 
-use super::{Peer, free_addr};
+use super::{PeerProcess, free_addr};
 
 /// A running nginx with its folder.
-pub(crate) struct Nginx {
-    pub(crate) peer: Peer, // before the folder: it ends first
+pub(crate) struct NginxServer {
+    pub(crate) peer: PeerProcess, // before the folder: it ends first
     _folder: TempDir,
 }
 
-impl Nginx {
+impl NginxServer {
     /// Starts it in front of `handler`, where every path below `location` leads.
     pub(crate) async fn start(
         handler: SocketAddr,
         workers: usize,
         location: &str,
     ) -> io::Result<Self> {
-        let (program, folder, addr) = (program()?, tempfile::tempdir()?, free_addr()?);
+        let (program, folder, addr) = (find_nginx()?, tempfile::tempdir()?, free_addr()?);
         let path = folder.path().join("nginx.conf");
         fs::write(
             &path,
-            config(folder.path(), addr, handler, workers, location),
+            nginx_config(folder.path(), addr, handler, workers, location),
         )?;
         let mut command = Command::new(program);
         command
@@ -37,14 +37,14 @@ impl Nginx {
             .arg(folder.path())
             .args(["-e", "stderr"]);
         Ok(Self {
-            peer: Peer::start(command, addr).await?,
+            peer: PeerProcess::start(command, addr).await?,
             _folder: folder,
         })
     }
 }
 
 /// Debian keeps it where a user's PATH does not lead.
-fn program() -> io::Result<PathBuf> {
+fn find_nginx() -> io::Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders =
         std::env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/local/sbin".into()]);
@@ -56,7 +56,7 @@ fn program() -> io::Result<PathBuf> {
     })
 }
 
-fn config(
+fn nginx_config(
     folder: &Path,
     listen: SocketAddr,
     handler: SocketAddr,
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn the_configuration_names_all_that_was_asked() {
         let addr = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        let text = config(Path::new("/tmp/x"), addr(1), addr(2), 3, "/f");
+        let text = nginx_config(Path::new("/tmp/x"), addr(1), addr(2), 3, "/f");
         for line in [
             "worker_processes 3;",
             "listen 127.0.0.1:1 ",

@@ -8,46 +8,52 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use super::nearpath::NearpathServer;
-use super::{Peer, find_program, free_addr};
+use super::{PeerProcess, find_program, free_addr};
 
 const PROGRAM: &str = "sensing";
 
 /// A function, and whom it calls.
-pub(crate) type Edges = (&'static str, &'static [&'static str]);
+pub(crate) type FunctionEdges = (&'static str, &'static [&'static str]);
 
 /// Callees before callers.
-pub(crate) const MOTION: [Edges; 2] = [("actuator", &[]), ("sensor", &["actuator"])];
+pub(crate) const MOTION_CHAIN: [FunctionEdges; 2] = [("actuator", &[]), ("sensor", &["actuator"])];
 /// Callees before callers.
-pub(crate) const PARKING: [Edges; 5] = [
+pub(crate) const PARKING_CHAIN: [FunctionEdges; 5] = [
     ("charging", &[]),
     ("persist", &["charging"]),
     ("index", &["persist"]),
     ("search", &["index", "charging"]),
     ("detection", &["search"]),
 ];
-/// Whose messages call the sensor.
-pub(crate) const TOPIC: &str = "sensors/1/motion";
+/// Topic whose messages call the sensor.
+pub(crate) const SENSOR_TOPIC: &str = "sensors/1/motion";
 
-/// Deploys a chain and waits until each of its functions has an instance. `folder` is where the program is put.
-pub(crate) async fn deploy(
-    house: &NearpathServer,
+/// Deploys a chain and waits until each of its functions has an instance. `folder` is where the
+/// program is put.
+pub(crate) async fn deploy_chain(
+    server: &NearpathServer,
     folder: &Path,
     chain: &str,
-    functions: &[Edges],
+    functions: &[FunctionEdges],
 ) -> io::Result<()> {
     let image = folder.join(chain);
     std::fs::create_dir(&image)?;
     std::fs::copy(find_program(PROGRAM)?, image.join(PROGRAM))?;
     for (name, calls) in functions {
-        house
-            .deploy(&spec(&image.display().to_string(), chain, name, calls))
+        server
+            .deploy_function(&function_spec(
+                &image.display().to_string(),
+                chain,
+                name,
+                calls,
+            ))
             .await?;
-        house.until_available(name, 1).await?;
+        server.wait_available(name, 1).await?;
     }
     Ok(())
 }
 
-fn spec(image: &str, chain: &str, name: &str, calls: &[&str]) -> Value {
+fn function_spec(image: &str, chain: &str, name: &str, calls: &[&str]) -> Value {
     let topic = if name == "sensor" {
         "sensors/+/motion"
     } else {
@@ -62,9 +68,10 @@ fn spec(image: &str, chain: &str, name: &str, calls: &[&str]) -> Value {
     })
 }
 
-/// The same functions as plain processes that call each other over HTTP, always on; the last one is the entry.
-pub(crate) async fn direct(functions: &[Edges]) -> io::Result<Vec<Peer>> {
-    let mut peers: Vec<(&str, Peer)> = Vec::new();
+/// The same functions as plain processes that call each other over HTTP, always on; the last one is
+/// the entry.
+pub(crate) async fn start_direct(functions: &[FunctionEdges]) -> io::Result<Vec<PeerProcess>> {
+    let mut peers: Vec<(&str, PeerProcess)> = Vec::new();
     for (name, _) in functions {
         let addr: SocketAddr = free_addr()?;
         let known: Vec<_> = peers
@@ -76,7 +83,7 @@ pub(crate) async fn direct(functions: &[Edges]) -> io::Result<Vec<Peer>> {
             .arg(name)
             .env("upstream_url", format!("http://{addr}"))
             .env("SENSING_DIRECT", known.join(","));
-        peers.push((name, Peer::start(command, addr).await?));
+        peers.push((name, PeerProcess::start(command, addr).await?));
     }
     Ok(peers.into_iter().map(|(_, peer)| peer).collect())
 }

@@ -1,6 +1,8 @@
-//! A program that opens connections, one after another, and says what each one took: from socket() to the answer's first byte, and to its last.
+//! A program that opens connections, one after another, and says what each one took: from socket()
+//! to the answer's first byte, and to its last.
 //!
-//! As a function it is started once a request, as a short-lived function is; the plan is the request, what it prints the answer.
+//! As a function it is started once a request, as a short-lived function is; the plan is the
+//! request, what it prints the answer.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -11,62 +13,62 @@ use serde::{Deserialize, Serialize};
 
 use super::server;
 
-/// What to do.
+/// Options of the dial program.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Plan {
+pub(crate) struct DialPlan {
     /// `HOST:PORT`; nothing: a server of its own, on its own loopback.
     pub(crate) to: Option<String>,
     /// Connections that count; one more comes before them.
     pub(crate) count: usize,
-    /// How it asks.
-    pub(crate) speech: Speech,
+    /// Protocol of the requests.
+    pub(crate) speech: RequestProtocol,
     /// Bytes of an answer.
     pub(crate) down: u32,
     /// Bytes of a request, beside its head.
     pub(crate) up: u32,
-    /// Whether the socket is bound before it connects: no other can take its place then.
+    /// Binds the socket before it connects: then no other socket can replace it.
     pub(crate) bound: bool,
     /// Between two connections.
     pub(crate) pause: Duration,
 }
 
-/// What a request is like.
+/// Protocols of the requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Speech {
+pub(crate) enum RequestProtocol {
     /// A hundred bytes, and an answer without a head.
     Plain,
     /// HTTP/1.1.
     Http,
 }
 
-/// What came of it.
+/// Times and failures of the connections.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Found {
+pub(crate) struct DialResult {
     /// From socket() to the first byte, in nanoseconds.
     pub(crate) first: Vec<u64>,
     /// To the last one.
     pub(crate) last: Vec<u64>,
-    /// Why some connections failed.
+    /// Errors of the failed connections.
     pub(crate) failures: Vec<String>,
 }
 
 /// Reads a plan and prints what came of it.
 pub(crate) fn run() -> io::Result<()> {
-    let plan: Plan = serde_json::from_reader(io::stdin())?;
-    let found = plan.carry_out()?;
+    let plan: DialPlan = serde_json::from_reader(io::stdin())?;
+    let found = plan.run_plan()?;
     println!("{}", serde_json::to_string(&found)?);
     Ok(())
 }
 
-impl Plan {
-    fn carry_out(&self) -> io::Result<Found> {
-        let to = self.address()?; // a name is looked up once: this is about connections
-        let mut found = Found::default();
+impl DialPlan {
+    fn run_plan(&self) -> io::Result<DialResult> {
+        let to = self.target_address()?; // a name is looked up once: this is about connections
+        let mut found = DialResult::default();
         for number in 0..=self.count {
-            match self.once(to) {
+            match self.connect_once(to) {
                 Ok((first, last)) if number > 0 => {
-                    found.first.push(nanos(first));
-                    found.last.push(nanos(last));
+                    found.first.push(to_nanos(first));
+                    found.last.push(to_nanos(last));
                 }
                 Ok(_) => {}
                 Err(error) => found.failures.push(error.to_string()),
@@ -76,37 +78,39 @@ impl Plan {
         Ok(found)
     }
 
-    fn address(&self) -> io::Result<SocketAddr> {
-        let Some(to) = &self.to else { return own() };
+    fn target_address(&self) -> io::Result<SocketAddr> {
+        let Some(to) = &self.to else {
+            return start_own_server();
+        };
         let mut addresses = to.to_socket_addrs()?;
         addresses
             .next()
             .ok_or_else(|| io::Error::other(format!("{to} has no address")))
     }
 
-    fn once(&self, to: SocketAddr) -> io::Result<(Duration, Duration)> {
+    fn connect_once(&self, to: SocketAddr) -> io::Result<(Duration, Duration)> {
         let mut request = match self.speech {
-            Speech::Plain => server::request(self.down, self.up),
-            Speech::Http => server::web_request(&to.to_string(), self.down, self.up),
+            RequestProtocol::Plain => server::plain_request(self.down, self.up),
+            RequestProtocol::Http => server::web_request(&to.to_string(), self.down, self.up),
         };
         request.resize(request.len() + self.up as usize, 0);
         let begun = Instant::now();
         let mut stream = if self.bound {
-            bound(to)?
+            connect_bound(to)?
         } else {
             TcpStream::connect(to)?
         };
         stream.write_all(&request)?;
-        let first = self.hear(&mut stream, begun)?;
+        let first = self.read_answer(&mut stream, begun)?;
         Ok((first, begun.elapsed()))
     }
 
     /// Reads an answer. When its first byte came.
-    fn hear(&self, stream: &mut TcpStream, begun: Instant) -> io::Result<Duration> {
+    fn read_answer(&self, stream: &mut TcpStream, begun: Instant) -> io::Result<Duration> {
         let (mut piece, mut start) = ([0; 65_536], 0);
         let (mut first, mut left) = (
             None,
-            (self.speech == Speech::Plain).then_some(self.down as usize),
+            (self.speech == RequestProtocol::Plain).then_some(self.down as usize),
         );
         while left != Some(0) {
             let read = match stream.read(&mut piece[start..])? {
@@ -129,7 +133,7 @@ impl Plan {
 }
 
 /// A connection by a socket that was given an address of its own first.
-fn bound(to: SocketAddr) -> io::Result<TcpStream> {
+fn connect_bound(to: SocketAddr) -> io::Result<TcpStream> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
     let socket = socket_with(
         AddressFamily::INET,
@@ -143,14 +147,14 @@ fn bound(to: SocketAddr) -> io::Result<TcpStream> {
 }
 
 /// A server in this process.
-fn own() -> io::Result<SocketAddr> {
+fn start_own_server() -> io::Result<SocketAddr> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let address = listener.local_addr()?;
-    thread::spawn(move || server::serve(&listener));
+    thread::spawn(move || server::serve_plain(&listener));
     Ok(address)
 }
 
-fn nanos(time: Duration) -> u64 {
+fn to_nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
@@ -158,11 +162,11 @@ fn nanos(time: Duration) -> u64 {
 mod tests {
     use super::*;
 
-    fn plan(to: Option<String>, count: usize) -> Plan {
-        Plan {
+    fn plan(to: Option<String>, count: usize) -> DialPlan {
+        DialPlan {
             to,
             count,
-            speech: Speech::Plain,
+            speech: RequestProtocol::Plain,
             down: 1,
             up: 0,
             bound: false,
@@ -172,12 +176,12 @@ mod tests {
 
     #[test]
     fn each_connection_is_answered() {
-        let plan = Plan {
+        let plan = DialPlan {
             down: 70_000,
             up: 9,
             ..plan(None, 3)
         };
-        let found = plan.carry_out().unwrap();
+        let found = plan.run_plan().unwrap();
         assert_eq!((found.first.len(), found.last.len()), (3, 3));
         assert!(found.failures.is_empty(), "{:?}", found.failures);
         assert!(
@@ -194,7 +198,7 @@ mod tests {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let to = Some(listener.local_addr().unwrap().to_string());
         drop(listener);
-        let found = plan(to, 1).carry_out().unwrap();
+        let found = plan(to, 1).run_plan().unwrap();
         assert_eq!((found.first.len(), found.failures.len()), (0, 2));
     }
 }

@@ -1,10 +1,13 @@
-//! Short-lived functions and the connections that they open to a server elsewhere, with the pool and without.
+//! Short-lived functions and the connections that they open to a server elsewhere, with the pool
+//! and without.
 //!
-//! [`server`] is what they connect to. [`dial`] connects, again and again: as a function, in an instance of a `nearpath up` that lives in a machine of
-//! the lab, and as an ordinary program of that machine, which is what it is compared with. [`stage`] sets both up; [`bouncer`] is for databases what the
-//! pool is compared with. [`ahead`] looks at congestion windows alone, without nearpath around them.
+//! [`server`] is what they connect to. [`dial`] connects, again and again: as a function, in an
+//! instance of a `nearpath up` that lives in a machine of the lab, and as an ordinary program of
+//! that machine, which is what it is compared with. [`stage`] sets both up; [`bouncer`] is for
+//! databases what the pool is compared with. [`ahead`] looks at congestion windows alone, without
+//! nearpath around them.
 
-pub(crate) mod bouncer;
 pub(crate) mod dial;
+pub(crate) mod pgbouncer;
 pub(crate) mod server;
-pub(crate) mod stage;
+pub(crate) mod setup;

@@ -1,44 +1,44 @@
 //! A server whose every connection has a thread: a request says how much comes back.
 //!
-//! It speaks plainly, a hundred bytes and what they announce, and on a port of its own the same over HTTP/1.1: the path says how much comes back,
-//! `content-length` how much comes.
+//! A plain request has a hundred bytes and the body that they announce. Another port speaks
+//! HTTP/1.1: the path states the length of the answer, `content-length` that of the request.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
 /// Bytes of a plain request.
-pub(crate) const REQUEST: usize = 100;
-/// What is sent at a time.
-const PIECE: usize = 65_536;
+pub(crate) const REQUEST_BYTES: usize = 100;
+/// Bytes sent at a time.
+const CHUNK_BYTES: usize = 65_536;
 
 /// Options of `pool-server`.
 #[derive(clap::Args)]
-pub(crate) struct Args {
-    /// Where to listen for plain requests
+pub(crate) struct PoolServerArgs {
+    /// Addresses for plain requests
     #[arg(long, value_name = "ADDR:PORT", value_delimiter = ',')]
     listen: Vec<SocketAddr>,
 
-    /// Where to listen for HTTP
+    /// Address for HTTP
     #[arg(long, value_name = "ADDR:PORT")]
     web: SocketAddr,
 }
 
 /// Serves until it is killed.
-pub(crate) fn run(args: &Args) -> io::Result<()> {
+pub(crate) fn run(args: &PoolServerArgs) -> io::Result<()> {
     for address in &args.listen {
         let listener = TcpListener::bind(address)?;
-        thread::spawn(move || serve(&listener));
+        thread::spawn(move || serve_plain(&listener));
     }
-    accept(&TcpListener::bind(args.web)?, web)
+    accept_loop(&TcpListener::bind(args.web)?, answer_web)
 }
 
 /// Serves plainly until accepting fails.
-pub(crate) fn serve(listener: &TcpListener) -> io::Result<()> {
-    accept(listener, plain)
+pub(crate) fn serve_plain(listener: &TcpListener) -> io::Result<()> {
+    accept_loop(listener, answer_plain)
 }
 
-fn accept(listener: &TcpListener, answer: fn(TcpStream) -> io::Result<()>) -> io::Result<()> {
+fn accept_loop(listener: &TcpListener, answer: fn(TcpStream) -> io::Result<()>) -> io::Result<()> {
     for stream in listener.incoming() {
         let stream = stream?;
         thread::spawn(move || {
@@ -49,9 +49,10 @@ fn accept(listener: &TcpListener, answer: fn(TcpStream) -> io::Result<()>) -> io
     Ok(())
 }
 
-/// A plain request's bytes: how many are to come, and how many the request has beside these hundred.
-pub(crate) fn request(down: u32, up: u32) -> Vec<u8> {
-    let mut request = vec![0; REQUEST];
+/// A plain request's bytes: how many are to come, and how many the request has beside these
+/// hundred.
+pub(crate) fn plain_request(down: u32, up: u32) -> Vec<u8> {
+    let mut request = vec![0; REQUEST_BYTES];
     request[..4].copy_from_slice(&down.to_le_bytes());
     request[4..8].copy_from_slice(&up.to_le_bytes());
     request
@@ -64,8 +65,8 @@ pub(crate) fn web_request(host: &str, down: u32, up: u32) -> Vec<u8> {
         .into_bytes()
 }
 
-fn plain(mut stream: TcpStream) -> io::Result<()> {
-    let (mut request, mut piece) = ([0; REQUEST], vec![0; PIECE]);
+fn answer_plain(mut stream: TcpStream) -> io::Result<()> {
+    let (mut request, mut piece) = ([0; REQUEST_BYTES], vec![0; CHUNK_BYTES]);
     loop {
         stream.read_exact(&mut request)?;
         let number = |at: usize| {
@@ -76,29 +77,29 @@ fn plain(mut stream: TcpStream) -> io::Result<()> {
                 request[at + 3],
             ])
         };
-        take(&mut stream, number(4) as usize, &mut piece)?;
-        give(&mut stream, number(0) as usize, &piece)?;
+        discard_body(&mut stream, number(4) as usize, &mut piece)?;
+        send_body(&mut stream, number(0) as usize, &piece)?;
     }
 }
 
-fn web(mut stream: TcpStream) -> io::Result<()> {
+fn answer_web(mut stream: TcpStream) -> io::Result<()> {
     let (mut reader, mut piece) = (
-        BufReader::with_capacity(PIECE, stream.try_clone()?),
-        vec![0; PIECE],
+        BufReader::with_capacity(CHUNK_BYTES, stream.try_clone()?),
+        vec![0; CHUNK_BYTES],
     );
-    while let Some((down, up)) = head(&mut reader)? {
-        take(&mut reader, up, &mut piece)?;
+    while let Some((down, up)) = read_head(&mut reader)? {
+        discard_body(&mut reader, up, &mut piece)?;
         let mut answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {down}\r\n\r\n").into_bytes();
-        let first = down.min(PIECE);
+        let first = down.min(CHUNK_BYTES);
         answer.extend_from_slice(&piece[..first]); // in one segment with the head where it fits
         stream.write_all(&answer)?;
-        give(&mut stream, down - first, &piece)?;
+        send_body(&mut stream, down - first, &piece)?;
     }
     Ok(())
 }
 
 /// A request's head: how much is to go and how much comes. `None` at the connection's end.
-fn head(reader: &mut impl BufRead) -> io::Result<Option<(usize, usize)>> {
+fn read_head(reader: &mut impl BufRead) -> io::Result<Option<(usize, usize)>> {
     let (mut line, mut down, mut up) = (String::new(), None, 0);
     loop {
         line.clear();
@@ -113,20 +114,20 @@ fn head(reader: &mut impl BufRead) -> io::Result<Option<(usize, usize)>> {
                     .nth(1)
                     .and_then(|path| path.strip_prefix('/')?.parse().ok())
             }
-            (_, field) => up = length(field).unwrap_or(up),
+            (_, field) => up = parse_length(field).unwrap_or(up),
         }
         down = Some(down.ok_or(io::ErrorKind::InvalidData)?);
     }
 }
 
-fn length(field: &str) -> Option<usize> {
+fn parse_length(field: &str) -> Option<usize> {
     let (name, value) = field.split_once(':')?;
     name.eq_ignore_ascii_case("content-length")
         .then(|| value.trim().parse().ok())
         .flatten()
 }
 
-fn take(stream: &mut impl Read, mut up: usize, piece: &mut [u8]) -> io::Result<()> {
+fn discard_body(stream: &mut impl Read, mut up: usize, piece: &mut [u8]) -> io::Result<()> {
     while up > 0 {
         let most = up.min(piece.len());
         match stream.read(&mut piece[..most])? {
@@ -137,7 +138,7 @@ fn take(stream: &mut impl Read, mut up: usize, piece: &mut [u8]) -> io::Result<(
     Ok(())
 }
 
-fn give(stream: &mut impl Write, mut down: usize, piece: &[u8]) -> io::Result<()> {
+fn send_body(stream: &mut impl Write, mut down: usize, piece: &[u8]) -> io::Result<()> {
     while down > 0 {
         let next = down.min(piece.len());
         stream.write_all(&piece[..next])?;
@@ -153,8 +154,8 @@ mod tests {
     #[test]
     fn heads_say_how_much() {
         let mut reader = &web_request("host", 7, 9)[..];
-        assert_eq!(head(&mut reader).unwrap(), Some((7, 9)));
-        assert_eq!(head(&mut reader).unwrap(), None);
-        assert!(head(&mut &b"nonsense\r\n\r\n"[..]).is_err());
+        assert_eq!(read_head(&mut reader).unwrap(), Some((7, 9)));
+        assert_eq!(read_head(&mut reader).unwrap(), None);
+        assert!(read_head(&mut &b"nonsense\r\n\r\n"[..]).is_err());
     }
 }

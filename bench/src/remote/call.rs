@@ -4,17 +4,17 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HOST, HeaderName};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 
-use super::Way;
-use crate::tally::Failure;
+use super::RemoteTransport;
+use crate::tally::RequestFailure;
 
-/// How the calls that a function makes for this one are to go: functions pass it on.
-const ROUTE: HeaderName = HeaderName::from_static("x-call-id");
-/// What follows the way's number when they are to go through the gateway.
-const DETOUR: &str = "-gateway";
+/// Header with the route of the calls that a function makes; functions pass it on.
+const ROUTE_HEADER: HeaderName = HeaderName::from_static("x-call-id");
+/// Suffix of the transport's number for calls through the gateway.
+const GATEWAY_SUFFIX: &str = "-gateway";
 
 /// See the module's text.
 #[derive(Debug, Clone)]
-pub(crate) struct Call {
+pub(crate) struct RemoteCall {
     path: String,
     /// None: a GET.
     body: Option<Bytes>,
@@ -23,17 +23,17 @@ pub(crate) struct Call {
     detour: bool,
 }
 
-/// How calls that a function makes leave its machine.
+/// Route of the calls that a function makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Route {
-    pub(super) way: Way,
+pub(super) struct CallRoute {
+    pub(super) way: RemoteTransport,
     /// To the gateway, which calls the callee, and not to the callee.
     pub(super) detour: bool,
 }
 
-impl Call {
+impl RemoteCall {
     /// A GET whose right answers hold so much.
-    pub(crate) fn get(path: &str, holds: &'static str) -> Self {
+    pub(crate) fn for_get(path: &str, holds: &'static str) -> Self {
         Self {
             path: path.to_owned(),
             body: None,
@@ -43,7 +43,7 @@ impl Call {
     }
 
     /// A POST of that.
-    pub(crate) fn post(path: &str, body: impl Into<Bytes>, holds: &'static str) -> Self {
+    pub(crate) fn for_post(path: &str, body: impl Into<Bytes>, holds: &'static str) -> Self {
         Self {
             path: path.to_owned(),
             body: Some(body.into()),
@@ -61,7 +61,7 @@ impl Call {
     }
 
     /// As it is sent; what it causes shall go `way`.
-    pub(crate) fn request(&self, way: Way) -> Request<Bytes> {
+    pub(crate) fn build_request(&self, way: RemoteTransport) -> Request<Bytes> {
         let mut request = Request::new(self.body.clone().unwrap_or_default());
         *request.method_mut() = if self.body.is_some() {
             Method::POST
@@ -73,50 +73,53 @@ impl Call {
         headers.insert(HOST, HeaderValue::from_static("worker"));
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(
-            ROUTE,
-            Route {
+            ROUTE_HEADER,
+            CallRoute {
                 way,
                 detour: self.detour,
             }
-            .value(),
+            .header_value(),
         );
         request
     }
 
-    /// Whether this is what was wanted.
-    pub(crate) fn check(&self, answer: &Response<Bytes>) -> Result<(), Failure> {
+    /// Checks that the answer is the expected one.
+    pub(crate) fn check_answer(&self, answer: &Response<Bytes>) -> Result<(), RequestFailure> {
         match answer.status() {
             StatusCode::OK if memchr::memmem::find(answer.body(), self.holds).is_some() => Ok(()),
-            StatusCode::OK => Err(Failure::Body),
-            other => Err(Failure::Status(other.as_u16(), excerpt(answer.body()))),
+            StatusCode::OK => Err(RequestFailure::Body),
+            other => Err(RequestFailure::Status(
+                other.as_u16(),
+                error_excerpt(answer.body()),
+            )),
         }
     }
 }
 
-impl Route {
+impl CallRoute {
     /// The route that [`Call::request`] wrote.
-    pub(super) fn of<B>(request: &Request<B>) -> Option<Self> {
-        let text = request.headers().get(ROUTE)?.to_str().ok()?;
-        let place = text.strip_suffix(DETOUR).unwrap_or(text);
-        let way = *Way::ALL.get(place.parse::<usize>().ok()?)?;
+    pub(super) fn from_request<B>(request: &Request<B>) -> Option<Self> {
+        let text = request.headers().get(ROUTE_HEADER)?.to_str().ok()?;
+        let place = text.strip_suffix(GATEWAY_SUFFIX).unwrap_or(text);
+        let way = *RemoteTransport::ALL.get(place.parse::<usize>().ok()?)?;
         Some(Self {
             way,
             detour: place.len() < text.len(),
         })
     }
 
-    fn value(self) -> HeaderValue {
+    fn header_value(self) -> HeaderValue {
         let text = format!(
             "{}{}",
             self.way as usize,
-            if self.detour { DETOUR } else { "" }
+            if self.detour { GATEWAY_SUFFIX } else { "" }
         );
         HeaderValue::try_from(text).expect("digits and letters")
     }
 }
 
-/// Why a function refused, as far as one line has room for it.
-fn excerpt(body: &[u8]) -> String {
+/// Excerpt of an error body, short enough for a line.
+fn error_excerpt(body: &[u8]) -> String {
     String::from_utf8_lossy(body)
         .trim()
         .chars()
@@ -136,34 +139,37 @@ mod tests {
 
     #[test]
     fn the_route_is_read_as_written() {
-        for way in Way::ALL {
-            let call = Call::get("/", "");
+        for way in RemoteTransport::ALL {
+            let call = RemoteCall::for_get("/", "");
             assert_eq!(
-                Route::of(&call.request(way)),
-                Some(Route { way, detour: false })
+                CallRoute::from_request(&call.build_request(way)),
+                Some(CallRoute { way, detour: false })
             );
             assert_eq!(
-                Route::of(&call.through_gateway().request(way)),
-                Some(Route { way, detour: true })
+                CallRoute::from_request(&call.through_gateway().build_request(way)),
+                Some(CallRoute { way, detour: true })
             );
         }
-        let mut other = Call::get("/", "").request(Way::Tcp);
+        let mut other = RemoteCall::for_get("/", "").build_request(RemoteTransport::Tcp);
         for wrong in ["99", "-1", "x", "-gateway", "1-"] {
             other
                 .headers_mut()
-                .insert(ROUTE, HeaderValue::from_static(wrong));
-            assert_eq!(Route::of(&other), None, "{wrong}");
+                .insert(ROUTE_HEADER, HeaderValue::from_static(wrong));
+            assert_eq!(CallRoute::from_request(&other), None, "{wrong}");
         }
     }
 
     #[test]
     fn only_the_right_answer_is_right() {
-        let call = Call::post("/", "{}", "\"done\"");
-        assert_eq!(call.check(&answer(200, "{\"done\": 1}")), Ok(()));
-        assert_eq!(call.check(&answer(200, "{}")), Err(Failure::Body));
-        let refused = Failure::Status(502, "{\"error\": \"done\"}".to_owned());
+        let call = RemoteCall::for_post("/", "{}", "\"done\"");
+        assert_eq!(call.check_answer(&answer(200, "{\"done\": 1}")), Ok(()));
         assert_eq!(
-            call.check(&answer(502, "{\"error\": \"done\"}\n")),
+            call.check_answer(&answer(200, "{}")),
+            Err(RequestFailure::Body)
+        );
+        let refused = RequestFailure::Status(502, "{\"error\": \"done\"}".to_owned());
+        assert_eq!(
+            call.check_answer(&answer(502, "{\"error\": \"done\"}\n")),
             Err(refused)
         );
     }

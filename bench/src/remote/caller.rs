@@ -19,16 +19,16 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::site::Identity;
-use super::{Error, Way};
-use crate::tally::Failure;
+use super::identities::CallIdentity;
+use super::{BenchError, RemoteTransport};
+use crate::tally::RequestFailure;
 
-/// How long anything may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Limit for every step of a call.
+const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Where a worker is, and what it is called.
+/// Addresses and name of a worker.
 #[derive(Debug, Clone)]
-pub(crate) struct Callee {
+pub(crate) struct CalleeAddress {
     /// TCP, without TLS or with certificates on both sides, and QUIC over UDP.
     pub(crate) worker: SocketAddr,
     /// TLS with the worker's certificate alone.
@@ -36,9 +36,9 @@ pub(crate) struct Callee {
     pub(crate) name: String,
 }
 
-/// What is asked.
+/// Call with known sizes of body and answer.
 #[derive(Debug, Clone)]
-pub(crate) struct Ask {
+pub(crate) struct SizedCall {
     pub(crate) path: String,
     /// With one it is a POST.
     pub(crate) body: Bytes,
@@ -47,8 +47,8 @@ pub(crate) struct Ask {
 }
 
 /// See the module's text. Must live inside a `LocalSet`.
-pub(crate) struct Caller {
-    identity: Identity,
+pub(crate) struct RemoteCaller {
+    identity: CallIdentity,
     early: Dialer,
     full: Dialer,
     /// There was a handshake that leaves a session for the next one.
@@ -56,14 +56,14 @@ pub(crate) struct Caller {
 }
 
 /// An open connection.
-pub(crate) enum Connection {
+pub(crate) enum CallConnection {
     Http(SendRequest<Full<Bytes>>),
     Quic(CallerConnection, EarlyData),
 }
 
-impl Callee {
+impl CalleeAddress {
     /// The same worker, for callers who reach its machine by another address.
-    pub(crate) fn at(&self, addr: IpAddr) -> Self {
+    pub(crate) fn at_address(&self, addr: IpAddr) -> Self {
         let at = |old: SocketAddr| SocketAddr::new(addr, old.port());
         Self {
             worker: at(self.worker),
@@ -73,10 +73,10 @@ impl Callee {
     }
 }
 
-impl Caller {
+impl RemoteCaller {
     /// Its sockets belong to the namespace of the thread that this runs on.
-    pub(crate) fn new(identity: Identity) -> Result<Self, Error> {
-        let dialer = |config: &ClientConfig| -> Result<Dialer, Error> {
+    pub(crate) fn new(identity: CallIdentity) -> Result<Self, BenchError> {
+        let dialer = |config: &ClientConfig| -> Result<Dialer, BenchError> {
             let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
             udp::request_buffers(&socket);
             let endpoint = Endpoint::new(
@@ -104,40 +104,64 @@ impl Caller {
     ///
     /// # Errors
     /// [`Failure::Connect`] also when a call is to go in the first flight and there is no session for it.
-    pub(crate) async fn open(&self, way: Way, callee: &Callee) -> Result<Connection, Failure> {
+    pub(crate) async fn open_connection(
+        &self,
+        way: RemoteTransport,
+        callee: &CalleeAddress,
+    ) -> Result<CallConnection, RequestFailure> {
         let opening = async {
             match way {
-                Way::Tcp => Connection::http(tcp(callee.worker).await?).await,
-                Way::Tls12Server | Way::Tls13Server => self.nameless(way, callee).await,
-                Way::Tls12 | Way::Tls13 | Way::Tls13Resumed => self.tls(way, callee).await,
-                Way::Quic | Way::QuicResumed | Way::QuicEarly | Way::QuicReady => {
-                    self.quic(way, callee).await
+                RemoteTransport::Tcp => {
+                    CallConnection::http_connection(connect_tcp(callee.worker).await?).await
                 }
+                RemoteTransport::Tls12Server | RemoteTransport::Tls13Server => {
+                    self.connect_unnamed(way, callee).await
+                }
+                RemoteTransport::Tls12 | RemoteTransport::Tls13 | RemoteTransport::Tls13Resumed => {
+                    self.connect_tls(way, callee).await
+                }
+                RemoteTransport::Quic
+                | RemoteTransport::QuicResumed
+                | RemoteTransport::QuicEarly
+                | RemoteTransport::QuicReady => self.connect_quic(way, callee).await,
             }
         };
-        tokio::time::timeout(PATIENCE, opening)
+        tokio::time::timeout(CALL_TIMEOUT, opening)
             .await
-            .unwrap_or(Err(Failure::Timeout))
+            .unwrap_or(Err(RequestFailure::Timeout))
     }
 
-    async fn nameless(&self, way: Way, callee: &Callee) -> Result<Connection, Failure> {
-        let config = self.identity.nameless.of(way).ok_or(Failure::Connect)?;
-        let name = ServerName::try_from(callee.name.clone()).map_err(|_| Failure::Connect)?;
+    async fn connect_unnamed(
+        &self,
+        way: RemoteTransport,
+        callee: &CalleeAddress,
+    ) -> Result<CallConnection, RequestFailure> {
+        let config = self
+            .identity
+            .nameless
+            .for_transport(way)
+            .ok_or(RequestFailure::Connect)?;
+        let name =
+            ServerName::try_from(callee.name.clone()).map_err(|_| RequestFailure::Connect)?;
         let stream = TlsConnector::from(Arc::clone(config))
-            .connect(name, tcp(callee.server).await?)
+            .connect(name, connect_tcp(callee.server).await?)
             .await;
-        Connection::http(stream.map_err(|_| Failure::Connect)?).await
+        CallConnection::http_connection(stream.map_err(|_| RequestFailure::Connect)?).await
     }
 
-    async fn tls(&self, way: Way, callee: &Callee) -> Result<Connection, Failure> {
-        let Identity {
+    async fn connect_tls(
+        &self,
+        way: RemoteTransport,
+        callee: &CalleeAddress,
+    ) -> Result<CallConnection, RequestFailure> {
+        let CallIdentity {
             tls_resumed,
             tls_full: (full, sessions),
             ..
         } = &self.identity;
         let (connector, version) = match way {
-            Way::Tls13Resumed => (tls_resumed, TlsVersion::Tls13),
-            Way::Tls12 => (full, TlsVersion::Tls12),
+            RemoteTransport::Tls13Resumed => (tls_resumed, TlsVersion::Tls13),
+            RemoteTransport::Tls12 => (full, TlsVersion::Tls12),
             _ => (full, TlsVersion::Tls13),
         };
         sessions.forget_worker(&callee.name);
@@ -147,139 +171,148 @@ impl Caller {
                 &callee.name,
                 version,
                 AlpnProtocol::Http1,
-                PATIENCE,
+                CALL_TIMEOUT,
             )
             .await;
-        let (stream, _) = stream.map_err(|_| Failure::Connect)?;
+        let (stream, _) = stream.map_err(|_| RequestFailure::Connect)?;
         let resumed = stream.get_ref().1.handshake_kind() == Some(HandshakeKind::Resumed);
-        if way == Way::Tls13Resumed && !resumed && self.met.replace(true) {
-            return Err(Failure::Connect); // what is measured would be something else
+        if way == RemoteTransport::Tls13Resumed && !resumed && self.met.replace(true) {
+            return Err(RequestFailure::Connect); // what is measured would be something else
         }
-        Connection::http(stream).await
+        CallConnection::http_connection(stream).await
     }
 
-    async fn quic(&self, way: Way, callee: &Callee) -> Result<Connection, Failure> {
+    async fn connect_quic(
+        &self,
+        way: RemoteTransport,
+        callee: &CalleeAddress,
+    ) -> Result<CallConnection, RequestFailure> {
         let (dialer, early) = match way {
-            Way::QuicEarly => (&self.early, EarlyData::Allowed),
-            Way::QuicResumed => (&self.early, EarlyData::Never),
+            RemoteTransport::QuicEarly => (&self.early, EarlyData::Allowed),
+            RemoteTransport::QuicResumed => (&self.early, EarlyData::Never),
             _ => {
                 self.identity.full.1.forget_worker(&callee.name);
                 (&self.full, EarlyData::Never)
             }
         };
         let line = dialer
-            .dial_worker(callee.worker, &callee.name, PATIENCE)
+            .dial_worker(callee.worker, &callee.name, CALL_TIMEOUT)
             .await
-            .map_err(|_| Failure::Connect)?;
+            .map_err(|_| RequestFailure::Connect)?;
         match line.is_early() || std::ptr::eq(dialer, &raw const self.full) {
-            true => Ok(Connection::Quic(line, early)),
-            false => Err(Failure::Connect), // what is measured would be something else
+            true => Ok(CallConnection::Quic(line, early)),
+            false => Err(RequestFailure::Connect), // what is measured would be something else
         }
     }
 }
 
-impl Connection {
-    async fn http(stream: impl AsyncRead + AsyncWrite + Unpin + 'static) -> Result<Self, Failure> {
+impl CallConnection {
+    async fn http_connection(
+        stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
+    ) -> Result<Self, RequestFailure> {
         let (sender, connection) = handshake(TokioIo::new(stream))
             .await
-            .map_err(|_| Failure::Connect)?;
+            .map_err(|_| RequestFailure::Connect)?;
         tokio::task::spawn_local(async move { drop(connection.await) });
         Ok(Self::Http(sender))
     }
 
     /// Another handle for calls at the same time, where the transport has such.
-    pub(crate) fn another(&self) -> Option<Self> {
+    pub(crate) fn clone_handle(&self) -> Option<Self> {
         match self {
             Self::Http(_) => None,
             Self::Quic(line, early) => Some(Self::Quic(line.clone(), *early)),
         }
     }
 
-    /// One call and its whole answer.
-    pub(crate) async fn ask(&mut self, ask: &Ask) -> Result<(), Failure> {
-        tokio::time::timeout(PATIENCE, self.exchange(ask))
+    /// Makes a call and reads its whole answer.
+    pub(crate) async fn make_call(&mut self, ask: &SizedCall) -> Result<(), RequestFailure> {
+        tokio::time::timeout(CALL_TIMEOUT, self.exchange(ask))
             .await
-            .unwrap_or(Err(Failure::Timeout))
+            .unwrap_or(Err(RequestFailure::Timeout))
     }
 
-    async fn exchange(&mut self, ask: &Ask) -> Result<(), Failure> {
+    async fn exchange(&mut self, ask: &SizedCall) -> Result<(), RequestFailure> {
         let (status, length) = match self {
             Self::Http(sender) => {
-                sender.ready().await.map_err(|_| Failure::Broken)?;
+                sender.ready().await.map_err(|_| RequestFailure::Broken)?;
                 let answer = sender
-                    .send_request(ask.request().map(Full::new))
+                    .send_request(ask.build_request().map(Full::new))
                     .await
-                    .map_err(|_| Failure::Broken)?;
-                (answer.status(), length(answer.into_body()).await?)
+                    .map_err(|_| RequestFailure::Broken)?;
+                (answer.status(), count_body(answer.into_body()).await?)
             }
             Self::Quic(line, early) => {
                 let answer = line
-                    .call_buffered(ask.request(), *early)
+                    .call_buffered(ask.build_request(), *early)
                     .await
-                    .map_err(|_| Failure::Broken)?;
-                (answer.status(), length(answer.into_body()).await?)
+                    .map_err(|_| RequestFailure::Broken)?;
+                (answer.status(), count_body(answer.into_body()).await?)
             }
         };
         match status {
             StatusCode::OK if length == ask.answer => Ok(()),
-            StatusCode::OK => Err(Failure::Body),
-            other => Err(Failure::Status(other.as_u16(), String::new())),
+            StatusCode::OK => Err(RequestFailure::Body),
+            other => Err(RequestFailure::Status(other.as_u16(), String::new())),
         }
     }
 
     /// Any request and its answer as a whole.
-    pub(crate) async fn whole(
+    pub(crate) async fn request_whole(
         &mut self,
         request: Request<Bytes>,
-    ) -> Result<Response<Bytes>, Failure> {
-        tokio::time::timeout(PATIENCE, self.collected(request))
+    ) -> Result<Response<Bytes>, RequestFailure> {
+        tokio::time::timeout(CALL_TIMEOUT, self.collect_response(request))
             .await
-            .unwrap_or(Err(Failure::Timeout))
+            .unwrap_or(Err(RequestFailure::Timeout))
     }
 
-    async fn collected(&mut self, request: Request<Bytes>) -> Result<Response<Bytes>, Failure> {
+    async fn collect_response(
+        &mut self,
+        request: Request<Bytes>,
+    ) -> Result<Response<Bytes>, RequestFailure> {
         match self {
             Self::Http(sender) => {
-                sender.ready().await.map_err(|_| Failure::Broken)?;
+                sender.ready().await.map_err(|_| RequestFailure::Broken)?;
                 let answer = sender
                     .send_request(request.map(Full::new))
                     .await
-                    .map_err(|_| Failure::Broken)?;
-                collect(answer).await
+                    .map_err(|_| RequestFailure::Broken)?;
+                collect_body(answer).await
             }
             Self::Quic(line, early) => {
-                collect(
+                collect_body(
                     line.call_buffered(request, *early)
                         .await
-                        .map_err(|_| Failure::Broken)?,
+                        .map_err(|_| RequestFailure::Broken)?,
                 )
                 .await
             }
         }
     }
 
-    /// Ends it when what a worker gives to each caller has come, sessions among it: they follow the handshake, which a call in the
-    /// first flight does not wait for.
+    /// Ends it when what a worker gives to each caller has come, sessions among it: they follow the
+    /// handshake, which a call in the first flight does not wait for.
     ///
     /// # Errors
     /// [`Failure::Broken`] when the worker did not take the first flight: the call went a second time.
-    pub(crate) async fn end(self) -> Result<(), Failure> {
+    pub(crate) async fn close_gracefully(self) -> Result<(), RequestFailure> {
         let Self::Quic(line, early) = self else {
             return Ok(());
         };
-        let settled = tokio::time::timeout(PATIENCE, line.wait_handshake()).await;
+        let settled = tokio::time::timeout(CALL_TIMEOUT, line.wait_handshake()).await;
         tokio::time::sleep(line.rtt() + Duration::from_millis(1)).await; // how many come is the worker's to know
         line.close();
         match settled {
             Ok(Ok(taken)) if taken || early == EarlyData::Never => Ok(()),
-            _ => Err(Failure::Broken),
+            _ => Err(RequestFailure::Broken),
         }
     }
 }
 
-impl Ask {
+impl SizedCall {
     /// A GET that is answered with so many bytes.
-    pub(crate) fn get(answer: usize) -> Self {
+    pub(crate) fn for_get(answer: usize) -> Self {
         Self {
             path: format!("/{answer}"),
             body: Bytes::new(),
@@ -288,7 +321,7 @@ impl Ask {
     }
 
     /// A POST that is answered with its body, so many bytes.
-    pub(crate) fn post(bytes: usize) -> Self {
+    pub(crate) fn for_post(bytes: usize) -> Self {
         Self {
             path: "/".to_owned(),
             body: vec![b'x'; bytes].into(),
@@ -296,7 +329,7 @@ impl Ask {
         }
     }
 
-    fn request(&self) -> Request<Bytes> {
+    fn build_request(&self) -> Request<Bytes> {
         let mut request = Request::new(self.body.clone());
         *request.method_mut() = if self.body.is_empty() {
             Method::GET
@@ -311,28 +344,32 @@ impl Ask {
     }
 }
 
-async fn tcp(addr: SocketAddr) -> Result<TcpStream, Failure> {
+async fn connect_tcp(addr: SocketAddr) -> Result<TcpStream, RequestFailure> {
     let stream = TcpStream::connect(addr)
         .await
-        .map_err(|_| Failure::Connect)?;
-    stream.set_nodelay(true).map_err(|_| Failure::Connect)?;
+        .map_err(|_| RequestFailure::Connect)?;
+    stream
+        .set_nodelay(true)
+        .map_err(|_| RequestFailure::Connect)?;
     Ok(stream)
 }
 
-async fn collect<B: http_body::Body<Data = Bytes>>(
+async fn collect_body<B: http_body::Body<Data = Bytes>>(
     answer: Response<B>,
-) -> Result<Response<Bytes>, Failure> {
+) -> Result<Response<Bytes>, RequestFailure> {
     let (head, body) = answer.into_parts();
-    let body = body.collect().await.map_err(|_| Failure::Broken)?;
+    let body = body.collect().await.map_err(|_| RequestFailure::Broken)?;
     Ok(Response::from_parts(head, body.to_bytes()))
 }
 
 /// Reads a body to its end without keeping it.
-async fn length<B: http_body::Body<Data = Bytes> + Unpin>(mut body: B) -> Result<usize, Failure> {
+async fn count_body<B: http_body::Body<Data = Bytes> + Unpin>(
+    mut body: B,
+) -> Result<usize, RequestFailure> {
     let mut length = 0;
     while let Some(frame) = body.frame().await {
         length += frame
-            .map_err(|_| Failure::Broken)?
+            .map_err(|_| RequestFailure::Broken)?
             .data_ref()
             .map_or(0, Bytes::len);
     }

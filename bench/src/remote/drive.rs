@@ -1,7 +1,7 @@
 //! Calls, one after another or some at a time, and what they took.
 //!
-//! What lies between two calls on new connections (waiting for what follows a handshake, closing) is in no latency, but in the CPU time:
-//! it belongs to the connection.
+//! Time between two calls on new connections (waiting for session tickets, closing) is in no
+//! latency, but it is in the CPU time: it belongs to the connection.
 
 use std::time::Duration;
 
@@ -9,61 +9,61 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::Way;
-use super::call::Call;
-use super::caller::{Ask, Callee, Caller, Connection};
-use crate::compare::{Measured, Sample};
-use crate::tally::{Failure, Tally};
+use super::RemoteTransport;
+use super::call::RemoteCall;
+use super::caller::{CallConnection, CalleeAddress, RemoteCaller, SizedCall};
+use crate::compare::{LoadSample, RoundSample};
+use crate::tally::{RequestFailure, RequestTally};
 
-/// How long a measurement is.
+/// Length of a measurement.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Plan {
+pub(crate) struct CallPlan {
     pub(crate) duration: Duration,
     /// Calls that are made at least, however long they take.
     pub(crate) least: u64,
 }
 
-/// What was counted. CPU time is the caller's thread and the worker's process.
+/// Latencies, failures, and CPU time of the caller's thread and the worker's process.
 #[derive(Debug, Default)]
-pub(crate) struct Took {
-    pub(crate) tally: Tally,
+pub(crate) struct CallTimes {
+    pub(crate) tally: RequestTally,
     /// In which calls were under way.
     pub(crate) time: Duration,
     pub(crate) caller: Duration,
     pub(crate) worker: Duration,
 }
 
-impl Took {
+impl CallTimes {
     /// CPU time of the caller, in microseconds a call.
     pub(crate) fn caller_us(&self) -> f64 {
-        self.a_call(self.caller)
+        self.per_call(self.caller)
     }
 
-    fn a_call(&self, time: Duration) -> f64 {
-        time.as_nanos() as f64 / 1e3 / self.tally.answered().max(1) as f64
+    fn per_call(&self, time: Duration) -> f64 {
+        time.as_nanos() as f64 / 1e3 / self.tally.answered_count().max(1) as f64
     }
 
     /// As a comparison has it: CPU time is that of both sides.
-    pub(crate) fn measured(&self) -> Measured {
-        let sample = Sample {
-            n: self.tally.answered(),
-            failed: self.tally.failed(),
-            p50_us: self.tally.us(0.5),
-            p99_us: self.tally.us(0.99),
-            rps: self.tally.answered() as f64 / self.time.as_secs_f64().max(1e-9),
-            cpu_us_per_request: self.a_call(self.caller + self.worker),
+    pub(crate) fn to_sample(&self) -> LoadSample {
+        let sample = RoundSample {
+            n: self.tally.answered_count(),
+            failed: self.tally.failed_count(),
+            p50_us: self.tally.latency_us(0.5),
+            p99_us: self.tally.latency_us(0.99),
+            rps: self.tally.answered_count() as f64 / self.time.as_secs_f64().max(1e-9),
+            cpu_us_per_request: self.per_call(self.caller + self.worker),
         };
-        Measured::with_client(sample, self.caller_us())
+        LoadSample::with_client(sample, self.caller_us())
     }
 
-    fn add(&mut self, outcome: Result<Duration, Failure>) {
+    fn record_outcome(&mut self, outcome: Result<Duration, RequestFailure>) {
         self.time += outcome.as_ref().copied().unwrap_or_default();
-        self.tally.add(outcome);
+        self.tally.record_outcome(outcome);
     }
 }
 
 /// CPU time of the calling thread.
-pub(crate) fn own() -> Duration {
+pub(crate) fn thread_cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(
         time.tv_sec.unsigned_abs(),
@@ -72,176 +72,193 @@ pub(crate) fn own() -> Duration {
 }
 
 /// A new connection for every call.
-pub(crate) async fn fresh(
-    caller: &Caller,
-    (way, callee): (Way, &Callee),
-    ask: &Ask,
-    plan: Plan,
+pub(crate) async fn call_fresh(
+    caller: &RemoteCaller,
+    (way, callee): (RemoteTransport, &CalleeAddress),
+    ask: &SizedCall,
+    plan: CallPlan,
     worker: impl Fn() -> Duration,
-) -> Took {
-    let mut took = Took::default();
+) -> CallTimes {
+    let mut took = CallTimes::default();
     let of = (way, callee);
-    first(
+    call_first(
         caller,
         of,
-        async |to| to.ask(ask).await,
-        &mut Took::default(),
+        async |to| to.make_call(ask).await,
+        &mut CallTimes::default(),
     )
     .await; // what only the first one pays has a case of its own
-    let (own_before, worker_before) = (own(), worker());
+    let (own_before, worker_before) = (thread_cpu(), worker());
     let begun = Instant::now();
     while begun.elapsed() < plan.duration
-        || took.tally.answered() + took.tally.failed() < plan.least
+        || took.tally.answered_count() + took.tally.failed_count() < plan.least
     {
-        first(caller, of, async |to| to.ask(ask).await, &mut took).await;
+        call_first(caller, of, async |to| to.make_call(ask).await, &mut took).await;
     }
-    (took.caller, took.worker) = (own() - own_before, worker() - worker_before);
+    (took.caller, took.worker) = (thread_cpu() - own_before, worker() - worker_before);
     took
 }
 
 /// Each of `calls` on a new connection. The first one is not counted.
-pub(crate) async fn each(
-    caller: &Caller,
-    (way, callee): (Way, &Callee),
-    calls: &[Call],
+pub(crate) async fn call_each(
+    caller: &RemoteCaller,
+    (way, callee): (RemoteTransport, &CalleeAddress),
+    calls: &[RemoteCall],
     worker: impl Fn() -> Duration,
-) -> Took {
-    let (mut took, of) = (Took::default(), (way, callee));
+) -> CallTimes {
+    let (mut took, of) = (CallTimes::default(), (way, callee));
     let Some((before, calls)) = calls.split_first() else {
         return took;
     };
-    first(
+    call_first(
         caller,
         of,
-        async |to| made(to, before, way).await,
-        &mut Took::default(),
+        async |to| make_call(to, before, way).await,
+        &mut CallTimes::default(),
     )
     .await;
-    let (own_before, worker_before) = (own(), worker());
+    let (own_before, worker_before) = (thread_cpu(), worker());
     for call in calls {
-        first(caller, of, async |to| made(to, call, way).await, &mut took).await;
+        call_first(
+            caller,
+            of,
+            async |to| make_call(to, call, way).await,
+            &mut took,
+        )
+        .await;
     }
-    (took.caller, took.worker) = (own() - own_before, worker() - worker_before);
+    (took.caller, took.worker) = (thread_cpu() - own_before, worker() - worker_before);
     took
 }
 
-/// All of `calls` on one connection, which is open when the first one begins. That one is not counted.
-pub(crate) async fn on_one(
-    caller: &Caller,
-    (way, callee): (Way, &Callee),
-    calls: &[Call],
+/// All of `calls` on one connection, which is open when the first one begins. That one is not
+/// counted.
+pub(crate) async fn call_on_one(
+    caller: &RemoteCaller,
+    (way, callee): (RemoteTransport, &CalleeAddress),
+    calls: &[RemoteCall],
     worker: impl Fn() -> Duration,
-) -> Took {
-    let mut took = Took::default();
+) -> CallTimes {
+    let mut took = CallTimes::default();
     let Some((before, calls)) = calls.split_first() else {
         return took;
     };
-    let mut connection = match caller.open(way, callee).await {
+    let mut connection = match caller.open_connection(way, callee).await {
         Ok(connection) => connection,
         Err(failure) => {
-            took.add(Err(failure));
+            took.record_outcome(Err(failure));
             return took;
         }
     };
-    let _ = made(&mut connection, before, way).await; // a failure shows again
-    let (own_before, worker_before) = (own(), worker());
+    let _ = make_call(&mut connection, before, way).await; // a failure shows again
+    let (own_before, worker_before) = (thread_cpu(), worker());
     for call in calls {
         let begun = Instant::now();
-        took.add(
-            made(&mut connection, call, way)
+        took.record_outcome(
+            make_call(&mut connection, call, way)
                 .await
                 .map(|()| begun.elapsed()),
         );
     }
-    (took.caller, took.worker) = (own() - own_before, worker() - worker_before);
+    (took.caller, took.worker) = (thread_cpu() - own_before, worker() - worker_before);
     took
 }
 
-async fn made(connection: &mut Connection, call: &Call, way: Way) -> Result<(), Failure> {
-    call.check(&connection.whole(call.request(way)).await?)
+async fn make_call(
+    connection: &mut CallConnection,
+    call: &RemoteCall,
+    way: RemoteTransport,
+) -> Result<(), RequestFailure> {
+    call.check_answer(&connection.request_whole(call.build_request(way)).await?)
 }
 
-/// One `errand` on a new connection.
-pub(crate) async fn first(
-    caller: &Caller,
-    (way, callee): (Way, &Callee),
-    errand: impl AsyncFnOnce(&mut Connection) -> Result<(), Failure>,
-    took: &mut Took,
+/// Runs `errand` on a new connection.
+pub(crate) async fn call_first(
+    caller: &RemoteCaller,
+    (way, callee): (RemoteTransport, &CalleeAddress),
+    errand: impl AsyncFnOnce(&mut CallConnection) -> Result<(), RequestFailure>,
+    took: &mut CallTimes,
 ) {
     let ready = match way {
-        Way::QuicReady => Some(caller.open(way, callee).await),
+        RemoteTransport::QuicReady => Some(caller.open_connection(way, callee).await),
         _ => None,
     };
     let begun = Instant::now();
     let opened = match ready {
         Some(ready) => ready,
-        None => caller.open(way, callee).await,
+        None => caller.open_connection(way, callee).await,
     };
     match opened {
         Ok(mut connection) => {
             let outcome = errand(&mut connection).await.map(|()| begun.elapsed());
-            let ended = connection.end().await;
-            took.add(outcome.and_then(|time| ended.map(|()| time)));
+            let ended = connection.close_gracefully().await;
+            took.record_outcome(outcome.and_then(|time| ended.map(|()| time)));
         }
-        Err(failure) => took.add(Err(failure)),
+        Err(failure) => took.record_outcome(Err(failure)),
     }
 }
 
-/// Connections that stay: one with so many calls at a time where the transport allows it, else so many.
-pub(crate) async fn kept(
-    caller: &Caller,
-    (way, callee): (Way, &Callee),
-    (ask, at_a_time): (&Ask, usize),
-    plan: Plan,
+/// Connections that stay: one with so many calls at a time where the transport allows it, else so
+/// many.
+pub(crate) async fn call_kept(
+    caller: &RemoteCaller,
+    (way, callee): (RemoteTransport, &CalleeAddress),
+    (ask, at_a_time): (&SizedCall, usize),
+    plan: CallPlan,
     worker: impl Fn() -> Duration,
-) -> Took {
-    let mut took = Took::default();
-    let mut connections = match open(caller, (way, callee), at_a_time).await {
+) -> CallTimes {
+    let mut took = CallTimes::default();
+    let mut connections = match open_connections(caller, (way, callee), at_a_time).await {
         Ok(connections) => connections,
         Err(failure) => {
-            took.add(Err(failure));
+            took.record_outcome(Err(failure));
             return took;
         }
     };
     for connection in &mut connections {
-        let _ = connection.ask(ask).await; // windows and paths are no news afterwards; a failure shows again
+        let _ = connection.make_call(ask).await; // windows and paths are no news afterwards; a failure shows again
     }
-    let (own_before, worker_before) = (own(), worker());
+    let (own_before, worker_before) = (thread_cpu(), worker());
     let begun = Instant::now();
     let mut running = JoinSet::new();
     for connection in connections {
-        running.spawn_local(again(connection, ask.clone(), plan, at_a_time));
+        running.spawn_local(repeat_calls(connection, ask.clone(), plan, at_a_time));
     }
     while let Some(done) = running.join_next().await {
         took.tally.merge(&done.expect("a caller does not panic"));
     }
     took.time = begun.elapsed();
-    (took.caller, took.worker) = (own() - own_before, worker() - worker_before);
+    (took.caller, took.worker) = (thread_cpu() - own_before, worker() - worker_before);
     took
 }
 
-async fn open(
-    caller: &Caller,
-    of: (Way, &Callee),
+async fn open_connections(
+    caller: &RemoteCaller,
+    of: (RemoteTransport, &CalleeAddress),
     at_a_time: usize,
-) -> Result<Vec<Connection>, Failure> {
-    let mut connections = vec![caller.open(of.0, of.1).await?];
+) -> Result<Vec<CallConnection>, RequestFailure> {
+    let mut connections = vec![caller.open_connection(of.0, of.1).await?];
     while connections.len() < at_a_time {
-        let another = connections[0].another();
+        let another = connections[0].clone_handle();
         connections.push(match another {
             Some(another) => another,
-            None => caller.open(of.0, of.1).await?,
+            None => caller.open_connection(of.0, of.1).await?,
         });
     }
     Ok(connections)
 }
 
-async fn again(mut connection: Connection, ask: Ask, plan: Plan, at_a_time: usize) -> Tally {
-    let (mut tally, begun) = (Tally::default(), Instant::now());
+async fn repeat_calls(
+    mut connection: CallConnection,
+    ask: SizedCall,
+    plan: CallPlan,
+    at_a_time: usize,
+) -> RequestTally {
+    let (mut tally, begun) = (RequestTally::default(), Instant::now());
     let least = plan.least.div_ceil(at_a_time as u64);
-    while begun.elapsed() < plan.duration || tally.answered() + tally.failed() < least {
+    while begun.elapsed() < plan.duration || tally.answered_count() + tally.failed_count() < least {
         let asked = Instant::now();
-        tally.add(connection.ask(&ask).await.map(|()| asked.elapsed()));
+        tally.record_outcome(connection.make_call(&ask).await.map(|()| asked.elapsed()));
     }
     tally
 }

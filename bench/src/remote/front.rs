@@ -1,7 +1,8 @@
-//! TLS over TCP in the watchdog's place, for callers who show no certificate: ends it, and passes calls on to the handler over kept
-//! connections.
+//! TLS over TCP in the watchdog's place, for callers who show no certificate: ends it, and passes
+//! calls on to the handler over kept connections.
 //!
-//! It does less for a call than the watchdog (no limits, metrics or deadlines), so it is an able baseline.
+//! The front does less for a call than the watchdog (no limits, metrics or deadlines), so it is a
+//! strong baseline.
 
 use std::cell::RefCell;
 use std::io::Read;
@@ -18,13 +19,13 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1::SendRequest;
 use nearpath_wire::zero_rtt::Provision;
 
-use super::port::{self, Door};
-use super::{Error, tls};
+use super::port::{self, PortProtocol};
+use super::{BenchError, tls};
 
 /// Options of `quic-front`. Credentials come by standard input, as a provision.
 #[derive(clap::Args)]
-pub(crate) struct Args {
-    /// Where callers come
+pub(crate) struct QuicFrontArgs {
+    /// Address for callers
     #[arg(long, value_name = "ADDR:PORT")]
     listen: SocketAddr,
 
@@ -33,36 +34,36 @@ pub(crate) struct Args {
     upstream: SocketAddr,
 }
 
-type Sender = SendRequest<Incoming>;
+type RequestSender = SendRequest<Incoming>;
 
 /// Connections to the handler.
-struct Upstream {
+struct FrontUpstream {
     addr: SocketAddr,
-    idle: RefCell<Vec<Sender>>,
+    idle: RefCell<Vec<RequestSender>>,
 }
 
 /// Answers until it is killed; says `ready` when it does.
-pub(crate) async fn run(args: Args) -> Result<ExitCode, Error> {
+pub(crate) async fn run(args: QuicFrontArgs) -> Result<ExitCode, BenchError> {
     let mut frame = Vec::new();
     std::io::stdin().read_to_end(&mut frame)?;
     let provision = Provision::decode(frame.get(4..).unwrap_or_default())?;
-    let upstream = Rc::new(Upstream {
+    let upstream = Rc::new(FrontUpstream {
         addr: args.upstream,
         idle: RefCell::default(),
     });
-    let handler = move |request| pass(Rc::clone(&upstream), request);
-    let door = Door::Nameless(tls::callee(&provision)?.into());
-    let serving = port::serve(port::listen(args.listen)?, door, handler);
+    let handler = move |request| forward_request(Rc::clone(&upstream), request);
+    let door = PortProtocol::Nameless(tls::callee_config(&provision)?.into());
+    let serving = port::serve_port(port::listen_on(args.listen)?, door, handler);
     println!("ready");
     tokio::task::LocalSet::new().run_until(serving).await;
     Ok(ExitCode::FAILURE)
 }
 
-async fn pass(
-    upstream: Rc<Upstream>,
+async fn forward_request(
+    upstream: Rc<FrontUpstream>,
     request: Request<Incoming>,
 ) -> Response<BoxBody<Bytes, hyper::Error>> {
-    match upstream.ask(request).await {
+    match upstream.send_request(request).await {
         Ok(answer) => answer.map(BodyExt::boxed),
         Err(_) => {
             let mut broken = Response::new(Empty::new().map_err(|never| match never {}).boxed());
@@ -72,9 +73,12 @@ async fn pass(
     }
 }
 
-impl Upstream {
-    async fn ask(&self, request: Request<Incoming>) -> Result<Response<Incoming>, Error> {
-        let idle = self.ready();
+impl FrontUpstream {
+    async fn send_request(
+        &self,
+        request: Request<Incoming>,
+    ) -> Result<Response<Incoming>, BenchError> {
+        let idle = self.take_ready();
         let mut sender = match idle {
             Some(sender) => sender,
             None => nearpath_wire::client::connect_http1(self.addr, Duration::from_secs(5)).await?,
@@ -85,7 +89,7 @@ impl Upstream {
     }
 
     /// A connection whose last answer has gone out as a whole.
-    fn ready(&self) -> Option<Sender> {
+    fn take_ready(&self) -> Option<RequestSender> {
         let mut idle = self.idle.borrow_mut();
         let place = idle.iter().rposition(SendRequest::is_ready)?;
         Some(idle.swap_remove(place))

@@ -8,32 +8,32 @@ use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 
-use super::{Error, port};
+use super::{BenchError, port};
 
 /// Largest answer to a GET.
-const LARGEST: usize = 16 << 20;
+const MAX_ANSWER_BYTES: usize = 16 << 20;
 
 /// Options of `quic-handler`.
 #[derive(clap::Args)]
-pub(crate) struct Args {
-    /// Where to listen
+pub(crate) struct QuicHandlerArgs {
+    /// Listening address
     #[arg(long, value_name = "ADDR:PORT")]
     listen: SocketAddr,
 }
 
 /// Answers until it is killed; says `ready` when it does.
-pub(crate) async fn run(args: Args) -> Result<ExitCode, Error> {
-    let listener = port::listen(args.listen)?;
+pub(crate) async fn run(args: QuicHandlerArgs) -> Result<ExitCode, BenchError> {
+    let listener = port::listen_on(args.listen)?;
     println!("ready");
-    let content = Bytes::from(vec![b'x'; LARGEST]);
-    let serving = port::serve(listener, port::Door::Plain, move |request| {
-        answer(request, content.clone())
+    let content = Bytes::from(vec![b'x'; MAX_ANSWER_BYTES]);
+    let serving = port::serve_port(listener, port::PortProtocol::Plain, move |request| {
+        answer_request(request, content.clone())
     });
     tokio::task::LocalSet::new().run_until(serving).await;
     Ok(ExitCode::FAILURE)
 }
 
-async fn answer(request: Request<Incoming>, content: Bytes) -> Response<Full<Bytes>> {
+async fn answer_request(request: Request<Incoming>, content: Bytes) -> Response<Full<Bytes>> {
     let (head, body) = request.into_parts();
     let asked = head
         .uri

@@ -1,30 +1,32 @@
 //! Calls to another machine, by the transports: who calls, who answers and what lies between them.
 //!
-//! [`site`] is an installation in small: an authority, and sessions that are minted. [`caller`] opens connections in each [`Way`],
-//! [`drive`] makes calls with it and counts. On the other side is the real watchdog ([`worker`]) or, for TLS where callers show no
-//! certificate, a [`front`] in its place; behind both the same [`handler`]. [`relay`] is a function that calls the next one.
-//! Functions of whole applications are called with a [`call::Call`]; the calls that they make leave their machine by [`outward`].
+//! [`site`] is an installation in small: an authority, and sessions that are minted. [`caller`]
+//! opens connections in each [`Way`], [`drive`] makes calls with it and counts. On the other side
+//! is the real watchdog ([`worker`]) or, for TLS where callers show no certificate, a [`front`] in
+//! its place; behind both the same [`handler`]. [`relay`] is a function that calls the next one.
+//! Functions of whole applications are called with a [`call::Call`]; the calls that they make leave
+//! their machine by [`outward`].
 
+pub(crate) mod all_transports;
 pub(crate) mod call;
 pub(crate) mod caller;
+pub(crate) mod chain_hop;
 pub(crate) mod drive;
-pub(crate) mod everywhere;
 pub(crate) mod front;
 pub(crate) mod handler;
-pub(crate) mod outward;
+pub(crate) mod identities;
+pub(crate) mod outbound;
 mod port;
-pub(crate) mod relay;
 pub(crate) mod sink;
-pub(crate) mod site;
 mod tls;
 pub(crate) mod worker;
 
-/// What goes wrong here is told to whoever started the comparison.
-pub(crate) type Error = Box<dyn std::error::Error + Send + Sync>;
+/// Error of a comparison, shown to the user.
+pub(crate) type BenchError = Box<dyn std::error::Error + Send + Sync>;
 
-/// How a call gets to another machine.
+/// Transports of calls to another machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum RemoteTransport {
     /// Nothing but TCP.
     Tcp,
     /// TLS 1.2 with certificates on both sides, a full handshake.
@@ -47,7 +49,7 @@ pub(crate) enum Way {
     QuicReady,
 }
 
-impl Way {
+impl RemoteTransport {
     /// All of them.
     pub(crate) const ALL: [Self; 10] = [
         Self::Tcp,
@@ -78,7 +80,7 @@ impl Way {
         }
     }
 
-    /// Whether the front answers: no worker of nearpath's takes callers without certificates.
+    /// Returns true if the front answers: nearpath's workers take no callers without certificates.
     pub(crate) fn needs_front(self) -> bool {
         matches!(self, Self::Tls12Server | Self::Tls13Server)
     }
@@ -86,14 +88,15 @@ impl Way {
 
 #[cfg(test)]
 mod tests {
-    use super::Way;
+    use super::RemoteTransport;
 
     #[test]
     fn every_way_has_a_name_and_a_place_of_its_own() {
-        let names: std::collections::BTreeSet<_> = Way::ALL.iter().map(|way| way.name()).collect();
-        assert_eq!(names.len(), Way::ALL.len());
+        let names: std::collections::BTreeSet<_> =
+            RemoteTransport::ALL.iter().map(|way| way.name()).collect();
+        assert_eq!(names.len(), RemoteTransport::ALL.len());
         assert!(
-            Way::ALL
+            RemoteTransport::ALL
                 .iter()
                 .enumerate()
                 .all(|(place, way)| *way as usize == place)

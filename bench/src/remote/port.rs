@@ -1,4 +1,5 @@
-//! HTTP/1.1 on a listening socket: as the watchdog's takes it, or in TLS where callers show no certificate.
+//! HTTP/1.1 on a listening socket: as the watchdog's takes it, or in TLS where callers show no
+//! certificate.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -17,13 +18,13 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use super::Error;
+use super::BenchError;
 
-const HANDSHAKE: Duration = Duration::from_secs(20);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What is spoken on a port.
+/// Protocol of a port.
 #[derive(Clone)]
-pub(super) enum Door {
+pub(super) enum PortProtocol {
     /// Plain HTTP.
     Plain,
     /// That, and TLS with certificates on both sides.
@@ -33,7 +34,7 @@ pub(super) enum Door {
 }
 
 /// Opens a port.
-pub(super) fn listen(addr: SocketAddr) -> Result<TcpListener, Error> {
+pub(super) fn listen_on(addr: SocketAddr) -> Result<TcpListener, BenchError> {
     let socket = nearpath_wire::sockets::bind_tcp(addr, 1)?
         .pop()
         .ok_or("no socket")?;
@@ -41,57 +42,61 @@ pub(super) fn listen(addr: SocketAddr) -> Result<TcpListener, Error> {
 }
 
 /// Answers what comes, for ever. Must run inside a `LocalSet`.
-pub(super) async fn serve<H, F, B>(listener: TcpListener, door: Door, handler: H)
+pub(super) async fn serve_port<H, F, B>(listener: TcpListener, door: PortProtocol, handler: H)
 where
     H: Fn(Request<Incoming>) -> F + Clone + 'static,
     F: Future<Output = Response<B>> + 'static,
     B: Body<Data = Bytes> + 'static,
-    B::Error: Into<Error>,
+    B::Error: Into<BenchError>,
 {
     while let Ok(accepted) = listener.accept().await {
-        tokio::task::spawn_local(connection(door.clone(), accepted, handler.clone()));
+        tokio::task::spawn_local(serve_connection(door.clone(), accepted, handler.clone()));
     }
 }
 
-/// One that breaks off counts where it was to be answered.
-async fn connection<H, F, B>(door: Door, (stream, from): (TcpStream, SocketAddr), handler: H)
-where
+/// Serves a connection. A broken one is counted by its caller.
+async fn serve_connection<H, F, B>(
+    door: PortProtocol,
+    (stream, from): (TcpStream, SocketAddr),
+    handler: H,
+) where
     H: Fn(Request<Incoming>) -> F,
     F: Future<Output = Response<B>>,
     B: Body<Data = Bytes> + 'static,
-    B::Error: Into<Error>,
+    B::Error: Into<BenchError>,
 {
     match door {
-        Door::Plain => one(stream, handler).await,
-        Door::Nameless(tls) => {
+        PortProtocol::Plain => serve_http(stream, handler).await,
+        PortProtocol::Nameless(tls) => {
             let Ok(stream) = tls.accept(stream).await else {
                 return;
             };
-            one(stream, handler).await;
+            serve_http(stream, handler).await;
         }
-        Door::Worker(entrance) => {
+        PortProtocol::Worker(entrance) => {
             let Ok(begun) = PeekedStream::peek(stream).await else {
                 return;
             };
             if begun.detected_protocol() == DetectedProtocol::Plain {
-                return one(begun, handler).await;
+                return serve_http(begun, handler).await;
             }
-            let Ok((stream, guest)) = entrance.accept_peer(begun, from, HANDSHAKE).await else {
+            let Ok((stream, guest)) = entrance.accept_peer(begun, from, HANDSHAKE_TIMEOUT).await
+            else {
                 return;
             };
             if guest.admit_peer(SystemTime::now()).is_ok() {
-                one(stream, handler).await;
+                serve_http(stream, handler).await;
             }
         }
     }
 }
 
-async fn one<H, F, B>(stream: impl AsyncRead + AsyncWrite + Unpin, handler: H)
+async fn serve_http<H, F, B>(stream: impl AsyncRead + AsyncWrite + Unpin, handler: H)
 where
     H: Fn(Request<Incoming>) -> F,
     F: Future<Output = Response<B>>,
     B: Body<Data = Bytes> + 'static,
-    B::Error: Into<Error>,
+    B::Error: Into<BenchError>,
 {
     let service = service_fn(|request| {
         let answer = handler(request);

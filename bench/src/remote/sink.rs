@@ -11,18 +11,18 @@ use nearpath_wire::quic::{QuicWorker, ServedCall};
 use nearpath_wire::zero_rtt::Provision;
 use tokio::task::LocalSet;
 
-use super::Error;
+use super::BenchError;
 
 /// Options of `quic-sink`. Credentials come by standard input, as a provision; it ends with that.
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct QuicSinkArgs {
     /// Connections that it takes
     #[arg(long)]
     connections: usize,
 }
 
 /// Answers with what came; says where when it does.
-pub(crate) async fn run(args: Args) -> Result<ExitCode, Error> {
+pub(crate) async fn run(args: QuicSinkArgs) -> Result<ExitCode, BenchError> {
     let mut input = std::io::stdin();
     let mut length = [0; 4];
     input.read_exact(&mut length)?;
@@ -32,18 +32,18 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode, Error> {
     let serving = async {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
         socket.set_nonblocking(true)?;
-        let worker = QuicWorker::start(socket, provision, echo)?;
+        let worker = QuicWorker::start(socket, provision, echo_call)?;
         worker.set_max_connections(args.connections);
         println!("{}", worker.local_addr()?);
         let ended =
             tokio::task::spawn_blocking(move || std::io::copy(&mut input, &mut std::io::sink()));
         ended.await??;
-        Ok::<_, Error>(ExitCode::SUCCESS)
+        Ok::<_, BenchError>(ExitCode::SUCCESS)
     };
     LocalSet::new().run_until(serving).await
 }
 
-async fn echo(call: ServedCall) -> Response<Full<Bytes>> {
+async fn echo_call(call: ServedCall) -> Response<Full<Bytes>> {
     let body = call.request.into_body().collect().await;
     Response::new(Full::new(
         body.map(|body| body.to_bytes()).unwrap_or_default(),
@@ -51,15 +51,15 @@ async fn echo(call: ServedCall) -> Response<Full<Bytes>> {
 }
 
 /// Such a process; it ends when this is dropped.
-pub(crate) struct Sink {
+pub(crate) struct SinkProcess {
     process: Child,
     _input: ChildStdin,
     pub(crate) addr: SocketAddr,
 }
 
-impl Sink {
-    /// It serves when this returns.
-    pub(crate) fn start(provision: &Provision, connections: usize) -> Result<Self, Error> {
+impl SinkProcess {
+    /// Starts the process and returns when it serves.
+    pub(crate) fn start(provision: &Provision, connections: usize) -> Result<Self, BenchError> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["quic-sink", "--connections", &connections.to_string()]);
         let mut process = command
@@ -83,7 +83,7 @@ impl Sink {
     }
 }
 
-impl Drop for Sink {
+impl Drop for SinkProcess {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();

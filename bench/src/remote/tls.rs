@@ -1,5 +1,6 @@
-//! TLS where only the callee has a certificate, as most use it: the same ones and the same ciphers as in QUIC, so that the transport is
-//! the difference. Where both have one, it is the product's own ([`nearpath_wire::mutual`]).
+//! TLS where only the callee has a certificate, as most use it: the same ones and the same ciphers
+//! as in QUIC, so that the transport is the difference. Where both have one, it is the product's
+//! own ([`nearpath_wire::mutual`]).
 
 use std::sync::Arc;
 
@@ -11,22 +12,22 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion};
 
-use super::{Error, Way};
+use super::{BenchError, RemoteTransport};
 
 /// A caller's configurations, without sessions.
 #[derive(Clone)]
-pub(crate) struct Callers {
+pub(crate) struct CallerTlsConfigs {
     tls12: Arc<ClientConfig>,
     tls13: Arc<ClientConfig>,
 }
 
-impl Callers {
-    pub(super) fn new(authority: &CertificateDer<'static>) -> Result<Self, Error> {
+impl CallerTlsConfigs {
+    pub(super) fn new(authority: &CertificateDer<'static>) -> Result<Self, BenchError> {
         let mut roots = RootCertStore::empty();
         roots.add(authority.clone())?;
         let config =
-            |version: &'static SupportedProtocolVersion| -> Result<Arc<ClientConfig>, Error> {
-                let builder = ClientConfig::builder_with_provider(provider())
+            |version: &'static SupportedProtocolVersion| -> Result<Arc<ClientConfig>, BenchError> {
+                let builder = ClientConfig::builder_with_provider(crypto_provider())
                     .with_protocol_versions(&[version])?;
                 let mut config = builder
                     .with_root_certificates(roots.clone())
@@ -41,28 +42,28 @@ impl Callers {
     }
 
     /// Nothing for any other way.
-    pub(super) fn of(&self, way: Way) -> Option<&Arc<ClientConfig>> {
+    pub(super) fn for_transport(&self, way: RemoteTransport) -> Option<&Arc<ClientConfig>> {
         match way {
-            Way::Tls12Server => Some(&self.tls12),
-            Way::Tls13Server => Some(&self.tls13),
+            RemoteTransport::Tls12Server => Some(&self.tls12),
+            RemoteTransport::Tls13Server => Some(&self.tls13),
             _ => None,
         }
     }
 }
 
 /// The callee's configuration.
-pub(super) fn callee(provision: &Provision) -> Result<Arc<ServerConfig>, Error> {
-    let builder = ServerConfig::builder_with_provider(provider())
+pub(super) fn callee_config(provision: &Provision) -> Result<Arc<ServerConfig>, BenchError> {
+    let builder = ServerConfig::builder_with_provider(crypto_provider())
         .with_protocol_versions(&[&TLS12, &TLS13])?;
     let credentials = &provision.credentials;
     let config = builder
         .with_no_client_auth()
-        .with_single_cert(credentials.chain.clone(), key(credentials))?;
+        .with_single_cert(credentials.chain.clone(), private_key(credentials))?;
     Ok(Arc::new(config))
 }
 
 /// AES-128 first, as QUIC has it here.
-fn provider() -> Arc<CryptoProvider> {
+fn crypto_provider() -> Arc<CryptoProvider> {
     let mut provider = ring::default_provider();
     provider.cipher_suites = vec![
         ring::cipher_suite::TLS13_AES_128_GCM_SHA256,
@@ -71,6 +72,6 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(provider)
 }
 
-fn key(credentials: &Credentials) -> PrivateKeyDer<'static> {
+fn private_key(credentials: &Credentials) -> PrivateKeyDer<'static> {
     PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(credentials.key.clone()))
 }

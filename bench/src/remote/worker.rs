@@ -1,4 +1,5 @@
-//! Workers as processes in a namespace: the handler, the watchdog in front of it, or the TLS front in its place.
+//! Workers as processes in a namespace: the handler, the watchdog in front of it, or the TLS front
+//! in its place.
 
 use std::cell::Cell;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,34 +11,34 @@ use std::process::{Child, Command, Stdio};
 use nearpath_testkit::lab::LabNode;
 use nearpath_wire::zero_rtt::Provision;
 
-use super::Error;
-use super::caller::Callee;
+use super::BenchError;
+use super::caller::CalleeAddress;
 
-const HANDLER: u16 = 9000;
+const HANDLER_PORT: u16 = 9000;
 /// The first worker's ports; each has two.
-const FIRST: u16 = 9001;
+const FIRST_WORKER_PORT: u16 = 9001;
 
 /// A process that is killed when this is dropped.
-pub(crate) struct Process(Child);
+pub(crate) struct KilledProcess(Child);
 
-impl Drop for Process {
+impl Drop for KilledProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// One machine, on which workers can be started.
-pub(crate) struct Machine {
+/// Machine on which workers can be started.
+pub(crate) struct WorkerMachine {
     node: LabNode,
     addr: IpAddr,
     next: Cell<u16>,
-    /// What is behind workers that have no code of their own.
-    _handler: Option<Process>,
+    /// Handler behind workers without code of their own.
+    _handler: Option<KilledProcess>,
 }
 
 /// A tenant's code, as the watchdog starts it.
-pub(crate) struct Code {
+pub(crate) struct TenantCode {
     /// Port of the machine's loopback that it listens on.
     pub(crate) port: u16,
     pub(crate) fprocess: String,
@@ -45,101 +46,105 @@ pub(crate) struct Code {
 }
 
 /// A running worker.
-pub(crate) struct Worker {
-    pub(crate) callee: Callee,
-    dog: Option<(Process, UnixStream)>,
-    front: Option<Process>,
+pub(crate) struct StartedWorker {
+    pub(crate) callee: CalleeAddress,
+    dog: Option<(KilledProcess, UnixStream)>,
+    front: Option<KilledProcess>,
 }
 
-impl Machine {
+impl WorkerMachine {
     /// `addr` is where callers find it.
-    pub(crate) fn new(node: &LabNode, addr: IpAddr) -> Result<Self, Error> {
+    pub(crate) fn new(node: &LabNode, addr: IpAddr) -> Result<Self, BenchError> {
         let mut command = Command::new(std::env::current_exe()?);
         command
-            .args(["quic-handler", "--listen", &local(HANDLER)])
+            .args(["quic-handler", "--listen", &loopback_address(HANDLER_PORT)])
             .stdin(Stdio::null())
             .stdout(Stdio::piped());
-        let handler = Some(started(node, &mut command)?);
+        let handler = Some(start_ready(node, &mut command)?);
         Ok(Self {
             _handler: handler,
             ..Self::without_handler(node, addr)
         })
     }
 
-    /// One whose workers have code of their own each.
+    /// Machine whose workers have code of their own.
     pub(crate) fn without_handler(node: &LabNode, addr: IpAddr) -> Self {
         Self {
             node: node.clone(),
             addr,
-            next: Cell::new(FIRST),
+            next: Cell::new(FIRST_WORKER_PORT),
             _handler: None,
         }
     }
 
     /// So many ports in a row, the first of which this is.
-    pub(crate) fn ports(&self, count: u16) -> u16 {
+    pub(crate) fn allocate_ports(&self, count: u16) -> u16 {
         let first = self.next.get();
-        self.next
-            .set(if first > 60_000 { FIRST } else { first + count }); // those of the first have ended long since
+        self.next.set(if first > 60_000 {
+            FIRST_WORKER_PORT
+        } else {
+            first + count
+        }); // those of the first have ended long since
         first
     }
 
-    /// Starts a worker: its watchdog, its TLS front, or both; it has served nobody when this returns.
-    pub(crate) fn start(
+    /// Starts a worker: its watchdog, its TLS front, or both; it has served nobody when this
+    /// returns.
+    pub(crate) fn start_worker(
         &self,
         provision: &Provision,
         dog: bool,
         front: bool,
-    ) -> Result<Worker, Error> {
-        let code = Code {
-            port: HANDLER,
+    ) -> Result<StartedWorker, BenchError> {
+        let code = TenantCode {
+            port: HANDLER_PORT,
             fprocess: "sleep 100000".to_owned(),
             variables: Vec::new(),
         };
-        self.run(provision, &code, dog, front)
+        self.start_parts(provision, &code, dog, front)
     }
 
     /// The same with code of the worker's own, which its watchdog starts.
-    pub(crate) fn function(
+    pub(crate) fn start_function(
         &self,
         provision: &Provision,
-        code: &Code,
+        code: &TenantCode,
         front: bool,
-    ) -> Result<Worker, Error> {
-        self.run(provision, code, true, front)
+    ) -> Result<StartedWorker, BenchError> {
+        self.start_parts(provision, code, true, front)
     }
 
-    fn run(
+    fn start_parts(
         &self,
         provision: &Provision,
-        code: &Code,
+        code: &TenantCode,
         dog: bool,
         front: bool,
-    ) -> Result<Worker, Error> {
-        let first = self.ports(2);
+    ) -> Result<StartedWorker, BenchError> {
+        let first = self.allocate_ports(2);
         let at = |offset| SocketAddr::new(self.addr, first + offset);
         let name = provision.credentials.name.clone();
-        let callee = Callee {
+        let callee = CalleeAddress {
             worker: at(0),
             server: at(1),
             name,
         };
         let dog = dog
-            .then(|| self.watchdog(provision, first, code))
+            .then(|| self.start_watchdog(provision, first, code))
             .transpose()?;
         let front = front
-            .then(|| self.front(provision, &callee, code))
+            .then(|| self.start_front(provision, &callee, code))
             .transpose()?;
-        Ok(Worker { callee, dog, front })
+        Ok(StartedWorker { callee, dog, front })
     }
 
     /// The node's part is to say who it is; then it waits until both ways in are open.
-    fn watchdog(
+    fn start_watchdog(
         &self,
         provision: &Provision,
         port: u16,
-        code: &Code,
-    ) -> Result<(Process, UnixStream), Error> {
+        code: &TenantCode,
+    ) -> Result<(KilledProcess, UnixStream), BenchError> {
         let (reader, mut writer) = UnixStream::pair()?;
         let mut command = Command::new("sh");
         command
@@ -160,26 +165,34 @@ impl Machine {
             ("suppress_lock", "true"),
         ]);
         command
-            .env("upstream_url", format!("http://{}", local(code.port)))
+            .env(
+                "upstream_url",
+                format!("http://{}", loopback_address(code.port)),
+            )
             .env("port", port.to_string());
         command.envs(code.variables.iter().map(|(name, value)| (name, value)));
-        let mut process = Process(self.node.spawn(&mut command)?);
+        let mut process = KilledProcess(self.node.spawn(&mut command)?);
         drop(command); // it holds the socket's other end, which would hide that the watchdog has died
         writer.write_all(&provision.encode())?;
         let (notes, log) = (process.0.stdout.take(), process.0.stderr.take());
-        until(notes, |line| line == "ready")?;
-        until(log, |line| line.contains("QUIC on"))?;
+        read_until(notes, |line| line == "ready")?;
+        read_until(log, |line| line.contains("QUIC on"))?;
         Ok((process, writer))
     }
 
-    fn front(&self, provision: &Provision, callee: &Callee, code: &Code) -> Result<Process, Error> {
+    fn start_front(
+        &self,
+        provision: &Provision,
+        callee: &CalleeAddress,
+        code: &TenantCode,
+    ) -> Result<KilledProcess, BenchError> {
         let (reader, mut writer) = std::io::pipe()?;
         let mut command = Command::new(std::env::current_exe()?);
         command
-            .args(["quic-front", "--upstream", &local(code.port)])
+            .args(["quic-front", "--upstream", &loopback_address(code.port)])
             .stdin(reader)
             .stdout(Stdio::piped());
-        command.args(["--listen", &any(callee.server.port())]);
+        command.args(["--listen", &any_address(callee.server.port())]);
         writer.write_all(
             &Provision {
                 sessions: Vec::new(),
@@ -188,11 +201,11 @@ impl Machine {
             .encode(),
         )?;
         drop(writer);
-        started(&self.node, &mut command)
+        start_ready(&self.node, &mut command)
     }
 }
 
-impl Worker {
+impl StartedWorker {
     /// Of the front, or of the watchdog.
     pub(crate) fn pid(&self, front: bool) -> Option<u32> {
         match front {
@@ -202,27 +215,30 @@ impl Worker {
     }
 }
 
-fn local(port: u16) -> String {
+fn loopback_address(port: u16) -> String {
     format!("127.0.0.1:{port}")
 }
 
-fn any(port: u16) -> String {
+fn any_address(port: u16) -> String {
     format!("0.0.0.0:{port}")
 }
 
 /// Starts a program that says `ready`, in a line of its own, when it is.
-pub(crate) fn started(node: &LabNode, command: &mut Command) -> Result<Process, Error> {
-    let mut process = Process(node.spawn(command)?);
+pub(crate) fn start_ready(
+    node: &LabNode,
+    command: &mut Command,
+) -> Result<KilledProcess, BenchError> {
+    let mut process = KilledProcess(node.spawn(command)?);
     let out = process.0.stdout.take();
-    until(out, |line| line == "ready")?;
+    read_until(out, |line| line == "ready")?;
     Ok(process)
 }
 
 /// Reads lines until one is `wanted`. The rest goes on being read, so that nobody waits for it.
-fn until(
+fn read_until(
     from: Option<impl Read + Send + 'static>,
     wanted: impl Fn(&str) -> bool,
-) -> Result<(), Error> {
+) -> Result<(), BenchError> {
     let mut reader = BufReader::new(from.ok_or("no pipe")?);
     let mut heard = String::new();
     loop {

@@ -1,4 +1,5 @@
-//! A lane of bare descriptors: what a ring and a bell cost by themselves. No leases, no envelopes, no checks.
+//! A lane of bare descriptors: what a ring and a bell cost by themselves. No leases, no envelopes,
+//! no checks.
 
 use std::io;
 use std::sync::Arc;
@@ -7,9 +8,9 @@ use nearpath_shm::ring::{self, Ring, RingConsumer, RingProducer};
 use nearpath_shm::sync::{Ordering, fence};
 use nearpath_shm::{Channel, Descriptor, Region, SlotId, WakeupSignal};
 
-use super::{CAPACITY, Lane, Seat};
+use super::{RING_CAPACITY, RingEndpoint, RingLane};
 
-pub(super) struct Bare {
+pub(super) struct BareLane {
     before: RingConsumer,
     after: RingProducer,
     channel: Channel,
@@ -17,8 +18,8 @@ pub(super) struct Bare {
     next: WakeupSignal,
 }
 
-impl Bare {
-    pub(super) fn new(seat: &Seat) -> io::Result<Self> {
+impl BareLane {
+    pub(super) fn new(seat: &RingEndpoint) -> io::Result<Self> {
         Ok(Self {
             before: RingConsumer::new(bare_ring(&seat.before.1)?, 0),
             after: RingProducer::new(bare_ring(&seat.after.1)?, 0),
@@ -38,17 +39,18 @@ fn bare_ring(region: &Arc<Region>) -> io::Result<Ring> {
         ];
         Some(Ring::new(
             header,
-            region.atomic_cells(ring::RING_HEADER_BYTES as u64, 2 * CAPACITY as usize)?,
+            region.atomic_cells(ring::RING_HEADER_BYTES as u64, 2 * RING_CAPACITY as usize)?,
         ))
     };
     ring().ok_or_else(|| io::Error::other("the region is too small for a ring"))
 }
 
-impl Lane for Bare {
+impl RingLane for BareLane {
     type Item = Descriptor;
 
-    fn take(&mut self) -> io::Result<Option<Descriptor>> {
+    fn take_item(&mut self) -> io::Result<Option<Descriptor>> {
         let item = self.before.pop_descriptor().map_err(io::Error::other)?;
+        // The producer sees free places only after this store.
         self.before.commit_head();
         if item.is_none() && self.channel.state() != nearpath_shm::channel::ChannelState::Open {
             return Err(io::Error::other("closed"));
@@ -56,16 +58,18 @@ impl Lane for Bare {
         Ok(item)
     }
 
-    fn pass(&mut self, item: Descriptor) -> io::Result<()> {
+    fn pass_on(&mut self, item: Descriptor) -> io::Result<()> {
         self.after
             .push_descriptor(Descriptor {
+                // The length counts the endpoints that worked on it; a bare descriptor has no
+                // envelope for that.
                 length: item.length + 1,
                 ..item
             })
             .map_err(io::Error::other)
     }
 
-    fn make(&mut self, number: u64) -> io::Result<()> {
+    fn make_item(&mut self, number: u64) -> io::Result<()> {
         let item = Descriptor {
             slot: SlotId(number as u32),
             generation: 1,
@@ -75,15 +79,18 @@ impl Lane for Bare {
         self.after.push_descriptor(item).map_err(io::Error::other)
     }
 
-    fn end(&mut self, item: Descriptor) -> (u64, u16) {
+    fn finish_item(&mut self, item: Descriptor) -> (u64, u16) {
         (u64::from(item.slot.0), item.length as u16)
     }
 
-    fn ready(&mut self) -> bool {
+    fn is_ready(&mut self) -> bool {
         !self.before.is_empty() || self.channel.state() != nearpath_shm::channel::ChannelState::Open
     }
 
-    fn flush(&mut self) {
+    fn flush_batch(&mut self) {
+        // Store of the descriptor before the load of the sleeper's flag: the Dekker pattern, paired
+        // with the fence of the consumer before it sleeps. Acquire and release do not order a store
+        // before a load.
         fence(Ordering::SeqCst);
         self.next.wake();
     }

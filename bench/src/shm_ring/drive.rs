@@ -8,20 +8,20 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-use super::bare::Bare;
-use super::carried::Carried;
-use super::message::Messages;
-use super::party::pin;
-use super::{Circle, Lane, Seat, Variant};
-use crate::compare::Sample;
-use crate::cpu::Moment;
+use super::bare::BareLane;
+use super::endpoint::pin_thread;
+use super::message::MessageLane;
+use super::sockmap::SockmapLane;
+use super::{EndpointRing, RingEndpoint, RingLane, RingVariant};
+use crate::compare::RoundSample;
+use crate::cpu::CpuSnapshot;
 
 /// A circle in which nothing moves for so long is broken.
-const STALL: Duration = Duration::from_secs(5);
+const STALL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a circle looks like and how long it is measured.
+/// Shape of a ring, and the length of its measurement.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Plan {
+pub(crate) struct RingPlan {
     pub(crate) parties: u16,
     /// On two processors in turn, or all on one.
     pub(crate) cores: usize,
@@ -31,33 +31,39 @@ pub(crate) struct Plan {
 }
 
 /// Starts the other parties, measures, and ends them.
-pub(crate) fn measure(plan: Plan, variant: Variant) -> io::Result<Sample> {
+pub(crate) fn measure_ring(plan: RingPlan, variant: RingVariant) -> io::Result<RoundSample> {
+    // Restored below: the next variant, or comparison, may need all processors.
     let before = sched_getaffinity(None)?;
-    pin(&[0])?;
-    let outcome = run(plan, variant);
-    pin(&(0..CpuSet::MAX_CPU)
-        .filter(|&core| before.is_set(core))
-        .collect::<Vec<_>>())?;
+    // This endpoint is number 0 and takes the first processor, as `spawn_endpoint` computes for the
+    // others.
+    pin_thread(&[0])?;
+    let outcome = run_ring(plan, variant);
+    pin_thread(
+        &(0..CpuSet::MAX_CPU)
+            .filter(|&core| before.is_set(core))
+            .collect::<Vec<_>>(),
+    )?;
     outcome
 }
 
-fn run(plan: Plan, variant: Variant) -> io::Result<Sample> {
-    let circle = Circle::create(plan.parties, variant)?;
+fn run_ring(plan: RingPlan, variant: RingVariant) -> io::Result<RoundSample> {
+    let circle = EndpointRing::create(plan.parties, variant)?;
     let mut others = (1..plan.parties)
-        .map(|k| spawn(&circle, k, plan, variant))
+        .map(|k| spawn_endpoint(&circle, k, plan, variant))
         .collect::<io::Result<Vec<_>>>()?;
     let mut fds = circle
-        .fds(0)
+        .endpoint_fds(0)
         .into_iter()
         .map(|fd| fd.try_clone_to_owned())
         .collect::<io::Result<Vec<_>>>()?;
-    let seat = Seat::open(&mut fds.drain(..), 0, plan.parties, variant)?;
+    let seat = RingEndpoint::open(&mut fds.drain(..), 0, plan.parties, variant)?;
     let sample = match variant {
-        Variant::Bare => drive(Bare::new(&seat)?, seat, plan),
-        Variant::Sockmap => drive(Carried::new(&seat)?, seat, plan),
-        _ => drive(Messages::new(&seat), seat, plan),
+        RingVariant::Bare => drive_lane(BareLane::new(&seat)?, seat, plan),
+        RingVariant::Sockmap => drive_lane(SockmapLane::new(&seat)?, seat, plan),
+        _ => drive_lane(MessageLane::new(&seat), seat, plan),
     };
-    circle.close();
+    // Before the waits: the others end only when a channel closes.
+    circle.close_all();
     for other in &mut others {
         if sample.is_err() {
             let _ = other.kill(); // it may hang as the circle does
@@ -67,10 +73,15 @@ fn run(plan: Plan, variant: Variant) -> io::Result<Sample> {
     sample
 }
 
-fn spawn(circle: &Circle, seat: u16, plan: Plan, variant: Variant) -> io::Result<Child> {
+fn spawn_endpoint(
+    circle: &EndpointRing,
+    seat: u16,
+    plan: RingPlan,
+    variant: RingVariant,
+) -> io::Result<Child> {
     // Copies without close-on-exec, for as long as it takes to start the child.
     let copies = circle
-        .fds(seat.into())
+        .endpoint_fds(seat.into())
         .into_iter()
         .map(rustix::io::dup)
         .collect::<Result<Vec<OwnedFd>, _>>()?;
@@ -78,7 +89,7 @@ fn spawn(circle: &Circle, seat: u16, plan: Plan, variant: Variant) -> io::Result
     let name = clap::ValueEnum::to_possible_value(&variant).expect("no variant is hidden");
     Command::new(std::env::current_exe()?)
         .args([
-            "ring-party",
+            "ring-endpoint",
             "--variant",
             name.get_name(),
             "--fds",
@@ -94,31 +105,34 @@ fn spawn(circle: &Circle, seat: u16, plan: Plan, variant: Variant) -> io::Result
         .spawn()
 }
 
-fn drive(lane: impl Lane, seat: Seat, plan: Plan) -> io::Result<Sample> {
+fn drive_lane(lane: impl RingLane, seat: RingEndpoint, plan: RingPlan) -> io::Result<RoundSample> {
     let histogram = Histogram::new_with_max(60_000_000_000, 3).map_err(io::Error::other)?;
-    let mut driver = Driver {
+    let mut driver = LaneDriver {
         lane,
         seat,
         plan,
+        // As many places as the ring has (RING_CAPACITY), so an index is free when its number
+        // returns.
         started: vec![Instant::now(); 64],
         made: 0,
         ended: 0,
         histogram,
     };
     driver.run_for(plan.warm_up)?;
+    // Latencies of the warm-up are dropped; the counts go on, so a difference is taken.
     driver.histogram.reset();
     let (ended, cpu, start) = (
         driver.ended,
-        Moment::now(&[std::process::id()]),
+        CpuSnapshot::read_now(&[std::process::id()]),
         Instant::now(),
     );
     driver.run_for(plan.duration)?;
     let (took, cpu) = (
         start.elapsed(),
-        cpu.until(&Moment::now(&[std::process::id()])),
+        cpu.spent_until(&CpuSnapshot::read_now(&[std::process::id()])),
     );
     let n = driver.ended - ended;
-    Ok(Sample {
+    Ok(RoundSample {
         n,
         failed: 0,
         p50_us: driver.histogram.value_at_quantile(0.5) as f64 / 1e3,
@@ -128,38 +142,42 @@ fn drive(lane: impl Lane, seat: Seat, plan: Plan) -> io::Result<Sample> {
     })
 }
 
-struct Driver<L> {
+struct LaneDriver<L> {
     lane: L,
-    seat: Seat,
-    plan: Plan,
+    seat: RingEndpoint,
+    plan: RingPlan,
     started: Vec<Instant>,
     made: u64,
     ended: u64,
     histogram: Histogram<u64>,
 }
 
-impl<L: Lane> Driver<L> {
+impl<L: RingLane> LaneDriver<L> {
     /// Keeps as many underway as the plan says, then lets the last ones come home.
     fn run_for(&mut self, duration: Duration) -> io::Result<()> {
         let end = Instant::now() + duration;
         let mut now = Instant::now();
         while now < end || self.ended < self.made {
+            // Refilled before sleeping, so that the number in flight is constant.
             while now < end && self.made - self.ended < self.plan.in_flight {
                 self.started[self.made as usize % 64] = Instant::now();
-                self.lane.make(self.made)?;
+                self.lane.make_item(self.made)?;
                 self.made += 1;
             }
-            self.lane.flush();
-            self.lane.wait(&mut self.seat.desk, Some(STALL));
-            now = self.collect()?;
+            self.lane.flush_batch();
+            self.lane
+                .wait_ready(&mut self.seat.wakeup, Some(STALL_TIMEOUT));
+            now = self.collect_items()?;
         }
         Ok(())
     }
 
-    fn collect(&mut self) -> io::Result<Instant> {
+    fn collect_items(&mut self) -> io::Result<Instant> {
         let mut now = Instant::now();
-        while let Some(item) = self.lane.take()? {
-            let (number, worked) = self.lane.end(item);
+        while let Some(item) = self.lane.take_item()? {
+            let (number, worked) = self.lane.finish_item(item);
+            // Not a statistic but a check: an endpoint that skips its work would win the
+            // comparison.
             if worked != self.plan.parties - 1 {
                 return Err(io::Error::other(format!(
                     "request {number} came back after {worked} parties"
@@ -173,7 +191,7 @@ impl<L: Lane> Driver<L> {
             self.ended += 1;
         }
         if self.made > self.ended
-            && now.duration_since(self.started[self.ended as usize % 64]) > STALL
+            && now.duration_since(self.started[self.ended as usize % 64]) > STALL_TIMEOUT
         {
             return Err(io::Error::other("nothing came back for seconds"));
         }

@@ -8,20 +8,20 @@ use nearpath_shm::{
     ReceivedMessage, SockmapRecord, SockmapSocket,
 };
 
-use super::{Lane, Seat};
+use super::{RingEndpoint, RingLane};
 
-const BODY: [u8; 100] = [7; 100];
+const MESSAGE_BODY: [u8; 100] = [7; 100];
 
-pub(super) struct Messages {
+pub(super) struct MessageLane {
     before: ChannelEnd,
     after: ChannelEnd,
     member: Arc<PoolEndpoint>,
     body: Vec<u8>,
 }
 
-impl Messages {
-    pub(super) fn new(seat: &Seat) -> Self {
-        let member = seat.member();
+impl MessageLane {
+    pub(super) fn new(seat: &RingEndpoint) -> Self {
+        let member = seat.pool_endpoint();
         let [before, _, after] = seat.numbers;
         let mut before = seat.before.0.attach_end(
             ChannelSide::Callee,
@@ -48,7 +48,7 @@ impl Messages {
     }
 
     /// The same over the seat's socket.
-    pub(super) fn over(seat: &Seat, wire: &SockmapSocket) -> Self {
+    pub(super) fn over_sockmap(seat: &RingEndpoint, wire: &SockmapSocket) -> Self {
         let Self {
             before,
             after,
@@ -65,9 +65,11 @@ impl Messages {
     }
 
     /// A new message with the body at hand.
-    fn write(&self, envelope: Envelope) -> io::Result<OutgoingMessage> {
+    fn write_message(&self, envelope: Envelope) -> io::Result<OutgoingMessage> {
+        // 256 bytes: the smaller class, into which head and body fit.
         let mut draft = MessageDraft::new(self.member.claim_slot(256).map_err(io::Error::other)?);
         draft
+            // The head of a real call: its cost is part of what is compared.
             .add_field(":method", b"POST")
             .map_err(io::Error::other)?;
         draft
@@ -78,25 +80,27 @@ impl Messages {
     }
 
     /// Before the socket is read.
-    pub(super) fn look(&mut self) {
+    pub(super) fn poll_messages(&mut self) {
         let _ = (self.before.observe_state(), self.after.observe_state()); // who is closed, `take` tells
     }
 
-    /// What the socket brought; only messages from the party before are anything but a bell.
-    pub(super) fn deliver(&mut self, record: &SockmapRecord) {
+    /// Handles a record from the socket; only records from the endpoint before are more than a
+    /// wake-up.
+    pub(super) fn handle_record(&mut self, record: &SockmapRecord) {
         self.before.deliver_record(record);
     }
 }
 
-impl Lane for Messages {
+impl RingLane for MessageLane {
     type Item = ReceivedMessage;
 
-    fn take(&mut self) -> io::Result<Option<ReceivedMessage>> {
+    fn take_item(&mut self) -> io::Result<Option<ReceivedMessage>> {
         self.before.receive_message().map_err(io::Error::other)
     }
 
-    fn pass(&mut self, item: ReceivedMessage) -> io::Result<()> {
+    fn pass_on(&mut self, item: ReceivedMessage) -> io::Result<()> {
         self.body.resize(item.body_len() as usize, 0);
+        // Read even though it is forwarded: a function that ignores its input would be no example.
         item.copy_body(&mut self.body);
         let worked = item.envelope().status + 1;
         let envelope = Envelope {
@@ -105,40 +109,42 @@ impl Lane for Messages {
         };
         let message = match item.forward_with(envelope) {
             Some(message) => message,
-            None => self.write(envelope)?, // a copy has no slot to go on in
+            // Between strict pools the slot belongs to the sender, so it cannot go on.
+            None => self.write_message(envelope)?, // a copy has no slot to go on in
         };
         self.after
             .send_message(message)
             .map_err(|fault| io::Error::other(fault.error))
     }
 
-    fn make(&mut self, number: u64) -> io::Result<()> {
+    fn make_item(&mut self, number: u64) -> io::Result<()> {
         self.body.clear();
-        self.body.extend_from_slice(&BODY);
-        let message = self.write(Envelope::new(MessageKind::Event, number))?;
+        self.body.extend_from_slice(&MESSAGE_BODY);
+        let message = self.write_message(Envelope::new(MessageKind::Event, number))?;
         self.after
             .send_message(message)
             .map_err(|fault| io::Error::other(fault.error))
     }
 
-    fn end(&mut self, item: ReceivedMessage) -> (u64, u16) {
+    fn finish_item(&mut self, item: ReceivedMessage) -> (u64, u16) {
         self.body.resize(item.body_len() as usize, 0);
-        let whole = item.copy_body(&mut self.body) && self.body == BODY;
+        let whole = item.copy_body(&mut self.body) && self.body == MESSAGE_BODY;
         (
             item.envelope().call,
             if whole {
                 item.envelope().status
             } else {
+                // No number of endpoints: the driver reports it as a broken ring.
                 u16::MAX
             },
         )
     }
 
-    fn ready(&mut self) -> bool {
+    fn is_ready(&mut self) -> bool {
         self.before.has_incoming()
     }
 
-    fn flush(&mut self) {
+    fn flush_batch(&mut self) {
         self.after.flush_batch();
         self.before.flush_batch();
     }

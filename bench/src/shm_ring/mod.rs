@@ -1,14 +1,16 @@
-//! Parties in a circle that pass messages on through shared memory: this process makes them, the others hand them on.
+//! Parties in a circle that pass messages on through shared memory: this process makes them, the
+//! others hand them on.
 //!
-//! Two in a circle are a ping-pong; three are a gateway, a function and the function that it calls. Each party is a process,
-//! each neighbourhood a channel. A [`Lane`] is what a party does with them: whole messages with leases ([`message`]), or
-//! bare descriptors ([`bare`]) as the floor to measure against.
+//! Two in a circle are a ping-pong; three are a gateway, a function and the function that it calls.
+//! Each party is a process, each neighbourhood a channel. A [`Lane`] is what a party does with
+//! them: whole messages with leases ([`message`]), or bare descriptors ([`bare`]) as the floor to
+//! measure against.
 
 mod bare;
-mod carried;
 mod drive;
+mod endpoint;
 mod message;
-mod party;
+mod sockmap;
 mod strict;
 
 use std::io;
@@ -26,11 +28,11 @@ use nearpath_shm::{
     WakeupSignal, wakeup_cell,
 };
 
-pub(crate) use drive::{Plan, measure};
-pub(crate) use party::{Args, serve};
+pub(crate) use drive::{RingPlan, measure_ring};
+pub(crate) use endpoint::{RingEndpointArgs, serve_ring};
 
-const CAPACITY: u32 = 64;
-const SIZES: [ClassSpec; 2] = [
+const RING_CAPACITY: u32 = 64;
+const SLOT_CLASSES: [ClassSpec; 2] = [
     ClassSpec {
         size: 256,
         count: 512,
@@ -43,9 +45,9 @@ const SIZES: [ClassSpec; 2] = [
 /// Bytes of a lane of bare descriptors.
 const BARE_BYTES: usize = 4096;
 
-/// How parties of a circle are woken, and what they pass on.
+/// Wake-up methods of the endpoints, and what they pass on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Variant {
+pub(crate) enum RingVariant {
     /// Descriptors without leases or envelopes, futex
     Bare,
     /// Messages, woken by futex
@@ -60,56 +62,58 @@ pub(crate) enum Variant {
     Poll,
 }
 
-impl Variant {
-    fn bell(self) -> wakeup_cell::WakeupKind {
+impl RingVariant {
+    fn wakeup_kind(self) -> wakeup_cell::WakeupKind {
         match self {
             Self::Bare | Self::Futex | Self::Strict => wakeup_cell::WakeupKind::Futex,
             Self::Eventfd => wakeup_cell::WakeupKind::Eventfd,
+            // With sockmap the read in the lane sleeps, so the cell itself never does.
             Self::Sockmap | Self::Poll => wakeup_cell::WakeupKind::BusyPoll,
         }
     }
 }
 
-/// What a party does with what comes from the one before it.
-trait Lane {
-    /// One thing underway.
+/// Operations of an endpoint on what comes from the endpoint before it.
+trait RingLane {
+    /// Item on its way round the ring.
     type Item;
     /// The next one; nothing when there is none now; an error when there will never be one.
-    fn take(&mut self) -> io::Result<Option<Self::Item>>;
+    fn take_item(&mut self) -> io::Result<Option<Self::Item>>;
     /// Works on it and hands it on.
-    fn pass(&mut self, item: Self::Item) -> io::Result<()>;
+    fn pass_on(&mut self, item: Self::Item) -> io::Result<()>;
     /// Makes a new one.
-    fn make(&mut self, number: u64) -> io::Result<()>;
+    fn make_item(&mut self, number: u64) -> io::Result<()>;
     /// Ends one that has been around: its number, and how many parties worked on it.
-    fn end(&mut self, item: Self::Item) -> (u64, u16);
-    /// Whether [`Lane::take`] has something to say.
-    fn ready(&mut self) -> bool;
+    fn finish_item(&mut self, item: Self::Item) -> (u64, u16);
+    /// Returns true if [`RingLane::take_item`] would return an item or an error.
+    fn is_ready(&mut self) -> bool;
     /// Ends a batch.
-    fn flush(&mut self);
+    fn flush_batch(&mut self);
     /// The processor of the party before.
     fn core_before(&self) -> u32;
     /// Waits until [`Lane::ready`], at most for the timeout.
-    fn wait(&mut self, desk: &mut WakeupCell, timeout: Option<Duration>) {
-        desk.wait_until(self.core_before(), timeout, || self.ready());
+    fn wait_ready(&mut self, wakeup: &mut WakeupCell, timeout: Option<Duration>) {
+        wakeup.wait_until(self.core_before(), timeout, || self.is_ready());
     }
 }
 
 /// Everything that a circle shares.
-struct Circle {
+struct EndpointRing {
     pool: Arc<SlotPool>,
     desks: Vec<WakeupCell>,
     channels: Vec<Channel>,
     bare: Vec<Arc<Region>>,
     /// With `sockmap`: who carries, and the sockets in the order of the seats.
     carrier: Option<(SockmapRouter, Vec<bpf::SockmapPair>)>,
-    /// With `strict`: over which neighbours give each other their pools, by the number of the one before.
+    /// With `strict`: over which pairs give each other their pools, by the number of the one
+    /// before.
     introductions: Vec<(OwnedFd, OwnedFd)>,
 }
 
-/// The desk of a party as its neighbours see it, and what else it needs of the circle.
-struct Seat {
+/// The desk of a party as its pairs see it, and what else it needs of the circle.
+struct RingEndpoint {
     pool: Arc<SlotPool>,
-    desk: WakeupCell,
+    wakeup: WakeupCell,
     before: (Channel, Arc<Region>, WakeupSignal),
     after: (Channel, Arc<Region>, WakeupSignal),
     numbers: [EndpointId; 3],
@@ -120,13 +124,15 @@ struct Seat {
     foreign: Option<[PeerPool; 2]>,
 }
 
-/// What carries in a circle: seat `k` sends on channel `k + 1`, and hears on that of the seat before.
-fn carrier(parties: u16) -> io::Result<(SockmapRouter, Vec<bpf::SockmapPair>)> {
+/// Sockets of a ring: endpoint `k` sends on channel `k + 1` and receives on that of the endpoint
+/// before.
+fn sockmap_pairs(parties: u16) -> io::Result<(SockmapRouter, Vec<bpf::SockmapPair>)> {
     let exchange = SockmapRouter::create()?;
     let seats = (1..=parties)
         .map(|number| exchange.add_endpoint(number))
         .collect::<io::Result<Vec<_>>>()?;
     for number in 1..=parties {
+        // Numbers begin at 1; the last one's next is the first.
         let next = number % parties + 1;
         exchange.allow_channel(number, number.into(), next)?;
         exchange.allow_channel(next, number.into(), number)?;
@@ -134,13 +140,13 @@ fn carrier(parties: u16) -> io::Result<(SockmapRouter, Vec<bpf::SockmapPair>)> {
     Ok((exchange, seats))
 }
 
-impl Circle {
-    fn create(parties: u16, variant: Variant) -> io::Result<Self> {
-        let bell = variant.bell();
-        let carrier = (variant == Variant::Sockmap)
-            .then(|| carrier(parties))
+impl EndpointRing {
+    fn create(parties: u16, variant: RingVariant) -> io::Result<Self> {
+        let bell = variant.wakeup_kind();
+        let carrier = (variant == RingVariant::Sockmap)
+            .then(|| sockmap_pairs(parties))
             .transpose()?;
-        let strict = if variant == Variant::Strict {
+        let strict = if variant == RingVariant::Strict {
             parties
         } else {
             0
@@ -148,14 +154,14 @@ impl Circle {
         Ok(Self {
             carrier,
             introductions: (0..strict)
-                .map(|_| strict::pair())
+                .map(|_| strict::socket_pair())
                 .collect::<io::Result<_>>()?,
-            pool: Arc::new(SlotPool::create(&SIZES, PageKind::Small)?),
+            pool: Arc::new(SlotPool::create(&SLOT_CLASSES, PageKind::Small)?),
             desks: (0..parties)
                 .map(|_| WakeupCell::create(bell, SpinPolicy::default()))
                 .collect::<io::Result<_>>()?,
             channels: (0..parties)
-                .map(|_| Channel::create(CAPACITY))
+                .map(|_| Channel::create(RING_CAPACITY))
                 .collect::<io::Result<_>>()?,
             bare: (0..parties)
                 .map(|_| Region::create("bench-bare", BARE_BYTES, PageKind::Small))
@@ -164,7 +170,7 @@ impl Circle {
     }
 
     /// Descriptors of one seat, in the order in which [`Seat::open`] reads them.
-    fn fds(&self, seat: usize) -> Vec<BorrowedFd<'_>> {
+    fn endpoint_fds(&self, seat: usize) -> Vec<BorrowedFd<'_>> {
         let n = self.desks.len();
         let (before, after) = ((seat + n - 1) % n, (seat + 1) % n);
         let mut fds = vec![self.pool.as_fd()];
@@ -192,13 +198,13 @@ impl Circle {
     }
 
     /// Nobody sends any more: whoever waits, wakes up and ends.
-    fn close(&self) {
-        for (channel, desk) in self.channels.iter().zip(&self.desks) {
+    fn close_all(&self) {
+        for (channel, wakeup) in self.channels.iter().zip(&self.desks) {
             channel.close_with(nearpath_shm::channel::ChannelState::CallerDead);
-            desk.wakeup_signal().wake();
+            wakeup.wakeup_signal().wake();
         }
-        for desk in &self.desks {
-            desk.wakeup_signal().wake();
+        for wakeup in &self.desks {
+            wakeup.wakeup_signal().wake();
         }
         for seat in self.carrier.iter().flat_map(|(_, seats)| seats) {
             let _ = rustix::io::write(&seat.node, &[0; RECORD_BYTES]); // one that has ended needs no bell
@@ -206,14 +212,14 @@ impl Circle {
     }
 }
 
-impl Seat {
+impl RingEndpoint {
     fn open(
         fds: &mut impl Iterator<Item = OwnedFd>,
         seat: u16,
         of: u16,
-        variant: Variant,
+        variant: RingVariant,
     ) -> io::Result<Self> {
-        let bell = variant.bell();
+        let bell = variant.wakeup_kind();
         let mut next = || {
             fds.next()
                 .ok_or_else(|| io::Error::other("too few descriptors"))
@@ -225,22 +231,22 @@ impl Seat {
                 Ok(None)
             }
         };
-        let geometry = PoolGeometry::new(&SIZES).map_err(io::Error::other)?;
+        let geometry = PoolGeometry::new(&SLOT_CLASSES).map_err(io::Error::other)?;
         let mut pool = SlotPool::open_region(next()?, geometry.total_bytes() as usize)?;
-        let desk = WakeupCell::open_region(next()?, event(&mut next)?, SpinPolicy::default())?;
-        let knocker_before = WakeupSignal::open_region(next()?, event(&mut next)?)?;
-        let knocker_after = WakeupSignal::open_region(next()?, event(&mut next)?)?;
+        let wakeup = WakeupCell::open_region(next()?, event(&mut next)?, SpinPolicy::default())?;
+        let waker_before = WakeupSignal::open_region(next()?, event(&mut next)?)?;
+        let waker_after = WakeupSignal::open_region(next()?, event(&mut next)?)?;
         let mut edge = || -> io::Result<(Channel, Arc<Region>)> {
             Ok((
-                Channel::open_region(next()?, CAPACITY)?,
+                Channel::open_region(next()?, RING_CAPACITY)?,
                 Region::open_sealed(next()?, BARE_BYTES, MapAccess::Write)?,
             ))
         };
         let (before, after) = (edge()?, edge()?);
         let mut foreign = None;
-        if variant == Variant::Strict {
-            pool = SlotPool::create_strict(&SIZES)?;
-            foreign = Some(strict::introduce(&pool, [next()?, next()?])?);
+        if variant == RingVariant::Strict {
+            pool = SlotPool::create_strict(&SLOT_CLASSES)?;
+            foreign = Some(strict::exchange_pools(&pool, [next()?, next()?])?);
         }
         let wire = next()
             .ok()
@@ -251,23 +257,23 @@ impl Seat {
         Ok(Self {
             pool: Arc::new(pool),
             foreign,
-            desk,
-            before: (before.0, before.1, knocker_before),
-            after: (after.0, after.1, knocker_after),
+            wakeup,
+            before: (before.0, before.1, waker_before),
+            after: (after.0, after.1, waker_after),
             numbers: [number(seat + of - 1), number(seat), number(seat + 1)],
             channels,
             wire,
         })
     }
 
-    fn member(&self) -> Arc<PoolEndpoint> {
+    fn pool_endpoint(&self) -> Arc<PoolEndpoint> {
         PoolEndpoint::new(Arc::clone(&self.pool), self.numbers[1], u64::MAX)
     }
 }
 
 /// Descriptors that were inherited at these numbers.
 #[allow(unsafe_code)]
-fn inherited(numbers: &[RawFd]) -> Vec<OwnedFd> {
+fn inherited_fds(numbers: &[RawFd]) -> Vec<OwnedFd> {
     // SAFETY: whoever started this process left these open for it, and nobody else here knows them.
     numbers
         .iter()

@@ -1,4 +1,4 @@
-//! How neighbours of a strict circle give each other their pools, as the node does in a domain.
+//! How pairs of a strict circle give each other their pools, as the node does in a domain.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -6,27 +6,30 @@ use std::os::fd::{AsFd, OwnedFd};
 use nearpath_domain::packet;
 use nearpath_shm::{PeerPool, SlotPool};
 
-/// For two neighbours: the end of the one before, and of the one after.
-pub(super) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+/// For two pairs: the end of the one before, and of the one after.
+pub(super) fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let (before, after) = packet::socket_pair()?;
+    // The domain's sockets are non-blocking, but here an endpoint waits for its peer to start.
     rustix::io::ioctl_fionbio(&before, false)?;
     rustix::io::ioctl_fionbio(&after, false)?;
     Ok((before, after))
 }
 
-/// Gives the own pool to both neighbours and takes theirs.
-pub(super) fn introduce(pool: &SlotPool, neighbours: [OwnedFd; 2]) -> io::Result<[PeerPool; 2]> {
-    for neighbour in &neighbours {
+/// Gives the own pool to both pairs and takes theirs.
+pub(super) fn exchange_pools(pool: &SlotPool, pairs: [OwnedFd; 2]) -> io::Result<[PeerPool; 2]> {
+    // Both are sent before either is received: two endpoints that receive first would wait for each
+    // other.
+    for neighbour in &pairs {
         packet::send_bytes(neighbour, b"pool", &[pool.as_fd()])?;
     }
-    let [before, after] = neighbours;
+    let [before, after] = pairs;
     Ok([
-        take(&before, pool.region_bytes())?,
-        take(&after, pool.region_bytes())?,
+        receive_pool(&before, pool.region_bytes())?,
+        receive_pool(&after, pool.region_bytes())?,
     ])
 }
 
-fn take(neighbour: &OwnedFd, bytes: usize) -> io::Result<PeerPool> {
+fn receive_pool(neighbour: &OwnedFd, bytes: usize) -> io::Result<PeerPool> {
     let packet = packet::receive_packet(neighbour)?
         .ok_or_else(|| io::Error::other("a neighbour has gone"))?;
     let pool = packet
@@ -34,5 +37,6 @@ fn take(neighbour: &OwnedFd, bytes: usize) -> io::Result<PeerPool> {
         .into_iter()
         .next()
         .ok_or_else(|| io::Error::other("a neighbour sent no pool"))?;
+    // Read-only is the point of `strict`: only its maker can write a pool.
     PeerPool::open_read_only(pool, bytes)
 }

@@ -1,5 +1,5 @@
-//! The native shop, deployed from its stack file as a user would: somebody buys something, and every call on the way goes
-//! through memory.
+//! The native shop, deployed from its stack file as a user would: somebody buys something, and
+//! every call on the way goes through memory.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -12,19 +12,19 @@ use serde_json::{Value, json};
 
 use crate::test_server::{TestResponse, TestServer, send_request};
 
-const SHOP: &str = concat!(
+const SHOP_PATH: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../examples/boutique/native/stack.yml"
 );
 
 /// The stack file beside the program, with services that call through memory or not at all.
-fn stack(folder: &Path) -> std::path::PathBuf {
+fn stack_file(folder: &Path) -> std::path::PathBuf {
     std::fs::create_dir(folder.join("bin")).unwrap();
     copy_program(
         program("boutique-native"),
         folder.join("bin/boutique-native"),
     );
-    let text = std::fs::read_to_string(SHOP).unwrap();
+    let text = std::fs::read_to_string(SHOP_PATH).unwrap();
     let near = text.replace(
         "boutique-native --service",
         "boutique-native --near-only --service",
@@ -35,7 +35,7 @@ fn stack(folder: &Path) -> std::path::PathBuf {
     path
 }
 
-async fn deploy(server: &TestServer, stack: &Path) {
+async fn deploy_stack(server: &TestServer, stack: &Path) {
     let mut command = tokio::process::Command::new(program("nearpath"));
     command
         .arg("deploy")
@@ -51,7 +51,13 @@ async fn deploy(server: &TestServer, stack: &Path) {
     );
 }
 
-async fn ask(server: &TestServer, method: Method, path: &str, accept: &str, body: &Value) -> TestResponse {
+async fn post_request(
+    server: &TestServer,
+    method: Method,
+    path: &str,
+    accept: &str,
+    body: &Value,
+) -> TestResponse {
     let body = if body.is_null() {
         Bytes::new()
     } else {
@@ -71,8 +77,8 @@ async fn ask(server: &TestServer, method: Method, path: &str, accept: &str, body
     within(send_request(server.addr, request)).await.unwrap()
 }
 
-async fn page(server: &TestServer, method: Method, path: &str, body: &Value) -> Value {
-    let answer = ask(server, method, path, "application/json", body).await;
+async fn fetch_page(server: &TestServer, method: Method, path: &str, body: &Value) -> Value {
+    let answer = post_request(server, method, path, "application/json", body).await;
     let text = String::from_utf8_lossy(answer.body());
     assert_eq!(
         (
@@ -90,15 +96,15 @@ async fn somebody_buys_something_and_all_of_it_goes_through_memory() {
     nearpath_testkit::need_root!();
     let folder = tempfile::tempdir().unwrap();
     let server = TestServer::start().await;
-    deploy(&server, &stack(folder.path())).await;
+    deploy_stack(&server, &stack_file(folder.path())).await;
     eventually("every service knows its callees", async || {
-        ask(&server, Method::GET, "/", "text/html", &Value::Null)
+        post_request(&server, Method::GET, "/", "text/html", &Value::Null)
             .await
             .status()
             == 200
     })
     .await;
-    let front = ask(&server, Method::GET, "/", "text/html", &Value::Null).await;
+    let front = post_request(&server, Method::GET, "/", "text/html", &Value::Null).await;
     let html = String::from_utf8_lossy(front.body()).into_owned();
     assert!(
         html.starts_with("<!doctype html>")
@@ -106,7 +112,7 @@ async fn somebody_buys_something_and_all_of_it_goes_through_memory() {
             && html.contains("EUR "),
         "{html}"
     );
-    let cart = page(
+    let cart = fetch_page(
         &server,
         Method::POST,
         "/cart?product_id=6E92ZMYYFZ&quantity=2",
@@ -117,13 +123,13 @@ async fn somebody_buys_something_and_all_of_it_goes_through_memory() {
         cart["items"],
         json!([{ "productId": "6E92ZMYYFZ", "quantity": 2 }])
     );
-    let cart = page(&server, Method::GET, "/cart", &Value::Null).await;
+    let cart = fetch_page(&server, Method::GET, "/cart", &Value::Null).await;
     let form = json!({
         "email": "ann@example.com",
         "address": { "street": "1 Main Street", "city": "Ottawa", "zip": "K1A 0A1", "country": "Canada" },
         "card": { "number": "4111-1111-1111-1111", "year": 2099, "month": 1, "cvv": 123 },
     });
-    let bought = page(&server, Method::POST, "/cart/checkout", &form).await;
+    let bought = fetch_page(&server, Method::POST, "/cart/checkout", &form).await;
     assert_eq!(
         bought["order"]["total"], cart["total"],
         "the cart's page showed what the order costs"
@@ -133,7 +139,7 @@ async fn somebody_buys_something_and_all_of_it_goes_through_memory() {
         Some(18)
     );
     assert_eq!(
-        page(&server, Method::GET, "/cart", &Value::Null).await["items"],
+        fetch_page(&server, Method::GET, "/cart", &Value::Null).await["items"],
         json!([])
     );
 }

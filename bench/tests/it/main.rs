@@ -5,8 +5,8 @@
 )]
 
 mod boutique;
+mod smoke;
 /// The running `nearpath up` of the system tests, of which these need little.
 #[allow(dead_code, unused_imports, unused_macros)]
 #[path = "../../../tests/system/test_server.rs"]
 mod test_server;
-mod smoke;

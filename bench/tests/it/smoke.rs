@@ -8,16 +8,16 @@ use nearpath_testkit::{eventually, free_addr, skip};
 use serde_json::Value;
 
 /// A server that is killed at the end of its test.
-struct Server(Child);
+struct TestProcess(Child);
 
-impl Drop for Server {
+impl Drop for TestProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-fn bench() -> Command {
+fn bench_command() -> Command {
     let mut command = Command::new("timeout"); // a hang is a failure
     command
         .args(["60", env!("CARGO_BIN_EXE_nearpath-bench")])
@@ -25,9 +25,9 @@ fn bench() -> Command {
     command
 }
 
-async fn serve(addr: SocketAddr, args: &[&str]) -> Server {
+async fn start_server(addr: SocketAddr, args: &[&str]) -> TestProcess {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nearpath-bench"));
-    let server = Server(
+    let server = TestProcess(
         command
             .args(args)
             .args(["--listen", &addr.to_string()])
@@ -41,9 +41,9 @@ async fn serve(addr: SocketAddr, args: &[&str]) -> Server {
     server
 }
 
-fn load(addr: SocketAddr, args: &[&str]) -> Output {
+fn run_load(addr: SocketAddr, args: &[&str]) -> Output {
     let url = format!("http://{addr}/function/echo");
-    bench()
+    bench_command()
         .args([
             "load",
             "--json",
@@ -59,15 +59,16 @@ fn load(addr: SocketAddr, args: &[&str]) -> Output {
         .expect("timeout(1) is there")
 }
 
-fn json(output: &Output) -> Value {
+fn parse_json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }
 
 #[tokio::test]
 async fn load_through_the_gateway() {
     let (handler, gateway) = (free_addr(), free_addr());
-    let _handler = serve(handler, &["handler"]).await;
-    let gateway_process = serve(gateway, &["gateway", "--fixed", &format!("echo={handler}")]).await;
+    let _handler = start_server(handler, &["handler"]).await;
+    let gateway_process =
+        start_server(gateway, &["gateway", "--fixed", &format!("echo={handler}")]).await;
     let pid = gateway_process.0.id().to_string();
     for args in [
         &["--connections", "4", "--pid", &pid][..],
@@ -75,8 +76,8 @@ async fn load_through_the_gateway() {
         &["--rate", "200"],
         &["--rate", "100", "--new-connection"],
     ] {
-        let output = load(gateway, args);
-        let report = json(&output);
+        let output = run_load(gateway, args);
+        let report = parse_json(&output);
         assert!(
             output.status.success() && report["n"].as_u64() > Some(0),
             "{args:?}: {report}"
@@ -88,9 +89,9 @@ async fn load_through_the_gateway() {
 #[tokio::test]
 async fn an_open_loop_sends_all_that_is_due() {
     let addr = free_addr();
-    let _handler = serve(addr, &["handler"]).await;
+    let _handler = start_server(addr, &["handler"]).await;
     assert_eq!(
-        json(&load(addr, &["--rate", "200"]))["n"],
+        parse_json(&run_load(addr, &["--rate", "200"]))["n"],
         60,
         "200 a second for 0.3 s"
     );
@@ -98,14 +99,14 @@ async fn an_open_loop_sends_all_that_is_due() {
 
 #[test]
 fn failures_are_told_by_kind_and_by_the_exit_code() {
-    let output = load(free_addr(), &["--rate", "50"]);
+    let output = run_load(free_addr(), &["--rate", "50"]);
     assert_eq!(output.status.code(), Some(1));
-    assert_eq!(json(&output)["failures"]["no connection"], 15);
+    assert_eq!(parse_json(&output)["failures"]["no connection"], 15);
 }
 
 #[test]
 fn a_wrong_url_is_an_error() {
-    let output = bench()
+    let output = bench_command()
         .args(["load", "--url", "https://example.com/"])
         .output()
         .unwrap();
@@ -119,7 +120,7 @@ fn a_wrong_url_is_an_error() {
 #[tokio::test]
 async fn the_shops_users_notice_a_wrong_answer() {
     let addr = free_addr();
-    let _handler = serve(addr, &["handler"]).await;
+    let _handler = start_server(addr, &["handler"]).await;
     let url = format!("http://{addr}/function/frontend");
     let args = [
         "customers",
@@ -131,13 +132,16 @@ async fn the_shops_users_notice_a_wrong_answer() {
         "--url",
         &url,
     ];
-    let output = bench().args(args).output().unwrap();
+    let output = bench_command().args(args).output().unwrap();
     assert_eq!(
         output.status.code(),
         Some(1),
         "the handler answers 200, but it is not a shop"
     );
-    assert_eq!(json(&output)["index"]["failures"]["unexpected body"], 2);
+    assert_eq!(
+        parse_json(&output)["index"]["failures"]["unexpected body"],
+        2
+    );
 }
 
 #[test]
@@ -160,7 +164,7 @@ fn edge_writes_its_file() {
         "--connections",
         "2,32",
     ];
-    let output = bench()
+    let output = bench_command()
         .args(args)
         .env("NEARPATH_BENCH_RESULTS", folder.path())
         .output()
@@ -202,7 +206,7 @@ fn ring_writes_its_file() {
         "--in-flight",
         "2",
     ];
-    let output = bench()
+    let output = bench_command()
         .args(args)
         .env("NEARPATH_BENCH_RESULTS", folder.path())
         .output()
@@ -226,8 +230,8 @@ fn ring_writes_its_file() {
     );
 }
 
-/// What `quic` wrote and printed.
-fn quic(args: &[&str], path: &str) -> (Value, String) {
+/// Runs `quic` and returns its file and its output.
+fn run_quic(args: &[&str], path: &str) -> (Value, String) {
     let folder = tempfile::tempdir().expect("room for a folder");
     let mut command = Command::new("/usr/bin/timeout"); // a hang is a failure
     command.args([
@@ -280,7 +284,7 @@ fn quic_writes_its_file() {
         "--apps",
         "none",
     ];
-    let (report, _) = quic(&few, &path_with_watchdog());
+    let (report, _) = run_quic(&few, &path_with_watchdog());
     let rows = report["rows"].as_array().unwrap();
     assert!(
         rows.iter()
@@ -296,10 +300,11 @@ fn quic_writes_its_file() {
     assert!(report["ratios"].as_array().unwrap().len() > 10, "{report}");
 }
 
-/// Fails when an application's answers are not what they should be. One that cannot be had here is a skip.
-fn quic_apps(case: &str, apps: &str, (cases, variants): (usize, &str)) {
+/// Fails when an application's answers are not what they should be. One that cannot be had here is
+/// a skip.
+fn run_quic_apps(case: &str, apps: &str, (cases, variants): (usize, &str)) {
     let few = ["--case", case, "--apps", apps, "--variants", variants];
-    let (report, table) = quic(&few, &path_with_watchdog());
+    let (report, table) = run_quic(&few, &path_with_watchdog());
     if let Some(line) = table.lines().find(|line| line.starts_with("left out: ")) {
         skip!("{line}");
     }
@@ -325,7 +330,7 @@ fn quic_apps(case: &str, apps: &str, (cases, variants): (usize, &str)) {
 #[test]
 fn quic_measures_certificate_info_and_the_image_resizer() {
     nearpath_testkit::need_root!();
-    quic_apps(
+    run_quic_apps(
         "app",
         "certinfo,resizer",
         (2, "quic 0-rtt;quic pre-dialled"),
@@ -336,7 +341,7 @@ fn quic_measures_certificate_info_and_the_image_resizer() {
 fn quic_measures_the_chains_of_the_retailer() {
     nearpath_testkit::need_root!();
     let gateway = "tls 1.2, server's certificate only, gateway between;quic 0-rtt, gateway between";
-    quic_apps(
+    run_quic_apps(
         "app retail chain",
         "retail",
         (3, &format!("quic 0-rtt;quic pre-dialled;{gateway}")),
@@ -345,7 +350,7 @@ fn quic_measures_the_chains_of_the_retailer() {
 
 #[test]
 fn an_application_that_cannot_be_had_is_left_out_with_the_reason() {
-    let (report, table) = quic(&["--case", "app"], "/nowhere");
+    let (report, table) = run_quic(&["--case", "app"], "/nowhere");
     assert_eq!(report["rows"].as_array().map(Vec::len), Some(0), "{report}");
     for name in ["certinfo", "resizer", "retail"] {
         assert!(
@@ -411,7 +416,7 @@ fn punch_writes_its_file() {
         .stdin(Stdio::null())
         .output()
         .expect("timeout(1) is there");
-    let report = json(&output);
+    let report = parse_json(&output);
     let rows = report["rows"].as_array().expect("rows");
     assert!(
         rows.iter()

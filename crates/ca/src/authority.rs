@@ -1,7 +1,7 @@
 //! A certificate authority: binds a public key to an identity for a short time.
 //!
-//! Names and usages in a certificate come from the authority, never from the request. The request contributes only its public key, once
-//! its signature has proved possession of the private one.
+//! Names and usages in a certificate come from the authority, never from the request. The request
+//! contributes only its public key, once its signature has proved possession of the private one.
 
 use std::time::{Duration, SystemTime};
 
@@ -15,7 +15,7 @@ use rcgen::{
 use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer};
 
 /// Tolerated lag of a peer's clock: certificates are valid from this long before they were signed.
-const CLOCK_SKEW: Duration = Duration::from_secs(60);
+const CLOCK_SKEW_GRACE: Duration = Duration::from_secs(60);
 
 /// The key and certificate of one trust domain.
 #[derive(Debug)]
@@ -54,6 +54,7 @@ impl Authority {
         now: SystemTime,
         lifetime: Duration,
     ) -> Result<Self, IssueError> {
+        // P-256: every TLS library in instances verifies it, and signing is fast.
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
         let mut params = CertificateParams::default();
         params.distinguished_name = common_name(&format!("nearpath {trust_domain}"));
@@ -61,7 +62,7 @@ impl Authority {
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         (params.not_before, params.not_after) =
-            ((now - CLOCK_SKEW).into(), (now + lifetime).into());
+            ((now - CLOCK_SKEW_GRACE).into(), (now + lifetime).into());
         let certificate = params.self_signed(&key)?.der().clone();
         Ok(Self {
             issuer: Issuer::new(params, key),
@@ -96,12 +97,14 @@ impl Authority {
             let (own, requested) = (self.trust_domain.clone(), id.trust_domain.clone());
             return Err(IssueError::TrustDomain { own, requested });
         }
+        // Parsing verifies the request's own signature, the proof of possession (RFC 2986).
         let mut request =
             CertificateSigningRequestParams::from_der(csr).map_err(IssueError::Request)?;
         let not_after = now + lifetime;
+        // Replaces everything that the request asked for, so that no extension of it survives.
         request.params = leaf_params(id, name)?;
         (request.params.not_before, request.params.not_after) =
-            ((now - CLOCK_SKEW).into(), not_after.into());
+            ((now - CLOCK_SKEW_GRACE).into(), not_after.into());
         let certificate = request.signed_by(&self.issuer)?.der().clone();
         Ok(IssuedCertificate {
             certificate,
@@ -113,6 +116,7 @@ impl Authority {
 /// An X.509-SVID (section 4): exactly one URI, no CA, for both ends of a connection.
 fn leaf_params(id: &SpiffeId, name: &str) -> Result<CertificateParams, rcgen::Error> {
     let mut params = CertificateParams::new([name.to_owned()])?;
+    // Empty, because rcgen's default names itself; the identity is in the SAN.
     params.distinguished_name = DistinguishedName::new();
     params
         .subject_alt_names
@@ -120,6 +124,7 @@ fn leaf_params(id: &SpiffeId, name: &str) -> Result<CertificateParams, rcgen::Er
     params.is_ca = IsCa::ExplicitNoCa;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![
+        // An instance is called and calls with the same certificate.
         ExtendedKeyUsagePurpose::ServerAuth,
         ExtendedKeyUsagePurpose::ClientAuth,
     ];

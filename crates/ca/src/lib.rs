@@ -1,8 +1,10 @@
-//! Signs certificates for instances and gateways, mints sessions between them, and renews both in time.
+//! Signs certificates for instances and gateways, mints sessions between them, and renews both in
+//! time.
 //!
-//! [`Authority`] signs. An issuer above it keeps the instances of one process: a state machine without I/O that runs on a thread of
-//! low priority, so that calls never wait for cryptography. [`IssuerHandle`] is how the process asks it, [`HandshakeResponder`] how
-//! one instance makes a session with another. Keys and sessions exist in memory only.
+//! [`Authority`] signs. An issuer above it keeps the instances of one process. It is a state
+//! machine without I/O on a thread of low priority: calls never wait for cryptography. A process
+//! calls it through [`IssuerHandle`]; [`HandshakeResponder`] makes sessions between two instances.
+//! Keys and sessions exist in memory only.
 #![forbid(unsafe_code)]
 
 mod authority;

@@ -29,6 +29,7 @@ impl<K> Default for RenewalQueue<K> {
 impl<K: Ord + Clone> RenewalQueue<K> {
     /// Schedules `key` at `at`, replacing its earlier time.
     pub(crate) fn schedule(&mut self, key: K, at: Instant) {
+        // First, or the old time would stay in `by_time` and make the key due twice.
         self.remove(&key);
         self.times.insert(key.clone(), at);
         self.by_time.insert((at, key));

@@ -1,7 +1,9 @@
-//! The callee's half of an in-memory handshake whose caller is another instance.
+//! The callee's side of a TLS handshake that another instance's watchdog begins.
 //!
-//! It runs on the thread of its user, with the configuration that the issuer keeps for the callee. The callee's key stays in this
-//! process, the caller's in that instance's watchdog.
+//! The node runs this side in place of the callee, with the callee's certificate and key, which the
+//! issuer keeps in this process. The caller's key stays in its watchdog. The datagrams travel over
+//! the node's socket to that watchdog, not over the network. The computation runs on the calling
+//! thread, not on the issuer's.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,7 +14,8 @@ use nearpath_wire::zero_rtt::{WorkerSessions, mint};
 
 use crate::thread::IssuerJob;
 
-/// Answers one handshake on behalf of an instance.
+/// Answers one handshake on behalf of the callee, a `worker` in the terms of
+/// [`nearpath_wire::zero_rtt`].
 pub struct HandshakeResponder {
     callee: String,
     caller: SocketAddr,
@@ -30,23 +33,26 @@ impl HandshakeResponder {
         }
     }
 
-    /// Takes the caller's datagrams; returns the reply, and whether the handshake is over.
+    /// Takes the caller's datagrams. Returns the datagrams for the caller, and true when the
+    /// handshake is over.
     ///
-    /// When it returns `true`, the callee's session entries are on their way to it. Takes some tenths of a millisecond of CPU time.
+    /// After `true`, the callee's session entries are queued for its watchdog. A step takes some
+    /// tenths of a millisecond of CPU time.
     pub fn step(&mut self, datagrams: &[Vec<u8>]) -> (Vec<Vec<u8>>, bool) {
-        // Without a callee there is nothing to shake hands with: the handshake ends without a word.
-        let Some((worker, register)) = self.worker() else {
+        // The callee or the issuer has ended: an empty reply tells the caller to give up.
+        let Some((handshake, sessions)) = self.worker() else {
             return (Vec::new(), true);
         };
-        let reply = worker.exchange_datagrams(datagrams);
-        let (done, register) = (worker.is_done(), Arc::clone(register));
+        let reply = handshake.exchange_datagrams(datagrams);
+        let (done, sessions) = (handshake.is_done(), Arc::clone(sessions));
         if done {
-            self.deliver_entries(&register);
+            self.deliver_entries(&sessions);
         }
         (reply, done)
     }
 
-    /// Asks the issuer for the callee's configuration on first use.
+    /// Returns the callee's side. The first call asks the issuer for the callee's configuration,
+    /// and blocks until it answers.
     fn worker(&mut self) -> Option<&mut (mint::WorkerHandshake, Arc<WorkerSessions>)> {
         if self.worker.is_none() {
             let (reply, setup) = channel();
@@ -56,17 +62,18 @@ impl HandshakeResponder {
                     reply,
                 })
                 .ok()?;
-            let (config, register) = setup.recv().ok().flatten()?;
-            let worker = mint::WorkerHandshake::new(config, self.caller, Instant::now());
-            self.worker = Some((worker, register));
+            let (config, sessions) = setup.recv().ok().flatten()?;
+            let handshake = mint::WorkerHandshake::new(config, self.caller, Instant::now());
+            self.worker = Some((handshake, sessions));
         }
         self.worker.as_mut()
     }
 
-    /// Waits until the entries are queued for the callee: they must precede the caller's first flight.
-    fn deliver_entries(&self, register: &WorkerSessions) {
+    /// Queues the session entries for the callee's watchdog, and waits until they are queued. The
+    /// callee needs them before the caller's first flight (0-RTT).
+    fn deliver_entries(&self, sessions: &WorkerSessions) {
         let (done, delivered) = channel();
-        let entries = register.drain_entries();
+        let entries = sessions.drain_entries();
         if self
             .jobs
             .send(IssuerJob::DeliverEntries {
@@ -76,7 +83,9 @@ impl HandshakeResponder {
             })
             .is_ok()
         {
-            let _ = delivered.recv(); // an error means that the issuer has ended, and the callee with it
+            // The caller gets its last datagrams only after this, so its first call comes later
+            // than the entries. An error means that the issuer has ended, and the callee with it.
+            let _ = delivered.recv();
         }
     }
 }

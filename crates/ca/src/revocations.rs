@@ -23,6 +23,7 @@ impl Revocations {
         {
             self.ends.remove(&oldest);
         }
+        // A name revoked twice keeps its place, so that `order` has each name once.
         if self.ends.insert(name.clone(), end).is_none() {
             self.order.push_back(name);
         }
@@ -39,6 +40,7 @@ impl Revocations {
     /// Drops expired names and returns the others.
     pub(crate) fn prune(&mut self, now: SystemTime) -> HashSet<String> {
         self.ends.retain(|_, end| *end > now);
+        // Both must agree, or a dropped name would free no space in `ends`.
         self.order.retain(|name| self.ends.contains_key(name));
         self.ends.keys().cloned().collect()
     }

@@ -1,4 +1,4 @@
-//! The issuer's thread. Requests come first, then renewals, one step at a time.
+//! Thread of the issuer: serves queued requests first, then does one renewal step at a time.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,12 +12,15 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use crate::issuer::{Issuer, TimePoint, WorkerSetup};
 use crate::types::InstanceIdentity;
 
-/// Added niceness: next to a thread that serves requests, this one gets about a tenth of a processor.
+/// Niceness of the thread: beside a busy thread of the gateway on the same processor, it gets about
+/// a tenth of the time.
+// sched(7): each step of niceness changes a thread's weight by a factor of 1.25.
 const NICENESS: i32 = 10;
-/// Longest sleep without a renewal due.
-const MAX_SLEEP: Duration = Duration::from_secs(60);
+/// Longest wait for a request while no renewal is due. Any value does: after it the thread only
+/// waits again.
+const MAX_SLEEP_INTERVAL: Duration = Duration::from_secs(60);
 
-/// A request to the thread.
+/// Request to the issuer's thread. Instances have the names of their incarnations.
 pub(crate) enum IssuerJob {
     /// An instance starts.
     Issue(IssueRequest),
@@ -25,12 +28,12 @@ pub(crate) enum IssuerJob {
     Revoke(String),
     /// The permitted callers of each function have changed.
     SetCallers(BTreeMap<FunctionId, Vec<FunctionId>>),
-    /// Another instance begins a session with `callee`.
+    /// Another instance begins a handshake with `callee`, which needs its configuration.
     SetUpWorker {
         callee: String,
         reply: Sender<Option<WorkerSetup>>,
     },
-    /// That session's entries.
+    /// The handshake is complete: its session entries go to `callee`.
     DeliverEntries {
         callee: String,
         entries: Vec<SessionEntry>,
@@ -38,7 +41,7 @@ pub(crate) enum IssuerJob {
     },
 }
 
-/// The request of one starting instance.
+/// Request for the identity of a starting instance.
 pub(crate) struct IssueRequest {
     pub(crate) function: FunctionId,
     pub(crate) instance: InstanceId,
@@ -53,21 +56,23 @@ pub(crate) fn start(mut issuer: Issuer) -> io::Result<Sender<IssuerJob>> {
     std::thread::Builder::new()
         .name("issuer".to_owned())
         .spawn(move || {
-            // Failing is harmless: with ordinary priority it only competes more with requests.
+            // An error is harmless: with ordinary priority the thread takes more time from calls.
             let _ = rustix::process::nice(NICENESS);
             while run_once(&mut issuer, &receiver) {}
         })?;
     Ok(jobs)
 }
 
-/// Serves what is queued or does one renewal step, waiting for either. Returns false once all senders are gone.
+/// Waits for requests or the next renewal, then serves the requests that are queued or does one
+/// renewal step. Returns false when all senders are dropped.
 pub(crate) fn run_once(issuer: &mut Issuer, jobs: &Receiver<IssuerJob>) -> bool {
     let begin = Instant::now();
-    let wait = issuer.next_due(begin).map_or(MAX_SLEEP, |at| {
-        at.saturating_duration_since(begin).min(MAX_SLEEP)
+    let wait = issuer.next_due(begin).map_or(MAX_SLEEP_INTERVAL, |at| {
+        at.saturating_duration_since(begin).min(MAX_SLEEP_INTERVAL)
     });
     match jobs.recv_timeout(wait) {
         Ok(job) => serve_queued(issuer, job, jobs),
+        // Only without queued jobs: a starting instance never waits for a renewal.
         Err(RecvTimeoutError::Timeout) => issuer.renew_next(TimePoint::now()),
         Err(RecvTimeoutError::Disconnected) => return false,
     }
@@ -75,16 +80,17 @@ pub(crate) fn run_once(issuer: &mut Issuer, jobs: &Receiver<IssuerJob>) -> bool 
 }
 
 fn serve_queued(issuer: &mut Issuer, first: IssuerJob, jobs: &Receiver<IssuerJob>) {
-    // Revocations are applied together, because each batch rebuilds the whole set of revoked names.
+    // Revocations are applied together: each call of `revoke` rebuilds the set of revoked names.
     let mut revoked = Vec::new();
     for job in std::iter::once(first).chain(jobs.try_iter()) {
         match job {
             IssuerJob::Revoke(name) => revoked.push(name),
+            // In order of arrival, each with its reply: an instance never waits for a later one.
             IssuerJob::Issue(request) => revoked.extend(serve_issue(issuer, request)),
             IssuerJob::SetCallers(callers) => issuer.set_callers(callers, TimePoint::now()),
             IssuerJob::SetUpWorker { callee, reply } => {
                 let setup = issuer.worker_setup(&callee, TimePoint::now());
-                let _ = reply.send(setup); // the caller may have ended meanwhile
+                let _ = reply.send(setup); // the requester may have ended meanwhile
             }
             IssuerJob::DeliverEntries {
                 callee,
@@ -101,7 +107,8 @@ fn serve_queued(issuer: &mut Issuer, first: IssuerJob, jobs: &Receiver<IssuerJob
     }
 }
 
-/// Issues an identity unless the instance has ended. Returns the name to revoke if it ended during the work.
+/// Issues an identity unless the instance has ended. Returns the name to revoke if it ended during
+/// the work.
 fn serve_issue(issuer: &mut Issuer, request: IssueRequest) -> Option<String> {
     let IssueRequest {
         function,
@@ -109,6 +116,7 @@ fn serve_issue(issuer: &mut Issuer, request: IssueRequest) -> Option<String> {
         reply,
         permit,
     } = request;
+    // The instance ended while its request was queued: it needs no certificate.
     if reply.is_closed() {
         return None;
     }
@@ -116,6 +124,7 @@ fn serve_issue(issuer: &mut Issuer, request: IssueRequest) -> Option<String> {
         .issue(function, instance, TimePoint::now())
         .map_err(|error| error.to_string());
     let undelivered = reply.send(issued).err();
+    // Only now, because permits bound the requests that are queued or being served.
     drop(permit);
     undelivered?.ok().map(|identity| identity.name.to_string())
 }

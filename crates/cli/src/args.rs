@@ -1,4 +1,5 @@
-//! The command line as typed; each command's options are in its own file. Commands look up what the options refer to.
+//! The command line as typed; each command's options are in its own file. Commands look up what the
+//! options refer to.
 
 use clap::{Parser, Subcommand};
 
@@ -24,6 +25,7 @@ pub struct Cli {
 #[allow(missing_docs, reason = "the variants' documents are the help texts")]
 pub enum Command {
     /// Run controller, node and gateway in one process, until Ctrl-C
+    // Boxed where options are many: the enum is as large as its largest variant.
     Up(Box<UpArgs>),
     /// Deploy the functions of a stack file, or one function by its options
     Deploy(Box<DeployArgs>),

@@ -1,4 +1,5 @@
-//! Exit codes and errors of commands. Scripts rely on the codes: a number never changes its meaning.
+//! Exit codes and errors of commands. Scripts rely on the codes: a number never changes its
+//! meaning.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -59,6 +60,7 @@ impl ExitStatus {
 
 impl From<ExitStatus> for ExitCode {
     fn from(exit: ExitStatus) -> Self {
+        // The discriminants are the codes: `repr(u8)` makes the cast lossless.
         Self::from(exit as u8)
     }
 }

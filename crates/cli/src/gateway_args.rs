@@ -7,10 +7,11 @@ use clap::Args;
 /// The gateway to talk to, and the credentials for it.
 #[derive(Debug, Clone, Default, Args)]
 pub struct GatewayArgs {
-    /// Gateway's address [default: $OPENFAAS_URL, the stack file's provider.gateway, http://127.0.0.1:8080]
+    /// Talk to the gateway at this address [default: $OPENFAAS_URL, the stack file's
+    /// provider.gateway, http://127.0.0.1:8080]
     #[arg(short, long, value_name = "URL", help_heading = "Gateway")]
     pub gateway: Option<String>,
-    /// Administrator's name
+    /// Log in with this administrator's name
     #[arg(
         long,
         value_name = "NAME",
@@ -18,7 +19,8 @@ pub struct GatewayArgs {
         help_heading = "Gateway"
     )]
     pub username: Option<String>,
-    /// File with the administrator's password [default: $NEARPATH_PASSWORD, or the one that `nearpath up` created here]
+    /// Read the administrator's password from this file [default: $NEARPATH_PASSWORD, or the one
+    /// that `nearpath up` created here]
     #[arg(long, value_name = "FILE", help_heading = "Gateway")]
     pub password_file: Option<PathBuf>,
 }

@@ -4,13 +4,14 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// The gateway makes dozens of small allocations per connection: with the C library's allocator, a new connection takes about a sixth
-/// more CPU time (`nearpath-bench edge`).
+/// The gateway makes dozens of small allocations per connection. With the C library's allocator, a
+/// new connection takes about a sixth more CPU time (`nearpath-bench edge`).
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    // Before any argument is parsed: this hidden command runs once per instance, between fork and watchdog, and must be fast.
+    // Before any argument is parsed: this hidden command runs once per instance, between fork and
+    // watchdog, and must be fast.
     if std::env::args_os()
         .nth(1)
         .is_some_and(|word| word == "instance-init")

@@ -142,7 +142,7 @@ fn begin_attempt(worker: &mut EdgeProcess, name: &str, from: &[String], to: &[St
             .map(|from| InputConfig {
                 from: from.clone(),
                 processed: Some(0),
-                later: false,
+                pending: false,
             })
             .collect(),
         outputs: to
@@ -151,13 +151,13 @@ fn begin_attempt(worker: &mut EdgeProcess, name: &str, from: &[String], to: &[St
                 to: to.clone(),
                 sent: 0,
                 spill: false,
-                later: false,
+                pending: false,
             })
             .collect(),
         window: 64 << 10,
         checkpoint: 0,
         spill: None,
-        patience: 60.0,
+        connect_timeout: 60.0,
     };
     let (over, path): (&[&str], _) = match over {
         "relay" => (&[], "relay"),

@@ -1,4 +1,5 @@
-//! Topic filters as a tree of levels: the filters that match a topic are found without visiting the others.
+//! Topic filters as a tree of levels: the filters that match a topic are found without visiting the
+//! others.
 
 use std::collections::HashMap;
 
@@ -75,6 +76,7 @@ impl<K: PartialEq, V> FilterNode<K, V> {
             return false;
         };
         let removed = node.remove(rest, key);
+        // Prunes, or clients that subscribe and leave would grow the tree for ever.
         if node.entries.is_empty() && node.children.is_empty() {
             self.children.remove(*level);
         }
@@ -83,7 +85,8 @@ impl<K: PartialEq, V> FilterNode<K, V> {
 
     // The recursion is as deep as the deepest filter; sessions and policies bound its levels.
     //
-    // `wildcards` is false on the first level of a topic that begins with `$` (MQTT 5.0 section 4.7.2).
+    // `wildcards` is false on the first level of a topic that begins with `$` (MQTT 5.0 section
+    // 4.7.2).
     fn select<'a>(
         &'a self,
         levels: &[&str],
@@ -96,6 +99,7 @@ impl<K: PartialEq, V> FilterNode<K, V> {
                 .for_each(|(key, value)| found(key, value))
         };
         if wildcards {
+            // Before the levels are split: `a/#` matches `a` as well (MQTT 5.0 section 4.7.1.2).
             self.children.get("#").into_iter().for_each(&mut show);
         }
         let Some((level, rest)) = levels.split_first() else {
@@ -106,6 +110,7 @@ impl<K: PartialEq, V> FilterNode<K, V> {
             .filter(|name| wildcards || **name != "+")
         {
             if let Some(node) = self.children.get(*name) {
+                // `$` is special only as the first character of a topic.
                 node.select(rest, true, found);
             }
         }

@@ -1,4 +1,5 @@
-//! Entry points of the fuzz target `devices`: decoding and decisions, without sockets and functions.
+//! Entry points of the fuzz target `devices`: decoding and decisions, without sockets and
+//! functions.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -10,15 +11,23 @@ use crate::coap::fuzz::{SentDatagram, TestEndpoint};
 use crate::limits::CoapLimits;
 use crate::mqtt::fuzz::decode_packets;
 
-/// Decodes MQTT packets, of the given version or the one that the first packet names, and encodes them again. Returns their number.
+/// Decodes MQTT packets and encodes PUBLISH again. Returns the number of packets.
+///
+/// `version` is the protocol level: 4 is MQTT 3.1.1, 5 is MQTT 5.0. Without a version, CONNECT
+/// selects it.
 pub fn mqtt(bytes: &[u8], version: Option<u8>) -> usize {
     decode_packets(BytesMut::from(bytes), version)
 }
 
-/// Feeds a CoAP endpoint datagrams of two unproven clients, each `[from, pause, length, bytes…]`. Functions answer at once or never.
+/// Feeds datagrams of two clients into a CoAP endpoint. Neither client has proved its address.
+///
+/// Each datagram is `[from, pause, length, bytes…]`: the lowest bit of `from` selects the client,
+/// `pause` is the delay in units of 50 ms. After an even `pause` the function answers at once, with
+/// 20 bytes per unit. After an odd `pause` it never answers.
 ///
 /// # Panics
-/// When it sends an address, which may be forged, more than three times the bytes that came from there.
+/// When a client gets more than three times the bytes that it sent (RFC 9175 section 2.4). A forged
+/// source address would make the endpoint an amplifier.
 pub fn coap(mut bytes: &[u8]) {
     let mut now = Instant::now();
     let mut endpoint = TestEndpoint::new(
@@ -36,8 +45,8 @@ pub fn coap(mut bytes: &[u8]) {
         let from = SocketAddr::from(([192, 0, 2, from & 1], 5_683));
         now += Duration::from_millis(u64::from(*pause) * 50);
         *received.entry(from).or_default() += datagram.len();
-        let answers = (pause & 1 == 0).then(|| vec![b'x'; usize::from(*pause) * 20]);
-        for SentDatagram { to, bytes } in endpoint.handle_datagram(from, datagram, answers, now) {
+        let answer = (pause & 1 == 0).then(|| vec![b'x'; usize::from(*pause) * 20]);
+        for SentDatagram { to, bytes } in endpoint.handle_datagram(from, datagram, answer, now) {
             *sent.entry(to).or_default() += bytes;
         }
         for (to, sent) in &sent {

@@ -1,9 +1,10 @@
 //! MQTT and CoAP, adapted to the path that every request takes.
 //!
-//! Each protocol is a [`LocalService`] of the gateway: its task runs on one serving thread, turns messages into invocations and
-//! responses into messages. Routing, admission, delivery and records are the gateway's. Decisions are pure state machines
-//! ([`mqtt::session`](mqtt), [`coap::endpoint`](coap)); the task around each has the sockets and the clock, and its clients share
-//! state without locks. A protocol without a listener costs no thread, task or memory.
+//! Each protocol is a [`LocalService`] of the gateway: its task runs on one serving thread, turns
+//! messages into invocations and responses into messages. Routing, admission, delivery and records
+//! are the gateway's. Decisions are pure state machines ([`mqtt::session`](mqtt),
+//! [`coap::endpoint`](coap)); the task around each has the sockets and the clock, and its clients
+//! share state without locks. A protocol without a listener costs no thread, task or memory.
 #![forbid(unsafe_code)]
 
 mod coap;
@@ -35,7 +36,8 @@ pub struct Devices {
 }
 
 impl Devices {
-    /// Adds the listeners to the gateway, and their counters to `registry`. To be called before [`Gateway::serve`].
+    /// Adds the listeners to the gateway, and their counters to `registry`. To be called before
+    /// [`Gateway::serve`].
     pub fn attach(self, mut gateway: Gateway, registry: &MetricsRegistry) -> Gateway {
         if let Some(listener) = self.mqtt {
             gateway = gateway.with_service(Arc::new(mqtt::MqttService::new(listener, registry)));

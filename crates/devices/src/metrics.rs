@@ -13,12 +13,13 @@ use prometheus_client::metrics::exemplar::Exemplar;
 
 type NoExemplar<'a> = Option<&'a Exemplar<[(&'static str, &'static str); 0], u64>>;
 
-/// A encode_counter_cell, or a encode_gauge_cell where it can also fall.
+/// A counter, or a gauge where the value can also fall.
 #[derive(Debug, Default)]
 pub(crate) struct MetricCell(AtomicU64);
 
 impl MetricCell {
     pub(crate) fn increment(&self) {
+        // Relaxed, here and below: a cell is read alone by a scrape and guards no other data.
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -57,7 +58,9 @@ impl MqttMetrics {
         let mut disconnects = self
             .disconnects
             .lock()
+            // A counter is valid after any panic, and metrics must not spread it.
             .unwrap_or_else(PoisonError::into_inner);
+        // Scanned: `DisconnectReason` has 17 names, fewer than hashing would pay for.
         match disconnects.iter_mut().find(|(known, _)| *known == reason) {
             Some((_, count)) => *count += 1,
             None => disconnects.push((reason, 1)),

@@ -40,8 +40,10 @@ pub(crate) fn parse_topic(topic: &str) -> TopicKind<'_> {
     }
 }
 
-/// Returns the topic of a function's results. Functions of the default namespace go by their short names.
+/// Returns the topic of a function's results. Functions of the default namespace go by their short
+/// names.
 pub(crate) fn result_topic(id: &FunctionId) -> String {
+    // One form only: subscribers find all results of a function under one topic.
     match id.namespace.as_str() == DEFAULT_NAMESPACE {
         true => format!("{PREFIX}/{}/{RESULT}", id.name),
         false => format!("{PREFIX}/{id}/{RESULT}"),
@@ -77,16 +79,20 @@ impl TopicRoutes {
     /// Returns the functions that a message on `topic` calls, each once.
     pub(crate) fn targets(&mut self, topic: &str) -> Vec<TopicTarget> {
         self.refresh();
+        // Keyed by function: it is called once, however many of its filters match.
         let mut targets = BTreeMap::new();
         let mut add_target = |id: &FunctionId, function: &FunctionHandle| {
             targets.insert(id.to_string(), (function.clone(), String::new()));
         };
         match parse_topic(topic) {
+            // A function that declared `#` would otherwise call itself with its own results.
             TopicKind::Result(_) => return Vec::new(),
             TopicKind::Other => self.declared.select(topic, &mut add_target),
             TopicKind::Function(name, path) => {
                 self.declared.select(topic, &mut add_target);
                 if let Some(function) = self.functions.find_by_name(name) {
+                    // Overwrites an entry without a path: the function that the topic names sees
+                    // the path.
                     targets.insert(function.id().to_string(), (function, function_path(path)));
                 }
             }
@@ -95,9 +101,11 @@ impl TopicRoutes {
     }
 
     fn refresh(&mut self) {
+        // An error means that the gateway is gone; the last routes serve until the task ends too.
         if !self.changes.has_changed().unwrap_or(false) {
             return;
         }
+        // Before the table is read: a snapshot published meanwhile is seen by the next topic.
         self.changes.mark_unchanged();
         self.declared = FilterTree::default();
         for function in self.functions.list_functions() {
@@ -156,11 +164,11 @@ mod tests {
     }
 
     fn target_names(routes: &mut TopicRoutes, topic: &str) -> String {
-        let shown = routes
+        let names = routes
             .targets(topic)
             .into_iter()
             .map(|(function, path)| format!("{}{path}", function.id().name));
-        shown.collect::<Vec<_>>().join(" ")
+        names.collect::<Vec<_>>().join(" ")
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Percent-encoding of names that devices send, so that each makes a valid URL (RFC 3986 section 3.3).
+//! Percent-encoding of names that devices send, so that each makes a valid URL (RFC 3986 section
+//! 3.3).
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 

@@ -9,14 +9,14 @@ use nearpath_domain::{CallDestination, CallError, CallRequest, CallResponse, Inc
 use nearpath_types::{FunctionId, Reason};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let door =
+    let socket_path =
         std::env::var("NEARPATH_DISPATCH").unwrap_or_else(|_| "/run/nearpath/dispatch".into());
     let next: Option<FunctionId> = std::env::args()
         .nth(1)
         .map(|name| name.parse())
         .transpose()?;
     let mut endpoint =
-        blocking::BlockingEndpoint::dial(Path::new(&door), EndpointSettings::default())?;
+        blocking::BlockingEndpoint::dial(Path::new(&socket_path), EndpointSettings::default())?;
     Ok(endpoint.serve_calls(|endpoint, incoming| match &next {
         Some(next) => pass_on(endpoint, next, incoming),
         None => CallResponse::ok(std::mem::take(&mut incoming.body)),

@@ -1,9 +1,9 @@
 //! How fast calls go within a domain: `cargo run --release -p nearpath-domain --features tokio
 //! --example pace`.
 //!
-//! One process, one thread an endpoint: a caller that waits for each answer, and a gateway thread
-//! with 32 calls in flight. Says what the machinery around the rings costs; `nearpath-bench ring`
-//! measures the rings alone, between processes.
+//! A process with one thread per endpoint: a caller that waits for each answer, and a gateway
+//! thread with 32 calls in flight. Says what the machinery around the rings costs;
+//! `nearpath-bench ring` measures the rings alone, between processes.
 
 use std::time::{Duration, Instant};
 

@@ -19,6 +19,7 @@ pub struct BodyTooLong(pub usize);
 impl<T> BodyAssembly<T> {
     /// Starts an assembly. The sender's `total` only sizes the first allocation, up to 1 MiB.
     pub fn new(first: T, total: u64, bound: usize) -> Self {
+        // 1 MiB: a sender that declares more than it sends reserves little memory.
         let reserve = usize::try_from(total).unwrap_or(0).min(bound).min(1 << 20);
         Self {
             first,

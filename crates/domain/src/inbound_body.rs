@@ -42,12 +42,14 @@ impl<E: Clone> InboundBody<E> {
     /// Adds a part and returns the waker to wake. The part is dropped when the reader is gone, or
     /// the body has ended.
     pub fn push_part(&mut self, part: Bytes, last: bool) -> Option<Waker> {
+        // The first end counts: parts after it are the sender's mistake.
         if self.end.is_some() {
             return None;
         }
         if last {
             self.end = Some(Ok(()));
         }
+        // An empty part carries no bytes, but its flag `last` counted above.
         if !self.reader_gone && !part.is_empty() {
             self.parts.push_back(part);
         }
@@ -64,6 +66,7 @@ impl<E: Clone> InboundBody<E> {
     /// Returns the next item; stores `waker` when there is none.
     pub fn next_part(&mut self, waker: Option<&Waker>) -> NextPart<E> {
         match (self.parts.pop_front(), &self.end) {
+            // Parts before the end: an aborted body is still read as far as it came.
             (Some(part), _) => NextPart::Part(part),
             (None, Some(Ok(()))) => NextPart::End,
             (None, Some(Err(why))) => NextPart::Broken(why.clone()),
@@ -143,7 +146,7 @@ mod tests {
                     InboundEvent::Leave => {
                         prop_assert_eq!(inflow.stop_reading(), !left && end.is_none());
                         left = true;
-                        prop_assert_eq!(inflow.unread_parts(), 0, "nothing is kept for nobody");
+                        prop_assert_eq!(inflow.unread_parts(), 0, "no part is kept without a reader");
                     }
                 }
                 prop_assert!(came.starts_with(&read));

@@ -1,10 +1,10 @@
 //! Endpoints of a security domain: joining, peers, calls by name. `contract/dispatch.md` is the
 //! protocol, [`nearpath_shm`] the memory underneath.
 //!
-//! A process joins as an [`endpoint`]: it sends a hello on its socket, receives the pool and its
+//! A process joins as an [`endpoint`]. It sends a hello on its socket, receives the pool and its
 //! wakeup cell, and learns its peers. Then it calls functions by name and serves calls. On the
 //! [`node_side`] the pure [`topology`] decides on channels; the actor also reclaims the slots of
-//! dead endpoints. The pure [`peer_table`] holds the peers and open calls of one endpoint;
+//! dead endpoints. The pure [`peer_table`] holds the peers and open calls of one endpoint.
 //! [`protocol`] and [`packet`] define the socket messages.
 #![forbid(unsafe_code)]
 #![cfg(target_os = "linux")]

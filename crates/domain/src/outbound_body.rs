@@ -9,7 +9,7 @@ use std::task::{Poll, Waker};
 
 use bytes::Bytes;
 
-/// Maximum number of parts of one body with the receiver: enough to keep both sides busy, few
+/// Maximum number of parts of one body with the receiver. Enough to keep both sides busy, few
 /// enough to leave slots to others.
 pub const MAX_PARTS_IN_FLIGHT: usize = 8;
 
@@ -83,6 +83,7 @@ impl<T> OutboundBody<T> {
     pub fn push_chunk(&mut self, piece: Bytes) {
         self.chunk = match self.chunk.is_empty() {
             true => piece,
+            // The writer did not wait: appending keeps the order at the cost of a copy.
             false => [&*self.chunk, &*piece].concat().into(),
         };
     }
@@ -105,6 +106,8 @@ impl<T> OutboundBody<T> {
         if self.chunk.is_empty() && self.input_open {
             return SendReadiness::AwaitsWriter;
         }
+        // Checked only when the window is full: each check reads a lease word that the receiver
+        // writes.
         if self.in_flight.len() >= window {
             self.in_flight.retain(&mut unread);
         }
@@ -187,9 +190,9 @@ mod tests {
                         outflow.close_input();
                         open = false;
                     }
-                    OutboundEvent::Send(most) => match outflow.send_readiness(part_window(bodies), |part| unread.contains(part)) {
+                    OutboundEvent::Send(max_parts) => match outflow.send_readiness(part_window(bodies), |part| unread.contains(part)) {
                         SendReadiness::Part => {
-                            let bytes = outflow.chunk().len().min(most);
+                            let bytes = outflow.chunk().len().min(max_parts);
                             sent.extend_from_slice(&outflow.chunk()[..bytes]);
                             lasts += usize::from(outflow.is_last_part(bytes));
                             number += 1;

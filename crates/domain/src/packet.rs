@@ -80,6 +80,7 @@ pub fn send_bytes(
         socket,
         &[IoSlice::new(bytes)],
         &mut control,
+        // A closed peer is an error here, not a SIGPIPE for the process.
         SendFlags::NOSIGNAL,
     )?;
     Ok(())
@@ -92,6 +93,7 @@ pub fn receive_packet(socket: impl AsFd) -> io::Result<Option<SocketPacket>> {
     let mut bytes = vec![0; MAX_PACKET_BYTES];
     let mut space = [MaybeUninit::uninit(); CONTROL_BYTES];
     let mut control = RecvAncillaryBuffer::new(&mut space);
+    // Atomic: a fork in another thread must not inherit the descriptors.
     let flags = RecvFlags::CMSG_CLOEXEC;
     let got = match recvmsg(
         socket,
@@ -103,7 +105,9 @@ pub fn receive_packet(socket: impl AsFd) -> io::Result<Option<SocketPacket>> {
         Err(rustix::io::Errno::CONNRESET) => return Ok(None),
         got => got?,
     };
+    // Owned before any check: an early return closes them.
     let descriptors: Vec<OwnedFd> = control.drain().flat_map(scm_rights).collect();
+    // End of file; SOCK_SEQPACKET has no other way to show it, and no message is empty.
     if got.bytes == 0 {
         return Ok(None);
     }

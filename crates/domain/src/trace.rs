@@ -1,5 +1,5 @@
-//! Trace context of a call, in two forms: the header `traceparent` (W3C Trace Context, section
-//! 3.2), and 24 bytes in the envelope (`contract/memory.md`). Pure.
+//! Trace context of a call, in two forms. The header `traceparent` follows W3C Trace Context,
+//! section 3.2. The envelope has 24 bytes (`contract/memory.md`). Pure.
 
 use std::fmt;
 
@@ -24,6 +24,8 @@ impl TraceContext {
     /// Parses a `traceparent`; none where the standard requires to ignore it.
     pub fn parse_traceparent(text: &[u8]) -> Option<Self> {
         let known = text.get(..TRACEPARENT_BYTES)?;
+        // W3C Trace Context, section 3.2.2: version ff is invalid, later ones are read as far as
+        // known.
         let version: [u8; 1] = parse_hex(&known[..2])?;
         let whole = match (version[0], text.get(TRACEPARENT_BYTES)) {
             (0xff, _) => false,
@@ -58,6 +60,7 @@ impl IncomingCall {
     /// Returns the `traceparent` of the call: the field as received, or one built from the
     /// envelope.
     pub fn traceparent(&self) -> Option<String> {
+        // The field first: it also has the flags, which the envelope lacks.
         let field = self
             .head_fields()
             .get(TRACEPARENT)

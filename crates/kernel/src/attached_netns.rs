@@ -1,7 +1,7 @@
 //! Network namespaces attached to a hub by a veth pair, their only connection.
 //!
 //! Instances build their namespace from inside ([`crate::sandbox`]). An [`AttachedNetns`] is made
-//! from outside, for other users of a hub, such as a gateway with a namespace of its own. The
+//! from outside, for other users of a hub. An example is a gateway with a namespace of its own. The
 //! Ethernet addresses of both ends derive from the eIP, so [`crate::bpf::Forwarder`] computes them.
 
 use std::fs::File;
@@ -49,6 +49,7 @@ impl AttachedNetns {
     /// Fails without `CAP_SYS_ADMIN` and `CAP_NET_ADMIN`, or when the hub has a device of that
     /// name.
     pub fn create(hub: impl AsFd, eip: Eip, device: &str, next_hop: Ipv4Addr) -> io::Result<Self> {
+        // Opened before the new namespace exists: a socket keeps the namespace of its creation.
         let mut near = namespace::run_in_netns(hub, RtnlSocket::open)?;
         let namespace = namespace::create_netns(|| build_netns(&mut near, eip, device, next_hop))?;
         Ok(Self {
@@ -88,6 +89,7 @@ fn build_netns(hub: &mut RtnlSocket, eip: Eip, near: &str, next_hop: Ipv4Addr) -
     write_sysctls(ATTACHED_SYSCTLS)?;
     let here = File::open("/proc/thread-self/ns/net")?;
     let (far_index, far) = ETH0;
+    // Made from the hub's side in one request: no half of a pair ever appears in the host.
     hub.create_veth_pair(&VethPair {
         near,
         far,
@@ -121,8 +123,8 @@ fn build_netns(hub: &mut RtnlSocket, eip: Eip, near: &str, next_hop: Ipv4Addr) -
     })
 }
 
-/// Returns the Ethernet addresses of the hub's end and the inner end: locally administered, with
-/// the eIP in the last four octets.
+/// Returns the Ethernet addresses of the hub's end and the inner end. Both are locally administered
+/// and have the eIP in the last four octets.
 // 0x02 marks an address as locally administered, 0x4e is `N`; 0x06 sets the two ends apart.
 pub(crate) fn veth_macs(eip: Eip) -> [MacAddress; 2] {
     let [a, b, c, d] = eip.0.octets();

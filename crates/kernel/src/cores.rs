@@ -48,8 +48,8 @@ pub fn read_cpu_ticks() -> io::Result<Vec<CpuTicks>> {
         .collect())
 }
 
-/// Parses `cpuN user nice system idle iowait irq softirq steal guest guest_nice`. Guest time is
-/// already part of user time.
+/// Parses a line of proc_stat(5) that begins with `cpuN`. Only the first eight fields count: the
+/// last two are already part of user and nice time.
 fn parse_cpu_line(text: &str) -> Option<CpuTicks> {
     let (name, rest) = text.split_once(' ')?;
     let number = name.strip_prefix("cpu")?.parse().ok()?;

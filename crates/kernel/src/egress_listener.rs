@@ -2,7 +2,7 @@
 //! attached namespace.
 //!
 //! The namespace has no connection to the outside. Each declared destination is a local address
-//! there (`ip route add local`, "AnyIP"), so an instance's connection ends at a socket of the node.
+//! there (`ip route add local`, "AnyIP"). An instance's connection ends at a socket of the node.
 //! That socket shows the caller and the wanted destination. Strict reverse-path filtering, or the
 //! forwarder's route, proves the caller's address.
 

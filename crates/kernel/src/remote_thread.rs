@@ -119,7 +119,8 @@ impl RemoteThread {
         // process.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_getfd, self.pidfd.as_raw_fd(), number, 0) };
         match i32::try_from(fd) {
-            // SAFETY: the kernel has just opened it for this process, and nobody else knows of it.
+            // SAFETY: the kernel has just opened it for this process, and no other code knows of
+            // it.
             Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
             _ => Err(io::Error::last_os_error()),
         }

@@ -3,8 +3,8 @@
 //!
 //! Each packet starts with a header of [`VNET_HEADER_LEN`] octets (`struct virtio_net_hdr`). The
 //! header describes outstanding work: a partial checksum, and the cutting into segments. A packet
-//! may be written to another device with its header, so the work is skipped while the packet stays
-//! on this machine.
+//! may be written to another device with its header. The work is skipped while the packet stays on
+//! this machine.
 #![expect(
     unsafe_code,
     reason = "the requests of the TUN driver are ioctls, which no safe library here wraps"

@@ -1,7 +1,7 @@
 //! Allocators of instance ids, endpoint addresses, user ids and loopback ports.
 //!
-//! They are pure and go round: a released number is reused last, because packets, pooled
-//! connections or log lines of its previous owner may still exist.
+//! They are pure and go round: a released number is reused last. Packets, pooled connections or log
+//! lines of its previous owner may still exist.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -40,6 +40,7 @@ impl NumberRing {
 
     /// Returns the next free number; `None` when all are in use.
     pub fn allocate(&mut self) -> Option<u32> {
+        // Round robin: a released number is used again as late as possible.
         let order = (0..self.count).map(|step| (self.next + step) % self.count);
         let free = order
             .into_iter()
@@ -99,6 +100,7 @@ impl InstanceIdAllocator {
     /// # Errors
     /// Fails when the file does not contain a number, or cannot be read or written.
     pub fn open(file: PathBuf) -> io::Result<Self> {
+        // A missing file is a first start; an unreadable one must not begin at 1 and reuse ids.
         let next = match fs::read_to_string(&file) {
             Ok(text) => parse_reserved(&text).ok_or_else(|| {
                 io::Error::other(
@@ -114,6 +116,7 @@ impl InstanceIdAllocator {
             next,
             reserved: next,
         };
+        // On the disk before the first id is used: a crash may skip ids but never repeats one.
         ids.reserve_block()?;
         Ok(ids)
     }
@@ -150,6 +153,7 @@ pub fn parse_reserved(text: &str) -> Option<u64> {
     text.trim()
         .parse()
         .ok()
+        // Far from the end: adding a block cannot overflow.
         .filter(|next| (1..=u64::MAX / 2).contains(next))
 }
 
@@ -161,6 +165,8 @@ pub fn parse_reserved(text: &str) -> Option<u64> {
 /// # Errors
 /// Fails when no port is free.
 pub fn free_port() -> io::Result<u16> {
+    // Another program may take the port before the watchdog does; then the start fails and is
+    // retried.
     Ok(std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
         .local_addr()?
         .port())
@@ -208,7 +214,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_number_has_two_owners_and_reuse_is_late(releases in prop::collection::vec(any::<Option<u8>>(), 0..200)) {
-            let (mut numbers, mut in_use, mut last_given) = (NumberRing::new(100, 16), Vec::new(), [None; 116]);
+            let (mut numbers, mut in_use, mut last_use) = (NumberRing::new(100, 16), Vec::new(), [None; 116]);
             for (time, release) in releases.into_iter().enumerate() {
                 if let Some(n) = release.filter(|_| !in_use.is_empty()) {
                     numbers.release(in_use.remove(n as usize % in_use.len()));
@@ -219,9 +225,9 @@ mod tests {
                     continue;
                 };
                 prop_assert!((100..116).contains(&number) && !in_use.contains(&number));
-                let longest_unused = (100..116).filter(|n| !in_use.contains(n)).map(|n: u32| last_given[n as usize]).min();
-                prop_assert!(in_use.len() > 8 || last_given[number as usize].is_none() || longest_unused != Some(None));
-                last_given[number as usize] = Some(time);
+                let oldest_unused = (100..116).filter(|n| !in_use.contains(n)).map(|n: u32| last_use[n as usize]).min();
+                prop_assert!(in_use.len() > 8 || last_use[number as usize].is_none() || oldest_unused != Some(None));
+                last_use[number as usize] = Some(time);
                 in_use.push(number);
             }
         }

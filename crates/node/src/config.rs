@@ -21,8 +21,8 @@ use crate::run_lock::run_name;
 /// A hook that waits until the gateway no longer sends requests to withdrawn instances.
 ///
 /// The hook gets the version of a snapshot that was published. Its future must end when every
-/// gateway thread uses that snapshot or a later one, so that no thread picks an instance from an
-/// older one. It should also give up after some seconds. Instances are asked to stop only
+/// gateway thread uses that snapshot or a later one: no thread then picks an instance from an older
+/// one. It should also give up after some seconds. Instances are asked to stop only
 /// afterwards.
 #[derive(Clone)]
 pub struct SettleHook(Arc<dyn Fn(u64) -> BoxFuture<'static, ()> + Send + Sync>);

@@ -98,6 +98,7 @@ impl CallReporter {
         edge.chain = chain.cloned();
         edge.add_tally(tally);
         match tally.open {
+            // Only instances with open calls are kept, so the map stays small.
             0 => drop(edge.open_calls.remove(&self.instance)),
             open => drop(edge.open_calls.insert(self.instance, open)),
         }

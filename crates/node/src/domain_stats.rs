@@ -1,7 +1,8 @@
-//! The ledgers of the node's domains, readable at any time: for metrics, for `nearpath edges` and `nearpath memory`.
+//! Counters of the node's domains, readable at any time: for metrics, for `nearpath edges` and
+//! `nearpath memory`.
 //!
-//! A ledger stays when its domain ends, until what its edges counted is old enough to be forgotten: a chain that is deployed
-//! again goes on counting.
+//! Counters outlive their domain until they are too old to be reported. A chain that is deployed
+//! again continues its counters.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,16 +19,16 @@ use nearpath_types::{FunctionId, InstanceAddr, InstanceId};
 use crate::direct_stats::DirectStats;
 use crate::totals;
 
-/// By domain ([`nearpath_types::FunctionPolicy::domain`]). Clones are the same books.
+/// Counters by domain ([`nearpath_types::FunctionPolicy::domain`]). Clones share their state.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct DomainStats {
     by_domain: Arc<Mutex<BTreeMap<String, SharedStats>>>,
-    /// Calls that went past memory and gateway.
+    /// Calls that bypassed shared memory and gateway.
     direct_stats: DirectStats,
 }
 
 impl DomainStats {
-    /// The ledger of a domain.
+    /// Returns the counters of a domain.
     pub(crate) fn stats_of(&self, domain: &str) -> SharedStats {
         self.lock_domains()
             .entry(domain.to_owned())
@@ -35,8 +36,8 @@ impl DomainStats {
             .clone()
     }
 
-    /// What every edge of every chain counted. A chain that was or is in several domains (it was deployed again with another
-    /// delivery or isolation, or does not agree with itself) is one chain: its counters are sums.
+    /// Returns the counters of every edge. A chain may be in several domains, after a change of
+    /// delivery or isolation or while its functions disagree: then counters are sums.
     pub(crate) fn edge_status(&self) -> Vec<EdgeStatus> {
         let now = clock::monotonic_now();
         let mut all = self.lock_domains();
@@ -52,11 +53,12 @@ impl DomainStats {
                 .filter_map(|(domain, line)| edge_entry(domain, line))
                 .chain(direct),
         );
+        // After reading, which drops counters that are too old: only empty entries go.
         all.retain(|_, ledger| !ledger.is_idle());
         edges
     }
 
-    /// How often a function was called by others past the gateway; it may have been in several domains, one after another.
+    /// Returns the calls of a function that bypassed the gateway, over all domains it was in.
     pub(crate) fn call_totals(&self, callee: &FunctionId) -> CallCounts {
         self.lock_domains()
             .values()
@@ -65,17 +67,17 @@ impl DomainStats {
             })
     }
 
-    /// Which instances can call which directly.
+    /// Returns the instances that each instance can call directly.
     pub(crate) fn direct_paths(&self) -> BTreeMap<InstanceId, BTreeSet<InstanceAddr>> {
         self.direct_stats.direct_paths()
     }
 
-    /// For those who tell of calls that the node does not see.
+    /// Returns the counters for calls that the node does not see.
     pub(crate) fn direct_stats(&self) -> DirectStats {
         self.direct_stats.clone()
     }
 
-    /// Forgets how often functions were called that there are no more.
+    /// Forgets the call counts of removed functions.
     pub(crate) fn retain_functions(&self, known: impl Fn(&FunctionId) -> bool) {
         self.direct_stats.retain_functions(&known);
         self.lock_domains()
@@ -83,7 +85,7 @@ impl DomainStats {
             .for_each(|ledger| ledger.retain_functions(&known));
     }
 
-    /// The memory of every chain; of one in several domains, together.
+    /// Returns the memory of every chain; domains of one chain are summed.
     pub(crate) fn memory_status(&self) -> Vec<MemoryStatus> {
         let all = self.lock_domains();
         let held = all
@@ -92,7 +94,7 @@ impl DomainStats {
         totals::sum_memory(held)
     }
 
-    /// Who is in each domain.
+    /// Returns the endpoints and channels of each domain.
     pub(crate) fn memberships(&self) -> BTreeMap<String, DomainMembership> {
         self.lock_domains()
             .iter()
@@ -107,7 +109,8 @@ impl DomainStats {
     }
 }
 
-/// Chain and namespace of `CHAIN.NAMESPACE:WAY…`: a namespace has no dot, and neither has a colon.
+/// Splits `CHAIN.NAMESPACE:MODES…` into chain and namespace: a namespace has no dot, and neither
+/// has a colon.
 fn split_domain(domain: &str) -> (String, String) {
     let chain = domain.split_once(':').map_or(domain, |(chain, _)| chain);
     let (chain, namespace) = chain.rsplit_once('.').unwrap_or((chain, ""));
@@ -118,7 +121,7 @@ fn function_name(function: Option<&FunctionId>) -> String {
     function.map_or_else(|| GATEWAY_NAME.to_owned(), ToString::to_string)
 }
 
-/// The caller says how many calls there were and how long they took: its time holds the way as well.
+/// Builds an entry. Requests and times are the caller's counts, so the time includes the transfer.
 fn edge_entry(domain: &str, counted: EdgeCounters) -> Option<EdgeStatus> {
     let EdgeCounters {
         caller,
@@ -167,7 +170,7 @@ fn memory_entry(domain: &str, held: PoolUsage) -> MemoryStatus {
         endpoints: held.endpoints,
         slots: held.slots,
         bytes: held.bytes,
-        bound_bytes: held.max_bytes,
+        max_held_bytes: held.max_bytes,
     };
     MemoryStatus {
         chain,

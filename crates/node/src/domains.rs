@@ -1,7 +1,7 @@
 //! The security domains of this node, one per chain, with the sockets through which instances join.
 //!
-//! A [`DomainHandle`] runs each domain. This module decides which functions share one and which edges it
-//! has, and reports instances that come and go.
+//! A [`DomainHandle`] runs each domain. This module decides which functions share one and which
+//! edges it has, and reports instances that come and go.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
@@ -110,6 +110,7 @@ impl DomainRegistry {
         );
         let edges = edges::edges_by_domain(in_chains.into_iter());
         self.declared = edges.keys().cloned().collect();
+        // Before new ones start, so that their memory is free again.
         self.end_unused();
         for (domain, edges) in edges {
             match self.entry(&domain, modes.get(&domain).copied().unwrap_or_default()) {
@@ -154,6 +155,7 @@ impl DomainRegistry {
             // The hub does not wait for a reader of its faults.
             tokio::spawn(log_faults(domain.to_owned(), faults));
             // A closed channel shows a thread that has ended.
+            // Each thread joins as an endpoint of its own, so that threads share no locks.
             self.gateway_threads.retain(|gateway| {
                 hub.gateway_socket()
                     .is_ok_and(|socket| gateway.send(socket).is_ok())
@@ -192,6 +194,7 @@ impl DomainRegistry {
         let Some(domain) = policy.domain(function) else {
             return Ok(None);
         };
+        // Checked before the socket exists: an instance that cannot join must not see one.
         if self.entry(&domain, DomainModes::of(policy))?.has_huge_pages
             && policy.pages == ChainPages::Small
         {
@@ -199,6 +202,7 @@ impl DomainRegistry {
             tracing::warn!(%function, domain, "function is called over HTTP: {why}");
             return Ok(None);
         }
+        // Ids are never reused, so neither is a path.
         let path = self.folder.join(instance.to_string());
         let listener = bind_listener(&self.folder, &path)?;
         self.entry(&domain, DomainModes::of(policy))?
@@ -229,7 +233,8 @@ impl DomainRegistry {
         let Some(domain) = self.members.remove(&instance) else {
             return;
         };
-        let _ = fs::remove_file(self.folder.join(instance.to_string())); // the next start empties the folder
+        // The next start empties the folder.
+        let _ = fs::remove_file(self.folder.join(instance.to_string()));
         if let Some(DomainEntry { hub, .. }) = self.entries.get(&domain) {
             hub.remove_instance(instance);
         }
@@ -239,7 +244,8 @@ impl DomainRegistry {
     /// Adds a gateway thread, which gets a socket for every present and future domain.
     pub(crate) fn add_gateway_thread(&mut self, gateway: mpsc::UnboundedSender<OwnedFd>) {
         for DomainEntry { hub, .. } in self.entries.values() {
-            let _ = hub.gateway_socket().map(|socket| gateway.send(socket)); // the thread may have ended
+            // The thread may have ended.
+            let _ = hub.gateway_socket().map(|socket| gateway.send(socket));
         }
         self.gateway_threads.push(gateway);
     }

@@ -147,11 +147,9 @@ fn encode_durations(to: &mut DescriptorEncoder, edges: &[EdgeStatus]) -> Result<
 fn encode_pools(to: &mut DescriptorEncoder, all: &[MemoryStatus]) -> Result<(), Error> {
     type Value = fn(&MemoryStatus) -> u64;
     let gauges: [(&str, &str, Value); 5] = [
-        (
-            "nearpath_shm_size_bytes",
-            "Bytes of a chain's slots",
-            |m| m.size_bytes,
-        ),
+        ("nearpath_shm_size_bytes", "Bytes of a chain's slots", |m| {
+            m.size_bytes
+        }),
         ("nearpath_shm_used_bytes", "Bytes of slots in use", |m| {
             m.used_bytes
         }),
@@ -190,9 +188,9 @@ fn encode_holders(to: &mut DescriptorEncoder, all: &[MemoryStatus]) -> Result<()
             |h| h.bytes,
         ),
         (
-            "nearpath_shm_bound_bytes",
+            "nearpath_shm_max_held_bytes",
             "Bytes of slots that a function may hold",
-            |h| h.bound_bytes,
+            |h| h.max_held_bytes,
         ),
         (
             "nearpath_shm_endpoints",
@@ -309,7 +307,7 @@ mod tests {
             r#"nearpath_shm_endpoints{chain="shop",namespace="openfaas-fn",function="front.openfaas-fn"} 1"#.to_owned(),
             r#"nearpath_shm_page_bytes{chain="shop",namespace="openfaas-fn"} 4096"#.to_owned(),
         ] {
-            assert!(text.lines().any(|shown| shown == line), "{line} is missing in:\n{text}");
+            assert!(text.lines().any(|printed| printed == line), "{line} is missing in:\n{text}");
         }
         assert_eq!(
             series_of(&text, "nearpath_edge_requests_total").len(),

@@ -1,7 +1,8 @@
-//! The edges of every chain, from what its functions declare: calls, the names they are made by, and events. Pure.
+//! The edges of every chain, from what its functions declare: calls, the names they are made by,
+//! and events. Pure.
 //!
-//! An edge for events leads from a function that publishes to one that subscribes, when a topic can be what both name. It
-//! permits events alone, unless the two have an edge for calls as well.
+//! An edge for events leads from a function that publishes to one that subscribes, when a topic can
+//! be what both name. It permits events alone, unless the two have an edge for calls as well.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -55,6 +56,7 @@ fn domain_edges(functions: &BTreeMap<&FunctionId, &FunctionPolicy>) -> ChainEdge
                 };
                 edges
                     .entry((caller.clone(), callee.clone()))
+                    // A declared call already permits messages; topics are only added to it.
                     .or_insert(events_only)
                     .topics = topics;
             }

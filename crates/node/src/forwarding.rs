@@ -128,6 +128,8 @@ impl NodeForwarder {
 
     /// Returns the traffic of each function's instances, ended ones included.
     fn function_counters(&self) -> BTreeMap<FunctionId, DirectionCounters> {
+        // Held while the kernel's counters are read: an instance must not move to `past` in
+        // between.
         let stats = self.lock_stats();
         let mut all = stats.past.clone();
         for (eip, function) in &stats.live {
@@ -204,6 +206,7 @@ impl Collector for NodeForwarder {
                         ("function", function.to_string()),
                         ("direction", direction.to_owned()),
                     ];
+                    // Read from the kernel at each scrape, so there is no counter to keep.
                     ConstCounter::new(value(counters)).encode(metric.encode_family(&labels)?)?;
                 }
             }

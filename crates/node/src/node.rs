@@ -50,8 +50,8 @@ pub struct Node {
 }
 
 impl Node {
-    /// Sweeps what an earlier run left behind and starts the agent. Runs nothing until [`Node::apply_desired`] is called for the
-    /// first time. Needs a running runtime.
+    /// Sweeps what an earlier run left behind and starts the agent. Runs nothing until
+    /// [`Node::apply_desired`] is called for the first time. Needs a running runtime.
     ///
     /// # Errors
     /// See [`NodeError`].
@@ -80,12 +80,13 @@ impl Node {
             ));
         }
         let logs = LogStore::new(config.log_bound);
-        if let Some(doorway) = config.egress_listener.clone() {
-            let told = logs.clone();
-            let tell = move |function: &_, instance, text| {
-                told.push_line(function, instance, format!("nearpath: {text}"))
+        if let Some(egress_listener) = config.egress_listener.clone() {
+            let notice_logs = logs.clone();
+            let push_notice = move |function: &_, instance, text| {
+                notice_logs.push_line(function, instance, format!("nearpath: {text}"))
             };
-            let pool = EgressHandle::start(doorway, config.gateway_ip, Box::new(tell));
+            let pool =
+                EgressHandle::start(egress_listener, config.gateway_ip, Box::new(push_notice));
             machine = machine.with_pool(pool.map_err(NodeError::EgressPool)?);
         }
         Self::start_with_logs(Arc::new(machine), config, registry, logs).await
@@ -111,16 +112,17 @@ impl Node {
         logs: LogStore,
     ) -> Result<Node, NodeError> {
         let opening = (machine.clone(), config.clone());
+        // On a blocking thread: it sweeps cgroups and reads the whole store.
         let opened =
             tokio::task::spawn_blocking(move || open_data_dir(&*opening.0, &opening.1)).await;
         let (ids, artifacts) = opened.expect("opening does not panic")?;
-        let books = DomainStats::default();
-        edge_metrics::register_collector(books.clone(), registry);
+        let stats = DomainStats::default();
+        edge_metrics::register_collector(stats.clone(), registry);
         let pool = PoolReport::register(machine.clone(), registry);
-        let (events, heard) = mpsc::unbounded_channel();
+        let (events, event_receiver) = mpsc::unbounded_channel();
         let gateway = (config.gateway_ip, config.gateway_port()).into();
-        let (tmp, doors) = (config.run_path("tmp"), config.run_path("dispatch"));
-        let premises = InstanceDefaults {
+        let (tmp, dispatch) = (config.run_path("tmp"), config.run_path("dispatch"));
+        let defaults = InstanceDefaults {
             gateway_url: config.gateway_url,
             gateway,
             tmp_dir: tmp,
@@ -131,38 +133,38 @@ impl Node {
             publisher.subscribe_snapshots(),
             publisher.subscribe_observed(),
         );
-        let around = IdentityContext {
+        let identity_context = IdentityContext {
             snapshots: snapshots.clone(),
             machine: machine.clone(),
-            direct_stats: books.direct_stats(),
+            direct_stats: stats.direct_stats(),
         };
-        let tools = LifecycleContext {
+        let lifecycle_context = LifecycleContext {
             machine,
             artifacts,
             identities,
-            identity_context: around,
+            identity_context,
             logs: logs.clone(),
             events,
         };
-        let domains = DomainRegistry::new(doors, books.clone(), SockmapRouters::new(registry));
-        let workshop = InstanceFactory::new(
-            tools,
-            premises,
+        let domains = DomainRegistry::new(dispatch, stats.clone(), SockmapRouters::new(registry));
+        let factory = InstanceFactory::new(
+            lifecycle_context,
+            defaults,
             Allocations::new(ids, EipAllocator::around_gateway(config.gateway_ip)),
             domains,
         );
-        let (commands, obeyed) = mpsc::unbounded_channel();
-        let (desired, wishes) = watch::channel(DesiredState::default());
+        let (commands, command_receiver) = mpsc::unbounded_channel();
+        let (desired, desired_receiver) = watch::channel(DesiredState::default());
         let agent = NodeAgent::new(
-            workshop,
+            factory,
             publisher,
             config.settle,
             NodeMetrics::new(registry),
         );
         tokio::spawn(agent.run(AgentInputs {
-            desired: wishes,
-            commands: obeyed,
-            events: heard,
+            desired: desired_receiver,
+            commands: command_receiver,
+            events: event_receiver,
         }));
         Ok(Node {
             desired,
@@ -170,49 +172,54 @@ impl Node {
             watch_snapshots: snapshots,
             watch_observed: observed,
             read_logs: logs,
-            stats: books,
+            stats,
             pool_report: pool,
         })
     }
 
-    /// Says what should run: the whole truth, each time. Returns at once; the last call counts.
+    /// Applies the complete desired state. Returns at once; the last call counts.
     pub fn apply_desired(&self, desired: DesiredState) {
+        // `send` would fail and drop the value once the agent has ended.
         self.desired.send_replace(desired);
     }
 
-    /// Waits until what was applied last is published, and gives the version of that snapshot. At once when the node has
-    /// stopped.
+    /// Waits until the last applied state is published. Returns the version of that snapshot, and
+    /// returns at once when the node has stopped.
     pub async fn wait_published(&self) -> u64 {
         let (answer, version) = oneshot::channel();
-        let _ = self.commands.send(AgentCommand::WaitPublished(answer)); // a stopped agent drops the answer
+        // A stopped agent drops the answer.
+        let _ = self.commands.send(AgentCommand::WaitPublished(answer));
         version.await.unwrap_or_default()
     }
 
-    /// What can be called, as it changes.
+    /// Returns the routing snapshots as they change.
     pub fn watch_snapshots(&self) -> watch::Receiver<Arc<RoutingSnapshot>> {
         self.watch_snapshots.clone()
     }
 
-    /// What there is, as it changes. A removed function is listed until its last instance is gone.
+    /// Returns the observed functions as they change. A removed function is listed until its last
+    /// instance is gone.
     pub fn watch_observed(&self) -> watch::Receiver<Arc<Vec<ObservedFunction>>> {
         self.watch_observed.clone()
     }
 
-    /// For a thread of the gateway: a socket for each domain that there is and will be, to join it as a party.
+    /// Returns sockets for one gateway thread: one for each present and future domain, which the
+    /// thread joins as an endpoint.
     pub fn gateway_sockets(&self) -> mpsc::UnboundedReceiver<OwnedFd> {
         let (give, take) = mpsc::unbounded_channel();
-        let _ = self.commands.send(AgentCommand::AddGatewayThread(give)); // a stopped agent has no domains
+        // A stopped agent has no domains.
+        let _ = self.commands.send(AgentCommand::AddGatewayThread(give));
         take
     }
 
-    /// Lines that a function's instances wrote: first those kept, then, with `follow`, those that come. A reader that
-    /// is too slow loses lines and is told how many. Needs a running runtime.
+    /// Returns lines that a function's instances wrote: first the stored ones, then, with `follow`,
+    /// new ones. A slow reader loses lines and gets their number. Needs a running runtime.
     pub fn read_logs(&self, query: LogQuery) -> mpsc::Receiver<LogLine> {
         self.read_logs.read_lines(query)
     }
 
-    /// How often a function was called by other functions through shared memory, since the node began. Calls from the gateway
-    /// are not in it.
+    /// Returns the calls of a function by other functions through shared memory, since the node
+    /// began. Calls of the gateway are not included.
     pub fn call_totals(&self, callee: &FunctionId) -> DirectCallCounts {
         let CallCounts {
             ended,
@@ -226,26 +233,27 @@ impl Node {
         }
     }
 
-    /// A call of a function has arrived whose egress declares reads (`prefetch`): they are issued now. Never waits.
+    /// Issues the declared reads (`prefetch`) of a function that was called. Never waits.
     pub fn prefetch(&self, function: &FunctionId) {
         self.pool_report.prefetch(function);
     }
 
-    /// The node is about to end: what it has open outside for nobody is closed, and nothing more is opened ahead. A successor has ceilings of its own,
-    /// and opens connections of its own.
+    /// Closes idle connections to destinations outside and opens none ahead: the node is shutting
+    /// down. A successor has its own limits and connections.
     pub fn close_idle_connections(&self) {
         self.pool_report.close_idle_connections();
     }
 
-    /// What the instances of a function use together; zero where nobody counts.
+    /// Sums the usage of a function's instances; zero without accounting.
     pub async fn read_usage(&self, id: &FunctionId) -> UsageStatus {
         let (answer, usage) = oneshot::channel();
-        let _ = self.commands.send(AgentCommand::Usage(id.clone(), answer)); // a stopped agent drops the answer
+        // A stopped agent drops the answer.
+        let _ = self.commands.send(AgentCommand::Usage(id.clone(), answer));
         usage.await.unwrap_or_default()
     }
 
-    /// Drains all instances side by side and returns when nothing is left of them. Bounded by each instance's own limit
-    /// (see [`crate::instance::variables::stop_timeout`]).
+    /// Drains all instances side by side and returns when nothing is left of them. Bounded by each
+    /// instance's own limit (see [`crate::instance::variables::stop_timeout`]).
     pub async fn drain_and_stop(&self) {
         let (done, stopped) = oneshot::channel();
         let _ = self.commands.send(AgentCommand::Stop(done));
@@ -253,7 +261,7 @@ impl Node {
     }
 }
 
-/// Everything on the disk and the machine that has to be in order first. Blocks.
+/// Prepares the data directory and removes leftovers. Blocks.
 fn open_data_dir(
     machine: &dyn InstanceMachine,
     config: &NodeConfig,
@@ -268,9 +276,12 @@ fn open_data_dir(
         config.run_path("tmp"),
     );
     fs::create_dir_all(&tmp).map_err(failed(&tmp))?;
+    // Before the folders: a process that still runs would write into them again.
     machine.sweep_leftovers().map_err(NodeError::Sweep)?;
+    // Files of instances that were killed; `create_dir_all` above makes this succeed on a first
+    // start.
     fs::remove_dir_all(&tmp).map_err(failed(&tmp))?;
-    let _ = fs::remove_dir_all(config.run_path("dispatch")); // doors into a run that is over
+    let _ = fs::remove_dir_all(config.run_path("dispatch")); // sockets of a run that is over
     let artifacts = ArtifactStore::open(artifacts.clone(), config.artifact_limit)
         .map_err(failed(&artifacts))?;
     Ok((

@@ -26,6 +26,7 @@ fn create_id(file: &Path) -> io::Result<String> {
         .trim()
         .to_owned();
     fs::write(file, &id)?;
+    // Cgroups are named after it: an id lost in a power failure would orphan them.
     fs::File::open(file)?.sync_all()?;
     Ok(id)
 }

@@ -1,4 +1,4 @@
-//! Which pages a chain's memory is made of: decided when the memory is made, told when it came otherwise.
+//! Page sizes of a chain's memory: chosen when the memory is created, logged when it differs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,24 +6,24 @@ use std::fs;
 use nearpath_domain::node_side::{DomainSettings, PageKind as Kind, SharedStats};
 use nearpath_types::policy::ChainPages;
 
-/// Huge pages of 2 MiB that nobody uses: `Documentation/admin-guide/mm/hugetlbpage.rst`.
+/// Unused huge pages of 2 MiB: `Documentation/admin-guide/mm/hugetlbpage.rst`.
 const FREE_HUGE_PAGES: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
-/// What every function of a domain agrees to: the least of what they ask for. One that did not ask for huge pages did not
-/// agree to what they mean.
+/// Returns the least page size that the functions of a domain ask for. A function that did not ask
+/// for huge pages did not agree to their effects.
 pub(crate) fn pages_by_domain<'a>(
-    asked: impl Iterator<Item = (&'a str, ChainPages)>,
+    requested: impl Iterator<Item = (&'a str, ChainPages)>,
 ) -> BTreeMap<String, ChainPages> {
     let mut all: BTreeMap<String, ChainPages> = BTreeMap::new();
-    for (domain, pages) in asked {
+    for (domain, pages) in requested {
         let least = all.entry(domain.to_owned()).or_insert(pages);
         *least = pages.min(*least);
     }
     all
 }
 
-/// Settings with the pages that a domain is to try.
+/// Adds the pages to try to the settings of a domain.
 pub(crate) fn with_pages(settings: DomainSettings, wanted: ChainPages) -> DomainSettings {
     let slots: u64 = settings
         .classes
@@ -35,7 +35,7 @@ pub(crate) fn with_pages(settings: DomainSettings, wanted: ChainPages) -> Domain
         ChainPages::Huge => Kind::HugeIfAvailable,
         ChainPages::Auto if free_huge_pages() > slots.div_ceil(HUGE_PAGE_BYTES) => {
             Kind::HugeIfAvailable
-        } // one more for what lies before the slots
+        } // one more for the header before the slots
         ChainPages::Auto => Kind::Small,
     };
     DomainSettings { pages, ..settings }
@@ -44,11 +44,12 @@ pub(crate) fn with_pages(settings: DomainSettings, wanted: ChainPages) -> Domain
 fn free_huge_pages() -> u64 {
     fs::read_to_string(FREE_HUGE_PAGES)
         .ok()
+        // Kernels without huge pages have no such file: then there are none.
         .and_then(|text| text.trim().parse().ok())
         .unwrap_or(0)
 }
 
-/// Whether the pages are huge; says so where that is not what was asked for.
+/// Returns whether the pages are huge, and logs missing ones that were required.
 pub(crate) fn has_huge_pages(domain: &str, wanted: ChainPages, ledger: &SharedStats) -> bool {
     let Some(holdings) = ledger.pool_usage() else {
         return false;
@@ -71,7 +72,7 @@ mod tests {
 
     #[test]
     fn huge_pages_need_every_functions_consent() {
-        let asked = [
+        let requested = [
             ("a", ChainPages::Huge),
             ("b", ChainPages::Huge),
             ("a", ChainPages::Auto),
@@ -84,7 +85,7 @@ mod tests {
             ("c", ChainPages::Small),
         ];
         assert_eq!(
-            pages_by_domain(asked.into_iter()),
+            pages_by_domain(requested.into_iter()),
             expected
                 .map(|(name, pages)| (name.to_owned(), pages))
                 .into()

@@ -1,5 +1,5 @@
-//! The path that a plain call takes along every edge of what is deployed, and why no nearer one: the selection that callers make
-//! themselves, over the facts that the node has. Pure.
+//! Selects the path of a plain call along every deployed edge, and the reason why no shorter one is
+//! available. Pure: callers make the same selection, here it uses the facts of the node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,15 +12,16 @@ use nearpath_types::{
     InstanceState, RoutingSnapshot,
 };
 
-/// Lists each pair of ready instances along an edge, the gateway's own calls included; an edge without ready instances has one entry.
+/// Lists each pair of ready instances along an edge, including the gateway's own calls. An edge
+/// without ready instances has one entry.
 pub(crate) fn matrix(
     snapshot: &RoutingSnapshot,
-    rolls: &BTreeMap<String, DomainMembership>,
+    memberships: &BTreeMap<String, DomainMembership>,
     introduced: Introduced,
 ) -> Vec<PathStatus> {
-    let channels = rolls
+    let channels = memberships
         .iter()
-        .map(|(domain, roll)| (domain.as_str(), DomainChannels::of(roll)))
+        .map(|(domain, membership)| (domain.as_str(), DomainChannels::of(membership)))
         .collect();
     let routes = snapshot
         .functions
@@ -56,7 +57,8 @@ struct View<'a> {
 /// The instances that each instance calls straight over QUIC.
 type Introduced = BTreeMap<InstanceId, BTreeSet<InstanceAddr>>;
 
-/// The endpoints of a domain's shared memory, and its channels from caller to callee. `None` stands for the gateway.
+/// The endpoints of a domain's shared memory, and its channels from caller to callee. `None` stands
+/// for the gateway.
 #[derive(Default)]
 struct DomainChannels {
     endpoints: BTreeSet<Option<InstanceId>>,
@@ -64,20 +66,27 @@ struct DomainChannels {
 }
 
 impl DomainChannels {
-    /// The gateway has a channel to an instance when each of its threads has one; an instance has it when any of its threads has.
-    fn of(roll: &DomainMembership) -> Self {
-        let instance = |party| roll.endpoints.get(party).map(EndpointOwner::instance);
+    /// Collects complete channels. The gateway's is complete when each of its threads has one; an
+    /// instance needs one thread.
+    fn of(membership: &DomainMembership) -> Self {
+        let instance = |endpoint| {
+            membership
+                .endpoints
+                .get(endpoint)
+                .map(EndpointOwner::instance)
+        };
         let mut counts: BTreeMap<(Option<InstanceId>, InstanceId), BTreeSet<_>> = BTreeMap::new();
-        for (caller, callee) in &roll.channels {
+        for (caller, callee) in &membership.channels {
             if let (Some(from), Some(Some(to))) = (instance(caller), instance(callee)) {
                 counts.entry((from, to)).or_default().insert(*caller);
             }
         }
-        let gateway_threads = roll
+        let gateway_threads = membership
             .endpoints
             .values()
             .filter(|who| **who == EndpointOwner::Gateway)
             .count();
+        // The kernel spreads connections over the gateway's threads, so each of them must reach it.
         let is_complete = |from: &Option<InstanceId>, callers: usize| {
             from.is_some() || callers == gateway_threads
         };
@@ -85,7 +94,7 @@ impl DomainChannels {
             .iter()
             .filter(|((from, _), callers)| is_complete(from, callers.len()));
         Self {
-            endpoints: roll
+            endpoints: membership
                 .endpoints
                 .values()
                 .map(EndpointOwner::instance)
@@ -169,7 +178,7 @@ impl View<'_> {
         )
     }
 
-    /// From function to function: straight to the instance, or through the gateway.
+    /// Returns the transport facts of a call between functions: direct, or through the gateway.
     fn transport(&self, from: InstanceId, to: &InstanceRoute) -> TransportFacts {
         let is_introduced = self
             .introduced
@@ -182,7 +191,7 @@ impl View<'_> {
         }
     }
 
-    /// The gateway (`from: None`) runs on this node.
+    /// Returns the facts of an edge. The gateway (`from: None`) runs on this node.
     fn edge(
         &self,
         from: Option<&InstanceRoute>,
@@ -228,7 +237,7 @@ fn ready(function: &FunctionRoute) -> impl Iterator<Item = &InstanceRoute> {
         .filter(|instance| instance.state == InstanceState::Ready)
 }
 
-/// An edge without ready instances has one entry, which says why.
+/// Returns one entry with the reason for an edge without ready instances.
 fn or_missing(
     pairs: Vec<PathStatus>,
     entry: &PathStatus,
@@ -291,37 +300,37 @@ mod tests {
         }
     }
 
-    fn party(number: u16) -> EndpointId {
+    fn endpoint(number: u16) -> EndpointId {
         EndpointId::new(number).unwrap()
     }
 
-    fn roll(
-        parties: &[(u16, Option<(u64, &str)>)],
+    fn membership(
+        endpoints: &[(u16, Option<(u64, &str)>)],
         channels: &[(u16, u16)],
     ) -> BTreeMap<String, DomainMembership> {
         let who = |who: &Option<(u64, &str)>| match who {
             None => EndpointOwner::Gateway,
             Some((id, name)) => EndpointOwner::Instance(InstanceId(*id), name.parse().unwrap()),
         };
-        let parties = parties
+        let endpoints = endpoints
             .iter()
-            .map(|(number, one)| (party(*number), who(one)))
+            .map(|(number, one)| (endpoint(*number), who(one)))
             .collect();
         let channels = channels
             .iter()
-            .map(|(caller, callee)| (party(*caller), party(*callee)))
+            .map(|(caller, callee)| (endpoint(*caller), endpoint(*callee)))
             .collect();
         [(
             "shop.openfaas-fn".to_owned(),
             DomainMembership {
-                endpoints: parties,
+                endpoints,
                 channels,
             },
         )]
         .into()
     }
 
-    fn told(paths: &[PathStatus]) -> Vec<(String, &str)> {
+    fn path_lines(paths: &[PathStatus]) -> Vec<(String, &str)> {
         let or = |text: &Option<String>| text.clone().unwrap_or("-".into());
         let short = |name: &str| name.replace(".openfaas-fn", "");
         let line = |p: &PathStatus| {
@@ -341,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn every_pair_is_told_with_what_stands_in_its_way() {
+    fn every_pair_has_a_path_and_its_obstacle() {
         let functions = vec![
             function(
                 "front",
@@ -358,7 +367,7 @@ mod tests {
             version: 1,
             functions,
         };
-        let parties = [
+        let endpoints = [
             (1, None),
             (2, None),
             (3, Some((1, "front"))),
@@ -367,11 +376,12 @@ mod tests {
         ];
         let channels = [(1, 3), (2, 3), (1, 4), (2, 4), (1, 5), (3, 4), (4, 5)];
         let direct = BTreeMap::from([(InstanceId(1), BTreeSet::from([addr(5)]))]);
-        let paths = matrix(&snapshot, &roll(&parties, &channels), direct);
+        let paths = matrix(&snapshot, &membership(&endpoints, &channels), direct);
         let expected = [
             ("gateway/- front/i1 shm", ""),
             ("gateway/- back/i2 shm", ""),
-            ("gateway/- back/i3 http", "no_endpoint"), // one of its two threads does not reach it yet
+            // One of its two threads does not reach it yet.
+            ("gateway/- back/i3 http", "no_endpoint"),
             ("gateway/- plain/i4 http", "no_endpoint"),
             ("gateway/- alone/i5 http", "no_domain"),
             ("gateway/- other/i6 http", "caller_no_endpoint"),
@@ -389,7 +399,7 @@ mod tests {
             ("plain/i4 back/i3 http", "caller_no_endpoint"),
         ];
         assert_eq!(
-            told(&paths),
+            path_lines(&paths),
             expected.map(|(line, why)| (line.to_owned(), why))
         );
         assert!(
@@ -411,17 +421,17 @@ mod tests {
             functions,
         };
         snapshot.functions[1].instances[0].locality = InstanceLocality::OtherNode;
-        let parties = [(1, None), (3, Some((1, "front"))), (4, Some((2, "back")))];
-        let roll = roll(&parties, &[(1, 3), (1, 4), (3, 4), (4, 3)]);
+        let endpoints = [(1, None), (3, Some((1, "front"))), (4, Some((2, "back")))];
+        let membership = membership(&endpoints, &[(1, 3), (1, 4), (3, 4), (4, 3)]);
         let expected = [
             ("gateway/- front/i1 shm", ""),
             ("gateway/- back/i2 tls", "no_identity"), // in clear nothing leaves the machine
             ("front/i1 back/i2 http", "other_node"),
             ("back/i2 front/i1 http", "other_node"),
         ];
-        let paths = matrix(&snapshot, &roll, Introduced::new());
+        let paths = matrix(&snapshot, &membership, Introduced::new());
         assert_eq!(
-            told(&paths),
+            path_lines(&paths),
             expected.map(|(line, why)| (line.to_owned(), why))
         );
     }

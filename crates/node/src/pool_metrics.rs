@@ -348,7 +348,7 @@ mod tests {
             format!("nearpath_pool_oldest_seconds{{{labels}}} 1.5"),
         ] {
             assert!(
-                text.lines().any(|shown| shown == line),
+                text.lines().any(|printed| printed == line),
                 "{line} is missing in:\n{text}"
             );
         }

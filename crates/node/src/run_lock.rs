@@ -31,6 +31,7 @@ impl RunLock {
     /// Fails when the folder cannot be written, or sixteen processes are still ending.
     pub fn claim_number(data_dir: &Path) -> io::Result<Self> {
         fs::create_dir_all(locks_folder(data_dir))?;
+        // The lowest free number: leftovers of its earlier owner are swept before use.
         for number in 0..MAX_RUNS {
             if let Some(lock) = try_lock(data_dir, number, true)? {
                 return Ok(Self { number, lock });
@@ -63,7 +64,8 @@ pub fn run_name(name: &str, run: usize) -> String {
 pub fn sweep_ended_runs(data_dir: &Path, node: &str) -> io::Result<()> {
     SocketCgroupGuard::sweep_leftovers();
     for number in 0..MAX_RUNS {
-        // Held during the sweep: a new process could claim the number.
+        // Held during the sweep, or a new process could claim the number. A lock that is not free
+        // means that the run is alive: the kernel releases it when a process dies.
         let Some(_lock) = try_lock(data_dir, number, false)? else {
             continue;
         };

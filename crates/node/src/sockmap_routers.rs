@@ -49,6 +49,7 @@ impl SockmapRouters {
             router: SockmapRouter::create()?,
             routers: self.clone(),
         });
+        // Weak, so that the set does not keep a domain's maps alive.
         self.with_totals(|totals| totals.live.push(Arc::downgrade(&domain_router)));
         Ok(domain_router)
     }
@@ -94,7 +95,7 @@ impl node_side::SockmapExchange for DomainRouter {
     fn create_sockets(&self, endpoint: EndpointId) -> io::Result<[OwnedFd; 2]> {
         self.router
             .add_endpoint(endpoint.get())
-            .map(|seat| [seat.endpoint, seat.node])
+            .map(|sockets| [sockets.endpoint, sockets.node])
     }
 
     fn remove_endpoint(&self, endpoint: EndpointId) {

@@ -59,6 +59,7 @@ fn add_memory(sum: &mut MemoryStatus, more: MemoryStatus) {
     add(&mut sum.size_bytes, more.size_bytes);
     add(&mut sum.used_bytes, more.used_bytes);
     add(&mut sum.dead_bytes, more.dead_bytes);
+    // A size, not an amount: adding sizes would mean nothing.
     sum.page_bytes = sum.page_bytes.max(more.page_bytes);
     sum.huge_pages_unavailable |= more.huge_pages_unavailable;
     let holders = std::mem::take(&mut sum.holders)
@@ -71,7 +72,7 @@ fn add_holder(sum: &mut HolderStatus, more: HolderStatus) {
     add(&mut sum.endpoints, more.endpoints);
     add(&mut sum.slots, more.slots);
     add(&mut sum.bytes, more.bytes);
-    add(&mut sum.bound_bytes, more.bound_bytes);
+    add(&mut sum.max_held_bytes, more.max_held_bytes);
 }
 
 fn add<T: AddAssign>(sum: &mut T, more: T) {

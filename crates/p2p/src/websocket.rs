@@ -43,7 +43,7 @@ pub fn enable_keepalive(stream: &TcpStream) -> io::Result<()> {
 }
 
 /// Path of control connections.
-pub const CONTROL_PATH: &str = "/v1/line";
+pub const CONTROL_PATH: &str = "/v1/control";
 
 /// Path of relays.
 pub const RELAY_PATH: &str = "/v1/relay";

@@ -56,8 +56,10 @@ impl ArrivalLimits {
 
     fn charge_worker(&mut self, from: IpAddr, token: &VerifiedToken, now: Instant) {
         let worker = match token {
-            VerifiedToken::Ticket(ticket) => (ticket.job.clone(), ticket.you.clone()),
-            VerifiedToken::Relay(relay_token) => (relay_token.job.clone(), relay_token.you.clone()),
+            VerifiedToken::Ticket(ticket) => (ticket.job.clone(), ticket.worker.clone()),
+            VerifiedToken::Relay(relay_token) => {
+                (relay_token.job.clone(), relay_token.worker.clone())
+            }
         };
         // The address gets its share back: the worker pays from its own.
         if self.workers.admit(worker, 1, now) {
@@ -284,7 +286,7 @@ fn refusal_response(reason: RejectReason) -> ErrorResponse {
         ),
         RejectReason::Path => (
             StatusCode::NOT_FOUND,
-            "unknown path: expected /v1/line or /v1/relay\n",
+            "unknown path: expected /v1/control or /v1/relay\n",
         ),
         // All other reasons look alike, so that an attacker learns nothing from them.
         _ => (

@@ -48,13 +48,13 @@ pub(super) async fn serve(
         .until
         .saturating_sub(super::state::ClockReading::now().unix)
         .saturating_mul(1000);
-    let (worker, job) = (ticket.you.clone(), ticket.job.to_string());
+    let (worker, job) = (ticket.worker.clone(), ticket.job.to_string());
     let welcome = RendezvousMessage::Welcome(ControlWelcome {
-        you: worker,
+        worker,
         job,
         leader: ticket.leader,
-        seen,
-        life: lifetime,
+        mapped_addr: seen,
+        lifetime_ms: lifetime,
         observe,
     });
     // Boxed: the long-lived future of a connection must not reserve space for this one.
@@ -67,7 +67,7 @@ pub(super) async fn serve(
     // Removed before the close message: nothing more is queued for a connection that is about to
     // end.
     connection.shared.disconnect(number);
-    tracing::debug!(worker = %ticket.you, job = %ticket.job, ?reason, "control connection: ended");
+    tracing::debug!(worker = %ticket.worker, job = %ticket.job, ?reason, "control connection: ended");
     if let Some(reason) = reason {
         connection.close_with_reason(reason).await;
     }
@@ -230,7 +230,7 @@ impl ServedConnection {
             _ => CloseCode::Policy,
         };
         if self
-            .send_message(&RendezvousMessage::Bye { why: reason })
+            .send_message(&RendezvousMessage::Close { reason })
             .await
             .is_ok()
         {

@@ -110,7 +110,7 @@ impl RendezvousMetrics {
     fn encode_rejections(&self, to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let help = "Rejected connections, by reason";
         let mut metric = to.encode_descriptor(
-            "nearpath_rendezvous_turned_away",
+            "nearpath_rendezvous_rejected",
             help,
             None,
             MetricType::Counter,
@@ -125,12 +125,12 @@ impl RendezvousMetrics {
     fn encode_counters(&self, to: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         for (name, help, count) in [
             (
-                "nearpath_rendezvous_observed",
+                "nearpath_rendezvous_binding_responses",
                 "Answered binding requests",
                 &self.answered_requests,
             ),
             (
-                "nearpath_rendezvous_observe_dropped",
+                "nearpath_rendezvous_binding_requests_dropped",
                 "Dropped binding requests",
                 &self.dropped_requests,
             ),
@@ -155,7 +155,7 @@ impl RendezvousMetrics {
                 &self.relayed_bytes,
             ),
             (
-                "nearpath_rendezvous_spilled",
+                "nearpath_rendezvous_frames_dropped",
                 "Relayed frames dropped for lack of capacity",
                 &self.dropped_frames,
             ),

@@ -20,7 +20,7 @@ impl Collector for RendezvousCollector {
         let (counts, (connections, sessions, waiting)) = self.0.counts_and_sizes();
         for (name, help, value) in [
             (
-                "nearpath_rendezvous_lines",
+                "nearpath_rendezvous_control_connections",
                 "Workers with a control connection",
                 connections,
             ),
@@ -44,7 +44,7 @@ impl Collector for RendezvousCollector {
 fn counters_of(counts: &StateCounts) -> [(&'static str, &'static str, u64); 10] {
     [
         (
-            "nearpath_rendezvous_arrived",
+            "nearpath_rendezvous_connected",
             "Control connections accepted",
             counts.connected,
         ),
@@ -53,7 +53,7 @@ fn counters_of(counts: &StateCounts) -> [(&'static str, &'static str, u64); 10] 
             "Control connections displaced by a newer one of the same worker",
             counts.displaced,
         ),
-        ("nearpath_rendezvous_called", "Calls", counts.calls),
+        ("nearpath_rendezvous_calls", "Calls", counts.calls),
         (
             "nearpath_rendezvous_granted",
             "Granted calls",
@@ -70,12 +70,12 @@ fn counters_of(counts: &StateCounts) -> [(&'static str, &'static str, u64); 10] 
             counts.refused,
         ),
         (
-            "nearpath_rendezvous_words",
+            "nearpath_rendezvous_session_messages",
             "Forwarded session messages",
             counts.messages,
         ),
         (
-            "nearpath_rendezvous_parcels",
+            "nearpath_rendezvous_relayed_frames",
             "Relayed frames of control connections",
             counts.frames,
         ),

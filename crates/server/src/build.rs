@@ -37,6 +37,8 @@ fn open_access_log(path: &Path) -> io::Result<Box<dyn io::Write + Send>> {
     }
     let file = std::fs::OpenOptions::new()
         .create(true)
+        // Two processes write the same file during a handover: O_APPEND keeps both from
+        // overwriting.
         .append(true)
         .open(path);
     file.map(|file| Box::new(file) as Box<dyn io::Write + Send>)
@@ -55,19 +57,19 @@ pub(crate) fn node_config(
     let config =
         nearpath_node::NodeConfig::new(settings.data_dir.clone(), settings.watchdog.clone());
     let (gateway_ip, gateway_url) = (GATEWAY_IP, gateway_url(settings, isolation));
-    let (switch, forwarder) = (
-        network.map(|network| network.switch.clone()),
+    let (hub, forwarder) = (
+        network.map(|network| network.hub.clone()),
         network.and_then(Network::forwarder),
     );
-    let doorway = network.map(|network| network.doorway.clone());
+    let egress_listener = network.map(|network| network.egress_listener.clone());
     Ok(nearpath_node::NodeConfig {
         node,
         isolation,
         gateway_ip,
         gateway_url,
-        hub: switch,
+        hub,
         forwarder,
-        egress_listener: doorway,
+        egress_listener,
         settle,
         ..config
     })

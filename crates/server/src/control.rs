@@ -15,7 +15,8 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tower::ServiceExt;
 
-/// Passes the gateway's requests to controller and node, which are attached after the gateway was built.
+/// Passes the gateway's requests to controller and node, which are attached after the gateway was
+/// built.
 pub(crate) struct ControlHandle {
     controller: OnceLock<Controller>,
     node: OnceLock<Arc<Node>>,
@@ -46,6 +47,7 @@ impl ControlHandle {
     ///
     /// Blocks; must not run on a thread of the runtime.
     pub(crate) fn release_data_dir(&self) {
+        // Before the store is closed: no wake-up may fall between the two.
         self.woken().get_or_insert_default();
         if let Some(controller) = self.controller.get() {
             self.runtime.block_on(controller.close());
@@ -54,6 +56,7 @@ impl ControlHandle {
 
     /// Wakes a function without the store. Returns false while the store is open.
     fn wake_after_release(&self, function: &FunctionId, controller: &Controller) -> bool {
+        // Held until the node has the order: two calls must not both start an instance.
         let mut woken = self.woken();
         let Some(woken) = woken.as_mut() else {
             return false;
@@ -61,7 +64,8 @@ impl ControlHandle {
         if woken.insert(function.clone())
             && let Some(node) = self.node.get()
         {
-            // The closed controller still knows the last committed state; only what was woken since is missing there.
+            // The closed controller still knows the last committed state; only what was woken since
+            // is missing there.
             let mut desired = controller.model().desired_state();
             let asleep = desired
                 .functions
@@ -100,11 +104,13 @@ impl GatewayControl for ControlHandle {
         &self,
         request: Request<nearpath_wire::Body>,
     ) -> BoxFuture<'static, Response<nearpath_wire::Body>> {
+        // The handle exists before the controller, which in turn needs the gateway.
         let Some(controller) = self.controller.get() else {
             return Box::pin(std::future::ready(draining_response()));
         };
         let router = controller.build_router();
-        // A gateway thread must not run it: a long administrative request would delay that thread's calls.
+        // A gateway thread must not run it: a long administrative request would delay that thread's
+        // calls.
         let response = self
             .runtime
             .spawn(async move { router.oneshot(request).await });

@@ -59,6 +59,7 @@ impl GatewayCpu {
         if quota == CpuQuota::Unlimited {
             return Ok(None);
         }
+        // A threaded cgroup: the quota binds the gateway's threads, not the whole process.
         let group = ThreadCgroup::create(&NodeCgroups::detect(node))
             .map_err(StartError::component("--gateway-cpu"))?;
         if let CpuQuota::Millis(millis) = quota {
@@ -79,7 +80,8 @@ impl GatewayCpu {
         move || group.add_current_thread()
     }
 
-    /// Starts the task that scales an automatic quota. It must not run on a thread of the cgroup, which it would throttle.
+    /// Starts the task that scales an automatic quota. It must not run on a thread of the cgroup,
+    /// which it would throttle.
     pub(crate) fn start_scaler(
         &mut self,
         gateway: &Gateway,
@@ -88,6 +90,7 @@ impl GatewayCpu {
     ) -> Result<(), StartError> {
         if self.quota == CpuQuota::Auto {
             let bounds = QuotaBounds {
+                // Never less: a throttled gateway could not see that load rises.
                 floor: MIN_AUTO_MILLIS,
                 ceiling: cores as u64 * 1_000,
             };

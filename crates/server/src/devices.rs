@@ -111,6 +111,7 @@ impl DeviceSettings {
 impl MqttSettings {
     /// The check of names and passwords; `None` if clients need none.
     fn authenticator(&self, credentials: Option<&AdminCredentials>) -> Option<PasswordCheck> {
+        // Canonical, so that `::ffff:127.0.0.1` counts as loopback too.
         if self.anonymous || self.listen.ip().to_canonical().is_loopback() {
             return None;
         }

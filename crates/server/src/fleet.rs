@@ -34,6 +34,7 @@ impl Fleet for LocalFleet {
         };
         let late = self
             .runtime
+            // Called on the thread of the controller's store, never on one of the runtime.
             .block_on(async { tokio::time::timeout(APPLY_TIMEOUT, routed).await.is_err() });
         if late {
             tracing::warn!(timeout = ?APPLY_TIMEOUT, "the gateway has not taken over a change yet");
@@ -56,6 +57,7 @@ impl Fleet for LocalFleet {
     fn invocation_count(&self, id: &FunctionId) -> u64 {
         self.gateway
             .invocations(id)
+            // Calls through shared memory bypass the gateway's counters.
             .saturating_add(self.node.call_totals(id).ended)
     }
 }

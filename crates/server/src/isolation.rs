@@ -15,6 +15,7 @@ pub(crate) fn set_up(settings: &ServerSettings) -> Result<IsolationLevel, StartE
     } else {
         IsolationLevel::None
     };
+    // Checked here, where the isolation is known, and before anything is created.
     match settings.forward == ForwardMode::Tc && isolation != IsolationLevel::Root {
         true => Err(StartError::ForwardNeedsRoot),
         false => Ok(isolation),
@@ -25,7 +26,8 @@ fn best_available() -> Result<IsolationLevel, StartError> {
     if nearpath_kernel::probe::best_isolation() == IsolationLevel::Root {
         return Ok(IsolationLevel::Root);
     }
-    // Without root the whole process becomes root of a user namespace; the kernel refuses that to processes with several threads.
+    // Without root the whole process becomes root of a user namespace; the kernel refuses that to
+    // processes with several threads.
     nearpath_kernel::sandbox::enter_user_namespace().map_err(StartError::NoIsolation)?;
     Ok(IsolationLevel::UserNamespace)
 }

@@ -1,8 +1,9 @@
 //! The server process of `nearpath up`: controller, node and gateway in one process.
 //!
-//! [`ServerSettings`] comes in ready to use. [`run`] acquires the `resources` first ([`listeners`], [`network`]), so that every refusal
-//! comes before anything is started. Then it builds the components ([`build`]), connects them ([`control`], [`fleet`], [`identity`]),
-//! and serves until a signal or a successor ([`handover`]).
+//! [`ServerSettings`] comes in ready to use. [`run`] acquires the `resources` first ([`listeners`],
+//! [`network`]), so that every refusal comes before anything is started. Then it builds the
+//! components ([`build`]), connects them ([`control`], [`fleet`], [`identity`]), and serves until a
+//! signal or a successor ([`handover`]).
 #![forbid(unsafe_code)]
 
 mod build;

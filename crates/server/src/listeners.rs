@@ -1,7 +1,7 @@
 //! The gateway's public sockets, opened or inherited from an old process.
 //!
-//! They belong to the host's network namespace, wherever their threads go. The socket for instances is opened by
-//! [`crate::network::Network`].
+//! They belong to the host's network namespace, wherever their threads go. The socket for instances
+//! is opened by [`crate::network::Network`].
 
 use std::net::{SocketAddr, UdpSocket};
 
@@ -76,6 +76,7 @@ fn http3(
     let pair = tls::read_key_pair(&tls.cert, &tls.key).map_err(StartError::component("TLS"))?;
     let site = h3::Http3ServerConfig::new(&pair, &settings.gateway.limits, threads)
         .map_err(StartError::component("HTTP/3"))?;
+    // The old process reads all packets through one socket: two processes cannot share that.
     if inherited.unsteered {
         return Err(StartError::component("--take-over")(
             "the kernel cannot steer HTTP/3 packets to the process that owns their connection: stop the running process, then start",
@@ -95,7 +96,8 @@ fn http3(
     ))
 }
 
-/// Steers packets to the thread that owns their connection; where the kernel cannot, one socket receives all of them.
+/// Steers packets to the thread that owns their connection; where the kernel cannot, one socket
+/// receives all of them.
 fn steered_sockets(
     port: Http3Port,
     mut sockets: Vec<UdpSocket>,
@@ -105,6 +107,7 @@ fn steered_sockets(
         Ok(()) => for_successor.http3_port = Some(port),
         Err(error) => {
             tracing::warn!(%error, "HTTP/3: the kernel cannot steer packets to threads; one thread serves HTTP/3, and --take-over is unavailable");
+            // A successor must know: without steering it would take packets of our connections.
             for_successor.unsteered = true;
             sockets.truncate(1);
         }

@@ -1,7 +1,7 @@
-//! The node's network, and the gateway's place in it.
+//! The node's network, and the namespace of the gateway in it.
 //!
-//! The gateway's sockets are in the hub namespace itself or, with [`ForwardMode::Tc`], in a namespace of their own that is attached to
-//! the hub as instances are.
+//! The gateway's sockets are in the hub namespace. With [`ForwardMode::Tc`] they are in a namespace
+//! of their own, which is attached to the hub as instances are.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -31,16 +31,16 @@ const EGRESS_DEVICE: &str = "exit";
 /// The hub namespace with what is attached to it. Clones refer to the same network.
 #[derive(Debug, Clone)]
 pub(crate) struct Network {
-    pub(crate) switch: Arc<HubNetns>,
+    pub(crate) hub: Arc<HubNetns>,
     /// Listens for connections to destinations outside.
-    pub(crate) doorway: Arc<EgressListener>,
+    pub(crate) egress_listener: Arc<EgressListener>,
     gateway: Option<AttachedGateway>,
 }
 
 /// A gateway in a namespace of its own.
 #[derive(Debug, Clone)]
 struct AttachedGateway {
-    station: Arc<AttachedNetns>,
+    netns: Arc<AttachedNetns>,
     forwarder: Arc<Forwarder>,
 }
 
@@ -63,40 +63,42 @@ impl Network {
     }
 
     fn in_hub() -> io::Result<Self> {
-        let switch = Arc::new(HubNetns::create(GATEWAY_IP)?);
-        let doorway = Arc::new(EgressListener::in_hub(&switch)?);
+        let hub = Arc::new(HubNetns::create(GATEWAY_IP)?);
+        let egress_listener = Arc::new(EgressListener::in_hub(&hub)?);
         Ok(Self {
-            switch,
-            doorway,
+            hub,
+            egress_listener,
             gateway: None,
         })
     }
 
     fn forwarded() -> io::Result<Self> {
         let forwarder = Arc::new(Forwarder::load_program()?);
-        let switch = Arc::new(HubNetns::create(NEXT_HOP)?);
-        let station = Arc::new(AttachedNetns::create(
-            &*switch,
+        let hub = Arc::new(HubNetns::create(NEXT_HOP)?);
+        let netns = Arc::new(AttachedNetns::create(
+            &*hub,
             Eip(GATEWAY_IP),
             GATEWAY_DEVICE,
             NEXT_HOP,
         )?);
-        let egress = AttachedNetns::create(&*switch, EGRESS_PROXY_EIP, EGRESS_DEVICE, NEXT_HOP)?;
-        for station in [&*station, &egress] {
-            forwarder.attach_device(&*switch, station.eip(), station.device())?;
+        let egress = AttachedNetns::create(&*hub, EGRESS_PROXY_EIP, EGRESS_DEVICE, NEXT_HOP)?;
+        // A device that the forwarder does not know gets no packets.
+        for netns in [&*netns, &egress] {
+            forwarder.attach_device(&*hub, netns.eip(), netns.device())?;
         }
-        let doorway = Arc::new(EgressListener::in_attached_netns(
+        let egress_listener = Arc::new(EgressListener::in_attached_netns(
             &egress,
             Arc::clone(&forwarder),
         )?);
         Ok(Self {
-            switch,
-            doorway,
-            gateway: Some(AttachedGateway { station, forwarder }),
+            hub,
+            egress_listener,
+            gateway: Some(AttachedGateway { netns, forwarder }),
         })
     }
 
-    /// The program that moves packets between gateway and instances, where they do not share a pair.
+    /// The program that moves packets between gateway and instances, where they do not share a
+    /// pair.
     pub(crate) fn forwarder(&self) -> Option<Arc<Forwarder>> {
         self.gateway
             .as_ref()
@@ -106,8 +108,9 @@ impl Network {
     /// Moves the calling thread into the gateway's namespace.
     pub(crate) fn enter(&self) -> io::Result<()> {
         match &self.gateway {
-            None => self.switch.enter(),
-            Some(gateway) => gateway.station.enter(),
+            // Without a namespace of its own the gateway lives in the hub.
+            None => self.hub.enter(),
+            Some(gateway) => gateway.netns.enter(),
         }
     }
 
@@ -118,7 +121,8 @@ impl Network {
             network.enter()?;
             nearpath_wire::bind_tcp((GATEWAY_IP, INNER_PORT).into(), threads)
         };
-        // setns(2) moves a thread, and a socket stays where it was made: a short-lived thread keeps this one outside.
+        // setns(2) moves a thread, and a socket stays where it was made: a short-lived thread keeps
+        // this one outside.
         let opened = std::thread::spawn(open)
             .join()
             .unwrap_or_else(|_| Err(io::Error::other("its thread panicked")));

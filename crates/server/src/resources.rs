@@ -1,6 +1,7 @@
 //! Exclusive resources of a server: its data directory, sockets and network.
 //!
-//! Every refusal comes from here: before anything is started, and before an old process is asked to give up anything.
+//! Every refusal comes from here: before anything is started, and before an old process is asked to
+//! give up anything.
 
 use std::net::TcpListener;
 
@@ -40,6 +41,7 @@ impl Resources {
             Some((old_process, sockets)) => (Some(old_process), sockets),
             None => (None, InheritedSockets::default()),
         };
+        // An old process holds the lock until `release`, so a successor takes it further below.
         let data_dir = if old_process.is_none() {
             Some(lock_data_dir(settings)?)
         } else {
@@ -60,7 +62,8 @@ impl Resources {
                 .map(|network| network.inner_listener(threads))
                 .transpose()?,
         );
-        // The last step that can fail on this side lies behind: only now does the old process stop taking changes.
+        // The last step that can fail on this side lies behind: only now does the old process stop
+        // taking changes.
         if let Some(old_process) = &old_process {
             old_process
                 .release()

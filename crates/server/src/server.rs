@@ -1,4 +1,5 @@
-//! Starts the components in the order of their dependencies, serves, and stops them in the opposite order.
+//! Starts the components in the order of their dependencies, serves, and stops them in the opposite
+//! order.
 
 use std::io;
 use std::sync::Arc;
@@ -29,7 +30,8 @@ use crate::{build, isolation};
 
 /// Time between steering new connections here and stopping the old process.
 ///
-/// The old process still accepts the first packets that are in its queues by then. Once it drains, it would refuse them.
+/// The old process still accepts the first packets that are in its queues by then. Once it drains,
+/// it would refuse them.
 const STEERING_GRACE: Duration = Duration::from_millis(250);
 
 /// The running components.
@@ -56,16 +58,20 @@ pub fn run(
     settings: ServerSettings,
     announce: impl FnOnce(&ServerSettings, IsolationLevel),
 ) -> Result<(), StartError> {
+    // Before the runtime: entering a user namespace needs a process with one thread.
     let isolation = isolation::set_up(&settings)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
+        // Requests run on the gateway's own threads; these two serve controller, node and timers.
         .worker_threads(2)
         .thread_name("control")
         .enable_all()
         .build();
     let runtime = runtime.map_err(StartError::component("the control runtime"))?;
     runtime.block_on(async {
+        // Before the start: a signal during it must end the process in order.
         let terminated = signals::listen_for_signals().map_err(StartError::component("signals"))?;
         let mut server = Server::start(&settings, isolation).await?;
+        // After the start: what it prints is true only once calls are served.
         announce(&settings, isolation);
         let replaced = tokio::select! {
             () = terminated => false,
@@ -81,6 +87,7 @@ impl Server {
         isolation: IsolationLevel,
     ) -> Result<Self, StartError> {
         let readiness = ProcessReadiness::default();
+        // Held until the end of the start, so that /healthz is not ready before.
         let pending = readiness.add_pending("node");
         let resources = Resources::acquire(settings, isolation)?;
         let Resources {
@@ -96,6 +103,7 @@ impl Server {
 
         let registry = MetricsRegistry::default();
         let control = ControlHandle::new(Handle::current());
+        // Made before node and gateway, because each needs one end of it.
         let (settle, published) = settle_hook();
         let config = build::node_config(settings, isolation, network.as_ref(), settle.clone())?;
         let node_id = config.node.clone();
@@ -129,7 +137,8 @@ impl Server {
             &nearpath_node::run_lock::run_name(&node_id, run.number()),
         )?;
         if old_process.is_some() {
-            // The old process serves until then: a caller must never find fewer instances because of the handover.
+            // The old process serves until then: a caller must never find fewer instances because
+            // of the handover.
             wait_ready(&controller, &node).await;
         }
         let (gateway_drain, drain) = drain::channel();
@@ -182,8 +191,10 @@ impl Server {
             tokio::spawn(admin.drain());
         }
         self.gateway_drain.drain().await;
+        // Joining blocks, and the runtime still has the admin port to serve.
         let served = tokio::task::spawn_blocking(|| self.serving.join_all()).await;
         if let Some(cpu) = self.cpu {
+            // After the threads have ended: a cgroup with threads cannot be removed.
             cpu.remove().await;
         }
         self.node.drain_and_stop().await;
@@ -240,6 +251,7 @@ async fn finish_handover(
     if let (Some(port), true) = (&mut for_successor.http3_port, old_process.is_some()) {
         port.steer_to_self()
             .map_err(StartError::component("--take-over"))?;
+        // Only with HTTP/3: TCP connections stay with the process that accepted them.
         tokio::time::sleep(STEERING_GRACE).await;
     }
     if let Some(old_process) = old_process {
@@ -269,7 +281,8 @@ fn settle_hook() -> (SettleHook, watch::Sender<u64>) {
     let hook = SettleHook::from_hook(move |version| {
         let mut seen = seen.subscribe();
         Box::pin(async move {
-            let _ = seen.wait_for(|last| *last >= version).await; // an error means that nobody routes any more
+            // An error means that routing has ended.
+            let _ = seen.wait_for(|last| *last >= version).await;
         })
     });
     (hook, published)
@@ -279,6 +292,7 @@ async fn forward_snapshots(node: Arc<Node>, gateway: Gateway, published: watch::
     let mut snapshots = node.watch_snapshots();
     loop {
         let snapshot = snapshots.borrow_and_update().clone();
+        // Published before the version is announced: waiters may stop instances at once.
         gateway.publish(&snapshot);
         published.send_replace(snapshot.version);
         if snapshots.changed().await.is_err() {

@@ -108,7 +108,7 @@ pub enum DescriptorError {
     #[error("the descriptor has generation 0")]
     Generation,
     /// The offset is not a multiple of 8.
-    #[error("the descriptor's offset is no multiple of 8")]
+    #[error("the descriptor's offset is not a multiple of 8")]
     Unaligned,
     /// The length is too small for an envelope.
     #[error("the descriptor's length is less than an envelope")]

@@ -174,10 +174,10 @@ pub const fn body_offset(head: u32) -> u32 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum EnvelopeError {
     /// The version is not 1.
-    #[error("the message has another version than 1")]
+    #[error("the version of the message is not 1")]
     Version,
     /// The kind is not in the contract.
-    #[error("the message is of no known kind")]
+    #[error("the kind of the message is unknown")]
     Kind,
     /// Head and body exceed the message, or the head exceeds its limit.
     #[error("the message's head and body are longer than the message")]

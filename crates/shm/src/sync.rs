@@ -1,4 +1,5 @@
-//! The atomics of this crate by one name, so that `--cfg loom` can swap them for a model checker's.
+//! Atomics of this crate: those of the standard library, or with `--cfg loom` those of the model
+//! checker loom (`make loom`). Public for `tests/loom.rs`.
 
 #[cfg(not(loom))]
 pub use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

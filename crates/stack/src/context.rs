@@ -1,5 +1,5 @@
-//! External inputs of a stack file: variables, files, folders. A trait, so that tests can run
-//! without a file system.
+//! Access of a stack file to its environment: variables, files, folders. A trait, so that tests run
+//! without a file system, and `nearpath rm` can ignore folders.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// Largest file that is read: 1 MiB.
 pub const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// External inputs of a stack file.
+/// Variables, files and folders that a stack file may name.
 pub trait StackContext {
     /// Returns the value of an environment variable.
     fn variable(&self, name: &str) -> Option<String>;
@@ -34,8 +34,8 @@ impl StackContext for HostContext {
     fn read_file(&self, path: &Path) -> io::Result<String> {
         use io::Read;
         let mut bytes = Vec::new();
-        // One byte more than allowed shows a larger file without reading it; the size of a device
-        // or pipe is not known before.
+        // One byte above the limit shows that the file is too large. Its metadata would not: a
+        // device or pipe has no size.
         std::fs::File::open(path)?
             .take(MAX_FILE_BYTES + 1)
             .read_to_end(&mut bytes)?;
@@ -55,7 +55,8 @@ impl StackContext for HostContext {
     }
 
     fn resolve_folder(&self, path: &Path) -> io::Result<PathBuf> {
-        // The image names the folder itself: a symbolic link that changes later has no effect.
+        // The function's image becomes this path (`file://…`): without symbolic links, so that a
+        // later change of one has no effect.
         let path = path.canonicalize()?;
         match path.is_dir() {
             true => Ok(path),

@@ -100,7 +100,7 @@ pub struct HolderStatus {
     /// Bytes of these slots.
     pub bytes: u64,
     /// Bytes that they may hold.
-    pub bound_bytes: u64,
+    pub max_held_bytes: u64,
 }
 
 /// Path of a plain call from one instance to another.

@@ -1,7 +1,7 @@
 //! Names of functions, namespaces and instances.
 //!
-//! A function's name follows RFC 1035 labels (letters, digits and `-`, starts with a letter, at
-//! most 63 octets, lower case). On paths and in metrics it is written `NAME.NAMESPACE`; the
+//! A function's name follows RFC 1035 labels (`a` to `z`, digits and `-`, not first a digit or `-`,
+//! at most 63 octets). On paths and in metrics it is written `NAME.NAMESPACE`; the
 //! namespace is what follows the last dot.
 
 use std::fmt;

@@ -172,7 +172,9 @@ mod tests {
     fn empty_fields_are_left_out_of_the_json() {
         let text = serde_json::to_string(&PoolStatus::default()).unwrap();
         assert!(
-            !text.contains("pins") && !text.contains("oldestSeconds") && text.contains("openInGroup"),
+            !text.contains("pins")
+                && !text.contains("oldestSeconds")
+                && text.contains("openInGroup"),
             "{text}"
         );
         assert_eq!(

@@ -1,5 +1,5 @@
-//! Responses of the watchdog itself when a call cannot be made or fails: status, marker, reason,
-//! text.
+//! Responses that the watchdog itself makes when a call fails: the status, header fields with
+//! origin and reason, and a text.
 
 use std::borrow::Cow;
 
@@ -10,10 +10,10 @@ use nearpath_types::{PlatformError, Reason};
 use crate::response_body::WatchdogBody;
 use nearpath_wire::hop::grpc::set_trailers_only;
 
-/// OpenFaaS's mark of a response that the tenant's code did not make; its queue worker repeats such
-/// calls.
+/// OpenFaaS's header field for a response that the tenant's code did not make: the value names its
+/// origin. OpenFaaS's queue worker repeats such calls.
 pub(crate) const X_OPENFAAS_INTERNAL: HeaderName = HeaderName::from_static("x-openfaas-internal");
-/// Name of the reason.
+/// nearpath's header field with the name of the [`Reason`].
 pub(crate) const X_NEARPATH_REASON: HeaderName = HeaderName::from_static("x-nearpath-reason");
 
 /// Creates an error of this component.
@@ -24,7 +24,8 @@ pub(crate) fn watchdog_error(
     PlatformError::new("watchdog", reason, message)
 }
 
-/// Returns the response for an error. Its reason is in the extensions, which no tenant can set.
+/// Returns the response for an error. The watchdog's later steps read the reason from its
+/// extensions, because the tenant's code can set header fields, but no extensions.
 pub(crate) fn error_response(error: &PlatformError) -> Response<WatchdogBody> {
     let mut response = Response::new(WatchdogBody::from(format!("{error}\n")));
     response.extensions_mut().insert(error.reason);
@@ -42,7 +43,7 @@ pub(crate) fn error_response(error: &PlatformError) -> Response<WatchdogBody> {
         X_NEARPATH_REASON,
         HeaderValue::from_static(error.reason.name()),
     );
-    // Both pass: a permit is returned, or another instance starts.
+    // Both statuses are temporary: soon another call ends, or an instance has started.
     if [
         StatusCode::TOO_MANY_REQUESTS,
         StatusCode::SERVICE_UNAVAILABLE,
@@ -54,8 +55,8 @@ pub(crate) fn error_response(error: &PlatformError) -> Response<WatchdogBody> {
     response
 }
 
-/// Converts the response into the form of gRPC clients: HTTP 200, and the status as a trailer that
-/// comes at once ("Trailers-Only", PROTOCOL-HTTP2.md of gRPC).
+/// Converts the response for gRPC clients: HTTP status 200, no body, and the gRPC status in the
+/// header fields ("Trailers-Only" in gRPC's PROTOCOL-HTTP2.md).
 pub(crate) fn grpc_error_response(
     mut response: Response<WatchdogBody>,
     error: &PlatformError,

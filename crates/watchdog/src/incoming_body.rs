@@ -100,8 +100,8 @@ impl SharedMemoryBody {
         };
         Self {
             first,
-            reader: reader,
-            remaining_bytes: remaining_bytes,
+            reader,
+            remaining_bytes,
         }
     }
 

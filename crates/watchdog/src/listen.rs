@@ -280,3 +280,20 @@ pub(crate) async fn accept_metrics(listener: TcpListener, app: Arc<WatchdogState
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes of the future that an `async fn` with these parameters returns.
+    fn future_bytes<A, B, C, D, F: Future>(_: fn(A, B, C, D) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// Every open connection of the gateway or of a caller holds one.
+    #[test]
+    fn the_future_of_a_connection_keeps_its_bound() {
+        let bytes = future_bytes(handle_connection);
+        assert!(bytes <= 2_760, "{bytes} bytes");
+    }
+}

@@ -209,7 +209,7 @@ async fn run_until_deadline(
     let upload = UploadState::default();
     let work = mode.handle_call(ModeCall {
         request,
-        started_at: started_at,
+        started_at,
         upload: upload.clone(),
     });
     let Some((at, limit)) = deadline.0 else {

@@ -1,10 +1,10 @@
-/* Says its name, and how it reached the function that NEXT names. */
+/* Answers its name, and the path of its call to the function in NEXT. */
 #include <nearpath.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static void say(np_party *party, const np_request *request, np_answer *answer, void *next) {
+static void handle(np_endpoint *endpoint, const np_request *request, np_answer *answer, void *next) {
     size_t bytes, start;
     const void *body = np_request_body(request, &bytes);
     np_reply *reply;
@@ -13,9 +13,9 @@ static void say(np_party *party, const np_request *request, np_answer *answer, v
         np_answer_body(answer, "c", 1);
         return;
     }
-    if (np_call(party, next, body, bytes, NULL, &reply) != NP_OK) {
+    if (np_call(endpoint, next, body, bytes, NULL, &reply) != NP_OK) {
         np_answer_status(answer, 502);
-        np_answer_body(answer, np_error(party), strlen(np_error(party)));
+        np_answer_body(answer, np_error(endpoint), strlen(np_error(endpoint)));
         return;
     }
     body = np_reply_body(reply, &bytes);
@@ -29,9 +29,9 @@ static void say(np_party *party, const np_request *request, np_answer *answer, v
 }
 
 int main(void) {
-    np_party *party = np_join();
-    np_code code = np_serve(party, say, getenv("NEXT"));
-    if (code != NP_OK) fprintf(stderr, "%s\n", np_error(party));
-    np_leave(party);
+    np_endpoint *endpoint = np_join();
+    np_code code = np_serve(endpoint, handle, getenv("NEXT"));
+    if (code != NP_OK) fprintf(stderr, "%s\n", np_error(endpoint));
+    np_leave(endpoint);
     return code;
 }

@@ -16,7 +16,7 @@ sys.path[:0] = [str(EXAMPLE), str(EXAMPLE.parent.parent / "sdk" / "python" / "te
 
 import reduce
 import words
-from meeting import Rendezvous, program
+from rendezvous_fixture import Rendezvous, program
 from up import Up
 
 import nearpath

@@ -1,39 +1,39 @@
 //! Motion detection: quiet for long, then a run of events a few seconds apart.
 //!
-//! The trace behind the published figures (MERL motion detector data) is not to be had by program, so [`events`] makes one
-//! of the same shape: gaps of seconds to minutes, and runs in which events are 2 to 3 s apart. Both functions work for
-//! [`WORK`].
+//! The trace behind the published figures (MERL motion detector data) is not to be had by program,
+//! so [`events`] makes one of the same shape: gaps of seconds to minutes, and runs in which events
+//! are 2 to 3 s apart. Both functions work for [`WORK`].
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::dice::Dice;
+use crate::rng::ExampleRng;
 
-/// How long each function works on an event.
+/// Work of each function on an event.
 pub const WORK: Duration = Duration::from_millis(1);
 
-/// What a sensor says.
+/// Event of a sensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// Which sensor.
+    /// Number of the sensor.
     pub sensor: u16,
     /// Milliseconds since the trace began.
     pub at_ms: u64,
-    /// How sure the sensor is, in percent.
+    /// Confidence of the sensor in percent.
     pub confidence: u8,
 }
 
-/// What the sensor's function concludes and the actuator is told.
+/// Conclusion of the sensor's function, sent to the actuator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sighting {
-    /// Which sensor.
+    /// Number of the sensor.
     pub sensor: u16,
     /// Somebody is there.
     pub present: bool,
 }
 
-/// What the actuator does.
+/// Decision of the actuator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decision {
     /// The lamp above this sensor.
@@ -100,15 +100,16 @@ impl Shape {
     }
 }
 
-/// The events of a trace, in order; the same for the same seed, shape and length. It begins with a gap.
+/// The events of a trace, in order; the same for the same seed, shape and length. It begins with a
+/// gap.
 pub fn events(seed: u64, shape: Shape, length: Duration) -> Vec<Event> {
-    let (mut dice, mut at, mut events) = (Dice::new(seed), 0, Vec::new());
+    let (mut rng, mut at, mut events) = (ExampleRng::new(seed), 0, Vec::new());
     loop {
-        at += millis(&mut dice, shape.gap);
-        let sensor = dice.between(0, 50) as u16;
-        for place in 0..dice.between(shape.run.0, shape.run.1 + 1) {
+        at += random_millis(&mut rng, shape.gap);
+        let sensor = rng.next_between(0, 50) as u16;
+        for place in 0..rng.next_between(shape.run.0, shape.run.1 + 1) {
             at += if place > 0 {
-                millis(&mut dice, shape.within)
+                random_millis(&mut rng, shape.within)
             } else {
                 0
             };
@@ -118,16 +119,16 @@ pub fn events(seed: u64, shape: Shape, length: Duration) -> Vec<Event> {
             events.push(Event {
                 sensor,
                 at_ms: at,
-                confidence: dice.between(0, 101) as u8,
+                confidence: rng.next_between(0, 101) as u8,
             });
         }
     }
 }
 
 /// At least one millisecond, so that every trace ends.
-fn millis(dice: &mut Dice, range: (Duration, Duration)) -> u64 {
+fn random_millis(rng: &mut ExampleRng, range: (Duration, Duration)) -> u64 {
     let (low, high) = (range.0.as_millis() as u64, range.1.as_millis() as u64);
-    dice.between(low, high.max(low) + 1).max(1)
+    rng.next_between(low, high.max(low) + 1).max(1)
 }
 
 #[cfg(test)]

@@ -5,15 +5,16 @@
 //!                 └────► index ─► persist ─► charging      it is new
 //! ```
 //!
-//! The published pictures (CNRPark) are not to be had by program, so [`picture`] paints one of the same size: a grey image
-//! (PGM) of about 3 KB with the plate as a bar code. Detection reads it; that it takes 435 ms is waited for, as in the
-//! paper's own artifact, and so are the other functions' times.
+//! The published pictures (CNRPark) are not to be had by program, so [`picture`] paints one of the
+//! same size: a grey image (PGM) of about 3 KB with the plate as a bar code. Detection reads it;
+//! that it takes 435 ms is waited for, as in the paper's own artifact, and so are the other
+//! functions' times.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::dice::Dice;
+use crate::rng::ExampleRng;
 
 /// Spots, each with a camera.
 pub const SPOTS: u16 = 164;
@@ -22,10 +23,10 @@ pub const PERIOD: Duration = Duration::from_secs(240);
 
 const WIDTH: usize = 64;
 const HEIGHT: usize = 48;
-const HEAD: &[u8] = b"P5\n64 48\n255\n";
-const BITS: usize = 32;
+const HEADER_BYTES: &[u8] = b"P5\n64 48\n255\n";
+const PLATE_BITS: usize = 32;
 
-/// How long a function takes, by its name.
+/// Returns the work of a function by its name.
 pub fn work(function: &str) -> Duration {
     Duration::from_millis(match function {
         "detection" => 435,
@@ -54,12 +55,13 @@ impl Visit {
         self
     }
 
-    /// Whether search finds it. The register of plates is arithmetic: those that ten divides are new.
+    /// Returns true if search finds the plate. The register is arithmetic: plates divisible by ten
+    /// are new.
     pub fn is_known(&self) -> bool {
         !self.plate.is_multiple_of(10)
     }
 
-    /// Whom `function` calls next; `None`: the chain ends.
+    /// Returns the function that `function` calls next; `None` ends the chain.
     pub fn next(&self, function: &str) -> Option<&'static str> {
         match function {
             "detection" => Some("search"),
@@ -77,23 +79,24 @@ impl Visit {
     }
 }
 
-/// The plates of one burst, one a spot; the same for the same seed and number of the burst. One of ten is new, by chance.
+/// The plates of one burst, one a spot; the same for the same seed and number of the burst. One of
+/// ten is new, by chance.
 pub fn plates(seed: u64, burst: u64) -> Vec<u32> {
-    let mut dice = Dice::new(seed ^ burst.wrapping_mul(0x2545_f491_4f6c_dd1d));
+    let mut rng = ExampleRng::new(seed ^ burst.wrapping_mul(0x2545_f491_4f6c_dd1d));
     (0..SPOTS)
-        .map(|_| dice.between(1, 1 << 31) as u32)
+        .map(|_| rng.next_between(1, 1 << 31) as u32)
         .collect()
 }
 
 /// A picture of a car with this plate: noise, and the plate's bits as bars in the upper half.
 pub fn picture(seed: u64, plate: u32) -> Vec<u8> {
-    let mut dice = Dice::new(seed ^ u64::from(plate));
-    let mut picture = HEAD.to_vec();
+    let mut rng = ExampleRng::new(seed ^ u64::from(plate));
+    let mut picture = HEADER_BYTES.to_vec();
     for at in 0..WIDTH * HEIGHT {
         let (x, y) = (at % WIDTH, at / WIDTH);
-        let bright = y < HEIGHT / 2 && plate >> (x * BITS / WIDTH) & 1 == 1;
+        let bright = y < HEIGHT / 2 && plate >> (x * PLATE_BITS / WIDTH) & 1 == 1;
         let low = if bright { 160 } else { 16 };
-        picture.push(dice.between(low, low + 64) as u8);
+        picture.push(rng.next_between(low, low + 64) as u8);
     }
     picture
 }
@@ -101,9 +104,9 @@ pub fn picture(seed: u64, plate: u32) -> Vec<u8> {
 /// Reads the plate. `None`: this is no such picture.
 pub fn detect(picture: &[u8]) -> Option<Visit> {
     let pixels = picture
-        .strip_prefix(HEAD)
+        .strip_prefix(HEADER_BYTES)
         .filter(|pixels| pixels.len() == WIDTH * HEIGHT)?;
-    let wide = WIDTH / BITS;
+    let wide = WIDTH / PLATE_BITS;
     let bit = |bit: usize| {
         let rows = pixels.chunks(WIDTH).take(HEIGHT / 2);
         let sum: usize = rows
@@ -113,7 +116,7 @@ pub fn detect(picture: &[u8]) -> Option<Visit> {
         u32::from(sum > 128 * wide * HEIGHT / 2) << bit
     };
     Some(Visit {
-        plate: (0..BITS).map(bit).sum(),
+        plate: (0..PLATE_BITS).map(bit).sum(),
         route: Vec::new(),
     })
 }

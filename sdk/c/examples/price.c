@@ -1,14 +1,14 @@
-/* Price is a function that asks another one for the rate and passes it on. */
+/* Price is a function that requests the rate from another one and forwards it. */
 #include <nearpath.h>
 #include <stdio.h>
 
-static void price(np_party *party, const np_request *request, np_answer *answer, void *user) {
+static void price(np_endpoint *endpoint, const np_request *request, np_answer *answer, void *user) {
     size_t bytes;
     const void *body = np_request_body(request, &bytes);
     np_reply *rate;
     (void)user;
-    if (np_call(party, "currency", body, bytes, NULL, &rate) != NP_OK) {
-        fprintf(stderr, "%s\n", np_error(party));
+    if (np_call(endpoint, "currency", body, bytes, NULL, &rate) != NP_OK) {
+        fprintf(stderr, "%s\n", np_error(endpoint));
         np_answer_status(answer, 502);
         return;
     }
@@ -19,9 +19,9 @@ static void price(np_party *party, const np_request *request, np_answer *answer,
 }
 
 int main(void) {
-    np_party *party = np_join();
-    np_code code = np_serve(party, price, NULL);
-    if (code != NP_OK) fprintf(stderr, "%s\n", np_error(party));
-    np_leave(party);
+    np_endpoint *endpoint = np_join();
+    np_code code = np_serve(endpoint, price, NULL);
+    if (code != NP_OK) fprintf(stderr, "%s\n", np_error(endpoint));
+    np_leave(endpoint);
     return code;
 }

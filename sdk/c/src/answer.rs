@@ -18,7 +18,7 @@ pub struct CAnswer {
     head: HeaderFields,
     body: AnswerBody,
     /// State of the body.
-    party: *const CEndpoint,
+    endpoint: *const CEndpoint,
 }
 
 #[derive(Debug)]
@@ -29,12 +29,12 @@ enum AnswerBody {
 }
 
 impl CAnswer {
-    pub(crate) fn new(party: *const CEndpoint) -> Self {
+    pub(crate) fn new(endpoint: *const CEndpoint) -> Self {
         Self {
             status: 200,
             head: HeaderFields::default(),
             body: AnswerBody::Whole(CallBody::default()),
-            party,
+            endpoint,
         }
     }
 
@@ -125,10 +125,10 @@ pub unsafe extern "C" fn np_answer_begin(answer: *mut CAnswer, bytes: usize) -> 
         return std::ptr::null_mut();
     };
     // SAFETY: the endpoint that serves; it lives while the handler runs.
-    let Some(party) = (unsafe { answer.party.as_ref() }) else {
+    let Some(endpoint) = (unsafe { answer.endpoint.as_ref() }) else {
         return std::ptr::null_mut();
     };
-    let Some(mut draft) = party.draft_body(bytes) else {
+    let Some(mut draft) = endpoint.draft_body(bytes) else {
         return std::ptr::null_mut();
     };
     let place = draft.as_mut_ptr().cast();
@@ -169,22 +169,22 @@ pub unsafe extern "C" fn np_answer_reply(answer: *mut CAnswer, reply: *mut CRepl
 /// # Safety
 /// Both are NULL, or belong to a running handler.
 unsafe fn endpoint_and_answer<'a>(
-    party: *mut CEndpoint,
+    endpoint: *mut CEndpoint,
     answer: *mut CAnswer,
 ) -> Option<(&'a CEndpoint, &'a mut CAnswer)> {
     // SAFETY: as the caller says.
-    unsafe { party.as_ref().zip(answer.as_mut()) }
+    unsafe { endpoint.as_ref().zip(answer.as_mut()) }
 }
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn np_answer_open(party: *mut CEndpoint, answer: *mut CAnswer) -> CCode {
+pub unsafe extern "C" fn np_answer_open(endpoint: *mut CEndpoint, answer: *mut CAnswer) -> CCode {
     // SAFETY: as the header says.
-    let Some((party, answer)) = (unsafe { endpoint_and_answer(party, answer) }) else {
+    let Some((endpoint, answer)) = (unsafe { endpoint_and_answer(endpoint, answer) }) else {
         return MISUSE;
     };
-    let head = std::mem::replace(answer, CAnswer::new(answer.party)).into_response();
-    let begun = party.with_current(|party| Ok(party.begin_response(head)));
+    let head = std::mem::replace(answer, CAnswer::new(answer.endpoint)).into_response();
+    let begun = endpoint.with_current(|endpoint| Ok(endpoint.begin_response(head)));
     if matches!(begun, Ok(Ok(()))) {
         OK
     } else {
@@ -195,7 +195,7 @@ pub unsafe extern "C" fn np_answer_open(party: *mut CEndpoint, answer: *mut CAns
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn np_answer_write(
-    party: *mut CEndpoint,
+    endpoint: *mut CEndpoint,
     answer: *mut CAnswer,
     piece: *const c_void,
     bytes: usize,
@@ -203,15 +203,15 @@ pub unsafe extern "C" fn np_answer_write(
     // SAFETY: as the header says.
     let (both, piece) = unsafe {
         (
-            endpoint_and_answer(party, answer),
+            endpoint_and_answer(endpoint, answer),
             conversion::bytes_from_c(piece, bytes),
         )
     };
-    let (Some((party, _)), Some(piece)) = (both, piece) else {
+    let (Some((endpoint, _)), Some(piece)) = (both, piece) else {
         return MISUSE;
     };
     let piece = Bytes::copy_from_slice(piece);
-    let written = party.with_current(|party| Ok(party.write_response(piece)));
+    let written = endpoint.with_current(|endpoint| Ok(endpoint.write_response(piece)));
     if matches!(written, Ok(Ok(()))) {
         OK
     } else {
@@ -221,13 +221,13 @@ pub unsafe extern "C" fn np_answer_write(
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn np_answer_finish(party: *mut CEndpoint, answer: *mut CAnswer) -> CCode {
+pub unsafe extern "C" fn np_answer_finish(endpoint: *mut CEndpoint, answer: *mut CAnswer) -> CCode {
     // SAFETY: as the header says.
-    let Some((party, _)) = (unsafe { endpoint_and_answer(party, answer) }) else {
+    let Some((endpoint, _)) = (unsafe { endpoint_and_answer(endpoint, answer) }) else {
         return MISUSE;
     };
-    let finished = party.with_current(|party| {
-        party.finish_response();
+    let finished = endpoint.with_current(|endpoint| {
+        endpoint.finish_response();
         Ok(())
     });
     finished.map_or_else(|code| code, |()| OK)

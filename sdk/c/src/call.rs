@@ -18,26 +18,31 @@ pub struct CPending(pub(crate) Option<BegunCall>);
 
 /// Parsed arguments of a call.
 pub(crate) struct CallArguments<'a> {
-    pub(crate) party: &'a CEndpoint,
+    pub(crate) endpoint: &'a CEndpoint,
     pub(crate) name: &'a str,
-    pub(crate) ask: CallOptions,
+    pub(crate) options: CallOptions,
 }
 
 /// # Safety
 /// Every pointer is NULL or valid during the call.
 pub(crate) unsafe fn call_arguments<'a>(
-    party: *mut CEndpoint,
+    endpoint: *mut CEndpoint,
     name: *const c_char,
-    ask: *const CCallOptions,
+    options: *const CCallOptions,
 ) -> Result<CallArguments<'a>, CCode> {
     // SAFETY: NULL or from `np_join`.
-    let party = unsafe { party.as_ref() }.ok_or(MISUSE)?;
+    let endpoint = unsafe { endpoint.as_ref() }.ok_or(MISUSE)?;
     // SAFETY: as the caller says.
     let name = unsafe { conversion::text_from_c(name) }
-        .ok_or_else(|| party.record_misuse("the name is NULL or no UTF-8"))?;
+        .ok_or_else(|| endpoint.record_misuse("the name is NULL or no UTF-8"))?;
     // SAFETY: as the caller says.
-    let ask = unsafe { options::read_options(ask) }.map_err(|why| party.record_bad_options(why))?;
-    Ok(CallArguments { party, name, ask })
+    let options = unsafe { options::read_options(options) }
+        .map_err(|why| endpoint.record_bad_options(why))?;
+    Ok(CallArguments {
+        endpoint,
+        name,
+        options,
+    })
 }
 
 impl CallArguments<'_> {
@@ -48,12 +53,12 @@ impl CallArguments<'_> {
         let payload = unsafe { conversion::bytes_from_c(payload, bytes) };
         payload
             .map(Bytes::copy_from_slice)
-            .ok_or_else(|| self.party.record_misuse("the payload is NULL"))
+            .ok_or_else(|| self.endpoint.record_misuse("the payload is NULL"))
     }
 
     fn make_call(&self, payload: Bytes) -> Result<Response, CCode> {
-        self.party
-            .with_current(|party| party.call(self.name, payload, &self.ask))
+        self.endpoint
+            .with_current(|endpoint| endpoint.call(self.name, payload, &self.options))
     }
 }
 
@@ -77,18 +82,19 @@ pub(crate) unsafe fn write_result<T>(made: Result<T, CCode>, place: *mut *mut T)
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn np_call(
-    party: *mut CEndpoint,
+    endpoint: *mut CEndpoint,
     name: *const c_char,
     payload: *const c_void,
     bytes: usize,
-    ask: *const CCallOptions,
+    options: *const CCallOptions,
     reply: *mut *mut CReply,
 ) -> CCode {
     // SAFETY: as the header says.
-    let wished = unsafe { call_arguments(party, name, ask) };
-    // SAFETY: as the header says.
-    let called = wished.and_then(|wish| {
-        unsafe { wish.copy_payload(payload, bytes) }.and_then(|payload| wish.make_call(payload))
+    let arguments = unsafe { call_arguments(endpoint, name, options) };
+    let called = arguments.and_then(|arguments| {
+        // SAFETY: as the header says.
+        unsafe { arguments.copy_payload(payload, bytes) }
+            .and_then(|payload| arguments.make_call(payload))
     });
     // SAFETY: as the header says.
     unsafe { write_result(called.map(CReply), reply) }
@@ -101,21 +107,22 @@ pub unsafe extern "C" fn np_call(
     reason = "C has no other way to lend bytes"
 )]
 pub unsafe extern "C" fn np_call_owned(
-    party: *mut CEndpoint,
+    endpoint: *mut CEndpoint,
     name: *const c_char,
     payload: *const c_void,
     bytes: usize,
     release: ReleaseFn,
     context: *mut c_void,
-    ask: *const CCallOptions,
+    options: *const CCallOptions,
     reply: *mut *mut CReply,
 ) -> CCode {
     let payload = BorrowedBytes::new(payload, bytes, release, context).into_bytes();
     // SAFETY: as the header says.
-    let wished = unsafe { call_arguments(party, name, ask) };
-    let called = wished.and_then(|wish| {
-        let payload = payload.ok_or_else(|| wish.party.record_misuse("the payload is NULL"))?;
-        wish.make_call(payload)
+    let arguments = unsafe { call_arguments(endpoint, name, options) };
+    let called = arguments.and_then(|arguments| {
+        let payload =
+            payload.ok_or_else(|| arguments.endpoint.record_misuse("the payload is NULL"))?;
+        arguments.make_call(payload)
     });
     // SAFETY: as the header says.
     unsafe { write_result(called.map(CReply), reply) }
@@ -124,19 +131,20 @@ pub unsafe extern "C" fn np_call_owned(
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn np_begin(
-    party: *mut CEndpoint,
+    endpoint: *mut CEndpoint,
     name: *const c_char,
     payload: *const c_void,
     bytes: usize,
-    ask: *const CCallOptions,
+    options: *const CCallOptions,
     pending: *mut *mut CPending,
 ) -> CCode {
     // SAFETY: as the header says.
-    let begun = unsafe { call_arguments(party, name, ask) }.and_then(|wish| {
+    let begun = unsafe { call_arguments(endpoint, name, options) }.and_then(|arguments| {
         // SAFETY: as the header says.
-        let payload = unsafe { wish.copy_payload(payload, bytes) }?;
-        wish.party
-            .with_current(|party| party.begin_call(wish.name, payload, &wish.ask))
+        let payload = unsafe { arguments.copy_payload(payload, bytes) }?;
+        arguments.endpoint.with_current(|endpoint| {
+            endpoint.begin_call(arguments.name, payload, &arguments.options)
+        })
     });
     // SAFETY: as the header says.
     unsafe { write_result(begun.map(|begun| CPending(Some(begun))), pending) }
@@ -145,21 +153,21 @@ pub unsafe extern "C" fn np_begin(
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn np_wait(
-    party: *mut CEndpoint,
+    endpoint: *mut CEndpoint,
     pending: *mut CPending,
     reply: *mut *mut CReply,
 ) -> CCode {
     // SAFETY: NULL or from `np_join`.
-    let party = unsafe { party.as_ref() };
-    let Some(party) = party.filter(|_| !pending.is_null()) else {
+    let endpoint = unsafe { endpoint.as_ref() };
+    let Some(endpoint) = endpoint.filter(|_| !pending.is_null()) else {
         return MISUSE;
     };
     // SAFETY: from `np_begin`, and not given back before.
     let pending = unsafe { Box::from_raw(pending) };
     let Some(pending) = pending.0 else {
-        return party.record_misuse("the call was waited for already");
+        return endpoint.record_misuse("the call was waited for already");
     };
-    let answered = party.with_current(|party| party.wait_response(pending));
+    let answered = endpoint.with_current(|endpoint| endpoint.wait_response(pending));
     // SAFETY: as the header says.
     unsafe { write_result(answered.map(CReply), reply) }
 }
@@ -167,25 +175,27 @@ pub unsafe extern "C" fn np_wait(
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn np_wait_any(
-    party: *mut CEndpoint,
+    endpoint: *mut CEndpoint,
     pending: *mut *mut CPending,
     count: usize,
-    which: *mut usize,
+    index: *mut usize,
     reply: *mut *mut CReply,
 ) -> CCode {
     // SAFETY: NULL or from `np_join`.
-    let party = unsafe { party.as_ref() };
-    let Some(party) = party.filter(|_| !pending.is_null() && !which.is_null()) else {
+    let endpoint = unsafe { endpoint.as_ref() };
+    let Some(endpoint) = endpoint.filter(|_| !pending.is_null() && !index.is_null()) else {
         return MISUSE;
     };
     // SAFETY: not NULL, and as many as the caller says.
     let places = unsafe { std::slice::from_raw_parts_mut(pending, count) };
-    // SAFETY: each is NULL or from `np_begin`, and not given back.
     let mut calls: Vec<_> = places
         .iter()
-        .map(|&place| unsafe { place.as_mut() }.and_then(|of_c| of_c.0.take()))
+        .map(|&place| {
+            // SAFETY: NULL or from `np_begin`, and not given back.
+            unsafe { place.as_mut() }.and_then(|of_c| of_c.0.take())
+        })
         .collect();
-    let Ok(first) = party.with_current(|party| Ok(party.wait_any(&mut calls))) else {
+    let Ok(first) = endpoint.with_current(|endpoint| Ok(endpoint.wait_any(&mut calls))) else {
         return MISUSE;
     };
     for (&mut place, call) in places.iter_mut().zip(calls) {
@@ -195,34 +205,34 @@ pub unsafe extern "C" fn np_wait_any(
         }
     }
     let Some((at, outcome)) = first else {
-        return party.record_misuse("there is no call to wait for");
+        return endpoint.record_misuse("there is no call to wait for");
     };
     let done = std::mem::replace(&mut places[at], std::ptr::null_mut());
-    // SAFETY: from `np_begin`: it was not NULL, its call has been waited for. `which` is not NULL and can be written.
+    // SAFETY: from `np_begin`: it was not NULL, its call has been waited for. `index` is not NULL and can be written.
     unsafe {
         drop(Box::from_raw(done));
-        which.write(at);
+        index.write(at);
     }
-    let answered = outcome.map_err(|error| party.record_error(&error));
+    let answered = outcome.map_err(|error| endpoint.record_error(&error));
     // SAFETY: as the header says.
     unsafe { write_result(answered.map(CReply), reply) }
 }
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn np_cancel(party: *mut CEndpoint, pending: *mut CPending) {
+pub unsafe extern "C" fn np_cancel(endpoint: *mut CEndpoint, pending: *mut CPending) {
     // SAFETY: NULL or from `np_join`.
-    let party = unsafe { party.as_ref() };
-    let Some(party) = party.filter(|_| !pending.is_null()) else {
+    let endpoint = unsafe { endpoint.as_ref() };
+    let Some(endpoint) = endpoint.filter(|_| !pending.is_null()) else {
         return;
     };
     // SAFETY: from `np_begin`, and not given back before.
     let pending = unsafe { Box::from_raw(pending) };
-    let _ = party.with_current(|party| {
+    let _ = endpoint.with_current(|endpoint| {
         pending
             .0
             .into_iter()
-            .for_each(|pending| party.cancel_call(pending));
+            .for_each(|pending| endpoint.cancel_call(pending));
         Ok(())
     });
 }
@@ -230,40 +240,42 @@ pub unsafe extern "C" fn np_cancel(party: *mut CEndpoint, pending: *mut CPending
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn np_notify(
-    party: *mut CEndpoint,
+    endpoint: *mut CEndpoint,
     name: *const c_char,
     payload: *const c_void,
     bytes: usize,
-    ask: *const CCallOptions,
+    options: *const CCallOptions,
 ) -> CCode {
     // SAFETY: as the header says.
-    let sent = unsafe { call_arguments(party, name, ask) }.and_then(|wish| {
+    let sent = unsafe { call_arguments(endpoint, name, options) }.and_then(|arguments| {
         // SAFETY: as the header says.
-        let payload = unsafe { wish.copy_payload(payload, bytes) }?;
-        wish.party
-            .with_current(|party| party.send_event(wish.name, payload, &wish.ask))
+        let payload = unsafe { arguments.copy_payload(payload, bytes) }?;
+        arguments.endpoint.with_current(|endpoint| {
+            endpoint.send_event(arguments.name, payload, &arguments.options)
+        })
     });
     sent.map_or_else(|code| code, |()| OK)
 }
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
-#[allow(clippy::too_many_arguments, reason = "two results, told apart")]
+#[allow(clippy::too_many_arguments, reason = "two results")]
 pub unsafe extern "C" fn np_publish(
-    party: *mut CEndpoint,
+    endpoint: *mut CEndpoint,
     topic: *const c_char,
     payload: *const c_void,
     bytes: usize,
-    ask: *const CCallOptions,
+    options: *const CCallOptions,
     sent: *mut usize,
     missed: *mut usize,
 ) -> CCode {
     // SAFETY: as the header says.
-    let published = unsafe { call_arguments(party, topic, ask) }.and_then(|wish| {
+    let published = unsafe { call_arguments(endpoint, topic, options) }.and_then(|arguments| {
         // SAFETY: as the header says.
-        let payload = unsafe { wish.copy_payload(payload, bytes) }?;
-        wish.party
-            .with_current(|party| party.publish_event(wish.name, payload, &wish.ask))
+        let payload = unsafe { arguments.copy_payload(payload, bytes) }?;
+        arguments.endpoint.with_current(|endpoint| {
+            endpoint.publish_event(arguments.name, payload, &arguments.options)
+        })
     });
     let counts = published.unwrap_or_default();
     for (place, count) in [(sent, counts.sent), (missed, counts.missed)] {

@@ -28,13 +28,13 @@ impl CDraft {
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn np_draft_begin(
-    party: *mut CEndpoint,
+    endpoint: *mut CEndpoint,
     bytes: usize,
     place: *mut *mut c_void,
 ) -> *mut CDraft {
     // SAFETY: NULL or from `np_join`.
-    let party = unsafe { party.as_ref() }.filter(|_| !place.is_null());
-    let draft = party.and_then(|party| party.draft_body(bytes));
+    let endpoint = unsafe { endpoint.as_ref() }.filter(|_| !place.is_null());
+    let draft = endpoint.and_then(|endpoint| endpoint.draft_body(bytes));
     let mut draft = draft.map(|draft| Box::new(CDraft(draft)));
     if !place.is_null() {
         let written = draft
@@ -48,7 +48,7 @@ pub unsafe extern "C" fn np_draft_begin(
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn np_draft_cut(draft: *mut CDraft, bytes: usize) {
+pub unsafe extern "C" fn np_draft_truncate(draft: *mut CDraft, bytes: usize) {
     // SAFETY: NULL, or from `np_draft_begin` and not given back.
     if let Some(draft) = unsafe { draft.as_mut() } {
         draft.0.truncate(bytes);
@@ -65,18 +65,24 @@ pub unsafe extern "C" fn np_draft_free(draft: *mut CDraft) {
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn np_call_draft(
-    party: *mut CEndpoint,
+    endpoint: *mut CEndpoint,
     name: *const c_char,
     draft: *mut CDraft,
-    ask: *const CCallOptions,
+    options: *const CCallOptions,
     reply: *mut *mut CReply,
 ) -> CCode {
     // SAFETY: as the header says.
-    let (draft, wished) = unsafe { (CDraft::take_draft(draft), call_arguments(party, name, ask)) };
-    let called = wished.and_then(|wish| {
-        let draft = draft.ok_or_else(|| wish.party.record_misuse("the draft is NULL"))?;
-        wish.party
-            .with_current(|party| party.call(wish.name, draft, &wish.ask))
+    let (draft, arguments) = unsafe {
+        (
+            CDraft::take_draft(draft),
+            call_arguments(endpoint, name, options),
+        )
+    };
+    let called = arguments.and_then(|arguments| {
+        let draft = draft.ok_or_else(|| arguments.endpoint.record_misuse("the draft is NULL"))?;
+        arguments
+            .endpoint
+            .with_current(|endpoint| endpoint.call(arguments.name, draft, &arguments.options))
     });
     // SAFETY: as the header says.
     unsafe { write_result(called.map(CReply), reply) }
@@ -85,18 +91,24 @@ pub unsafe extern "C" fn np_call_draft(
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn np_begin_draft(
-    party: *mut CEndpoint,
+    endpoint: *mut CEndpoint,
     name: *const c_char,
     draft: *mut CDraft,
-    ask: *const CCallOptions,
+    options: *const CCallOptions,
     pending: *mut *mut CPending,
 ) -> CCode {
     // SAFETY: as the header says.
-    let (draft, wished) = unsafe { (CDraft::take_draft(draft), call_arguments(party, name, ask)) };
-    let begun = wished.and_then(|wish| {
-        let draft = draft.ok_or_else(|| wish.party.record_misuse("the draft is NULL"))?;
-        wish.party
-            .with_current(|party| party.begin_call(wish.name, draft, &wish.ask))
+    let (draft, arguments) = unsafe {
+        (
+            CDraft::take_draft(draft),
+            call_arguments(endpoint, name, options),
+        )
+    };
+    let begun = arguments.and_then(|arguments| {
+        let draft = draft.ok_or_else(|| arguments.endpoint.record_misuse("the draft is NULL"))?;
+        arguments
+            .endpoint
+            .with_current(|endpoint| endpoint.begin_call(arguments.name, draft, &arguments.options))
     });
     // SAFETY: as the header says.
     unsafe { write_result(begun.map(|begun| CPending(Some(begun))), pending) }
@@ -105,22 +117,28 @@ pub unsafe extern "C" fn np_begin_draft(
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn np_notify_draft(
-    party: *mut CEndpoint,
+    endpoint: *mut CEndpoint,
     name: *const c_char,
     draft: *mut CDraft,
-    ask: *const CCallOptions,
+    options: *const CCallOptions,
 ) -> CCode {
     // SAFETY: as the header says.
-    let (draft, wished) = unsafe { (CDraft::take_draft(draft), call_arguments(party, name, ask)) };
+    let (draft, arguments) = unsafe {
+        (
+            CDraft::take_draft(draft),
+            call_arguments(endpoint, name, options),
+        )
+    };
     let Some(draft) = draft else {
-        return wished.map_or_else(
+        return arguments.map_or_else(
             |code| code,
-            |wish| wish.party.record_misuse("the draft is NULL"),
+            |arguments| arguments.endpoint.record_misuse("the draft is NULL"),
         );
     };
-    let sent = wished.and_then(|wish| {
-        wish.party
-            .with_current(|party| party.send_event(wish.name, draft, &wish.ask))
+    let sent = arguments.and_then(|arguments| {
+        arguments
+            .endpoint
+            .with_current(|endpoint| endpoint.send_event(arguments.name, draft, &arguments.options))
     });
     sent.map_or_else(|code| code, |()| OK)
 }

@@ -1,4 +1,4 @@
-//! `np_party`: joining, leaving, and the last error.
+//! `np_endpoint`: joining, leaving, and the last error.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{CString, c_char};
@@ -9,7 +9,7 @@ use nearpath::{BodyDraft, Error};
 use crate::code::{self, CCode, MISUSE};
 use crate::options::BadOptions;
 
-/// `np_party`. C uses one pointer to it, also while a handler runs. So nothing is borrowed as a whole, and `current` is the
+/// `np_endpoint`. C uses one pointer to it, also while a handler runs. So nothing is borrowed as a whole, and `current` is the
 /// reference through which the endpoint may be used now.
 #[derive(Debug)]
 pub struct CEndpoint {
@@ -21,10 +21,10 @@ pub struct CEndpoint {
 
 impl CEndpoint {
     /// Creates an endpoint for a running handler.
-    pub(crate) fn for_handler(party: *mut ThreadEndpoint) -> Self {
+    pub(crate) fn for_handler(endpoint: *mut ThreadEndpoint) -> Self {
         let (error, retry) = (RefCell::default(), Cell::new(false));
         Self {
-            current: Cell::new(party),
+            current: Cell::new(endpoint),
             serving: Cell::new(true),
             error,
             retry,
@@ -38,14 +38,14 @@ impl CEndpoint {
     ) -> Result<T, CCode> {
         // SAFETY: `current` is the box of `np_join`, or the reference that the running handler was given and does not use
         // itself; either lives, and nothing else uses it, because an endpoint stays on one thread and `work` is ours: it calls no C.
-        let party = unsafe { &mut *self.current.get() };
-        work(party).map_err(|error| self.record_error(&error))
+        let endpoint = unsafe { &mut *self.current.get() };
+        work(endpoint).map_err(|error| self.record_error(&error))
     }
 
     /// Returns memory for a body; none when the process is out of memory.
     pub(crate) fn draft_body(&self, bytes: usize) -> Option<BodyDraft> {
         let draft = self
-            .with_current(|party| Ok(party.draft_body_in_slot(bytes)))
+            .with_current(|endpoint| Ok(endpoint.draft_body_in_slot(bytes)))
             .ok()?;
         draft.or_else(|| private_draft(bytes))
     }
@@ -85,37 +85,37 @@ fn private_draft(bytes: usize) -> Option<BodyDraft> {
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn np_join() -> *mut CEndpoint {
-    let party = CEndpoint::for_handler(Box::into_raw(Box::new(ThreadEndpoint::default())));
-    party.serving.set(false);
-    Box::into_raw(Box::new(party))
+    let endpoint = CEndpoint::for_handler(Box::into_raw(Box::new(ThreadEndpoint::default())));
+    endpoint.serving.set(false);
+    Box::into_raw(Box::new(endpoint))
 }
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn np_leave(party: *mut CEndpoint) {
-    if party.is_null() {
+pub unsafe extern "C" fn np_leave(endpoint: *mut CEndpoint) {
+    if endpoint.is_null() {
         return;
     }
     // SAFETY: from `np_join` and not given back; no handler runs, so `current` is the box of `np_join`.
     unsafe {
-        let party = Box::from_raw(party);
-        drop(Box::from_raw(party.current.get()));
+        let endpoint = Box::from_raw(endpoint);
+        drop(Box::from_raw(endpoint.current.get()));
     }
 }
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn np_error(party: *const CEndpoint) -> *const c_char {
+pub unsafe extern "C" fn np_error(endpoint: *const CEndpoint) -> *const c_char {
     // SAFETY: NULL or from `np_join`.
-    let party = unsafe { party.as_ref() };
-    party.map_or(c"the party is NULL".as_ptr(), |party| {
-        party.error.borrow().as_ptr()
+    let endpoint = unsafe { endpoint.as_ref() };
+    endpoint.map_or(c"the endpoint is NULL".as_ptr(), |endpoint| {
+        endpoint.error.borrow().as_ptr()
     })
 }
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn np_retry_is_safe(party: *const CEndpoint) -> bool {
+pub unsafe extern "C" fn np_retry_is_safe(endpoint: *const CEndpoint) -> bool {
     // SAFETY: NULL or from `np_join`.
-    unsafe { party.as_ref() }.is_some_and(|party| party.retry.get())
+    unsafe { endpoint.as_ref() }.is_some_and(|endpoint| endpoint.retry.get())
 }

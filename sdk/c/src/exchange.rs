@@ -23,7 +23,7 @@ pub struct CExchange {
 /// `np_step`.
 pub type CStep = c_int;
 
-const ROOM: CStep = 0;
+const WRITABLE: CStep = 0;
 const BEGUN: CStep = 1;
 const PART: CStep = 2;
 const END: CStep = 3;
@@ -32,7 +32,7 @@ impl CExchange {
     fn record_event(&mut self, step: StreamEvent) -> CStep {
         self.part = Bytes::new();
         match step {
-            StreamEvent::Writable => ROOM,
+            StreamEvent::Writable => WRITABLE,
             StreamEvent::End => END,
             StreamEvent::Begun(response) => {
                 self.reply = Some(CReply(response));
@@ -49,26 +49,27 @@ impl CExchange {
 /// # Safety
 /// Both are NULL, or from this library and not yet passed back.
 unsafe fn endpoint_and_exchange<'a>(
-    party: *mut CEndpoint,
+    endpoint: *mut CEndpoint,
     exchange: *mut CExchange,
 ) -> Option<(&'a CEndpoint, &'a mut CExchange)> {
     // SAFETY: as the caller says; an exchange stays on its endpoint's thread, so nothing else uses it meanwhile.
-    unsafe { party.as_ref().zip(exchange.as_mut()) }
+    unsafe { endpoint.as_ref().zip(exchange.as_mut()) }
 }
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn np_open(
-    party: *mut CEndpoint,
+    endpoint: *mut CEndpoint,
     name: *const c_char,
-    ask: *const CCallOptions,
+    options: *const CCallOptions,
     exchange: *mut *mut CExchange,
 ) -> CCode {
     // SAFETY: as the header says.
-    let opened = unsafe { call_arguments(party, name, ask) };
-    let opened = opened.and_then(|wish| {
-        wish.party
-            .with_current(|party| party.open_call(wish.name, &wish.ask))
+    let opened = unsafe { call_arguments(endpoint, name, options) };
+    let opened = opened.and_then(|arguments| {
+        arguments
+            .endpoint
+            .with_current(|endpoint| endpoint.open_call(arguments.name, &arguments.options))
     });
     let made = opened.map(|exchange| CExchange {
         exchange,
@@ -82,7 +83,7 @@ pub unsafe extern "C" fn np_open(
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn np_write(
-    party: *mut CEndpoint,
+    endpoint: *mut CEndpoint,
     exchange: *mut CExchange,
     piece: *const c_void,
     bytes: usize,
@@ -90,15 +91,16 @@ pub unsafe extern "C" fn np_write(
     // SAFETY: as the header says.
     let (both, piece) = unsafe {
         (
-            endpoint_and_exchange(party, exchange),
+            endpoint_and_exchange(endpoint, exchange),
             conversion::bytes_from_c(piece, bytes),
         )
     };
-    let (Some((party, of_c)), Some(piece)) = (both, piece) else {
+    let (Some((endpoint, of_c)), Some(piece)) = (both, piece) else {
         return MISUSE;
     };
     let piece = Bytes::copy_from_slice(piece);
-    let written = party.with_current(|party| Ok(party.write_chunk(&mut of_c.exchange, piece)));
+    let written =
+        endpoint.with_current(|endpoint| Ok(endpoint.write_chunk(&mut of_c.exchange, piece)));
     if matches!(written, Ok(Ok(()))) {
         OK
     } else {
@@ -108,13 +110,13 @@ pub unsafe extern "C" fn np_write(
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn np_finish(party: *mut CEndpoint, exchange: *mut CExchange) -> CCode {
+pub unsafe extern "C" fn np_finish(endpoint: *mut CEndpoint, exchange: *mut CExchange) -> CCode {
     // SAFETY: as the header says.
-    let Some((party, of_c)) = (unsafe { endpoint_and_exchange(party, exchange) }) else {
+    let Some((endpoint, of_c)) = (unsafe { endpoint_and_exchange(endpoint, exchange) }) else {
         return MISUSE;
     };
-    let finished = party.with_current(|party| {
-        party.finish_body(&mut of_c.exchange);
+    let finished = endpoint.with_current(|endpoint| {
+        endpoint.finish_body(&mut of_c.exchange);
         Ok(())
     });
     finished.map_or_else(|code| code, |()| OK)
@@ -123,19 +125,19 @@ pub unsafe extern "C" fn np_finish(party: *mut CEndpoint, exchange: *mut CExchan
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn np_next(
-    party: *mut CEndpoint,
+    endpoint: *mut CEndpoint,
     exchange: *mut CExchange,
     writes: bool,
     step: *mut CStep,
 ) -> CCode {
     // SAFETY: as the header says.
-    let Some((party, of_c)) = (unsafe { endpoint_and_exchange(party, exchange) }) else {
+    let Some((endpoint, of_c)) = (unsafe { endpoint_and_exchange(endpoint, exchange) }) else {
         return MISUSE;
     };
     if step.is_null() {
-        return party.record_misuse("the step is NULL");
+        return endpoint.record_misuse("the step is NULL");
     }
-    match party.with_current(|party| party.next_event(&mut of_c.exchange, writes)) {
+    match endpoint.with_current(|endpoint| endpoint.next_event(&mut of_c.exchange, writes)) {
         Ok(came) => {
             // SAFETY: not NULL, and the header says that it can be written.
             unsafe { step.write(of_c.record_event(came)) };
@@ -166,7 +168,7 @@ pub unsafe extern "C" fn np_exchange_part(
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn np_reply_part(
-    party: *mut CEndpoint,
+    endpoint: *mut CEndpoint,
     exchange: *mut CExchange,
     part: *mut *const c_void,
     bytes: *mut usize,
@@ -177,7 +179,7 @@ pub unsafe extern "C" fn np_reply_part(
     let mut step = BEGUN;
     while step == BEGUN {
         // SAFETY: as the header says.
-        let code = unsafe { np_next(party, exchange, false, &mut step) };
+        let code = unsafe { np_next(endpoint, exchange, false, &mut step) };
         if code != OK {
             // SAFETY: not NULL, and the header says that both can be written.
             unsafe { part.write(conversion::write_length(None, bytes)) };
@@ -196,16 +198,16 @@ pub unsafe extern "C" fn np_reply_part(
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn np_close(party: *mut CEndpoint, exchange: *mut CExchange) {
+pub unsafe extern "C" fn np_close(endpoint: *mut CEndpoint, exchange: *mut CExchange) {
     if exchange.is_null() {
         return;
     }
     // SAFETY: from `np_open`, and not closed before.
     let of_c = unsafe { Box::from_raw(exchange) };
     // SAFETY: NULL or from `np_join`.
-    if let Some(party) = unsafe { party.as_ref() } {
-        let _ = party.with_current(|party| {
-            party.close_call(of_c.exchange);
+    if let Some(endpoint) = unsafe { endpoint.as_ref() } {
+        let _ = endpoint.with_current(|endpoint| {
+            endpoint.close_call(of_c.exchange);
             Ok(())
         });
     }

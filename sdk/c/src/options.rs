@@ -16,7 +16,7 @@ pub struct CField {
     bytes: usize,
 }
 
-/// `np_ask`.
+/// `np_call_options`.
 #[repr(C)]
 #[derive(Debug)]
 pub struct CCallOptions {
@@ -30,7 +30,7 @@ pub struct CCallOptions {
 }
 
 const IDEMPOTENT_FLAG: u32 = 1;
-const NEAR_ONLY_FLAG: u32 = 2;
+const SHM_ONLY_FLAG: u32 = 2;
 
 /// Reason why the options are invalid.
 pub(crate) enum BadOptions {
@@ -42,23 +42,23 @@ pub(crate) enum BadOptions {
 ///
 /// # Safety
 /// NULL, or the options and all they point to stay unchanged during the call.
-pub(crate) unsafe fn read_options(ask: *const CCallOptions) -> Result<CallOptions, BadOptions> {
+pub(crate) unsafe fn read_options(options: *const CCallOptions) -> Result<CallOptions, BadOptions> {
     // SAFETY: NULL or valid, as the caller says.
-    let Some(of_c) = (unsafe { ask.as_ref() }) else {
+    let Some(of_c) = (unsafe { options.as_ref() }) else {
         return Ok(CallOptions::default());
     };
     if of_c.size < size_of::<CCallOptions>() {
         return Err(BadOptions::Misuse(
-            "np_ask.size is too small: begin with NP_ASK",
+            "np_call_options.size is too small: begin with NP_CALL_OPTIONS",
         ));
     }
-    let mut ask = CallOptions::default();
+    let mut options = CallOptions::default();
     // SAFETY: both are NULL or text, as the caller says.
     let (method, path) = unsafe { (optional_text(of_c.method)?, optional_text(of_c.path)?) };
-    ask = method.into_iter().fold(ask, CallOptions::method);
-    ask = path.into_iter().fold(ask, CallOptions::path);
+    options = method.into_iter().fold(options, CallOptions::method);
+    options = path.into_iter().fold(options, CallOptions::path);
     if of_c.field_count > 0 && of_c.fields.is_null() {
-        return Err(BadOptions::Misuse("np_ask.fields is NULL"));
+        return Err(BadOptions::Misuse("np_call_options.fields is NULL"));
     }
     for at in 0..of_c.field_count {
         // SAFETY: not NULL, and as many as the caller says.
@@ -73,20 +73,20 @@ pub(crate) unsafe fn read_options(ask: *const CCallOptions) -> Result<CallOption
         let (name, value) = name.zip(value).ok_or(BadOptions::Misuse(
             "a field's name or value is NULL or no UTF-8",
         ))?;
-        ask = ask.header(name, value).map_err(BadOptions::Error)?;
+        options = options.header(name, value).map_err(BadOptions::Error)?;
     }
     if of_c.deadline_ns > 0 {
-        ask = ask.deadline(Duration::from_nanos(of_c.deadline_ns));
+        options = options.deadline(Duration::from_nanos(of_c.deadline_ns));
     }
-    ask = if of_c.flags & IDEMPOTENT_FLAG != 0 {
-        ask.idempotent()
+    options = if of_c.flags & IDEMPOTENT_FLAG != 0 {
+        options.idempotent()
     } else {
-        ask
+        options
     };
-    Ok(if of_c.flags & NEAR_ONLY_FLAG != 0 {
-        ask.shm_only()
+    Ok(if of_c.flags & SHM_ONLY_FLAG != 0 {
+        options.shm_only()
     } else {
-        ask
+        options
     })
 }
 
@@ -99,5 +99,7 @@ unsafe fn optional_text<'a>(text: *const c_char) -> Result<Option<&'a str>, BadO
     // SAFETY: as the caller says.
     unsafe { conversion::text_from_c(text) }
         .map(Some)
-        .ok_or(BadOptions::Misuse("np_ask.method or path is no UTF-8"))
+        .ok_or(BadOptions::Misuse(
+            "np_call_options.method or path is no UTF-8",
+        ))
 }

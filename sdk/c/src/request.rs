@@ -150,18 +150,18 @@ pub unsafe extern "C" fn np_request_topic(
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn np_request_part(
-    party: *mut CEndpoint,
+    endpoint: *mut CEndpoint,
     request: *const CRequest,
     part: *mut *const c_void,
     bytes: *mut usize,
 ) -> CCode {
     // SAFETY: NULL, or the endpoint and the request of a handler that runs.
-    let both = unsafe { party.as_ref().zip(request.as_ref()) };
-    let Some((party, request)) = both.filter(|_| !part.is_null()) else {
+    let both = unsafe { endpoint.as_ref().zip(request.as_ref()) };
+    let Some((endpoint, request)) = both.filter(|_| !part.is_null()) else {
         return MISUSE;
     };
     let mut parts = request.1.borrow_mut();
-    let came = party.with_current(|party| party.next_part(&mut parts.payload).transpose());
+    let came = endpoint.with_current(|endpoint| endpoint.next_part(&mut parts.payload).transpose());
     parts.part = came.as_ref().ok().cloned().flatten().unwrap_or_default();
     let there = matches!(came, Ok(Some(_)));
     // SAFETY: not NULL, and the header says that both can be written. The bytes lie behind the request until its next part.

@@ -35,10 +35,10 @@ struct HandlerCall(
 unsafe impl Sync for HandlerCall {}
 
 impl HandlerCall {
-    fn run_handler(&self, party: *mut CEndpoint, request: Request) -> Response {
-        let (request, mut answer) = (CRequest::new(request), CAnswer::new(party));
+    fn run_handler(&self, endpoint: *mut CEndpoint, request: Request) -> Response {
+        let (request, mut answer) = (CRequest::new(request), CAnswer::new(endpoint));
         // SAFETY: C's function with C's `user`; endpoint, request and answer live until it returns.
-        unsafe { (self.0)(party, &request, &mut answer, self.1) };
+        unsafe { (self.0)(endpoint, &request, &mut answer, self.1) };
         answer.into_response()
     }
 }
@@ -46,28 +46,28 @@ impl HandlerCall {
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn np_serve(
-    party: *mut CEndpoint,
+    endpoint: *mut CEndpoint,
     handler: CHandler,
     user: *mut c_void,
 ) -> CCode {
     // SAFETY: as the header says.
-    unsafe { np_serve_with(party, std::ptr::null(), handler, user) }
+    unsafe { np_serve_with(endpoint, std::ptr::null(), handler, user) }
 }
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn np_serve_with(
-    party: *mut CEndpoint,
-    how: *const CServing,
+    endpoint: *mut CEndpoint,
+    serving: *const CServing,
     handler: CHandler,
     user: *mut c_void,
 ) -> CCode {
     // SAFETY: NULL, or as the header says.
-    let (of_c, how) = unsafe { (party.as_ref(), how.as_ref()) };
+    let (of_c, serving) = unsafe { (endpoint.as_ref(), serving.as_ref()) };
     let (Some(of_c), Some(handler)) = (of_c, handler) else {
         return MISUSE;
     };
-    if how.is_some_and(|how| how.size < size_of::<CServing>()) {
+    if serving.is_some_and(|serving| serving.size < size_of::<CServing>()) {
         return of_c.record_misuse("np_serving.size is too small: begin with NP_SERVING");
     }
     if of_c.serving.replace(true) {
@@ -76,21 +76,21 @@ pub unsafe extern "C" fn np_serve_with(
     let before = of_c.current.get();
     // SAFETY: the box of `np_join`: no handler runs. It is used through the handler's reference only, until `serve` returns.
     let inner = unsafe { &mut *before };
-    inner.set_streaming(how.is_some_and(|how| how.flags & STREAM_FLAG != 0));
+    inner.set_streaming(serving.is_some_and(|serving| serving.flags & STREAM_FLAG != 0));
     let handling = HandlerCall(handler, user);
-    let served = match how
-        .and_then(|how| NonZeroUsize::new(how.threads as usize))
+    let served = match serving
+        .and_then(|serving| NonZeroUsize::new(serving.threads as usize))
         .filter(|count| count.get() > 1)
     {
         None => inner.serve_calls(|inner, request| {
             of_c.current.set(inner);
-            handling.run_handler(party, request)
+            handling.run_handler(endpoint, request)
         }),
         Some(threads) => {
             let handling = &handling;
             inner.serve_on(threads, move |inner, request| {
-                let mut party = CEndpoint::for_handler(inner);
-                handling.run_handler(&mut party, request)
+                let mut endpoint = CEndpoint::for_handler(inner);
+                handling.run_handler(&mut endpoint, request)
             })
         }
     };

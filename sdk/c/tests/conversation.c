@@ -1,4 +1,4 @@
-/* Both sides of a conversation, for tests/border.rs: `conversation serve` and `conversation call NEAR`. */
+/* Callee and caller for tests/it/abi.rs: `conversation serve` and `conversation call PATH`. */
 #include <nearpath.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,21 +14,21 @@ static bool is(const char *text, size_t bytes, const char *wanted) {
     return text != NULL && bytes == strlen(wanted) && memcmp(text, wanted, bytes) == 0;
 }
 
-/* Answers by path: /echo, /begin and /draft (written in place), /owned, /slow (waits for nothing), /how (how it came). */
-static void handler(np_party *party, const np_request *request, np_answer *answer, void *user) {
+/* Answers by path: /begin and /draft (written in place), /owned, /how (the path of the call), others: the request's body. */
+static void handler(np_endpoint *endpoint, const np_request *request, np_answer *answer, void *user) {
     size_t bytes, length;
     const char *path = np_request_path(request, &length);
     const void *body = np_request_body(request, &bytes);
     CHECK(*(int *)user == 42);
-    CHECK(np_serve(party, handler, user) == NP_MISUSE);
+    CHECK(np_serve(endpoint, handler, user) == NP_MISUSE);
     if (is(path, length, "/begin")) {
         memset(np_answer_begin(answer, bytes), 'x', bytes);
     } else if (is(path, length, "/draft")) {
         void *place;
-        np_draft *draft = np_draft_begin(party, bytes + 7, &place);
+        np_draft *draft = np_draft_begin(endpoint, bytes + 7, &place);
         CHECK(draft != NULL && place != NULL);
         memcpy(place, body, bytes);
-        np_draft_cut(draft, bytes);
+        np_draft_truncate(draft, bytes);
         CHECK(np_answer_draft(answer, draft) == NP_OK);
         CHECK(np_answer_draft(answer, NULL) == NP_MISUSE);
     } else if (is(path, length, "/owned")) {
@@ -59,17 +59,17 @@ static void handler(np_party *party, const np_request *request, np_answer *answe
     }
 }
 
-static np_reply *call(np_party *party, const char *path, const void *payload, size_t bytes, uint32_t flags) {
+static np_reply *call(np_endpoint *endpoint, const char *path, const void *payload, size_t bytes, uint32_t flags) {
     np_field field = { "X-One", "1", 1 };
-    np_ask ask = NP_ASK;
+    np_call_options options = NP_CALL_OPTIONS;
     np_reply *reply;
-    ask.method = "PUT";
-    ask.path = path;
-    ask.fields = &field;
-    ask.field_count = 1;
-    ask.deadline_ns = UINT64_C(30000000000);
-    ask.flags = flags;
-    if (np_call(party, "callee", payload, bytes, &ask, &reply) != NP_OK) {
+    options.method = "PUT";
+    options.path = path;
+    options.fields = &field;
+    options.field_count = 1;
+    options.deadline_ns = UINT64_C(30000000000);
+    options.flags = flags;
+    if (np_call(endpoint, "callee", payload, bytes, &options, &reply) != NP_OK) {
         CHECK(reply == NULL);
         return NULL;
     }
@@ -84,109 +84,109 @@ static void same(np_reply *reply, const void *wanted, size_t length) {
     np_reply_free(reply);
 }
 
-static void speaks(np_party *party, const char *near, uint32_t flags) {
+static void check_calls(np_endpoint *endpoint, const char *path, uint32_t flags) {
     size_t bytes, large = 3 << 20;
     char *much = malloc(large);
     np_reply *reply;
-    while ((reply = call(party, "/how", NULL, 0, flags)) == NULL) CHECK(np_retry_is_safe(party)); /* it is still on its way */
-    CHECK(np_reply_status(reply) == 203 && strcmp(np_reply_path(reply), near) == 0);
+    while ((reply = call(endpoint, "/how", NULL, 0, flags)) == NULL) CHECK(np_retry_is_safe(endpoint)); /* until the callee has joined */
+    CHECK(np_reply_status(reply) == 203 && strcmp(np_reply_path(reply), path) == 0);
     const char *by = np_reply_header(reply, "x-by", &bytes);
     CHECK(is(by, bytes, "c"));
     CHECK(np_reply_header(reply, "x-none", NULL) == NULL);
-    same(reply, near, strlen(near));
-    same(call(party, "/echo", "hello", 5, flags), "hello", 5);
-    same(call(party, "/echo", NULL, 0, flags), NULL, 0);
-    same(call(party, "/begin", "hello", 5, flags), "xxxxx", 5);
-    same(call(party, "/owned", "hello", 5, flags), "hello", 5);
+    same(reply, path, strlen(path));
+    same(call(endpoint, "/echo", "hello", 5, flags), "hello", 5);
+    same(call(endpoint, "/echo", NULL, 0, flags), NULL, 0);
+    same(call(endpoint, "/begin", "hello", 5, flags), "xxxxx", 5);
+    same(call(endpoint, "/owned", "hello", 5, flags), "hello", 5);
     CHECK(much != NULL);
     memset(much, 'm', large);
-    same(call(party, "/echo", much, large, flags), much, large);
-    CHECK(np_call_owned(party, "callee", much, large, release, much, NULL, &reply) == NP_OK);
+    same(call(endpoint, "/echo", much, large, flags), much, large);
+    CHECK(np_call_owned(endpoint, "callee", much, large, release, much, NULL, &reply) == NP_OK);
     np_reply_free(reply);
 }
 
-/* A draft with so many bytes of one letter. */
-static np_draft *drafted(np_party *party, size_t bytes, char letter) {
+/* Makes a draft filled with one letter. */
+static np_draft *drafted(np_endpoint *endpoint, size_t bytes, char letter) {
     void *place;
-    np_draft *draft = np_draft_begin(party, bytes, &place);
+    np_draft *draft = np_draft_begin(endpoint, bytes, &place);
     CHECK(draft != NULL && place != NULL);
     for (size_t at = 0; at < bytes; at++) CHECK(((char *)place)[at] == 0);
     memset(place, letter, bytes);
     return draft;
 }
 
-static void drafts(np_party *party) {
+static void drafts(np_endpoint *endpoint) {
     size_t sizes[] = { 0, 1, 5000, 500000, 3 << 20 };
-    np_ask ask = NP_ASK;
+    np_call_options options = NP_CALL_OPTIONS;
     np_pending *pending;
     np_reply *reply;
-    ask.path = "/draft";
+    options.path = "/draft";
     for (size_t at = 0; at < sizeof sizes / sizeof *sizes; at++) {
         size_t bytes = sizes[at];
         char *wanted = malloc(bytes + 1);
         CHECK(wanted != NULL);
         memset(wanted, 'd', bytes);
-        CHECK(np_call_draft(party, "callee", drafted(party, bytes, 'd'), &ask, &reply) == NP_OK);
+        CHECK(np_call_draft(endpoint, "callee", drafted(endpoint, bytes, 'd'), &options, &reply) == NP_OK);
         same(reply, wanted, bytes);
-        CHECK(np_begin_draft(party, "callee", drafted(party, bytes, 'd'), &ask, &pending) == NP_OK);
-        CHECK(np_wait(party, pending, &reply) == NP_OK);
+        CHECK(np_begin_draft(endpoint, "callee", drafted(endpoint, bytes, 'd'), &options, &pending) == NP_OK);
+        CHECK(np_wait(endpoint, pending, &reply) == NP_OK);
         same(reply, wanted, bytes);
         free(wanted);
     }
-    for (int at = 0; at < 1000; at++) np_draft_free(drafted(party, 100000, 'f')); /* far more than there are slots */
-    CHECK(np_call_draft(party, "No Name", drafted(party, 5, 'x'), NULL, &reply) == NP_NAME && reply == NULL);
-    CHECK(np_call_draft(party, "callee", NULL, NULL, &reply) == NP_MISUSE && reply == NULL);
-    CHECK(np_notify_draft(NULL, "callee", drafted(party, 5, 'x'), NULL) == NP_MISUSE);
-    CHECK(np_draft_begin(party, 5, NULL) == NULL);
+    for (int at = 0; at < 1000; at++) np_draft_free(drafted(endpoint, 100000, 'f')); /* many more than the pool has slots */
+    CHECK(np_call_draft(endpoint, "No Name", drafted(endpoint, 5, 'x'), NULL, &reply) == NP_NAME && reply == NULL);
+    CHECK(np_call_draft(endpoint, "callee", NULL, NULL, &reply) == NP_MISUSE && reply == NULL);
+    CHECK(np_notify_draft(NULL, "callee", drafted(endpoint, 5, 'x'), NULL) == NP_MISUSE);
+    CHECK(np_draft_begin(endpoint, 5, NULL) == NULL);
     np_draft_free(NULL);
-    np_draft_cut(NULL, 1);
+    np_draft_truncate(NULL, 1);
 }
 
-static void at_once(np_party *party) {
+static void at_once(np_endpoint *endpoint) {
     np_pending *first, *second, *third;
     np_reply *reply;
-    CHECK(np_begin(party, "callee", "1", 1, NULL, &first) == NP_OK);
-    CHECK(np_begin(party, "callee", "2", 1, NULL, &second) == NP_OK);
-    CHECK(np_begin(party, "callee", "3", 1, NULL, &third) == NP_OK);
-    np_cancel(party, third);
-    CHECK(np_wait(party, second, &reply) == NP_OK);
+    CHECK(np_begin(endpoint, "callee", "1", 1, NULL, &first) == NP_OK);
+    CHECK(np_begin(endpoint, "callee", "2", 1, NULL, &second) == NP_OK);
+    CHECK(np_begin(endpoint, "callee", "3", 1, NULL, &third) == NP_OK);
+    np_cancel(endpoint, third);
+    CHECK(np_wait(endpoint, second, &reply) == NP_OK);
     same(reply, "2", 1);
-    CHECK(np_wait(party, first, &reply) == NP_OK);
+    CHECK(np_wait(endpoint, first, &reply) == NP_OK);
     same(reply, "1", 1);
 }
 
-static void errors(np_party *party) {
-    np_ask ask = NP_ASK;
+static void errors(np_endpoint *endpoint) {
+    np_call_options options = NP_CALL_OPTIONS;
     np_reply *reply;
-    CHECK(np_call(party, "No Name", NULL, 0, NULL, &reply) == NP_NAME && reply == NULL);
-    CHECK(strstr(np_error(party), "No Name") != NULL && !np_retry_is_safe(party));
-    ask.flags = NP_NEAR_ONLY;
-    CHECK(np_call(party, "stranger", NULL, 0, &ask, &reply) == NP_UNSENT && np_retry_is_safe(party));
-    CHECK(np_call(party, NULL, NULL, 0, NULL, &reply) == NP_MISUSE);
+    CHECK(np_call(endpoint, "No Name", NULL, 0, NULL, &reply) == NP_NAME && reply == NULL);
+    CHECK(strstr(np_error(endpoint), "No Name") != NULL && !np_retry_is_safe(endpoint));
+    options.flags = NP_SHM_ONLY;
+    CHECK(np_call(endpoint, "unknown", NULL, 0, &options, &reply) == NP_UNSENT && np_retry_is_safe(endpoint));
+    CHECK(np_call(endpoint, NULL, NULL, 0, NULL, &reply) == NP_MISUSE);
     CHECK(np_call(NULL, "callee", NULL, 0, NULL, &reply) == NP_MISUSE);
-    CHECK(np_call(party, "callee", NULL, 1, NULL, &reply) == NP_MISUSE);
-    ask.size = 1;
-    CHECK(np_notify(party, "callee", NULL, 0, &ask) == NP_MISUSE);
+    CHECK(np_call(endpoint, "callee", NULL, 1, NULL, &reply) == NP_MISUSE);
+    options.size = 1;
+    CHECK(np_notify(endpoint, "callee", NULL, 0, &options) == NP_MISUSE);
     CHECK(strcmp(np_code_name(NP_DIED), "died") == 0 && strcmp(np_code_name(NP_MISUSE), "misuse") == 0);
 }
 
 int main(int count, char **words) {
-    np_party *party = np_join();
+    np_endpoint *endpoint = np_join();
     CHECK(count > 1);
     if (strcmp(words[1], "serve") == 0) {
         int user = 42;
-        np_code code = np_serve(party, handler, &user);
-        if (code != NP_OK) fprintf(stderr, "%s\n", np_error(party));
-        np_leave(party);
+        np_code code = np_serve(endpoint, handler, &user);
+        if (code != NP_OK) fprintf(stderr, "%s\n", np_error(endpoint));
+        np_leave(endpoint);
         return code;
     }
-    speaks(party, words[2], strcmp(words[2], NP_PATH_SHM) == 0 ? NP_NEAR_ONLY : 0);
-    drafts(party);
-    at_once(party);
-    errors(party);
-    CHECK(np_notify(party, "callee", "event", 5, NULL) == NP_OK || strcmp(words[2], NP_PATH_HTTP) == 0);
-    CHECK(np_notify_draft(party, "callee", drafted(party, 5, 'e'), NULL) == NP_OK || strcmp(words[2], NP_PATH_HTTP) == 0);
-    np_leave(party);
+    check_calls(endpoint, words[2], strcmp(words[2], NP_PATH_SHM) == 0 ? NP_SHM_ONLY : 0);
+    drafts(endpoint);
+    at_once(endpoint);
+    errors(endpoint);
+    CHECK(np_notify(endpoint, "callee", "event", 5, NULL) == NP_OK || strcmp(words[2], NP_PATH_HTTP) == 0);
+    CHECK(np_notify_draft(endpoint, "callee", drafted(endpoint, 5, 'e'), NULL) == NP_OK || strcmp(words[2], NP_PATH_HTTP) == 0);
+    np_leave(endpoint);
     np_leave(NULL);
     CHECK(released == 1);
     puts("fine");

@@ -17,11 +17,11 @@ not the view. A child that was forked is a party of its own; what came before is
 """
 
 try:
-    from . import _nearpath as _half
-except ImportError as missing:  # another system than the one that the wheel is for: HTTP is what is left
-    if missing.name != "nearpath._nearpath":
+    from . import _nearpath as _implementation
+except ImportError as error:  # another system than the one that the wheel is for: HTTP is what is left
+    if error.name != "nearpath._nearpath":
         raise
-    from . import _http as _half
+    from . import _http as _implementation
 
 __all__ = [
     "Buffer",
@@ -39,4 +39,4 @@ __all__ = [
     "serve",
 ]
 
-globals().update({name: getattr(_half, name) for name in __all__})  # __init__.pyi says what they are
+globals().update({name: getattr(_implementation, name) for name in __all__})  # types: __init__.pyi

@@ -14,35 +14,35 @@ from . import Error, call, handed_on
 from ._paths import CALLER_NO_ENDPOINT, NO_ENDPOINT, NO_ROOM
 from ._raw import raw_response
 from ._retries import Retries
-from ._urls import Target, target
+from ._urls import Target, parse_target
 
-_PIECE = 65536
-_PATH = "X-Nearpath-Path"
+_READ_BYTES = 65536
+_PATH_HEADER = "X-Nearpath-Path"
 
 
 def _gateway_adapter() -> HTTPAdapter:
     return HTTPAdapter(pool_connections=4, pool_maxsize=64)
 
 
-class _Shared:
+class _GatewayConnections:
     """Connections to the gateway, of all sessions of the process. They hold no cookies and no credentials."""
 
     adapter = _gateway_adapter()
 
     @classmethod
-    def forked(cls) -> None:
+    def reset_after_fork(cls) -> None:
         cls.adapter = _gateway_adapter()  # two processes must not read one connection
 
 
-os.register_at_fork(after_in_child=_Shared.forked)
+os.register_at_fork(after_in_child=_GatewayConnections.reset_after_fork)
 
 
-class Unasked(dict[str, str]):
-    """Proxies before the environment was asked for more: that takes longer than a call through memory."""
+class LazyProxies(dict[str, str]):
+    """Proxies that read the environment only for calls over HTTP, because that takes longer than a call."""
 
-    def __init__(self, proxies: Mapping[str, str], ask: Callable[[], dict[str, Any]]) -> None:
+    def __init__(self, proxies: Mapping[str, str], load: Callable[[], dict[str, Any]]) -> None:
         super().__init__(proxies)
-        self.ask = ask
+        self.load = load
 
 
 class Adapter(BaseAdapter):
@@ -58,11 +58,11 @@ class Adapter(BaseAdapter):
 
     def __init__(self, base: BaseAdapter | None = None) -> None:
         super().__init__()
-        self._base, self._shares = base, base is None
+        self._base, self._uses_shared = base, base is None
 
     @property
     def base(self) -> BaseAdapter:
-        """What takes everything else; made when it is needed."""
+        """Returns the adapter for all other requests, made on first use."""
         if self._base is None:
             self._base = HTTPAdapter()
         return self._base
@@ -85,83 +85,83 @@ class Adapter(BaseAdapter):
         cert: Any = None,
         proxies: Any = None,
     ) -> Response:
-        over_http = {"stream": stream, "timeout": timeout, "verify": verify, "cert": cert, "proxies": proxies}
-        wanted = target(request.url or "")
-        if wanted is None:
-            return self.base.send(request, **over_http)
+        http_options = {"stream": stream, "timeout": timeout, "verify": verify, "cert": cert, "proxies": proxies}
+        target = parse_target(request.url or "")
+        if target is None:
+            return self.base.send(request, **http_options)
         body = _Body(request)
-        outcome = self._near(request, body, wanted, stream, _longest(timeout))
+        outcome = self._send_via_shm(request, body, target, stream, _read_timeout(timeout))
         if isinstance(outcome, Response):
             return outcome
-        if isinstance(proxies, Unasked):
-            over_http |= proxies.ask()
-        if wanted.bare:
+        if isinstance(proxies, LazyProxies):
+            http_options |= proxies.load()
+        if target.bare:
             try:
-                return self.base.send(request, **over_http)
+                return self.base.send(request, **http_options)
             except exceptions.ConnectionError as error:
-                if not _is_nobody(error):
+                if not _is_unknown_host(error):
                     raise  # else nothing was sent
-        return self._far(request, wanted, outcome, over_http)
+        return self._send_via_http(request, target, outcome, http_options)
 
-    def _near(self, request: PreparedRequest, body: "_Body", wanted: Target, stream: bool, longest: float | None) -> Response | str:
+    def _send_via_shm(self, request: PreparedRequest, body: "_Body", target: Target, stream: bool, timeout: float | None) -> Response | str:
         """The answer through memory, or what stood against it."""
         if "upgrade" in request.headers:
             return "upgrade"
         retries, fields = Retries(self._base, request), _fields(request.headers)
         while True:
-            outcome = self._once(request, body.payload(), wanted, fields, stream, longest)
-            if isinstance(outcome, Error) and outcome.retry_is_safe and body.again():
+            outcome = self._call_once(request, body.payload(), target, fields, stream, timeout)
+            if isinstance(outcome, Error) and outcome.retry_is_safe and body.rewind():
                 return _obstacle(outcome)
             if isinstance(outcome, Error) and outcome.kind == "platform":
-                outcome = self._told(request, outcome)
-            if body.can_again() and retries.again(outcome):
-                body.again()
+                outcome = self._platform_response(request, outcome)
+            if body.can_rewind() and retries.should_retry(outcome):
+                body.rewind()
                 continue
             if isinstance(outcome, Response):
                 return retries.note(outcome)
-            raise _RAISED.get(outcome.kind, exceptions.ConnectionError)(outcome, request=request) from outcome
+            raise _EXCEPTIONS.get(outcome.kind, exceptions.ConnectionError)(outcome, request=request) from outcome
 
-    def _once(
-        self, request: PreparedRequest, payload: Any, wanted: Target, fields: dict[str, bytes], stream: bool, longest: float | None
+    def _call_once(
+        self, request: PreparedRequest, payload: Any, target: Target, fields: dict[str, bytes], stream: bool, timeout: float | None
     ) -> Response | Error:
         try:
             answer = call(
-                wanted.name,
+                target.name,
                 payload,
                 stream=stream or request.method == "HEAD",
                 method=request.method,
-                path=wanted.path,
+                path=target.path,
                 headers=fields,
-                deadline=None if stream else longest,
-                silence=longest if stream else None,
+                deadline=None if stream else timeout,
+                silence=timeout if stream else None,
                 near_only=True,
             )
         except Error as error:
             return error
-        return self._made(request, raw_response(request, answer.status, [*answer.fields, (_PATH, "shm")], answer, stream))
+        return self._build(request, raw_response(request, answer.status, [*answer.fields, (_PATH_HEADER, "shm")], answer, stream))
 
-    def _told(self, request: PreparedRequest, error: Error) -> Response:
-        """What the platform answered is an answer."""
-        fields = [("Content-Type", "text/plain"), ("X-Nearpath-Reason", error.reason or ""), (_PATH, "shm")]
-        return self._made(request, raw_response(request, error.status or 502, fields, (error.text or "").encode(), False))
+    def _platform_response(self, request: PreparedRequest, error: Error) -> Response:
+        """Builds a response from a platform error."""
+        fields = [("Content-Type", "text/plain"), ("X-Nearpath-Reason", error.reason or ""), (_PATH_HEADER, "shm")]
+        return self._build(request, raw_response(request, error.status or 502, fields, (error.text or "").encode(), False))
 
-    def _made(self, request: PreparedRequest, raw: Any) -> Response:
+    def _build(self, request: PreparedRequest, raw: Any) -> Response:
         return HTTPAdapter.build_response(self, request, raw)  # type: ignore[arg-type]
 
-    def _far(self, request: PreparedRequest, wanted: Target, obstacle: str, how: Mapping[str, Any]) -> Response:
+    def _send_via_http(self, request: PreparedRequest, target: Target, obstacle: str, options: Mapping[str, Any]) -> Response:
         sent = request.copy()
-        sent.url = wanted.url
-        limit = None if how["stream"] else _longest(how["timeout"])
-        for name, value in _handed_on(limit).items():
+        sent.url = target.url
+        limit = None if options["stream"] else _read_timeout(options["timeout"])
+        for name, value in _context_headers(limit).items():
             sent.headers.setdefault(name, value)
-        adapter = _Shared.adapter if self._shares else self.base
-        response = adapter.send(sent, **how)
-        response.request, response.url = request, request.url or wanted.url
-        response.headers.setdefault(_PATH, f"http; not_nearer={obstacle}")
+        adapter = _GatewayConnections.adapter if self._uses_shared else self.base
+        response = adapter.send(sent, **options)
+        response.request, response.url = request, request.url or target.url
+        response.headers.setdefault(_PATH_HEADER, f"http; not_nearer={obstacle}")
         return response
 
 
-_RAISED: dict[str, type[exceptions.RequestException]] = {
+_EXCEPTIONS: dict[str, type[exceptions.RequestException]] = {
     "timeout": exceptions.ReadTimeout,
     "cut": exceptions.ChunkedEncodingError,
     "head": exceptions.InvalidHeader,
@@ -175,32 +175,32 @@ def _obstacle(error: Error) -> str:
     return NO_ROOM if error.path == "shm" else NO_ENDPOINT
 
 
-def _handed_on(limit: float | None) -> dict[str, str]:
+def _context_headers(limit: float | None) -> dict[str, str]:
     """The trace, the nearer of both deadlines, and the question which way the call takes."""
     fields = dict(handed_on())
     if limit is not None:
-        left = min(limit, _seconds(fields.get("x-timeout"), limit))
-        fields["x-timeout"] = f"{max(1, int(1000 * left))}ms"
-    return {**fields, _PATH: "?"}
+        remaining = min(limit, _parse_seconds(fields.get("x-timeout"), limit))
+        fields["x-timeout"] = f"{max(1, int(1000 * remaining))}ms"
+    return {**fields, _PATH_HEADER: "?"}
 
 
-def _seconds(timeout: str | None, otherwise: float) -> float:
+def _parse_seconds(timeout: str | None, default: float) -> float:
     if timeout is None:
-        return otherwise
+        return default
     return float(timeout[:-2]) / 1000 if timeout.endswith("ms") else float(timeout.removesuffix("s"))
 
 
-def _longest(timeout: Any) -> float | None:
-    """How long an answer may be waited for: the second of two timeouts, or the only one. ValueError for what is none."""
+def _read_timeout(timeout: Any) -> float | None:
+    """Returns the read timeout in s. Raises ValueError for an invalid value."""
     if timeout is None:
         return None
     if isinstance(timeout, tuple):
         if len(timeout) != 2:
             raise ValueError(f"Invalid timeout {timeout}. Pass a (connect, read) timeout tuple, or a single float for both.")
         timeout = Timeout(connect=timeout[0], read=timeout[1])
-    begun = timeout.clone() if isinstance(timeout, Timeout) else Timeout(connect=timeout, read=timeout)
-    begun.start_connect()  # of a total
-    value = begun.read_timeout
+    timeouts = timeout.clone() if isinstance(timeout, Timeout) else Timeout(connect=timeout, read=timeout)
+    timeouts.start_connect()  # of a total
+    value = timeouts.read_timeout
     return float(value) if isinstance(value, (int, float)) else None
 
 
@@ -213,36 +213,36 @@ def _fields(headers: Mapping[Any, str | bytes]) -> dict[str, bytes]:
 
 
 class _Body:
-    """What is sent with a request, perhaps once more."""
+    """A request body that can be sent again."""
 
     def __init__(self, request: PreparedRequest) -> None:
-        self._request, self._begun = request, False
+        self._request, self._is_started = request, False
 
     def payload(self) -> Any:
         """Bytes as they are; a file, or an iterable, as it is read."""
         body: Any = self._request.body
-        return body if body is None or isinstance(body, (bytes, str, bytearray, memoryview)) else self._pieces(body)
+        return body if body is None or isinstance(body, (bytes, str, bytearray, memoryview)) else self._iterate(body)
 
-    def _pieces(self, body: Any) -> Iterator[bytes]:
-        self._begun = True
-        for piece in iter(lambda: body.read(_PIECE), body.read(0)) if hasattr(body, "read") else body:
+    def _iterate(self, body: Any) -> Iterator[bytes]:
+        self._is_started = True
+        for piece in iter(lambda: body.read(_READ_BYTES), body.read(0)) if hasattr(body, "read") else body:
             yield piece.encode() if isinstance(piece, str) else piece
 
-    def can_again(self) -> bool:
-        """Whether it can be sent; of a file that was read, from where it began."""
-        return not self._begun or isinstance(getattr(self._request, "_body_position", None), int)
+    def can_rewind(self) -> bool:
+        """Returns whether the body can be sent from its beginning."""
+        return not self._is_started or isinstance(getattr(self._request, "_body_position", None), int)
 
-    def again(self) -> bool:
-        """Whether it can be sent; then it will be, from its beginning."""
-        if not self.can_again():
+    def rewind(self) -> bool:
+        """Rewinds the body if possible. Returns whether it did."""
+        if not self.can_rewind():
             return False
-        if self._begun:
+        if self._is_started:
             rewind_body(self._request)
-        self._begun = False
+        self._is_started = False
         return True
 
 
-def _is_nobody(error: exceptions.ConnectionError) -> bool:
-    """Whether no host has that name."""
+def _is_unknown_host(error: exceptions.ConnectionError) -> bool:
+    """Returns whether no host has that name."""
     cause = error.args[0] if error.args else None
     return isinstance(getattr(cause, "reason", cause), NameResolutionError)

@@ -18,11 +18,11 @@ from ._paths import CALLER_NO_ENDPOINT, PATHS
 from ._reasons import RETRY_IS_SAFE
 from ._urls import NAME, gateway
 
-LARGEST_BODY = 64 << 20
+MAX_BODY_BYTES = 64 << 20
 CONNECTION = {"connection", "content-length", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
-PATH = "x-nearpath-path"
+PATH_HEADER = "x-nearpath-path"
 # What the handler that runs hands on to its calls: its traceparent, and when it is too late for an answer.
-HANDED = contextvars.ContextVar("nearpath", default=(None, None))
+CALL_CONTEXT = contextvars.ContextVar("nearpath", default=(None, None))
 
 
 class Error(Exception):
@@ -38,19 +38,19 @@ Published = collections.namedtuple("Published", ["sent", "missed"])
 
 
 class Buffer(bytearray):
-    """A payload to write in. It is taken once, when nobody can write there any more."""
+    """A writable payload. A call takes it once, after all other views are released."""
 
-    in_slot, _gone = False, False
+    in_slot, _is_taken = False, False
 
     def truncate(self, length, /):
         del self[length:]
 
     def _take(self):
-        if self._gone:
+        if self._is_taken:
             raise BufferError("the buffer was handed over: make another one")
         payload = bytes(self)
-        self.clear()  # BufferError while somebody looks
-        self._gone = True
+        self.clear()  # BufferError while a view exists
+        self._is_taken = True
         return payload
 
 
@@ -66,24 +66,24 @@ class Response:
         self.status, self.headers, self.path, self.not_nearer, self.instance = status, dict(headers or {}), None, None, None
         self.length = None
         self.fields = list(self.headers.items())
-        self._rest = body if _is_pieces(body) else None
-        self._body = memoryview(b"" if self._rest else _bytes(body)).toreadonly()
+        self._stream = body if _is_iterator(body) else None
+        self._body = memoryview(b"" if self._stream else _bytes(body)).toreadonly()
 
     @property
     def body(self):
-        if self._rest is not None:
+        if self._stream is not None:
             self._body = memoryview(b"".join(_bytes(part) for part in self.stream)).toreadonly()
         return self._body
 
     @property
     def stream(self):
-        rest, self._rest = self._rest, None
-        return iter([self._body] if rest is None and self._body else rest or ())
+        stream, self._stream = self._stream, None
+        return iter([self._body] if stream is None and self._body else stream or ())
 
     def close(self):
-        rest, self._rest = self._rest, None
-        if hasattr(rest, "close"):
-            rest.close()
+        stream, self._stream = self._stream, None
+        if hasattr(stream, "close"):
+            stream.close()
 
     def __enter__(self):
         return self
@@ -98,18 +98,18 @@ class Request:
     def __init__(self, method, path, headers, body):
         self.method, self.path, self.headers, self.body = method, path, headers, memoryview(body)
         self.caller, self.came_over, self.is_event, self.topic = None, "http", False, None
-        self._late = _late(headers.get("x-timeout"))
+        self._expires_at = _expires_at(headers.get("x-timeout"))
 
     @property
     def time_left(self):
-        return None if self._late is None else max(0.0, self._late - time.monotonic())
+        return None if self._expires_at is None else max(0.0, self._expires_at - time.monotonic())
 
     @property
     def stream(self):
         return iter([self.body] if self.body else ())
 
 
-def _is_pieces(payload):
+def _is_iterator(payload):
     return isinstance(payload, collections.abc.Iterator)
 
 
@@ -121,12 +121,12 @@ def _bytes(payload):
     return payload.encode() if isinstance(payload, str) else bytes(payload)
 
 
-def _late(timeout):
-    """When the time of an X-Timeout (`30`, `1m30s`, `250ms`) will have passed; None when it is none."""
+def _expires_at(timeout):
+    """Returns when an X-Timeout (`30`, `1m30s`, `250ms`) expires; None without one."""
     units = {"h": 3600, "m": 60, "s": 1, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
-    words = re.findall(r"([0-9.]+)(ms|us|ns|h|m|s)", timeout or "")
+    parts = re.findall(r"([0-9.]+)(ms|us|ns|h|m|s)", timeout or "")
     try:
-        seconds = float(timeout) if not words and timeout else sum(float(number) * units[unit] for number, unit in words)
+        seconds = float(timeout) if not parts and timeout else sum(float(number) * units[unit] for number, unit in parts)
     except ValueError:
         return None
     return time.monotonic() + seconds if seconds > 0 else None
@@ -134,17 +134,17 @@ def _late(timeout):
 
 def handed_on():
     """The fields with which another client hands on what the handler that runs was given: traceparent and x-timeout."""
-    trace, late = HANDED.get()
+    trace, expires_at = CALL_CONTEXT.get()
     fields = [] if trace is None else [("traceparent", trace)]
-    return fields if late is None else [*fields, ("x-timeout", f"{max(1, int(1000 * (late - time.monotonic())))}ms")]
+    return fields if expires_at is None else [*fields, ("x-timeout", f"{max(1, int(1000 * (expires_at - time.monotonic())))}ms")]
 
 
-def _within(deadline):
+def _remaining_seconds(deadline):
     """The nearer of a call's own deadline and that of the handler that makes it, in seconds from now; None: neither."""
     if deadline is not None and not deadline >= 0:
         raise ValueError("a deadline is a number of seconds from now, not below 0")
-    late = HANDED.get()[1]
-    left = None if late is None else max(0.001, late - time.monotonic())
+    expires_at = CALL_CONTEXT.get()[1]
+    left = None if expires_at is None else max(0.001, expires_at - time.monotonic())
     return min((limit for limit in (deadline, left) if limit is not None), default=None)
 
 
@@ -158,19 +158,19 @@ def _send(
     path = "" if path in (None, "/") else path
     slash = "" if not path or path[0] in "/?" else "/"
     url = f"{gateway()}/{route}/{name}{slash}{path}"
-    limit = _within(deadline)
+    limit = _remaining_seconds(deadline)
     fields = _fields(route, headers, limit)
     limit = min((limit for limit in (limit, silence) if limit is not None), default=None)
-    once = lambda data: _once(name, url, method or "POST", fields, data, limit, stream)
-    if _is_pieces(payload):
-        return once(map(_bytes, payload))
+    send_once = lambda data: _send_once(name, url, method or "POST", fields, data, limit, stream)
+    if _is_iterator(payload):
+        return send_once(map(_bytes, payload))
     data = _bytes(payload)
     try:
-        return once(data)
+        return send_once(data)
     except Error as error:
         if not (idempotent and error.kind == "died"):
             raise
-        return once(data)
+        return send_once(data)
 
 
 def _fields(route, headers, limit):
@@ -178,15 +178,15 @@ def _fields(route, headers, limit):
     fields = {name: value for name, value in fields.items() if name not in CONNECTION}
     own = dict(handed_on())
     if route == "function":
-        own[PATH] = "?"
+        own[PATH_HEADER] = "?"
         if limit is not None:
             own["x-timeout"] = f"{max(1, int(1000 * limit))}ms"
     else:
-        own.pop("x-timeout", None)  # nobody waits for the answer
+        own.pop("x-timeout", None)  # no caller waits for the response
     return {**own, **fields}
 
 
-def _once(name, url, method, fields, data, limit, stream):
+def _send_once(name, url, method, fields, data, limit, stream):
     try:
         answer = _wire.send(url, method, fields, data, limit)
     except _wire.Unreachable as error:
@@ -217,13 +217,13 @@ def _read(name, answer, stream):
         return _response(_parts(name, answer), answer)
     with answer:
         try:
-            body = answer.read(LARGEST_BODY + 1)
+            body = answer.read(MAX_BODY_BYTES + 1)
         except TimeoutError:
             raise Error("timeout", name, "no answer before the deadline; the call may have run") from None
         except (http.client.HTTPException, OSError) as error:
             raise Error("cut", name, f"the answer was broken off: {error!r}") from None
-    if len(body) > LARGEST_BODY:
-        raise Error("too_large", name, f"the answer is larger than {LARGEST_BODY} bytes")
+    if len(body) > MAX_BODY_BYTES:
+        raise Error("too_large", name, f"the answer is larger than {MAX_BODY_BYTES} bytes")
     if reason := answer.headers.get("x-nearpath-reason"):
         text = body.decode(errors="replace").rstrip()
         raise Error("platform", name, f"the platform answered {answer.status} {reason}: {text}", "http", answer.status, reason, text)
@@ -231,52 +231,52 @@ def _read(name, answer, stream):
 
 
 def _response(body, answer):
-    fields = [(key.lower(), value) for key, value in answer.headers.items() if key.lower() not in {*CONNECTION, PATH}]
+    fields = [(key.lower(), value) for key, value in answer.headers.items() if key.lower() not in {*CONNECTION, PATH_HEADER}]
     response = Response(body, answer.status, dict(reversed(fields)))
     response.fields = fields
     response.length = int(length) if (length := answer.headers.get("content-length", "")).isdecimal() else None
-    response.path, response.not_nearer = reported_path(answer.headers.get(PATH, ""))
+    response.path, response.not_nearer = reported_path(answer.headers.get(PATH_HEADER, ""))
     return response
 
 
 def reported_path(field):
     """The path that an answer reports, and what stood against a nearer one. One of a later release counts as HTTP."""
-    path, *words = [word.strip() for word in field.split(";")]
+    path, *parts = [word.strip() for word in field.split(";")]
     if path not in PATHS:
         return "http", CALLER_NO_ENDPOINT
-    why = [word.removeprefix("not_nearer=") for word in words if word.startswith("not_nearer=")]
+    why = [word.removeprefix("not_nearer=") for word in parts if word.startswith("not_nearer=")]
     return path, why[0] if why else None if path == "shm" else CALLER_NO_ENDPOINT
 
 
-def call(name, payload=None, /, **how):
+def call(name, payload=None, /, **options):
     """Calls a function and waits for its answer, whatever status that has."""
-    return _send("function", name, payload, **how)
+    return _send("function", name, payload, **options)
 
 
-def gather(*calls, return_errors=False, **how):
+def gather(*calls, return_errors=False, **options):
     """Calls several functions at once: each is (name, payload). The answers come in the same order."""
     with ThreadPoolExecutor(max(1, len(calls))) as threads:
-        begun = [threads.submit(contextvars.copy_context().run, call, *each, **how) for each in calls]
-    return [each.exception() if return_errors and isinstance(each.exception(), Error) else each.result() for each in begun]
+        futures = [threads.submit(contextvars.copy_context().run, call, *each, **options) for each in calls]
+    return [each.exception() if return_errors and isinstance(each.exception(), Error) else each.result() for each in futures]
 
 
-def call_later(name, payload=None, /, *, callback=None, headers=None, **how):
+def call_later(name, payload=None, /, *, callback=None, headers=None, **options):
     """Has a function called later: the gateway queues the call, and POSTs the answer to callback. The call's id, if it has one."""
     headers = dict(headers or {}) | ({"X-Callback-Url": callback} if callback else {})
-    accepted = _send("async-function", name, payload, headers=headers, **how)
+    accepted = _send("async-function", name, payload, headers=headers, **options)
     if not 200 <= accepted.status < 300:
         text = bytes(accepted.body).decode(errors="replace").rstrip()
         raise Error("platform", name, f"the platform answered {accepted.status}: {text}", status=accepted.status, text=text)
     return accepted.headers.get("x-call-id")
 
 
-def notify(name, payload=None, /, **how):
-    """Sends an event: nobody answers."""
-    call_later(name, payload, **how)
+def notify(name, payload=None, /, **options):
+    """Sends an event. There is no response."""
+    call_later(name, payload, **options)
 
 
-def publish(topic, payload=None, /, **how):
-    """Sends an event to who subscribes to the topic: over HTTP alone nobody does."""
+def publish(topic, payload=None, /, **options):
+    """Sends an event to the topic's subscribers. Over HTTP alone there are none."""
     _bytes(payload)  # taken, as everywhere
     if not topic or len(topic.encode()) > 0xFFFF or any(sign in topic for sign in "+#\0"):
         raise Error("name", "", f"no event can have that topic: {topic!r} is empty, too long, or has a wildcard", path=None)
@@ -311,7 +311,7 @@ def serve(handler, /, *, threads=1, stream=False):
         protocol_version, disable_nagle_algorithm = "HTTP/1.1", True
 
         def _take(self):
-            HANDED.set((self.headers.get("traceparent"), _late(self.headers.get("x-timeout"))))
+            CALL_CONTEXT.set((self.headers.get("traceparent"), _expires_at(self.headers.get("x-timeout"))))
             with free:
                 self._answer(self._body())
 
@@ -349,7 +349,7 @@ def serve(handler, /, *, threads=1, stream=False):
             for name, value in answer.headers.items():
                 if name.lower() not in CONNECTION:
                     self.send_header(name, value.decode("latin-1") if isinstance(value, bytes) else value)
-            if answer._rest is not None:
+            if answer._stream is not None:
                 return self._write(answer.stream)
             self.send_header("Content-Length", str(len(answer.body)))
             self.end_headers()

@@ -18,27 +18,27 @@ class _Parts(io.BufferedIOBase):
 
     def __init__(self, answer: Response, url: str) -> None:
         self._answer, self._parts, self._url = answer, answer.stream, url
-        self._left = memoryview(b"")
+        self._rest = memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
     def read(self, size: int | None = -1) -> bytes:
-        got, wanted = [], sys.maxsize if size is None or size < 0 else size
+        parts, wanted = [], sys.maxsize if size is None or size < 0 else size
         while wanted and (part := self.read1(wanted)):
-            got.append(part)
+            parts.append(part)
             wanted -= len(part)
-        return b"".join(got)
+        return b"".join(parts)
 
     def read1(self, size: int = -1) -> bytes:
-        while not self._left:
+        while not self._rest:
             part = self._next()
             if part is None:
                 return b""
-            self._left = part
-        size = len(self._left) if size < 0 else size
-        taken, self._left = bytes(self._left[:size]), self._left[size:]
-        return taken
+            self._rest = part
+        size = len(self._rest) if size < 0 else size
+        chunk, self._rest = bytes(self._rest[:size]), self._rest[size:]
+        return chunk
 
     def _next(self) -> memoryview | None:
         try:
@@ -50,12 +50,12 @@ class _Parts(io.BufferedIOBase):
 
     def close(self) -> None:
         if not self.closed:
-            self._left = memoryview(b"")  # its slot is free
+            self._rest = memoryview(b"")  # its slot is free
             self._answer.close()
         super().close()
 
 
-class _Streamed(HTTPResponse):
+class _StreamedResponse(HTTPResponse):
     """Parts of a body without a length are handed on as they come, as those of a chunked answer are."""
 
     def stream(self, amt: int | None = 65536, decode_content: bool | None = None) -> Iterator[bytes]:  # type: ignore[override]
@@ -67,8 +67,8 @@ class _Streamed(HTTPResponse):
         self.close()
 
 
-class _Original:
-    """What http.client would have read: cookies are looked for there."""
+class _OriginalResponse:
+    """Headers in the form of http.client, where cookie jars look for them."""
 
     def __init__(self, fields: list[tuple[str, str]]) -> None:
         self.msg = http.client.HTTPMessage()
@@ -85,7 +85,7 @@ class _Original:
 def raw_response(request: PreparedRequest, status: int, fields: list[tuple[str, str]], body: Any, stream: bool) -> HTTPResponse:
     """`body` is an answer, or bytes; with `stream` an answer's body is read as it comes."""
     url = request.url or ""
-    made: type[HTTPResponse] = _Streamed
+    response_class: type[HTTPResponse] = _StreamedResponse
     file: io.BufferedIOBase
     bodiless = request.method == "HEAD" or status in (204, 304)
     length = body.length if isinstance(body, Response) else len(body)
@@ -94,12 +94,12 @@ def raw_response(request: PreparedRequest, status: int, fields: list[tuple[str, 
     if stream and not bodiless:
         file = _Parts(body, url)
     else:
-        whole = b"" if bodiless else bytes(getattr(body, "body", body))
-        made, file, length = HTTPResponse, io.BytesIO(whole), length if bodiless else len(whole)
+        content = b"" if bodiless else bytes(getattr(body, "body", body))
+        response_class, file, length = HTTPResponse, io.BytesIO(content), length if bodiless else len(content)
     if length is not None and (length or not bodiless) and status not in (204, 304):
         fields = [*fields, ("Content-Length", str(length))]
-    original: Any = _Original(fields)
-    return made(
+    original: Any = _OriginalResponse(fields)
+    return response_class(
         body=file,
         headers=HTTPHeaderDict(fields),
         status=status,

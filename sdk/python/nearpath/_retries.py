@@ -8,51 +8,51 @@ from . import Error
 
 
 class Retries:
-    """What is left of them. `again` tells whether a request is to be sent once more, and waits until it should be."""
+    """The remaining retries of one request."""
 
     def __init__(self, adapter: object, request: PreparedRequest) -> None:
-        left = getattr(adapter, "max_retries", None)
-        self._left = left if isinstance(left, Retry) else None
+        retry = getattr(adapter, "max_retries", None)
+        self._retry = retry if isinstance(retry, Retry) else None
         self._request = request
 
-    def again(self, outcome: Response | Error) -> bool:
-        """Whether to; a last failure is raised as `requests` does."""
-        if self._left is None:
+    def should_retry(self, outcome: Response | Error) -> bool:
+        """Waits and returns True if the request is to be sent again. Raises the last failure as `requests` does."""
+        if self._retry is None:
             return False
         try:
             if isinstance(outcome, Error):
-                return self._after_error(self._left, outcome)
-            return self._after_answer(self._left, outcome)
+                return self._after_error(self._retry, outcome)
+            return self._retry_after_answer(self._retry, outcome)
         except MaxRetryError as error:
             if isinstance(outcome, Error):
                 raise exceptions.ConnectionError(error, request=self._request) from outcome
-            if self._left.raise_on_status:
+            if self._retry.raise_on_status:
                 outcome.close()
                 raise exceptions.RetryError(error, request=self._request) from None
             return False
 
-    def _after_answer(self, left: Retry, answer: Response) -> bool:
+    def _retry_after_answer(self, retry: Retry, answer: Response) -> bool:
         method, url = self._request.method or "", self._request.url
-        if not left.is_retry(method, answer.status_code, "Retry-After" in answer.headers):
+        if not retry.is_retry(method, answer.status_code, "Retry-After" in answer.headers):
             return False
-        self._left = left.increment(method, url, response=answer.raw)
+        self._retry = retry.increment(method, url, response=answer.raw)
         answer.close()
-        self._left.sleep(answer.raw)
+        self._retry.sleep(answer.raw)
         return True
 
-    def _after_error(self, left: Retry, error: Error) -> bool:
+    def _after_error(self, retry: Retry, error: Error) -> bool:
         method, url = self._request.method, self._request.url
         failures = {"timeout": ReadTimeoutError(None, url, str(error)), "died": ProtocolError(str(error), error)}  # type: ignore[arg-type]
         if error.kind not in failures:
             return False
         try:
-            self._left = left.increment(method, url, error=failures[error.kind])
+            self._retry = retry.increment(method, url, error=failures[error.kind])
         except (ReadTimeoutError, ProtocolError):  # reads are not made again, or not with that method
             return False
-        self._left.sleep()
+        self._retry.sleep()
         return True
 
     def note(self, answer: Response) -> Response:
         """Leaves on an answer what became of them, where urllib3 does."""
-        answer.raw.retries = self._left
+        answer.raw.retries = self._retry
         return answer

@@ -5,7 +5,7 @@
     nearpath://NAME/path                      the same, whatever the gateway is called
     http://NAME/path                          a host of one word without a port, when nothing else answers to that name
 
-Everything else is somebody else's.
+All other URLs belong to other servers.
 """
 
 import os
@@ -23,20 +23,20 @@ class Target(NamedTuple):
 
     name: str
     path: str
-    """What follows the function's name, with the query."""
+    """The path after the function's name, with the query."""
     url: str
-    """Where the call goes over HTTP."""
+    """The URL of the call over HTTP."""
     bare: bool
-    """Only the name says so: it may be another host's."""
+    """Only the host name matches, so another host may own it."""
 
 
 def gateway() -> str:
-    """Where calls go over HTTP, without a slash at the end."""
-    return _named() or "http://gateway:8080"
+    """Returns the URL for calls over HTTP, without a trailing slash."""
+    return _configured_gateway() or "http://gateway:8080"
 
 
-def _named() -> str | None:
-    """As the environment says."""
+def _configured_gateway() -> str | None:
+    """Returns the gateway URL of the environment."""
     get = os.environ.get
     host = get("gateway_hostname")
     url = get("NEARPATH_GATEWAY") or get("gateway_url") or (host and f"http://{host}:8080") or get("OPENFAAS_URL") or get("gateway")
@@ -45,13 +45,13 @@ def _named() -> str | None:
     return ("" if "://" in url else "http://") + url.rstrip("/")
 
 
-def target(url: str) -> Target | None:
+def parse_target(url: str) -> Target | None:
     """The function that a URL means, if it means one."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
     except ValueError:
-        return None  # whoever sends it says what is wrong
+        return None  # the sending adapter reports the error
     if parts.scheme == "nearpath":
         return _target(host, parts, bare=False)
     if parts.scheme not in _PORTS:
@@ -59,12 +59,12 @@ def target(url: str) -> Target | None:
     if (base := _base(parts, host, port)) is not None:
         name, slash, rest = parts.path[len(base) + len(_ROUTE) :].partition("/")
         path = _path(slash + rest, parts.query)
-        named = _named() if host == "gateway" else None
-        far = f"{named}{_ROUTE}{name}{'' if path == '/' else path}" if named else url
-        return Target(name, path, far, False) if NAME.fullmatch(name) else None
+        configured = _configured_gateway() if host == "gateway" else None
+        http_url = f"{configured}{_ROUTE}{name}{'' if path == '/' else path}" if configured else url
+        return Target(name, path, http_url, False) if NAME.fullmatch(name) else None
     one_word = parts.scheme == "http" and port is None and not parts.username and "." not in host
-    others = ("localhost", "gateway", urlsplit(gateway()).hostname)
-    return _target(host, parts, bare=True) if one_word and host not in others else None
+    other_hosts = ("localhost", "gateway", urlsplit(gateway()).hostname)
+    return _target(host, parts, bare=True) if one_word and host not in other_hosts else None
 
 
 def _target(name: str, parts: SplitResult, bare: bool) -> Target | None:
@@ -79,10 +79,10 @@ def _path(path: str, query: str) -> str:
 
 
 def _base(parts: SplitResult, host: str, port: int | None) -> str | None:
-    """What stands before the route at the gateway; None when it is no function of the gateway's."""
+    """Returns the path before the route at the gateway; None for other URLs."""
     if (host == "gateway" or host.startswith("gateway.")) and parts.path.startswith(_ROUTE):
         return ""
-    known = urlsplit(gateway())
-    same = (known.scheme, known.hostname, known.port or _PORTS.get(known.scheme)) == (parts.scheme, host, port or _PORTS[parts.scheme])
-    base = known.path.rstrip("/")
-    return base if same and parts.path.startswith(base + _ROUTE) else None
+    gateway_url = urlsplit(gateway())
+    is_gateway = (gateway_url.scheme, gateway_url.hostname, gateway_url.port or _PORTS.get(gateway_url.scheme)) == (parts.scheme, host, port or _PORTS[parts.scheme])
+    base = gateway_url.path.rstrip("/")
+    return base if is_gateway and parts.path.startswith(base + _ROUTE) else None

@@ -10,14 +10,14 @@ import time
 import urllib.parse
 from collections.abc import Iterable
 
-IDLE = 30.0
-"""Seconds after which a connection that nobody uses is not used again: sooner than the gateway would close it."""
+IDLE_TIMEOUT = 30.0
+"""Seconds for which an idle connection is reused, less than the gateway keeps it."""
 
 _lock = threading.Lock()
 _idle: dict[tuple[str, str], list[tuple[float, http.client.HTTPConnection]]] = {}
 
 
-def _forked() -> None:
+def _reset_after_fork() -> None:
     """Two processes must not read one connection, nor wait for a thread that only one of them has."""
     global _lock
     _lock = threading.Lock()
@@ -26,81 +26,81 @@ def _forked() -> None:
             connection.close()  # here only: the parent goes on with it
 
 
-os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 class Unreachable(OSError):
     """No connection could be made: nothing was sent."""
 
 
-class Answer:
+class PooledResponse:
     """An answer and its connection, which is kept when all of it was read."""
 
-    def __init__(self, place: tuple[str, str], connection: http.client.HTTPConnection, answer: http.client.HTTPResponse):
-        self._place, self._connection, self._answer = place, connection, answer
-        self.status, self.headers = answer.status, answer.headers
+    def __init__(self, key: tuple[str, str], connection: http.client.HTTPConnection, response: http.client.HTTPResponse):
+        self._key, self._connection, self._response = key, connection, response
+        self.status, self.headers = response.status, response.headers
 
-    def read(self, most: int) -> bytes:
-        return self._answer.read(most)
+    def read(self, size: int) -> bytes:
+        return self._response.read(size)
 
-    def read1(self, most: int) -> bytes:
-        return self._answer.read1(most)
+    def read1(self, size: int) -> bytes:
+        return self._response.read1(size)
 
-    def __enter__(self) -> "Answer":
+    def __enter__(self) -> "PooledResponse":
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._answer.isclosed() and not self._answer.will_close:
+        if self._response.isclosed() and not self._response.will_close:
             with _lock:
-                _idle.setdefault(self._place, []).append((time.monotonic(), self._connection))
+                _idle.setdefault(self._key, []).append((time.monotonic(), self._connection))
         else:
-            self._answer.close()
+            self._response.close()
             self._connection.close()
 
 
-def send(url: str, method: str, headers: dict[str, str], body: bytes | Iterable[bytes], timeout: float | None) -> Answer:
+def send(url: str, method: str, headers: dict[str, str], body: bytes | Iterable[bytes], timeout: float | None) -> PooledResponse:
     """Sends a request and waits for the head of its answer. TimeoutError, OSError or HTTPException when none comes."""
     parts = urllib.parse.urlsplit(url)
-    place = parts.scheme, parts.netloc
-    connection = _take(place) or _connect(place, timeout)
+    key = parts.scheme, parts.netloc
+    connection = _take(key) or _connect(key, timeout)
     try:
         if connection.sock is not None:
             connection.sock.settimeout(timeout)
         target = urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, ""))
         connection.request(method, target, body, headers)
-        return Answer(place, connection, connection.getresponse())
+        return PooledResponse(key, connection, connection.getresponse())
     except BaseException:
         connection.close()
         raise
 
 
-def _take(place: tuple[str, str]) -> http.client.HTTPConnection | None:
-    """One that is idle, and that the other side has not closed."""
+def _take(key: tuple[str, str]) -> http.client.HTTPConnection | None:
+    """Returns an idle connection that the peer has not closed."""
     while True:
         with _lock:
-            idle = _idle.get(place)
+            idle = _idle.get(key)
             if not idle:
                 return None
             since, connection = idle.pop()
-        fresh = time.monotonic() - since < IDLE and connection.sock is not None
+        fresh = time.monotonic() - since < IDLE_TIMEOUT and connection.sock is not None
         if fresh and not _readable(connection):
             return connection
         connection.close()
 
 
 def _readable(connection: http.client.HTTPConnection) -> bool:
-    """Whether something came that nobody asked for: its end, mostly."""
+    """Returns whether an idle connection is readable, which mostly means closed."""
     poll = select.poll()
     poll.register(connection.sock, select.POLLIN)
     return bool(poll.poll(0))
 
 
-def _connect(place: tuple[str, str], timeout: float | None) -> http.client.HTTPConnection:
+def _connect(key: tuple[str, str], timeout: float | None) -> http.client.HTTPConnection:
     try:
-        if place[0] == "https":
-            connection: http.client.HTTPConnection = http.client.HTTPSConnection(place[1], timeout=timeout, context=_trusting())
+        if key[0] == "https":
+            connection: http.client.HTTPConnection = http.client.HTTPSConnection(key[1], timeout=timeout, context=_tls_context())
         else:
-            connection = http.client.HTTPConnection(place[1], timeout=timeout)
+            connection = http.client.HTTPConnection(key[1], timeout=timeout)
         connection.connect()
     except ssl.SSLCertVerificationError as error:
         raise Unreachable(f"{error}; SSL_CERT_FILE names a file with the authorities that are trusted") from error
@@ -110,9 +110,9 @@ def _connect(place: tuple[str, str], timeout: float | None) -> http.client.HTTPC
 
 
 @functools.cache
-def _trusting() -> ssl.SSLContext:
-    """Whom the system and `SSL_CERT_FILE` trust, and whom `requests` is told to."""
+def _tls_context() -> ssl.SSLContext:
+    """Returns a context with the authorities of the system, SSL_CERT_FILE and REQUESTS_CA_BUNDLE."""
     context = ssl.create_default_context()
-    if besides := os.environ.get("REQUESTS_CA_BUNDLE"):
-        context.load_verify_locations(besides)
+    if extra_authorities := os.environ.get("REQUESTS_CA_BUNDLE"):
+        context.load_verify_locations(extra_authorities)
     return context

@@ -40,7 +40,7 @@ from requests import (
 
 from . import _urls
 from ._adapter import Adapter as Adapter
-from ._adapter import Unasked
+from ._adapter import LazyProxies
 
 
 # `from nearpath.requests.exceptions import Timeout`, where there was `from requests.exceptions import Timeout`.
@@ -67,18 +67,18 @@ class Session(_requests.Session):
         super().mount(prefix, adapter if isinstance(adapter, Adapter) else Adapter(adapter))  # type: ignore[arg-type, unused-ignore]
 
     def merge_environment_settings(self, url: Any, proxies: Any, stream: Any, verify: Any, cert: Any) -> Any:
-        """What the environment says of proxies and certificates: for a function it is asked where the call goes over HTTP."""
+        """Reads proxies and certificates from the environment; for functions, only for calls over HTTP."""
         merge = super().merge_environment_settings
-        if _urls.target(str(url)) is None:
+        if _urls.parse_target(str(url)) is None:
             return merge(url, proxies, stream, verify, cert)
-        unasked = Unasked(proxies or {}, lambda: merge(url, proxies, stream, verify, cert))
+        lazy_proxies = LazyProxies(proxies or {}, lambda: merge(url, proxies, stream, verify, cert))
         stream = self.stream if stream is None else stream
-        return {"proxies": unasked, "stream": stream, "verify": verify, "cert": cert}
+        return {"proxies": lazy_proxies, "stream": stream, "verify": verify, "cert": cert}
 
     def prepare_request(self, request: Request) -> PreparedRequest:
         url = str(request.url)
         if url.startswith("nearpath://"):
-            target = _urls.target(url)
+            target = _urls.parse_target(url)
             if target is None:
                 raise exceptions.InvalidURL(f"{url!r} names no function: nearpath://NAME or nearpath://NAME.NAMESPACE, in lower case")
             request.url = target.url  # requests adds no parameters to a URL that it does not know

@@ -1,11 +1,11 @@
 """Attempts for tests of what a job decides: their number is 1, and workers say what a test has them say."""
 
-from nearpath.dataflow._decide import Attempt
+from nearpath.dataflow._attempt import Attempt
 
 
 def attempt(*names, done=(), checkpoint=0):
     return Attempt(1, checkpoint, done, [*names, *done], now=0.0)
 
 
-def say(attempt, name, now=0.0, **state):
-    attempt.hear(name, {"attempt": 1, **state}, now)
+def report(attempt, name, now=0.0, **state):
+    attempt.receive(name, {"attempt": 1, **state}, now)

@@ -12,7 +12,7 @@ import time
 import unittest
 import unittest.mock
 
-from surroundings import DEADLINE
+from fixtures import DEADLINE
 
 HERE = pathlib.Path(__file__).parent
 
@@ -52,13 +52,13 @@ class OwnTemp(Alarm):
         return list(self.temp.iterdir())
 
 
-class EndedFromOutside(OwnTemp):
+class EndedBySignal(OwnTemp):
     """Jobs in processes of their own. Their workers write down their numbers: `jobs_elsewhere.forever`."""
 
     def begin(self, program, *words):
-        surroundings = dict(os.environ, PYTHONPATH=os.pathsep.join([str(HERE), *sys.path]))
+        environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(HERE), *sys.path]))
         command = [sys.executable, "-c", textwrap.dedent(program), *map(str, words)]
-        job = subprocess.Popen(command, stderr=subprocess.DEVNULL, env=surroundings)
+        job = subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment)
         self.addCleanup(job.wait)
         self.addCleanup(job.kill)
         return job

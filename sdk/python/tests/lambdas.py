@@ -15,7 +15,7 @@ import urllib.request
 import zipfile
 
 from cases import Alarm
-from surroundings import DEADLINE, skip
+from fixtures import DEADLINE, skip
 
 STANDIN = pathlib.Path(__file__).resolve().parents[2] / "standin" / "aws_lambda"
 ROLE = "arn:aws:iam::123456789012:role/worker"

@@ -14,7 +14,7 @@ import unittest
 import unittest.mock
 import urllib.parse
 
-from surroundings import DEADLINE, free_port, skip
+from fixtures import DEADLINE, free_port, skip
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 UNAVAILABLE = 69
@@ -71,7 +71,7 @@ class Quiet(http.server.ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-class Between:
+class FaultyProxy:
     """Passes requests on. `rule(method, path)` may say otherwise: a status to answer with, "lose" (it is done, and the answer is
     500), "cut" (half of the answer's body), or a function that gives one of
     these. `after(method, path)` is called when the server has done what it was asked, before the answer goes out."""
@@ -156,7 +156,7 @@ XML = b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>%s</Code><Message>sai
 CODES = {500: "InternalError", 503: "SlowDown", 403: "AccessDenied", 409: "ConditionalRequestConflict", 501: "NotImplemented"}
 
 
-class BesideAnObjectStore(unittest.TestCase):
+class ObjectStoreCase(unittest.TestCase):
     """Tests with a store of their own, whose keys are in the environment."""
 
     @classmethod

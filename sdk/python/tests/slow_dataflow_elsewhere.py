@@ -7,7 +7,7 @@ import unittest
 
 import jobs_elsewhere as jobs
 import jobs_growing
-from meeting import Elsewhere, Watched
+from rendezvous_fixture import Elsewhere, CountedProcesses
 from test_dataflow_elsewhere import Ended
 
 from nearpath import dataflow as flow
@@ -21,7 +21,7 @@ class Deaths(Elsewhere):
         self.assertEqual(job.report.checkpoints, 0)
 
     def test_whoever_dies_in_several_seeds(self):
-        self.seeded_deaths([0.1, 0.3, 1000.0])
+        self.run_with_random_deaths([0.1, 0.3, 1000.0])
 
     def test_the_sums_are_wrong_where_a_worker_forgets(self):
         """That these tests can fail."""
@@ -51,7 +51,7 @@ class Deaths(Elsewhere):
 
     def test_a_start_that_comes_to_nothing(self):
         """It runs, and says nothing."""
-        self.place = Watched(before={"map.1": ["sh", "-c", "sleep 1000"]})
+        self.place = CountedProcesses(before={"map.1": ["sh", "-c", "sleep 1000"]})
         job = self.summing(1000, 10, pause=0.0, patience=4.0)
         self.assertIn("map.1 died (no word from it within 4 s)", job.report.restarts[0])
 
@@ -64,7 +64,7 @@ class Deaths(Elsewhere):
         hits = [[at, signal.SIGKILL] for at in range(0, 3000, 100)]
         with self.assertRaisesRegex(flow.JobFailed, "gave up after 2 restarts"):
             self.summing(3000, 10, hits=hits, every=1000.0, retries=2)
-        self.assertEqual(self.place.left_over(), [])
+        self.assertEqual(self.place.running_workers(), [])
 
 
 class Renewals(Elsewhere):
@@ -129,7 +129,7 @@ class Growing(Elsewhere):
         for seed in range(4):
             with self.subTest(seed=seed):
                 signal.alarm(self.seconds)
-                draw, self.place = random.Random(seed), Watched()
+                draw, self.place = random.Random(seed), CountedProcesses()
                 self.folder = self.new_folder()
                 hits = [[draw.randrange(3000), signal.SIGKILL] for _ in range(2)]
                 asks = [[at, 1] for at in draw.sample(range(3000), 3)]

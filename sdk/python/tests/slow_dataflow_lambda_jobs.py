@@ -7,9 +7,9 @@ import sys
 import threading
 import unittest
 
-from keeping import KeptOnLambda
+from store_jobs import LambdaStoreJobs
 from lambdas import Door, until
-from surroundings import DEADLINE
+from fixtures import DEADLINE
 from test_dataflow_lambda_jobs import Jobs, sums
 
 from nearpath import dataflow as flow
@@ -41,7 +41,7 @@ class Whole(Jobs):
             self.run_job("forgotten", "forgotten")
 
 
-class Long(KeptOnLambda, Jobs):
+class Long(LambdaStoreJobs, Jobs):
     def test_a_job_goes_on_when_the_time_of_its_functions_is_up(self):
         signal.alarm(5 * DEADLINE)
         self.lambdas.create("long", self.zip, timeout=24)

@@ -13,22 +13,22 @@ import time
 import unittest
 import unittest.mock
 
-import keeping
+import store_jobs
 from cases import HERE
-from meeting import Elsewhere
-from s3_server import Between
-from surroundings import DEADLINE
+from rendezvous_fixture import Elsewhere
+from s3_server import FaultyProxy
+from fixtures import DEADLINE
 
 from nearpath import dataflow as flow
 from nearpath.dataflow import _s3
 
 
-class Here(keeping.Here):
+class Here(store_jobs.Here):
     """Workers are forked."""
 
     def test_the_store_is_killed_in_mid_job(self):
         """Who waits for it tries again; nobody dies of it."""
-        between = Between(self.server.endpoint)
+        between = FaultyProxy(self.server.endpoint)
         self.addCleanup(between.close)
 
         def restart():
@@ -41,26 +41,26 @@ class Here(keeping.Here):
         self.assertEqual(done.report.restarts, [])
 
     @contextlib.contextmanager
-    def impatient(self):
+    def without_retries(self):
         """Each request is tried once."""
-        with unittest.mock.patch.dict(os.environ, AWS_MAX_ATTEMPTS="1"), unittest.mock.patch.object(_s3, "PATIENCE", 0.0):
+        with unittest.mock.patch.dict(os.environ, AWS_MAX_ATTEMPTS="1"), unittest.mock.patch.object(_s3, "RETRY_TIMEOUT", 0.0):
             yield
 
     def test_a_store_that_is_away_for_longer_counts_as_a_death(self):
-        between = Between(self.server.endpoint)
+        between = FaultyProxy(self.server.endpoint)
         self.addCleanup(between.close)
         for word in ("00000002/map.0", "00000002/complete"):  # a worker's state; the leader's list
-            with self.subTest(word), self.impatient():
+            with self.subTest(word), self.without_retries():
                 between.times(1, 503, "PUT", word)
                 done = self.summing(4000, between.endpoint)
                 self.assertRegex(" ".join(done.report.restarts), f"{word}.* was to be written, and no good answer came")
                 self.assertEqual(len(done.report.restarts), 1)
 
     def test_a_store_that_stays_away_ends_the_job(self):
-        between = Between(self.server.endpoint)
+        between = FaultyProxy(self.server.endpoint)
         self.addCleanup(between.close)
         between.times(1000, 503, "PUT")
-        with self.impatient(), self.assertRaisesRegex(flow.JobFailed, "gave up after 1 .*no good answer"):
+        with self.without_retries(), self.assertRaisesRegex(flow.JobFailed, "gave up after 1 .*no good answer"):
             self.summing(4000, between.endpoint, retries=1)
 
     def test_a_leader_that_is_killed(self):
@@ -73,9 +73,9 @@ class Here(keeping.Here):
         """)
         count, draw = 12_000, random.Random(7)
         arguments = json.dumps([count, str(self.folder), self.url()])
-        surroundings = dict(os.environ, PYTHONPATH=os.pathsep.join([str(HERE), *sys.path]))
+        environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(HERE), *sys.path]))
         for kills in range(1, 4):
-            leader = subprocess.Popen([sys.executable, "-c", program, arguments], env=surroundings)
+            leader = subprocess.Popen([sys.executable, "-c", program, arguments], env=environment)
             self.until(kills, unless=lambda: leader.poll() is not None)
             self.assertIsNone(leader.poll(), "it ended by itself")
             time.sleep(draw.uniform(0, 0.2))  # anywhere in the next one
@@ -86,11 +86,11 @@ class Here(keeping.Here):
         self.assertLess(done.report.stages["map"].items, count)
 
 
-class There(keeping.Kept, Elsewhere):
+class There(store_jobs.StoreJobs, Elsewhere):
     """Workers are processes of their own, which have only the store in common."""
 
     def test_whoever_dies_in_several_seeds(self):
-        self.seeded_deaths([0.1, 0.3], checkpoints=self.url())
+        self.run_with_random_deaths([0.1, 0.3], checkpoints=self.url())
         self.assertEqual(self.objects(), [], "jobs that are through leave nothing")
 
     def test_random_ones_killed_from_outside(self):
@@ -113,7 +113,7 @@ class There(keeping.Kept, Elsewhere):
     def test_a_save_of_one_that_was_taken_for_dead(self):
         """The reducer that has the keys is stopped while its state is on the way. The state comes when its successor has written the same checkpoint, and
         before the job goes back to that."""
-        between = Between(self.server.endpoint)
+        between = FaultyProxy(self.server.endpoint)
         self.addCleanup(between.close)
         completed, came = threading.Event(), threading.Event()
         self.addCleanup(completed.set)

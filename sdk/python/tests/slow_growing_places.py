@@ -10,9 +10,9 @@ import tempfile
 import threading
 import unittest
 
-from keeping import KeptOnLambda
-from meeting import Rendezvous
-from surroundings import DEADLINE
+from store_jobs import LambdaStoreJobs
+from rendezvous_fixture import Rendezvous
+from fixtures import DEADLINE
 from up import Up
 
 from nearpath import dataflow as flow
@@ -87,7 +87,7 @@ class OnFunctions(Killed):
         self.check(self.run_job(place, self.rendezvous, str(self.folder / "checkpoints")))
 
 
-class OnLambdas(KeptOnLambda, Killed):
+class OnLambdas(LambdaStoreJobs, Killed):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()

@@ -5,7 +5,7 @@ import os
 import time
 import unittest
 
-from surroundings import DEADLINE, Domain
+from fixtures import DEADLINE, Domain
 
 import nearpath
 from nearpath import _http
@@ -32,7 +32,7 @@ class Buffers(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.domain = Domain("caller>callee")
-        os.environ["NEARPATH_DISPATCH"] = cls.domain.door("caller")
+        os.environ["NEARPATH_DISPATCH"] = cls.domain.dispatch_socket("caller")
         cls.domain.start("callee")
         until_near("callee")
 

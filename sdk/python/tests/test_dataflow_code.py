@@ -17,7 +17,7 @@ from nearpath.dataflow._code import Code
 class Codes(unittest.TestCase):
     def test_a_function_of_a_module(self):
         code = Code.of(jobs.summing, {"count": 1, "keys": 2})
-        self.assertEqual(code.values(), {"module": "jobs_elsewhere", "name": "summing", "arguments": {"count": 1, "keys": 2}})
+        self.assertEqual(code.to_dict(), {"module": "jobs_elsewhere", "name": "summing", "arguments": {"count": 1, "keys": 2}})
         self.assertEqual(code.folder(), str(pathlib.Path(jobs.__file__).parent))
         self.assertEqual(_code.mark(code.call()), _code.mark(_code.graph(jobs.summing(9, 9))), "the same stages")
         self.assertNotEqual(_code.mark(code.call()), _code.mark(_code.graph(jobs.wrong(1))))
@@ -55,8 +55,8 @@ class Programs(unittest.TestCase):
         (self.folder / "my-words.py").write_text(textwrap.dedent(self.PROGRAM))
 
     def output(self, *arguments, cwd=None):
-        surroundings = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
-        ran = subprocess.run([sys.executable, *arguments], cwd=cwd, env=surroundings, capture_output=True, text=True)
+        environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
+        ran = subprocess.run([sys.executable, *arguments], cwd=cwd, env=environment, capture_output=True, text=True)
         return ran.stdout.strip() or ran.stderr.strip()
 
     def test_a_file(self):

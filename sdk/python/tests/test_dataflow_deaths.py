@@ -6,7 +6,7 @@ import textwrap
 import time
 import unittest
 
-from cases import EndedFromOutside, OwnTemp
+from cases import EndedBySignal, OwnTemp
 from jobs_elsewhere import once
 from jobs_here import numbers, summing, sums
 
@@ -154,7 +154,7 @@ class Pause:
             time.sleep(0.02)
 
 
-class Cancelled(EndedFromOutside):
+class Cancelled(EndedBySignal):
     """Whatever ends a job, its workers end, too."""
 
     JOB = """

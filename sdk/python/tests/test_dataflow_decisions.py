@@ -2,52 +2,52 @@
 
 import unittest
 
-from attempts import attempt, say
+from attempts import attempt, report
 
-from nearpath.dataflow._decide import MOMENT, Again, Attempt, Raised, Seen, Through
-from nearpath.dataflow._told import TICK, Told
+from nearpath.dataflow._attempt import PEER_REASON_GRACE, Restart, Attempt, WorkerRaised, WorkerState, Completed
+from nearpath.dataflow._send_tracker import POLL_INTERVAL, SendTracker
 
 
-class Verdicts(unittest.TestCase):
+class Outcomes(unittest.TestCase):
     def test_all_through(self):
         two = attempt("a", "b", done=["c"])
-        say(two, "a", finished=True)
-        self.assertIsNone(two.verdict(0.0))
-        say(two, "b", finished=True)
-        self.assertEqual(two.verdict(0.0), Through())
+        report(two, "a", finished=True)
+        self.assertIsNone(two.outcome(0.0))
+        report(two, "b", finished=True)
+        self.assertEqual(two.outcome(0.0), Completed())
 
     def test_who_ends_when_it_is_through_has_not_died(self):
         two = attempt("a", "b")
-        say(two, "a", finished=True)
-        two.bury("a", "")
-        self.assertIsNone(two.verdict(0.0))
-        two.bury("b", "signal 9")
-        self.assertEqual(two.verdict(0.0), Again("b died (signal 9)", frozenset({"b"})))
+        report(two, "a", finished=True)
+        two.mark_ended("a", "")
+        self.assertIsNone(two.outcome(0.0))
+        two.mark_ended("b", "signal 9")
+        self.assertEqual(two.outcome(0.0), Restart("b died (signal 9)", frozenset({"b"})))
 
     def test_several_deaths_at_once_are_one_way_back(self):
         three = attempt("a", "b", "c")
-        three.bury("a", "signal 9"), three.bury("c", "exit code 1")
-        self.assertEqual(three.verdict(0.0), Again("a died (signal 9), and 1 more", frozenset({"a", "c"})))
+        three.mark_ended("a", "signal 9"), three.mark_ended("c", "exit code 1")
+        self.assertEqual(three.outcome(0.0), Restart("a died (signal 9), and 1 more", frozenset({"a", "c"})))
 
     def test_what_raised_counts_before_who_died(self):
         two = attempt("a", "b")
-        two.bury("a", "signal 9")
-        say(two, "b", failed={"why": "KeyError: 1", "trace": "..."})
-        self.assertEqual(two.verdict(0.0), Raised("b", "KeyError: 1", "..."))
+        two.mark_ended("a", "signal 9")
+        report(two, "b", failed={"reason": "KeyError: 1", "trace": "..."})
+        self.assertEqual(two.outcome(0.0), WorkerRaised("b", "KeyError: 1", "..."))
 
     def test_who_lost_a_peer_waits_a_moment_for_a_reason(self):
         two = attempt("a", "b")
-        say(two, "a", 5.0, lost="the stream with b is gone")
-        self.assertIsNone(two.verdict(5.0))
-        self.assertEqual(two.verdict(5.0 + 2 * MOMENT), Again("a: the stream with b is gone"))
-        two.bury("b", "signal 9")
-        self.assertEqual(two.verdict(5.1), Again("b died (signal 9)", frozenset({"b"})))
+        report(two, "a", 5.0, lost="the stream with b is gone")
+        self.assertIsNone(two.outcome(5.0))
+        self.assertEqual(two.outcome(5.0 + 2 * PEER_REASON_GRACE), Restart("a: the stream with b is gone"))
+        two.mark_ended("b", "signal 9")
+        self.assertEqual(two.outcome(5.1), Restart("b died (signal 9)", frozenset({"b"})))
 
     def test_words_of_another_attempt_do_not_count(self):
         one = attempt("a")
-        one.hear("a", {"attempt": 2, "finished": True}, 0.0)
-        one.hear("stranger", {"attempt": 1}, 0.0)
-        self.assertIsNone(one.verdict(0.0))
+        one.receive("a", {"attempt": 2, "finished": True}, 0.0)
+        one.receive("stranger", {"attempt": 1}, 0.0)
+        self.assertIsNone(one.outcome(0.0))
 
 
 class Beginnings(unittest.TestCase):
@@ -58,62 +58,62 @@ class Beginnings(unittest.TestCase):
 
     def test_nobody_begins_before_all_have_been_heard(self):
         two = self.held()
-        self.assertEqual(two.gather({"a"}), {"a": True, "b": False})
+        self.assertEqual(two.check_arrivals({"a"}), {"a": True, "b": False})
         self.assertTrue(two.is_held)
-        self.assertEqual(two.gather({"a", "b"}), {"a": False, "b": False}, "now each is to say that it takes part")
+        self.assertEqual(two.check_arrivals({"a", "b"}), {"a": False, "b": False}, "now each is to say that it takes part")
         self.assertFalse(two.is_held)
-        say(two, "b")
-        self.assertEqual(two.gather({"a", "b"}), {"a": False, "b": True})
+        report(two, "b")
+        self.assertEqual(two.check_arrivals({"a", "b"}), {"a": False, "b": True})
 
     def test_who_comes_later_holds_nobody(self):
         two = self.held()
-        two.gather({"a", "b"})
-        two.seen["d"] = Seen("d")
-        self.assertEqual(two.gather({"a", "b"}), {"a": False, "b": False, "d": False})
+        two.check_arrivals({"a", "b"})
+        two.workers["d"] = WorkerState("d")
+        self.assertEqual(two.check_arrivals({"a", "b"}), {"a": False, "b": False, "d": False})
         self.assertFalse(two.is_held)
 
     def test_nothing_is_expected_of_who_is_through(self):
         two = self.held()
-        say(two, "a", finished=True)
-        self.assertEqual(two.gather({"a"}), {"b": False})
+        report(two, "a", finished=True)
+        self.assertEqual(two.check_arrivals({"a"}), {"b": False})
 
 
-class Words(unittest.TestCase):
+class Sending(unittest.TestCase):
     """What is said to whom, and when."""
 
     def test_what_is_new_is_said_once(self):
-        told = Told(repeat=None)
-        self.assertTrue(told.tells("a", {"cut": 1}, 0.0))
-        self.assertFalse(told.tells("a", {"cut": 1}, 1000.0))
-        self.assertTrue(told.tells("b", {"cut": 1}, 1000.0))
-        self.assertTrue(told.tells("a", {"cut": 2}, 1000.0))
+        tracker = SendTracker(repeat_interval=None)
+        self.assertTrue(tracker.should_send("a", {"cut": 1}, 0.0))
+        self.assertFalse(tracker.should_send("a", {"cut": 1}, 1000.0))
+        self.assertTrue(tracker.should_send("b", {"cut": 1}, 1000.0))
+        self.assertTrue(tracker.should_send("a", {"cut": 2}, 1000.0))
 
     def test_what_may_be_lost_is_said_again(self):
-        told = Told(repeat=2.0)
-        self.assertEqual([told.tells("a", {"cut": 1}, now) for now in (5.0, 6.9, 7.0, 8.9, 9.0)], [True, False, True, False, True])
+        tracker = SendTracker(repeat_interval=2.0)
+        self.assertEqual([tracker.should_send("a", {"cut": 1}, now) for now in (5.0, 6.9, 7.0, 8.9, 9.0)], [True, False, True, False, True])
 
     def test_who_is_started_anew_has_heard_nothing(self):
-        told = Told(repeat=None)
-        told.tells("a", {"cut": 1}, 0.0)
-        told.forget("a"), told.forget("nobody")
-        self.assertTrue(told.tells("a", {"cut": 1}, 0.0))
+        tracker = SendTracker(repeat_interval=None)
+        tracker.should_send("a", {"cut": 1}, 0.0)
+        tracker.forget("a"), tracker.forget("nobody")
+        self.assertTrue(tracker.should_send("a", {"cut": 1}, 0.0))
 
     def test_nobody_looks_where_nothing_can_have_changed(self):
-        once, again = Told(repeat=None), Told(repeat=2.0)
-        for told in (once, again):
-            self.assertTrue(told.may_be_new((1, 0), 10.0))
-            self.assertFalse(told.may_be_new((1, 0), 10.0 + TICK / 2))
-            self.assertTrue(told.may_be_new((1, 1), 10.0 + TICK / 2))
-        self.assertFalse(once.may_be_new((1, 1), 20.0))
-        self.assertTrue(again.may_be_new((1, 1), 20.0))
+        once, again = SendTracker(repeat_interval=None), SendTracker(repeat_interval=2.0)
+        for tracker in (once, again):
+            self.assertTrue(tracker.has_changes((1, 0), 10.0))
+            self.assertFalse(tracker.has_changes((1, 0), 10.0 + POLL_INTERVAL / 2))
+            self.assertTrue(tracker.has_changes((1, 1), 10.0 + POLL_INTERVAL / 2))
+        self.assertFalse(once.has_changes((1, 1), 20.0))
+        self.assertTrue(again.has_changes((1, 1), 20.0))
 
 
 class Checkpoints(unittest.TestCase):
     def test_begin_when_all_are_there_and_it_is_time(self):
         two = attempt("a", "b", checkpoint=3)
-        say(two, "a", 1.0)
+        report(two, "a", 1.0)
         self.assertFalse(two.begin(10.0, every=5.0))
-        say(two, "b", 8.0)
+        report(two, "b", 8.0)
         self.assertFalse(two.begin(10.0, every=5.0), "counted from when all were there")
         self.assertTrue(two.begin(13.0, every=5.0))
         self.assertEqual(two.pending, 4)
@@ -122,12 +122,12 @@ class Checkpoints(unittest.TestCase):
     def test_complete_when_each_has_written_its_own_or_is_through(self):
         three = attempt("a", "b", "c", done=["d"])
         for name in "abc":
-            say(three, name)
+            report(three, name)
         three.begin(5.0, every=5.0)
-        say(three, "a", saved=1, mark="x")
-        say(three, "b", finished=True)
+        report(three, "a", saved=1, mark="x")
+        report(three, "b", finished=True)
         self.assertIsNone(three.complete())
-        say(three, "c", saved=1, mark="y", finished=True)
+        report(three, "c", saved=1, mark="y", finished=True)
         self.assertEqual(three.complete(), ({"a": "x", "c": "y"}, ["b", "d"]))
         three.completed(6.0)
         self.assertEqual((three.checkpoint, three.pending), (1, 0))
@@ -136,8 +136,8 @@ class Checkpoints(unittest.TestCase):
 
     def test_none_begins_while_somebody_has_lost_a_peer(self):
         one = attempt("a")
-        say(one, "a", lost="b")
-        one.verdict(1.0)
+        report(one, "a", lost="b")
+        one.outcome(1.0)
         self.assertFalse(one.begin(10.0, every=5.0))
 
 

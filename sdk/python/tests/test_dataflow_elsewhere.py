@@ -5,9 +5,9 @@ import unittest
 import unittest.mock
 
 import jobs_elsewhere as jobs
-from cases import EndedFromOutside
-from meeting import Elsewhere, Watched
-from surroundings import DEADLINE
+from cases import EndedBySignal
+from rendezvous_fixture import Elsewhere, CountedProcesses
+from fixtures import DEADLINE
 
 from nearpath import dataflow as flow
 from nearpath.dataflow import _remote
@@ -19,7 +19,7 @@ class Jobs(Elsewhere):
         self.assertEqual(sum(job.report.paths.values()), 18)
         self.assertLessEqual(set(job.report.paths), {"punch", "relay"})
         self.assertEqual((job.report.restarts, len(self.place.starts)), ([], 8))
-        self.assertEqual(self.left_over(), ([], []))
+        self.assertEqual(self.running_workers(), ([], []))
 
     def test_checkpoints_are_made(self):
         job = self.summing(4000, 10)
@@ -30,7 +30,7 @@ class Jobs(Elsewhere):
             self.run_job(jobs.wrong, arguments={"count": 100})
         self.assertEqual(raised.exception.worker, "map.0")
         self.assertIn("LookupError: no such number", str(raised.exception))
-        self.assertEqual(self.left_over(), ([], []))
+        self.assertEqual(self.running_workers(), ([], []))
 
     def test_a_job_that_workers_cannot_make(self):
         here = {"on": self.place, "rendezvous": self.rendezvous.url, "key": self.rendezvous.key}
@@ -47,7 +47,7 @@ class Jobs(Elsewhere):
             flow.run(jobs.wrong, on=self.place, arguments={"count": 1})
         with self.assertRaisesRegex(flow.JobFailed, "makes another graph here"):
             flow.run(jobs.different, arguments={"path": str(self.folder)}, **here)
-        self.assertEqual(self.place.left_over(), [])
+        self.assertEqual(self.place.running_workers(), [])
 
     def test_no_rendezvous(self):
         with self.assertRaisesRegex(ConnectionError, "no rendezvous at ws://127.0.0.1:1 within 0.5 s"):
@@ -58,7 +58,7 @@ class Jobs(Elsewhere):
 
     def test_who_is_told_to_end_ends_by_itself(self):
         """The job waits for that, and no longer: a worker that is killed cannot clear away."""
-        with unittest.mock.patch.object(_remote, "FAREWELL", float(DEADLINE)), self.assertRaises(flow.JobFailed):
+        with unittest.mock.patch.object(_remote, "STOP_GRACE", float(DEADLINE)), self.assertRaises(flow.JobFailed):
             self.run_job(jobs.wrong, arguments={"count": 100})
         self.assertNotIn("signal 9", [started.ended() for _, started in self.place.starts])
 
@@ -72,15 +72,15 @@ class Deaths(Elsewhere):
         self.assertEqual(len(job.report.restarts), 1)
         self.assertEqual(len(self.place.starts), 9)
         self.assertGreater(job.report.checkpoints, 0)
-        self.assertEqual(self.left_over(), ([], []))
+        self.assertEqual(self.running_workers(), ([], []))
 
     def test_the_job_removes_what_the_last_one_has_left(self):
         with self.assertRaisesRegex(flow.JobFailed, "gave up after 0 restarts"):
             self.summing(1000, 10, hits=[[500, signal.SIGKILL]], store=False, retries=0)
-        self.assertEqual(self.left_over(), ([], []))
+        self.assertEqual(self.running_workers(), ([], []))
 
     def test_at_the_start(self):
-        self.place = Watched(before={"map.1": ["sh", "-c", "exit 7"]})
+        self.place = CountedProcesses(before={"map.1": ["sh", "-c", "exit 7"]})
         job = self.summing(1000, 10, pause=0.0)
         self.assertIn("map.1 died (exit code 7)", job.report.restarts[0])
 
@@ -97,7 +97,7 @@ class Renewals(Elsewhere):
             self.summing(1000, 10, pause=0.0, store=False)
 
 
-class Ended(Elsewhere, EndedFromOutside):
+class Ended(Elsewhere, EndedBySignal):
     """Jobs whose place is near or far away: there nothing ties workers to their job but what they hear."""
 
     JOB = r"""

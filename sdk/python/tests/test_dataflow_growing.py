@@ -11,8 +11,8 @@ from cases import OwnTemp
 from jobs_elsewhere import sums
 
 from nearpath import dataflow as flow
-from nearpath.dataflow._decide import Attempt
-from nearpath.dataflow._growing import Growth
+from nearpath.dataflow._attempt import Attempt
+from nearpath.dataflow._scale_out import ScaleOut
 
 
 class Growing(OwnTemp):
@@ -30,7 +30,7 @@ class Growing(OwnTemp):
         return {file.name.removeprefix("worked-") for file in self.folder.glob("worked-*")}
 
 
-class Asking(Growing):
+class ScaleOutTests(Growing):
     def test_more_work_more_workers(self):
         job = self.growing(asks={100: 2, 501: 1})
         self.assertEqual(self.given(), {100: 2, 501: 1})
@@ -159,77 +159,77 @@ def topology():
     return flow.Graph.topology(graph)
 
 
-class Decisions(unittest.TestCase):
+class DecisionTests(unittest.TestCase):
     """What a job decides, without processes and without a clock."""
 
     def attempt(self, states=(), finished=()):
-        growth = Growth(json.dumps(topology()), states, finished, ["feed.0", "feed.1"])
+        scale_out = ScaleOut(json.dumps(topology()), states, finished, ["feed.0", "feed.1"])
         names = ["feed.0", "feed.1", "work.0", "reduce-by-key.0", "reduce-by-key.1", "collect.0", *states]
-        attempt = Attempt(1, 0, finished, dict.fromkeys(names), 0.0, growth)
-        for name in attempt.seen:
-            self.say(attempt, name)
+        attempt = Attempt(1, 0, finished, dict.fromkeys(names), 0.0, scale_out)
+        for name in attempt.workers:
+            self.report(attempt, name)
         return attempt
 
-    def say(self, attempt, name, **word):
-        attempt.hear(name, {"attempt": 1, **attempt.seen[name].word, **word}, 0.0)
+    def report(self, attempt, name, **message):
+        attempt.receive(name, {"attempt": 1, **attempt.workers[name].message, **message}, 0.0)
 
     def owe_nothing(self, attempt):
         for name in ["feed.0", "feed.1"]:
-            self.say(attempt, name, owed={"work": 0})
+            self.report(attempt, name, owed={"work": 0})
 
     def test_no_checkpoint_begins_while_streams_open(self):
         attempt = self.attempt()
         self.owe_nothing(attempt)
-        self.say(attempt, "feed.0", ask=[1, "work", 1])
-        self.assertEqual(attempt.grow(), ["work.1"])
-        self.assertEqual(attempt.grown("feed.0")["grow"]["answer"], [1, 1])
+        self.report(attempt, "feed.0", ask=[1, "work", 1])
+        self.assertEqual(attempt.start_spares(), ["work.1"])
+        self.assertEqual(attempt.scale_out_message("feed.0")["grow"]["answer"], [1, 1])
         for name in ["work.1", "reduce-by-key.0", "reduce-by-key.1", "feed.0"]:
             self.assertFalse(attempt.begin(9.0, 1.0), name)
             opened = {} if name == "work.1" else {"opened": ["work.1"]}
-            self.say(attempt, name, **opened)
-            self.assertEqual(attempt.grow(), [])
+            self.report(attempt, name, **opened)
+            self.assertEqual(attempt.start_spares(), [])
         self.assertTrue(attempt.begin(9.0, 1.0))
 
     def test_nobody_starts_while_a_checkpoint_is_under_way(self):
         attempt = self.attempt()
         self.owe_nothing(attempt)
         self.assertTrue(attempt.begin(9.0, 1.0))
-        self.say(attempt, "feed.0", ask=[1, "work", 2])
-        self.assertEqual(attempt.grow(), [])
-        self.assertEqual(attempt.grown("feed.0")["grow"]["answer"], [1, 2], "who asks does not wait for the checkpoint")
-        for name in attempt.seen:
-            self.say(attempt, name, saved=1)
+        self.report(attempt, "feed.0", ask=[1, "work", 2])
+        self.assertEqual(attempt.start_spares(), [])
+        self.assertEqual(attempt.scale_out_message("feed.0")["grow"]["answer"], [1, 2], "who asks does not wait for the checkpoint")
+        for name in attempt.workers:
+            self.report(attempt, name, saved=1)
         attempt.completed(9.0)
-        self.assertEqual(attempt.grow(), ["work.1", "work.2"])
+        self.assertEqual(attempt.start_spares(), ["work.1", "work.2"])
 
     def test_streams_open_once_the_other_worker_is_there(self):
         attempt = self.attempt()
         self.owe_nothing(attempt)
-        self.say(attempt, "feed.0", ask=[1, "work", 1])
-        attempt.grow()
-        self.assertEqual(attempt.grown("feed.0")["grow"]["outputs"], [])
-        self.assertEqual(attempt.grown("reduce-by-key.1")["grow"]["inputs"], ["work.1"])
-        attempt.hear("work.1", {"attempt": 1}, 0.0)
-        self.assertEqual(attempt.grown("feed.0")["grow"]["outputs"], ["work.1"])
-        self.assertEqual(attempt.grown("feed.1")["grow"]["outputs"], [])
+        self.report(attempt, "feed.0", ask=[1, "work", 1])
+        attempt.start_spares()
+        self.assertEqual(attempt.scale_out_message("feed.0")["grow"]["outputs"], [])
+        self.assertEqual(attempt.scale_out_message("reduce-by-key.1")["grow"]["inputs"], ["work.1"])
+        attempt.receive("work.1", {"attempt": 1}, 0.0)
+        self.assertEqual(attempt.scale_out_message("feed.0")["grow"]["outputs"], ["work.1"])
+        self.assertEqual(attempt.scale_out_message("feed.1")["grow"]["outputs"], [])
 
     def test_what_was_owed_comes_before_what_is_asked_for(self):
         attempt = self.attempt()
-        self.say(attempt, "feed.0", owed={"work": 0}, ask=[1, "work", 2])
-        self.assertEqual(attempt.grow(), [])
-        self.say(attempt, "feed.1", owed={"work": 1})
-        self.assertEqual(attempt.grow(), ["work.1", "work.2"])
-        self.assertEqual(attempt.grown("feed.0")["grow"]["answer"], [1, 1])
+        self.report(attempt, "feed.0", owed={"work": 0}, ask=[1, "work", 2])
+        self.assertEqual(attempt.start_spares(), [])
+        self.report(attempt, "feed.1", owed={"work": 1})
+        self.assertEqual(attempt.start_spares(), ["work.1", "work.2"])
+        self.assertEqual(attempt.scale_out_message("feed.0")["grow"]["answer"], [1, 1])
 
     def test_who_never_comes_is_known_once_nobody_can_ask(self):
         attempt = self.attempt()
         self.owe_nothing(attempt)
-        self.say(attempt, "feed.0", finished=True)
-        attempt.grow()
-        self.assertEqual(attempt.grown("reduce-by-key.0")["grow"]["never"], [])
-        self.say(attempt, "feed.1", finished=True)
-        attempt.grow()
-        self.assertEqual(attempt.grown("reduce-by-key.0")["grow"]["never"], ["work.1", "work.2"])
+        self.report(attempt, "feed.0", finished=True)
+        attempt.start_spares()
+        self.assertEqual(attempt.scale_out_message("reduce-by-key.0")["grow"]["never"], [])
+        self.report(attempt, "feed.1", finished=True)
+        attempt.start_spares()
+        self.assertEqual(attempt.scale_out_message("reduce-by-key.0")["grow"]["never"], ["work.1", "work.2"])
 
 
 if __name__ == "__main__":

@@ -47,8 +47,8 @@ class ThePlace(OnLambda):
 
     def setUp(self):
         super().setUp()
-        self.door = Door()
-        self.addCleanup(self.door.socket.close)
+        self.dispatch_socket = Door()
+        self.addCleanup(self.dispatch_socket.socket.close)
 
     def test_limit_and_memory_are_the_functions(self):
         place = self.place("held")
@@ -75,36 +75,36 @@ class ThePlace(OnLambda):
         self.assertIn("its handler must be nearpath.dataflow.aws.handler", self.end(self.place("other").start("map.0", orders())))
 
     def test_a_worker_runs_until_it_has_ended(self):
-        started = self.place("held").start("map.0", orders(door=self.door.port))
-        line = self.door.come()
+        started = self.place("held").start("map.0", orders(door=self.dispatch_socket.port))
+        line = self.dispatch_socket.come()
         self.assertIsNone(started.ended())
         started.stop()  # it does not end an invocation
         self.assertIsNone(started.ended())
-        self.door.go(line)
+        self.dispatch_socket.go(line)
         self.assertEqual(self.end(started), "")
 
     def test_a_function_whose_time_is_up_is_told(self):
-        started = self.place("brief").start("map.0", orders(door=self.door.port))
-        with self.door.come():
+        started = self.place("brief").start("map.0", orders(door=self.dispatch_socket.port))
+        with self.dispatch_socket.come():
             self.assertRegex(self.end(started), r"Sandbox.Timedout: .*Task timed out after 1.00 seconds")
 
     def test_an_environment_that_dies_is_told(self):
-        started = self.place("held").start("map.0", orders(door=self.door.port))
-        with self.door.come():
+        started = self.place("held").start("map.0", orders(door=self.dispatch_socket.port))
+        with self.dispatch_socket.come():
             (busy,) = (environment for environment in self.lambdas.environments("held") if environment["busy"])
             os.kill(busy["pid"], signal.SIGKILL)
             self.assertIn("Runtime.ExitError", self.end(started))
 
     def test_a_start_that_is_refused_for_now_is_tried_again_and_said(self):
         place = self.place("alone")
-        first = place.start("map.0", orders(door=self.door.port))
-        line = self.door.come()
+        first = place.start("map.0", orders(door=self.dispatch_socket.port))
+        line = self.dispatch_socket.come()
         with self.assertLogs("nearpath.dataflow", "WARNING") as said:
-            second = place.start("map.1", orders(door=self.door.port))
+            second = place.start("map.1", orders(door=self.dispatch_socket.port))
             until(lambda: said.output)
             self.assertIsNone(second.ended())
-            self.door.go(line)
-            self.door.go(self.door.come())
+            self.dispatch_socket.go(line)
+            self.dispatch_socket.go(self.dispatch_socket.come())
             self.assertEqual((self.end(first), self.end(second)), ("", ""))
         self.assertEqual(len(said.output), 1)
         self.assertRegex(
@@ -114,7 +114,7 @@ class ThePlace(OnLambda):
     def test_a_start_is_not_tried_for_ever(self):
         with self.assertLogs("nearpath.dataflow", "WARNING"):
             ended = self.end(self.place("never", patience=0.3).start("map.0", orders()))
-        self.assertRegex(ended, r"Lambda does not start it, asked [2-9] times in 0 s: TooManyRequestsException: Rate Exceeded")
+        self.assertRegex(ended, r"Lambda refused the start [2-9] times in 0 s: TooManyRequestsException: Rate Exceeded")
 
     def test_a_start_that_waits_can_be_stopped(self):
         with self.assertLogs("nearpath.dataflow", "WARNING") as said:
@@ -139,7 +139,7 @@ class ThePlace(OnLambda):
             cut.join()
             self.assertIsNone(started.ended())
             started.stop()
-            self.assertIn("nobody knows how it ended", self.end(started))
+            self.assertIn("unknown end: ", self.end(started))
 
     def test_a_client_of_the_users(self):
         client = self.lambdas.client()
@@ -184,18 +184,18 @@ class Decisions(unittest.TestCase):
     def test_waits_grow_and_end(self):
         from nearpath.dataflow.aws import _calls
 
-        waits = _calls.Waits(20)
-        made = list(iter(lambda: waits.next(draw=1), None))
+        waits = _calls.RetryDelays(20)
+        made = list(iter(lambda: waits.next(jitter=1), None))
         self.assertEqual(made, [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0])
-        self.assertEqual(_calls.Waits(20).next(draw=0), 0.1)
-        self.assertEqual(_calls.Waits(20).next(asked="7", draw=0), 7)
-        self.assertIsNone(_calls.Waits(20).next(asked="21"))
+        self.assertEqual(_calls.RetryDelays(20).next(jitter=0), 0.1)
+        self.assertEqual(_calls.RetryDelays(20).next(retry_after="7", jitter=0), 7)
+        self.assertIsNone(_calls.RetryDelays(20).next(retry_after="21"))
 
     def test_only_what_was_not_started_is_asked_for_again(self):
         from nearpath.dataflow.aws import _calls
 
         def later(code):
-            return _calls.Refused.read({"Error": {"Code": code, "Message": ""}}).later
+            return _calls.Refused.read({"Error": {"Code": code, "Message": ""}}).is_retryable
 
         self.assertTrue(later("TooManyRequestsException") and later("ResourceNotReadyException"))
         self.assertFalse(later("ServiceException") or later("AccessDeniedException") or later("ResourceNotFoundException"))

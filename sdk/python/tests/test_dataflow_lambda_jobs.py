@@ -9,7 +9,7 @@ import unittest
 import warnings
 
 from lambdas import OnLambda, until
-from meeting import Rendezvous
+from rendezvous_fixture import Rendezvous
 
 from nearpath import dataflow as flow
 

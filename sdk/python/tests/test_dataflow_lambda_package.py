@@ -58,7 +58,7 @@ class ThePackage(unittest.TestCase):
         self.assertIn("aws lambda create-function --function-name words --runtime python3.13", done.stdout)
         self.assertIn("--handler nearpath.dataflow.aws.handler --timeout 900", done.stdout)
         self.assertIn(f"fileb://{self.folder / 'words.zip'}", done.stdout)
-        with mock.patch.object(self.package, "DIRECT", 1000):
+        with mock.patch.object(self.package, "MAX_DIRECT_BYTES", 1000):
             from nearpath.dataflow.aws import __main__ as main
 
             advice = main.advice(self.make(), self.package.Target())
@@ -85,7 +85,7 @@ class ThePackage(unittest.TestCase):
         ):
             with self.assertRaisesRegex(self.package.PackageError, f"(?s){why}"):
                 self.make(**said)
-        with mock.patch.object(self.package, "UNZIPPED", 1000), self.assertRaisesRegex(
+        with mock.patch.object(self.package, "MAX_UNZIPPED_BYTES", 1000), self.assertRaisesRegex(
             self.package.PackageError, r"Lambda takes 0: the largest are nearpath"
         ):
             self.make()
@@ -104,7 +104,7 @@ class ThePackage(unittest.TestCase):
         self.assertTrue((2, 0) < native.glibc <= newest, native)
         self.assertIsNone(_elf.read(io.BytesIO(b"#!/bin/sh")))
         self.assertEqual(
-            _elf.wrong("x.so", _elf.Native("arm64", (2, 17), True), "arm64", (2, 34)), "x.so is for musl, and Lambda has glibc"
+            _elf.find_mismatch("x.so", _elf.Native("arm64", (2, 17), True), "arm64", (2, 34)), "x.so is for musl, and Lambda has glibc"
         )
 
     def wheel(self, name, files):

@@ -2,27 +2,27 @@
 
 import unittest
 
-from attempts import attempt, say
+from attempts import attempt, report
 
-from nearpath.dataflow._renewals import Life, Renewals, margin
+from nearpath.dataflow._renewals import StartLifetime, Renewals, margin
 from nearpath.dataflow._stragglers import Sample, Stragglers
 from nearpath.dataflow._watch import Watch
 
 
-class Silence(unittest.TestCase):
+class LivenessTests(unittest.TestCase):
     """Four workers; `d` is the one that matters. Looks every tenth of a second, words every second."""
 
     def setUp(self):
-        self.watch, self.now = Watch(patience=60.0, silence=10.0), 0.0
+        self.watch, self.now = Watch(contact_timeout=60.0, silence_timeout=10.0), 0.0
 
-    def go_on(self, seconds, speak="abcd", ready="abcd", hears=True):
-        told = {}
+    def go_on(self, seconds, speak="abcd", ready="abcd", is_connected=True):
+        dead = {}
         for _ in range(round(seconds * 10)):
             self.now += 0.1
             for name in speak if round(self.now * 10) % 10 == 0 else "":
-                self.watch.heard(name, self.now)
-            told |= self.watch.look({name: name in ready for name in "abcd"}, hears, self.now)
-        return told
+                self.watch.note_message(name, self.now)
+            dead |= self.watch.find_dead({name: name in ready for name in "abcd"}, is_connected, self.now)
+        return dead
 
     def test_who_is_silent_while_others_speak(self):
         self.assertEqual(self.go_on(20), {})
@@ -44,7 +44,7 @@ class Silence(unittest.TestCase):
 
     def test_the_job_itself_hears_nothing(self):
         self.go_on(5)
-        self.assertEqual(self.go_on(300, speak="", hears=False), {})
+        self.assertEqual(self.go_on(300, speak="", is_connected=False), {})
 
     def test_the_job_itself_stood_still(self):
         self.go_on(5)
@@ -66,7 +66,7 @@ class Silence(unittest.TestCase):
         self.assertEqual(list(self.go_on(13, speak="abc", ready="abc")), ["d"])
 
 
-class Slow(unittest.TestCase):
+class StragglerTests(unittest.TestCase):
     """Stages of workers that are each at a rate; seconds pass."""
 
     def setUp(self):
@@ -131,10 +131,10 @@ class Slow(unittest.TestCase):
         self.assertEqual(self.go_on(60, a=1e6, b=0.01e6), set())
 
 
-class Anew(unittest.TestCase):
+class RenewalTests(unittest.TestCase):
     def attempt(self, checkpoint=0):
         two = attempt("a", "b", checkpoint=checkpoint)
-        say(two, "a"), say(two, "b")
+        report(two, "a"), report(two, "b")
         return two
 
     def test_margins(self):
@@ -143,21 +143,21 @@ class Anew(unittest.TestCase):
     def test_time_is_nearly_up(self):
         """All whose time is half over go, behind a checkpoint that began then."""
         two, renewals = self.attempt(), Renewals(None)
-        lives = {"a": Life(0.0, 900.0), "b": Life(300.0, 1200.0)}
-        self.assertIsNone(renewals.look(two, lives, 800.0))
-        self.assertIsNone(renewals.wanted)
-        self.assertIsNone(renewals.look(two, lives, 811.0))
-        self.assertEqual(renewals.wanted.names, frozenset("ab"))
+        lifetimes = {"a": StartLifetime(0.0, 900.0), "b": StartLifetime(300.0, 1200.0)}
+        self.assertIsNone(renewals.find_due(two, lifetimes, 800.0))
+        self.assertIsNone(renewals.pending)
+        self.assertIsNone(renewals.find_due(two, lifetimes, 811.0))
+        self.assertEqual(renewals.pending.names, frozenset("ab"))
         self.assertTrue(two.begin(811.0, every=0.0))
-        self.assertIsNone(renewals.look(two, lives, 812.0))
+        self.assertIsNone(renewals.find_due(two, lifetimes, 812.0))
         two.completed(812.0)
-        again = renewals.look(two, lives, 812.0)
-        self.assertEqual((again.anew, again.is_death, again.is_slow), (frozenset("ab"), False, False))
+        again = renewals.find_due(two, lifetimes, 812.0)
+        self.assertEqual((again.replaced, again.is_death, again.is_slow), (frozenset("ab"), False, False))
 
     def test_one_that_is_young_goes_on(self):
         renewals = Renewals(None)
-        renewals.look(self.attempt(), {"a": Life(0.0, 900.0), "b": Life(700.0, 1600.0), "c": Life(0.0)}, 811.0)
-        self.assertEqual(renewals.wanted.names, frozenset("a"))
+        renewals.find_due(self.attempt(), {"a": StartLifetime(0.0, 900.0), "b": StartLifetime(700.0, 1600.0), "c": StartLifetime(0.0)}, 811.0)
+        self.assertEqual(renewals.pending.names, frozenset("a"))
 
     def slow(self, renewals, since, seconds):
         for second in range(seconds):
@@ -165,26 +165,26 @@ class Anew(unittest.TestCase):
             for name, rate in zip("abc", (1000, 1000, 10)):
                 report = {"work": rate * now, "working": now, "steps": rate * now / 1000, "finishing": False}
                 renewals.note(name, report, False, now)
-            renewals.look(self.attempts, {}, now)
+            renewals.find_due(self.attempts, {}, now)
 
     def test_a_straggler_once(self):
         self.attempts, renewals = self.attempt(), Renewals(dict.fromkeys("abc", "stage"))
         self.slow(renewals, 1.0, 14)
-        self.assertEqual(renewals.wanted.names, frozenset("c"))
+        self.assertEqual(renewals.pending.names, frozenset("c"))
         self.attempts.pending = 1
         self.attempts.completed(20.0)
-        self.assertTrue(renewals.look(self.attempts, {}, 20.0).is_slow)
+        self.assertTrue(renewals.find_due(self.attempts, {}, 20.0).is_slow)
         renewals.begin()
         self.slow(renewals, 21.0, 60)
-        self.assertIsNone(renewals.wanted)
+        self.assertIsNone(renewals.pending)
 
     def test_a_straggler_that_holds_up_its_checkpoint(self):
         self.attempts, renewals = self.attempt(checkpoint=3), Renewals(dict.fromkeys("abc", "stage"))
         self.slow(renewals, 1.0, 14)
-        waits = renewals.wanted.since
-        self.assertEqual(renewals.wanted.loss, waits, "all since the beginning")
-        self.assertIsNone(renewals.look(self.attempts, {}, 2 * waits - 0.1))
-        self.assertEqual(renewals.look(self.attempts, {}, 2 * waits).anew, frozenset("c"))
+        waits = renewals.pending.since
+        self.assertEqual(renewals.pending.replay_seconds, waits, "all since the beginning")
+        self.assertIsNone(renewals.find_due(self.attempts, {}, 2 * waits - 0.1))
+        self.assertEqual(renewals.find_due(self.attempts, {}, 2 * waits).replaced, frozenset("c"))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import unittest
 import jobs_faults as jobs
 from cases import OwnTemp
 from jobs_here import numbers
-from meeting import Rendezvous, Watched
+from rendezvous_fixture import Rendezvous, CountedProcesses
 
 from nearpath import dataflow as flow
 
@@ -74,7 +74,7 @@ class There(Named):
         rendezvous = Rendezvous(keys)
         self.addCleanup(rendezvous.stop)
         arguments = {"name": str(self.folder / "nearpath-job" / "collect.0.part"), "place": str(self.place)}
-        how = {"on": Watched(), "rendezvous": rendezvous.url, "key": rendezvous.key, "patience": 20.0}
+        how = {"on": CountedProcesses(), "rendezvous": rendezvous.url, "key": rendezvous.key, "patience": 20.0}
         told = "names.0 names '.*/collect.0.part' as what it has made, and runs elsewhere: "
         self.refused(jobs.naming, told, arguments=arguments, folder=str(self.folder), **how)
 

@@ -3,7 +3,7 @@
 import json
 import unittest
 
-from nearpath.dataflow._sealed import TAG, Seal, new_key
+from nearpath.dataflow._sealed import TAG_DIGITS, Seal, new_key
 
 
 class Sealed(unittest.TestCase):
@@ -36,11 +36,11 @@ class Sealed(unittest.TestCase):
         said = self.job.close({"end": False})
         for at in range(len(said)):
             changed = said[:at] + ("0" if said[at] != "0" else "1") + said[at + 1 :]
-            self.assertIsNone(self.worker.open(changed) if at != TAG else None, f"byte {at}")
+            self.assertIsNone(self.worker.open(changed) if at != TAG_DIGITS else None, f"byte {at}")
         self.assertEqual(self.worker.open(said), {"end": False})
 
     def test_what_is_no_word_is_not_heard(self):
-        for said in ("", " ", "{}", "null", json.dumps({"end": True}), "0" * TAG + " {}", "ü" * 100, said_by(new_key())):
+        for said in ("", " ", "{}", "null", json.dumps({"end": True}), "0" * TAG_DIGITS + " {}", "ü" * 100, said_by(new_key())):
             self.assertIsNone(self.worker.open(said))
 
     def test_another_start_with_the_same_orders_is_heard_and_not_confused(self):

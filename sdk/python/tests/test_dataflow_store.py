@@ -3,10 +3,10 @@
 import signal
 import unittest
 
-import keeping
+import store_jobs
 
 
-class Here(keeping.Here):
+class Here(store_jobs.Here):
     """Workers are forked."""
 
     def test_a_death(self):

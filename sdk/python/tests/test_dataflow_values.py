@@ -5,7 +5,7 @@ import signal
 import unittest
 
 from cases import OwnTemp
-from surroundings import skip
+from fixtures import skip
 
 from nearpath import dataflow as flow
 

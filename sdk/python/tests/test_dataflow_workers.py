@@ -17,7 +17,7 @@ import unittest
 import unittest.mock
 
 from cases import Alarm, OwnTemp
-from surroundings import DEADLINE
+from fixtures import DEADLINE
 
 from nearpath.dataflow import Processes, Started, _temporary, elsewhere
 from nearpath.dataflow._request import STOPPED, Request
@@ -31,41 +31,41 @@ ORDERS = {
     "code": {"module": "jobs", "name": "job", "arguments": {}, "mark": ""},
     "rendezvous": {"place": "", "ticket": ""},
     "leader": "leader",
-    "patience": 60.0,
+    "contact_timeout": 60.0,
     "repeat": 1.0,
 }
 
 
-class Line:
+class FakeRendezvous:
     """To a rendezvous: writes down what it is asked. The job says only that it needs this worker no longer."""
 
     def __init__(self, *_):
-        self.asked, self.speaks = [], threading.Event()
+        self.calls, self.may_answer = [], threading.Event()
 
     def say(self, to, text):
-        self.asked.append("say")
+        self.calls.append("say")
 
     def hear(self, seconds):
-        self.asked.append("hear")
-        self.speaks.wait(DEADLINE)
+        self.calls.append("hear")
+        self.may_answer.wait(DEADLINE)
         return [("leader", Seal.of_job(ORDERS["key"]).close({"end": True}))]
 
     def close(self):
         pass
 
 
-class FirstWord(Alarm):
+class FirstMessageTests(Alarm):
     def test_it_says_that_it_is_there_before_it_is_asked(self):
         """Nobody begins before all have been heard."""
-        with unittest.mock.patch.object(elsewhere._native, "Line", Line):
+        with unittest.mock.patch.object(elsewhere._native, "RendezvousConnection", FakeRendezvous):
             control = elsewhere.Control(elsewhere.Orders.read(json.dumps(ORDERS).encode()), None)
-        control.through()
-        control.line.speaks.set()
+        control.mark_done()
+        control.connection.may_answer.set()
         self.assertIsNone(control.next_plan(0))
-        self.assertEqual(control.line.asked, ["say", "hear"])
+        self.assertEqual(control.connection.calls, ["say", "hear"])
 
 
-class LastWords(OwnTemp):
+class LastOutputTests(OwnTemp):
     PROGRAM = """if True:
         import sys, threading
         from nearpath.dataflow import __main__ as main, _temporary
@@ -74,17 +74,17 @@ class LastWords(OwnTemp):
             print(sys.argv[1] * int(sys.argv[2]), end="")
             print("there", end="", file=sys.stderr, flush=True)
 
-        main.heed_sigterm()
+        main.handle_sigterm()
         with _temporary.folder(_temporary.WORKER):
             threading.Thread(target=work).start()
             threading.Event().wait()
     """
 
     def begin(self, word, count):
-        surroundings = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
-        surroundings.pop("PYTHONUNBUFFERED", None)
+        environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
+        environment.pop("PYTHONUNBUFFERED", None)
         command = [sys.executable, "-c", self.PROGRAM, word, str(count)]
-        worker = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=surroundings)
+        worker = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
         for last in (worker.stdout.close, worker.stderr.close, worker.wait, worker.kill):
             self.addCleanup(last)
         return worker
@@ -120,8 +120,8 @@ class Folders(OwnTemp):
 
     def held(self, then="time.sleep(1000)"):
         """A process with a folder, and where it is."""
-        surroundings = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
-        owner = subprocess.Popen([sys.executable, "-c", self.HELD.format(then)], stdout=subprocess.PIPE, text=True, env=surroundings)
+        environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
+        owner = subprocess.Popen([sys.executable, "-c", self.HELD.format(then)], stdout=subprocess.PIPE, text=True, env=environment)
         for last in (owner.stdout.close, owner.wait, owner.kill):
             self.addCleanup(last)
         return owner, pathlib.Path(owner.stdout.readline().strip())

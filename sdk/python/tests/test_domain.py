@@ -5,7 +5,7 @@ import os
 import time
 import unittest
 
-from surroundings import DEADLINE, Domain, in_a_child
+from fixtures import DEADLINE, Domain, in_a_child
 
 import nearpath
 
@@ -16,7 +16,7 @@ class InADomain(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.domain = Domain("caller>front", "caller>callee", "front>callee", "caller>mortal")
-        os.environ["NEARPATH_DISPATCH"] = cls.domain.door("caller")
+        os.environ["NEARPATH_DISPATCH"] = cls.domain.dispatch_socket("caller")
         cls.domain.start("front")
         cls.callee, cls.port = cls.domain.start("callee")
         cls.all_near()

@@ -11,12 +11,12 @@ import unittest
 import unittest.mock
 
 import jobs_faults as jobs
-from meeting import Rendezvous, Watched
-from surroundings import DEADLINE
+from rendezvous_fixture import Rendezvous, CountedProcesses
+from fixtures import DEADLINE
 
 from nearpath import dataflow as flow
 from nearpath.dataflow import elsewhere
-from nearpath.dataflow._decide import Again, Attempt
+from nearpath.dataflow._attempt import Restart, Attempt
 
 
 class Second(flow.Started):
@@ -41,7 +41,7 @@ class Second(flow.Started):
             started.stop()
 
 
-class Twice(Watched):
+class Twice(CountedProcesses):
     """Starts each worker once more, when the first start is at work."""
 
     def __init__(self, begun):
@@ -73,14 +73,14 @@ class Faults(unittest.TestCase):
 
     def run_job(self, job, place=None, **how):
         how = {"rendezvous": self.rendezvous.url, "key": self.rendezvous.key, "patience": 20.0, **how}
-        return flow.run(job, on=place or Watched(), **how)
+        return flow.run(job, on=place or CountedProcesses(), **how)
 
     def test_a_worker_that_is_started_twice(self):
         """Its streams end with the first start, which the job notices; this one has none."""
         place = Twice(self.folder / "begun")
         done = self.run_job(jobs.alone, place, arguments={"folder": str(self.folder)})
         self.assertEqual(done.report.restarts, ["source.0 died (another start of it has taken its place)"])
-        self.assertEqual((place.left_over(), list(self.temp.iterdir())), ([], []))
+        self.assertEqual((place.running_workers(), list(self.temp.iterdir())), ([], []))
 
     def test_what_a_worker_leaves(self):
         done = self.run_job(jobs.leaving, arguments={"folder": str(self.folder)})
@@ -116,17 +116,17 @@ class Decisions(unittest.TestCase):
     def test_who_has_taken_part_and_knows_of_no_attempt_is_another_start(self):
         attempt = Attempt(3, 0, (), ("a", "b"), 0.0)
         for before in (0, 2):
-            attempt.hear("a", {"attempt": before}, 1.0)  # it has not heard of this one yet
-            self.assertIsNone(attempt.verdict(1.0))
+            attempt.receive("a", {"attempt": before}, 1.0)  # it has not heard of this one yet
+            self.assertIsNone(attempt.outcome(1.0))
         for name in "ab":
-            attempt.hear(name, {"attempt": 3}, 2.0)
-        attempt.hear("b", {"attempt": 3, "finished": True}, 3.0)
-        attempt.hear("b", {"attempt": 0}, 4.0)  # who is through may be started as often as it likes
-        self.assertIsNone(attempt.verdict(4.0))
-        attempt.hear("a", {"attempt": 0}, 5.0)
-        again = attempt.verdict(5.0)
-        self.assertIsInstance(again, Again)
-        self.assertEqual((again.anew, again.why), (frozenset("a"), "a died (another start of it has taken its place)"))
+            attempt.receive(name, {"attempt": 3}, 2.0)
+        attempt.receive("b", {"attempt": 3, "finished": True}, 3.0)
+        attempt.receive("b", {"attempt": 0}, 4.0)  # who is through may be started as often as it likes
+        self.assertIsNone(attempt.outcome(4.0))
+        attempt.receive("a", {"attempt": 0}, 5.0)
+        again = attempt.outcome(5.0)
+        self.assertIsInstance(again, Restart)
+        self.assertEqual((again.replaced, again.why), (frozenset("a"), "a died (another start of it has taken its place)"))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from up import Up
 
 from nearpath import dataflow as flow
 from nearpath.dataflow import _request, function
-from nearpath.dataflow._callbacks import outcome
+from nearpath.dataflow._callbacks import parse_end
 from nearpath.dataflow._code import Code
 from nearpath.dataflow._gateway import Function, limit
 
@@ -41,20 +41,20 @@ class Decisions(unittest.TestCase):
             (30, Function(False, {"mode": "http"}, {})),
             (900, Function(False, {"mode": "http", "exec_timeout": "15m"}, {})),
         ):
-            self.assertEqual(said.longest(), expected, said)
+            self.assertEqual(said.max_seconds(), expected, said)
 
     def test_pauses_between_tries(self):
-        self.assertLess(_request.wait(1, 0, 60), _request.wait(3, 0, 60))
-        self.assertEqual(_request.wait(1, 7, 60), 7)
-        self.assertEqual(_request.wait(900, 0, 60), _request.LONGEST_PAUSE)
-        self.assertIsNone(_request.wait(1, 7, 6))
+        self.assertLess(_request.next_delay(1, 0, 60), _request.next_delay(3, 0, 60))
+        self.assertEqual(_request.next_delay(1, 7, 60), 7)
+        self.assertEqual(_request.next_delay(900, 0, 60), _request.MAX_RETRY_DELAY)
+        self.assertIsNone(_request.next_delay(1, 7, 6))
 
     def test_the_line_that_says_the_end(self):
-        self.assertIsNone(outcome(b'{"alive": 5.0}\n'))
-        self.assertIsNone(outcome(b"[1]\n"))
-        self.assertIsNone(outcome(b"no json"))
-        self.assertEqual(outcome(b'{"ended": 0, "why": "exit code 0"}'), "")
-        self.assertEqual(outcome(b'{"ended": 3, "why": "exit code 3: gone"}'), "exit code 3: gone")
+        self.assertIsNone(parse_end(b'{"alive": 5.0}\n'))
+        self.assertIsNone(parse_end(b"[1]\n"))
+        self.assertIsNone(parse_end(b"no json"))
+        self.assertEqual(parse_end(b'{"ended": 0, "reason": "exit code 0"}'), "")
+        self.assertEqual(parse_end(b'{"ended": 3, "reason": "exit code 3: gone"}'), "exit code 3: gone")
 
     def test_orders_that_get_no_worker(self):
         for status, text in (
@@ -79,14 +79,14 @@ class Decisions(unittest.TestCase):
     def test_the_machine_of_an_instance_is_another_loopback(self):
         def place(there, machine="host.nearpath.internal"):
             told = json.loads(orders("end", rendezvous={"place": there, "ticket": "t"}))
-            return json.loads(function.from_here(told, machine))["rendezvous"]["place"]
+            return json.loads(function.with_local_rendezvous(told, machine))["rendezvous"]["place"]
 
         self.assertEqual(place("ws://127.0.0.1:7843"), "ws://host.nearpath.internal:7843")
         self.assertEqual(place("ws://localhost:7843"), "ws://host.nearpath.internal:7843")
         for there in ("wss://127.0.0.1:7843", "ws://10.0.0.1:7843", "wss://meet.example.com"):
             self.assertEqual(place(there), there)
         self.assertEqual(place("ws://127.0.0.1:7843", None), "ws://127.0.0.1:7843")
-        self.assertEqual(json.loads(function.from_here(json.loads(orders("end")), "m")), json.loads(orders("end")))
+        self.assertEqual(json.loads(function.with_local_rendezvous(json.loads(orders("end")), "m")), json.loads(orders("end")))
 
 
 class OnNearpath(Alarm):

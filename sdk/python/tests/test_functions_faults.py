@@ -12,7 +12,7 @@ import time
 import unittest
 import unittest.mock
 
-from surroundings import DEADLINE
+from fixtures import DEADLINE
 
 from nearpath import dataflow as flow
 from nearpath.dataflow import _gateway
@@ -167,7 +167,7 @@ class Answers(Beside):
                 self.assertRegex(self.ended(self.place()), why)
 
 
-class Again(Beside):
+class Restart(Beside):
     def test_a_place_serves_one_job_after_the_other(self):
         """Its callbacks, too, which it hears only while a job runs."""
         self.gateway.variables["exec_timeout"] = "15m"

@@ -9,8 +9,8 @@ import threading
 import unittest
 
 from cases import Alarm
-from meeting import Rendezvous
-from surroundings import DEADLINE
+from rendezvous_fixture import Rendezvous
+from fixtures import DEADLINE
 from up import Up
 
 from nearpath import dataflow as flow

@@ -18,7 +18,7 @@ import urllib.request
 
 from cases import HERE, OwnTemp
 from faas import Faas, orders
-from surroundings import DEADLINE
+from fixtures import DEADLINE
 
 from nearpath import dataflow as flow
 from nearpath.dataflow import function
@@ -44,7 +44,7 @@ class Serving(OwnTemp):
         super().setUp()
         self.enterContext(elsewhere(self.enterContext(tempfile.TemporaryFile())))
         command = [sys.executable, str(HERE / "functions" / "act.py")]
-        self.server = function.Server(["jobs"], port=0, workers=2, command=command, beat=0.1)
+        self.server = function.Server(["jobs"], port=0, workers=2, command=command, interval=0.1)
         serving = threading.Thread(target=self.server.serve_forever, daemon=True)
         serving.start()
         self.addCleanup(self.server.server_close)
@@ -79,7 +79,7 @@ class Served(Serving):
     def test_it_is_ready_until_it_stops(self):
         with self.asked(method="GET") as answer:
             self.assertEqual(answer.status, 200)
-        os.eventfd_write(self.server.stops, 1)
+        os.eventfd_write(self.server.stop_event, 1)
         with self.asked(method="GET") as answer:
             self.assertEqual(answer.status, 503)
         with self.asked(orders("end")) as answer:
@@ -108,7 +108,7 @@ class Served(Serving):
     def test_what_a_worker_that_was_killed_has_left(self):
         with self.asked(orders("litter")) as answer:
             told = json.loads(answer.read().splitlines()[-1])
-        how, _, folder = told["why"].partition(": ")
+        how, _, folder = told["reason"].partition(": ")
         self.assertEqual((told["ended"], how), (-9, "signal 9"))
         self.assertIn("nearpath-worker-", folder)
         self.assertFalse(os.path.exists(folder))
@@ -116,7 +116,7 @@ class Served(Serving):
     def test_errors_of_any_length(self):
         with self.asked(orders("chatter")) as answer:
             *_, last = answer.read().splitlines()
-        self.assertEqual(json.loads(last), {"ended": 4, "why": "exit code 4: line 99999"})
+        self.assertEqual(json.loads(last), {"ended": 4, "reason": "exit code 4: line 99999"})
 
     def test_a_module_that_is_not_there(self):
         words = [sys.executable, "-m", "nearpath.dataflow", "serve", "nowhere"]

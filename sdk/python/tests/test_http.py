@@ -11,16 +11,16 @@ import unittest.mock
 import urllib.error
 import urllib.request
 
-from surroundings import DEADLINE, HERE, BesideAGateway, Gateway, free_port, in_a_child
+from fixtures import DEADLINE, HERE, GatewayCase, Gateway, free_port, in_a_child
 
 import nearpath
 from nearpath import _http
 
 
-class Alike(BesideAGateway):
+class RequestsCases(GatewayCase):
     """What both halves do; `half` is the module."""
 
-    half, stands_in = None, Gateway
+    half, make_gateway = None, Gateway
 
     def setUp(self):
         self.gateway.asked.clear()
@@ -103,7 +103,7 @@ class Alike(BesideAGateway):
         port = free_port()
         environment = {**os.environ, "PORT": str(port), "NEARPATH_DISPATCH": ""}
         code = "import sys, nearpath; sys.modules['nearpath'] = sys.modules[sys.argv[1]]; exec(open(sys.argv[2]).read())"
-        words = [sys.executable, "-c", f"import nearpath._http; {code}", self.half.__name__, str(HERE / "roles.py")]
+        words = [sys.executable, "-c", f"import nearpath._http; {code}", self.half.__name__, str(HERE / "domain_functions.py")]
         process = subprocess.Popen(words, env=environment, stderr=subprocess.DEVNULL)
         try:
             self.assertEqual(self.ask(port, "/echo", b"body"), (200, b"body"))
@@ -156,11 +156,11 @@ class Alike(BesideAGateway):
         self.fail("it never listens")
 
 
-class Native(Alike, unittest.TestCase):
+class Native(RequestsCases, unittest.TestCase):
     half = nearpath
 
 
-class Standard(Alike, unittest.TestCase):
+class Standard(RequestsCases, unittest.TestCase):
     half = _http
 
 

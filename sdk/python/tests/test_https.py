@@ -8,7 +8,7 @@ import sys
 import tempfile
 import unittest
 
-from surroundings import DEADLINE, OpenFaas, need_requests, skip
+from fixtures import DEADLINE, OpenFaas, need_requests, skip
 
 need_requests()
 

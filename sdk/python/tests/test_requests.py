@@ -11,7 +11,7 @@ import time
 import unittest
 import unittest.mock
 
-from surroundings import DEADLINE, BesideAGateway, OpenFaas, free_port, in_a_child, need_requests
+from fixtures import DEADLINE, GatewayCase, OpenFaas, free_port, in_a_child, need_requests
 
 need_requests()
 
@@ -19,7 +19,7 @@ import requests as plain
 
 import nearpath
 from nearpath import _http, _urls, requests
-from requests_alike import Alike
+from requests_cases import RequestsCases
 
 
 class Urls(unittest.TestCase):
@@ -35,12 +35,12 @@ class Urls(unittest.TestCase):
                 ("nearpath://echo.dev/a?b", "echo.dev", "/a?b", "http://faas:31112/function/echo.dev/a?b"),
                 ("http://echo/a", "echo", "/a", "http://faas:31112/function/echo/a"),
             ):
-                self.assertEqual(_urls.target(url)[:3], (name, path, far or url), url)
+                self.assertEqual(_urls.parse_target(url)[:3], (name, path, far or url), url)
         with environment():
-            self.assertEqual(_urls.target("http://gateway/function/echo/").url, "http://gateway/function/echo/")
+            self.assertEqual(_urls.parse_target("http://gateway/function/echo/").url, "http://gateway/function/echo/")
         with environment(NEARPATH_GATEWAY="https://host/faas/"):
-            self.assertEqual(_urls.target("https://host/faas/function/echo/a")[:2], ("echo", "/a"))
-            self.assertIsNone(_urls.target("https://host/function/echo"))
+            self.assertEqual(_urls.parse_target("https://host/faas/function/echo/a")[:2], ("echo", "/a"))
+            self.assertIsNone(_urls.parse_target("https://host/function/echo"))
 
     def test_all_others(self):
         with environment(NEARPATH_GATEWAY="http://faas:31112"):
@@ -58,7 +58,7 @@ class Urls(unittest.TestCase):
                 "http://[::1/",
                 "ftp://echo/",
             ):
-                self.assertIsNone(_urls.target(url), url)
+                self.assertIsNone(_urls.parse_target(url), url)
 
     def test_where_the_gateway_is(self):
         for words, url in (
@@ -89,9 +89,9 @@ class environment:
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
 
 
-class BesideOpenFaas(Alike, BesideAGateway, unittest.TestCase):
+class BesideOpenFaas(RequestsCases, GatewayCase, unittest.TestCase):
     way, teapot, slow, cut = "http; not_nearer=caller_no_endpoint", "teapot", "slow", "cut"
-    stands_in = OpenFaas
+    make_gateway = OpenFaas
 
     def at(self, path):
         return f"{self.gateway.url}/function/{path}"

@@ -4,16 +4,16 @@ import os
 import time
 import unittest
 
-from surroundings import DEADLINE, Domain, OpenFaas, need_requests
+from fixtures import DEADLINE, Domain, OpenFaas, need_requests
 
 need_requests()
 
 import nearpath
 from nearpath import requests
-from requests_alike import Alike
+from requests_cases import RequestsCases
 
 
-class InADomain(Alike, unittest.TestCase):
+class InADomain(RequestsCases, unittest.TestCase):
     """This process is the function `caller`."""
 
     way, teapot, slow, cut = "shm", "pair", "hang", "broken"
@@ -23,7 +23,7 @@ class InADomain(Alike, unittest.TestCase):
         cls.gateway = OpenFaas()
         cls.domain = Domain("caller>callee", "caller>mirror")
         cls.before = dict(os.environ)
-        os.environ.update({"NEARPATH_GATEWAY": cls.gateway.url, "NEARPATH_DISPATCH": cls.domain.door("caller")})
+        os.environ.update({"NEARPATH_GATEWAY": cls.gateway.url, "NEARPATH_DISPATCH": cls.domain.dispatch_socket("caller")})
         cls.domain.start("callee", STREAM="1")
         cls.near(nearpath.call, "callee", near_only=True, path="/seen")
 

@@ -10,9 +10,9 @@ import threading
 import unittest
 import unittest.mock
 
-from marks import LARGE, Marked
-from s3_server import BesideAnObjectStore
-from surroundings import DEADLINE, in_a_child
+from known_marks import LARGE, Marked
+from s3_server import ObjectStoreCase
+from fixtures import DEADLINE, in_a_child
 
 from nearpath.dataflow import _s3
 from nearpath.dataflow._store import below, store
@@ -162,7 +162,7 @@ class InAFolder(Promises, Marked):
         (self.place / name).write_bytes(content)
 
 
-class InAnObjectStore(Promises, BesideAnObjectStore, Marked):
+class InAnObjectStore(Promises, ObjectStoreCase, Marked):
     def open(self):
         return _s3.ObjectStore(self.url())
 

@@ -14,12 +14,12 @@ import warnings
 import weakref
 
 import jobs_elsewhere as jobs
-from s3_server import BesideAnObjectStore, Between
-from surroundings import DEADLINE
+from s3_server import ObjectStoreCase, FaultyProxy
+from fixtures import DEADLINE
 
 from nearpath import dataflow as flow
 from nearpath.dataflow import _s3
-from nearpath.dataflow._s3_errors import explain, told
+from nearpath.dataflow._s3_errors import explain, translated_errors
 from nearpath.dataflow._store import store
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -27,21 +27,21 @@ REFUSED = """<?xml version="1.0" encoding="UTF-8"?>
 <DeleteResult><Error><Key>a</Key><Code>%s</Code><Message>said by the test</Message></Error></DeleteResult>"""
 
 
-class Beside(BesideAnObjectStore):
+class Beside(ObjectStoreCase):
     def setUp(self):
         signal.alarm(2 * DEADLINE)
         self.addCleanup(signal.alarm, 0)
-        self.between = Between(self.server.endpoint)
+        self.between = FaultyProxy(self.server.endpoint)
         self.addCleanup(self.between.close)
         self.folder = self.enterContext(tempfile.TemporaryDirectory())
 
     def objects(self):
         return [name for name in self.server.objects() if name.startswith(self.id())]
 
-    def impatient(self):
+    def without_retries(self):
         """Each request is tried once."""
         self.enterContext(unittest.mock.patch.dict(os.environ, AWS_MAX_ATTEMPTS="1"))
-        self.enterContext(unittest.mock.patch.object(_s3, "PATIENCE", 0.0))
+        self.enterContext(unittest.mock.patch.object(_s3, "RETRY_TIMEOUT", 0.0))
 
 
 class Removal(Beside):
@@ -68,7 +68,7 @@ class Removal(Beside):
             kept.clear()
 
     def test_a_busy_store_removes_them_the_next_time(self):
-        self.impatient()
+        self.without_retries()
         kept = self.refusing("SlowDown")
         for number in (1, 2):
             kept.complete(number, {"a": kept.save(number, "a", b"state")}, [])
@@ -89,7 +89,7 @@ class Removal(Beside):
 class Away(Beside):
     def test_a_store_that_is_away_between_two_attempts_costs_one_more(self):
         """The list of checkpoint 2 cannot be written, and then nobody can be asked where to go on."""
-        self.impatient()
+        self.without_retries()
         fails = [("PUT", "00000002/complete"), ("GET", "list-type"), ("GET", "list-type")]
 
         def rule(method, path):
@@ -105,7 +105,7 @@ class Away(Beside):
         self.assertRegex(done.report.restarts[1], "the last checkpoint .*no good answer came")
 
     def test_one_that_was_never_there_is_told_at_once(self):
-        self.impatient()
+        self.without_retries()
         self.between.times(1, 503, "GET", "list-type")
         with self.assertRaisesRegex(ConnectionError, "see whether the store runs"):
             flow.run(jobs.summing(10, 2, self.folder), checkpoints=self.url(self.between.endpoint))
@@ -125,9 +125,9 @@ class Away(Beside):
             from nearpath import dataflow as flow
             flow.run(jobs_elsewhere.summing(1 << 30, 10, sys.argv[1], 0.0005), checkpoints=sys.argv[2], every=0.2)
         """)
-        surroundings = dict(os.environ, PYTHONPATH=os.pathsep.join([HERE, *sys.path]))
+        environment = dict(os.environ, PYTHONPATH=os.pathsep.join([HERE, *sys.path]))
         words = [sys.executable, "-c", program, self.folder, self.url(self.between.endpoint)]
-        leader = subprocess.Popen(words, env=surroundings)
+        leader = subprocess.Popen(words, env=environment)
         self.addCleanup(leader.wait)
         self.addCleanup(leader.kill)
         self.assertTrue(here.wait(DEADLINE))
@@ -147,7 +147,7 @@ class Words(Beside):
         self.assertNotIn("credentials", why)
 
     def test_a_store_that_redirects_elsewhere(self):
-        with self.assertRaisesRegex(ValueError, "redirects elsewhere: correct its endpoint"), told("s3://bucket", "to be read"):
+        with self.assertRaisesRegex(ValueError, "redirects elsewhere: correct its endpoint"), translated_errors("s3://bucket", "to be read"):
             raise RecursionError("as botocore does")
 
     def test_prefixes_with_odd_characters(self):

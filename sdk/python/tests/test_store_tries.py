@@ -6,23 +6,23 @@ import threading
 import unittest
 import unittest.mock
 
-from marks import LARGE, Marked
-from s3_server import BesideAnObjectStore, Between
-from surroundings import DEADLINE
+from known_marks import LARGE, Marked
+from s3_server import ObjectStoreCase, FaultyProxy
+from fixtures import DEADLINE
 
 from nearpath.dataflow import _s3
 
 
-class Faults(BesideAnObjectStore, Marked):
+class Faults(ObjectStoreCase, Marked):
     """Somebody between lets requests fail."""
 
     def setUp(self):
         super().setUp()
-        self.between = Between(self.server.endpoint)
+        self.between = FaultyProxy(self.server.endpoint)
         self.addCleanup(self.between.close)
         self.enterContext(unittest.mock.patch.dict(os.environ, AWS_MAX_ATTEMPTS="3"))
-        self.enterContext(unittest.mock.patch.object(_s3, "PATIENCE", 0.0))
-        self.enterContext(unittest.mock.patch.object(_s3, "PAUSE", 0.0))
+        self.enterContext(unittest.mock.patch.object(_s3, "RETRY_TIMEOUT", 0.0))
+        self.enterContext(unittest.mock.patch.object(_s3, "RETRY_INTERVAL", 0.0))
         self.enterContext(unittest.mock.patch("botocore.endpoint.time"))  # it sleeps longer before each try
         self.kept = _s3.ObjectStore(self.url(self.between.endpoint))
 
@@ -37,7 +37,7 @@ class Faults(BesideAnObjectStore, Marked):
                 self.round(number)
 
     def test_what_boto3_gives_up_is_done_once_more(self):
-        self.enterContext(unittest.mock.patch.object(_s3, "PATIENCE", float(DEADLINE)))
+        self.enterContext(unittest.mock.patch.object(_s3, "RETRY_TIMEOUT", float(DEADLINE)))
         for number, method in enumerate(["PUT", "GET", "HEAD", "POST"], 1):
             with self.subTest(method=method):
                 self.between.times(4, 500, method)
@@ -86,7 +86,7 @@ class Faults(BesideAnObjectStore, Marked):
         self.assertEqual(len([name for name in self.server.objects() if name.startswith(self.id())]), 2)
 
     def test_a_store_that_never_answers(self):
-        self.enterContext(unittest.mock.patch.object(_s3, "ANSWER", 0.2))
+        self.enterContext(unittest.mock.patch.object(_s3, "READ_TIMEOUT", 0.2))
         done = threading.Event()
         self.addCleanup(done.set)
         self.between.times(100, lambda: done.wait(DEADLINE) and None)
@@ -99,7 +99,7 @@ class Faults(BesideAnObjectStore, Marked):
         self.round(1, LARGE)
 
     def test_nobody_there(self):
-        gone = Between(self.server.endpoint)
+        gone = FaultyProxy(self.server.endpoint)
         gone.close()
         with self.assertRaisesRegex(ConnectionError, "Could not connect"):
             _s3.ObjectStore(self.url(gone.endpoint)).latest()
@@ -127,18 +127,18 @@ class Faults(BesideAnObjectStore, Marked):
                 work()
 
 
-class Killed(BesideAnObjectStore, Marked):
+class Killed(ObjectStoreCase, Marked):
     """The server dies in the midst of a large state."""
 
     def setUp(self):
         super().setUp()
-        self.between = Between(self.server.endpoint)
+        self.between = FaultyProxy(self.server.endpoint)
         self.addCleanup(self.between.close)
 
     def test_what_was_complete_stays(self):
         kept = _s3.ObjectStore(self.url(self.between.endpoint))
         kept.complete(1, {"a": kept.save(1, "a", LARGE)}, [])
-        with unittest.mock.patch.dict(os.environ, AWS_MAX_ATTEMPTS="2"), unittest.mock.patch.object(_s3, "PATIENCE", 0.0):
+        with unittest.mock.patch.dict(os.environ, AWS_MAX_ATTEMPTS="2"), unittest.mock.patch.object(_s3, "RETRY_TIMEOUT", 0.0):
             killed = _s3.ObjectStore(self.url(self.between.endpoint))
             self.between.times(1, self.server.kill, "PUT", "partNumber=2")
             with self.assertRaises(ConnectionError):

@@ -8,7 +8,7 @@ import threading
 import time
 import unittest
 
-from surroundings import DEADLINE, HERE, Domain
+from fixtures import DEADLINE, HERE, Domain
 
 import nearpath
 
@@ -20,7 +20,7 @@ class Streams(unittest.TestCase):
     def setUpClass(cls):
         edges = ["caller>parts", "caller>callee", "parts>callee", "caller>crew", "caller>listens-orders", "other>callee"]
         cls.domain = Domain(*edges)
-        os.environ["NEARPATH_DISPATCH"] = cls.domain.door("caller")
+        os.environ["NEARPATH_DISPATCH"] = cls.domain.dispatch_socket("caller")
         cls.domain.start("parts", STREAM="1")
         cls.domain.start("callee", STREAM="1", THREADS="2")
         cls.domain.start("crew", THREADS="4")
@@ -167,7 +167,7 @@ except KeyboardInterrupt:
     os._exit(7)
 """
         for how in ("call", "gather"):
-            environment = {**os.environ, "NEARPATH_DISPATCH": self.domain.door("other")}
+            environment = {**os.environ, "NEARPATH_DISPATCH": self.domain.dispatch_socket("other")}
             words = [sys.executable, "-c", code, how]
             process = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE)
             with process.stdout:

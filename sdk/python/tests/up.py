@@ -13,8 +13,8 @@ import tempfile
 import time
 
 import nearpath
-from meeting import program
-from surroundings import DEADLINE, free_port, skip
+from rendezvous_fixture import program
+from fixtures import DEADLINE, free_port, skip
 
 HERE = pathlib.Path(__file__).parent
 
@@ -33,7 +33,7 @@ class Up:
         words += ["--data-dir", str(self.data), *listen, "--drain-timeout", "1s"]
         self.process = subprocess.Popen(words, stderr=self.log, stdout=self.log, start_new_session=True)
         try:
-            self.until(lambda: "is up" in self.said() or self.refused(), "nearpath is up")
+            self.until(lambda: "is up" in self.read_log() or self.refused(), "nearpath is up")
         except BaseException:
             self.stop()
             raise
@@ -42,9 +42,9 @@ class Up:
     def refused(self):
         """Where not even user namespaces are permitted."""
         if self.process.poll() is not None and os.geteuid() != 0:
-            skip(f"needs `nearpath up`, which says: {self.said().strip()[-500:]}")
+            skip(f"needs `nearpath up`, which says: {self.read_log().strip()[-500:]}")
 
-    def said(self):
+    def read_log(self):
         return (self.folder / "log").read_text()
 
     def until(self, holds, what):
@@ -52,7 +52,7 @@ class Up:
         end = time.monotonic() + DEADLINE
         while not (found := holds()):
             if time.monotonic() > end or self.process.poll() is not None:
-                raise AssertionError(f"not within {DEADLINE} s: {what}; nearpath said:\n{self.said()[-4000:]}")
+                raise AssertionError(f"not within {DEADLINE} s: {what}; nearpath said:\n{self.read_log()[-4000:]}")
             time.sleep(0.05)
         return found
 

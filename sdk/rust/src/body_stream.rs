@@ -72,7 +72,7 @@ where
     Box::pin(stream.map(|piece| piece.map(Into::into).map_err(|error| error.to_string())))
 }
 
-/// A body as a stream of parts. Dropping it early tells its writer that nobody reads.
+/// A body as a stream of parts. Dropping it early tells its writer that the reader is gone.
 #[must_use = "a body that is dropped is given up"]
 pub struct BodyStream {
     pub(crate) name: String,

@@ -21,7 +21,7 @@ pub struct StreamingResponse {
 
 impl StreamingResponse {
     /// Status 200 with this body: each piece goes when it is there. A stream that fails breaks the answer off: its reader gets an
-    /// error, never an end. When nobody reads any more the stream is dropped.
+    /// error, never an end. The stream is dropped when its reader is gone.
     pub fn new<S, B, E>(body: S) -> Self
     where
         S: Stream<Item = Result<B, E>> + 'static,

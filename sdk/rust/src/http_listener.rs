@@ -1,4 +1,4 @@
-//! Calls that come over HTTP.
+//! Serves calls that arrive over HTTP instead of shared memory.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -23,12 +23,13 @@ use crate::head::HeaderFields;
 use crate::message::{Path, Request, Response};
 use crate::server::{Handler, HandlerService};
 
-/// A pause when the system has no descriptor left for a connection.
+/// Delay after a failed accept: without a free file descriptor, a retry fails again at once.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A body that goes out.
+/// Body of a response: whole or streamed.
 type OutgoingBody = Either<Full<Bytes>, HttpBody>;
 
+/// Accepts connections until its task ends, and serves each in a task of its own.
 pub(crate) async fn accept_connections<H: Handler>(
     listener: TcpListener,
     service: Rc<HandlerService<H>>,
@@ -38,24 +39,25 @@ pub(crate) async fn accept_connections<H: Handler>(
             tokio::time::sleep(ACCEPT_RETRY_INTERVAL).await;
             continue;
         };
-        let _ = stream.set_nodelay(true); // a matter of speed only
+        let _ = stream.set_nodelay(true); // affects only latency
         spawn_local(serve_connection(stream, Rc::clone(&service)));
     }
 }
 
-/// Until the other side hangs up, or the function stops: then the request that is under way is the last one.
+/// Serves requests until the client closes the connection or the function stops. A stop lets the open request finish.
 async fn serve_connection<H: Handler>(stream: TcpStream, service: Rc<HandlerService<H>>) {
-    let _one = service.open_work.start_one();
-    let answer = service_fn(|request| {
+    // The stop of the function waits for open connections, at most for its drain grace.
+    let _guard = service.open_work.start_one();
+    let http_service = service_fn(|request| {
         let service = Rc::clone(&service);
         async move { Ok::<_, Infallible>(handle_request(request, &service).await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .serve_connection(TokioIo::new(stream), answer);
+        .serve_connection(TokioIo::new(stream), http_service);
     let mut connection = pin!(connection);
     tokio::select! {
-        _ = connection.as_mut() => return, // who hangs up in the middle needs no answer
+        _ = connection.as_mut() => return, // no response is possible after an error
         () = service.open_work.wait_ending() => connection.as_mut().graceful_shutdown(),
     }
     let _ = connection.await;
@@ -82,6 +84,7 @@ async fn handle_request<H: Handler>(
     }
 }
 
+/// Reads a request, with its whole body unless the handler `streams`. Returns the response that refuses an invalid one.
 async fn read_request(
     request: http::Request<Incoming>,
     streams: bool,
@@ -89,11 +92,11 @@ async fn read_request(
     let (parts, body) = request.into_parts();
     let mut head = HeaderFields::default();
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
-    let own = head
+    let appended = head
         .append_field(":method", parts.method.as_str().as_bytes())
-        .and_then(|()| head.append_field(":path", path.as_bytes()));
-    let read = own.and_then(|()| head.append_http(&parts.headers));
-    read.map_err(|bad| Response::new(format!("{bad}\n")).with_status(431))?;
+        .and_then(|()| head.append_field(":path", path.as_bytes()))
+        .and_then(|()| head.append_http(&parts.headers));
+    appended.map_err(|error| Response::new(format!("{error}\n")).with_status(431))?;
     let context = CallContext::default()
         .with_traceparent(head.get("traceparent"))
         .with_timeout(head.get("x-timeout"));
@@ -129,7 +132,7 @@ async fn read_request(
     })
 }
 
-/// Fields that HTTP does not know are left out.
+/// Converts a response. Fields that HTTP does not permit are omitted, and an invalid status becomes 502.
 fn http_response(response: Response) -> http::Response<Full<Bytes>> {
     let mut out = http::Response::new(Full::default());
     *out.status_mut() =

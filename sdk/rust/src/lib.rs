@@ -152,7 +152,7 @@ pub async fn call_later(
 }
 
 /// Sends an event to one instance of each function of the domain that subscribes to the topic, and says to how many. Outside a
-/// domain nobody subscribes. It may be lost with its receiver.
+/// domain it has no subscribers. It may be lost with its receiver.
 ///
 /// # Errors
 /// [`ErrorKind::Name`] when that is no topic: it is empty, longer than 65,535 bytes, or has a wildcard.

@@ -51,7 +51,7 @@ impl ReportedPath {
 mod tests {
     use super::*;
 
-    fn told(field: Option<&str>) -> (Path, Option<String>) {
+    fn parse_reported(field: Option<&str>) -> (Path, Option<String>) {
         let ReportedPath { path, not_nearer } =
             ReportedPath::of(field.map(str::as_bytes), Obstacle::NoEndpoint);
         (path, not_nearer.map(Cow::into_owned))
@@ -59,17 +59,17 @@ mod tests {
 
     #[test]
     fn what_the_answer_says_holds() {
-        assert_eq!(told(Some("shm")), (Path::Shm, None));
+        assert_eq!(parse_reported(Some("shm")), (Path::Shm, None));
         assert_eq!(
-            told(Some("http; not_nearer=no_domain")),
+            parse_reported(Some("http; not_nearer=no_domain")),
             (Path::Http, Some("no_domain".into()))
         );
         assert_eq!(
-            told(Some("tls; not_nearer=udp_blocked")),
+            parse_reported(Some("tls; not_nearer=udp_blocked")),
             (Path::Tls, Some("udp_blocked".into()))
         );
         assert_eq!(
-            told(Some("quic;not_nearer=other_node")),
+            parse_reported(Some("quic;not_nearer=other_node")),
             (Path::Quic, Some("other_node".into()))
         );
     }
@@ -78,17 +78,17 @@ mod tests {
     #[test]
     fn unknown_names_are_no_error() {
         assert_eq!(
-            told(Some("pigeon; not_nearer=fog")),
+            parse_reported(Some("pigeon; not_nearer=fog")),
             (Path::Http, Some("no_endpoint".into()))
         );
         assert_eq!(
-            told(Some("quic; not_nearer=fog")),
+            parse_reported(Some("quic; not_nearer=fog")),
             (Path::Quic, Some("fog".into()))
         );
         assert!(
             Path::ALL
                 .iter()
-                .all(|path| told(Some(path.name())) == (*path, None))
+                .all(|path| parse_reported(Some(path.name())) == (*path, None))
         );
     }
 
@@ -96,7 +96,7 @@ mod tests {
     fn one_that_says_nothing_was_called_over_http() {
         for field in [None, Some(""), Some("pigeon"), Some("?")] {
             assert_eq!(
-                told(field),
+                parse_reported(field),
                 (Path::Http, Some("no_endpoint".into())),
                 "{field:?}"
             );

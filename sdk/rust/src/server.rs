@@ -192,7 +192,7 @@ async fn handle_call<H: Handler>(mut received: ReceivedCall, service: Rc<Handler
     let answer = tokio::select! {
         biased;
         answer = CONTEXT.scope(context, service.handler.handle(request)) => answer,
-        // Goes nowhere, but the call has to end. Nobody waits for an event: so nobody gives it up.
+        // The response goes nowhere, but the call has to end. An event has no waiting caller that could cancel it.
         () = received.given_up(), if !received.is_event => Response::default().into(),
     };
     match answer {
@@ -211,7 +211,7 @@ async fn write_stream(
     StreamingResponse { response, mut body }: StreamingResponse,
 ) {
     if received.is_event {
-        return received.send_response(response.into_call_response()); // nobody reads it
+        return received.send_response(response.into_call_response()); // an event's caller reads no response
     }
     let mut writer = received.begin_response(response.into_call_response(), None);
     while poll_fn(|cx| writer.poll_ready(cx)).await.is_ok() {

@@ -101,7 +101,7 @@ pub(crate) async fn write_body(mut writer: BodyWriter, mut body: OwnStream) -> R
             }
         }
     }
-    Ok(()) // nobody wants more: there is an answer, or the call is lost, and its outcome says which
+    Ok(()) // no more is wanted: the response is there or the call is lost, and its outcome says which
 }
 
 /// Waits for credit: the answers that bring it are in flight, and sooner here than a call can go another way.

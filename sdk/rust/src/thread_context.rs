@@ -338,7 +338,7 @@ impl ThreadContext {
             if published != PublishReport::default() || !self.in_join_grace() {
                 return Ok(published);
             }
-            tokio::time::sleep(Duration::from_millis(1)).await; // nobody tells that the last peer was told
+            tokio::time::sleep(Duration::from_millis(1)).await; // no event reports that the last peer was notified
         }
     }
 
@@ -396,7 +396,7 @@ impl ThreadContext {
             if !self.in_join_grace() {
                 return false;
             }
-            tokio::time::sleep(Duration::from_millis(1)).await; // nobody tells that the last peer was told
+            tokio::time::sleep(Duration::from_millis(1)).await; // no event reports that the last peer was notified
         }
         true
     }

@@ -1,4 +1,5 @@
-//! A PostgreSQL server at a distance, and short-lived processes that connect to it and ask one question.
+//! A PostgreSQL server at a distance, and short-lived processes that connect to it and ask one
+//! question.
 
 use std::fs;
 use std::io;
@@ -9,41 +10,41 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
-use super::{Args, here, land, retail, round_trip};
-use crate::apps::need::{Missing, Python};
-use crate::apps::retail::Database;
-use crate::command::quic::Place;
-use crate::compare::{Better, Comparison, Goal, Ratio, Sample};
-use crate::pool::bouncer::{Asks, Bouncer};
-use crate::pool::stage::{Ground, Stage};
-use crate::remote::Error;
-use crate::tally::Tally;
+use super::{PoolArgs, build_network, retail, round_trip_name, run_local};
+use crate::apps::requirements::{MissingRequirement, PythonEnv};
+use crate::apps::retail::RetailDatabase;
+use crate::command::quic::NetworkPlace;
+use crate::compare::{BenchComparison, BetterDirection, GoalRatio, RatioGoal, RoundSample};
+use crate::pool::pgbouncer::{AuthMethod, PgBouncer};
+use crate::pool::setup::{PoolNetwork, PoolNode};
+use crate::remote::BenchError;
+use crate::tally::RequestTally;
 
 /// Processes of a variant, in all rounds together; and how many there are at once.
-const PROCESSES: usize = 80;
+const PROCESS_COUNT: usize = 80;
 /// The ceiling.
-const MOST: u32 = 20;
+const MAX_CONNECTIONS: u32 = 20;
 /// The secret that holds the password.
-const SECRET: &str = "retail";
-/// What connects: see bench/functions/connect.py.
-const CLIENTS: [&str; 2] = ["libpq", "pg8000"];
+const SECRET_NAME: &str = "retail";
+/// Client libraries of bench/functions/connect.py.
+const CLIENT_LIBRARIES: [&str; 2] = ["libpq", "pg8000"];
 
-/// Who connects to the database, and how.
+/// Methods to connect to the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum LoginMethod {
     Direct,
-    Bouncer(Asks),
+    Bouncer(AuthMethod),
     /// The node logs in: that the function runs is its authentication.
     Pool,
     /// The function does.
     PoolOwn,
 }
 
-impl Way {
+impl LoginMethod {
     const ALL: [Self; 5] = [
         Self::Direct,
-        Self::Bouncer(Asks::Scram),
-        Self::Bouncer(Asks::Nothing),
+        Self::Bouncer(AuthMethod::Scram),
+        Self::Bouncer(AuthMethod::Nothing),
         Self::Pool,
         Self::PoolOwn,
     ];
@@ -51,8 +52,8 @@ impl Way {
     fn name(self) -> &'static str {
         match self {
             Self::Direct => "direct",
-            Self::Bouncer(Asks::Scram) => "pgbouncer",
-            Self::Bouncer(Asks::Nothing) => "pgbouncer, any",
+            Self::Bouncer(AuthMethod::Scram) => "pgbouncer",
+            Self::Bouncer(AuthMethod::Nothing) => "pgbouncer, any",
             Self::Pool => "pool",
             Self::PoolOwn => "pool, own login",
         }
@@ -60,25 +61,32 @@ impl Way {
 }
 
 /// Every case with the database at this distance. What is missing is told, and left out.
-pub(super) fn measure(args: &Args, place: Place, comparison: &mut Comparison) -> Result<(), Error> {
-    if !args.wants("PostgreSQL") && !args.wants("Hello, Retail!") {
+pub(super) fn measure(
+    args: &PoolArgs,
+    place: NetworkPlace,
+    comparison: &mut BenchComparison,
+) -> Result<(), BenchError> {
+    if !args.wants_case("PostgreSQL") && !args.wants_case("Hello, Retail!") {
         return Ok(());
     }
-    let ground = land(args, place)?;
-    match Town::build(args, place, &ground) {
-        Ok(town) => {
-            if !town.bouncers.iter().any(Option::is_some) {
-                comparison.remark(
+    let ground = build_network(args, place)?;
+    match DatabaseFixture::build(args, place, &ground) {
+        Ok(fixture) => {
+            if !fixture.bouncers.iter().any(Option::is_some) {
+                comparison.add_remark(
                     "left out: PgBouncer, which is not installed (apt-get install pgbouncer)"
                         .to_owned(),
                 );
             }
-            ground.near.clone().enter(|| here(town.all(comparison)))
+            ground
+                .near
+                .clone()
+                .enter(|| run_local(fixture.measure_all(comparison)))
         }
-        Err(error) if error.is::<Missing>() => {
-            comparison.remark(format!(
+        Err(error) if error.is::<MissingRequirement>() => {
+            comparison.add_remark(format!(
                 "left out, database, {}: {error}",
-                round_trip(place)
+                round_trip_name(place)
             ));
             Ok(())
         }
@@ -87,24 +95,28 @@ pub(super) fn measure(args: &Args, place: Place, comparison: &mut Comparison) ->
 }
 
 /// The database, its bouncers, and what functions need.
-pub(super) struct Town<'a> {
-    pub(super) args: &'a Args,
-    pub(super) place: Place,
-    pub(super) python: Python,
-    database: Database,
-    bouncers: [Option<Bouncer>; 2],
-    /// What a function is told of the database.
+pub(super) struct DatabaseFixture<'a> {
+    pub(super) args: &'a PoolArgs,
+    pub(super) place: NetworkPlace,
+    pub(super) python: PythonEnv,
+    database: RetailDatabase,
+    bouncers: [Option<PgBouncer>; 2],
+    /// Variables that give functions the address of the database.
     variables: Vec<(String, String)>,
 }
 
-impl<'a> Town<'a> {
-    fn build(args: &'a Args, place: Place, ground: &Ground) -> Result<Self, Error> {
-        let python = Python::with_packages("retail")?;
+impl<'a> DatabaseFixture<'a> {
+    fn build(
+        args: &'a PoolArgs,
+        place: NetworkPlace,
+        ground: &PoolNetwork,
+    ) -> Result<Self, BenchError> {
+        let python = PythonEnv::with_packages("retail")?;
         let IpAddr::V4(at) = ground.server.ip() else {
             return Err("the lab's addresses are IPv4".into());
         };
-        let (database, variables) = Database::start(&ground.far, Some(at))?;
-        let mut town = Self {
+        let (database, variables) = RetailDatabase::start_database(&ground.far, Some(at))?;
+        let mut fixture = Self {
             args,
             place,
             python,
@@ -112,14 +124,22 @@ impl<'a> Town<'a> {
             bouncers: [None, None],
             variables,
         };
-        for (bouncer, asks) in [Asks::Scram, Asks::Nothing].into_iter().enumerate() {
-            town.bouncers[bouncer] =
-                Bouncer::start(&ground.near, town.host(), town.of("PASS"), MOST, asks)?;
+        for (bouncer, auth) in [AuthMethod::Scram, AuthMethod::Nothing]
+            .into_iter()
+            .enumerate()
+        {
+            fixture.bouncers[bouncer] = PgBouncer::start(
+                &ground.near,
+                fixture.host_port(),
+                fixture.variable_value("PASS"),
+                MAX_CONNECTIONS,
+                auth,
+            )?;
         }
-        Ok(town)
+        Ok(fixture)
     }
 
-    fn of(&self, name: &str) -> &str {
+    fn variable_value(&self, name: &str) -> &str {
         self.variables
             .iter()
             .find(|(key, _)| key == name)
@@ -128,104 +148,122 @@ impl<'a> Town<'a> {
     }
 
     /// `HOST:PORT` of the server.
-    fn host(&self) -> &str {
-        self.of("HOST")
+    fn host_port(&self) -> &str {
+        self.variable_value("HOST")
     }
 
     /// The egress of a function for which the node logs in.
-    pub(super) fn egress(&self) -> String {
-        let login = format!("user=retail password=secret:{SECRET} database=retail");
-        format!("{} protocol=postgres max={MOST} {login}", self.host())
+    pub(super) fn egress_list(&self) -> String {
+        let login = format!("user=retail password=secret:{SECRET_NAME} database=retail");
+        format!(
+            "{} protocol=postgres max={MAX_CONNECTIONS} {login}",
+            self.host_port()
+        )
     }
 
-    async fn all(&self, comparison: &mut Comparison) -> Result<(), Error> {
-        let stage = Stage::start(&[]).await?;
-        stage.secret(SECRET, self.of("PASS")).await?;
-        for client in CLIENTS {
-            self.processes(&stage, client, comparison).await?;
+    async fn measure_all(&self, comparison: &mut BenchComparison) -> Result<(), BenchError> {
+        let stage = PoolNode::start(&[]).await?;
+        stage
+            .create_secret(SECRET_NAME, self.variable_value("PASS"))
+            .await?;
+        for client in CLIENT_LIBRARIES {
+            self.measure_processes(&stage, client, comparison).await?;
         }
         retail::measure(self, &stage, comparison).await
     }
 
-    async fn processes(
+    async fn measure_processes(
         &self,
-        stage: &Stage,
+        stage: &PoolNode,
         client: &str,
-        comparison: &mut Comparison,
-    ) -> Result<(), Error> {
+        comparison: &mut BenchComparison,
+    ) -> Result<(), BenchError> {
         let case = format!(
             "PostgreSQL, {client}: connect and ask, {}",
-            round_trip(self.place)
+            round_trip_name(self.place)
         );
-        if !self.args.wants(&case) {
+        if !self.args.wants_case(&case) {
             return Ok(());
         }
-        self.deploy(stage, client).await?;
-        if client == CLIENTS[0] {
-            self.at_once(stage, client, comparison).await?; // before others connect: the log is for all of them
+        self.deploy_functions(stage, client).await?;
+        if client == CLIENT_LIBRARIES[0] {
+            self.measure_at_once(stage, client, comparison).await?; // before others connect: the log is for all of them
         }
-        let count = PROCESSES.div_ceil(self.args.rounds);
-        let ways: Vec<_> = Way::ALL.into_iter().filter(|way| self.has(*way)).collect();
+        // All rounds together make the stated number of processes.
+        let count = PROCESS_COUNT.div_ceil(self.args.rounds);
+        let ways: Vec<_> = LoginMethod::ALL
+            .into_iter()
+            .filter(|way| self.has_method(*way))
+            .collect();
         let names: Vec<_> = ways.iter().map(|way| way.name()).collect();
         comparison
-            .case(&case, &names, async |index| {
+            .measure_case(&case, &names, async |index| {
                 let mut times = Vec::new();
                 for _ in 0..count {
-                    times.push(self.connected(stage, client, ways[index]).await?);
+                    times.push(self.measure_connect(stage, client, ways[index]).await?);
                 }
-                Ok::<_, Error>(told(&times))
+                Ok::<_, BenchError>(to_sample(&times))
             })
             .await?;
-        against(comparison, &case, "pool", "direct", 0.3);
-        against(comparison, &case, "pool", "pgbouncer", 1.2);
-        against(comparison, &case, "pool", "pgbouncer, any", 1.2);
+        add_ratio_goal(comparison, &case, "pool", "direct", 0.3);
+        // PgBouncer runs on the caller's machine, so parity is the most that can be expected.
+        add_ratio_goal(comparison, &case, "pool", "pgbouncer", 1.2);
+        add_ratio_goal(comparison, &case, "pool", "pgbouncer, any", 1.2);
         Ok(())
     }
 
-    fn has(&self, way: Way) -> bool {
-        !matches!(way, Way::Bouncer(asks) if self.bouncer(asks).is_none())
+    fn has_method(&self, way: LoginMethod) -> bool {
+        !matches!(way, LoginMethod::Bouncer(auth) if self.bouncer_for(auth).is_none())
     }
 
-    fn bouncer(&self, asks: Asks) -> Option<&Bouncer> {
-        self.bouncers[usize::from(asks == Asks::Nothing)].as_ref()
+    fn bouncer_for(&self, auth: AuthMethod) -> Option<&PgBouncer> {
+        self.bouncers[usize::from(auth == AuthMethod::Nothing)].as_ref()
     }
 
-    /// One function for which the node logs in, and one that does it itself.
-    async fn deploy(&self, stage: &Stage, client: &str) -> Result<(), Error> {
-        let image = stage.image("connect", |folder| {
+    /// Deploys a function for which the node logs in, and a function that logs in by itself.
+    async fn deploy_functions(&self, stage: &PoolNode, client: &str) -> Result<(), BenchError> {
+        let image = stage.create_image("connect", |folder| {
             fs::copy("bench/functions/connect.py", folder.join("connect.py"))?;
-            copy(self.python.packages(), &folder.join("packages"))
+            copy_folder(self.python.packages_folder(), &folder.join("packages"))
         })?;
-        let own = format!("{} protocol=postgres max={MOST}", self.host());
+        let own = format!(
+            "{} protocol=postgres max={MAX_CONNECTIONS}",
+            self.host_port()
+        );
         let variables = [("CLIENT", client)];
         for (name, egress) in [
-            (client.to_owned(), self.egress()),
+            (client.to_owned(), self.egress_list()),
             (format!("{client}-own"), own),
         ] {
             stage
-                .deploy(
+                .deploy_function(
                     &name,
                     &image,
                     "python3 connect.py",
                     &egress,
-                    self.variables(&variables),
+                    self.function_variables(&variables),
                 )
                 .await?;
         }
         Ok(())
     }
 
-    /// What one process says that it took.
-    async fn connected(&self, stage: &Stage, client: &str, way: Way) -> Result<Duration, Error> {
+    /// Returns the connect time that a process reports.
+    async fn measure_connect(
+        &self,
+        stage: &PoolNode,
+        client: &str,
+        way: LoginMethod,
+    ) -> Result<Duration, BenchError> {
         let text = match way {
-            Way::Direct => self.native(client, self.host())?,
-            Way::Bouncer(asks) => {
-                let bouncer = self.bouncer(asks).ok_or("there is no PgBouncer")?;
-                self.native(client, &bouncer.address.to_string())?
+            LoginMethod::Direct => self.run_native(client, self.host_port())?,
+            LoginMethod::Bouncer(auth) => {
+                let bouncer = self.bouncer_for(auth).ok_or("there is no PgBouncer")?;
+                self.run_native(client, &bouncer.address.to_string())?
             }
-            Way::Pool => stage.call(client, Bytes::new()).await?.to_vec(),
-            Way::PoolOwn => stage
-                .call(&format!("{client}-own"), Bytes::new())
+            LoginMethod::Pool => stage.call_function(client, Bytes::new()).await?.to_vec(),
+            LoginMethod::PoolOwn => stage
+                .call_function(&format!("{client}-own"), Bytes::new())
                 .await?
                 .to_vec(),
         };
@@ -235,8 +273,10 @@ impl<'a> Town<'a> {
             .map_err(|_| format!("{}: the process says {text:?}", way.name()).into())
     }
 
-    fn native(&self, client: &str, host: &str) -> Result<Vec<u8>, Error> {
-        let mut command = self.python.run(Path::new("bench/functions/connect.py"));
+    fn run_native(&self, client: &str, host: &str) -> Result<Vec<u8>, BenchError> {
+        let mut command = self
+            .python
+            .script_command(Path::new("bench/functions/connect.py"));
         let done = command
             .envs(self.variables.iter().cloned())
             .env("HOST", host)
@@ -246,40 +286,45 @@ impl<'a> Town<'a> {
     }
 
     /// As many processes at once: the database's own log says how many connections it had.
-    async fn at_once(
+    async fn measure_at_once(
         &self,
-        stage: &Stage,
+        stage: &PoolNode,
         client: &str,
-        comparison: &mut Comparison,
-    ) -> Result<(), Error> {
+        comparison: &mut BenchComparison,
+    ) -> Result<(), BenchError> {
         let begun = Instant::now();
-        let calls = (0..PROCESSES).map(|_| stage.call(client, Bytes::new()));
+        let calls = (0..PROCESS_COUNT).map(|_| stage.call_function(client, Bytes::new()));
+        // All at once: the ceiling must hold under a burst, not on average.
         let answers = futures_util::future::join_all(calls).await;
         let failed: Vec<_> = answers
             .iter()
             .filter_map(|answer| answer.as_ref().err())
             .collect();
         if let Some(why) = failed.first() {
-            comparison.remark(format!(
-                "{} of {PROCESSES} processes failed: {why}",
+            comparison.add_remark(format!(
+                "{} of {PROCESS_COUNT} processes failed: {why}",
                 failed.len()
             ));
         }
-        let case = format!("{PROCESSES} processes at once, {}", round_trip(self.place));
-        let figure = |what, value, goal| Ratio {
+        let case = format!(
+            "{PROCESS_COUNT} processes at once, {}",
+            round_trip_name(self.place)
+        );
+        let figure = |what, value, goal| GoalRatio {
             name: format!("{case}: {what}"),
             value,
-            better: Better::Lower,
+            better: BetterDirection::Lower,
             goal,
         };
-        comparison.figure(figure("failed", failed.len() as f64, 0.0));
-        let most = self.database.most_at_once()? as f64;
-        comparison.figure(figure(
+        comparison.add_figure(figure("failed", failed.len() as f64, 0.0));
+        // From the server's log and not from the pool's own counters.
+        let most = self.database.max_connections()? as f64;
+        comparison.add_figure(figure(
             "connections that the database had",
             most,
-            f64::from(MOST),
+            f64::from(MAX_CONNECTIONS),
         ));
-        comparison.remark(format!(
+        comparison.add_remark(format!(
             "{case}: all were done after {:.2} s",
             begun.elapsed().as_secs_f64()
         ));
@@ -287,7 +332,7 @@ impl<'a> Town<'a> {
     }
 
     /// Those of the database, and more.
-    pub(super) fn variables(&self, more: &[(&str, &str)]) -> Value {
+    pub(super) fn function_variables(&self, more: &[(&str, &str)]) -> Value {
         let own = self
             .variables
             .iter()
@@ -299,19 +344,27 @@ impl<'a> Town<'a> {
     }
 }
 
-pub(super) fn told(times: &[Duration]) -> Sample {
-    let mut tally = Tally::default();
-    times.iter().for_each(|time| tally.add(Ok(*time)));
-    Sample::of(&tally, times.iter().sum(), Duration::ZERO)
+pub(super) fn to_sample(times: &[Duration]) -> RoundSample {
+    let mut tally = RequestTally::default();
+    times
+        .iter()
+        .for_each(|time| tally.record_outcome(Ok(*time)));
+    RoundSample::from_tally(&tally, times.iter().sum(), Duration::ZERO)
 }
 
-pub(super) fn against(comparison: &mut Comparison, case: &str, over: &str, under: &str, goal: f64) {
-    let goal = Goal {
+pub(super) fn add_ratio_goal(
+    comparison: &mut BenchComparison,
+    case: &str,
+    over: &str,
+    under: &str,
+    goal: f64,
+) {
+    let goal = RatioGoal {
         value: |row| row.p50_us,
-        better: Better::Lower,
+        better: BetterDirection::Lower,
         goal,
     };
-    comparison.ratio(
+    comparison.add_ratio(
         &format!("p50, {case}, {over}/{under}"),
         case,
         over,
@@ -321,13 +374,13 @@ pub(super) fn against(comparison: &mut Comparison, case: &str, over: &str, under
 }
 
 /// A folder with all that is in it.
-pub(super) fn copy(from: &Path, to: &Path) -> io::Result<()> {
+pub(super) fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {
         let entry = entry?;
         let target = to.join(entry.file_name());
         match entry.file_type()?.is_dir() {
-            true => copy(&entry.path(), &target)?,
+            true => copy_folder(&entry.path(), &target)?,
             false => fs::copy(entry.path(), target).map(drop)?,
         }
     }

@@ -1,4 +1,5 @@
-//! Functions of Hello, Retail! that open a connection to the database for every access: as they are, and with the pool.
+//! Functions of Hello, Retail! that open a connection to the database for every access: as they
+//! are, and with the pool.
 
 use std::path::Path;
 use std::time::Instant;
@@ -6,14 +7,14 @@ use std::time::Instant;
 use bytes::Bytes;
 use http::Request;
 
-use super::database::{Town, against, copy, told};
-use super::round_trip;
-use crate::compare::Comparison;
-use crate::pool::stage::Stage;
-use crate::remote::Error;
+use super::database::{DatabaseFixture, add_ratio_goal, copy_folder, to_sample};
+use super::round_trip_name;
+use crate::compare::BenchComparison;
+use crate::pool::setup::PoolNode;
+use crate::remote::BenchError;
 
 /// The functions, what they are asked, and with what; each stays between two requests.
-const FUNCTIONS: [(&str, &str, &str); 3] = [
+const RETAIL_FUNCTIONS: [(&str, &str, &str); 3] = [
     ("product-catalog-api", "/products?id=boot-1", ""),
     ("product-purchase-get-price", "/", "{\"id\":\"boot-1\"}"),
     (
@@ -22,59 +23,70 @@ const FUNCTIONS: [(&str, &str, &str); 3] = [
         "{\"id\":\"zoe\",\"name\":\"Zoe Ash\",\"email\":\"zoe@example.com\"}",
     ),
 ];
-/// Who connects: functions that reach the database by themselves (no sandbox, hence no pool), and the same with it.
-const WAYS: [&str; 2] = ["direct", "pool"];
+/// Variants: functions without a sandbox, which reach the database directly, and functions with the
+/// pool.
+const RETAIL_VARIANTS: [&str; 2] = ["direct", "pool"];
 /// Requests of a measurement.
-const REQUESTS: usize = 40;
+const REQUEST_COUNT: usize = 40;
 
 /// The pool's stage is here; that of the others is another node.
 pub(super) async fn measure(
-    town: &Town<'_>,
-    pooled: &Stage,
-    comparison: &mut Comparison,
-) -> Result<(), Error> {
-    let case = |name: &str| format!("Hello, Retail! {name}, {}", round_trip(town.place));
-    let wanted: Vec<_> = FUNCTIONS
+    fixture: &DatabaseFixture<'_>,
+    pooled: &PoolNode,
+    comparison: &mut BenchComparison,
+) -> Result<(), BenchError> {
+    let case = |name: &str| format!("Hello, Retail! {name}, {}", round_trip_name(fixture.place));
+    let wanted: Vec<_> = RETAIL_FUNCTIONS
         .into_iter()
-        .filter(|(name, ..)| town.args.wants(&case(name)))
+        .filter(|(name, ..)| fixture.args.wants_case(&case(name)))
         .collect();
     if wanted.is_empty() {
         return Ok(());
     }
-    let direct = Stage::start(&["--no-sandbox"]).await?;
+    // Without a sandbox there is no egress interception: the functions connect as any program.
+    let direct = PoolNode::start(&["--no-sandbox"]).await?;
     for (number, (name, path, body)) in wanted.into_iter().enumerate() {
-        for (stage, egress) in [(&direct, String::new()), (pooled, town.egress())] {
-            deploy(town, stage, name, number, &egress).await?;
+        for (stage, egress) in [(&direct, String::new()), (pooled, fixture.egress_list())] {
+            deploy_retail(fixture, stage, name, number, &egress).await?;
         }
         let ask = async |index: usize| {
             let stage = [&direct, pooled][index];
             let mut times = Vec::new();
-            for _ in 0..REQUESTS {
+            for _ in 0..REQUEST_COUNT {
                 let begun = Instant::now();
-                one(stage, name, path, body).await?;
+                ask_one(stage, name, path, body).await?;
                 times.push(begun.elapsed());
             }
-            Ok::<_, Error>(told(&times))
+            Ok::<_, BenchError>(to_sample(&times))
         };
         let case = case(name);
-        comparison.case(&case, &WAYS, ask).await?;
-        against(comparison, &case, WAYS[1], WAYS[0], 0.5);
+        comparison
+            .measure_case(&case, &RETAIL_VARIANTS, ask)
+            .await?;
+        add_ratio_goal(
+            comparison,
+            &case,
+            RETAIL_VARIANTS[1],
+            RETAIL_VARIANTS[0],
+            0.5,
+        );
     }
     Ok(())
 }
 
 /// Without a sandbox all functions listen on one loopback: each has its port.
-async fn deploy(
-    town: &Town<'_>,
-    stage: &Stage,
+async fn deploy_retail(
+    fixture: &DatabaseFixture<'_>,
+    stage: &PoolNode,
     name: &str,
     number: usize,
     egress: &str,
-) -> Result<(), Error> {
-    let image = stage.image(name, |folder| {
-        copy(Path::new("examples/retail/services"), folder)?;
-        copy(town.python.packages(), &folder.join("packages"))
+) -> Result<(), BenchError> {
+    let image = stage.create_image(name, |folder| {
+        copy_folder(Path::new("examples/retail/services"), folder)?;
+        copy_folder(fixture.python.packages_folder(), &folder.join("packages"))
     })?;
+    // Without a sandbox all functions share the node's loopback, so ports must differ.
     let port = (5000 + number).to_string();
     let upstream = format!("http://127.0.0.1:{port}");
     let more = [
@@ -84,17 +96,17 @@ async fn deploy(
         ("PYTHONPATH", "./packages"),
     ];
     stage
-        .deploy(
+        .deploy_function(
             name,
             &image,
             &format!("python3 {name}.py"),
             egress,
-            town.variables(&more),
+            fixture.function_variables(&more),
         )
         .await
 }
 
-async fn one(stage: &Stage, name: &str, path: &str, body: &str) -> Result<(), Error> {
+async fn ask_one(stage: &PoolNode, name: &str, path: &str, body: &str) -> Result<(), BenchError> {
     let uri = format!("/function/{name}{path}");
     let request = if body.is_empty() {
         Request::get(uri)
@@ -102,7 +114,7 @@ async fn one(stage: &Stage, name: &str, path: &str, body: &str) -> Result<(), Er
         Request::post(uri)
     };
     stage
-        .ask(name, request, Bytes::copy_from_slice(body.as_bytes()))
+        .send_request(name, request, Bytes::copy_from_slice(body.as_bytes()))
         .await
         .map(drop)
 }

@@ -1,5 +1,5 @@
-//! How soon bytes flow: from the moment at which both workers have their lines and one calls, until the other has read the first byte, over
-//! whatever it came, and the first one that came directly.
+//! Time to the first byte: from the call of a registered worker until its peer has read the first
+//! byte, and the first direct byte.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -11,70 +11,83 @@ use nearpath_p2p::migrate::StreamPath;
 use nearpath_testkit::lab::nat::{NatKind, NatPlan};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, split};
 
-use super::{Args, Trips};
-use crate::compare::{Better, Comparison, Ratio, Sample};
-use crate::p2p::town::{Lines, Town};
-use crate::p2p::worker::{Couple, How, Worker};
-use crate::remote::Error;
-use crate::tally::Tally;
+use super::{PunchArgs, RoundTrips};
+use crate::compare::{BenchComparison, BetterDirection, GoalRatio, RoundSample};
+use crate::p2p::fixture::{ControlTransport, RendezvousSetup};
+use crate::p2p::worker::{LinkOptions, NatWorker, WorkerPair};
+use crate::remote::BenchError;
+use crate::tally::RequestTally;
 
-/// Who meets: the first one calls.
-const KINDS: [[NatKind; 2]; 4] = [
+/// Pairs of NAT kinds; the first one calls.
+const NAT_PAIRS: [[NatKind; 2]; 4] = [
     [NatKind::None, NatKind::None],
     [NatKind::PortRestricted, NatKind::PortRestricted],
     [NatKind::Symmetric, NatKind::Restricted],
-    RELAYED,
+    RELAYED_PAIR,
 ];
 /// No direct way is waited for where there is none.
-const RELAYED: [NatKind; 2] = [NatKind::Symmetric, NatKind::Symmetric];
+const RELAYED_PAIR: [NatKind; 2] = [NatKind::Symmetric, NatKind::Symmetric];
 /// The lines to the rendezvous.
-const LINES: [(Lines, &str); 2] = [(Lines::Tls, "wss"), (Lines::Plain, "ws")];
-/// What is sent over whatever there is, once there is a direct way, and at the end.
-const FIRST: u8 = b'f';
-const DIRECT: u8 = b'd';
+const CONTROL_TRANSPORTS: [(ControlTransport, &str); 2] = [
+    (ControlTransport::Tls, "wss"),
+    (ControlTransport::Plain, "ws"),
+];
+/// Bytes sent over any path at once, over the direct path, and at the end.
+const FIRST_BYTE: u8 = b'f';
+const DIRECT_BYTE: u8 = b'd';
 
 /// All kinds, so far apart.
 pub(super) async fn measure(
-    args: &Args,
-    trips: Trips,
-    comparison: &mut Comparison,
-) -> Result<(), Error> {
-    for kinds in KINDS {
+    args: &PunchArgs,
+    trips: RoundTrips,
+    comparison: &mut BenchComparison,
+) -> Result<(), BenchError> {
+    for kinds in NAT_PAIRS {
         let case =
             |what: &str| format!("first byte{what}, {:?} + {:?}, {trips}", kinds[0], kinds[1]);
-        if !args.wants(&case("")) {
+        if !args.wants_case(&case("")) {
             continue;
         }
-        let names = LINES.map(|(_, name)| name);
-        let stage = Stage::set(kinds, trips).await?;
-        let mut direct = vec![Vec::new(); LINES.len()];
+        let names = CONTROL_TRANSPORTS.map(|(_, name)| name);
+        let stage = FirstByteSetup::set_up(kinds, trips).await?;
+        let mut direct = vec![Vec::new(); CONTROL_TRANSPORTS.len()];
         let one = async |index: usize| {
-            let times = stage.times(index, args.meetings, kinds != RELAYED).await?;
-            direct[index].push(told(times.iter().filter_map(|times| times.direct)));
-            Ok::<_, Error>(told(times.iter().map(|times| times.first)))
+            let times = stage
+                .measure_meetings(index, args.meetings, kinds != RELAYED_PAIR)
+                .await?;
+            direct[index].push(to_sample(times.iter().filter_map(|times| times.direct)));
+            Ok::<_, BenchError>(to_sample(times.iter().map(|times| times.first)))
         };
-        comparison.case(&case(""), &names, one).await?;
-        if kinds != RELAYED {
+        comparison.measure_case(&case(""), &names, one).await?;
+        // Where there is no direct path, there is no time to it.
+        if kinds != RELAYED_PAIR {
             let mut direct = direct.into_iter().map(Vec::into_iter).collect::<Vec<_>>();
             let again = async |index: usize| {
-                Ok::<_, Error>(direct[index].next().unwrap_or_else(|| told([].into_iter())))
+                Ok::<_, BenchError>(
+                    direct[index]
+                        .next()
+                        .unwrap_or_else(|| to_sample([].into_iter())),
+                )
             };
-            comparison.case(&case(" directly"), &names, again).await?;
+            comparison
+                .measure_case(&case(" directly"), &names, again)
+                .await?;
         }
+        // The promise of the guide: three round trips to the rendezvous and two between the peers.
         let budget = trips.rendezvous * 3 + trips.peers * 2;
         for name in names {
             let p50 = comparison
-                .value(&case(""), name, |row| row.p50_us)
+                .row_value(&case(""), name, |row| row.p50_us)
                 .unwrap_or(f64::NAN);
             let name = format!(
                 "p50, {}, {name}, by 3 round trips to the rendezvous + 2 between the peers",
                 case("")
             );
             let value = p50 / 1e6 / budget.as_secs_f64();
-            comparison.figure(Ratio {
+            comparison.add_figure(GoalRatio {
                 name,
                 value,
-                better: Better::Lower,
+                better: BetterDirection::Lower,
                 goal: 1.0,
             });
         }
@@ -82,93 +95,116 @@ pub(super) async fn measure(
     Ok(())
 }
 
-fn told(times: impl Iterator<Item = Duration>) -> Sample {
-    let (mut tally, mut all) = (Tally::default(), Duration::ZERO);
+fn to_sample(times: impl Iterator<Item = Duration>) -> RoundSample {
+    let (mut tally, mut all) = (RequestTally::default(), Duration::ZERO);
     for time in times {
         all += time;
-        tally.add(Ok(time));
+        tally.record_outcome(Ok(time));
     }
-    Sample::of(&tally, all.max(Duration::from_nanos(1)), Duration::ZERO)
+    // At least 1 ns, or the rate of an empty sample would be NaN.
+    RoundSample::from_tally(&tally, all.max(Duration::from_nanos(1)), Duration::ZERO)
 }
 
-/// What one meeting took.
+/// Times of a meeting.
 #[derive(Debug, Clone, Copy)]
-struct Times {
+struct MeetingTimes {
     first: Duration,
     /// `None`: the relay it was.
     direct: Option<Duration>,
 }
 
 /// A couple for each kind of line.
-struct Stage {
-    couples: Vec<Couple>,
-    _workers: Vec<Worker>,
-    _town: Town,
+struct FirstByteSetup {
+    couples: Vec<WorkerPair>,
+    _workers: Vec<NatWorker>,
+    _fixture: RendezvousSetup,
 }
 
-impl Stage {
-    async fn set(kinds: [NatKind; 2], trips: Trips) -> Result<Self, Error> {
-        let mut town = Town::new(&trips.line()).await?;
+impl FirstByteSetup {
+    async fn set_up(kinds: [NatKind; 2], trips: RoundTrips) -> Result<Self, BenchError> {
+        let mut fixture = RendezvousSetup::new(&trips.rendezvous_link()).await?;
         let plan = |kind: NatKind| NatPlan {
-            conditions: trips.site(),
+            conditions: trips.site_link(),
             is_plain: true,
             ..kind.into()
         };
         let sites = [
-            town.internet.add_site(plan(kinds[0]))?,
-            town.internet.add_site(plan(kinds[1]))?,
+            fixture.internet.add_site(plan(kinds[0]))?,
+            fixture.internet.add_site(plan(kinds[1]))?,
         ];
         let (mut couples, mut workers) = (Vec::new(), Vec::new());
-        for (lines, name) in LINES {
-            let first =
-                Worker::begin(&town, sites[0].first_machine(), &format!("a.{name}"), lines).await?;
-            let second =
-                Worker::begin(&town, sites[1].first_machine(), &format!("b.{name}"), lines).await?;
-            couples.push(first.with(&second, &town)?);
+        for (lines, name) in CONTROL_TRANSPORTS {
+            let first = NatWorker::start_worker(
+                &fixture,
+                sites[0].first_machine(),
+                &format!("a.{name}"),
+                lines,
+            )
+            .await?;
+            let second = NatWorker::start_worker(
+                &fixture,
+                sites[1].first_machine(),
+                &format!("b.{name}"),
+                lines,
+            )
+            .await?;
+            couples.push(first.pair_with(&second, &fixture)?);
             workers.extend([first, second]);
         }
         Ok(Self {
             couples,
             _workers: workers,
-            _town: town,
+            _fixture: fixture,
         })
     }
 
-    async fn times(&self, lines: usize, meetings: usize, waits: bool) -> Result<Vec<Times>, Error> {
+    async fn measure_meetings(
+        &self,
+        lines: usize,
+        meetings: usize,
+        waits: bool,
+    ) -> Result<Vec<MeetingTimes>, BenchError> {
         let mut all = Vec::new();
         for _ in 0..meetings {
-            let how = How::over(&[Tcp, Udp]);
+            let how = LinkOptions::over_transports(&[Tcp, Udp]);
             let work = move |link, calls, begun| async move {
                 if calls {
-                    speak(link, waits).await.map(|()| None)
+                    run_caller(link, waits).await.map(|()| None)
                 } else {
-                    listen(link, begun).await.map(Some)
+                    run_callee(link, begun).await.map(Some)
                 }
             };
-            let [_, times] = self.couples[lines].meet(&how, work).await?;
+            let [_, times] = self.couples[lines].run_meeting(&how, work).await?;
             all.extend(times);
         }
         Ok(all)
     }
 }
 
-/// A byte at once, and another one when there is a direct way, or none for good. What the peer answers is read meanwhile: a way moves when somebody
-/// reads or writes.
-async fn speak(link: P2pLink, waits: bool) -> io::Result<()> {
+/// A byte at once, and another one when there is a direct way, or none for good. What the peer
+/// answers is read meanwhile: a way moves when somebody reads or writes.
+async fn run_caller(link: P2pLink, waits: bool) -> io::Result<()> {
+    // Before the split, which consumes the link.
     let known = link.status().clone();
     let (mut read, mut write) = split(link);
-    write.write_all(&[FIRST]).await?;
+    write.write_all(&[FIRST_BYTE]).await?;
     write.flush().await?;
     let says = async {
         let (mut places, mut verdict) = (known.paths.clone(), known.outcome.clone());
         tokio::select! {
+            // Pairs without a direct path send at once, or each meeting would last the whole
+            // search.
             () = std::future::ready(()), if !waits => (),
             moved = places.wait_for(|places| places.outgoing == StreamPath::Direct) => drop(moved),
             none = verdict.wait_for(|verdict| matches!(verdict, SearchOutcome::Relayed(_) | SearchOutcome::Failed(_))) => drop(none),
         }
         let direct = places.borrow().outgoing == StreamPath::Direct;
         write
-            .write_all(if direct { &[DIRECT] } else { &[FIRST] })
+            .write_all(if direct {
+                &[DIRECT_BYTE]
+            } else {
+                &[FIRST_BYTE]
+            })
             .await?;
         write.shutdown().await?;
         Ok::<_, io::Error>(write)
@@ -177,15 +213,15 @@ async fn speak(link: P2pLink, waits: bool) -> io::Result<()> {
     read.unsplit(write).close().await
 }
 
-async fn listen(mut link: P2pLink, begun: Instant) -> io::Result<Times> {
-    let mut times = Times {
+async fn run_callee(mut link: P2pLink, begun: Instant) -> io::Result<MeetingTimes> {
+    let mut times = MeetingTimes {
         first: Duration::ZERO,
         direct: None,
     };
-    if link.read_u8().await? == FIRST {
+    if link.read_u8().await? == FIRST_BYTE {
         times.first = begun.elapsed();
     }
-    if link.read_u8().await? == DIRECT {
+    if link.read_u8().await? == DIRECT_BYTE {
         times.direct = Some(begun.elapsed());
     }
     link.write_all(b"!").await?;

@@ -1,5 +1,5 @@
-//! Python code that only forwards, between two others of the same job, each on a machine of its own behind a NAT of its own: against plain TCP from one
-//! machine to the next.
+//! Python code that only forwards, between two others of the same job, each on a machine of its own
+//! behind a NAT of its own: against plain TCP from one machine to the next.
 
 use std::fs;
 use std::path::Path;
@@ -11,43 +11,51 @@ use nearpath_testkit::lab::nat::{IpFamily, NatKind, NatPlan, NatSite};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::Args;
-use super::throughput::{self, Way, cap};
-use crate::compare::{Better, Comparison, Goal, Sample};
+use super::PunchArgs;
+use super::throughput::{self, ByteCarrier, cap_rate};
+use crate::compare::{BenchComparison, BetterDirection, RatioGoal, RoundSample};
+use crate::p2p::fixture::{ControlTransport, RENDEZVOUS_KEY, RendezvousSetup};
 use crate::p2p::stream::MEGABYTE;
-use crate::p2p::town::{KEY, Lines, Town};
-use crate::remote::Error;
-use crate::tally::Tally;
+use crate::remote::BenchError;
+use crate::tally::RequestTally;
 
 /// The job; it knows its stages by these names.
-const SCRIPT: &str = "bench/functions/forward.py";
-const STAGES: [&str; 3] = ["feed", "forward", "count"];
+const JOB_SCRIPT: &str = "bench/functions/forward.py";
+const JOB_STAGES: [&str; 3] = ["feed", "forward", "count"];
 const VARIANTS: [&str; 2] = ["plain TCP", "Python forwards"];
 
 /// With the cap and without.
-pub(super) async fn measure(args: &Args, comparison: &mut Comparison) -> Result<(), Error> {
+pub(super) async fn measure(
+    args: &PunchArgs,
+    comparison: &mut BenchComparison,
+) -> Result<(), BenchError> {
     let caps = [
         (format!("forward, {} Mbit/s", args.cap), Some(args.cap)),
         ("forward, no cap".to_owned(), None),
     ];
-    for (case, limit) in caps.into_iter().filter(|(case, _)| args.wants(case)) {
+    for (case, limit) in caps.into_iter().filter(|(case, _)| args.wants_case(case)) {
+        // A remark instead of an error: the other cases need no Python.
         if let Err(why) = has_sdk() {
-            comparison.remark(format!("left out: {case}: {why}"));
+            comparison.add_remark(format!("left out: {case}: {why}"));
             continue;
         }
-        let plain = throughput::Stage::set(limit).await?;
-        let job = Stage::set(limit).await?;
+        let plain = throughput::ThroughputSetup::set_up(limit).await?;
+        let job = ForwardSetup::set_up(limit).await?;
         let one = async |index: usize| match index {
-            0 => plain.carry(Way::Plain, args.megabytes).await,
-            _ => job.forward(args.seconds),
+            0 => {
+                plain
+                    .measure_carrier(ByteCarrier::Plain, args.megabytes)
+                    .await
+            }
+            _ => job.run_job(args.seconds),
         };
-        comparison.case(&case, &VARIANTS, one).await?;
-        let goal = Goal {
+        comparison.measure_case(&case, &VARIANTS, one).await?;
+        let goal = RatioGoal {
             value: |row| row.rps,
-            better: Better::Higher,
+            better: BetterDirection::Higher,
             goal: 0.6,
         };
-        comparison.ratio(
+        comparison.add_ratio(
             &format!("{case}, Python/plain TCP"),
             &case,
             VARIANTS[1],
@@ -58,24 +66,24 @@ pub(super) async fn measure(args: &Args, comparison: &mut Comparison) -> Result<
     Ok(())
 }
 
-/// Whether Python finds the SDK.
+/// Checks that Python finds the SDK.
 fn has_sdk() -> Result<(), String> {
     let mut python = Command::new("python3");
     let told = python
         .args(["-c", "from nearpath import dataflow; dataflow.Processes"])
         .output();
     match told {
-        Ok(output) if output.status.success() && Path::new(SCRIPT).exists() => Ok(()),
+        Ok(output) if output.status.success() && Path::new(JOB_SCRIPT).exists() => Ok(()),
         Ok(_) => Err(format!(
-            "python3 does not find the package `nearpath` (PYTHONPATH), or {SCRIPT} is not here"
+            "python3 does not find the package `nearpath` (PYTHONPATH), or {JOB_SCRIPT} is not here"
         )),
         Err(error) => Err(format!("python3: {error}")),
     }
 }
 
-/// What the job tells.
+/// Report of the job.
 #[derive(Deserialize)]
-struct Told {
+struct ForwardResult {
     octets: usize,
     seconds: f64,
     /// Of all its processes, from their beginnings to their ends.
@@ -84,36 +92,37 @@ struct Told {
 }
 
 /// A site for each worker, and one for who leads the job.
-struct Stage {
+struct ForwardSetup {
     sites: Vec<NatSite>,
-    town: Town,
+    fixture: RendezvousSetup,
     folder: tempfile::TempDir,
 }
 
-impl Stage {
-    async fn set(limit: Option<u64>) -> Result<Self, Error> {
+impl ForwardSetup {
+    async fn set_up(limit: Option<u64>) -> Result<Self, BenchError> {
         let line = Line::plain();
-        let mut town = Town::new(&line).await?;
+        let mut fixture = RendezvousSetup::new(&line).await?;
         let mut sites = Vec::new();
-        for _ in 0..=STAGES.len() {
-            let site = town.internet.add_site(NatPlan {
+        // A further site for the leader, which must not share a worker's link.
+        for _ in 0..=JOB_STAGES.len() {
+            let site = fixture.internet.add_site(NatPlan {
                 conditions: line.clone(),
                 is_plain: true,
                 ..NatKind::PortRestricted.into()
             })?;
-            limit.map_or(Ok(()), |limit| cap(&site.first_machine().node, limit))?;
+            limit.map_or(Ok(()), |limit| cap_rate(&site.first_machine().node, limit))?;
             sites.push(site);
         }
         let folder = tempfile::tempdir()?;
-        fs::write(folder.path().join("trust"), &town.pem)?;
+        fs::write(folder.path().join("trust"), &fixture.pem)?;
         Ok(Self {
             sites,
-            town,
+            fixture,
             folder,
         })
     }
 
-    fn forward(&self, duration: Duration) -> Result<Sample, Error> {
+    fn run_job(&self, duration: Duration) -> Result<RoundSample, BenchError> {
         let into = |site: &NatSite| {
             let net = format!(
                 "--net={}",
@@ -121,42 +130,52 @@ impl Stage {
             );
             ["nsenter".to_owned(), net]
         };
-        let places: serde_json::Map<_, _> = STAGES
+        let places: serde_json::Map<_, _> = JOB_STAGES
             .iter()
             .zip(&self.sites)
             .map(|(stage, site)| ((*stage).to_owned(), json!(into(site))))
             .collect();
-        let key: String = KEY.iter().map(|byte| format!("{byte:02x}")).collect();
+        let key: String = RENDEZVOUS_KEY
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
         let settings = json!({
-            "rendezvous": self.town.place(Lines::Tls, IpFamily::V4), "trust": self.folder.path().join("trust"),
+            "rendezvous": self.fixture.control_address(ControlTransport::Tls, IpFamily::V4), "trust": self.folder.path().join("trust"),
             "key": key, "places": places, "seconds": duration.as_secs_f64(),
         });
         let mut python = Command::new("python3");
-        let output = self.sites[STAGES.len()]
+        let output = self.sites[JOB_STAGES.len()]
             .first_machine()
             .node
-            .run_program(python.arg(SCRIPT).arg(settings.to_string()))?;
+            .run_program(python.arg(JOB_SCRIPT).arg(settings.to_string()))?;
         if !output.status.success() {
-            return Err(format!("{SCRIPT}: {}", String::from_utf8_lossy(&output.stderr)).into());
+            return Err(
+                format!("{JOB_SCRIPT}: {}", String::from_utf8_lossy(&output.stderr)).into(),
+            );
         }
-        let told: Told = serde_json::from_slice(&output.stdout)?;
+        let told: ForwardResult = serde_json::from_slice(&output.stdout)?;
         eprintln!("Python forwards: edges {}", told.paths);
-        Ok(sample(&told))
+        Ok(to_sample(&told))
     }
 }
 
-/// CPU time has the starts of the processes in it, and queues that fill and empty: it is too high rather than too low.
-fn sample(told: &Told) -> Sample {
-    let (megabytes, mut tally) = (told.octets as f64 / MEGABYTE as f64, Tally::default());
+/// CPU time has the starts of the processes in it, and queues that fill and empty: it is too high
+/// rather than too low.
+fn to_sample(told: &ForwardResult) -> RoundSample {
+    let (megabytes, mut tally) = (
+        told.octets as f64 / MEGABYTE as f64,
+        RequestTally::default(),
+    );
     let each = Duration::from_secs_f64(told.seconds / megabytes.max(1.0));
-    (0..megabytes as usize).for_each(|_| tally.add(Ok(each)));
-    let sample = Sample::of(
+    (0..megabytes as usize).for_each(|_| tally.record_outcome(Ok(each)));
+    let sample = RoundSample::from_tally(
         &tally,
         Duration::from_secs_f64(told.seconds),
         Duration::ZERO,
     );
-    Sample {
+    RoundSample {
         rps: megabytes / told.seconds,
+        // Children of the job only: they have ended, so their times are final.
         cpu_us_per_request: told.all * 1e6 / megabytes,
         ..sample
     }

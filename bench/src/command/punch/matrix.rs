@@ -1,5 +1,5 @@
-//! Every kind of site with every other, over each transport by itself, many times: whether they meet directly where theory says that they can, and
-//! over the relay elsewhere.
+//! Every kind of site with every other, over each transport by itself, many times: whether they
+//! meet directly where theory says that they can, and over the relay elsewhere.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,101 +16,107 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, split};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::Args;
-use crate::compare::{Better, Comparison, Measured, Ratio, Sample};
+use super::PunchArgs;
+use crate::compare::{BenchComparison, BetterDirection, GoalRatio, LoadSample, RoundSample};
+use crate::p2p::fixture::{ControlTransport, RendezvousSetup};
 use crate::p2p::theory;
-use crate::p2p::town::{Lines, Town};
-use crate::p2p::worker::{Couple, How, Worker};
-use crate::remote::Error;
-use crate::tally::{Failure, Tally};
+use crate::p2p::worker::{LinkOptions, NatWorker, WorkerPair};
+use crate::remote::BenchError;
+use crate::tally::{RequestFailure, RequestTally};
 
 const TRANSPORTS: [Transport; 2] = [Transport::Tcp, Transport::Udp];
-/// One way from a site to the internet.
-const DELAY: Duration = Duration::from_millis(5);
-/// Who needs longer, hangs.
-const HANGS: Duration = Duration::from_secs(60);
-/// What each side sends before it is known how, and after that.
-const PIECES: [usize; 2] = [3000, 20_000];
+/// One-way delay between a site and the internet.
+const SITE_DELAY: Duration = Duration::from_millis(5);
+/// Limit for a meeting; longer ones count as hung.
+const HANG_TIMEOUT: Duration = Duration::from_secs(60);
+/// Bytes that each side sends before the outcome is known, and after that.
+const MESSAGE_BYTES: [usize; 2] = [3000, 20_000];
 
-/// What became of a meeting in which every byte arrived.
+/// Outcome of a meeting in which every byte arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Went {
+enum LinkOutcome {
     Direct,
     Relay,
 }
 
 /// Of one pair over one transport.
 #[derive(Default)]
-struct Count {
+struct MeetingCount {
     direct: u64,
     relay: u64,
     failed: u64,
     hung: u64,
-    times: Tally,
+    times: RequestTally,
     slowest: Duration,
 }
 
-type Key = (usize, usize, usize);
+type CaseKey = (usize, usize, usize);
 
 /// All of it at the same time, so many meetings at once.
-pub(super) async fn measure(args: &Args, comparison: &mut Comparison) -> Result<(), Error> {
-    if args.tries == 0 || !args.wants("matrix") {
+pub(super) async fn measure(
+    args: &PunchArgs,
+    comparison: &mut BenchComparison,
+) -> Result<(), BenchError> {
+    if args.tries == 0 || !args.wants_case("matrix") {
         return Ok(());
     }
     let begun = Instant::now();
     let counts = meet_all(args).await?;
-    report(&counts, comparison);
+    report_counts(&counts, comparison);
     let meetings = counts
         .values()
-        .map(|count| count.times.answered())
+        .map(|count| count.times.answered_count())
         .sum::<u64>();
     let took = begun.elapsed().as_secs();
-    comparison.remark(format!(
+    comparison.add_remark(format!(
         "matrix: {meetings} meetings in {took} s, {} at once",
         args.at_once
     ));
     Ok(())
 }
 
-async fn meet_all(args: &Args) -> Result<BTreeMap<Key, Count>, Error> {
-    let (_town, _workers, couples) = settle().await?;
+async fn meet_all(args: &PunchArgs) -> Result<BTreeMap<CaseKey, MeetingCount>, BenchError> {
+    let (_fixture, _workers, couples) = set_up_pairs().await?;
     let (room, mut meetings) = (
         Arc::new(Semaphore::new(args.at_once.max(1))),
         JoinSet::new(),
     );
-    let mut counts = BTreeMap::<Key, Count>::new();
+    let mut counts = BTreeMap::<CaseKey, MeetingCount>::new();
     for number in 0..args.tries {
         for (&(first, second), couple) in &couples {
             for (at, transport) in TRANSPORTS.into_iter().enumerate() {
+                // Bounded: too many concurrent searches would time out on the processors, not on
+                // the NATs.
                 let place = room.clone().acquire_owned().await?;
                 let couple = couple.clone();
                 meetings.spawn_local(async move {
-                    let went = meet(&couple, transport).await;
+                    let went = meet_pair(&couple, transport).await;
                     drop(place);
                     ((at, first, second), went)
                 });
+                // Counted while it runs: thousands of results are not kept.
                 while let Some(done) = meetings.try_join_next() {
-                    count(&mut counts, done?);
+                    count_meeting(&mut counts, done?);
                 }
             }
         }
         eprintln!("matrix: {} of {} rounds begun", number + 1, args.tries);
     }
     while let Some(done) = meetings.join_next().await {
-        count(&mut counts, done?);
+        count_meeting(&mut counts, done?);
     }
     Ok(counts)
 }
 
-type Couples = BTreeMap<(usize, usize), Arc<Couple>>;
+type WorkerPairs = BTreeMap<(usize, usize), Arc<WorkerPair>>;
 
 /// Two sites of each kind: one whose worker calls, one whose is called.
-async fn settle() -> Result<(Town, Vec<[Worker; 2]>, Couples), Error> {
+async fn set_up_pairs() -> Result<(RendezvousSetup, Vec<[NatWorker; 2]>, WorkerPairs), BenchError> {
     let line = Line {
-        delay: DELAY,
+        delay: SITE_DELAY,
         ..Line::default()
     };
-    let mut town = Town::new(&Line::plain()).await?;
+    let mut fixture = RendezvousSetup::new(&Line::plain()).await?;
     let mut workers = Vec::new();
     for kind in NatKind::ALL {
         let plan = NatPlan {
@@ -119,47 +125,69 @@ async fn settle() -> Result<(Town, Vec<[Worker; 2]>, Couples), Error> {
             ..kind.into()
         };
         let sites = [
-            town.internet.add_site(plan.clone())?,
-            town.internet.add_site(plan)?,
+            fixture.internet.add_site(plan.clone())?,
+            fixture.internet.add_site(plan)?,
         ];
         let name = |role| format!("{role}.{kind:?}").to_lowercase();
-        let calls = Worker::begin(&town, sites[0].first_machine(), &name("a"), Lines::Tls).await?;
+        let calls = NatWorker::start_worker(
+            &fixture,
+            sites[0].first_machine(),
+            &name("a"),
+            ControlTransport::Tls,
+        )
+        .await?;
         workers.push([
             calls,
-            Worker::begin(&town, sites[1].first_machine(), &name("b"), Lines::Tls).await?,
+            NatWorker::start_worker(
+                &fixture,
+                sites[1].first_machine(),
+                &name("b"),
+                ControlTransport::Tls,
+            )
+            .await?,
         ]);
     }
     let mut couples = BTreeMap::new();
     for first in 0..workers.len() {
+        // Each pair once: calling is symmetric for NATs.
         for second in first..workers.len() {
             couples.insert(
                 (first, second),
-                Arc::new(workers[first][0].with(&workers[second][1], &town)?),
+                Arc::new(workers[first][0].pair_with(&workers[second][1], &fixture)?),
             );
         }
     }
-    Ok((town, workers, couples))
+    Ok((fixture, workers, couples))
 }
 
-async fn meet(couple: &Couple, over: Transport) -> (Duration, Result<Went, Failure>) {
-    let how = How::over(&[over]);
-    match tokio::time::timeout(HANGS, couple.meet(&how, exchange)).await {
-        Err(_) => (HANGS, Err(Failure::Timeout)),
+async fn meet_pair(
+    couple: &WorkerPair,
+    over: Transport,
+) -> (Duration, Result<LinkOutcome, RequestFailure>) {
+    let how = LinkOptions::over_transports(&[over]);
+    match tokio::time::timeout(HANG_TIMEOUT, couple.run_meeting(&how, exchange_messages)).await {
+        Err(_) => (HANG_TIMEOUT, Err(RequestFailure::Timeout)),
         Ok(Ok([(one, after), (other, later)])) if one == other => (after.max(later), Ok(one)),
-        Ok(Ok(_)) => (HANGS, Err(Failure::Body)),
+        // The sides disagree about the path, which is an error of the protocol.
+        Ok(Ok(_)) => (HANG_TIMEOUT, Err(RequestFailure::Body)),
         Ok(Err(error)) => {
             eprintln!("matrix, {over:?}: {error}");
-            (HANGS, Err(Failure::Broken))
+            (HANG_TIMEOUT, Err(RequestFailure::Broken))
         }
     }
 }
 
-/// Both send, before it is known how the link goes and after, and look at what comes: how it went, and when all was there.
-async fn exchange(link: P2pLink, calls: bool, begun: Instant) -> io::Result<(Went, Duration)> {
+/// Both send, before it is known how the link goes and after, and look at what comes: how it went,
+/// and when all was there.
+async fn exchange_messages(
+    link: P2pLink,
+    calls: bool,
+    begun: Instant,
+) -> io::Result<(LinkOutcome, Duration)> {
     let known = link.status().clone();
     let (read, mut write) = split(link);
     let writes = async {
-        write.write_all(&bytes(calls, 0)).await?;
+        write.write_all(&message_bytes(calls, 0)).await?;
         write.flush().await?;
         let mut verdict = known.outcome.clone();
         let settled = verdict
@@ -169,6 +197,8 @@ async fn exchange(link: P2pLink, calls: bool, begun: Instant) -> io::Result<(Wen
         let direct = matches!(settled, Ok(SearchOutcome::Direct { .. }));
         if direct {
             let mut places = known.paths.clone();
+            // Both directions must have moved before the second message, or it would still take the
+            // relay.
             let _ = places
                 .wait_for(|places| {
                     *places
@@ -179,14 +209,21 @@ async fn exchange(link: P2pLink, calls: bool, begun: Instant) -> io::Result<(Wen
                 })
                 .await;
         }
-        write.write_all(&bytes(calls, 1)).await?;
+        write.write_all(&message_bytes(calls, 1)).await?;
         write.shutdown().await?;
-        Ok::<_, io::Error>((write, if direct { Went::Direct } else { Went::Relay }))
+        Ok::<_, io::Error>((
+            write,
+            if direct {
+                LinkOutcome::Direct
+            } else {
+                LinkOutcome::Relay
+            },
+        ))
     };
     let reads = async {
         let (mut read, mut came) = (read, Vec::new());
         read.read_to_end(&mut came).await?;
-        let whole = came == [bytes(!calls, 0), bytes(!calls, 1)].concat();
+        let whole = came == [message_bytes(!calls, 0), message_bytes(!calls, 1)].concat();
         if whole {
             Ok((read, begun.elapsed()))
         } else {
@@ -198,29 +235,30 @@ async fn exchange(link: P2pLink, calls: bool, begun: Instant) -> io::Result<(Wen
     Ok((went, after))
 }
 
-fn bytes(calls: bool, piece: usize) -> Vec<u8> {
+fn message_bytes(calls: bool, piece: usize) -> Vec<u8> {
+    // Seeded by side and message: the reader computes what it must receive.
     let mut random = fastrand::Rng::with_seed(u64::from(calls) * 2 + piece as u64);
     std::iter::repeat_with(|| random.u8(..))
-        .take(PIECES[piece])
+        .take(MESSAGE_BYTES[piece])
         .collect()
 }
 
-fn count(
-    counts: &mut BTreeMap<Key, Count>,
-    (key, (took, went)): (Key, (Duration, Result<Went, Failure>)),
+fn count_meeting(
+    counts: &mut BTreeMap<CaseKey, MeetingCount>,
+    (key, (took, went)): (CaseKey, (Duration, Result<LinkOutcome, RequestFailure>)),
 ) {
     let count = counts.entry(key).or_default();
     match &went {
-        Ok(Went::Direct) => count.direct += 1,
-        Ok(Went::Relay) => count.relay += 1,
-        Err(Failure::Timeout) => count.hung += 1,
+        Ok(LinkOutcome::Direct) => count.direct += 1,
+        Ok(LinkOutcome::Relay) => count.relay += 1,
+        Err(RequestFailure::Timeout) => count.hung += 1,
         Err(_) => count.failed += 1,
     }
     count.slowest = count.slowest.max(took);
-    count.times.add(went.map(|_| took));
+    count.times.record_outcome(went.map(|_| took));
 }
 
-fn report(counts: &BTreeMap<Key, Count>, comparison: &mut Comparison) {
+fn report_counts(counts: &BTreeMap<CaseKey, MeetingCount>, comparison: &mut BenchComparison) {
     let (mut least, mut fell_back, mut lost, mut hung) = (1.0_f64, 1.0_f64, 0, 0);
     let mut slowest = (Duration::ZERO, String::new());
     for (&(transport, first, second), count) in counts {
@@ -234,6 +272,7 @@ fn report(counts: &BTreeMap<Key, Count>, comparison: &mut Comparison) {
         if permitted {
             least = least.min(count.direct as f64 / all);
         } else {
+            // A direct link where theory forbids it is no failure; only a lost meeting is.
             fell_back = fell_back.min((count.direct + count.relay) as f64 / all);
         }
         (lost, hung) = (lost + count.failed, hung + count.hung);
@@ -246,7 +285,7 @@ fn report(counts: &BTreeMap<Key, Count>, comparison: &mut Comparison) {
                 "{} direct, {} over the relay, {} failed, {} hung",
                 count.direct, count.relay, count.failed, count.hung
             );
-            comparison.remark(format!(
+            comparison.add_remark(format!(
                 "matrix, {over:?}, {name} ({}): {of}",
                 if permitted {
                     "theory permits it"
@@ -256,20 +295,20 @@ fn report(counts: &BTreeMap<Key, Count>, comparison: &mut Comparison) {
             ));
         }
         let place = if permitted { "direct" } else { "relay" };
-        let sample = Sample::of(&count.times, Duration::from_secs(1), Duration::ZERO);
-        comparison.measured(
+        let sample = RoundSample::from_tally(&count.times, Duration::from_secs(1), Duration::ZERO);
+        comparison.add_single(
             &format!("matrix, {over:?}, {place}"),
             &name,
-            Measured::from(Sample { rps: 0.0, ..sample }),
+            LoadSample::from(RoundSample { rps: 0.0, ..sample }),
         );
     }
-    comparison.remark(format!(
+    comparison.add_remark(format!(
         "matrix: the slowest meeting took {:.2} s: {}",
         slowest.0.as_secs_f64(),
         slowest.1
     ));
     let mut figure = |name: &str, value, better, goal| {
-        comparison.figure(Ratio {
+        comparison.add_figure(GoalRatio {
             name: name.to_owned(),
             value,
             better,
@@ -279,25 +318,25 @@ fn report(counts: &BTreeMap<Key, Count>, comparison: &mut Comparison) {
     figure(
         "matrix, of pairs that theory permits the one that met directly least often: share",
         least,
-        Better::Higher,
+        BetterDirection::Higher,
         0.99,
     );
     figure(
         "matrix, of other pairs the one whose bytes arrived least often: share",
         fell_back,
-        Better::Higher,
+        BetterDirection::Higher,
         1.0,
     );
     figure(
         "matrix, meetings that failed",
         lost as f64,
-        Better::Lower,
+        BetterDirection::Lower,
         0.0,
     );
     figure(
         "matrix, meetings that hung",
         hung as f64,
-        Better::Lower,
+        BetterDirection::Lower,
         0.0,
     );
 }

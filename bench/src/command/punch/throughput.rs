@@ -1,5 +1,5 @@
-//! Bytes between two machines behind port-restricted NATs: over a punched link, over the relay, and over plain TCP through the same routers,
-//! one of which has a port opened by hand.
+//! Bytes between two machines behind port-restricted NATs: over a punched link, over the relay, and
+//! over plain TCP through the same routers, one of which has a port opened by hand.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,54 +18,61 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use super::Args;
-use crate::compare::{Better, Comparison, Goal, Sample};
-use crate::p2p::stream::{Seen, transfer};
-use crate::p2p::town::{Lines, Town};
-use crate::p2p::worker::{Couple, How, Worker};
-use crate::remote::Error;
+use super::PunchArgs;
+use crate::compare::{BenchComparison, BetterDirection, RatioGoal, RoundSample};
+use crate::p2p::fixture::{ControlTransport, RendezvousSetup};
+use crate::p2p::stream::{TransferStats, transfer_bytes};
+use crate::p2p::worker::{LinkOptions, NatWorker, WorkerPair};
+use crate::remote::BenchError;
 
 /// The port that is opened by hand.
-const PORT: u16 = 9000;
+const OPENED_PORT: u16 = 9000;
 /// A direct connection may take so long, on a machine that does other things.
-const PATIENCE: Duration = Duration::from_secs(10);
+const DIRECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What carries the bytes.
+/// Carriers of the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum ByteCarrier {
     Plain,
     Tls,
     Punched(Transport),
     Relay,
 }
 
-const WAYS: [(Way, &str); 5] = [
-    (Way::Plain, "plain TCP"),
-    (Way::Tls, "TLS over plain TCP"),
-    (Way::Punched(Tcp), "punched TCP"),
-    (Way::Punched(Udp), "punched UDP"),
-    (Way::Relay, "relay"),
+const BYTE_CARRIERS: [(ByteCarrier, &str); 5] = [
+    (ByteCarrier::Plain, "plain TCP"),
+    (ByteCarrier::Tls, "TLS over plain TCP"),
+    (ByteCarrier::Punched(Tcp), "punched TCP"),
+    (ByteCarrier::Punched(Udp), "punched UDP"),
+    (ByteCarrier::Relay, "relay"),
 ];
 
 /// With the cap and without.
-pub(super) async fn measure(args: &Args, comparison: &mut Comparison) -> Result<(), Error> {
+pub(super) async fn measure(
+    args: &PunchArgs,
+    comparison: &mut BenchComparison,
+) -> Result<(), BenchError> {
     let caps = [
         (format!("throughput, {} Mbit/s", args.cap), Some(args.cap)),
         ("throughput, no cap".to_owned(), None),
     ];
-    for (case, cap) in caps.into_iter().filter(|(case, _)| args.wants(case)) {
-        let stage = Stage::set(cap).await?;
-        let names = WAYS.map(|(_, name)| name);
-        let one = async |index: usize| stage.carry(WAYS[index].0, args.megabytes).await;
-        comparison.case(&case, &names, one).await?;
-        let goal = |goal| Goal {
+    for (case, cap) in caps.into_iter().filter(|(case, _)| args.wants_case(case)) {
+        let stage = ThroughputSetup::set_up(cap).await?;
+        let names = BYTE_CARRIERS.map(|(_, name)| name);
+        let one = async |index: usize| {
+            stage
+                .measure_carrier(BYTE_CARRIERS[index].0, args.megabytes)
+                .await
+        };
+        comparison.measure_case(&case, &names, one).await?;
+        let goal = |goal| RatioGoal {
             value: |row| row.rps,
-            better: Better::Higher,
+            better: BetterDirection::Higher,
             goal,
         };
-        let against = |under, goal_of, comparison: &mut Comparison| {
+        let against = |under, goal_of, comparison: &mut BenchComparison| {
             let name = format!("{case}, punched TCP/{under}");
-            comparison.ratio(&name, &case, "punched TCP", under, goal(goal_of));
+            comparison.add_ratio(&name, &case, "punched TCP", under, goal(goal_of));
         };
         against("TLS over plain TCP", 0.95, comparison);
         against("plain TCP", 0.95, comparison);
@@ -74,7 +81,7 @@ pub(super) async fn measure(args: &Args, comparison: &mut Comparison) -> Result<
 }
 
 /// Has a machine send no more than so many Mbit/s, by a token bucket at its only device.
-pub(super) fn cap(node: &LabNode, megabits: u64) -> io::Result<()> {
+pub(super) fn cap_rate(node: &LabNode, megabits: u64) -> io::Result<()> {
     let rate = format!("{megabits}mbit");
     let mut tc = Command::new("tc");
     // Room for a whole batch of segments, and for 20 ms of waiting: what a shaper in front of a machine has.
@@ -97,22 +104,22 @@ pub(super) fn cap(node: &LabNode, megabits: u64) -> io::Result<()> {
 }
 
 /// Two workers, who are there for all rounds.
-pub(super) struct Stage {
-    couple: Couple,
-    workers: [Worker; 2],
+pub(super) struct ThroughputSetup {
+    couple: WorkerPair,
+    workers: [NatWorker; 2],
     pairs: [Arc<PeerTlsConfig>; 2],
-    /// Where the second one is reached without punching.
+    /// Address at which the second worker accepts connections without hole punching.
     opened: SocketAddr,
     _sites: [NatSite; 2],
-    _town: Town,
+    _fixture: RendezvousSetup,
 }
 
-impl Stage {
-    pub(super) async fn set(limit: Option<u64>) -> Result<Self, Error> {
+impl ThroughputSetup {
+    pub(super) async fn set_up(limit: Option<u64>) -> Result<Self, BenchError> {
         let line = Line::plain();
-        let mut town = Town::new(&line).await?;
+        let mut fixture = RendezvousSetup::new(&line).await?;
         let mut site = || {
-            town.internet.add_site(NatPlan {
+            fixture.internet.add_site(NatPlan {
                 conditions: line.clone(),
                 is_plain: true,
                 ..NatKind::PortRestricted.into()
@@ -120,81 +127,108 @@ impl Stage {
         };
         let sites = [site()?, site()?];
         for node in sites.iter().map(|site| &site.first_machine().node) {
-            limit.map_or(Ok(()), |limit| cap(node, limit))?;
+            limit.map_or(Ok(()), |limit| cap_rate(node, limit))?;
         }
-        sites[1].open_port(PORT)?;
-        let first = Worker::begin(&town, sites[0].first_machine(), "a", Lines::Tls).await?;
-        let second = Worker::begin(&town, sites[1].first_machine(), "b", Lines::Tls).await?;
+        sites[1].open_port(OPENED_PORT)?;
+        let first = NatWorker::start_worker(
+            &fixture,
+            sites[0].first_machine(),
+            "a",
+            ControlTransport::Tls,
+        )
+        .await?;
+        let second = NatWorker::start_worker(
+            &fixture,
+            sites[1].first_machine(),
+            "b",
+            ControlTransport::Tls,
+        )
+        .await?;
         let (couple, pairs) = (
-            first.with(&second, &town)?,
-            [first.pair(&second, &town)?, second.pair(&first, &town)?],
+            first.pair_with(&second, &fixture)?,
+            [
+                first.peer_tls(&second, &fixture)?,
+                second.peer_tls(&first, &fixture)?,
+            ],
         );
-        let opened = SocketAddr::new(sites[1].outside_address().into(), PORT);
+        let opened = SocketAddr::new(sites[1].outside_address().into(), OPENED_PORT);
         Ok(Self {
             couple,
             workers: [first, second],
             pairs,
             opened,
             _sites: sites,
-            _town: town,
+            _fixture: fixture,
         })
     }
 
-    pub(super) async fn carry(&self, way: Way, megabytes: usize) -> Result<Sample, Error> {
+    pub(super) async fn measure_carrier(
+        &self,
+        way: ByteCarrier,
+        megabytes: usize,
+    ) -> Result<RoundSample, BenchError> {
         let [sender, receiver] = match way {
-            Way::Plain => self.plainly(megabytes, false).await?,
-            Way::Tls => self.plainly(megabytes, true).await?,
-            Way::Punched(transport) => self.met(megabytes, &[transport]).await?,
-            Way::Relay => self.met(megabytes, &[]).await?,
+            ByteCarrier::Plain => self.transfer_plain(megabytes, false).await?,
+            ByteCarrier::Tls => self.transfer_plain(megabytes, true).await?,
+            ByteCarrier::Punched(transport) => self.transfer_p2p(megabytes, &[transport]).await?,
+            ByteCarrier::Relay => self.transfer_p2p(megabytes, &[]).await?,
         };
-        Ok(Sample::of(
+        Ok(RoundSample::from_tally(
             &receiver.megabytes,
             receiver.took,
             sender.cpu + receiver.cpu,
         ))
     }
 
-    async fn met(&self, megabytes: usize, over: &[Transport]) -> Result<[Seen; 2], Error> {
-        let (how, punches) = (How::over(over), !over.is_empty());
+    async fn transfer_p2p(
+        &self,
+        megabytes: usize,
+        over: &[Transport],
+    ) -> Result<[TransferStats; 2], BenchError> {
+        let (how, punches) = (LinkOptions::over_transports(over), !over.is_empty());
         let work = move |mut link: P2pLink, calls, _| async move {
             let known = link.status().clone();
             if punches {
-                until_direct(&mut link, known, calls).await?;
+                wait_direct(&mut link, known, calls).await?;
             }
-            let seen = transfer(&mut link, calls, megabytes).await?;
+            let seen = transfer_bytes(&mut link, calls, megabytes).await?;
             link.close().await?;
             Ok(seen)
         };
-        Ok(self.couple.meet(&how, work).await?)
+        Ok(self.couple.run_meeting(&how, work).await?)
     }
 
     /// Over the port that was opened.
-    async fn plainly(&self, megabytes: usize, tls: bool) -> Result<[Seen; 2], Error> {
+    async fn transfer_plain(
+        &self,
+        megabytes: usize,
+        tls: bool,
+    ) -> Result<[TransferStats; 2], BenchError> {
         let [caller, callee] = &self.workers;
         let listener = callee
             .machine
-            .run(TcpListener::bind(("0.0.0.0", PORT)))
+            .run_in_node(TcpListener::bind(("0.0.0.0", OPENED_PORT)))
             .await?;
         let (to, [own, others]) = (self.opened, self.pairs.clone());
-        let calls = caller.machine.run(async move {
-            let stream = prepared(TcpStream::connect(to).await?)?;
+        let calls = caller.machine.run_in_node(async move {
+            let stream = configure_stream(TcpStream::connect(to).await?)?;
             if !tls {
-                return to_the_end(stream, true, megabytes).await;
+                return transfer_all(stream, true, megabytes).await;
             }
             let connector = TlsConnector::from(own.client_config().clone());
-            to_the_end(
+            transfer_all(
                 connector.connect(own.server_name(), stream).await?,
                 true,
                 megabytes,
             )
             .await
         });
-        let is_called = callee.machine.run(async move {
-            let stream = prepared(listener.accept().await?.0)?;
+        let is_called = callee.machine.run_in_node(async move {
+            let stream = configure_stream(listener.accept().await?.0)?;
             if !tls {
-                return to_the_end(stream, false, megabytes).await;
+                return transfer_all(stream, false, megabytes).await;
             }
-            to_the_end(
+            transfer_all(
                 TlsAcceptor::from(others.server_config().clone())
                     .accept(stream)
                     .await?,
@@ -208,21 +242,21 @@ impl Stage {
     }
 }
 
-fn prepared(stream: TcpStream) -> io::Result<TcpStream> {
+fn configure_stream(stream: TcpStream) -> io::Result<TcpStream> {
     stream.set_nodelay(true)?;
     Ok(stream)
 }
 
-async fn to_the_end(
+async fn transfer_all(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     sends: bool,
     megabytes: usize,
-) -> io::Result<Seen> {
-    transfer(&mut stream, sends, megabytes).await
+) -> io::Result<TransferStats> {
+    transfer_bytes(&mut stream, sends, megabytes).await
 }
 
 /// A word to and fro, until both sides' ways have moved: a way moves when it is read and written.
-async fn until_direct(link: &mut P2pLink, known: LinkStatus, calls: bool) -> io::Result<()> {
+async fn wait_direct(link: &mut P2pLink, known: LinkStatus, calls: bool) -> io::Result<()> {
     let begun = Instant::now();
     loop {
         let heard = !calls && link.read_u8().await? == 1;
@@ -242,7 +276,7 @@ async fn until_direct(link: &mut P2pLink, known: LinkStatus, calls: bool) -> io:
             return Ok(());
         }
         let verdict = *known.outcome.borrow();
-        if begun.elapsed() > PATIENCE
+        if begun.elapsed() > DIRECT_TIMEOUT
             || !matches!(
                 verdict,
                 SearchOutcome::Searching | SearchOutcome::Direct { .. }

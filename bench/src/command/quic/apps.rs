@@ -1,43 +1,46 @@
-//! The published system's applications: functions in Python behind the real watchdog, called over every transport.
+//! The published system's applications: functions in Python behind the real watchdog, called over
+//! every transport.
 //!
-//! What a function does itself takes the same time whoever calls it, and more than the network by far. So each case has a variant without
-//! a network, on loopback over connections that stay; what a transport takes beyond that is told below the table.
+//! The work of a function takes the same time for every caller, and far more than the network. So
+//! each case has a variant without a network, on loopback over kept connections. The table's
+//! remarks state the time beyond that.
 
-mod ground;
-mod town;
+mod fixture;
+mod network;
 
 use std::time::Duration;
 
-use self::town::{Seen, Town};
-use super::{Args, Place, here, near};
-use crate::apps::need::{Missing, Python};
-use crate::apps::{App, Calls, Case, Kind, retail};
-use crate::compare::Comparison;
-use crate::remote::call::Call;
-use crate::remote::caller::{Callee, Caller};
-use crate::remote::site::Identity;
-use crate::remote::{Error, Way, drive};
-use crate::tally::Failure;
+use self::fixture::{AppFixture, ReachableFunction};
+use super::{NetworkPlace, QuicArgs, near, run_local};
+use crate::apps::requirements::{MissingRequirement, PythonEnv};
+use crate::apps::{AppCase, AppKind, CaseCalls, ExampleApp, retail};
+use crate::compare::BenchComparison;
+use crate::remote::call::RemoteCall;
+use crate::remote::caller::{CalleeAddress, RemoteCaller};
+use crate::remote::identities::CallIdentity;
+use crate::remote::{BenchError, RemoteTransport, drive};
+use crate::tally::RequestFailure;
 
 /// The published system's callees show a certificate and its callers none, as in the second one.
-const WAYS: [Way; 6] = [
-    Way::Tcp,
-    Way::Tls12Server,
-    Way::Tls12,
-    Way::Tls13,
-    Way::QuicEarly,
-    Way::QuicReady,
+const APP_TRANSPORTS: [RemoteTransport; 6] = [
+    RemoteTransport::Tcp,
+    RemoteTransport::Tls12Server,
+    RemoteTransport::Tls12,
+    RemoteTransport::Tls13,
+    RemoteTransport::QuicEarly,
+    RemoteTransport::QuicReady,
 ];
 /// Chains as the published system has them, where functions call each other through the gateway.
-const DETOURS: [Way; 2] = [Way::Tls12Server, Way::QuicEarly];
-/// What the names of those end with.
-pub(super) const DETOUR: &str = ", gateway between";
+const DETOUR_TRANSPORTS: [RemoteTransport; 2] =
+    [RemoteTransport::Tls12Server, RemoteTransport::QuicEarly];
+/// Suffix of the names of those variants.
+pub(super) const DETOUR_SUFFIX: &str = ", gateway between";
 /// The variant without a network.
-const OWN: &str = "loopback, kept";
+const LOCAL_VARIANT: &str = "loopback, kept";
 
-/// Which applications.
+/// Selection of applications.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Wanted {
+pub(crate) enum WantedApps {
     None,
     All,
     Certinfo,
@@ -46,29 +49,35 @@ pub(crate) enum Wanted {
 }
 
 /// A way to call a function, and for it to call others.
-struct Variant {
+struct AppVariant {
     name: String,
-    way: Way,
+    way: RemoteTransport,
     detour: bool,
 }
 
-/// One that is there, with who calls it.
-struct Stage<'a> {
-    args: &'a Args,
-    place: Place,
-    kind: Kind,
-    app: &'a App,
-    town: &'a Town,
-    caller: Caller,
+/// Running application with its callers.
+struct AppSetup<'a> {
+    args: &'a QuicArgs,
+    place: NetworkPlace,
+    kind: AppKind,
+    app: &'a ExampleApp,
+    fixture: &'a AppFixture,
+    caller: RemoteCaller,
 }
 
-/// Every application that is wanted, at every distance. One for which something is missing is a line below the table.
-pub(super) fn measure(args: &Args, comparison: &mut Comparison) -> Result<(), Error> {
+/// Every application that is wanted, at every distance. One for which something is missing is a
+/// line below the table.
+pub(super) fn measure(args: &QuicArgs, comparison: &mut BenchComparison) -> Result<(), BenchError> {
     for &place in &args.app_delays {
-        for kind in Kind::ALL.into_iter().filter(|kind| wants(args, *kind)) {
-            match one(args, place, kind, comparison) {
-                Err(error) if error.is::<Missing>() => {
-                    comparison.remark(format!("left out: app {}, {place}: {error}", kind.name()));
+        for kind in AppKind::ALL
+            .into_iter()
+            .filter(|kind| wants_app(args, *kind))
+        {
+            match measure_app(args, place, kind, comparison) {
+                // Only a missing requirement is skipped; other errors end the run.
+                Err(error) if error.is::<MissingRequirement>() => {
+                    comparison
+                        .add_remark(format!("left out: app {}, {place}: {error}", kind.name()));
                 }
                 done => done?,
             }
@@ -77,79 +86,88 @@ pub(super) fn measure(args: &Args, comparison: &mut Comparison) -> Result<(), Er
     Ok(())
 }
 
-fn wants(args: &Args, kind: Kind) -> bool {
-    let chosen = |wanted: &Wanted| match wanted {
-        Wanted::None => false,
-        Wanted::All => true,
-        Wanted::Certinfo => kind == Kind::Certinfo,
-        Wanted::Resizer => kind == Kind::Resizer,
-        Wanted::Retail => kind == Kind::Retail,
+fn wants_app(args: &QuicArgs, kind: AppKind) -> bool {
+    let chosen = |wanted: &WantedApps| match wanted {
+        WantedApps::None => false,
+        WantedApps::All => true,
+        WantedApps::Certinfo => kind == AppKind::Certinfo,
+        WantedApps::Resizer => kind == AppKind::Resizer,
+        WantedApps::Retail => kind == AppKind::Retail,
     };
     args.apps.iter().any(chosen) && args.may_want(&format!("app {}", kind.name()))
 }
 
-fn one(args: &Args, place: Place, kind: Kind, comparison: &mut Comparison) -> Result<(), Error> {
-    let python = Python::with_packages(kind.name())?;
-    let ground = ground::Ground::new(place, args.awake)?;
-    let app = kind.start(python, &ground.second, &ground.machines.1)?;
-    let town = Town::build(&ground, &app)?;
+fn measure_app(
+    args: &QuicArgs,
+    place: NetworkPlace,
+    kind: AppKind,
+    comparison: &mut BenchComparison,
+) -> Result<(), BenchError> {
+    let python = PythonEnv::with_packages(kind.name())?;
+    let ground = network::AppNetwork::new(place, args.awake)?;
+    let app = kind.start_app(python, &ground.second, &ground.machines.1)?;
+    let fixture = AppFixture::build(&ground, &app)?;
     eprintln!("started: app {}, {place}", kind.name());
     ground.caller.enter(|| {
-        here(async {
-            let stage = Stage {
+        run_local(async {
+            let stage = AppSetup {
                 args,
                 place,
                 kind,
                 app: &app,
-                town: &town,
-                caller: Caller::new(town.gateway.clone())?,
+                fixture: &fixture,
+                caller: RemoteCaller::new(fixture.gateway.clone())?,
             };
             for case in &app.cases {
-                stage.case(case, comparison).await?;
+                stage.measure_case(case, comparison).await?;
             }
             Ok(())
         })
     })
 }
 
-impl Stage<'_> {
-    async fn case(&self, case: &Case, comparison: &mut Comparison) -> Result<(), Error> {
-        let name = name(self.kind, case, self.place);
-        if !self.args.wants(&name) {
+impl AppSetup<'_> {
+    async fn measure_case(
+        &self,
+        case: &AppCase,
+        comparison: &mut BenchComparison,
+    ) -> Result<(), BenchError> {
+        let name = case_name(self.kind, case, self.place);
+        if !self.args.wants_case(&name) {
             return Ok(());
         }
-        let variants = self.variants(case);
+        let variants = self.wanted_variants(case);
         let names: Vec<&str> = variants
             .iter()
             .map(|variant| variant.name.as_str())
-            .chain([OWN])
+            .chain([LOCAL_VARIANT])
             .collect();
         let measure = async |index: usize| {
             let took = match variants.get(index) {
-                Some(variant) => self.away(case, variant).await?,
-                None => at_home(
-                    self.town,
-                    self.town.home(case.function)?,
-                    &self.calls(case).await?,
+                Some(variant) => self.measure_remote(case, variant).await?,
+                None => measure_local(
+                    self.fixture,
+                    self.fixture.local_function(case.function)?,
+                    &self.case_calls(case).await?,
                 )?,
             };
-            Ok::<_, Error>(near::told(&name, names[index], &took).measured())
+            Ok::<_, BenchError>(near::print_failures(&name, names[index], &took).to_sample())
         };
-        comparison.loads(&name, &names, measure).await?;
+        comparison.measure_loads(&name, &names, measure).await?;
         eprintln!("measured: {name}");
-        network(comparison, &name, &names);
+        add_network_time(comparison, &name, &names);
         Ok(())
     }
 
     /// Those that are wanted.
-    fn variants(&self, case: &Case) -> Vec<Variant> {
-        let direct = WAYS.into_iter().map(|way| Variant {
+    fn wanted_variants(&self, case: &AppCase) -> Vec<AppVariant> {
+        let direct = APP_TRANSPORTS.into_iter().map(|way| AppVariant {
             name: way.name().to_owned(),
             way,
             detour: false,
         });
-        let detour = |way: Way| Variant {
-            name: format!("{}{DETOUR}", way.name()),
+        let detour = |way: RemoteTransport| AppVariant {
+            name: format!("{}{DETOUR_SUFFIX}", way.name()),
             way,
             detour: true,
         };
@@ -158,37 +176,47 @@ impl Stage<'_> {
             .functions
             .iter()
             .any(|function| function.name == case.function && function.calls);
-        let detours = DETOURS.into_iter().filter(|_| calls_others).map(detour);
+        let detours = DETOUR_TRANSPORTS
+            .into_iter()
+            .filter(|_| calls_others)
+            .map(detour);
         direct
             .chain(detours)
-            .filter(|variant| self.args.has(&variant.name))
+            .filter(|variant| self.args.has_variant(&variant.name))
             .collect()
     }
 
-    async fn away(&self, case: &Case, variant: &Variant) -> Result<drive::Took, Error> {
-        let mut calls = self.calls(case).await?;
+    async fn measure_remote(
+        &self,
+        case: &AppCase,
+        variant: &AppVariant,
+    ) -> Result<drive::CallTimes, BenchError> {
+        let mut calls = self.case_calls(case).await?;
         if variant.detour {
-            calls = calls.into_iter().map(Call::through_gateway).collect();
+            calls = calls.into_iter().map(RemoteCall::through_gateway).collect();
         }
-        let seen = self.town.away(case.function)?;
+        let seen = self.fixture.remote_function(case.function)?;
         let of = (variant.way, &seen.callee);
-        Ok(drive::each(&self.caller, of, &calls, || {
-            seen.spent(variant.way.needs_front())
+        Ok(drive::call_each(&self.caller, of, &calls, || {
+            seen.cpu_spent(variant.way.needs_front())
         })
         .await)
     }
 
-    /// What a measurement calls, and one before that is not counted. All of them begin with the same data.
-    async fn calls(&self, case: &Case) -> Result<Vec<Call>, Error> {
-        self.app.reset()?;
+    /// Returns the calls of a measurement, with an uncounted call before them. All measurements
+    /// begin with the same data.
+    async fn case_calls(&self, case: &AppCase) -> Result<Vec<RemoteCall>, BenchError> {
+        // Before each measurement, since calls change the database and its size changes their time.
+        self.app.restore_data()?;
+        // One more, which is not counted: it fills caches of the functions.
         let count = usize::try_from(self.args.least)? + 1;
         match &case.calls {
-            Calls::Same(call) => Ok(vec![call.clone(); count]),
-            Calls::Acquire => {
+            CaseCalls::Same(call) => Ok(vec![call.clone(); count]),
+            CaseCalls::Acquire => {
                 let mut calls = Vec::with_capacity(count);
                 while calls.len() < count {
                     calls.push(
-                        self.assigned()
+                        self.assigned_call()
                             .await
                             .map_err(|failure| format!("no assignment: {failure}"))?,
                     );
@@ -199,29 +227,38 @@ impl Stage<'_> {
     }
 
     /// A call that ends an assignment, which is made for it.
-    async fn assigned(&self) -> Result<Call, Error> {
-        let assign = retail::assign();
-        let assigned = self.ask(retail::ASSIGNERS[0], &assign).await?;
-        let [record, acquire] = retail::acquire(&assigned)?;
-        self.ask(retail::ASSIGNERS[1], &record).await?;
+    async fn assigned_call(&self) -> Result<RemoteCall, BenchError> {
+        let assign = retail::assign_call();
+        let assigned = self.call_function(retail::ASSIGNERS[0], &assign).await?;
+        let [record, acquire] = retail::acquire_calls(&assigned)?;
+        self.call_function(retail::ASSIGNERS[1], &record).await?;
         Ok(acquire)
     }
 
-    async fn ask(&self, function: &str, call: &Call) -> Result<bytes::Bytes, Error> {
-        let callee: &Callee = &self.town.away(function)?.callee;
+    async fn call_function(
+        &self,
+        function: &str,
+        call: &RemoteCall,
+    ) -> Result<bytes::Bytes, BenchError> {
+        let callee: &CalleeAddress = &self.fixture.remote_function(function)?.callee;
         let asked = async {
-            let mut connection = self.caller.open(Way::Tcp, callee).await?;
-            let answer = connection.whole(call.request(Way::Tcp)).await?;
-            call.check(&answer).map(|()| answer.into_body())
+            let mut connection = self
+                .caller
+                .open_connection(RemoteTransport::Tcp, callee)
+                .await?;
+            let answer = connection
+                .request_whole(call.build_request(RemoteTransport::Tcp))
+                .await?;
+            call.check_answer(&answer).map(|()| answer.into_body())
         };
         asked
             .await
-            .map_err(|failure: Failure| format!("{function}: {failure}").into())
+            .map_err(|failure: RequestFailure| format!("{function}: {failure}").into())
     }
 }
 
 /// As tables have it.
-fn name(kind: Kind, case: &Case, place: Place) -> String {
+fn case_name(kind: AppKind, case: &AppCase, place: NetworkPlace) -> String {
     let words = ["app", kind.name(), case.name]
         .into_iter()
         .filter(|word| !word.is_empty());
@@ -229,29 +266,36 @@ fn name(kind: Kind, case: &Case, place: Place) -> String {
 }
 
 /// On the callees' own machine, where nothing lies between.
-fn at_home(town: &Town, seen: &Seen, calls: &[Call]) -> Result<drive::Took, Error> {
-    let identity: Identity = town.gateway.clone();
-    town.second.enter(|| {
-        here(async {
-            let caller = Caller::new(identity)?;
-            Ok(
-                drive::on_one(&caller, (Way::Tcp, &seen.callee), calls, || -> Duration {
-                    seen.spent(false)
-                })
-                .await,
+fn measure_local(
+    fixture: &AppFixture,
+    seen: &ReachableFunction,
+    calls: &[RemoteCall],
+) -> Result<drive::CallTimes, BenchError> {
+    let identity: CallIdentity = fixture.gateway.clone();
+    fixture.second.enter(|| {
+        run_local(async {
+            let caller = RemoteCaller::new(identity)?;
+            Ok(drive::call_on_one(
+                &caller,
+                (RemoteTransport::Tcp, &seen.callee),
+                calls,
+                || -> Duration { seen.cpu_spent(false) },
             )
+            .await)
         })
     })
 }
 
 /// Says what every variant takes beyond the functions' own time.
-fn network(comparison: &mut Comparison, case: &str, variants: &[&str]) {
-    let p50 = |variant| comparison.value(case, variant, |row| row.p50_us);
-    let Some(own) = p50(OWN) else { return };
-    let over = variants.iter().filter(|name| **name != OWN);
+fn add_network_time(comparison: &mut BenchComparison, case: &str, variants: &[&str]) {
+    let p50 = |variant| comparison.row_value(case, variant, |row| row.p50_us);
+    let Some(own) = p50(LOCAL_VARIANT) else {
+        return;
+    };
+    let over = variants.iter().filter(|name| **name != LOCAL_VARIANT);
     let parts = over.filter_map(|name| Some(format!("{name} {:.1}", (p50(name)? - own) / 1e3)));
     let parts: Vec<_> = parts.collect();
-    comparison.remark(format!(
+    comparison.add_remark(format!(
         "{case}: the functions' own time {:.1} ms; the network's part in ms: {}",
         own / 1e3,
         parts.join("; ")
@@ -264,18 +308,18 @@ mod tests {
 
     #[test]
     fn cases_have_the_application_in_their_name() {
-        let case = |name| Case {
+        let case = |name| AppCase {
             name,
             function: "f",
-            calls: Calls::Acquire,
+            calls: CaseCalls::Acquire,
         };
         assert_eq!(
-            name(Kind::Certinfo, &case(""), Place::Loopback),
+            case_name(AppKind::Certinfo, &case(""), NetworkPlace::Loopback),
             "app certinfo, loopback"
         );
-        let place = Place::Link(Duration::from_micros(500));
+        let place = NetworkPlace::Link(Duration::from_micros(500));
         assert_eq!(
-            name(Kind::Retail, &case("f10 GET"), place),
+            case_name(AppKind::Retail, &case("f10 GET"), place),
             "app retail f10 GET, 0.5 ms"
         );
     }

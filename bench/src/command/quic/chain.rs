@@ -5,34 +5,35 @@ use std::time::Duration;
 
 use nearpath_testkit::lab::{LabLink, LabNode, LinkConditions, NetworkLab};
 
-use super::{Args, Place, here, names, near};
-use crate::compare::Comparison;
+use super::{NetworkPlace, QuicArgs, near, run_local, transport_names};
+use crate::compare::BenchComparison;
 use crate::cpu;
-use crate::remote::caller::{Callee, Caller};
-use crate::remote::site::{Identity, Site, mint};
-use crate::remote::{Error, Way, drive, everywhere, relay};
+use crate::remote::caller::{CalleeAddress, RemoteCaller};
+use crate::remote::identities::{BenchAuthority, CallIdentity, mint_session};
+use crate::remote::{BenchError, RemoteTransport, all_transports, chain_hop, drive};
 
-/// Of those where only the server shows a certificate, and those that wait for a handshake with a session, one call tells enough.
-const WAYS: [Way; 6] = [
-    Way::Tcp,
-    Way::Tls12,
-    Way::Tls13,
-    Way::Tls13Resumed,
-    Way::Quic,
-    Way::QuicEarly,
+/// Of those where only the server shows a certificate, and those that wait for a handshake with a
+/// session, one call tells enough.
+const CHAIN_TRANSPORTS: [RemoteTransport; 6] = [
+    RemoteTransport::Tcp,
+    RemoteTransport::Tls12,
+    RemoteTransport::Tls13,
+    RemoteTransport::Tls13Resumed,
+    RemoteTransport::Quic,
+    RemoteTransport::QuicEarly,
 ];
 /// More than a chain can be behind with those that each connection brings anew.
-const SESSIONS: usize = 8;
+const SESSION_COUNT: usize = 8;
 
 /// Chains of one function, two, and so on.
-pub(super) fn measure(args: &Args, comparison: &mut Comparison) -> Result<(), Error> {
+pub(super) fn measure(args: &QuicArgs, comparison: &mut BenchComparison) -> Result<(), BenchError> {
     let lengths = (1..=args.longest)
         .map(|length| (format!("chain of {length}, {}", args.chain_delay), length));
-    let lengths: Vec<_> = lengths.filter(|(case, _)| args.wants(case)).collect();
+    let lengths: Vec<_> = lengths.filter(|(case, _)| args.wants_case(case)).collect();
     if lengths.is_empty() {
         return Ok(());
     }
-    let Place::Link(delay) = args.chain_delay else {
+    let NetworkPlace::Link(delay) = args.chain_delay else {
         return Err("chains need a link: --chain-delay in ms".into());
     };
     let mut lab = NetworkLab::new()?;
@@ -42,75 +43,82 @@ pub(super) fn measure(args: &Args, comparison: &mut Comparison) -> Result<(), Er
         awake: args.awake,
         ..LinkConditions::default()
     };
-    let (identity, first, threads) = chain(&mut lab, &gateway, &link, args.longest)?;
+    // The longest chain serves all lengths: a call states how many hops are left.
+    let (identity, first, threads) = build_chain(&mut lab, &gateway, &link, args.longest)?;
     gateway.enter(|| {
-        here(async {
-            let caller = Caller::new(identity)?;
+        run_local(async {
+            let caller = RemoteCaller::new(identity)?;
             for (case, length) in &lengths {
-                one(args, comparison, &caller, &first, (case, *length), &threads).await?;
+                measure_length(args, comparison, &caller, &first, (case, *length), &threads)
+                    .await?;
             }
             Ok(())
         })
     })
 }
 
-async fn one(
-    args: &Args,
-    comparison: &mut Comparison,
-    caller: &Caller,
-    first: &Callee,
+async fn measure_length(
+    args: &QuicArgs,
+    comparison: &mut BenchComparison,
+    caller: &RemoteCaller,
+    first: &CalleeAddress,
     (case, length): (&str, usize),
     threads: &[u32],
-) -> Result<(), Error> {
-    let ways = args.ways(&WAYS);
-    let spent = || -> Duration { cpu::of_threads(threads) };
+) -> Result<(), BenchError> {
+    let ways = args.wanted_transports(&CHAIN_TRANSPORTS);
+    let spent = || -> Duration { cpu::threads_cpu(threads) };
     let measure = async |index: usize| {
         let way = ways[index];
-        let took = drive::fresh(
+        let took = drive::call_fresh(
             caller,
             (way, first),
-            &relay::ask(way, length),
-            args.plan(),
+            &chain_hop::chain_call(way, length),
+            args.call_plan(),
             spent,
         )
         .await;
-        Ok::<_, Error>(near::told(case, way.name(), &took).measured())
+        Ok::<_, BenchError>(near::print_failures(case, way.name(), &took).to_sample())
     };
-    comparison.loads(case, &names(&ways), measure).await?;
+    comparison
+        .measure_loads(case, &transport_names(&ways), measure)
+        .await?;
     eprintln!("measured: {case}");
     Ok(())
 }
 
-/// Lays the links and starts the functions. Returns who calls the first one, that one, and the functions' threads.
-fn chain(
+/// Lays the links and starts the functions. Returns who calls the first one, that one, and the
+/// functions' threads.
+fn build_chain(
     lab: &mut NetworkLab,
     gateway: &LabNode,
     link: &LinkConditions,
     length: usize,
-) -> Result<(Identity, Callee, Vec<u32>), Error> {
-    let site = Site::new()?;
+) -> Result<(CallIdentity, CalleeAddress, Vec<u32>), BenchError> {
+    let site = BenchAuthority::new()?;
     let mut places: Vec<(LabNode, LabLink)> = Vec::new();
     for number in 0..length {
         let node = lab.add_node(&format!("hop{number}"))?;
         let before = places
             .last()
             .map_or_else(|| gateway.clone(), |(node, _)| node.clone());
-        let cable = lab.connect_nodes(&before, &node, link)?;
-        places.push((node, cable));
+        let link = lab.connect_nodes(&before, &node, link)?;
+        places.push((node, link));
     }
-    let (mut next, mut threads): (Option<(Identity, Callee)>, Vec<u32>) = (None, Vec::new());
-    for (number, (node, cable)) in places.into_iter().enumerate().rev() {
-        let mut provision = site.worker(number as u64)?;
-        let (before, at) = (cable.first_end().v4, cable.second_end().v4);
+    let (mut next, mut threads): (Option<(CallIdentity, CalleeAddress)>, Vec<u32>) =
+        (None, Vec::new());
+    // From the end: a hop needs the address of the next one.
+    for (number, (node, link)) in places.into_iter().enumerate().rev() {
+        let mut provision = site.worker_provision(number as u64)?;
+        let (before, at) = (link.first_end().v4, link.second_end().v4);
         let caller = match number {
-            0 => site.gateway()?,
-            _ => site.identity(&site.worker(100 + number as u64)?.credentials)?,
+            0 => site.gateway_identity()?,
+            _ => site.caller_identity(&site.worker_provision(100 + number as u64)?.credentials)?,
         };
-        for _ in 0..SESSIONS {
-            mint(&mut provision, &caller, IpAddr::V4(before))?;
+        for _ in 0..SESSION_COUNT {
+            mint_session(&mut provision, &caller, IpAddr::V4(before))?;
         }
-        let callee = everywhere::callee(IpAddr::V4(at), &provision);
-        threads.push(relay::start(relay::Hop {
+        let callee = all_transports::callee_address(IpAddr::V4(at), &provision);
+        threads.push(chain_hop::start_hop(chain_hop::ChainHop {
             node,
             provision,
             next: next.take(),

@@ -1,4 +1,4 @@
-//! What a session costs before it is used, and whether calls notice that others are minted.
+//! Cost of a session before its use, and the effect of minting on concurrent calls.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,66 +7,72 @@ use std::time::{Duration, Instant};
 
 use nearpath_wire::zero_rtt::Provision;
 
-use super::{Args, near};
-use crate::compare::{Better, Comparison, Ratio};
-use crate::remote::site::{Identity, Site, mint};
-use crate::remote::{Error, drive};
-use crate::tally::Tally;
+use super::{QuicArgs, near};
+use crate::compare::{BenchComparison, BetterDirection, GoalRatio};
+use crate::remote::identities::{BenchAuthority, CallIdentity, mint_session};
+use crate::remote::{BenchError, drive};
+use crate::tally::RequestTally;
 
 /// CPU time of a mint that a worker may cost, in microseconds.
 const GOAL_US: f64 = 600.0;
-/// Where callers of workers that are never started are.
-const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+/// Address of the callers of workers that are never started.
+const CALLER_ADDR: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// Certificates apart, sessions one after another for one worker each, and for all of them at once.
-pub(super) fn measure(args: &Args, comparison: &mut Comparison) -> Result<(), Error> {
-    if args.mints == 0 || !args.wants("mint") {
+pub(super) fn measure(args: &QuicArgs, comparison: &mut BenchComparison) -> Result<(), BenchError> {
+    if args.mints == 0 || !args.wants_case("mint") {
         return Ok(());
     }
-    let site = Site::new()?;
-    let gateway = site.gateway()?;
-    let (mut certificates, mut mints) = (drive::Took::default(), drive::Took::default());
+    let site = BenchAuthority::new()?;
+    let gateway = site.gateway_identity()?;
+    let (mut certificates, mut mints) = (drive::CallTimes::default(), drive::CallTimes::default());
     let mut workers: Vec<Provision> = Vec::with_capacity(args.mints);
     for number in 0..args.mints {
-        workers.push(timed(&mut certificates, || site.worker(number as u64))?);
+        workers.push(time_cpu(&mut certificates, || {
+            site.worker_provision(number as u64)
+        })?);
     }
     for worker in &mut workers {
-        timed(&mut mints, || mint(worker, &gateway, HERE))?;
+        time_cpu(&mut mints, || mint_session(worker, &gateway, CALLER_ADDR))?;
     }
-    let at_once = at_once(&mut workers, &gateway)?;
+    let at_once = mint_at_once(&mut workers, &gateway)?;
     let all = format!("sessions for {} workers at once", args.mints);
     for (variant, took) in [
         ("key and certificate", &certificates),
         ("session", &mints),
         (&all, &at_once),
     ] {
-        comparison.measured(
+        comparison.add_single(
             "mint",
             variant,
-            near::told("mint", variant, took).measured(),
+            near::print_failures("mint", variant, took).to_sample(),
         );
     }
     eprintln!("{all}: {:.0} ms", at_once.time.as_secs_f64() * 1e3);
-    let us = |tally: &Tally| tally.us(0.5);
-    let figure = |name: &str, value, goal| Ratio {
+    let us = |tally: &RequestTally| tally.latency_us(0.5);
+    let figure = |name: &str, value, goal| GoalRatio {
         name: name.to_owned(),
         value,
-        better: Better::Lower,
+        better: BetterDirection::Lower,
         goal,
     };
-    comparison.figure(figure("CPU µs of a mint, p50", us(&mints.tally), GOAL_US));
+    comparison.add_figure(figure("CPU µs of a mint, p50", us(&mints.tally), GOAL_US));
     Ok(())
 }
 
-/// One more session for each, by as many threads as there are cores. Time is that until the last one is there.
-fn at_once(workers: &mut [Provision], caller: &Identity) -> Result<drive::Took, Error> {
+/// Mints a session for each worker, with a thread per core. The latency ends with the last one.
+fn mint_at_once(
+    workers: &mut [Provision],
+    caller: &CallIdentity,
+) -> Result<drive::CallTimes, BenchError> {
     let begun = Instant::now();
-    let share = workers.len().div_ceil(crate::peers::cores()).max(1);
-    let threads: Vec<Result<drive::Took, Error>> = thread::scope(|scope| {
+    // At least 1: chunks of zero panic.
+    let share = workers.len().div_ceil(crate::peers::count_cores()).max(1);
+    let threads: Vec<Result<drive::CallTimes, BenchError>> = thread::scope(|scope| {
         let start = |some: &'_ mut [Provision]| {
-            let mut took = drive::Took::default();
+            let mut took = drive::CallTimes::default();
             for worker in some {
-                timed(&mut took, || mint(worker, caller, HERE))?;
+                time_cpu(&mut took, || mint_session(worker, caller, CALLER_ADDR))?;
             }
             Ok(took)
         };
@@ -79,7 +85,7 @@ fn at_once(workers: &mut [Provision], caller: &Identity) -> Result<drive::Took, 
             .map(|one| one.join().expect("minting does not panic"))
             .collect()
     });
-    let mut all = drive::Took::default();
+    let mut all = drive::CallTimes::default();
     for took in threads {
         let took = took?;
         all.tally.merge(&took.tally);
@@ -89,18 +95,20 @@ fn at_once(workers: &mut [Provision], caller: &Identity) -> Result<drive::Took, 
     Ok(all)
 }
 
-/// Mints on a thread of its own, for one new worker after another, as long as `what` goes on. Returns what became of that, and how many.
-pub(super) async fn beside<T>(what: impl Future<Output = T>) -> Result<(T, u64), Error> {
-    let site = Site::new()?;
-    let gateway = site.gateway()?;
+/// Mints on a thread of its own, for one new worker after another, as long as `what` goes on.
+/// Returns what became of that, and how many.
+pub(super) async fn mint_beside<T>(what: impl Future<Output = T>) -> Result<(T, u64), BenchError> {
+    let site = BenchAuthority::new()?;
+    let gateway = site.gateway_identity()?;
     let stop = std::sync::Arc::new(AtomicBool::new(false));
     let told = std::sync::Arc::clone(&stop);
-    let minting = thread::spawn(move || -> Result<u64, Error> {
+    let minting = thread::spawn(move || -> Result<u64, BenchError> {
         for number in 0.. {
+            // Relaxed: pairs with the store below; the join publishes the result.
             if told.load(Ordering::Relaxed) {
                 return Ok(number);
             }
-            mint(&mut site.worker(number)?, &gateway, HERE)?;
+            mint_session(&mut site.worker_provision(number)?, &gateway, CALLER_ADDR)?;
         }
         Ok(0)
     });
@@ -110,11 +118,14 @@ pub(super) async fn beside<T>(what: impl Future<Output = T>) -> Result<(T, u64),
 }
 
 /// Latency is CPU time here: nothing is waited for.
-fn timed<T>(took: &mut drive::Took, work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
-    let (before, begun) = (drive::own(), Instant::now());
+fn time_cpu<T>(
+    took: &mut drive::CallTimes,
+    work: impl FnOnce() -> Result<T, BenchError>,
+) -> Result<T, BenchError> {
+    let (before, begun) = (drive::thread_cpu(), Instant::now());
     let done = work()?;
-    let spent: Duration = drive::own() - before;
-    took.tally.add(Ok(spent));
+    let spent: Duration = drive::thread_cpu() - before;
+    took.tally.record_outcome(Ok(spent));
     took.caller += spent;
     took.time += begun.elapsed();
     Ok(done)

@@ -55,6 +55,8 @@ impl IssuerHandle {
     fn new(jobs: Sender<IssuerJob>) -> Self {
         Self {
             jobs,
+            // The queue itself is unbounded; the permits bound it, and waiting for one blocks no
+            // thread.
             permits: Arc::new(Semaphore::new(MAX_QUEUED_INSTANCES)),
         }
     }
@@ -72,6 +74,7 @@ impl IssuerHandle {
                 .await
                 .map_err(|closed| closed.to_string())?;
             let (reply, issued) = oneshot::channel();
+            // Before the request is sent: this future may be dropped at any await from here on.
             let mut pending = PendingIdentity { issued, jobs };
             // A thread that has ended drops the request, and the receiver below reports it.
             let _ = pending.jobs.send(IssuerJob::Issue(IssueRequest {
@@ -88,7 +91,8 @@ impl IssuerHandle {
 
     /// Replaces the permitted callers of every function that others may call.
     pub fn set_callers(&self, callers: BTreeMap<FunctionId, Vec<FunctionId>>) {
-        let _ = self.jobs.send(IssuerJob::SetCallers(callers)); // without its thread nobody is called any more
+        // Without its thread no instance is called any more.
+        let _ = self.jobs.send(IssuerJob::SetCallers(callers));
     }
 
     /// Creates the callee's half of a handshake with the instance at `caller`.

@@ -35,7 +35,8 @@ fn issuer() -> (Issuer, watch::Receiver<CallerConfig>) {
     Issuer::new(settings(), TimePoint::now()).unwrap()
 }
 
-/// Unconstrained, since these tests poll more futures in one task than tokio's cooperative budget allows.
+/// Unconstrained, since these tests poll more futures in one task than tokio's cooperative budget
+/// allows.
 fn issue(handle: &IssuerHandle, id: u64) -> BoxFuture<'static, Result<InstanceIdentity, String>> {
     Box::pin(unconstrained(
         handle.issue("echo".parse().unwrap(), InstanceId(id)),

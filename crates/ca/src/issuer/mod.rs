@@ -1,4 +1,5 @@
-//! The issuer's state machine: signs for instances and the gateway, mints sessions between them, revokes and renews.
+//! The issuer's state machine: signs for instances and the gateway, mints sessions between them,
+//! revokes and renews.
 //!
 //! It does no I/O and takes time as an argument; frames for instances go into bounded channels.
 
@@ -23,11 +24,14 @@ use crate::types::{InstanceIdentity, IssuerSettings};
 use gateway::{GatewayIdentity, PendingGateway};
 use renewal::RenewalTarget;
 
-/// Trust domain of a process that is an installation of its own: no other process has its authority's key.
+/// Trust domain of a process that is an installation of its own: no other process has its
+/// authority's key.
 const TRUST_DOMAIN: &str = "up.nearpath";
-/// Lifetime of the authority's certificate: longer than any process runs, so that it needs no renewal.
+/// Lifetime of the authority's certificate: longer than any process runs, so that it needs no
+/// renewal.
 const AUTHORITY_LIFETIME: Duration = Duration::from_secs(20 * 365 * 24 * 3600);
 /// Frames that may wait until an instance reads them.
+// An early renewal repairs a full queue (`send_provision`), so a few are enough.
 const MAX_QUEUED_FRAMES: usize = 4;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -128,12 +132,14 @@ impl Issuer {
             key: TokenKey::generate()?,
             frames,
         };
+        // Before the instance is registered: a failure leaves nothing to undo.
         self.provision_with_session(&instance, &self.gateway, now)?;
         self.instances.insert(name.clone(), instance);
         self.renewals.schedule(
             RenewalTarget::Instance(name.clone()),
             renewal_time(now.at, self.settings.lifetime),
         );
+        // The gateway is being renewed: the new instance needs a session for that identity too.
         if let Some(pending) = &mut self.pending_gateway {
             pending.unminted.push(name.clone());
         }
@@ -168,7 +174,8 @@ impl Issuer {
     ) -> Result<(), BoxError> {
         let mut provision = self.provision(instance, now);
         let (worker, register) = worker_setup(instance, &provision)?;
-        // The handshake runs in memory: no packet is ever sent to these two ports. The address matters, as tokens are bound to it.
+        // The handshake runs in memory: no packet is ever sent to these two ports. The address
+        // matters, as tokens are bound to it.
         let (from, to) = (
             SocketAddr::new(self.settings.gateway_ip, 9),
             SocketAddr::new(self.settings.gateway_ip, 10),
@@ -180,6 +187,7 @@ impl Issuer {
             (from, to),
         )?;
         provision.sessions = register.drain_entries();
+        // Never waits: one instance that does not read must not stop the issuer.
         instance.frames.try_send(provision.encode())?;
         Ok(())
     }
@@ -207,12 +215,14 @@ impl Issuer {
         }
     }
 
-    /// Replaces the permitted callers of all functions, and updates the instances whose callers changed.
+    /// Replaces the permitted callers of all functions, and updates the instances whose callers
+    /// changed.
     pub(crate) fn set_callers(
         &mut self,
         callers: BTreeMap<FunctionId, Vec<FunctionId>>,
         now: TimePoint,
     ) {
+        // Replaced first, because provisions are built from the new set.
         let before = std::mem::replace(&mut self.callers, callers);
         self.revoked_callers
             .retain(|caller, _| self.callers.values().flatten().any(|known| known == caller));
@@ -249,7 +259,8 @@ impl Issuer {
             ..self.provision(instance, now)
         };
         if instance.frames.try_send(provision.encode()).is_err() {
-            // Its queue is full. A renewal sends everything again, so an early one repairs the loss.
+            // Its queue is full. A renewal sends everything again, so an early one repairs the
+            // loss.
             self.renewals.schedule(
                 RenewalTarget::Instance(name.to_owned()),
                 self.retry_time(now),
@@ -261,6 +272,7 @@ impl Issuer {
     pub(crate) fn revoke(&mut self, names: Vec<String>, now: TimePoint) {
         let mut callers = BTreeSet::new();
         for name in names {
+            // First, so that an unknown instance leaves no due time behind either.
             self.renewals.remove(&RenewalTarget::Instance(name.clone()));
             let Some(instance) = self.instances.remove(&name) else {
                 continue;
@@ -285,6 +297,7 @@ impl Issuer {
             }
         }
         self.notify_callees_of(&callers, now);
+        // Once for all names: building the set costs time in proportion to its size.
         self.trust = self.trust.with_revoked(self.revocations.prune(now.wall));
         self.publish_gateway();
     }
@@ -327,7 +340,8 @@ fn worker_setup(instance: &IssuedInstance, provision: &Provision) -> Result<Work
     Ok((Arc::new(config), register))
 }
 
-/// Creates a key and its certificate. The key never leaves this process but in the provision of its owner.
+/// Creates a key and its certificate. The key never leaves this process but in the provision of its
+/// owner.
 fn sign(
     authority: &Authority,
     id: SpiffeId,

@@ -40,6 +40,7 @@ impl Issuer {
     }
 
     fn renew_instance(&mut self, name: String, now: TimePoint) {
+        // Taken out, because signing borrows the whole issuer; put back below in every case.
         let Some(mut instance) = self.instances.remove(&name) else {
             return;
         };
@@ -60,6 +61,7 @@ impl Issuer {
         };
         if let Some(pending) = &mut self.pending_gateway {
             pending.gateway.forget(&name);
+            // Its session with the next identity was made with the certificate that ends now.
             pending.unminted.push(name.clone());
         }
         self.renewals
@@ -67,7 +69,8 @@ impl Issuer {
         self.instances.insert(name, instance);
     }
 
-    /// Signs the gateway's next identity. The current one stays in use until every instance has a session for the next.
+    /// Signs the gateway's next identity. The current one stays in use until every instance has a
+    /// session for the next.
     fn renew_gateway(&mut self, now: TimePoint) {
         let next = match GatewayIdentity::new(&self.authority, &self.trust, &self.settings, now) {
             Ok(gateway) => {
@@ -97,6 +100,7 @@ impl Issuer {
         {
             tracing::debug!(instance = name, %error, "no session for the gateway's next certificate: the first call needs a handshake");
         }
+        // One session per step: instances that start are served between two of them.
         self.pending_gateway = Some(pending);
     }
 }

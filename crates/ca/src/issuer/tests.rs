@@ -3,8 +3,8 @@ use super::*;
 use super::renewal::RETRY_INTERVAL;
 use nearpath_wire::identity::PeerRefusal;
 
-/// Shorter than the clock skew of 60 s for which certificates are valid in advance: minting checks them by the machine's clock, not by
-/// the test's.
+/// Shorter than the clock skew of 60 s for which certificates are valid in advance: minting checks
+/// them by the machine's clock, not by the test's.
 const LIFETIME: Duration = Duration::from_secs(30);
 
 /// An issuer under a clock that the test moves.

@@ -71,6 +71,7 @@ impl ApiClient {
             id.name, id.namespace
         );
         let response = self.exchange(Method::GET, &path, NO_BODY, Some(CALL_TIMEOUT))?;
+        // Before the general error: a 404 here has a better text than the gateway's.
         match response.status() {
             StatusCode::NOT_FOUND => Err(no_function(id)),
             status if status.is_success() => self.read_json(response),
@@ -83,6 +84,8 @@ impl ApiClient {
         let what = format!("cannot deploy {}", spec.service);
         match self.call(&what, Method::PUT, FUNCTIONS_PATH, Some(spec)) {
             Ok(_) => Ok(DeployOutcome::Updated),
+            // PUT first: updates are the frequent case, and only a missing function costs a second
+            // call.
             Err(error) if error.exit == ExitStatus::NotFound => self
                 .call(&what, Method::POST, FUNCTIONS_PATH, Some(spec))
                 .map(|_| DeployOutcome::Created),
@@ -155,6 +158,7 @@ impl ApiClient {
             response
                 .into_body()
                 .into_with_config()
+                // A followed log has no end, so its size has no limit either.
                 .limit(u64::MAX)
                 .reader(),
         ))
@@ -178,6 +182,7 @@ impl ApiClient {
         let path = format!("/system/{name}?namespace={namespace}");
         let response = self.call(&format!("cannot show {name}"), Method::GET, &path, NO_BODY)?;
         let reply: serde_json::Value = self.read_json(response)?;
+        // Read as a value first: the query decides which type the rows have.
         query.read(reply).map_err(|error| self.not_json(&error))
     }
 

@@ -34,15 +34,19 @@ impl ApiClient {
         let proxy = if target.is_local {
             None
         } else {
+            // A gateway on loopback is never behind a proxy, which would look for it on its own
+            // machine.
             Proxy::try_from_env()
         };
         let config = Agent::config_builder()
+            // The body of an error response holds the reason, which an error value would drop.
             .http_status_as_error(false)
             // A redirect could lead the administrator's password elsewhere.
             .max_redirects(0)
             .proxy(proxy)
             .user_agent(concat!("nearpath/", env!("CARGO_PKG_VERSION")))
             .timeout_connect(Some(CONNECT_TIMEOUT))
+            // Functions may define methods of their own, for `invoke -X`.
             .allow_non_standard_methods(true);
         Self {
             agent: config.build().new_agent(),
@@ -82,7 +86,8 @@ impl ApiClient {
             .map_err(|error| self.transport_error(&error, timeout))
     }
 
-    /// Makes an administrative call. An error status becomes an error whose text begins with `what`.
+    /// Makes an administrative call. An error status becomes an error whose text begins with
+    /// `what`.
     pub(super) fn call(
         &self,
         what: &str,
@@ -124,6 +129,7 @@ impl ApiClient {
             let token = STANDARD.encode(format!("{user}:{password}"));
             request = request.header(header::AUTHORIZATION, format!("Basic {token}"));
         }
+        // The URL has parts that the user typed, so this is a usage error.
         let invalid = |error: http::Error| {
             CommandError::new(ExitStatus::Usage, format!("not a valid request: {error}"))
         };
@@ -147,6 +153,7 @@ impl ApiClient {
             .into_with_config()
             .limit(MAX_RESPONSE_BYTES)
             .reader();
+        // Buffered: serde_json reads byte by byte.
         serde_json::from_reader(io::BufReader::new(reader)).map_err(|error| self.not_json(&error))
     }
 
@@ -163,6 +170,7 @@ impl ApiClient {
     pub(super) fn error_of(&self, what: &str, response: Response<Body>) -> CommandError {
         let status = response.status();
         let exit = match status {
+            // Each number is a documented exit code: see `ExitStatus::TABLE`.
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => ExitStatus::Unauthorised,
             StatusCode::NOT_FOUND => ExitStatus::NotFound,
             _ => ExitStatus::Failed,
@@ -179,6 +187,7 @@ impl ApiClient {
             status.as_u16()
         );
         if exit == ExitStatus::Unauthorised {
+            // Names the file or variable: most 401s come from a password of another gateway.
             text += &format!(" ({})", self.target.credential_origin);
         }
         CommandError::new(exit, text)
@@ -204,6 +213,7 @@ impl ApiClient {
             ureq::Error::BadUri(error) => {
                 CommandError::new(ExitStatus::Usage, format!("not a valid address: {error}"))
             }
+            // Told apart from other failures: nothing listens there, so the remedy is certain.
             ureq::Error::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 CommandError::new(
                     ExitStatus::Unreachable,
@@ -218,12 +228,14 @@ impl ApiClient {
     }
 }
 
-/// The text of an error response, as one line. Control characters are removed: they could steer a terminal.
+/// The text of an error response, as one line. Control characters are removed: they could steer a
+/// terminal.
 pub(crate) fn error_text(response: Response<Body>) -> String {
     let body = response
         .into_body()
         .into_with_config()
         .limit(MAX_ERROR_BYTES)
+        // A cut at the limit may split a character, and the text is for people only.
         .lossy_utf8(true)
         .read_to_string();
     body.unwrap_or_default()

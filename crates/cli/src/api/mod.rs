@@ -1,4 +1,5 @@
-//! A client of the gateway's REST API. Commands use nothing else, even on the gateway's own machine.
+//! A client of the gateway's REST API. Commands use nothing else, even on the gateway's own
+//! machine.
 
 mod calls;
 mod client;

@@ -27,7 +27,8 @@ pub(crate) struct GatewayTarget {
 }
 
 impl GatewayTarget {
-    /// Chooses among `--gateway`, `$OPENFAAS_URL`, the stack file's `provider.gateway` and the default, in this order.
+    /// Chooses among `--gateway`, `$OPENFAAS_URL`, the stack file's `provider.gateway` and the
+    /// default, in this order.
     pub(crate) fn from_args(
         args: &GatewayArgs,
         stack_gateway: Option<&str>,
@@ -40,6 +41,7 @@ impl GatewayTarget {
             .or_else(|| stack_gateway.map(str::to_owned))
             .unwrap_or_else(|| DEFAULT_GATEWAY.to_owned());
         let (base, is_local) = check_url(&base)?;
+        // After the address: the local password is looked up for local gateways only.
         let (credentials, credential_origin) = find_credentials(args, is_local)?;
         Ok(Self {
             base,
@@ -63,6 +65,7 @@ fn check_url(url: &str) -> Result<(String, bool), CommandError> {
     };
     match uri.scheme_str() {
         Some("http") => {}
+        // Refused, not downgraded: the password would travel in the clear.
         Some("https") => {
             return fail(
                 "this version supports http only; use a tunnel such as `ssh -L` for a remote gateway",
@@ -70,6 +73,7 @@ fn check_url(url: &str) -> Result<(String, bool), CommandError> {
         }
         _ => return fail("expected http://HOST:PORT"),
     }
+    // Credentials in a URL would show in process lists and error texts.
     if uri.query().is_some()
         || uri
             .authority()
@@ -87,13 +91,15 @@ fn is_loopback_host(host: &str) -> bool {
         .trim_start_matches('[')
         .trim_end_matches(']')
         .parse::<IpAddr>();
+    // Other names are not resolved: the answer could differ when the connection is made.
     host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback())
 }
 
 /// Credentials, if any, and the text on their origin.
 type FoundCredentials = (Option<(String, String)>, String);
 
-/// Searches `--password-file`, `$NEARPATH_PASSWORD` and, for a gateway on this machine, the files of `nearpath up`.
+/// Searches `--password-file`, `$NEARPATH_PASSWORD` and, for a gateway on this machine, the files
+/// of `nearpath up`.
 fn find_credentials(args: &GatewayArgs, is_local: bool) -> Result<FoundCredentials, CommandError> {
     let user = || args.username.clone().unwrap_or_else(|| "admin".to_owned());
     if let Some(file) = &args.password_file {
@@ -151,6 +157,7 @@ fn generated_credentials(data_dir: &Path, username: Option<String>) -> FoundCred
 
 fn read_first_line(file: &Path) -> std::io::Result<String> {
     let text = fs::read_to_string(file)?;
+    // Editors and `echo` end files with a newline, which is no part of a password.
     Ok(text.lines().next().unwrap_or_default().to_owned())
 }
 

@@ -1,4 +1,5 @@
-//! `deploy`: sends specs from a stack file or from options to the gateway, and waits until they are ready.
+//! `deploy`: sends specs from a stack file or from options to the gateway, and waits until they are
+//! ready.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,16 +21,16 @@ use crate::output::{self, TextTable};
 #[derive(Debug, Args)]
 #[allow(missing_docs)]
 pub struct DeployArgs {
-    /// Function to deploy by its options instead of a stack file
+    /// Deploy this function by its options instead of a stack file
     #[arg(value_name = "NAME", conflicts_with = "file")]
     pub name: Option<FunctionId>,
-    /// Stack file [default: stack.yml or stack.yaml here]
+    /// Read this stack file [default: stack.yml or stack.yaml here]
     #[arg(short, long, visible_alias = "yaml", value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// Deploy only functions whose name matches; `*` matches anything
     #[arg(long, value_name = "GLOB", conflicts_with = "name")]
     pub filter: Option<String>,
-    /// Image of NAME
+    /// Run this image as NAME
     #[arg(
         long,
         value_name = "REFERENCE",
@@ -37,22 +38,22 @@ pub struct DeployArgs {
         conflicts_with = "handler"
     )]
     pub image: Option<String>,
-    /// Folder of NAME on this machine
+    /// Run this folder of this machine as NAME
     #[arg(long, value_name = "DIR", requires = "name")]
     pub handler: Option<PathBuf>,
-    /// Command that runs NAME
+    /// Run NAME with this command
     #[arg(long, value_name = "COMMAND", requires = "name")]
     pub fprocess: Option<String>,
-    /// Environment variable, for every function deployed
+    /// Set an environment variable of every function deployed
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub env: Vec<(String, String)>,
-    /// Label, for every function deployed
+    /// Set a label of every function deployed
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub label: Vec<(String, String)>,
-    /// Annotation, for every function deployed
+    /// Set an annotation of every function deployed
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub annotation: Vec<(String, String)>,
-    /// Secret that every function deployed may read
+    /// Let every function deployed read this secret
     #[arg(long, value_name = "NAME")]
     pub secret: Vec<String>,
     #[command(flatten)]
@@ -73,7 +74,7 @@ pub struct WaitArgs {
     /// Wait until they are ready (the default)
     #[arg(long)]
     pub wait: bool,
-    /// Longest wait
+    /// Wait no longer than this
     #[arg(long, default_value = "60s", value_parser = duration::parse_duration, value_name = "DURATION")]
     pub timeout: Duration,
 }
@@ -116,6 +117,7 @@ pub(super) fn run(args: &DeployArgs) -> CommandResult {
                 return Err(error.clone());
             }
             eprintln!("nearpath: {error}");
+            // A missing secret is a frequent reason, and its remedy is a call of the API.
             secrets::advice(&client, spec)
                 .iter()
                 .for_each(|line| eprintln!("nearpath: {line}"));
@@ -125,6 +127,7 @@ pub(super) fn run(args: &DeployArgs) -> CommandResult {
         }
         rows.push(new_row(&client, spec, sent));
     }
+    // After all were sent: they start at the same time.
     if !args.wait.no_wait {
         progress::wait(&client, &mut items, args.wait.timeout, args.json)?;
         exits.extend(
@@ -157,6 +160,7 @@ fn spec_from_options(name: &FunctionId, args: &DeployArgs) -> Result<FunctionSpe
     spec.image = match (&args.image, &args.handler) {
         (Some(image), _) => image.clone(),
         (None, Some(folder)) => {
+            // The gateway resolves the path, and its working directory is another one.
             let path = folder
                 .canonicalize()
                 .map_err(|error| usage(format!("--handler {}: {error}", folder.display())))?;
@@ -205,6 +209,7 @@ fn matches_glob(glob: &str, text: &str) -> bool {
     let mut parts = tail.split('*').peekable();
     while let Some(part) = parts.next() {
         if parts.peek().is_none() {
+            // The last part must be at the end, not at its first occurrence.
             return rest.ends_with(part);
         }
         let Some(found) = rest.find(part) else {
@@ -220,6 +225,7 @@ fn apply_options(spec: &mut FunctionSpec, args: &DeployArgs) {
     spec.env_vars.extend(args.env.iter().cloned());
     spec.labels.extend(args.label.iter().cloned());
     spec.annotations.extend(args.annotation.iter().cloned());
+    // Without duplicates: the file may name the secret already.
     let new: Vec<_> = args
         .secret
         .iter()
@@ -263,6 +269,7 @@ fn update_row(rows: &mut [DeployRow], item: &WaitItem) {
     let Some(row) = rows.iter_mut().find(is_same) else {
         return;
     };
+    // A sleeping function counts as ready: its first call starts it.
     row.ready = item.phase.as_ref().is_some_and(ReadyPhase::is_settled);
     if let WaitOutcome::Failed(why) = &item.outcome {
         row.error = Some(why.clone());

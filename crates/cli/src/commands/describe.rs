@@ -17,7 +17,7 @@ use crate::output::{self, TextStyle, TextTable};
 #[derive(Debug, Args)]
 #[allow(missing_docs)]
 pub struct DescribeArgs {
-    /// Function, as NAME or NAME.NAMESPACE
+    /// Name the function, as NAME or NAME.NAMESPACE
     pub name: FunctionId,
     /// Print JSON: OpenFaaS's FunctionStatus
     #[arg(long)]
@@ -88,7 +88,8 @@ struct KeyValuePage(String);
 impl KeyValuePage {
     fn add_line(&mut self, key: &str, value: &str) {
         if !value.is_empty() {
-            let _ = writeln!(self.0, "{:<13}{value}", format!("{key}:")); // a String takes every write
+            // A String takes every write.
+            let _ = writeln!(self.0, "{:<13}{value}", format!("{key}:"));
         }
     }
 
@@ -127,6 +128,7 @@ fn instance_table(status: &FunctionStatus) -> String {
     }
     let mut table = TextTable::new(&["INSTANCE", "STATE", "REVISION", "PID", "ADDRESS", "START"]);
     for instance in &status.instances {
+        // The phases of a start follow each other, so their sum is its whole time.
         let total: f64 = instance.start_ms.values().sum();
         let phases: Vec<_> = instance
             .start_ms

@@ -1,6 +1,7 @@
-//! `invoke`: one call of a function, streamed both ways.
+//! `invoke`: one call of a function, with request and response bodies streamed.
 //!
-//! No credentials are sent: functions are open to callers, and must not learn the administrator's password.
+//! The request has no credentials: functions need none, and must not learn the administrator's
+//! password.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
@@ -21,21 +22,22 @@ use crate::output;
 #[derive(Debug, Args)]
 #[allow(missing_docs)]
 pub struct InvokeArgs {
-    /// Function, as NAME or NAME.NAMESPACE
+    /// Name the function, as NAME or NAME.NAMESPACE
     pub name: FunctionId,
-    /// Body: the text itself, @FILE, or - for standard input [default: standard input unless it is a terminal]
+    /// Send this body: the text itself, @FILE, or - for standard input [default: standard input
+    /// unless it is a terminal]
     #[arg(short, long, value_name = "DATA", allow_hyphen_values = true)]
     pub data: Option<String>,
-    /// Header field
+    /// Send a header field
     #[arg(short = 'H', long, value_name = "NAME: VALUE", value_parser = parse_header)]
     pub header: Vec<(String, String)>,
-    /// HTTP method
+    /// Use this HTTP method
     #[arg(short = 'X', long, default_value = "POST")]
     pub method: String,
-    /// Path after the function's name
+    /// Append this path to the function's name
     #[arg(long, default_value = "", hide_default_value = true)]
     pub path: String,
-    /// Query parameter
+    /// Add a query parameter
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub query: Vec<(String, String)>,
     /// Give up after this time
@@ -78,7 +80,7 @@ pub(super) fn run(args: &InvokeArgs) -> CommandResult {
     print_response(response)
 }
 
-/// The URL of a function.
+/// Returns the URL of a function, which names its namespace only if that is not the default.
 pub(super) fn function_url(client: &ApiClient, id: &FunctionId) -> String {
     match id.namespace.as_str() {
         DEFAULT_NAMESPACE => format!("{}/function/{}", client.base(), id.name),
@@ -94,6 +96,7 @@ fn request_head(client: &ApiClient, args: &InvokeArgs) -> Result<Request<()>, Co
         .map_err(|_| usage(format!("--method {:?} is not an HTTP method", args.method)))?;
     let mut uri = function_url(client, &args.name);
     if !args.path.is_empty() {
+        // Not encoded: the path may include a query, and percent escapes of the user.
         uri = format!("{uri}/{}", args.path.trim_start_matches('/'));
     }
     let pairs: Vec<_> = args
@@ -104,6 +107,7 @@ fn request_head(client: &ApiClient, args: &InvokeArgs) -> Result<Request<()>, Co
     if !pairs.is_empty() {
         uri += &format!(
             "{}{}",
+            // `--path` may already have a query.
             if uri.contains('?') { '&' } else { '?' },
             pairs.join("&")
         );
@@ -146,6 +150,7 @@ impl BodySource {
         let has_no_body =
             [Method::GET, Method::HEAD, Method::OPTIONS, Method::DELETE].contains(method);
         match args.data.as_deref() {
+            // Waiting for input from a terminal would look like a function that does not respond.
             None if has_no_body || io::stdin().is_terminal() => Ok(Self::Empty),
             None | Some("-") => Ok(Self::Stdin(io::stdin())),
             Some(data) => match data.strip_prefix('@') {
@@ -185,13 +190,15 @@ fn print_response_head(response: &Response<Body>) {
     eprintln!();
 }
 
-/// Streams the body to standard output. An error of the platform goes to standard error instead: it is no output of the function.
+/// Prints the body to standard output as it arrives. A platform error becomes the command's error
+/// instead: it is no output of the function.
 fn print_response(response: Response<Body>) -> CommandResult {
     let status = response.status();
     let reason = response
         .headers()
         .get("x-nearpath-reason")
         .map(|reason| String::from_utf8_lossy(reason.as_bytes()).into_owned());
+    // Only platform errors have a reason.
     if let Some(reason) = reason {
         let exit = if reason == "no_function" {
             ExitStatus::NotFound
@@ -203,6 +210,7 @@ fn print_response(response: Response<Body>) -> CommandResult {
             platform_error(status.as_u16(), &reason, &error_text(response)),
         ));
     }
+    // Before the status is checked: the body of an error response is output of the function, too.
     copy_to_stdout(response.into_body())?;
     match status.is_client_error() || status.is_server_error() {
         true => Err(CommandError::new(
@@ -213,7 +221,7 @@ fn print_response(response: Response<Body>) -> CommandResult {
     }
 }
 
-/// The text of a platform's error, with its reason once.
+/// Formats a platform error with its status. The reason appears exactly once.
 fn platform_error(status: u16, reason: &str, text: &str) -> String {
     // The gateway's own texts name the reason; a proxy in between may have replaced the text.
     match text.contains(reason) {
@@ -223,6 +231,7 @@ fn platform_error(status: u16, reason: &str, text: &str) -> String {
 }
 
 fn copy_to_stdout(body: Body) -> Result<(), CommandError> {
+    // No limit: a function's output may have any length.
     let mut reader = body.into_with_config().limit(u64::MAX).reader();
     let mut out = io::stdout().lock();
     let mut buffer = vec![0; 64 << 10];
@@ -239,6 +248,7 @@ fn copy_to_stdout(body: Body) -> Result<(), CommandError> {
             }
         };
         out.write_all(&buffer[..read])
+            // Flushed after each read, so that the output of a streaming function appears at once.
             .and_then(|()| out.flush())
             .map_err(|error| output::write_error(&error))?;
     }

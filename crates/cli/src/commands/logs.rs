@@ -16,7 +16,7 @@ use crate::output;
 #[derive(Debug, Args)]
 #[allow(missing_docs)]
 pub struct LogsArgs {
-    /// Function, as NAME or NAME.NAMESPACE
+    /// Name the function, as NAME or NAME.NAMESPACE
     pub name: FunctionId,
     /// Continue with new lines until Ctrl-C
     #[arg(short, long)]
@@ -44,12 +44,15 @@ pub(super) fn run(args: &LogsArgs) -> CommandResult {
         instance: args.instance.clone(),
         tail: args.tail,
         since: args.since.map(|ago| {
+            // The client's clock: with a skew, lines may be missing or too many, but none are
+            // wrong.
             SystemTime::now()
                 .checked_sub(ago)
                 .unwrap_or(SystemTime::UNIX_EPOCH)
         }),
         follow: args.follow,
     };
+    // Bytes, not `lines()`: a line that is not UTF-8 must not end the log.
     for line in client.logs(&query)?.split(b'\n') {
         let broken = |error| {
             CommandError::new(

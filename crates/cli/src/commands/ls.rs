@@ -12,7 +12,7 @@ use crate::output::{self, TextTable};
 #[derive(Debug, Args)]
 #[allow(missing_docs)]
 pub struct LsArgs {
-    /// Namespace to list
+    /// List this namespace
     #[arg(short, long, value_name = "NAMESPACE")]
     pub namespace: Option<Namespace>,
     /// Print JSON: a list of OpenFaaS's FunctionStatus
@@ -25,6 +25,7 @@ pub struct LsArgs {
 pub(super) fn run(args: &LsArgs) -> CommandResult {
     let client = ApiClient::new(GatewayTarget::from_args(&args.gateway, None)?);
     let mut functions = client.functions(args.namespace.as_ref())?;
+    // The gateway's order is not promised, and scripts compare outputs.
     functions.sort_by(|a, b| (&a.spec.namespace, &a.name).cmp(&(&b.spec.namespace, &b.name)));
     match args.json {
         true => output::print_json(&functions)?,

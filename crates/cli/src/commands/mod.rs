@@ -39,6 +39,7 @@ use crate::exit::{CommandResult, ExitStatus};
 /// Runs a command and prints its error, if any, on standard error.
 pub fn run(command: Command) -> ExitCode {
     let result: CommandResult = match command {
+        // A server has exit codes of its own: it does not speak the API.
         Command::Up(args) => return crate::up::run(*args),
         Command::Deploy(args) => deploy::run(&args),
         Command::Ls(args) => ls::run(&args),

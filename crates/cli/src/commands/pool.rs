@@ -30,7 +30,7 @@ pub enum PoolCommand {
 #[derive(Debug, Args)]
 #[allow(missing_docs)]
 pub struct PoolTopArgs {
-    /// Time between two samples
+    /// Wait this long between two samples
     #[arg(long, default_value = "2s", value_parser = duration::parse_duration, value_name = "DURATION")]
     pub interval: Duration,
     /// Exit after this many tables
@@ -44,7 +44,7 @@ pub struct PoolTopArgs {
 
 /// Moves the cursor to the upper left corner and clears the screen (ECMA-48).
 const CLEAR_SCREEN: &str = "\x1b[H\x1b[J";
-/// Shortest interval: nobody reads faster.
+/// Shortest interval: people do not read faster.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(super) fn run(command: &PoolCommand) -> CommandResult {
@@ -56,11 +56,13 @@ pub(super) fn run(command: &PoolCommand) -> CommandResult {
 
 fn top(args: &PoolTopArgs) -> CommandResult {
     let client = ApiClient::new(GatewayTarget::from_args(&args.gateway, None)?);
+    // Rates need two samples, so nothing is shown before the first interval is over.
     let mut before = sample(&client, &args.filter)?;
     for _ in 0..args.count.unwrap_or(u64::MAX) {
         thread::sleep(args.interval.max(MIN_INTERVAL));
         let after = sample(&client, &args.filter)?;
         let text = rate_table(&before.1, &after.1, after.0 - before.0).render();
+        // Elsewhere the tables follow each other, for a file or a pipe.
         output::print(&if stdout().is_terminal() {
             format!("{CLEAR_SCREEN}{text}")
         } else {
@@ -100,6 +102,7 @@ fn rate_table(before: &[PoolStatus], after: &[PoolStatus], time: Duration) -> Te
     let mut rows: Vec<_> = after.iter().map(|one| (one, growth(before, one))).collect();
     rows.sort_by_key(|(_, [hits, misses, ..])| std::cmp::Reverse(hits + misses));
     for (one, growth) in rows {
+        // At least 1 ms: a clock without progress must not divide by 0.
         let rate = |count: u64| count as f64 / time.as_secs_f64().max(1e-3);
         let [counts @ .., bytes] = growth;
         let names = [one.owner.clone(), one.destination.clone()];
@@ -128,6 +131,7 @@ fn growth(before: &[PoolStatus], one: &PoolStatus) -> [u64; 5] {
         ]
     };
     let is_same = |old: &&PoolStatus| {
+        // The identity too: one destination has a pool per client certificate.
         (&old.owner, &old.destination, &old.identity)
             == (&one.owner, &one.destination, &one.identity)
     };

@@ -1,6 +1,7 @@
 //! Waits for functions and shows progress on standard error.
 //!
-//! On a terminal it is redrawn in place, elsewhere each change is a line; with `--json` there is none.
+//! On a terminal it is redrawn in place, elsewhere each change is a line; with `--json` there is
+//! none.
 
 use std::io::{IsTerminal, Write, stderr};
 use std::time::{Duration, Instant};
@@ -58,6 +59,7 @@ pub(super) fn wait(
             .iter_mut()
             .filter(|item| item.outcome == WaitOutcome::Pending)
         {
+            // One call per item: a list would hold the whole namespace for a few functions.
             let phase = ReadyPhase::of(&client.function(&item.id)?);
             item.elapsed = start.elapsed();
             item.outcome = item.state.observe(item.elapsed, &phase);
@@ -67,10 +69,12 @@ pub(super) fn wait(
                 screen.print_change(item);
             }
         }
+        // Also without a change: the times go on.
         screen.redraw(items);
         if items
             .iter()
             .all(|item| item.outcome != WaitOutcome::Pending)
+            // Checked after a look: `--timeout 0s` still reports the state.
             || start.elapsed() >= timeout
         {
             return Ok(());
@@ -159,13 +163,15 @@ impl ProgressScreen {
             .max()
             .unwrap_or(0);
         let mut text = if *drawn > 0 {
+            // Cursor up (ECMA-48 CUU); 0 lines would be taken as 1.
             format!("\x1b[{drawn}A")
         } else {
             String::new()
         };
         for item in items {
             let Some(phase) = &item.phase else { continue };
-            // A wrapped line would break the count of lines to go up; 14 columns are for the gaps and the time.
+            // A wrapped line would break the count of lines to go up; 14 columns are for the gaps
+            // and the time.
             let phase_width = columns.saturating_sub(width + 14).max(10);
             let short: String = phase.to_text().chars().take(phase_width).collect();
             let (name, short) = (item.id.name.as_str(), style.paint(phase.color(), &short));

@@ -1,4 +1,5 @@
-//! Readiness of a deployed or scaled function, decided from its statuses. Pure; time is an argument.
+//! Readiness of a deployed or scaled function, decided from the statuses that its gateway reports.
+//! Pure; time is an argument.
 
 use std::time::Duration;
 
@@ -6,19 +7,20 @@ use nearpath_types::FunctionStatus;
 
 use crate::output::TextColor;
 
-/// A start failure that is reported for this long is the new revision's own, not the end of an instance that is being replaced.
+/// Time for which a start failure must be reported before waiting fails. During an update, a
+/// shorter one may come from an instance of the old revision.
 const FAILURE_GRACE: Duration = Duration::from_secs(1);
 
-/// State of a function on its way to its wanted instances.
+/// State of a function while its wanted instances start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ReadyPhase {
     /// All wanted instances are ready and run the newest revision.
     Ready { wanted: u64 },
-    /// No instance is wanted.
+    /// No instance is wanted: the function is scaled to zero.
     Asleep,
     /// Some instances are missing.
     Starting { ready: u64, wanted: u64 },
-    /// Some instances are missing, and the node reports a reason.
+    /// Some instances are missing, and the node reports why, for example a failed start.
     Trouble {
         ready: u64,
         wanted: u64,
@@ -31,9 +33,12 @@ impl ReadyPhase {
     pub(crate) fn of(status: &FunctionStatus) -> Self {
         let (ready, wanted) = (count_ready(status), status.replicas);
         match &status.not_ready_reason {
+            // The order matters: with enough instances ready, or none wanted, the status may still
+            // report the failure of an earlier instance.
             _ if wanted == 0 => Self::Asleep,
             _ if ready >= wanted => Self::Ready { wanted },
-            // The reason holds output of the tenant: control characters could steer a terminal.
+            // The reason may include output of the tenant's code, whose escape sequences must not
+            // reach the terminal.
             Some(why) => Self::Trouble {
                 ready,
                 wanted,
@@ -48,7 +53,7 @@ impl ReadyPhase {
         matches!(self, Self::Ready { .. } | Self::Asleep)
     }
 
-    /// The phase for people.
+    /// Formats the phase for the command line.
     pub(crate) fn to_text(&self) -> String {
         match self {
             Self::Ready { wanted } => format!("ready {wanted}/{wanted}"),
@@ -58,7 +63,7 @@ impl ReadyPhase {
         }
     }
 
-    /// The colour of [`Self::to_text`].
+    /// Returns the colour of [`Self::to_text`].
     pub(crate) fn color(&self) -> TextColor {
         match self {
             Self::Ready { .. } | Self::Asleep => TextColor::Good,
@@ -75,10 +80,11 @@ fn count_ready(status: &FunctionStatus) -> u64 {
         .iter()
         .map(|instance| instance.revision)
         .max();
+    // An OpenFaaS gateway lists no instances, only their number.
     let Some(newest) = newest else {
         return status.available_replicas;
     };
-    // OpenFaaS's gateways report no revision: there, the newest one seen counts.
+    // Without a wanted revision in the status, the newest one of an instance counts.
     let revision = if status.revision > 0 {
         status.revision
     } else {
@@ -102,18 +108,20 @@ pub(crate) enum WaitOutcome {
     Failed(String),
 }
 
-/// Memory of one wait.
+/// State of one wait for a function.
 #[derive(Debug, Default)]
 pub(crate) struct WaitState {
+    /// Time at which the reported failure began.
     trouble_since: Option<Duration>,
 }
 
 impl WaitState {
-    /// Judges the phase seen at `now`, which counts from any fixed moment.
+    /// Evaluates the phase seen at `now`, the time since any fixed moment.
     pub(crate) fn observe(&mut self, now: Duration, phase: &ReadyPhase) -> WaitOutcome {
         match phase {
             ReadyPhase::Ready { .. } | ReadyPhase::Asleep => WaitOutcome::Ready,
             ReadyPhase::Starting { .. } => {
+                // The node tries again: a new failure must last for the whole `FAILURE_GRACE`.
                 self.trouble_since = None;
                 WaitOutcome::Pending
             }

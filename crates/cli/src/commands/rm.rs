@@ -18,7 +18,7 @@ use crate::output;
 #[derive(Debug, Args)]
 #[allow(missing_docs)]
 pub struct RmArgs {
-    /// Functions, as NAME or NAME.NAMESPACE
+    /// Name the functions, as NAME or NAME.NAMESPACE
     #[arg(value_name = "NAME", required_unless_present = "file")]
     pub names: Vec<FunctionId>,
     /// Remove every function of a stack file
@@ -76,6 +76,7 @@ pub(super) fn run(args: &RmArgs) -> CommandResult {
                 Some(error.text)
             }
         };
+        // At once, not at the end: a long list shows how far it came.
         print_progress(id, error.as_deref(), args.json)?;
         results.push(result(id, error));
     }
@@ -103,7 +104,8 @@ fn print_progress(id: &FunctionId, error: Option<&str>, json: bool) -> Result<()
     Ok(())
 }
 
-/// Reads the stack file alone: its folders and environment files may be gone by the time its functions are removed.
+/// Reads the stack file alone: its folders and environment files may be gone by the time its
+/// functions are removed.
 struct StackFileOnly<'a>(&'a Path);
 
 impl StackContext for StackFileOnly<'_> {

@@ -16,14 +16,14 @@ use crate::output;
 #[derive(Debug, Args)]
 #[allow(missing_docs)]
 pub struct ScaleArgs {
-    /// Function, as NAME or NAME.NAMESPACE
+    /// Name the function, as NAME or NAME.NAMESPACE
     pub name: FunctionId,
-    /// Number of instances
+    /// Set this number of instances
     pub replicas: u64,
     /// Wait until they are ready
     #[arg(long)]
     pub wait: bool,
-    /// Longest wait
+    /// Wait no longer than this
     #[arg(long, default_value = "60s", value_parser = duration::parse_duration, value_name = "DURATION")]
     pub timeout: Duration,
     /// Print the result as JSON
@@ -42,6 +42,7 @@ pub(super) fn run(args: &ScaleArgs) -> CommandResult {
         progress::wait(&client, &mut items, args.timeout, args.json)?;
         exit = progress::report_outcome(&items[0], args.timeout);
     }
+    // Read again after the change: labels may have capped the number.
     let status = client.function(&args.name)?;
     if let Some(reason) = explain_difference(args.replicas, &status) {
         eprintln!("nearpath: warning: {}: {reason}", args.name);

@@ -1,4 +1,5 @@
-//! Advice on missing secrets: there is no command to create them yet, so the API call is printed in full.
+//! Advice on missing secrets: there is no command to create them yet, so the API call is printed in
+//! full.
 
 use nearpath_types::FunctionSpec;
 use serde_json::json;
@@ -30,7 +31,8 @@ pub(super) fn advice(client: &ApiClient, spec: &FunctionSpec) -> Vec<String> {
 fn create_command((base, user): (&str, Option<&str>), namespace: &str, name: &str) -> String {
     let body =
         shell_quote(&json!({ "name": name, "namespace": namespace, "value": "VALUE" }).to_string());
-    // Without a password after `-u USER`, curl asks for it: it does not end up in the shell's history.
+    // Without a password after `-u USER`, curl asks for it: it does not end up in the shell's
+    // history.
     let user = user
         .map(|user| format!(" -u {}", shell_quote(user)))
         .unwrap_or_default();

@@ -20,13 +20,11 @@ pub(super) fn find(named: Option<&Path>) -> Result<PathBuf, CommandError> {
 }
 
 /// Reads a stack file, and prints warnings and errors on standard error.
-pub(super) fn read(
-    path: &Path,
-    surroundings: &dyn StackContext,
-) -> Result<StackSpec, CommandError> {
+pub(super) fn read(path: &Path, context: &dyn StackContext) -> Result<StackSpec, CommandError> {
     let fail = |text| CommandError::new(ExitStatus::BadStack, text);
-    match nearpath_stack::read_stack(path, surroundings) {
+    match nearpath_stack::read_stack(path, context) {
         Ok(parsed) => {
+            // On standard error: `--json` owns standard output.
             eprint!("{}", parsed.warnings);
             Ok(parsed.stack)
         }

@@ -1,4 +1,4 @@
-//! `paths`, `edges`, `memory`: the state of chains at this moment.
+//! `paths`, `edges`, `memory`: reports of the node on its chains at this moment.
 
 use clap::{Args, Subcommand};
 use nearpath_types::{FunctionId, Namespace, StatusQuery, StatusReport};
@@ -34,19 +34,20 @@ pub struct StatusArgs {
     pub gateway: GatewayArgs,
 }
 
-/// The rows to show.
+/// Selection of the rows to show.
 #[derive(Debug, Clone, Args)]
 #[allow(missing_docs)]
 pub struct StatusFilter {
-    /// Chain or function; NAME.NAMESPACE in another namespace [default: all of the namespace]
+    /// Show only this chain or function; NAME.NAMESPACE in another namespace [default: all of the
+    /// namespace]
     #[arg(value_name = "CHAIN|FUNCTION")]
     pub name: Option<FunctionId>,
-    /// Namespace
+    /// Show this namespace
     #[arg(short, long, value_name = "NAMESPACE", conflicts_with = "name")]
     pub namespace: Option<Namespace>,
 }
 
-/// Shows the report of one command.
+/// Runs one of the commands.
 pub(super) fn run(command: &StatusCommand) -> CommandResult {
     match command {
         StatusCommand::Paths(args) => show(StatusQuery::Paths, args),
@@ -55,7 +56,7 @@ pub(super) fn run(command: &StatusCommand) -> CommandResult {
     }
 }
 
-/// Fetches, filters and prints a report.
+/// Fetches, filters and prints a report. Fails when no row is about the named chain or function.
 pub(super) fn show(query: StatusQuery, args: &StatusArgs) -> CommandResult {
     let client = ApiClient::new(GatewayTarget::from_args(&args.gateway, None)?);
     let report = args.filter.fetch(&client, query)?;
@@ -77,8 +78,11 @@ impl StatusFilter {
         client: &ApiClient,
         query: StatusQuery,
     ) -> Result<StatusReport, CommandError> {
-        let named = self.name.as_ref().map(|name| name.namespace.clone());
-        let namespace = named.or_else(|| self.namespace.clone()).unwrap_or_default();
+        // A name includes its namespace, so clap rejects `--namespace` beside a name.
+        let name_namespace = self.name.as_ref().map(|name| name.namespace.clone());
+        let namespace = name_namespace
+            .or_else(|| self.namespace.clone())
+            .unwrap_or_default();
         let mut report = client.status(query, &namespace)?;
         if let Some(name) = &self.name {
             report.retain(|row| row.is_about(name));

@@ -16,7 +16,7 @@ pub(super) fn table(report: &StatusReport) -> TextTable {
 }
 
 fn paths_table(paths: &[PathStatus]) -> TextTable {
-    let mut table = TextTable::new(&["CALLER", "INSTANCE", "CALLEE", "INSTANCE", "PATH", "WHY"]);
+    let mut table = TextTable::new(&["CALLER", "INSTANCE", "CALLEE", "INSTANCE", "PATH", "REASON"]);
     for path in paths {
         let or_none = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
         let reason = path.reason.clone().unwrap_or_default();
@@ -30,7 +30,7 @@ fn paths_table(paths: &[PathStatus]) -> TextTable {
             path.callee.clone(),
             to,
             or_none(&path.path),
-            why,
+            reason,
         ]);
     }
     table
@@ -47,6 +47,7 @@ fn edges_table(edges: &[EdgeStatus]) -> TextTable {
         "BYTES",
         "MEAN",
     ];
+    // Columns of numbers, from REQUESTS on.
     let mut table = (3..8).fold(TextTable::new(&headings), TextTable::align_right);
     for edge in edges {
         let numbers = [
@@ -84,6 +85,7 @@ fn memory_table(chains: &[MemoryStatus]) -> TextTable {
     let headings = ["CHAIN", "FUNCTION", "ENDPOINTS", "SLOTS", "USED", "LIMIT"];
     let mut table = (2..6).fold(TextTable::new(&headings), TextTable::align_right);
     for chain in chains {
+        // 4096 bytes are the base page on x86-64.
         let pages = if chain.page_bytes > 4096 {
             " (huge pages)"
         } else {
@@ -107,7 +109,10 @@ fn memory_table(chains: &[MemoryStatus]) -> TextTable {
         );
         for holder in &chain.holders {
             let numbers = [holder.endpoints.to_string(), holder.slots.to_string()];
-            let sizes = [format_bytes(holder.bytes), format_bytes(holder.bound_bytes)];
+            let sizes = [
+                format_bytes(holder.bytes),
+                format_bytes(holder.max_held_bytes),
+            ];
             table.add_row(
                 [String::new(), holder.function.clone()]
                     .into_iter()
@@ -186,19 +191,20 @@ fn count_ahead(one: &PoolStatus) -> String {
         ("prefetched", one.prefetch_used),
         ("in vain", one.prefetch_unused),
     ];
-    let shown: Vec<_> = counts
+    let nonzero: Vec<_> = counts
         .iter()
         .filter(|(_, count)| *count > 0)
         .map(|(what, count)| format!("{what} {count}"))
         .collect();
-    if shown.is_empty() {
+    if nonzero.is_empty() {
         "-".to_owned()
     } else {
-        shown.join(", ")
+        nonzero.join(", ")
     }
 }
 
-/// Current values: its own connections, the idle ones of them, all at the destination of `max`, waiting clients.
+/// Current values: its own connections, the idle ones of them, all at the destination of `max`,
+/// waiting clients.
 pub(super) fn current_columns(one: &PoolStatus) -> [String; 4] {
     let at_destination = format!("{}/{}", one.open_in_group, one.max);
     [

@@ -21,7 +21,8 @@ pub struct VersionArgs {
 
 pub(super) fn run(args: &VersionArgs) -> CommandResult {
     let client = ApiClient::new(GatewayTarget::from_args(&args.gateway, None)?);
-    // Without a gateway the command still succeeds: the version of this program is what most callers want.
+    // Without a gateway the command still succeeds: the version of this program is what most
+    // callers want.
     let info = client.info();
     let version = env!("CARGO_PKG_VERSION");
     if args.json {
@@ -45,6 +46,7 @@ fn name_and_release(info: &GatewayInfo) -> String {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let name = text(&info.provider["provider"]).unwrap_or_else(|| "gateway".to_owned());
     let release =
+        // The gateway's own release is the better answer; some report only their provider's.
         text(&info.version["release"]).or_else(|| text(&info.provider["version"]["release"]));
     format!(
         "{name} {}",

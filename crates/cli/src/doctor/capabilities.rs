@@ -13,6 +13,7 @@ pub(super) fn checks() -> Vec<Check> {
         .findings
         .into_iter()
         .map(|finding| feature_check(finding, is_root));
+    // The summary first: the features below explain it.
     std::iter::once(isolation_check(found.isolation))
         .chain(features)
         .collect()

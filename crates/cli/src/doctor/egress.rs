@@ -1,4 +1,5 @@
-//! Connections of functions to destinations outside: their paths, their congestion windows, and the number of local ports.
+//! Connections of functions to destinations outside: their paths, their congestion windows, and the
+//! number of local ports.
 
 use std::fs;
 
@@ -7,11 +8,13 @@ use nearpath_kernel::sandbox::IsolationLevel;
 
 use super::Check;
 
-/// Fewer local ports than this limit the connections to one destination noticeably; Linux has 28232 by default.
+/// Fewer local ports than this limit the connections to one destination noticeably; Linux has 28232
+/// by default.
 const FEW_PORTS: u32 = 10_000;
 
 pub(super) fn checks() -> Vec<Check> {
     let interception = check_interception_support().map_err(|why| why.to_string());
+    // A file that cannot be read becomes an empty text, which matches no good value.
     let setting =
         |name: &str| fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).unwrap_or_default();
     vec![
@@ -24,7 +27,8 @@ pub(super) fn checks() -> Vec<Check> {
     ]
 }
 
-/// Checks whether the egress proxy enforces declarations, and whether socket interception avoids its hop.
+/// Checks whether the egress proxy enforces declarations, and whether socket interception avoids
+/// its hop.
 fn egress_check(isolation: IsolationLevel, interception: Result<(), String>) -> Check {
     let name = "egress";
     match (isolation, interception) {
@@ -58,8 +62,10 @@ fn egress_check(isolation: IsolationLevel, interception: Result<(), String>) -> 
 fn idle_window_check(algorithm: &str, slow_start_after_idle: &str) -> Check {
     let name = "windows after a pause";
     match (algorithm, slow_start_after_idle) {
+        // net.ipv4.tcp_slow_start_after_idle, Documentation/networking/ip-sysctl.rst.
         (_, "0") => Check::ok(name, "kept (tcp_slow_start_after_idle=0)"),
-        // BBR sets the window itself (`cong_control` in net/ipv4/tcp_output.c) and does not reset it when idle.
+        // BBR sets the window itself (`cong_control` in net/ipv4/tcp_output.c) and does not reset
+        // it when idle.
         (bbr, _) if bbr.starts_with("bbr") => Check::ok(name, format!("kept, by {bbr}")),
         (algorithm, _) => {
             let effect =
@@ -79,6 +85,7 @@ fn local_port_check(range: &str) -> Check {
     let count = ends
         .next()
         .zip(ends.next())
+        // Both ends of the range are usable, hence the 1.
         .map_or(0, |(first, last)| (last + 1).saturating_sub(first));
     let found = format!("{count} for each destination");
     match count >= FEW_PORTS {

@@ -11,7 +11,8 @@ use super::Check;
 
 /// With less free space the store may soon be unable to write.
 const MIN_FREE_BYTES: u64 = 100 << 20;
-/// Each waiting request and each instance needs some descriptors; the usual soft limit of 1024 is too low.
+/// Each waiting request and each instance needs some descriptors; the usual soft limit of 1024 is
+/// too low.
 const MIN_OPEN_FILES: u64 = 4_096;
 /// The oldest kernel in the tests.
 const OLDEST_TESTED_KERNEL: (u32, u32) = (5, 15);
@@ -37,6 +38,8 @@ fn kernel_check() -> Check {
         .map_while(|part| part.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     match version >= OLDEST_TESTED_KERNEL {
+        // Older kernels only warn: distributions backport what matters, and the checks below
+        // measure it.
         true => Check::ok("kernel", format!("Linux {release}")),
         false => Check::warn(
             "kernel",
@@ -48,15 +51,16 @@ fn kernel_check() -> Check {
 }
 
 fn watchdog_check() -> Check {
-    let given = std::env::var_os("NEARPATH_WATCHDOG").map(PathBuf::from);
+    let from_env = std::env::var_os("NEARPATH_WATCHDOG").map(PathBuf::from);
     let next_to_exe = || {
         std::env::current_exe()
             .map(|exe| exe.with_file_name("nearpath-watchdog"))
             .unwrap_or_default()
     };
-    let path = given.unwrap_or_else(next_to_exe);
+    let path = from_env.unwrap_or_else(next_to_exe);
     let is_program = path
         .metadata()
+        // The file must be executable for someone; the sandbox decides under which user it runs.
         .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0);
     let found = path.display().to_string();
     match is_program {
@@ -75,12 +79,14 @@ fn watchdog_check() -> Check {
 
 fn data_dir_check(data_dir: &Path) -> Check {
     let name = "data directory";
+    // `up` creates missing folders, so only the nearest existing one has to be writable.
     let existing = existing_ancestor(data_dir);
     let found = match existing == data_dir {
         true => data_dir.display().to_string(),
         false => format!("{} (will be created)", data_dir.display()),
     };
     let effect = "no state can be stored";
+    // The kernel is asked: mode bits alone ignore root, ACLs and read-only mounts.
     match access(existing, Access::WRITE_OK | Access::EXEC_OK) {
         Ok(()) if existing.is_dir() => Check::ok(name, found),
         Ok(()) => Check::fatal(
@@ -130,6 +136,7 @@ fn existing_ancestor(path: &Path) -> &Path {
 }
 
 fn open_files_check() -> Check {
+    // The soft limit: the kernel enforces this one. `None` means unlimited.
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let found = if limit == u64::MAX {
         "no limit".to_owned()
@@ -151,7 +158,8 @@ fn open_files_check() -> Check {
 }
 
 fn python_check() -> Check {
-    // Not $PATH: instances see the system's folders only, so a python3 in a user's home is of no use to them.
+    // Not $PATH: instances see the system's folders only, so a python3 in a user's home is of no
+    // use to them.
     let mut candidates = std::env::split_paths(INSTANCE_PATH).map(|folder| folder.join("python3"));
     match candidates.find(|python| python.is_file()) {
         Some(python) => Check::ok("python3", python.display().to_string()),

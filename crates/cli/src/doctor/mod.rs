@@ -1,7 +1,8 @@
 //! `doctor`: checks prerequisites and explains how to fix what is missing.
 //!
-//! [`machine`] checks the surroundings of `nearpath up`, [`egress`] the functions' connections to destinations outside, [`udp`] the sockets
-//! for QUIC, [`capabilities`] the kernel. Nothing is changed.
+//! [`machine`] checks the surroundings of `nearpath up`, [`egress`] the functions' connections to
+//! destinations outside, [`udp`] the sockets for QUIC, [`capabilities`] the kernel. Nothing is
+//! changed.
 
 mod capabilities;
 mod egress;
@@ -23,7 +24,7 @@ use crate::output::{self, TextColor, TextStyle};
 #[derive(Debug, Args)]
 #[allow(missing_docs)]
 pub struct DoctorArgs {
-    /// Data directory to check [default: as `nearpath up`]
+    /// Check this data directory [default: as `nearpath up`]
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
     /// Print the checks as JSON
@@ -148,6 +149,7 @@ fn format_page(checks: &[Check], usable: bool, style: TextStyle) -> String {
             check.name,
             check.found
         );
+        // 4 columns of status and two gaps of 2.
         let indent = " ".repeat(width + 8);
         out += &check
             .effect

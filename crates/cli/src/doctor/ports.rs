@@ -20,6 +20,7 @@ pub(super) fn checks() -> Vec<Check> {
 
 fn check_port(name: &str, port: u16, option: &str) -> Check {
     let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    // Binding is the only sure test; the socket is closed at once and leaves no TIME_WAIT.
     match TcpListener::bind(addr) {
         Ok(_) => Check::ok(name, "free"),
         // nearpath itself on that port is the usual case, and no problem.

@@ -6,7 +6,7 @@ use super::Check;
 
 pub(super) fn checks() -> Vec<Check> {
     match probe_capabilities() {
-        Ok(given) => checks_of(&given),
+        Ok(capabilities) => checks_of(&capabilities),
         Err(error) => {
             let effect = "calls between machines use TCP";
             vec![Check::warn(
@@ -19,36 +19,37 @@ pub(super) fn checks() -> Vec<Check> {
     }
 }
 
-fn checks_of(given: &UdpCapabilities) -> Vec<Check> {
+fn checks_of(capabilities: &UdpCapabilities) -> Vec<Check> {
     vec![
         buffer_check(
             "UDP receive buffer",
-            given.receive_buffer,
+            capabilities.receive_buffer,
             "net.core.rmem_max",
             "bursts of QUIC calls are lost and sent again",
         ),
         buffer_check(
             "UDP send buffer",
-            given.send_buffer,
+            capabilities.send_buffer,
             "net.core.wmem_max",
             "large responses over QUIC leave in smaller batches",
         ),
         batch_check(
             "UDP GSO",
-            given.max_send_batch,
+            capabilities.max_send_batch,
             "large bodies over QUIC cost a system call per datagram",
         ),
         batch_check(
             "UDP GRO",
-            given.max_receive_batch,
+            capabilities.max_receive_batch,
             "large bodies over QUIC are read datagram by datagram",
         ),
     ]
 }
 
-fn buffer_check(name: &str, given: usize, setting: &str, effect: &str) -> Check {
-    let found = format!("{} KiB of {} KiB", given >> 10, SOCKET_BUFFER_BYTES >> 10);
-    match given >= SOCKET_BUFFER_BYTES {
+fn buffer_check(name: &str, bytes: usize, setting: &str, effect: &str) -> Check {
+    // The kernel caps a request at rmem_max and wmem_max without an error, so it is measured.
+    let found = format!("{} KiB of {} KiB", bytes >> 10, SOCKET_BUFFER_BYTES >> 10);
+    match bytes >= SOCKET_BUFFER_BYTES {
         true => Check::ok(name, found),
         false => {
             let remedy = format!(

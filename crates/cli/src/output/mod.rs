@@ -14,6 +14,7 @@ use crate::exit::{CommandError, ExitStatus};
 
 /// Writes to standard output.
 pub(crate) fn print(text: &str) -> Result<(), CommandError> {
+    // Not `print!`, which panics when the reader has left.
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())
         .and_then(|()| out.flush())
@@ -23,7 +24,8 @@ pub(crate) fn print(text: &str) -> Result<(), CommandError> {
 /// The error of a failed write to standard output.
 pub(crate) fn write_error(error: &io::Error) -> CommandError {
     match error.kind() {
-        // A reader that left (`nearpath ls | head -1`) has all it wants: the command ends as if it were done.
+        // A reader that left (`nearpath ls | head -1`) has all it wants: the command ends as if it
+        // were done.
         io::ErrorKind::BrokenPipe => CommandError::silent(ExitStatus::Ok),
         _ => CommandError::new(
             ExitStatus::Failed,

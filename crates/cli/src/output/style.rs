@@ -1,8 +1,9 @@
-//! Colours: only on a terminal, unless `NO_COLOR` is set (<https://no-color.org>) or the terminal is `dumb`.
+//! Colours of texts: only on a terminal, and neither with `NO_COLOR` (<https://no-color.org>) nor
+//! with `TERM=dumb`.
 
 use std::io::IsTerminal;
 
-/// Meaning of a coloured text.
+/// Meaning of a text, which selects its colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TextColor {
     Good,
@@ -11,32 +12,32 @@ pub(crate) enum TextColor {
     Faint,
 }
 
-/// Colours or plain text.
+/// Style of an output stream: with colours, or plain.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TextStyle {
-    colours: bool,
+    has_colors: bool,
 }
 
 impl TextStyle {
-    /// The style for a stream of this process.
+    /// Returns the style for standard output or standard error of this process.
     pub(crate) fn for_stream(stream: &impl IsTerminal) -> Self {
         let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         Self {
-            colours: stream.is_terminal() && !is_set("NO_COLOR") && !is_dumb,
+            has_colors: stream.is_terminal() && !is_set("NO_COLOR") && !is_dumb,
         }
     }
 
-    /// Returns the text in that colour, or plain.
+    /// Returns the text with escape sequences for that colour, or unchanged in the plain style.
     pub(crate) fn paint(self, color: TextColor, text: &str) -> String {
-        // SGR codes of ECMA-48, which every terminal knows.
+        // SGR parameters (ECMA-48 section 8.3.117), which every terminal supports.
         let code = match color {
-            TextColor::Good => 32,
-            TextColor::Warning => 33,
-            TextColor::Bad => 31,
-            TextColor::Faint => 2,
+            TextColor::Good => 32,    // green
+            TextColor::Warning => 33, // yellow
+            TextColor::Bad => 31,     // red
+            TextColor::Faint => 2,    // the terminal's colour with lower intensity
         };
-        match self.colours {
+        match self.has_colors {
             true => format!("\x1b[{code}m{text}\x1b[0m"),
             false => text.to_owned(),
         }

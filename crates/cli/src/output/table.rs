@@ -44,6 +44,7 @@ impl TextTable {
             self.rows
                 .iter()
                 .filter_map(|row| row.get(column))
+                // Characters, not bytes: units such as µs would shift the columns.
                 .map(|cell| cell.chars().count())
                 .max()
         };

@@ -33,37 +33,37 @@ pub enum RendezvousCommand {
 #[derive(Debug, Args)]
 #[allow(missing_docs)]
 pub struct ServeArgs {
-    /// Address for control connections and relays (WebSocket)
+    /// Serve control connections and relays (WebSocket) at this address
     #[arg(long, default_value = "127.0.0.1:7843", value_name = "ADDR:PORT")]
     pub listen: SocketAddr,
 
-    /// Certificate chain, PEM: enables TLS for control connections and relays
+    /// Serve them with TLS, with the certificate chain in this file (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
 
-    /// Private key, PEM
+    /// Read the private key from this file (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
 
-    /// Serve without TLS on an address that is not loopback: a proxy in front terminates TLS. Tickets are readable between
-    /// the two
+    /// Serve without TLS on an address that is not loopback: a proxy in front terminates TLS.
+    /// Tickets are readable between the two
     #[arg(long, conflicts_with = "tls_cert")]
     pub behind_proxy: bool,
 
-    /// Address for reflexive-address probes (STUN-like): this port and the next, over UDP and TCP; `=IP` is the address under
-    /// which workers reach it, if it differs. Twice: two addresses distinguish more kinds of NAT [default: --listen's
-    /// address, port 7844]
+    /// Answer reflexive-address probes (STUN-like) at this address: this port and the next, over
+    /// UDP and TCP; `=IP` is the address under which workers reach it, if it differs. Twice: two
+    /// addresses distinguish more kinds of NAT [default: --listen's address, port 7844]
     #[arg(long, value_name = "ADDR:PORT[=IP]", value_parser = parse_observer)]
     pub observe: Vec<ObserverBinding>,
 
-    /// Address of /metrics and /healthz, for the operator
+    /// Serve /metrics and /healthz, for the operator, at this address
     #[arg(long, default_value = "127.0.0.1:7842", value_name = "ADDR:PORT")]
     pub admin_listen: SocketAddr,
 
     #[command(flatten)]
     pub key: KeyArgs,
 
-    /// Maximum number of control connections
+    /// Limit the control connections
     #[arg(
         long,
         default_value = "50000",
@@ -72,7 +72,7 @@ pub struct ServeArgs {
     )]
     pub lines: usize,
 
-    /// Maximum number of control connections of one job
+    /// Limit the control connections of one job
     #[arg(
         long,
         default_value = "20000",
@@ -81,12 +81,12 @@ pub struct ServeArgs {
     )]
     pub lines_of_a_job: usize,
 
-    /// Maximum number of new connections per second from one address, and of one worker with a ticket; bursts may be ten
-    /// times as large
+    /// Limit the new connections per second from one address, and of one worker with a ticket;
+    /// bursts may be ten times as large
     #[arg(long, default_value = "200", value_name = "N", help_heading = "Limits")]
     pub arrivals: u64,
 
-    /// Maximum number of relays
+    /// Limit the relays
     #[arg(
         long,
         default_value = "10000",
@@ -95,7 +95,8 @@ pub struct ServeArgs {
     )]
     pub relays: usize,
 
-    /// Maximum bytes per second of one relay, both directions together, and of one control connection; 0: no limit
+    /// Limit the bytes per second of one relay, both directions together, and of one control
+    /// connection; 0: no limit
     #[arg(
         long,
         default_value = "0",
@@ -104,7 +105,7 @@ pub struct ServeArgs {
     )]
     pub relay_rate: u64,
 
-    /// Maximum bytes per second of all relays and control connections of a job; 0: no limit
+    /// Limit the bytes per second of all relays and control connections of a job; 0: no limit
     #[arg(
         long,
         default_value = "0",
@@ -117,7 +118,7 @@ pub struct ServeArgs {
     #[arg(long, default_value = "10m", value_parser = duration::parse_duration, value_name = "DURATION", help_heading = "Limits")]
     pub relay_idle: Duration,
 
-    /// Time for open relays to finish after SIGTERM; then they are closed
+    /// Wait this long for open relays after SIGTERM; then they are closed
     #[arg(long, default_value = "30s", value_parser = duration::parse_duration, value_name = "DURATION")]
     pub drain_timeout: Duration,
 
@@ -133,8 +134,8 @@ pub struct ServeArgs {
 /// The key file.
 #[derive(Debug, Clone, Args)]
 pub struct KeyArgs {
-    /// File with the key that signs tickets; created at the first start, readable by its owner only [default: rendezvous.key
-    /// in the data directory]
+    /// Sign tickets with the key in this file; created at the first start, readable by its owner
+    /// only [default: rendezvous.key in the data directory]
     #[arg(long, env = "NEARPATH_RENDEZVOUS_KEY", value_name = "FILE")]
     pub key: Option<PathBuf>,
 }
@@ -152,13 +153,13 @@ impl KeyArgs {
 #[derive(Debug, Args)]
 #[allow(missing_docs)]
 pub struct TicketArgs {
-    /// Job: workers of one job can meet
+    /// Name the job; workers of one job can meet
     #[arg(long, value_name = "NAME")]
     pub job: JobName,
-    /// Worker: NAME/NUMBER, or its identity (spiffe://...)
+    /// Name the worker: NAME/NUMBER, or its identity (spiffe://...)
     #[arg(long, value_name = "WORKER")]
     pub worker: String,
-    /// Validity of the ticket
+    /// Set the validity of the ticket
     #[arg(long = "for", default_value = "15m", value_parser = duration::parse_duration, value_name = "DURATION")]
     pub life: Duration,
     /// Send reports without a recipient to this worker
@@ -187,6 +188,7 @@ fn parse_observer(text: &str) -> Result<ObserverBinding, String> {
     let bind: SocketAddr = bind
         .parse()
         .map_err(|_| format!("invalid address {bind:?}: expected ADDR:PORT"))?;
+    // Probes use two ports: a NAT's mapping may depend on the destination's port.
     if bind.port() == u16::MAX {
         Err("the next port is used as well: choose a lower one".to_owned())
     } else {

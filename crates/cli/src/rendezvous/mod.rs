@@ -1,6 +1,7 @@
 //! `nearpath rendezvous`: introduces workers behind NATs to each other, and mints their tickets.
 //!
-//! [`args`] holds the options as typed, [`run`] serves until a signal, [`ticket`] mints. The server itself is `nearpath_rendezvous`.
+//! [`args`] holds the options as typed, [`run`] serves until a signal, [`ticket`] mints. The server
+//! itself is `nearpath_rendezvous`.
 
 mod args;
 mod serve;

@@ -38,7 +38,9 @@ pub(super) fn run(args: &ServeArgs) -> CommandResult {
 }
 
 async fn serve(args: &ServeArgs) -> CommandResult {
+    // First: a signal during the start must not be lost.
     let end = signals::listen_for_signals().map_err(failed("signals"))?;
+    // Before ports and files are touched: a refused start leaves nothing behind.
     check_encryption(args)?;
     let key = load_key(args)?;
     raise_open_files();
@@ -49,6 +51,7 @@ async fn serve(args: &ServeArgs) -> CommandResult {
     let listener = bind_one(args.listen, "--listen")?;
     let admin = bind_one(args.admin_listen, "--admin-listen")?;
     let (registry, readiness) = (MetricsRegistry::default(), ProcessReadiness::default());
+    // Held until all listeners serve: /healthz must not be ready before.
     let pending = readiness.add_pending("rendezvous");
     let ((trigger, drain), (admin_trigger, admin_drain)) = (drain::channel(), drain::channel());
     let secure = tls.is_some();

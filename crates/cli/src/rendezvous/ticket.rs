@@ -1,4 +1,5 @@
-//! Mints a ticket with the rendezvous' key; the rendezvous need not run.
+//! `nearpath rendezvous ticket`: mints a worker's ticket with the rendezvous' key file. The
+//! rendezvous need not run, because the signature alone makes a ticket valid.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,7 +13,7 @@ use crate::output;
 
 /// Prints a new ticket.
 pub(super) fn run(args: &TicketArgs) -> CommandResult {
-    let you = worker_identity(&args.job, &args.worker)?;
+    let worker = worker_identity(&args.job, &args.worker)?;
     let key = RendezvousKey::read(&args.key.key_path()).map_err(|error| {
         CommandError::new(
             ExitStatus::Failed,
@@ -21,7 +22,7 @@ pub(super) fn run(args: &TicketArgs) -> CommandResult {
     })?;
     let until = expiry(args.life);
     let ticket = WorkerTicket {
-        you: you.clone(),
+        worker: worker.clone(),
         job: args.job.clone(),
         leader: args.leader,
         until,
@@ -31,7 +32,7 @@ pub(super) fn run(args: &TicketArgs) -> CommandResult {
     let text = match args.json {
         true => format!(
             "{}\n",
-            json!({"ticket": ticket, "worker": you.to_string(), "job": args.job.as_str(), "leader": args.leader, "until": until})
+            json!({"ticket": ticket, "worker": worker.to_string(), "job": args.job.as_str(), "leader": args.leader, "until": until})
         ),
         false => format!("{ticket}\n"),
     };
@@ -39,7 +40,7 @@ pub(super) fn run(args: &TicketArgs) -> CommandResult {
     Ok(ExitStatus::Ok)
 }
 
-/// Expiry in seconds since 1970.
+/// Returns the expiry of a ticket that is valid for `life` from now, in seconds since 1970.
 fn expiry(life: Duration) -> u64 {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -47,7 +48,8 @@ fn expiry(life: Duration) -> u64 {
     now.saturating_add(life).as_secs()
 }
 
-/// Parses a SPIFFE ID, or `NAME/NUMBER` as short form of a worker's default identity.
+/// Parses a worker: a SPIFFE ID, or `NAME/NUMBER` for the default identity of a worker of the job.
+/// Without `/NUMBER` the number is 0.
 fn worker_identity(job: &JobName, worker: &str) -> Result<SpiffeId, CommandError> {
     let usage =
         |why: String| CommandError::new(ExitStatus::Usage, format!("--worker {worker:?}: {why}"));

@@ -12,21 +12,22 @@ use super::device_args::{DeviceArgs, connection_limit};
 /// Options of `nearpath up`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct UpArgs {
-    /// Folder for functions, secrets and replica counts; each process needs its own. Default: /var/lib/nearpath as root,
-    /// else ~/.local/state/nearpath
+    /// Store functions, secrets and replica counts in this folder; each process needs its own.
+    /// Default: /var/lib/nearpath as root, else ~/.local/state/nearpath
     #[arg(long, env = "NEARPATH_DATA_DIR", value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
 
-    /// Take over from the process that uses the data directory, if there is one: an upgrade that loses no request. The old
-    /// process finishes in-flight requests (up to --drain-timeout) and exits
+    /// Take over from the process that uses the data directory, if there is one: an upgrade that
+    /// loses no request. The old process finishes in-flight requests (up to --drain-timeout) and
+    /// exits
     #[arg(long, conflicts_with = "no_sandbox")]
     pub take_over: bool,
 
-    /// Public address: functions for everybody, the API for the administrator
+    /// Serve functions (for everybody) and the API (for the administrator) at this address
     #[arg(long, default_value = "127.0.0.1:8080", value_name = "ADDR:PORT")]
     pub listen: SocketAddr,
 
-    /// Public address with TLS (HTTP/1.1 and HTTP/2); needs --tls-cert and --tls-key
+    /// Serve both with TLS (HTTP/1.1 and HTTP/2) at this address; needs --tls-cert and --tls-key
     #[arg(
         long,
         value_name = "ADDR:PORT",
@@ -35,46 +36,50 @@ pub struct UpArgs {
     )]
     pub tls_listen: Option<SocketAddr>,
 
-    /// Certificate chain, PEM
+    /// Read the certificate chain from this file (PEM)
     #[arg(long, value_name = "FILE")]
     pub tls_cert: Option<PathBuf>,
 
-    /// Private key, PEM
+    /// Read the private key from this file (PEM)
     #[arg(long, value_name = "FILE")]
     pub tls_key: Option<PathBuf>,
 
-    /// HTTP/3 on the port of --tls-listen, over UDP
+    /// Serve HTTP/3 on the port of --tls-listen, over UDP
     #[arg(long, default_value = "on", value_enum, value_name = "on|off")]
     pub http3: Toggle,
 
-    /// Address of /metrics and /healthz, for the operator
+    /// Serve /metrics and /healthz, for the operator, at this address
     #[arg(long, default_value = "127.0.0.1:8082", value_name = "ADDR:PORT")]
     pub admin_listen: SocketAddr,
 
-    /// Serve the API without a password. Only on loopback addresses, and only where you are the only user: anyone who can
-    /// deploy can read every file this process can read
+    /// Serve the API without a password. Only on loopback addresses, and only where you are the
+    /// only user: anyone who can deploy can read every file this process can read
     #[arg(long)]
     pub insecure: bool,
 
-    /// Folder with basic-auth-user and basic-auth-password; default: the data directory, where the first start creates them
+    /// Read basic-auth-user and basic-auth-password from this folder; default: the data directory,
+    /// where the first start creates them
+    // The name that OpenFaaS's provider reads: its deployments work unchanged.
     #[arg(long, env = "secret_mount_path", value_name = "DIR")]
     pub secret_mount_path: Option<PathBuf>,
 
-    /// Run functions without isolation, with your rights, on machines that permit not even user namespaces
+    /// Run functions without isolation, with your rights, on machines that permit not even user
+    /// namespaces
     #[arg(long)]
     pub no_sandbox: bool,
 
-    /// Gateway threads; default: one per core
+    /// Set the number of gateway threads; default: one per core
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
 
-    /// CPU for all gateway threads together: auto (follows the request rate), thousandths of a core, or none (unlimited)
+    /// Limit the CPU of all gateway threads together: auto (follows the request rate), thousandths
+    /// of a core, or none (unlimited)
     #[arg(long, default_value = "none", value_name = "auto|MILLIS|none")]
     pub gateway_cpu: CpuQuota,
 
-    /// Packet path between gateway and instances: none (the gateway's sockets are at the instances' veth pairs) or tc (the
-    /// gateway has its own network namespace, and a BPF program moves and counts packets past the host's stack). tc needs
-    /// root and Linux 6.6
+    /// Choose the packet path between gateway and instances: none (the gateway's sockets are at the
+    /// instances' veth pairs) or tc (the gateway has its own network namespace, and a BPF program
+    /// moves and counts packets past the host's stack). tc needs root and Linux 6.6
     #[arg(
         long,
         default_value = "none",
@@ -88,16 +93,16 @@ pub struct UpArgs {
     #[arg(long, value_name = "FILE")]
     pub access_log: Option<PathBuf>,
 
-    /// The watchdog to run functions with; default: nearpath-watchdog next to this program
+    /// Run functions with this watchdog; default: nearpath-watchdog next to this program
     #[arg(long, env = "NEARPATH_WATCHDOG", value_name = "FILE")]
     pub watchdog: Option<PathBuf>,
 
-    /// Lifetime of the certificates of gateway and instances for QUIC and TLS, 3s to 24h; they are renewed after two thirds
-    /// of it
+    /// Set the lifetime of the certificates of gateway and instances for QUIC and TLS, 3s to 24h;
+    /// they are renewed after two thirds of it
     #[arg(long, default_value = "24h", value_parser = certificate_lifetime, value_name = "DURATION")]
     pub certificate_lifetime: Duration,
 
-    /// Time for running requests to finish after SIGTERM; then they are aborted
+    /// Wait this long for running requests after SIGTERM; then they are aborted
     #[arg(long, default_value = "30s", value_parser = duration::parse_duration, value_name = "DURATION")]
     pub drain_timeout: Duration,
 
@@ -137,7 +142,8 @@ pub enum Toggle {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::Args)]
 #[command(next_help_heading = "Limits of callers' connections")]
 pub struct CallerArgs {
-    /// Maximum time from a request's first byte to the end of its head; also from connecting to the first request
+    /// Limit the time from a request's first byte to the end of its head; also from connecting to
+    /// the first request
     #[arg(long, default_value = "10s", value_parser = time_limit, value_name = "DURATION")]
     pub header_timeout: Duration,
 
@@ -149,41 +155,43 @@ pub struct CallerArgs {
     #[arg(long, default_value = "60s", value_parser = time_limit, value_name = "DURATION")]
     pub write_timeout: Duration,
 
-    /// Maximum pause inside a request's body
+    /// Limit pauses inside a request's body
     #[arg(long, default_value = "30s", value_parser = time_limit, value_name = "DURATION")]
     pub body_idle_timeout: Duration,
 
-    /// Maximum number of connections per address, up to 1000000; further ones wait in the kernel's backlog
+    /// Limit the connections per address, up to 1000000; further ones wait in the kernel's backlog
     #[arg(long, default_value = "16384", value_parser = connection_limit, value_name = "N")]
     pub max_connections: usize,
 
-    /// Number of concurrent HTTP/3 handshakes above which new clients must prove their address first, at the cost of a round
-    /// trip; 0: always
+    /// Make new clients prove their address first above this number of concurrent HTTP/3
+    /// handshakes, at the cost of a round trip; 0: always
     #[arg(long, default_value = "512", value_name = "N")]
     pub http3_retry_above: usize,
 }
 
 /// Longest time limit; a longer one would bound nothing.
-const MAX_TIME_LIMIT: Duration = Duration::from_secs(24 * 3_600);
+const MAX_LIMIT_TIMEOUT: Duration = Duration::from_secs(24 * 3_600);
 
 fn time_limit(text: &str) -> Result<Duration, String> {
     match duration::parse_duration(text) {
         Ok(limit) if limit.is_zero() => {
             Err("it would cut off everybody at once: use a longer time, such as 30s".to_owned())
         }
+        // The runtime's timers have a resolution of 1 ms.
         Ok(limit) if limit < Duration::from_millis(1) => {
             Err("the shortest limit is 1ms".to_owned())
         }
-        Ok(limit) if limit > MAX_TIME_LIMIT => Err("the longest limit is 24h".to_owned()),
+        Ok(limit) if limit > MAX_LIMIT_TIMEOUT => Err("the longest limit is 24h".to_owned()),
         Ok(limit) => Ok(limit),
         Err(error) => Err(error.to_string()),
     }
 }
 
 fn certificate_lifetime(text: &str) -> Result<Duration, String> {
-    // Certificates count in seconds: a shorter one could expire before its renewal. A longer one would serve a thief too long.
+    // Certificates count in seconds: a shorter one could expire before its renewal. A longer one
+    // would serve a thief too long.
     match duration::parse_duration(text) {
-        Ok(lifetime) if (Duration::from_secs(3)..=MAX_TIME_LIMIT).contains(&lifetime) => {
+        Ok(lifetime) if (Duration::from_secs(3)..=MAX_LIMIT_TIMEOUT).contains(&lifetime) => {
             Ok(lifetime)
         }
         Ok(_) => Err("expected a time from 3s to 24h".to_owned()),
@@ -204,8 +212,8 @@ mod tests {
     }
 
     fn parse_limits(options: &[&str]) -> Result<CallerArgs, String> {
-        let words = ["up"].iter().chain(options);
-        TestCommand::try_parse_from(words)
+        let argv = ["up"].iter().chain(options);
+        TestCommand::try_parse_from(argv)
             .map(|parsed| parsed.up.callers)
             .map_err(|error| error.to_string())
     }

@@ -4,6 +4,7 @@ use nearpath_server::{AuthMode, ForwardMode, IsolationLevel, ServerSettings};
 
 /// Prints addresses, folders and the isolation on standard error.
 pub(super) fn print(settings: &ServerSettings, isolation: IsolationLevel) {
+    // On standard error, because `--access-log -` owns standard output.
     eprintln!("nearpath {} is up", env!("CARGO_PKG_VERSION"));
     print_addresses(settings);
     eprintln!("  state    {}", settings.data_dir.display());
@@ -13,6 +14,7 @@ pub(super) fn print(settings: &ServerSettings, isolation: IsolationLevel) {
             "  password in {}",
             folder.join("basic-auth-password").display()
         ),
+        // The path, never the password: terminals and journals keep what is printed.
         AuthMode::Generated | AuthMode::Provided(_) => {
             eprintln!(
                 "  password in {}",

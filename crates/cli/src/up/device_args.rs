@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use nearpath_types::duration;
 
-/// Smallest interval between two calls of an observed function: each of them costs a call per function.
+/// Smallest interval between two calls of an observed function: each of them costs a call per
+/// function.
 const MIN_OBSERVE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Listeners for MQTT and CoAP.
 #[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
 #[command(next_help_heading = "Device protocols")]
 pub struct DeviceArgs {
-    /// Address for MQTT 3.1.1 and 5: a message on functions/NAME calls NAME. Except on loopback, clients need the
-    /// administrator's name and password
+    /// Serve MQTT 3.1.1 and 5 at this address: a message on functions/NAME calls NAME. Except on
+    /// loopback, clients need the administrator's name and password
     #[arg(long, value_name = "ADDR:PORT")]
     pub mqtt_listen: Option<SocketAddr>,
 
@@ -21,19 +22,21 @@ pub struct DeviceArgs {
     #[arg(long, requires = "mqtt_listen")]
     pub mqtt_anonymous: bool,
 
-    /// Maximum number of MQTT clients, up to 1000000; further clients are rejected
+    /// Limit the number of MQTT clients, up to 1000000; further clients are rejected
     #[arg(long, default_value = "4096", value_parser = connection_limit, value_name = "N")]
     pub mqtt_clients: usize,
 
-    /// Address for CoAP over UDP: coap://HOST/function/NAME calls NAME. Except on loopback, it needs --coap-anonymous
+    /// Serve CoAP over UDP at this address: coap://HOST/function/NAME calls NAME. Except on
+    /// loopback, it needs --coap-anonymous
     #[arg(long, value_name = "ADDR:PORT")]
     pub coap_listen: Option<SocketAddr>,
 
-    /// Serve CoAP on addresses other than loopback: CoAP has no passwords, so everybody who reaches it may call functions
+    /// Serve CoAP on addresses other than loopback: CoAP has no passwords, so everybody who reaches
+    /// it may call functions
     #[arg(long, requires = "coap_listen")]
     pub coap_anonymous: bool,
 
-    /// Interval between two calls of a function that is observed over CoAP
+    /// Call a function that is observed over CoAP at this interval
     #[arg(long, default_value = "10s", value_parser = observe_interval, value_name = "DURATION")]
     pub coap_observe_interval: Duration,
 }
@@ -48,7 +51,8 @@ fn observe_interval(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Parses a number of connections; more than the upper bound exceeds the file descriptors of one machine.
+/// Parses a number of connections; more than the upper bound exceeds the file descriptors of one
+/// machine.
 pub(super) fn connection_limit(text: &str) -> Result<usize, String> {
     let number = text
         .trim()

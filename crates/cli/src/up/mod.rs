@@ -1,7 +1,7 @@
 //! `nearpath up`: reads the options, and runs the server of `nearpath-server`.
 //!
-//! [`args`] and [`device_args`] hold the options as typed, [`settings`] turns them into settings that are ready to use, [`banner`] is
-//! printed once the server serves.
+//! [`args`] and [`device_args`] define the options, [`settings`] checks them and converts them into
+//! the server's settings, and [`banner`] prints the addresses when the server is ready.
 
 mod args;
 mod banner;
@@ -15,13 +15,15 @@ use nearpath_daemon::logs::{self, LogFormat};
 pub use args::{CallerArgs, ForwardArg, Toggle, UpArgs};
 pub use device_args::DeviceArgs;
 
-/// Runs until a signal or a successor. The exit code is 0 after an orderly end, 1 if the server did not start or failed.
+/// Runs until a signal, or until a new process takes over (`--take-over`). The exit code is 0 after
+/// an orderly end, 1 if the server did not start or failed.
 pub(crate) fn run(args: UpArgs) -> ExitCode {
     let log_format = if args.log_json {
         LogFormat::Json
     } else {
         LogFormat::Text
     };
+    // Logging begins after the options are checked: their errors go to the terminal as plain text.
     let outcome = settings::from_args(args)
         .map_err(|error| error.to_string())
         .and_then(|settings| {

@@ -41,6 +41,7 @@ pub(super) enum SettingsError {
 /// Checks the options and fills in defaults.
 pub(super) fn from_args(args: UpArgs) -> Result<ServerSettings, SettingsError> {
     let tls = tls_settings(&args);
+    // Both addresses serve the API; the TLS one protects its path, not its access.
     let public = [Some(args.listen), tls.as_ref().map(|tls| tls.listen)];
     if let Some(addr) = public
         .into_iter()
@@ -49,6 +50,7 @@ pub(super) fn from_args(args: UpArgs) -> Result<ServerSettings, SettingsError> {
     {
         return Err(SettingsError::Insecure(addr));
     }
+    // Before any file is looked up: a dangerous combination is the more important error.
     check_devices(&args.devices, args.insecure)?;
     Ok(ServerSettings {
         watchdog: watchdog_path(args.watchdog)?,
@@ -88,11 +90,13 @@ fn tls_settings(args: &UpArgs) -> Option<TlsSettings> {
 
 /// Rejects listeners that would be open to strangers without being declared so.
 fn check_devices(devices: &DeviceArgs, insecure: bool) -> Result<(), SettingsError> {
+    // Canonical, so that `::ffff:127.0.0.1` counts as loopback too.
     let is_public = |addr: &SocketAddr| !addr.ip().to_canonical().is_loopback();
     match (
         devices.mqtt_listen.filter(is_public),
         devices.coap_listen.filter(is_public),
     ) {
+        // With passwords MQTT checks them itself; CoAP cannot, hence the stricter arm below.
         (Some(addr), _) if insecure && !devices.mqtt_anonymous => {
             Err(SettingsError::OpenMqtt(addr))
         }
@@ -102,19 +106,21 @@ fn check_devices(devices: &DeviceArgs, insecure: bool) -> Result<(), SettingsErr
 }
 
 /// Without a path, the watchdog next to this program.
-fn watchdog_path(given: Option<PathBuf>) -> Result<PathBuf, SettingsError> {
+fn watchdog_path(path_option: Option<PathBuf>) -> Result<PathBuf, SettingsError> {
     let next_to_exe = || {
         std::env::current_exe()
             .map(|exe| exe.with_file_name("nearpath-watchdog"))
             .unwrap_or_default()
     };
-    let path = given.unwrap_or_else(next_to_exe);
+    let path = path_option.unwrap_or_else(next_to_exe);
+    // Absolute, because the process that starts it later may have another working directory.
     path.canonicalize()
         .map_err(|_| SettingsError::NoWatchdog(path))
 }
 
-fn absolute_data_dir(given: Option<PathBuf>) -> Result<PathBuf, SettingsError> {
-    std::path::absolute(given.unwrap_or_else(crate::default_data_dir))
+fn absolute_data_dir(path_option: Option<PathBuf>) -> Result<PathBuf, SettingsError> {
+    // Not canonicalized: the folder may not exist before the first start.
+    std::path::absolute(path_option.unwrap_or_else(crate::default_data_dir))
         .map_err(SettingsError::DataDir)
 }
 
@@ -127,10 +133,12 @@ fn auth(insecure: bool, secret_mount_path: Option<PathBuf>) -> AuthMode {
 }
 
 fn available_cores() -> NonZeroUsize {
+    // It honours affinity and cgroup quotas, unlike the number of processors.
     std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
 }
 
 fn at_least_one(threads: usize) -> NonZeroUsize {
+    // `--threads 0` is taken as the smallest number instead of an error.
     NonZeroUsize::new(threads).unwrap_or(NonZeroUsize::MIN)
 }
 

@@ -134,7 +134,8 @@ pub(crate) fn function_status(name: &str, wanted: u64, ready: u64, trouble: Opti
     value
 }
 
-/// The program with its arguments, in an environment of its own: the user's variables must not leak into tests.
+/// The program with its arguments, in an environment of its own: the user's variables must not leak
+/// into tests.
 pub(crate) struct CliRun {
     command: Command,
     stdin: Option<Vec<u8>>,

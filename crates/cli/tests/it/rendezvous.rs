@@ -69,9 +69,9 @@ async fn a_ticket_admits_a_worker_until_shutdown() {
         ticket: SignedToken(minted["ticket"].as_str().unwrap().to_owned()),
         tls: None,
     };
-    let (_line, mut heard) = ControlConnection::open(settings);
+    let (_line, mut events) = ControlConnection::open(settings);
     assert!(matches!(
-        within(heard.recv()).await,
+        within(events.recv()).await,
         Some(ControlEvent::Connected(_))
     ));
     let url = format!("http://{admin}/metrics");
@@ -84,11 +84,14 @@ async fn a_ticket_admits_a_worker_until_shutdown() {
             .unwrap()
     });
     let metrics = within(metrics).await.unwrap();
-    assert!(metrics.contains("nearpath_rendezvous_lines 1"), "{metrics}");
+    assert!(
+        metrics.contains("nearpath_rendezvous_control_connections 1"),
+        "{metrics}"
+    );
     let pid = rustix::process::Pid::from_raw(child.id().unwrap().cast_signed()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     assert!(
-        matches!(within(heard.recv()).await, Some(ControlEvent::Disconnected { why }) if why.contains("shutting down"))
+        matches!(within(events.recv()).await, Some(ControlEvent::Disconnected { why }) if why.contains("shutting down"))
     );
     assert_eq!(within(child.wait()).await.unwrap().code(), Some(0));
 }

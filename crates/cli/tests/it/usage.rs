@@ -30,10 +30,10 @@ fn document(name: &str) -> String {
 
 /// `-x, --long` options in a help text, without those that every command has.
 fn options(help: &str) -> Vec<String> {
-    let words = help
+    let tokens = help
         .split_whitespace()
         .map(|word| word.trim_end_matches(',').to_owned());
-    let mut out: Vec<_> = words
+    let mut out: Vec<_> = tokens
         .filter(|word| word.starts_with("--") && word.len() > 2)
         .collect();
     out.retain(|word| {

@@ -35,7 +35,7 @@ impl StageGraph {
                 "  \"{}\" -> \"{}\" [label=\"{}\"];",
                 edge.from,
                 edge.to,
-                edge.how.name()
+                edge.distribution.name()
             );
         }
         text.push_str("}\n");
@@ -57,7 +57,7 @@ impl StageGraph {
         // Edges first: the boxes of the stages cover their ends.
         for edge in &self.edges {
             if let (Some(from), Some(to)) = (positions.get(&*edge.from), positions.get(&*edge.to)) {
-                draw_edge(&mut text, *from, *to, edge.how.name());
+                draw_edge(&mut text, *from, *to, edge.distribution.name());
             }
         }
         for stage in &self.stages {

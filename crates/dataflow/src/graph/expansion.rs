@@ -79,11 +79,15 @@ impl StageGraph {
             left.workers,
             right.workers,
         );
-        match edge.how {
+        match edge.distribution {
             // Only `spread` may add consumers at run time: the others assign items by the number of
             // workers.
             Distribution::Spread => {}
-            how if to_scales => errors.push(TopologyError::ScalableTarget { from, to, how }),
+            distribution if to_scales => errors.push(TopologyError::ScalableTarget {
+                from,
+                to,
+                distribution,
+            }),
             Distribution::OneToOne if from_scales => {
                 errors.push(TopologyError::ScalableSource { from, to })
             }
@@ -159,7 +163,7 @@ impl StageGraph {
     /// Number of streams per worker, over the edges for which `other` names the stage at the far
     /// end.
     fn count_streams<'a>(&'a self, other: impl Fn(&'a GraphEdge) -> Option<&'a String>) -> usize {
-        let streams_of_edge = |edge: &'a GraphEdge| match (edge.how, other(edge)) {
+        let streams_of_edge = |edge: &'a GraphEdge| match (edge.distribution, other(edge)) {
             (_, None) => 0,
             (Distribution::OneToOne, _) => 1,
             (_, Some(other)) => self.find_stage(other).map_or(0, GraphStage::max_workers),
@@ -197,7 +201,7 @@ impl StageGraph {
         let all = 0..self
             .find_stage(&edge.from)
             .map_or(0, GraphStage::max_workers);
-        let from = if edge.how == Distribution::OneToOne {
+        let from = if edge.distribution == Distribution::OneToOne {
             at..at + 1
         } else {
             all
@@ -210,17 +214,17 @@ impl StageGraph {
 
     fn worker_outputs(&self, edge: &GraphEdge, at: usize) -> Vec<WorkerPort> {
         let all = 0..self.find_stage(&edge.to).map_or(0, GraphStage::max_workers);
-        let to = if edge.how == Distribution::OneToOne {
+        let to = if edge.distribution == Distribution::OneToOne {
             at..at + 1
         } else {
             all
         };
         let stream = |number| StreamSpec {
             worker: worker_name(&edge.to, number),
-            how: edge.how,
+            distribution: edge.distribution,
             group: Some(edge.to.clone()),
             spill: edge.spill,
-            later: false,
+            pending: false,
         };
         to.map(|number| WorkerPort::Stream(stream(number)))
             .collect()

@@ -34,13 +34,13 @@ pub struct GraphStage {
     /// Maximum number of workers, when workers that this stage reads may ask for more; default:
     /// `workers`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub most: Option<usize>,
+    pub max_workers: Option<usize>,
 }
 
 impl GraphStage {
     /// Maximum number of workers.
     pub fn max_workers(&self) -> usize {
-        self.most.unwrap_or(self.workers)
+        self.max_workers.unwrap_or(self.workers)
     }
 
     /// True when workers may be added while the job runs.
@@ -58,7 +58,7 @@ pub struct GraphEdge {
     /// Stage of the consumers.
     pub to: String,
     /// Choice of the consumer for an item.
-    pub how: Distribution,
+    pub distribution: Distribution,
     /// Batches without room at the consumer go to disk.
     #[serde(default)]
     pub spill: bool,

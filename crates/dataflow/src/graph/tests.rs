@@ -9,12 +9,12 @@ fn graph(stages: &[(&str, usize)], edges: &[(&str, &str, Distribution)]) -> Stag
     let stage = |&(name, workers): &(&str, usize)| GraphStage {
         name: name.to_owned(),
         workers,
-        most: None,
+        max_workers: None,
     };
-    let edge = |&(from, to, how): &(&str, &str, Distribution)| GraphEdge {
+    let edge = |&(from, to, distribution): &(&str, &str, Distribution)| GraphEdge {
         from: from.to_owned(),
         to: to.to_owned(),
-        how,
+        distribution,
         spill: false,
     };
     StageGraph {
@@ -187,7 +187,7 @@ fn scalable_graph(how_in: Distribution, how_out: Distribution, max_workers: usiz
         &[("feed", 2), ("work", 2), ("out", 2)],
         &[("feed", "work", how_in), ("work", "out", how_out)],
     );
-    graph.stages[1].most = Some(max_workers);
+    graph.stages[1].max_workers = Some(max_workers);
     graph
 }
 
@@ -203,13 +203,13 @@ fn additional_workers_are_part_of_the_topology_as_spares() {
         .map(|worker| &*worker.name)
         .collect();
     assert_eq!(spares, ["work.2", "work.3", "work.4"]);
-    let later = |stream: &crate::topology::StreamSpec| stream.later;
+    let is_pending = |stream: &crate::topology::StreamSpec| stream.pending;
     assert_eq!(
         topology
             .find_worker("feed.1")
             .unwrap()
             .target_streams()
-            .filter(|to| later(to))
+            .filter(|to| is_pending(to))
             .count(),
         3
     );
@@ -218,7 +218,7 @@ fn additional_workers_are_part_of_the_topology_as_spares() {
             .find_worker("out.0")
             .unwrap()
             .source_streams()
-            .filter(|from| later(from))
+            .filter(|from| is_pending(from))
             .count(),
         3
     );
@@ -227,7 +227,7 @@ fn additional_workers_are_part_of_the_topology_as_spares() {
             .find_worker("work.3")
             .unwrap()
             .source_streams()
-            .filter(|from| later(from))
+            .filter(|from| is_pending(from))
             .count(),
         0
     );
@@ -259,7 +259,7 @@ fn spares_count_towards_the_limits_and_are_reached_only_by_spread() {
             limit: 4
         }]
     );
-    for how in [
+    for distribution in [
         Distribution::ByKey,
         Distribution::OneToOne,
         Distribution::Broadcast,
@@ -267,10 +267,10 @@ fn spares_count_towards_the_limits_and_are_reached_only_by_spread() {
         let grows = TopologyError::ScalableTarget {
             from: "feed".into(),
             to: "work".into(),
-            how,
+            distribution,
         };
         assert_eq!(
-            expansion_errors(&scalable_graph(how, Distribution::ByKey, 5)),
+            expansion_errors(&scalable_graph(distribution, Distribution::ByKey, 5)),
             [grows]
         );
     }
@@ -299,7 +299,7 @@ fn spares_count_towards_the_limits_and_are_reached_only_by_spread() {
         }]
     );
     let mut alone = graph(&[("source", 1)], &[]);
-    alone.stages[0].most = Some(2);
+    alone.stages[0].max_workers = Some(2);
     assert_eq!(
         expansion_errors(&alone),
         [TopologyError::UnreachableSpare("source".into())]
@@ -321,19 +321,19 @@ fn any_forward_graph() -> impl Strategy<Value = StageGraph> {
             .map(|(at, &workers)| GraphStage {
                 name: name(at),
                 workers,
-                most: None,
+                max_workers: None,
             })
             .collect();
         let fits = edges.into_iter().filter(|&(from, by)| from + by < count);
-        let edge = |((from, by), how): ((usize, usize), usize)| GraphEdge {
+        let edge = |((from, by), distribution): ((usize, usize), usize)| GraphEdge {
             from: name(from),
             to: name(from + by),
-            how: [
+            distribution: [
                 Distribution::ByKey,
                 Distribution::Broadcast,
                 Distribution::Spread,
-            ][how],
-            spill: how == 1,
+            ][distribution],
+            spill: distribution == 1,
         };
         let mut graph = StageGraph {
             stages,
@@ -346,8 +346,8 @@ fn any_forward_graph() -> impl Strategy<Value = StageGraph> {
                 .filter(|edge| edge.to == stage.name)
                 .peekable();
             let may_grow =
-                into.peek().is_some() && into.all(|edge| edge.how == Distribution::Spread);
-            stage.most = may_grow.then_some(stage.workers + more);
+                into.peek().is_some() && into.all(|edge| edge.distribution == Distribution::Spread);
+            stage.max_workers = may_grow.then_some(stage.workers + more);
         }
         graph
     })
@@ -370,7 +370,7 @@ proptest! {
         prop_assume!(!graph.edges.is_empty());
         let mut graph = graph;
         let turned = pick.get(&graph.edges).clone();
-        graph.edges.push(GraphEdge { from: turned.to, to: turned.from, how: Distribution::Spread, spill: false });
+        graph.edges.push(GraphEdge { from: turned.to, to: turned.from, distribution: Distribution::Spread, spill: false });
         prop_assert!(expansion_errors(&graph).iter().any(|flaw| matches!(flaw, TopologyError::Cycle(_))));
     }
 }

@@ -103,7 +103,7 @@ impl RemoteConnector {
         // Clamped: `from_secs_f64` panics on negative, infinite and huge values, and the number
         // comes from JSON.
         let connect_timeout =
-            Duration::from_secs_f64(assignment.patience.clamp(0.0, 1e6)).mul_f64(0.95);
+            Duration::from_secs_f64(assignment.connect_timeout.clamp(0.0, 1e6)).mul_f64(0.95);
         Ok(Self {
             shared,
             identity,

@@ -1,7 +1,7 @@
 //! Control messages longer than a report: split into parts and reassembled. Pure.
 //!
 //! A part is the body of a [`JobReport::Other`]:
-//! `{"letter":NUMBER,"part":NUMBER,"of":NUMBER,"text":TEXT}` (`contract/dataflow.md`, "Control
+//! `{"message":NUMBER,"part":NUMBER,"of":NUMBER,"text":TEXT}` (`contract/dataflow.md`, "Control
 //! messages"). A rendezvous keeps the order of one worker's reports, so the first part of a new
 //! message ends the one before.
 
@@ -17,7 +17,7 @@ const PART_OVERHEAD_BYTES: usize = 128;
 /// One part of a message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MessagePart {
-    letter: u64,
+    message: u64,
     part: usize,
     of: usize,
     text: String,
@@ -42,7 +42,7 @@ pub fn split_message(number: u64, text: &str) -> Result<Vec<JobReport>, MessageT
         .into_iter()
         .enumerate()
         .map(|(part, text)| MessagePart {
-            letter: number,
+            message: number,
             part,
             of,
             text: text.to_owned(),
@@ -110,12 +110,12 @@ impl MessageAssembly {
     pub fn add_part(&mut self, part: MessagePart) -> Option<String> {
         if part.part == 0 {
             *self = Self {
-                message: part.letter,
+                message: part.message,
                 ..Self::default()
             };
         }
         let follows =
-            part.letter == self.message && part.part == self.next_part && part.part < part.of;
+            part.message == self.message && part.part == self.next_part && part.part < part.of;
         if !follows || self.text.len() + part.text.len() > MAX_MESSAGE_BYTES {
             *self = Self {
                 // No part has this number, so the rest of the message is ignored until a first part
@@ -179,7 +179,7 @@ mod tests {
         gap.remove(1);
         assert!(reassemble(gap).is_empty());
         let mut mixed = message_parts(1, &long);
-        mixed[1].letter = 7;
+        mixed[1].message = 7;
         assert!(reassemble(mixed).is_empty());
     }
 
@@ -189,7 +189,7 @@ mod tests {
         for part in 0..1000 {
             assert_eq!(
                 assembly.add_part(MessagePart {
-                    letter: 1,
+                    message: 1,
                     part,
                     of: usize::MAX,
                     text: text.clone()
@@ -200,7 +200,7 @@ mod tests {
         }
         assert_eq!(
             assembly.add_part(MessagePart {
-                letter: 0,
+                message: 0,
                 part: 1,
                 of: 2,
                 text
@@ -213,8 +213,8 @@ mod tests {
         #[test]
         fn any_message_arrives_in_reports_that_fit(texts in prop::collection::vec("(?s).{0,3000}", 1..4)) {
             let mut all = Vec::new();
-            for (letter, text) in texts.iter().enumerate() {
-                let reports = split_message(letter as u64, text).unwrap();
+            for (message, text) in texts.iter().enumerate() {
+                let reports = split_message(message as u64, text).unwrap();
                 prop_assert!(reports.iter().all(JobReport::is_within_limit));
                 all.extend(reports.into_iter().map(|report| MessagePart::from_report(report).unwrap()));
             }
@@ -223,7 +223,7 @@ mod tests {
 
         #[test]
         fn any_parts_are_read_without_harm(parts in prop::collection::vec((0..3u64, 0..4usize, 0..4usize), 0..30)) {
-            let parts = parts.into_iter().map(|(letter, part, of)| MessagePart { letter, part, of, text: "x".into() });
+            let parts = parts.into_iter().map(|(message, part, of)| MessagePart { message, part, of, text: "x".into() });
             for text in reassemble(parts.collect()) {
                 prop_assert!((1..4).contains(&text.len()));
             }

@@ -77,7 +77,7 @@ impl SpareWorker {
     fn new(worker: &WorkerSpec) -> Self {
         let consumers = worker
             .target_streams()
-            .filter(|to| !to.later)
+            .filter(|to| !to.pending)
             .map(|to| to.worker.clone())
             .collect();
         Self {

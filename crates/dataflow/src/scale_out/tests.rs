@@ -11,11 +11,11 @@ pub(super) fn stage_chain(stages: &[(&str, usize, usize)]) -> JobTopology {
     let stage = |&(name, workers, max_workers): &(&str, usize, usize)| GraphStage {
         name: name.to_owned(),
         workers,
-        most: Some(max_workers),
+        max_workers: Some(max_workers),
     };
     let edge = |pair: &[(&str, usize, usize)]| {
         let grows = pair[1].2 > pair[1].1;
-        let how = if grows {
+        let distribution = if grows {
             Distribution::Spread
         } else {
             Distribution::ByKey
@@ -23,7 +23,7 @@ pub(super) fn stage_chain(stages: &[(&str, usize, usize)]) -> JobTopology {
         GraphEdge {
             from: pair[0].0.to_owned(),
             to: pair[1].0.to_owned(),
-            how,
+            distribution,
             spill: false,
         }
     };

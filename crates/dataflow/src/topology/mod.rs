@@ -63,7 +63,7 @@ pub struct StreamSpec {
     pub worker: String,
     /// For an output: choice of the consumer within its group.
     #[serde(default, skip_serializing_if = "is_default")]
-    pub how: Distribution,
+    pub distribution: Distribution,
     /// For an output: outputs of one group share the items, and every group gets all of them.
     /// Default: the other worker's stage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -74,7 +74,7 @@ pub struct StreamSpec {
     /// The other worker is spare: the stream opens when it starts. Computed when the topology is
     /// read; a written value is ignored.
     #[serde(default, skip_serializing_if = "is_default")]
-    pub later: bool,
+    pub pending: bool,
 }
 
 /// An input or output that is not a stream.
@@ -148,7 +148,7 @@ impl JobTopology {
             .flat_map(|worker| worker.inputs.iter_mut().chain(&mut worker.outputs))
         {
             if let WorkerPort::Stream(stream) = port {
-                stream.later = spares.contains(&stream.worker);
+                stream.pending = spares.contains(&stream.worker);
             }
         }
     }
@@ -190,10 +190,10 @@ impl StreamSpec {
     pub fn to_worker(worker: &str) -> Self {
         Self {
             worker: worker.to_owned(),
-            how: Distribution::default(),
+            distribution: Distribution::default(),
             group: None,
             spill: false,
-            later: false,
+            pending: false,
         }
     }
 }

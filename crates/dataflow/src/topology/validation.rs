@@ -84,23 +84,23 @@ pub enum TopologyError {
     #[error("`{to}` has {workers} workers: gather needs exactly 1, or use `spread`")]
     GatherToMany { to: String, workers: usize },
     #[error(
-        "`{stage}` has {workers} workers and at most {max_workers}: raise `most`, or remove it"
+        "`{stage}` has {workers} workers and at most {max_workers}: raise `max_workers`, or remove it"
     )]
     MaxBelowWorkers {
         stage: String,
         workers: usize,
         max_workers: usize,
     },
-    #[error("`{to}` can scale out, so its edge from `{from}` cannot be {}: use `spread`", how.name())]
+    #[error("`{to}` can scale out, so its edge from `{from}` cannot be {}: use `spread`", distribution.name())]
     ScalableTarget {
         from: String,
         to: String,
-        how: Distribution,
+        distribution: Distribution,
     },
     #[error("`{from}` can scale out, so its edge to `{to}` cannot be one-to-one: use `spread`")]
     ScalableSource { from: String, to: String },
     #[error(
-        "`{0}` can scale out, but reads no stream, so no worker can request it: remove `most` or `spare`"
+        "`{0}` can scale out, but reads no stream, so no worker can request it: remove `max_workers` or `spare`"
     )]
     UnreachableSpare(String),
     #[error(
@@ -221,14 +221,14 @@ fn check_spares(worker: &WorkerSpec, errors: &mut Vec<TopologyError>) {
     for to in worker.target_streams() {
         *only_spares
             .entry(to.group.as_deref().unwrap_or(&to.worker))
-            .or_insert(true) &= to.later;
+            .or_insert(true) &= to.pending;
         // A spare consumer changes the number of outputs at run time; only `spread` does not depend
         // on that number.
-        if to.later && to.how != Distribution::Spread {
+        if to.pending && to.distribution != Distribution::Spread {
             errors.push(TopologyError::ScalableTarget {
                 from: name(),
                 to: to.worker.clone(),
-                how: to.how,
+                distribution: to.distribution,
             });
         }
     }
@@ -412,10 +412,10 @@ mod tests {
 
     #[test]
     fn a_spare_needs_an_input_and_a_first_worker_in_its_group() {
-        let reader = |how: &str, first: &str| {
+        let reader = |distribution: &str, first: &str| {
             let to = |worker: &str| {
                 format!(
-                    r#"{{"type": "tcp", "worker": "{worker}", "how": "{how}", "group": "work"}}"#
+                    r#"{{"type": "tcp", "worker": "{worker}", "distribution": "{distribution}", "group": "work"}}"#
                 )
             };
             let outputs = format!(
@@ -445,7 +445,7 @@ mod tests {
         let by_key = TopologyError::ScalableTarget {
             from: "reader".into(),
             to: "spare".into(),
-            how: Distribution::ByKey,
+            distribution: Distribution::ByKey,
         };
         assert_eq!(
             check_errors(&format!(

@@ -208,10 +208,10 @@ async fn connect_peer<C: EdgeConnector>(
     end: EdgeEnd,
     peer: &str,
 ) -> Result<C::Stream, EdgeError> {
-    let connect_timeout = Duration::from_secs_f64(shared.assignment.patience);
+    let connect_timeout = Duration::from_secs_f64(shared.assignment.connect_timeout);
     let connected = async {
         let connected = timeout(connect_timeout, connector.connect(end, peer)).await;
-        Ok(connected.map_err(|_| peer_timeout(shared.assignment.patience))??)
+        Ok(connected.map_err(|_| peer_timeout(shared.assignment.connect_timeout))??)
     };
     unless_failed(shared, connected).await
 }
@@ -249,12 +249,12 @@ where
     let sent = write_frame(stream, &EdgeFrame::unnumbered(FrameKind::Open, text)).await;
     // Read even when the write failed: the peer may have sent a reason before it closed.
     let frame = timeout(
-        Duration::from_secs_f64(shared.assignment.patience),
+        Duration::from_secs_f64(shared.assignment.connect_timeout),
         read_frame(stream),
     )
     .await;
     // Before the write error: the peer's reason says more.
-    let frame = frame.map_err(|_| peer_timeout(shared.assignment.patience))??;
+    let frame = frame.map_err(|_| peer_timeout(shared.assignment.connect_timeout))??;
     sent?;
     if frame.kind != FrameKind::Open {
         return Err(EdgeError::ProtocolViolation(format!(

@@ -104,7 +104,7 @@ pub struct WorkerAssignment {
     #[serde(default)]
     pub spill: Option<SpillConfig>,
     /// Time for peers to connect, in seconds.
-    pub patience: f64,
+    pub connect_timeout: f64,
 }
 
 /// An incoming stream.
@@ -116,7 +116,7 @@ pub struct InputConfig {
     pub processed: Option<u64>,
     /// Closed at the start: opens by [`DataflowWorker::open_input`], if at all.
     #[serde(default)]
-    pub later: bool,
+    pub pending: bool,
 }
 
 /// An outgoing stream.
@@ -131,7 +131,7 @@ pub struct OutputConfig {
     pub spill: bool,
     /// Closed at the start: opens by [`DataflowWorker::open_output`], if at all.
     #[serde(default)]
-    pub later: bool,
+    pub pending: bool,
 }
 
 /// Disk space for spilled batches.

@@ -94,7 +94,7 @@ impl OutputState {
 
 fn input_start(input: &InputConfig) -> InputStart {
     match input.processed {
-        _ if input.later => InputStart::Undecided,
+        _ if input.pending => InputStart::Undecided,
         Some(processed) => InputStart::After(processed),
         None => InputStart::Ended,
     }
@@ -111,7 +111,7 @@ fn initial_edges(assignment: &WorkerAssignment) -> Vec<(EdgeEnd, usize)> {
         .outputs
         .iter()
         .enumerate()
-        .filter(|(_, output)| !output.later);
+        .filter(|(_, output)| !output.pending);
     inputs
         .map(|(at, _)| (EdgeEnd::Consumer, at))
         .chain(outputs.map(|(at, _)| (EdgeEnd::Producer, at)))
@@ -124,7 +124,7 @@ impl WorkerShared {
             window: SendWindow::new(output.sent + 1, assignment.window),
             send_queue: VecDeque::new(),
             spill: None,
-            is_open: !output.later,
+            is_open: !output.pending,
             end_sent: false,
         });
         let stats = |peer: &String| EdgeStats {

@@ -77,7 +77,7 @@ fn assignment_for(name: &str, inputs: &[&str], outputs: &[&str]) -> WorkerAssign
             .map(|from| InputConfig {
                 from: (*from).to_owned(),
                 processed: Some(0),
-                later: false,
+                pending: false,
             })
             .collect(),
         outputs: outputs
@@ -86,13 +86,13 @@ fn assignment_for(name: &str, inputs: &[&str], outputs: &[&str]) -> WorkerAssign
                 to: (*to).to_owned(),
                 sent: 0,
                 spill: false,
-                later: false,
+                pending: false,
             })
             .collect(),
         window: 500,
         checkpoint: 0,
         spill: None,
-        patience: 20.0,
+        connect_timeout: 20.0,
     }
 }
 
@@ -354,10 +354,10 @@ fn streams_open_while_their_workers_run() {
         pipes.add_edge(from, to);
     }
     let mut producer = assignment_for("a", &[], &["b", "new"]);
-    producer.outputs[1].later = true;
+    producer.outputs[1].pending = true;
     let mut consumer = assignment_for("c", &["b", "new", "never"], &[]);
-    consumer.inputs[1].later = true;
-    consumer.inputs[2].later = true;
+    consumer.inputs[1].pending = true;
+    consumer.inputs[2].pending = true;
     let (a, c) = (
         pipes.start_worker(producer),
         Arc::new(pipes.start_worker(consumer)),
@@ -415,7 +415,7 @@ fn streams_open_while_their_workers_run() {
 #[test]
 fn a_worker_with_undecided_inputs_takes_checkpoints() {
     let mut assignment = assignment_for("c", &["later"], &[]);
-    assignment.inputs[0].later = true;
+    assignment.inputs[0].pending = true;
     let c = Arc::new(TestPipes::default().start_worker(assignment));
     let (barrier_sender, barrier_taken) = mpsc::channel();
     let reader = thread::spawn({

@@ -17,7 +17,7 @@ const MAX_PROVEN: usize = 4_096;
 /// The addresses that are proven.
 #[derive(Debug)]
 pub(super) struct AddressProofs {
-    /// Keys the hash; random per process, so that nobody can compute a challenge.
+    /// Keys the hash; random per process, so that no client can compute a challenge.
     key: RandomState,
     start: Instant,
     proven: HashMap<SocketAddr, Instant>,
@@ -42,6 +42,7 @@ impl AddressProofs {
     /// Verifies a value that came back. A wrong one changes nothing.
     pub(super) fn verify(&mut self, from: SocketAddr, challenge_value: &[u8], now: Instant) {
         let epoch = self.epoch(now);
+        // The previous epoch too: a challenge may be sent just before its end.
         if [epoch, epoch.wrapping_sub(1)]
             .iter()
             .all(|epoch| self.challenge_value(from, *epoch) != challenge_value)
@@ -51,6 +52,7 @@ impl AddressProofs {
         if self.proven.len() >= MAX_PROVEN {
             self.proven.retain(|_, since| now < *since + PROOF_LIFETIME);
         }
+        // At the limit new clients stay unproven: they are served in small responses.
         if self.proven.len() < MAX_PROVEN {
             self.proven.insert(from, now);
         }
@@ -58,6 +60,7 @@ impl AddressProofs {
 
     /// Returns whether the client's address is proven.
     pub(super) fn is_proven(&self, from: SocketAddr, now: Instant) -> bool {
+        // Canonical: a dual-stack socket sees `::ffff:127.0.0.1`.
         let trusted = self.trust_loopback && from.ip().to_canonical().is_loopback();
         trusted
             || self

@@ -1,4 +1,5 @@
-//! Block-wise transfers (RFC 7959): bodies kept between their blocks, within limits per client and in total.
+//! Block-wise transfers (RFC 7959): bodies kept between their blocks, within limits per client and
+//! in total.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -47,6 +48,7 @@ impl<K: Hash + Eq + Clone, B: MemoryCost> TransferCache<K, B> {
     pub(super) fn put(&mut self, from: SocketAddr, key: K, body: B, now: Instant) {
         self.entries
             .retain(|_, (_, since)| now < *since + TRANSFER_TIMEOUT);
+        // Replaced, not added: a transfer must not evict others because of its own older state.
         self.entries.remove(&(from, key.clone()));
         while self
             .entries
@@ -114,10 +116,12 @@ pub(super) fn append_block(
     payload: &[u8],
     limit: usize,
 ) -> BlockOutcome {
+    // Every block but the last is full (RFC 7959 section 2.2).
     if block.more && payload.len() != block.size() || payload.len() > block.size() {
         return BlockOutcome::Malformed;
     }
     let mut body = match (block.number, cached) {
+        // Block 0 begins anew, whatever was cached (RFC 7959 section 2.5).
         (0, _) => Vec::new(),
         (_, Some(body)) if body.len() == block.offset() => body,
         _ => return BlockOutcome::Missing,

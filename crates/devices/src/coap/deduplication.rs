@@ -1,4 +1,5 @@
-//! Deduplication: a repeated request is answered from memory and does not run again (RFC 7252 section 4.5).
+//! Deduplication: a repeated request is answered from memory and does not run again (RFC 7252
+//! section 4.5).
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -63,6 +64,7 @@ impl ExchangeCache {
     }
 
     fn evict(&mut self, now: Instant) {
+        // Bounded by the length: requests in progress go back to the end of the queue.
         for _ in 0..self.order.len() {
             let full = self.states.len() >= MAX_EXCHANGES || self.bytes > self.max_bytes;
             let Some((key, since)) = self

@@ -21,6 +21,7 @@ pub(super) struct BlockOption {
 impl BlockOption {
     /// Parses an option's value; `None` if it is longer than three bytes or has the reserved size.
     pub(super) fn parse(value: &[u8]) -> Option<Self> {
+        // A block option has at most 3 bytes (RFC 7959 section 2.2).
         if value.len() > 3 {
             return None;
         }
@@ -48,7 +49,8 @@ impl BlockOption {
     }
 }
 
-/// The part of a request that does not depend on how it is transferred: the key of block-wise transfers.
+/// The part of a request that does not depend on how it is transferred: the key of block-wise
+/// transfers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct ResourceRequest {
     pub method: Method,
@@ -93,11 +95,13 @@ pub(super) fn parse_request(
         .get_first_option(CoapOption::Observe)
         .map(Vec::as_slice)
     {
+        // An empty value is 0 (RFC 7252 section 3.2). Other values are unknown and ignored.
         Some([] | [0]) => Some(true),
         Some([1]) => Some(false),
         _ => None,
     };
     let path = option_strings(packet, CoapOption::UriPath)?;
+    // RFC 7252 section 5.10.1 forbids these; as HTTP paths they would leave the function's own.
     if path
         .iter()
         .any(|segment| matches!(segment.as_str(), "." | ".."))
@@ -142,13 +146,15 @@ fn http_method(request: &RequestType) -> Option<(Method, bool)> {
     })
 }
 
-/// Refuses unknown critical options: those with odd numbers must not be ignored (RFC 7252 section 5.4.1).
+/// Refuses unknown critical options: those with odd numbers must not be ignored (RFC 7252 section
+/// 5.4.1).
 fn check_options(packet: &Packet) -> Result<(), ResponseType> {
     use CoapOption as O;
     for (number, _) in packet.options() {
         match O::from(*number) {
             O::ProxyUri | O::ProxyScheme => return Err(ResponseType::ProxyingNotSupported),
             O::UriHost
+            // Understood means harmless here: one endpoint serves all hosts and ports.
             | O::UriPort
             | O::UriPath
             | O::UriQuery

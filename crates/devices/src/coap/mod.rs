@@ -1,8 +1,9 @@
 //! CoAP (RFC 7252) over UDP: `coap://HOST/function/NAME/path?query` calls a function as HTTP does.
 //!
-//! [`endpoint`] is the state machine, with [`blockwise`] transfers (RFC 7959), [`observers`] (RFC 7641), [`deduplication`] and
-//! [`retransmission`] of messages, and [`address_proof`] (RFC 9175). The task here has the socket and the clock, and calls the
-//! functions. It sleeps while there are no requests.
+//! [`endpoint`] is the state machine, with [`blockwise`] transfers (RFC 7959), [`observers`] (RFC
+//! 7641), [`deduplication`] and [`retransmission`] of messages, and [`address_proof`] (RFC 9175).
+//! The task here has the socket and the clock, and calls the functions. It sleeps while there are
+//! no requests.
 
 mod address_proof;
 mod blockwise;
@@ -91,9 +92,11 @@ async fn serve(
     metrics: Arc<CoapMetrics>,
     drain: drain::DrainWatch,
 ) -> io::Result<()> {
+    // tokio requires it, and `UdpSocket::from_std` does not set it.
     listener.socket.set_nonblocking(true)?;
     let socket = UdpSocket::from_std(listener.socket)?;
-    let seed = Uuid::new_v4().as_u64_pair().0; // a guessed message number could be acknowledged in another's name
+    // A guessed message number could be acknowledged in another's name.
+    let seed = Uuid::new_v4().as_u64_pair().0;
     let max_body_bytes = listener.limits.max_body_bytes;
     let endpoint = CoapEndpoint::new(listener.limits, seed, Instant::now());
     let (calls, effects) = (FuturesUnordered::new(), Vec::new());
@@ -106,6 +109,7 @@ async fn serve(
         calls,
         effects,
     };
+    // A task of its own: this function returns at the drain, responses are sent after it.
     invoker.spawn(task.run(drain.clone()));
     drain.signaled().await;
     Ok(())
@@ -123,6 +127,7 @@ struct CoapTask {
 
 impl CoapTask {
     async fn run(mut self, drain: drain::DrainWatch) {
+        // One byte more than the limit: a truncated datagram is then longer than it.
         let mut datagram = vec![0; MAX_DATAGRAM_BYTES + 1];
         loop {
             let next = self
@@ -134,6 +139,7 @@ impl CoapTask {
                 return;
             }
             tokio::select! {
+                // No more requests from here on, but running calls and retransmissions go on.
                 () = drain.signaled(), if !draining => continue,
                 Some((call, answer)) = self.calls.next(), if !self.calls.is_empty() => {
                     self.endpoint.complete_call(call, answer, Instant::now(), &mut self.effects);
@@ -143,10 +149,12 @@ impl CoapTask {
                         self.metrics.datagrams.increment();
                         self.endpoint.handle_datagram(from, &datagram[..length], Instant::now(), &mut self.effects);
                     }
-                    Err(error) => tracing::debug!(%error, "coap: an earlier datagram could not be delivered"),
+                    // An error concerns one datagram, not the socket: the loop goes on.
+                    Err(error) => tracing::debug!(%error, "coap: receive failed, continuing"),
                 },
                 () = sleep_until(next) => {}
             }
+            // After every event: an acknowledgement may be due while datagrams keep arriving.
             self.endpoint.run_timers(Instant::now(), &mut self.effects);
             self.apply_effects().await;
         }
@@ -155,7 +163,8 @@ impl CoapTask {
     async fn apply_effects(&mut self) {
         for effect in std::mem::take(&mut self.effects) {
             match effect {
-                CoapEffect::Send(to, bytes) => drop(self.socket.send_to(&bytes, to).await), // a datagram may be lost anyway
+                // A datagram may be lost anyway.
+                CoapEffect::Send(to, bytes) => drop(self.socket.send_to(&bytes, to).await),
                 CoapEffect::Call(call, from, resource, body) => {
                     self.start_call(call, from, resource, body)
                 }
@@ -188,6 +197,7 @@ impl CoapTask {
             })),
             Err(answer) => self
                 .calls
+                // Through the same set as real calls, so that the endpoint has one way to finish.
                 .push(Box::pin(std::future::ready((call, answer)))),
         }
     }
@@ -217,6 +227,7 @@ fn build_invocation(
         [".well-known", "core"] if resource.method == Method::GET => {
             return Err(resource_directory(&invoker.functions()));
         }
+        // No function has the empty name, so the lookup below answers 4.04.
         _ => ("", &[][..]),
     };
     let Some(function) = invoker.functions().find_by_name(name) else {
@@ -260,6 +271,7 @@ fn resource_directory(functions: &FunctionTable) -> CoapResponse {
         .iter()
         .map(|function| format!("</function/{}>", function.name()))
         .collect();
+    // Sorted, so that equal directories have equal entity tags in block-wise transfers.
     links.sort_unstable();
     let body = links.join(",").into();
     CoapResponse {

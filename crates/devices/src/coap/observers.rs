@@ -1,5 +1,5 @@
-//! Observations (RFC 7641). An observed function is called at an interval, and at once after a CoAP request changed its path;
-//! observers are notified when the response differs from the last one.
+//! Observations (RFC 7641). An observed function is called at an interval, and at once after a CoAP
+//! request changed its path. Observers are notified when the response differs from the last one.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -10,7 +10,8 @@ use super::message::{BlockOption, ResourceRequest};
 /// The key of an observation: a client and its token.
 pub(super) type ObserverKey = (SocketAddr, Vec<u8>);
 
-/// Interval at which an unchanged response is sent again, to learn whether the observer is still there.
+/// Interval at which an unchanged response is sent again, to learn whether the observer is still
+/// there.
 const CONFIRM_INTERVAL: Duration = Duration::from_secs(3_600);
 
 #[derive(Debug)]
@@ -60,6 +61,8 @@ impl Observers {
         let sequence = self
             .all
             .remove(&observer_key)
+            // Goes on from the old number: clients drop older ones as reordered (RFC 7641 section
+            // 3.4).
             .map_or(1, |old| next_number(old.sequence));
         let of_client = self
             .all
@@ -109,6 +112,7 @@ impl Observers {
             .iter_mut()
             .filter(|(_, observer)| !observer.busy && now >= observer.due);
         let called = due.map(|(observer_key, observer)| {
+            // Due again an interval after the call began: slow functions are not called faster.
             (observer.busy, observer.due) = (true, now + self.interval);
             (observer_key.clone(), observer.resource.clone())
         });
@@ -122,7 +126,8 @@ impl Observers {
         }
     }
 
-    /// Handles a call's response; returns the notification to send, if any. An error ends the observation.
+    /// Handles a call's response; returns the notification to send, if any. An error ends the
+    /// observation.
     pub(super) fn notification_for(
         &mut self,
         observer_key: &ObserverKey,
@@ -136,6 +141,8 @@ impl Observers {
             self.all.remove(observer_key);
             return Some((0, resource, block2));
         }
+        // The hourly notification is sent although unchanged: its acknowledgement shows a live
+        // client.
         if observer.etag == etag && now < observer.notified_at + CONFIRM_INTERVAL {
             observer.busy = false;
             return None;

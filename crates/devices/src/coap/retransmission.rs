@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use super::deduplication::MessageKey;
 use super::observers::ObserverKey;
 
-/// ACK_TIMEOUT. The first wait is up to half longer (ACK_RANDOM_FACTOR 1.5); each further one doubles.
+/// ACK_TIMEOUT. The first wait is up to half longer (ACK_RANDOM_FACTOR 1.5); each further one
+/// doubles.
 const ACK_TIMEOUT: Duration = Duration::from_secs(2);
 /// MAX_RETRANSMIT (RFC 7252 section 4.8).
 const MAX_RETRANSMIT: u8 = 4;
@@ -32,6 +33,7 @@ impl Retransmissions {
     pub(super) fn new(seed: u64) -> Self {
         Self {
             unacked: HashMap::new(),
+            // Jitter needs no secrecy, so the seed of the message numbers serves here as well.
             random: seed | 1,
         }
     }
@@ -47,6 +49,7 @@ impl Retransmissions {
     ) {
         self.random = self
             .random
+            // Knuth's MMIX multiplier; its low bits are weak, hence the shift below.
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1);
         let wait = ACK_TIMEOUT + Duration::from_millis((self.random >> 33) % 1_000);
@@ -69,7 +72,8 @@ impl Retransmissions {
             .map(|unacked| unacked.observer_key)
     }
 
-    /// Returns the messages to send again. `given_up` gets observers that acknowledge nothing any more.
+    /// Returns the messages to send again. `given_up` gets observers that acknowledge nothing any
+    /// more.
     pub(super) fn take_due(
         &mut self,
         now: Instant,
@@ -80,6 +84,7 @@ impl Retransmissions {
             if now < unacked.due_at {
                 return true;
             }
+            // The last wait is over too: MAX_TRANSMIT_WAIT, 93 s at most (RFC 7252 section 4.8.2).
             if unacked.retries_left == 0 {
                 unacked.observer_key.iter().for_each(&mut given_up);
                 return false;

@@ -1,9 +1,13 @@
-//! HTTP statuses and content types as CoAP codes and formats, and back (RFC 7252 section 12, RFC 8075).
+//! HTTP statuses and content types as CoAP codes and formats, and back (RFC 7252 section 12, RFC
+//! 8075).
 
 use coap_lite::ResponseType;
 use http::Method;
 
-/// Maps an HTTP status to a CoAP code. Success has a code per method in CoAP.
+/// Maps an HTTP status to a CoAP code. Codes of success depend on the method (RFC 7252 section
+/// 5.9.1).
+///
+/// `is_fetch`: the request is CoAP's FETCH (RFC 8132), which HTTP's methods do not include.
 pub(super) fn response_code(status: u16, method: &Method, is_fetch: bool) -> ResponseType {
     use ResponseType as R;
     match status {
@@ -33,7 +37,8 @@ pub(super) fn response_code(status: u16, method: &Method, is_fetch: bool) -> Res
     }
 }
 
-/// IANA's CoAP Content-Formats that functions are likely to use.
+/// CoAP Content-Formats of IANA's registry that functions are likely to use, with their media
+/// types.
 const FORMATS: [(u16, &str); 14] = [
     (0, "text/plain; charset=utf-8"),
     (40, "application/link-format"),
@@ -51,7 +56,7 @@ const FORMATS: [(u16, &str); 14] = [
     (432, "application/td+json"),
 ];
 
-/// Returns a Content-Format's content type.
+/// Returns the HTTP content type of a CoAP Content-Format number.
 pub(super) fn content_type(content_format: u16) -> Option<&'static str> {
     FORMATS
         .iter()
@@ -59,19 +64,20 @@ pub(super) fn content_type(content_format: u16) -> Option<&'static str> {
         .map(|(_, name)| *name)
 }
 
-/// Returns a content type's Content-Format, whatever its parameters.
+/// Returns the CoAP Content-Format number of an HTTP content type.
 pub(super) fn content_format(content_type: &str) -> Option<u16> {
-    let bare = |name: &str| {
+    // Parameters are ignored, because functions differ in writing `charset`.
+    let media_type = |name: &str| {
         name.split(';')
             .next()
             .unwrap_or("")
             .trim()
             .to_ascii_lowercase()
     };
-    let resource = bare(content_type);
+    let wanted = media_type(content_type);
     FORMATS
         .iter()
-        .find(|(_, name)| bare(name) == resource)
+        .find(|(_, name)| media_type(name) == wanted)
         .map(|(number, _)| *number)
 }
 

@@ -1,6 +1,8 @@
-//! One connection: reads packets, lets [`Session`] decide, calls functions, and sends results.
+//! Task of one client's connection: reads packets, lets [`Session`] decide, calls functions, and
+//! sends their results.
 //!
-//! The task outlives its connection until its calls have ended: an accepted message runs also when its client has disconnected.
+//! The task ends after its last call, not with the connection. The functions for an accepted
+//! message run to their end, even if the client has disconnected.
 
 use std::future::pending;
 use std::net::IpAddr;
@@ -27,7 +29,8 @@ use super::session::{Session, SessionAction};
 use super::subscriptions::OutboundQueue;
 use super::{ConnectionSlot, MqttServer};
 
-/// Serves a connection to its end.
+/// Serves a connection to its end. `has_room`: this connection is within
+/// [`max_clients`](crate::limits::MqttLimits::max_clients).
 pub(super) async fn serve(
     server: Rc<MqttServer>,
     stream: TcpStream,
@@ -42,6 +45,7 @@ pub(super) async fn serve(
         version: None,
         server: server.clone(),
     };
+    // Covers reading CONNECT and writing CONNACK: an unauthenticated peer gets no more time.
     let opened = timeout(
         server.limits.io_timeout,
         accept_connect(&mut stream, has_room),
@@ -51,6 +55,7 @@ pub(super) async fn serve(
         return;
     };
     server.metrics.clients.increment();
+    // Only after CONNACK: a refused client must not take over a connected one's identifier.
     let queue = server.subscriptions.register(connect.client_id.clone());
     let mut client = ClientTask {
         server,
@@ -62,17 +67,19 @@ pub(super) async fn serve(
     };
     let end = client.run().await;
     client.close(end, connect.will).await;
+    // Held across `close`: calls that outlive the socket count against the connection limit.
     drop(slot);
 }
 
-/// Reads the first packet and answers it.
+/// Reads the first packet and answers with CONNACK. Fails when the client is refused or gone.
 async fn accept_connect(
     stream: &mut PacketStream,
     has_room: bool,
 ) -> Result<(Connect, Session), ()> {
     let server = stream.server.clone();
-    let refused = match stream.next_packet().await {
+    let refusal = match stream.next_packet().await {
         Ok(ClientPacket::Connect(mut connect)) => {
+            // Before the check: a refusal has to be encoded in the client's version.
             stream.version = Some(connect.version);
             let generated_id = format!("nearpath-{}", Uuid::new_v4().simple());
             match check_connect(&server, &connect, has_room, &generated_id) {
@@ -86,16 +93,17 @@ async fn accept_connect(
                         .map_err(drop)?;
                     return Ok((*connect, session));
                 }
-                Err(end) => end,
+                Err(reason) => reason,
             }
         }
         Ok(_) => DisconnectReason::Protocol,
         Err(ReadError::Closed) => return Err(()),
-        Err(ReadError::Invalid(end)) => end,
+        Err(ReadError::Invalid(reason)) => reason,
     };
-    server.metrics.count_disconnect(refused.name());
+    server.metrics.count_disconnect(refusal.name());
+    // An unreadable first packet has no version: every client knows the refusal codes of 3.1.1.
     stream.version.get_or_insert(Version::V311);
-    let _ = stream.send(&ServerPacket::Reject(refused)).await; // the connection ends either way
+    let _ = stream.send(&ServerPacket::Reject(refusal)).await; // the connection ends either way
     Err(())
 }
 
@@ -105,6 +113,7 @@ fn check_connect(
     has_room: bool,
     generated_id: &str,
 ) -> Result<(Session, ConnackParams), DisconnectReason> {
+    // Cheap checks first: the password check comes from the embedding process and may be slow.
     if server.drain.is_draining() {
         return Err(DisconnectReason::Draining);
     }
@@ -126,9 +135,9 @@ fn check_connect(
 enum ConnectionEnd {
     /// The client disconnected.
     Orderly,
-    /// The client is gone, or asked for its last will to be published.
+    /// The client is gone, or disconnected with the wish that its last will be published.
     Lost,
-    /// The gateway ended it.
+    /// This server ended the connection.
     Ended(DisconnectReason),
 }
 
@@ -146,6 +155,8 @@ impl ClientTask {
         let drain = self.server.drain.clone();
         let mut last_read = Instant::now();
         loop {
+            // Sends before it waits: the last packet may be a PUBACK that makes room in the window
+            // for queued messages.
             let event = match self.send_queued().await {
                 Ok(()) => self.next_event(&drain, last_read).await,
                 Err(end) => return end,
@@ -153,12 +164,15 @@ impl ClientTask {
             let action = match event {
                 ClientEvent::Packet(packet) => {
                     last_read = Instant::now();
+                    // A copy of the `Rc`, because `self.session` is borrowed mutably by the next
+                    // statement.
                     let server = self.server.clone();
                     self.session
                         .handle_packet(packet, |name| server.routes.borrow().has_function(name))
                 }
                 ClientEvent::CallsFinished(outcome) => {
-                    // While it had all its calls out, its keep-alive packets were not read.
+                    // At `max_in_flight` calls, keep-alive packets were not read: the client gets
+                    // at least half of its timeout again.
                     last_read =
                         last_read.max(Instant::now() - self.session.keep_alive_timeout() / 2);
                     self.publish_results(outcome)
@@ -172,7 +186,8 @@ impl ClientTask {
         }
     }
 
-    /// Waits for the first event. A client with as many calls as it may have is not read from: TCP slows it down.
+    /// Waits for the next event. At `max_in_flight` calls nothing is read from the client, so TCP's
+    /// flow control slows it down.
     async fn next_event(
         &mut self,
         drain: &nearpath_daemon::drain::DrainWatch,
@@ -182,6 +197,8 @@ impl ClientTask {
         let (stream, calls, queue) = (&mut self.stream, &mut self.calls, &self.queue);
         let deadline = last_read + self.session.keep_alive_timeout();
         tokio::select! {
+            // In order: a drain and finished calls must not wait behind a client that sends without
+            // pause.
             biased;
             () = drain.signaled() => ClientEvent::Ended(ConnectionEnd::Ended(DisconnectReason::Draining)),
             Some(outcome) = calls.next(), if !calls.is_empty() => ClientEvent::CallsFinished(outcome),
@@ -192,8 +209,11 @@ impl ClientTask {
             packet = stream.next_packet(), if may_read => match packet {
                 Ok(packet) => ClientEvent::Packet(packet),
                 Err(ReadError::Closed) => ClientEvent::Ended(ConnectionEnd::Lost),
-                Err(ReadError::Invalid(end)) => ClientEvent::Ended(ConnectionEnd::Ended(end)),
+                Err(ReadError::Invalid(reason)) => {
+                    ClientEvent::Ended(ConnectionEnd::Ended(reason))
+                }
             },
+            // No timeout while nothing is read: silence then says nothing about the client.
             () = async { if may_read { sleep_until(deadline).await } else { pending().await } } => {
                 ClientEvent::Ended(ConnectionEnd::Ended(DisconnectReason::KeepAlive))
             }
@@ -203,11 +223,13 @@ impl ClientTask {
     async fn apply(&mut self, action: SessionAction) -> Result<(), ConnectionEnd> {
         match action {
             SessionAction::Nothing => Ok(()),
-            SessionAction::Send(out) => self.send(&out).await,
+            SessionAction::Send(packet) => self.send(&packet).await,
             SessionAction::Call(publish) => {
                 self.invoke(publish);
                 Ok(())
             }
+            // Subscribed before SUBACK, so that no result in between is lost (MQTT 5.0 section
+            // 3.8.4).
             SessionAction::Subscribe(packet_id, results) => {
                 for (filter, granted) in &results {
                     if let Some(qos) = [SubscribeResult::Qos0, SubscribeResult::Qos1]
@@ -237,13 +259,14 @@ impl ClientTask {
             } else {
                 ConnectionEnd::Orderly
             }),
-            SessionAction::Disconnect(end) => Err(ConnectionEnd::Ended(end)),
+            SessionAction::Disconnect(reason) => Err(ConnectionEnd::Ended(reason)),
         }
     }
 
     fn invoke(&mut self, publish: Publish) {
         self.server.metrics.messages.increment();
         let targets = self.server.routes.borrow_mut().targets(&publish.topic);
+        // No early return: without a target, `invoke_targets` still acknowledges with `NoMatch`.
         if targets.is_empty() {
             self.server.metrics.unmatched.increment();
             self.server.invoker.count_refused(Reason::NoFunction);
@@ -253,12 +276,13 @@ impl ClientTask {
             self.remote.clone(),
             self.session.version(),
         );
+        // Boxed: an async function's future has no type name for the field `calls`.
         self.calls.push(Box::pin(invoke_targets(
             server, remote, version, publish, targets,
         )));
     }
 
-    /// Publishes a message's results, and acknowledges it.
+    /// Queues a message's results for their subscribers. Returns the acknowledgement to send.
     fn publish_results(&mut self, outcome: MessageOutcome) -> SessionAction {
         outcome
             .results
@@ -275,6 +299,7 @@ impl ClientTask {
             else {
                 return Ok(());
             };
+            // Allocated here, not when queued: so at most a window of identifiers is in use.
             next.packet_id = (next.qos > 0).then(|| self.session.next_packet_id());
             let bytes = codec::encode(&ServerPacket::Publish(next.clone()), self.session.version());
             match bytes.filter(|bytes| bytes.len() <= self.session.max_packet()) {
@@ -287,6 +312,8 @@ impl ClientTask {
                 }
                 None => {
                     self.server.metrics.lost.increment();
+                    // Nothing was sent and no PUBACK will come: a PUBACK of our own frees the
+                    // identifier.
                     next.packet_id.into_iter().for_each(|packet_id| {
                         drop(
                             self.session
@@ -298,12 +325,14 @@ impl ClientTask {
         }
     }
 
-    async fn send(&mut self, out: &ServerPacket) -> Result<(), ConnectionEnd> {
-        self.stream.send(out).await.map_err(ConnectionEnd::from)
+    async fn send(&mut self, packet: &ServerPacket) -> Result<(), ConnectionEnd> {
+        self.stream.send(packet).await.map_err(ConnectionEnd::from)
     }
 
-    /// Closes the connection, with a reason if there is one. The last will is published unless the client disconnected; calls go on.
+    /// Closes the connection, with a reason if there is one, and waits for open calls. The last
+    /// will is published unless the client disconnected in order or the gateway drains.
     async fn close(mut self, end: ConnectionEnd, will: Option<Publish>) {
+        // Count and subscriptions first: the steps below must not treat this client as connected.
         self.server.metrics.clients.decrement();
         self.server
             .subscriptions
@@ -315,21 +344,26 @@ impl ClientTask {
             }
             ConnectionEnd::Orderly | ConnectionEnd::Lost => None,
         };
+        // After a drain the device reconnects elsewhere: it is not lost, so it has no last will.
         if let Some(will) = will.filter(|_| {
             !matches!(end, ConnectionEnd::Orderly) && reason != Some(DisconnectReason::Draining)
         }) {
             self.invoke(Publish {
+                // The client is gone and cannot acknowledge.
                 qos: 0,
                 packet_id: None,
                 ..will
             });
         }
+        // A drain waits for the calls, so that the client sees their acknowledgements first.
         if reason == Some(DisconnectReason::Draining) {
             self.finish_calls(true).await;
         }
         if let Some(reason) = reason {
-            let _ = self.stream.send(&ServerPacket::Disconnect(reason)).await; // the connection ends either way
+            // The connection ends either way.
+            let _ = self.stream.send(&ServerPacket::Disconnect(reason)).await;
         }
+        // Sends FIN now: open calls may run for minutes. An error means that the peer has closed.
         let _ = self.stream.socket.shutdown().await;
         self.finish_calls(false).await;
     }
@@ -338,6 +372,7 @@ impl ClientTask {
     async fn finish_calls(&mut self, mut notify_client: bool) {
         while let Some(outcome) = self.calls.next().await {
             let action = self.publish_results(outcome);
+            // After a failed write further ones fail, too. Results still go to other subscribers.
             if notify_client {
                 notify_client =
                     self.apply(action).await.is_ok() && self.send_queued().await.is_ok();
@@ -354,8 +389,8 @@ enum ClientEvent {
 }
 
 impl From<WriteError> for ConnectionEnd {
-    fn from(mute: WriteError) -> Self {
-        match mute {
+    fn from(error: WriteError) -> Self {
+        match error {
             WriteError::Closed => Self::Lost,
             WriteError::TimedOut => Self::Ended(DisconnectReason::Stuck),
         }

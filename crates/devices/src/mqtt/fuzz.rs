@@ -24,7 +24,8 @@ pub(crate) fn decode_packets(mut bytes: BytesMut, version: Option<u8>) -> usize 
             ClientPacket::Connect(connect) => version = version.or(Some(connect.version)),
             ClientPacket::Publish(publish) => {
                 let _ =
-                    version.and_then(|version| encode(&ServerPacket::Publish(publish), version)); // QoS 2 cannot be encoded
+                    // QoS 2 cannot be encoded.
+                    version.and_then(|version| encode(&ServerPacket::Publish(publish), version));
             }
             _ => {}
         }

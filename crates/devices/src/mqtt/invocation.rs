@@ -43,6 +43,7 @@ pub(super) async fn invoke_targets(
         .into_iter()
         .map(|aim| build_invocation(aim, &publish, version))
         .collect();
+    // Unordered: a slow function must not hold back the results of the others.
     let mut pending: FuturesUnordered<_> = invocations
         .into_iter()
         .map(|build_invocation| async {
@@ -58,6 +59,7 @@ pub(super) async fn invoke_targets(
         .collect();
     while let Some((id, response)) = pending.next().await {
         outcome.ack = worse_outcome(outcome.ack, outcome_of(&response));
+        // The response was cut or is larger than a packet: a partial result would be wrong data.
         let Some(payload) = response.body.clone() else {
             server.metrics.lost.increment();
             continue;
@@ -76,6 +78,7 @@ pub(super) async fn invoke_targets(
             properties,
             ..Publish::default()
         };
+        // Subscribers get successes only; the caller's response topic gets errors as well.
         if (200..300).contains(&response.status) {
             outcome.results.push(Publish {
                 topic: result_topic(&id).into(),
@@ -100,6 +103,7 @@ fn build_invocation(
     version: Version,
 ) -> Invocation {
     let mut headers = HeaderMap::new();
+    // Topics are UTF-8; header values must not hold control characters (RFC 9110 section 5.5).
     let topic = HeaderValue::from_str(&publish.topic).unwrap_or_else(|_| {
         HeaderValue::from_str(&encode_segment(&publish.topic)).expect("what is encoded is ASCII")
     });
@@ -111,6 +115,7 @@ fn build_invocation(
     {
         headers.insert(CONTENT_TYPE, value);
     }
+    // A list, because a client must not set headers such as `host` or `x-forwarded-for`.
     for name in PASSED_PROPERTIES {
         let found = publish
             .properties

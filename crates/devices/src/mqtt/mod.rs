@@ -1,8 +1,9 @@
 //! MQTT 3.1.1 and 5: a message is an invocation, and its response a message.
 //!
-//! Not a broker: clients cannot publish to each other, nothing is retained, and no session outlives its connection.
-//! [`packet`] has the types and [`codec`] the bytes; [`session`] decides, [`subscriptions`] routes results to clients, and
-//! [`client`] is the task of one connection ([`packet_stream`]), which makes an [`invocation`] of each message.
+//! Not a broker: clients cannot publish to each other, nothing is retained, and no session outlives
+//! its connection. [`packet`] has the types and [`codec`] the bytes; [`session`] decides,
+//! [`subscriptions`] routes results to clients, and [`client`] is the task of one connection
+//! ([`packet_stream`]), which makes an [`invocation`] of each message.
 
 mod client;
 mod codec;
@@ -47,6 +48,8 @@ impl MqttListener {
     fn try_clone(&self) -> io::Result<Self> {
         let (limits, password_check) = (self.limits.clone(), self.password_check.clone());
         Ok(Self {
+            // The gateway asks each thread for its task through `&self`, so the socket cannot be
+            // moved out.
             socket: self.socket.try_clone()?,
             limits,
             password_check,
@@ -123,6 +126,7 @@ async fn serve(
     loop {
         let accepted = tokio::select! {
             () = drain.signaled() => return Ok(()),
+            // Both futures are cancel safe: no accepted connection is lost.
             accepted = socket.accept() => accepted,
         };
         match accepted {
@@ -137,12 +141,14 @@ async fn serve(
 
 fn accept_client(server: &Rc<MqttServer>, stream: TcpStream, addr: std::net::IpAddr) {
     let _ = stream.set_nodelay(true); // slower without it, but not wrong
+    // A connection above the limit still costs a task and a buffer, so these are bounded as well.
     if server.open_connections.get() >= server.limits.max_clients + MAX_REFUSED_CONNECTIONS {
         return server
             .metrics
             .count_disconnect(DisconnectReason::Busy.name());
     }
     let slot = ConnectionSlot::acquire(server);
+    // Compared after the slot is taken: the count includes this connection.
     let has_room = server.open_connections.get() <= server.limits.max_clients;
     server
         .invoker

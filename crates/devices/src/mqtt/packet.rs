@@ -29,7 +29,8 @@ pub(crate) enum ClientPacket {
     Connect(Box<Connect>),
     Publish(Publish),
     Puback(u16),
-    /// Filters, each with whether it asks for QoS 1. `has_identifier`: has a subscription identifier, which is not supported.
+    /// Filters, each with whether it asks for QoS 1. `has_identifier`: has a subscription
+    /// identifier, which is not supported.
     Subscribe {
         packet_id: u16,
         filters: Vec<(Arc<str>, bool)>,
@@ -103,7 +104,8 @@ pub(crate) enum PublishOutcome {
 impl PublishOutcome {
     /// Returns whether this version can acknowledge the outcome.
     ///
-    /// MQTT 3.1.1 has no negative acknowledgement. A failed message stays unacknowledged there, so that the client sends it again.
+    /// MQTT 3.1.1 has no negative acknowledgement. A failed message stays unacknowledged there, so
+    /// that the client sends it again.
     pub(crate) fn is_acknowledged(&self, version: Version) -> bool {
         version == Version::V5 || !matches!(self, Self::Failed(_))
     }

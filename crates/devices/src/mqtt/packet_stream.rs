@@ -38,6 +38,7 @@ impl PacketStream {
     /// Reads the next packet. Cancel safe: bytes of an incomplete packet stay in the buffer.
     pub(super) async fn next_packet(&mut self) -> Result<ClientPacket, ReadError> {
         loop {
+            // Until CONNECT is complete the peer is unknown, so less memory is spent on it.
             let limit = self
                 .server
                 .limits
@@ -61,6 +62,7 @@ impl PacketStream {
     }
 
     pub(super) async fn send(&mut self, out: &ServerPacket) -> Result<(), WriteError> {
+        // Without a version only a refusal is sent; see `accept_connect`.
         let version = self.version.unwrap_or(Version::V311);
         match codec::encode(out, version) {
             Some(bytes) => self.write(&bytes).await,
@@ -69,6 +71,7 @@ impl PacketStream {
     }
 
     pub(super) async fn write(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
+        // A client that reads nothing would otherwise keep its task, queue and slot.
         match timeout(self.server.limits.io_timeout, self.socket.write_all(bytes)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(WriteError::Closed),

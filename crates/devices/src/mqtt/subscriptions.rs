@@ -1,4 +1,5 @@
-//! Subscriptions to results. Each client gets a result once, however many of its filters match; a full queue drops it.
+//! Subscriptions to results. Each client gets a result once, however many of its filters match; a
+//! full queue drops it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -46,7 +47,8 @@ impl Subscriptions {
         }
     }
 
-    /// Registers a client. An older connection of the same identifier is taken over (MQTT 5.0 section 3.1.4).
+    /// Registers a client. An older connection of the same identifier is taken over (MQTT 5.0
+    /// section 3.1.4).
     pub(super) fn register(&self, client_id: Arc<str>) -> Rc<OutboundQueue> {
         self.last_key.set(self.last_key.get() + 1);
         let queue = Rc::new(OutboundQueue {
@@ -57,6 +59,7 @@ impl Subscriptions {
             taken_over: Cell::new(false),
             wakeup: Notify::new(),
         });
+        // The old task may be waiting for its socket: the flag ends it at its next event.
         if let Some(old) = self
             .by_client_id
             .borrow_mut()
@@ -79,6 +82,7 @@ impl Subscriptions {
             tree.remove(filter, &queue.key);
         }
         let mut by_client_id = self.by_client_id.borrow_mut();
+        // A newer connection may own the identifier by now: its entry must stay.
         if by_client_id
             .get(&queue.client_id)
             .is_some_and(|entry| entry.key == queue.key)
@@ -99,9 +103,11 @@ impl Subscriptions {
         self.tree.borrow_mut().remove(filter, &queue.key);
     }
 
-    /// Queues a result for every subscriber. Its QoS is its call's, or the subscription's if that is lower.
+    /// Queues a result for every subscriber. Its QoS is its call's, or the subscription's if that
+    /// is lower.
     pub(super) fn publish(&self, message: &Publish) {
         let tree = self.tree.borrow();
+        // One copy per client with the highest QoS that matched (MQTT 5.0 section 3.3.4).
         let mut receivers: BTreeMap<u64, (&Rc<OutboundQueue>, u8)> = BTreeMap::new();
         tree.select(&message.topic, &mut |key, (queue, qos)| {
             let entry = receivers.entry(*key).or_insert((queue, *qos));
@@ -124,6 +130,7 @@ impl OutboundQueue {
         let mut messages = self.messages.borrow_mut();
         let bytes = self.bytes.get() + message.payload.len();
         if messages.len() >= subscriptions.max_queued
+            // One message always fits, even if it alone is above the bound.
             || (bytes > MAX_QUEUED_BYTES && !messages.is_empty())
         {
             return subscriptions.metrics.lost.increment();

@@ -1,4 +1,5 @@
-//! The listeners behind a real gateway: admission, timeouts, and forged addresses. Real clients are in the system tests.
+//! The listeners behind a real gateway: admission, timeouts, and forged addresses. Real clients are
+//! in the system tests.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -36,7 +36,7 @@ pub struct BlockingEndpoint {
 /// A call without a response yet. Pass it to [`BlockingEndpoint::wait_response`] or
 /// [`BlockingEndpoint::cancel_call`].
 #[derive(Debug)]
-#[must_use = "an answer that nobody waits for is kept for ever"]
+#[must_use = "a response without a waiter is kept as long as the endpoint"]
 pub struct PendingCall(CallNumber);
 
 /// A body that is being written. Pass it to [`BlockingEndpoint::finish_body`] or
@@ -218,13 +218,13 @@ impl BlockingEndpoint {
     }
 
     /// Returns the next part of a body; none at the end. Fails with [`CallError::Timeout`] after
-    /// `patience` (none: no limit).
+    /// `timeout` (none: no limit).
     pub fn next_part(
         &mut self,
         rest: &BodyReader,
-        patience: Option<Duration>,
+        timeout: Option<Duration>,
     ) -> Option<Result<Bytes, CallError>> {
-        let end = patience.map(clock::deadline_after);
+        let end = timeout.map(clock::deadline_after);
         loop {
             // No waker: this thread itself runs the core, which fills the queue.
             if let Poll::Ready(part) = rest.poll_part(None) {
@@ -254,11 +254,11 @@ impl BlockingEndpoint {
         self.core.poll_outcome(pending.0, None)
     }
 
-    /// Sleeps until a message arrives, or for `patience`. `pending` is the likeliest call to be
+    /// Sleeps until a message arrives, or for `timeout`. `pending` is the likeliest call to be
     /// answered.
-    pub fn sleep_for(&mut self, pending: Option<&PendingCall>, patience: Duration) {
+    pub fn sleep_for(&mut self, pending: Option<&PendingCall>, timeout: Duration) {
         let peer = pending.map_or(0, |pending| self.core.expected_core(pending.0));
-        self.sleep_and_run(peer, Some(clock::deadline_after(patience)));
+        self.sleep_and_run(peer, Some(clock::deadline_after(timeout)));
     }
 
     /// Returns true if a call to the function would not fail for lack of credit.
@@ -344,20 +344,20 @@ impl BlockingEndpoint {
         published
     }
 
-    /// Returns the next call or event. None after `patience` (none: no limit), or when the node
+    /// Returns the next call or event. None after `timeout` (none: no limit), or when the node
     /// closed the socket.
-    pub fn next_incoming(&mut self, patience: Option<Duration>) -> Option<IncomingCall> {
-        self.next_incoming_unless(patience, || false)
+    pub fn next_incoming(&mut self, timeout: Option<Duration>) -> Option<IncomingCall> {
+        self.next_incoming_unless(timeout, || false)
     }
 
     /// As [`BlockingEndpoint::next_incoming`]; also ends when `enough` returns true, checked after
     /// each wakeup by [`BlockingEndpoint::wakeup_signal`].
     pub fn next_incoming_unless(
         &mut self,
-        patience: Option<Duration>,
+        timeout: Option<Duration>,
         mut enough: impl FnMut() -> bool,
     ) -> Option<IncomingCall> {
-        let end = patience.map(clock::deadline_after);
+        let end = timeout.map(clock::deadline_after);
         loop {
             self.core.run_once(clock::monotonic_now());
             if let Some(incoming) = self.core.incoming.pop_front() {
@@ -401,7 +401,6 @@ impl BlockingEndpoint {
     /// Responds to a call. For an event nothing is sent.
     pub fn send_response(&mut self, incoming: IncomingCall, answer: CallResponse) {
         let (channel, call, event) = (incoming.channel, incoming.call, incoming.is_event);
-        // Before the response is written: a small pool may have no other slot for it.
         drop(incoming); // frees its slot for the response
         if !event {
             self.core

@@ -56,7 +56,7 @@ impl ReleaseCount {
 
     /// Returns true if the oldest uncounted message is with the receiver.
     fn holds_oldest(&mut self) -> bool {
-        // Reports come in the order of sending (ADR 0016), so one count covers all messages.
+        // A report is a count and no list: the oldest messages count as released first.
         let holds = self.uncounted == 0;
         self.uncounted = self.uncounted.saturating_sub(1);
         holds
@@ -85,12 +85,12 @@ impl BodyFlow {
     fn send_readiness(&mut self, member: &PoolEndpoint, window: usize) -> SendReadiness {
         let Self {
             body: out,
-            release_count: told,
+            release_count,
             ..
         } = self;
         match member.pool().is_strict() {
             // A strict receiver copies: the slot's lease ends long before the part is released.
-            true => out.send_readiness(window, |_| told.holds_oldest()),
+            true => out.send_readiness(window, |_| release_count.holds_oldest()),
             false => out.send_readiness(window, |ticket| member.is_slot_in_use(ticket.0, ticket.1)),
         }
     }

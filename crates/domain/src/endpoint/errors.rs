@@ -22,10 +22,10 @@ pub enum UnsentReason {
     #[error("no free slot in the domain's pool")]
     NoSlot,
     /// The head exceeds the largest slot, or a field is invalid.
-    #[error("the head is too large or holds what a head may not hold")]
+    #[error("the head is too large, or has an invalid field")]
     BadHead,
     /// The node reclaimed the slot of the body: nothing is left to send on another path.
-    #[error("the slot of the body is no longer this party's")]
+    #[error("the node reclaimed the slot of the body")]
     BodyLost,
     /// The channel closed meanwhile.
     #[error("the channel is closed: {0:?}")]
@@ -50,9 +50,9 @@ pub enum CallError {
     #[error("no answer before the deadline")]
     Timeout,
     /// The peer aborted its response or call.
-    #[error("the peer broke its message off")]
+    #[error("the peer aborted its message")]
     Aborted,
     /// The response exceeds the caller's limit, or its head is invalid.
-    #[error("the answer is larger than {0} bytes, or its head is faulty")]
+    #[error("the answer is larger than {0} bytes, or its head is invalid")]
     BadAnswer(usize),
 }

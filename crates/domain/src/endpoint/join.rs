@@ -21,7 +21,7 @@ use crate::protocol::{
     PROTOCOL_VERSION, WakeupMode, WelcomeMessage,
 };
 
-/// Interval at which a sleeping endpoint checks its socket: a killed node wakes nobody.
+/// Interval at which a sleeping endpoint checks its socket: a killed node wakes no endpoint.
 pub(super) const SOCKET_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Behaviour of an endpoint.
@@ -66,13 +66,13 @@ pub enum JoinError {
     #[error("the node refused this endpoint: {0}")]
     Refused(String),
     /// The node closed the socket.
-    #[error("the node hung up before its welcome")]
+    #[error("the node closed the socket before its welcome")]
     HungUp,
     /// The node did not reply in time.
     #[error("no welcome from the node in time")]
     Timeout,
     /// The reply is not a valid welcome.
-    #[error("the node's welcome cannot be understood: {0}")]
+    #[error("invalid welcome from the node: {0}")]
     Malformed(String),
     /// A system call failed.
     #[error("cannot join: {0}")]
@@ -183,7 +183,7 @@ pub(super) fn parse_welcome(
     match NodeMessage::parse_packet(&packet.bytes) {
         Ok(Some(NodeMessage::Welcome(welcome))) => Ok(Some((welcome, packet.descriptors))),
         Ok(Some(NodeMessage::Refused(refused))) => Err(JoinError::Refused(refused.reason)),
-        // Messages of a later version are skipped: both sides negotiate by ignoring.
+        // Unknown messages are skipped, so that node and library can be upgraded independently.
         Ok(None) => Ok(None),
         Ok(Some(_)) => Err(JoinError::Malformed(
             "another message before the welcome".into(),
@@ -201,8 +201,8 @@ pub(super) fn map_welcome(
 ) -> Result<JoinedEndpoint, JoinError> {
     let mut descriptors = descriptors.into_iter();
     let missing = || JoinError::Malformed("a descriptor is missing".into());
-    let endpoint =
-        EndpointId::new(welcome.endpoint).ok_or_else(|| JoinError::Malformed("endpoint 0".into()))?;
+    let endpoint = EndpointId::new(welcome.endpoint)
+        .ok_or_else(|| JoinError::Malformed("endpoint 0".into()))?;
     let pool = match welcome.isolation {
         DomainIsolation::Shared => {
             let bytes = usize::try_from(welcome.pool)

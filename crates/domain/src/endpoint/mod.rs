@@ -2,11 +2,11 @@
 //!
 //! One core serves two drivers. [`blocking`] is a thread that sleeps in its wakeup cell. Every wait
 //! also receives, so a handler may call while it is being called, without a helper thread.
-//! [`polled`] runs in a tokio event loop. The core sends at once what it can; the rest waits in the
-//! link's send queue until the ring or pool has room.
+//! [`polled`] runs in a tokio event loop. The core sends at once what has room. The rest waits in
+//! the link's send queue until the ring or pool has room.
 //!
-//! Every call has exactly one outcome: a response, or a [`CallError`] that says if the peer may
-//! have seen the call.
+//! Every call has exactly one outcome: a response, or a [`CallError`]. The error tells if the peer
+//! may have seen the call.
 
 pub mod blocking;
 mod body_flow;

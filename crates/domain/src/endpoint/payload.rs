@@ -111,9 +111,9 @@ pub struct CallBody(BodyMemory);
 
 enum BodyMemory {
     Bytes(Bytes),
-    /// `shown` is set once the bytes were read; its owner is the same slot.
+    /// `view` is set once the bytes were read; its owner is the same slot.
     Slot {
-        shown: OnceLock<Bytes>,
+        view: OnceLock<Bytes>,
         slot: Arc<OwnedSlot>,
     },
 }
@@ -149,7 +149,7 @@ impl CallBody {
 
     fn from_slot(slot: OwnedSlot) -> Self {
         Self(BodyMemory::Slot {
-            shown: OnceLock::new(),
+            view: OnceLock::new(),
             slot: Arc::new(slot),
         })
     }
@@ -158,9 +158,9 @@ impl CallBody {
     pub fn bytes(&self) -> &Bytes {
         match &self.0 {
             BodyMemory::Bytes(bytes) => bytes,
-            BodyMemory::Slot { shown, slot } => {
+            BodyMemory::Slot { view, slot } => {
                 // Made on demand: a body that is only forwarded needs no second reference.
-                shown.get_or_init(|| Bytes::from_owner(SharedSlot(Arc::clone(slot))))
+                view.get_or_init(|| Bytes::from_owner(SharedSlot(Arc::clone(slot))))
             }
         }
     }
@@ -170,7 +170,7 @@ impl CallBody {
         match &self.0 {
             BodyMemory::Bytes(bytes) => bytes.clone().into(),
             BodyMemory::Slot { slot, .. } => Self(BodyMemory::Slot {
-                shown: OnceLock::new(),
+                view: OnceLock::new(),
                 slot: Arc::clone(slot),
             }),
         }
@@ -178,10 +178,10 @@ impl CallBody {
 
     /// Returns true if the body lies in a slot that can be moved: nothing else refers to its bytes.
     pub fn is_exclusive_slot(&mut self) -> bool {
-        let BodyMemory::Slot { shown, slot } = &mut self.0 else {
+        let BodyMemory::Slot { view, slot } = &mut self.0 else {
             return false;
         };
-        drop(shown.take()); // drops the own reference
+        drop(view.take()); // drops the own reference
         Arc::get_mut(slot).is_some()
     }
 
@@ -252,7 +252,7 @@ impl From<CallBody> for Bytes {
     fn from(body: CallBody) -> Self {
         match body.0 {
             BodyMemory::Bytes(bytes) => bytes,
-            BodyMemory::Slot { mut shown, slot } => shown
+            BodyMemory::Slot { mut view, slot } => view
                 .take()
                 .unwrap_or_else(|| Self::from_owner(SharedSlot(slot))),
         }

@@ -70,8 +70,7 @@ impl EndpointCore {
             .for_each(Waker::wake);
         link.end.flush_batch(); // reclaims what the dead peer will not receive
         match link.end.channel().state() {
-            // Each announced channel is answered with exactly one report, from which the node frees
-            // it.
+            // The node keeps a withdrawn channel until this report, or until its drain timeout.
             _ if link.withdrawn => self.report_drained(channel),
             ChannelState::Broken => self.report_broken(channel),
             _ => self.ended_channels.push(channel),
@@ -120,7 +119,7 @@ impl EndpointCore {
         while !self.hung_up {
             match packet::receive_packet(&self.socket) {
                 Ok(Some(packet)) => self.handle_packet(packet),
-                // A closed socket is final: the node assigns a new one only to a new endpoint.
+                // End of file: the node closed the socket. No new peers arrive; open calls go on.
                 Ok(None) => self.hung_up = true,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -3,7 +3,7 @@
 //! [`AsyncEndpoint::join`] returns a handle that can be cloned, and its [`EndpointDriver`], a
 //! future for the same thread (`spawn_local`). The driver receives and wakes waiting tasks; it
 //! sleeps on the eventfd of the wakeup cell. Sent messages enter the ring at once. The driver wakes
-//! the receivers once all ready tasks have run: a wakeup costs a system call, and a receiver on the
+//! the receivers once all ready tasks have run. A wakeup costs a system call, and a receiver on the
 //! same core would run after a single message. Dropping the future of a call cancels it.
 
 mod call;
@@ -65,7 +65,7 @@ impl AsyncEndpoint {
             .map(|inbox| inbox.socket.as_fd())
             .or(core.cell.eventfd());
         let event = event
-            // A duplicate: epoll registers a descriptor once, and the core keeps the original.
+            // A duplicate: tokio's socket owns its descriptor, and the core keeps the original.
             .map(|event| watch_readiness(event.try_clone_to_owned()?))
             .transpose()?;
         let shared = SharedEndpoint::new(core, place);

@@ -41,7 +41,7 @@ pub(super) fn begin_message(
     load: &mut BodySource<'_>,
     whole: BodyExtent,
 ) -> Result<Option<BodyFlow>, UnsentReason> {
-    // An open body is never moved: its writer goes on appending, and the slot is full.
+    // Only a complete body is moved: the writer of an open one appends to it.
     if whole == BodyExtent::Complete
         && let BodySource::Owned(body) = load
         && let Some(slot) = body.take_slot(member)

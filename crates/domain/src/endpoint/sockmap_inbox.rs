@@ -31,8 +31,8 @@ pub(super) struct SockmapInbox {
 }
 
 impl SockmapInbox {
-    /// Wraps a socket whose blocking reads last at most `patience`.
-    pub(super) fn new(wire: SockmapSocket, patience: Duration) -> Self {
+    /// Wraps a socket whose blocking reads last at most `max_wait`.
+    pub(super) fn new(wire: SockmapSocket, max_wait: Duration) -> Self {
         let buffer = vec![0; READ_BYTES].into_boxed_slice();
         Self {
             socket: wire,
@@ -40,7 +40,7 @@ impl SockmapInbox {
             buffered: 0,
             early_records: Vec::new(),
             closed: false,
-            max_wait: patience,
+            max_wait,
         }
     }
 

@@ -30,6 +30,7 @@ pub struct CallCounts {
 impl CallCounts {
     /// Converts the counts of a closing channel: open calls end as failed.
     fn into_closed(self) -> Self {
+        // Open calls of a closed channel have no answer any more: their callers got an error.
         Self { open: 0, ..self }.saturating_add(Self {
             ended: self.open,
             failed: self.open,
@@ -60,6 +61,8 @@ pub(super) struct MonotonicReader {
 impl MonotonicReader {
     pub(super) fn read_counts(&mut self, taken: &CounterReading) -> CallCounts {
         let ended = taken.answered;
+        // The callee writes `answered` before `failed`: a failing call looks succeeded for a
+        // moment.
         self.max_succeeded = self.max_succeeded.max(ended.saturating_sub(taken.failed));
         CallCounts {
             ended,

@@ -1,4 +1,4 @@
-//! One socket: packets in, packets out.
+//! The socket of an endpoint: packets in, packets out.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -47,7 +47,7 @@ pub(super) fn watch_readiness(socket: OwnedFd) -> io::Result<UnixDatagram> {
     UnixDatagram::from_std(Plain::from(socket))
 }
 
-/// A socket that notifies its endpoint when it is dropped: a thread that sleeps in its cell reads
+/// A socket that notifies its endpoint when it is dropped. A thread that sleeps in its cell reads
 /// the socket only when notified.
 struct NotifyingSocket {
     socket: Option<UnixDatagram>,
@@ -56,6 +56,7 @@ struct NotifyingSocket {
 
 impl Drop for NotifyingSocket {
     fn drop(&mut self) {
+        // Closed first: the notified endpoint then reads the end of file.
         self.socket = None;
         self.waker.take().inspect(EndpointWaker::notify_control);
     }
@@ -81,6 +82,7 @@ pub(super) async fn serve_connection(
         }
         Err(error) => Some(error.to_string()),
     };
+    // Fails when the domain's task ended: then no one needs the event.
     let _ = events.send(SocketEvent::Closed(key, fault)).await;
 }
 
@@ -101,19 +103,22 @@ async fn exchange_packets(
         tokio::select! {
             packet = socket.async_io(Interest::READABLE, || packet::receive_packet(socket.as_fd())) => {
                 let Some(packet) = packet? else { return Ok(()) };
-                let said = EndpointMessage::parse_packet(&packet.bytes);
-                let said = said.map_err(|fault| io::Error::new(io::ErrorKind::InvalidData, fault))?;
-                if let Some(said) = said && events.send(SocketEvent::Message(key, said, packet.descriptors)).await.is_err() {
+                let message = EndpointMessage::parse_packet(&packet.bytes);
+                let message = message.map_err(|fault| io::Error::new(io::ErrorKind::InvalidData, fault))?;
+                if let Some(message) = message && events.send(SocketEvent::Message(key, message, packet.descriptors)).await.is_err() {
                     return Ok(());
                 }
             }
             queued = packets.recv() => {
                 let Some(queued) = queued else { return Ok(()) };
+                // Kept for the drop: the end of the task must wake the endpoint, too.
                 *bell = queued.waker.clone().or(bell.take());
                 match write_packet(socket, &queued).await {
+                    // A peer that left is no protocol violation.
                     Err(error) if is_hang_up(&error) => return Ok(()),
                     written => written?,
                 }
+                // After the write: a thread in its cell reads the socket only when notified.
                 queued.waker.inspect(EndpointWaker::notify_control);
             }
         }

@@ -70,6 +70,8 @@ impl EdgeChannel {
             .iter_mut()
             .zip([ChannelSide::Caller, ChannelSide::Callee])
         {
+            // Endpoints write these counters: a faulty or hostile one must not decrease a shown
+            // sum.
             *seen = never_decreasing(
                 seen,
                 &self.channel.read_counters(side),
@@ -86,7 +88,7 @@ pub(super) struct PastEdges(BTreeMap<EdgeKey, PastEdge>);
 
 #[derive(Debug, Default)]
 struct PastEdge {
-    sums: [CounterReading; 2],
+    totals: [CounterReading; 2],
     closed_at: MonotonicNanos,
 }
 
@@ -96,10 +98,11 @@ impl PastEdges {
         let read = line.read_sides();
         let gone = self.0.entry(line.edge_key).or_default();
         gone.closed_at = gone.closed_at.max(now);
-        for (sum, read) in gone.sums.iter_mut().zip(read) {
+        for (sum, read) in gone.totals.iter_mut().zip(read) {
             add_reading(
                 sum,
                 &CounterReading {
+                    // A closed channel has no open calls, whatever its endpoint wrote last.
                     in_flight: 0,
                     ..read
                 },
@@ -113,19 +116,22 @@ impl PastEdges {
         present: impl Iterator<Item = &'a mut EdgeChannel>,
         now: MonotonicNanos,
     ) -> Vec<EdgeCounters> {
-        let mut sums: BTreeMap<EdgeKey, [CounterReading; 2]> = BTreeMap::new();
+        let mut totals: BTreeMap<EdgeKey, [CounterReading; 2]> = BTreeMap::new();
         for line in present {
             let read = line.read_sides();
-            let sums = sums.entry(line.edge_key.clone()).or_default();
-            sums.iter_mut()
+            let totals = totals.entry(line.edge_key.clone()).or_default();
+            totals
+                .iter_mut()
                 .zip(read)
                 .for_each(|(sum, read)| add_reading(sum, &read));
         }
-        self.forget_expired(|edge| sums.contains_key(edge), now);
+        // Between the two loops: an edge with an open channel keeps its past, however old.
+        self.forget_expired(|edge| totals.contains_key(edge), now);
         for (edge, gone) in &self.0 {
-            let sums = sums.entry(edge.clone()).or_default();
-            sums.iter_mut()
-                .zip(&gone.sums)
+            let totals = totals.entry(edge.clone()).or_default();
+            totals
+                .iter_mut()
+                .zip(&gone.totals)
                 .for_each(|(sum, read)| add_reading(sum, read));
         }
         let edge =
@@ -135,7 +141,7 @@ impl PastEdges {
                 by_caller: made,
                 by_callee: taken,
             };
-        sums.into_iter().map(edge).collect()
+        totals.into_iter().map(edge).collect()
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -173,6 +179,7 @@ fn never_decreasing(
         bytes: grown(before.bytes, now.bytes),
         answered: grown(before.answered, now.answered),
         failed: grown(before.failed, now.failed),
+        // A caller has at most one ring of unanswered calls (`contract/memory.md`, Channel).
         in_flight: now.in_flight.min(capacity),
         latency: std::array::from_fn(|k| grown(before.latency[k], now.latency[k])),
         total_micros: grown(before.total_micros, now.total_micros),

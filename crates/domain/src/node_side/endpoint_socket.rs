@@ -37,6 +37,7 @@ impl EndpointSocket {
             .join(name);
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        // Left by an earlier run; a file that cannot be removed makes `bind` fail.
         let _ = fs::remove_file(path);
         bind(&socket, &SocketAddrUnix::new(short)?)?;
         listen(&socket, LISTEN_BACKLOG)?;

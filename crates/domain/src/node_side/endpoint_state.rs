@@ -67,11 +67,14 @@ impl EndpointState {
         hello: &HelloMessage,
         events: &mpsc::Sender<SocketEvent>,
     ) -> io::Result<(Self, Vec<OwnedFd>)> {
+        // The node never waits in a cell, so its policy does not matter.
         let never = || SpinPolicy::new(Duration::ZERO);
         if let DescriptorDelivery::Sockmap(exchange) = delivery {
             let [theirs, ours] = exchange.create_sockets(endpoint)?;
             // Its threads wake each other on channel 0
             exchange.permit_channel(endpoint, 0, endpoint)?;
+            // The socket wakes (ADR 0011): peers need the cell only for `asleep`, core and control
+            // sequence.
             let cell = WakeupCell::create(wakeup_cell::WakeupKind::BusyPoll, never())?;
             let wire = NodeSocket::new(key, ours, events.clone());
             let descriptors = vec![cell.as_fd().try_clone_to_owned()?, theirs];
@@ -84,6 +87,7 @@ impl EndpointState {
                 descriptors,
             ));
         }
+        // A library without polling sleeps in its cell; a mixed domain works, only slower.
         let polls = matches!(delivery, DescriptorDelivery::Poll)
             && hello.delivery.contains(&DeliveryMode::Poll);
         let cell = match hello.wakeup {
@@ -128,6 +132,7 @@ impl EndpointState {
 impl NodeSocket {
     fn new(key: ConnectionKey, socket: OwnedFd, events: mpsc::Sender<SocketEvent>) -> Self {
         let socket = Arc::new(socket);
+        // A task of its own: the domain's task must not wait for one endpoint's records.
         let audit =
             tokio::spawn(audit_forbidden_sends(key, Arc::clone(&socket), events)).abort_handle();
         Self {

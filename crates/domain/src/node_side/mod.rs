@@ -87,6 +87,7 @@ impl DomainSettings {
     /// Converts the configuration to a strict domain: one pool per endpoint, a quarter as large.
     pub fn into_strict(self) -> Self {
         let quarter = |size: &ClassSpec| ClassSpec {
+            // A quarter: a strict domain has as many pools as endpoints.
             count: (size.count / 4).max(1),
             ..*size
         };
@@ -152,11 +153,12 @@ impl DomainHandle {
         stats: &SharedStats,
     ) -> io::Result<(Self, mpsc::UnboundedReceiver<InstanceFault>)> {
         let pools = DomainPools::new(&settings)?;
+        // Before the task starts: readers see the pool as soon as the handle exists.
         let writer = stats.begin_run(pools.clone(), settings.pages, settings.max_held_bytes);
         let (orders, inbox) = mpsc::unbounded_channel();
-        let (faults, told) = mpsc::unbounded_channel();
+        let (faults, fault_inbox) = mpsc::unbounded_channel();
         tokio::spawn(DomainActor::new(settings, pools, writer, faults).run(inbox));
-        Ok((Self { commands: orders }, told))
+        Ok((Self { commands: orders }, fault_inbox))
     }
 
     /// Replaces all declared edges.
@@ -173,10 +175,15 @@ impl DomainHandle {
     }
 
     /// Admits an instance. Its endpoints announce when they are ready.
-    pub fn admit_instance(&self, instance: InstanceId, function: FunctionId, door: EndpointSocket) {
+    pub fn admit_instance(
+        &self,
+        instance: InstanceId,
+        function: FunctionId,
+        socket: EndpointSocket,
+    ) {
         self.send_command(DomainCommand::Admit(
             EndpointOwner::Instance(instance, function),
-            door,
+            socket,
         ));
     }
 
@@ -196,6 +203,7 @@ impl DomainHandle {
     pub async fn withdraw_instance(&self, instance: InstanceId) {
         let (done, quiet) = oneshot::channel();
         self.send_command(DomainCommand::Withdraw(instance, done));
+        // An error means that the domain ended, and the open calls with it.
         let _ = quiet.await;
     }
 

@@ -18,9 +18,9 @@ use crate::protocol::{DomainIsolation, OwnPoolMessage};
 /// Pools of a domain; clones share them.
 #[derive(Debug, Clone)]
 pub(super) enum DomainPools {
-    /// One pool for all endpoints.
+    /// A pool for all endpoints.
     Shared(Arc<SlotPool>),
-    /// One pool per endpoint.
+    /// A pool per endpoint.
     PerEndpoint(Arc<EndpointPools>),
 }
 
@@ -54,7 +54,7 @@ impl DomainPools {
     pub(super) fn region_bytes(&self) -> u64 {
         match self {
             Self::Shared(pool) => pool.region_bytes() as u64,
-            Self::PerEndpoint(given) => given.region_bytes,
+            Self::PerEndpoint(pools) => pools.region_bytes,
         }
     }
 
@@ -62,9 +62,9 @@ impl DomainPools {
     pub(super) fn for_new_endpoint(&self) -> io::Result<(Option<OwnedFd>, Vec<[u32; 2]>)> {
         match self {
             Self::Shared(pool) => Ok((Some(pool.as_fd().try_clone_to_owned()?), Vec::new())),
-            Self::PerEndpoint(given) => Ok((
+            Self::PerEndpoint(pools) => Ok((
                 None,
-                given
+                pools
                     .classes
                     .iter()
                     .map(|size| [size.size, size.count])
@@ -80,23 +80,26 @@ impl DomainPools {
         own: OwnPoolMessage,
         descriptors: Vec<OwnedFd>,
     ) -> Result<(), String> {
-        let Self::PerEndpoint(given) = self else {
+        let Self::PerEndpoint(pools) = self else {
             return Err("a pool of its own in a shared domain".into());
         };
         let mut descriptors = descriptors.into_iter();
         let (Some(pool), None) = (descriptors.next(), descriptors.next()) else {
             return Err("its pool did not come in one descriptor".into());
         };
-        if own.bytes != given.region_bytes {
+        // All pools of a domain have one layout: the node tells each peer only one size.
+        if own.bytes != pools.region_bytes {
             return Err(format!(
                 "its pool has {} bytes, not {}",
-                own.bytes, given.region_bytes
+                own.bytes, pools.region_bytes
             ));
         }
-        let bytes = usize::try_from(given.region_bytes).map_err(|error| error.to_string())?;
+        let bytes = usize::try_from(pools.region_bytes).map_err(|error| error.to_string())?;
+        // The peers check again: this check names the faulty endpoint before any peer maps its
+        // pool.
         region::check_read_only(&pool, bytes)
             .map_err(|error| format!("its pool is refused: {error}"))?;
-        match given.lock_pools().insert(endpoint, pool) {
+        match pools.lock_pools().insert(endpoint, pool) {
             None => Ok(()),
             Some(_) => Err("a second pool".into()),
         }
@@ -106,7 +109,7 @@ impl DomainPools {
     pub(super) fn pool_for_peer(&self, endpoint: EndpointId) -> io::Result<Option<OwnedFd>> {
         match self {
             Self::Shared(_) => Ok(None),
-            Self::PerEndpoint(given) => given
+            Self::PerEndpoint(pools) => pools
                 .lock_pools()
                 .get(&endpoint)
                 .map(OwnedFd::try_clone)
@@ -116,8 +119,8 @@ impl DomainPools {
 
     /// Removes the pool of a dead endpoint.
     pub(super) fn remove_pool(&self, endpoint: EndpointId) {
-        if let Self::PerEndpoint(given) = self {
-            given.lock_pools().remove(&endpoint);
+        if let Self::PerEndpoint(pools) = self {
+            pools.lock_pools().remove(&endpoint);
         }
     }
 
@@ -133,8 +136,8 @@ impl DomainPools {
                 usage.slots += held.slots;
                 usage.bytes += held.bytes;
             }),
-            Self::PerEndpoint(given) => {
-                usage.bytes += given.lock_pools().values().map(backed_or_zero).sum::<u64>()
+            Self::PerEndpoint(pools) => {
+                usage.bytes += pools.lock_pools().values().map(backed_or_zero).sum::<u64>()
             }
         }
     }

@@ -32,6 +32,7 @@ struct StatsState {
 impl StatsState {
     /// Adds a channel that is being removed.
     fn add_closed(&mut self, mut line: EdgeChannel) {
+        // Read before `past_edges` takes the channel.
         let last = line.read_calls();
         self.past_calls.add_closed(line.edge_key(), last);
         self.past_edges.add_closed(line, clock::monotonic_now());
@@ -108,6 +109,8 @@ impl SharedStats {
     /// Returns the call counts of a function since the first run. They never decrease while the
     /// function exists.
     pub fn call_counts(&self, callee: &FunctionId) -> CallCounts {
+        // One lock for open and past channels: one that closes in between would count twice or
+        // never.
         let mut book = self.lock_state();
         let lines = book
             .runs
@@ -131,6 +134,7 @@ impl SharedStats {
     /// Endpoints write these words, so a hostile one can forge its share, within the size of the
     /// pool. In a strict domain the kernel reports the memory behind each pool instead.
     pub fn pool_usage(&self) -> Option<PoolUsage> {
+        // The newest run: an older one is ending.
         let book = self.lock_state();
         book.runs
             .last_key_value()
@@ -156,6 +160,7 @@ impl SharedStats {
     /// Returns true if the statistics are empty, and no writer or other reader exists.
     pub fn is_idle(&self) -> bool {
         let book = self.lock_state();
+        // A count of 1: no writer and no other reader has a clone.
         Arc::strong_count(&self.0) == 1
             && book.runs.is_empty()
             && book.past_edges.is_empty()
@@ -163,13 +168,19 @@ impl SharedStats {
     }
 
     /// Starts a run; for the domain's task.
-    pub(super) fn begin_run(&self, pools: DomainPools, asked: PageKind, bound: u64) -> StatsWriter {
+    pub(super) fn begin_run(
+        &self,
+        pools: DomainPools,
+        requested_pages: PageKind,
+        bound: u64,
+    ) -> StatsWriter {
         let mut book = self.lock_state();
+        // Runs overlap for a moment when a domain is replaced: each has entries of its own.
         book.last_run += 1;
         let number = book.last_run;
         let volume = RunStats {
             pools,
-            requested_pages: asked,
+            requested_pages,
             max_held_bytes: bound,
             endpoints: BTreeMap::new(),
             channels: BTreeMap::new(),
@@ -205,6 +216,7 @@ impl RunStats {
                     held.slots += slots;
                     held.bytes += bytes;
                 }
+                // Held by an id that left: the next sweep frees it.
                 None => all.dead_bytes += bytes,
             }
         }
@@ -219,8 +231,8 @@ impl RunStats {
                     .map(|(size, leases)| u64::from(size) * u64::from(leases.slot_count()));
                 (pool.page_size(), slots.sum())
             }
-            DomainPools::PerEndpoint(given) => {
-                (4096, given.slot_bytes() * self.endpoints.len() as u64)
+            DomainPools::PerEndpoint(pools) => {
+                (4096, pools.slot_bytes() * self.endpoints.len() as u64)
             }
         };
         // Strict domains never request huge pages
@@ -244,7 +256,7 @@ impl RunStats {
                 all.map(|(endpoint, usage)| (endpoint, u64::from(usage.slots), usage.bytes))
                     .collect()
             }
-            DomainPools::PerEndpoint(given) => given
+            DomainPools::PerEndpoint(pools) => pools
                 .backed_bytes()
                 .into_iter()
                 .map(|(endpoint, bytes)| (endpoint, 0, bytes))

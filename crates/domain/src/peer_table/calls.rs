@@ -40,6 +40,7 @@ impl<T> PeerTable<T> {
         now: MonotonicNanos,
         deadline: MonotonicNanos,
     ) -> CallNumber {
+        // A late response to an ended call names an old generation, so it is ignored.
         self.last_generation = self.last_generation.wrapping_add(1);
         let open = OpenCall {
             generation: self.last_generation,
@@ -60,6 +61,7 @@ impl<T> PeerTable<T> {
     }
 
     fn add_deadline(&mut self, deadline: MonotonicNanos, call: CallNumber) {
+        // 64: small tables are not rebuilt. Twice the calls: the cost per call stays constant.
         if self.deadlines.len() > 64 + 2 * self.calls.len() {
             let mut kept = std::mem::take(&mut self.deadlines).into_vec();
             kept.retain(|Reverse((_, call))| self.is_awaited(*call));
@@ -100,6 +102,7 @@ impl<T> PeerTable<T> {
             matches!(open.waiter, CallWaiter::Waiting(_)),
         );
         if let Some(peer) = self.peers.get_mut(&channel) {
+            // The credit returns with the response, not when the waiter leaves.
             peer.in_flight = peer.in_flight.saturating_sub(1);
         }
         match outcome {
@@ -163,14 +166,15 @@ impl<T> PeerTable<T> {
             std::mem::replace(&mut open.waiter, CallWaiter::Abandoned),
             CallWaiter::Waiting(_)
         );
-        let tell = (open.owed && waited).then_some(open.channel);
+        let cancel_channel = (open.owed && waited).then_some(open.channel);
         self.remove_if_done(call);
-        tell
+        cancel_channel
     }
 
     /// Returns the next call whose deadline is not after `now`.
     pub fn next_expired(&mut self, now: MonotonicNanos) -> Option<CallNumber> {
         while let Some(&Reverse((deadline, call))) = self.deadlines.peek() {
+            // Entries of ended calls are dropped on the way: the heap cannot remove them earlier.
             let waits = self.is_awaited(call);
             if waits && deadline > now {
                 return None;

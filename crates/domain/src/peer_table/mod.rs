@@ -28,7 +28,7 @@ use calls::{OpenCall, call_number};
 pub enum CallDestination<'a> {
     /// Any instance of a function.
     Function(&'a FunctionId),
-    /// One specific instance.
+    /// A specific instance.
     Instance(InstanceId),
     /// Any subscribed instance of a function, for events.
     Subscriber(&'a FunctionId),
@@ -92,6 +92,7 @@ impl<T> PeerTable<T> {
             calls: Slab::new(),
             deadlines: BinaryHeap::new(),
             last_generation: 0,
+            // xorshift stays 0 for ever once it is 0.
             rng_state: seed | 1,
         }
     }
@@ -120,6 +121,7 @@ impl<T> PeerTable<T> {
                     .entry(name.clone())
                     .or_default()
                     .push(channel);
+                // A channel exists now: the node's earlier error no longer applies.
                 self.failures.remove(name);
             }
             self.instances.entry(instance).or_default().push(channel);
@@ -192,8 +194,8 @@ impl<T> PeerTable<T> {
 
     /// Records that the node could not create a channel to a function. Callers get the error until
     /// a channel exists.
-    pub fn record_failure(&mut self, name: FunctionId, lack: ChannelError) {
-        self.failures.insert(name, lack);
+    pub fn record_failure(&mut self, name: FunctionId, error: ChannelError) {
+        self.failures.insert(name, error);
     }
 
     /// Returns true if an instance can be called, credits aside.
@@ -243,7 +245,7 @@ impl<T> PeerTable<T> {
                 CallDestination::Function(function) => self
                     .failures
                     .get(function)
-                    .map_or(NoPeer::Unknown, |lack| NoPeer::NoChannel(*lack)),
+                    .map_or(NoPeer::Unknown, |error| NoPeer::NoChannel(*error)),
                 _ => NoPeer::Unknown,
             })?;
         let count = candidates.len();
@@ -256,6 +258,7 @@ impl<T> PeerTable<T> {
         let load = |at: usize| {
             self.peers
                 .get(&candidates[at])
+                // An unknown peer is never the better choice.
                 .map_or(u32::MAX, |peer| peer.in_flight)
         };
         let (better, other) = if load(second) < load(first) {
@@ -263,6 +266,7 @@ impl<T> PeerTable<T> {
         } else {
             (first, second)
         };
+        // All others follow: a call fails only when no instance has credit.
         let rest = (0..count)
             .map(|step| (first + step) % count)
             .filter(|&at| at != first && at != second);

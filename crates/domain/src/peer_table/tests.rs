@@ -31,14 +31,14 @@ fn any_event() -> impl Strategy<Value = TableEvent> {
     ]
 }
 
-/// One call in the model.
+/// A call in the model.
 #[derive(Debug, Clone, Copy)]
 struct ModelCall {
     call: CallNumber,
     channel: u32,
     deadline: u64,
     owed: bool,
-    /// Nothing: somebody waits. Something: the outcome, or that nobody is there.
+    /// None: a waiter waits. Some: the outcome, or none without a waiter.
     outcome: Option<Option<u32>>,
 }
 
@@ -68,8 +68,8 @@ proptest! {
                 TableEvent::Leave(n) if !known.is_empty() => {
                     let at = n % known.len();
                     let k = &mut known[at];
-                    let tell = k.owed && k.outcome.is_none();
-                    prop_assert_eq!(book.abandon_call(k.call), tell.then_some(k.channel));
+                    let must_cancel = k.owed && k.outcome.is_none();
+                    prop_assert_eq!(book.abandon_call(k.call), must_cancel.then_some(k.channel));
                     k.outcome = Some(None);
                 }
                 TableEvent::Take(n) if !known.is_empty() => {

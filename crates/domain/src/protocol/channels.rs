@@ -112,7 +112,7 @@ impl std::fmt::Display for ChannelError {
                 "the node has no file descriptor left: raise its limit (LimitNOFILE, ulimit -n)"
             }
             Self::Memory => "the node has no memory left for it",
-            Self::Other => "the node's log says why",
+            Self::Other => "see the node's log",
         })
     }
 }

@@ -82,6 +82,7 @@ impl EndpointMessage {
             drained,
             broken,
         } = serde_json::from_slice(packet)?;
+        // Known members only: an unknown one beside them is a later version's.
         at_most_one([
             hello.map(Self::Hello),
             ready.map(|_| Self::Ready {}),

@@ -100,7 +100,10 @@ fn any_node_message() -> impl Strategy<Value = NodeMessage> {
             any_function().prop_filter_map("a name", |name| name),
             any_channel_error()
         )
-            .prop_map(|(function, missing)| NodeMessage::Failed(ChannelFailed { function, missing })),
+            .prop_map(|(function, missing)| NodeMessage::Failed(ChannelFailed {
+                function,
+                missing
+            })),
     ]
 }
 
@@ -232,8 +235,10 @@ fn unknown_messages_are_ignored() {
         None
     );
     assert!(
-        NodeMessage::parse_packet(br#"{"gone":{"channel":1,"state":"dead"},"refused":{"reason":""}}"#)
-            .is_err()
+        NodeMessage::parse_packet(
+            br#"{"gone":{"channel":1,"state":"dead"},"refused":{"reason":""}}"#
+        )
+        .is_err()
     );
     assert!(EndpointMessage::parse_packet(b"GET / HTTP/1.1\r\n\r\n").is_err());
     assert!(EndpointMessage::parse_packet(br#"{"drained":{"channel":-1}}"#).is_err());
@@ -241,7 +246,7 @@ fn unknown_messages_are_ignored() {
 
 #[test]
 fn a_channel_error_is_derived_from_the_errno() {
-    for (number, lack) in [
+    for (number, expected) in [
         (24, ChannelError::Descriptors),
         (23, ChannelError::Descriptors),
         (12, ChannelError::Memory),
@@ -249,7 +254,7 @@ fn a_channel_error_is_derived_from_the_errno() {
     ] {
         assert_eq!(
             ChannelError::from_io_error(&std::io::Error::from_raw_os_error(number)),
-            lack
+            expected
         );
     }
     let unknown = br#"{"failed":{"function":"f.openfaas-fn","missing":"patience"}}"#;

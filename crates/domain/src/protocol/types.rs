@@ -72,8 +72,8 @@ pub enum ChannelEnding {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ChannelRole {
-    /// It calls.
+    /// The endpoint calls.
     Caller,
-    /// It is called.
+    /// The endpoint is called.
     Callee,
 }

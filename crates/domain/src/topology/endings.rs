@@ -31,6 +31,7 @@ impl DomainTopology {
     /// Stops new calls to an instance. [`TopologyAction::Quiet`] follows when its open calls have
     /// ended.
     pub fn withdraw_instance(&mut self, instance: InstanceId) -> Vec<TopologyAction> {
+        // Withdrawn before: its `Quiet` action was, or will be, the only one.
         if !self.withdrawn.insert(instance) {
             return Vec::new();
         }
@@ -51,7 +52,7 @@ impl DomainTopology {
             return Vec::new();
         };
         line.phase = ChannelPhase::Finishing;
-        let tell = TopologyAction::Notify {
+        let notify = TopologyAction::Notify {
             endpoint: line.caller,
             channel,
             state: ChannelEnding::Withdrawn,
@@ -61,7 +62,7 @@ impl DomainTopology {
                 channel,
                 cause: CloseCause::Withdrawn,
             },
-            tell,
+            notify,
         ]
     }
 
@@ -74,8 +75,10 @@ impl DomainTopology {
         let Some(member) = self.endpoints.remove(&endpoint) else {
             return Vec::new();
         };
+        // Not free yet: slots and channels may contain the id.
         self.resting_ids.insert(endpoint);
         self.backoffs
+            // Backoffs belong to living pairs: a new endpoint starts without one.
             .retain(|&(caller, callee), _| caller != endpoint && callee != endpoint);
         let (mut actions, lines) = (Vec::new(), self.channels_of(endpoint));
         let called: Vec<EndpointId> = lines
@@ -98,7 +101,7 @@ impl DomainTopology {
         actions
     }
 
-    /// Handles the loss of one side of a channel: the other side is told to drain.
+    /// Handles the loss of one side of a channel: the other side must drain.
     fn orphan_channel(
         &mut self,
         channel: ChannelNumber,
@@ -115,6 +118,7 @@ impl DomainTopology {
         };
         let alive = self.endpoints.contains_key(&holder);
         let waits = match line.phase {
+            // The other side has drained already when the last holder dies.
             ChannelPhase::Ending { holder: last, .. } => last != gone && alive,
             _ => alive,
         };
@@ -123,7 +127,7 @@ impl DomainTopology {
             return vec![TopologyAction::Forget { channel }];
         }
         if matches!(line.phase, ChannelPhase::Ending { .. }) {
-            return Vec::new(); // the other side was told before
+            return Vec::new(); // the other side was notified before
         }
         let how = if line.caller == gone {
             CloseCause::Caller
@@ -148,8 +152,8 @@ impl DomainTopology {
         ]
     }
 
-    /// Handles an endpoint's report of a broken channel, which it no longer uses. The other side is
-    /// told to drain; then both get a new channel. A channel that is ending already is left alone.
+    /// Handles an endpoint's report of a broken channel, which it no longer uses. The other side
+    /// must drain; then both get a new channel. A channel that is ending already is left alone.
     pub fn handle_broken(
         &mut self,
         endpoint: EndpointId,
@@ -170,14 +174,15 @@ impl DomainTopology {
         Ok(self.break_channel(channel, Some(other), now))
     }
 
-    /// Handles the failed creation of a channel. `told` learned of it nevertheless, and must drain.
+    /// Handles the failed creation of a channel. `informed` learned of it nevertheless, and must
+    /// drain.
     pub fn handle_failed(
         &mut self,
         channel: ChannelNumber,
-        told: Option<EndpointId>,
+        informed: Option<EndpointId>,
         now: MonotonicNanos,
     ) -> Vec<TopologyAction> {
-        self.break_channel(channel, told, now)
+        self.break_channel(channel, informed, now)
     }
 
     fn break_channel(
@@ -196,6 +201,7 @@ impl DomainTopology {
         self.backoffs
             .entry((line.caller, line.callee))
             .or_default()
+            // Also for a failed creation: a node short of descriptors must not retry in a loop.
             .record_failure(now);
         let Some(holder) = holder else {
             self.channels.remove(&channel);
@@ -262,7 +268,8 @@ impl DomainTopology {
                 actions.extend(self.open_missing()); // may have been declared again meanwhile
                 Ok(actions)
             }
-            // Reported twice, or before the request
+            // Reported twice, or before the request. A report about a channel of others is a
+            // violation.
             _ if line.caller == endpoint || line.callee == endpoint => Ok(Vec::new()),
             _ => Err(UnexpectedReport),
         }
@@ -274,11 +281,12 @@ impl DomainTopology {
 
     /// Returns the quiet action of a withdrawn instance without open calls.
     fn quiet_instance(&self, instance: InstanceId) -> Option<TopologyAction> {
-        let asks = |line: &ChannelEntry| {
+        let accepts_calls = |line: &ChannelEntry| {
             matches!(line.phase, ChannelPhase::Open | ChannelPhase::Finishing)
                 && self.belongs_to(line.callee, instance)
         };
-        let quiet = self.withdrawn.contains(&instance) && !self.channels.values().any(asks);
+        let quiet =
+            self.withdrawn.contains(&instance) && !self.channels.values().any(accepts_calls);
         quiet.then_some(TopologyAction::Quiet { instance })
     }
 }

@@ -51,7 +51,7 @@ enum ChannelPhase {
     Open,
     /// The caller finishes its open calls.
     Finishing,
-    /// One side is gone or done; `holder` must still drain. `overdue`: its memory is forgotten
+    /// A side is gone or done; `holder` must still drain. `overdue`: its memory is forgotten
     /// already.
     Ending {
         holder: EndpointId,
@@ -94,6 +94,7 @@ impl DomainTopology {
     /// [`DomainTopology::complete_endpoint`].
     pub fn reserve_endpoint(&mut self, who: EndpointOwner, serves: bool) -> Option<EndpointId> {
         let endpoint = self.next_id()?;
+        // The gateway has no function of its own that could be called.
         let serves = serves && who != EndpointOwner::Gateway;
         self.endpoints.insert(
             endpoint,
@@ -130,6 +131,8 @@ impl DomainTopology {
             self.endpoints.contains_key(endpoint) || self.resting_ids.contains(endpoint)
         };
         let after = (1..=u16::MAX)
+            // Round robin: an id rests as long as possible, so that a late message cannot meet its
+            // successor.
             .map(|step| self.last_id.wrapping_add(step))
             .filter_map(EndpointId::new);
         let free = after.into_iter().find(|endpoint| !taken(endpoint))?;
@@ -155,6 +158,7 @@ impl DomainTopology {
         edges: impl IntoIterator<Item = FunctionEdge>,
     ) -> Vec<TopologyAction> {
         self.edges = edges.into_iter().collect();
+        // Withdrawn first: such a pair gets a new channel only when the old one has drained.
         let mut actions = self.withdraw_unwanted();
         actions.extend(self.open_missing());
         actions
@@ -172,6 +176,7 @@ impl DomainTopology {
                 actions.push(TopologyAction::Forget { channel });
             }
         }
+        // Sweeps until every id is free: peers return slots of the dead at their own pace.
         if !actions.is_empty() || !self.resting_ids.is_empty() {
             actions.push(TopologyAction::Sweep);
         }
@@ -213,6 +218,7 @@ impl DomainTopology {
 
     /// Releases an id that no slot contains; it is reusable once every peer has drained.
     pub fn release_id(&mut self, endpoint: EndpointId) {
+        // A peer that has not drained may still send to, or take from, the id.
         if self.channels_of(endpoint).is_empty() {
             self.resting_ids.remove(&endpoint);
         }
@@ -255,6 +261,7 @@ impl DomainTopology {
 
     /// Opens every wanted channel that does not exist. A draining one is waited for.
     fn open_missing(&mut self) -> Vec<TopologyAction> {
+        // Ending channels count, too: a pair has one channel at a time.
         let there: BTreeSet<(EndpointId, EndpointId)> = self
             .channels
             .values()
@@ -272,6 +279,7 @@ impl DomainTopology {
     }
 
     fn open_channel(&mut self, caller: EndpointId, callee: EndpointId) -> TopologyAction {
+        // Never reused: a late message about an old channel must not hit a new one.
         self.last_channel += 1;
         let channel = self.last_channel;
         self.channels.insert(
@@ -301,6 +309,7 @@ impl DomainTopology {
             .backoffs
             .get(&(caller, callee))
             .is_some_and(|setback| setback.is_waiting);
+        // No channel to itself: an endpoint cannot answer while it waits for its own call.
         let called = ready && caller != callee && !waits && !self.withdrawn.contains(instance);
         let edge = || {
             p.owner

@@ -92,5 +92,5 @@ pub enum CloseCause {
 
 /// An endpoint reported about a channel of other endpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the party speaks of a channel that is none of its own")]
+#[error("the endpoint reported about a channel that is not its own")]
 pub struct UnexpectedReport;

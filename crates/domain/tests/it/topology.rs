@@ -16,12 +16,12 @@ fn function_id(index: usize) -> FunctionId {
     FUNCTIONS[index].parse().unwrap()
 }
 
-/// What an endpoint does about calls.
+/// Policy of an endpoint for calls.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum CallPolicy {
     None,
     Calls,
-    /// Those of its instance, while nobody else does.
+    /// Those of its instance, while no other endpoint serves them.
     Others,
 }
 
@@ -35,7 +35,7 @@ enum TopologyEvent {
     /// The nth endpoint that was told answers.
     Drained(usize),
     Tick(u64),
-    /// One side of the nth channel, the caller or the callee, says that it is broken.
+    /// A side of the nth channel, the caller or the callee, reports that it is broken.
     Broken(usize, bool),
     /// The nth channel could not be made after all; whether its callee has heard of it.
     Failed(usize, bool),
@@ -63,7 +63,7 @@ fn any_event() -> impl Strategy<Value = TopologyEvent> {
     ]
 }
 
-/// What the model outside knows.
+/// Knowledge of the model outside.
 #[derive(Default)]
 struct TopologyModel {
     endpoints: BTreeMap<EndpointId, (EndpointOwner, CallPolicy, bool)>,

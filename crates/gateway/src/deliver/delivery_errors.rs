@@ -1,4 +1,5 @@
-//! Platform errors for requests that were sent or could not be.
+//! Platform errors of requests for which an instance was chosen: not sent, sent without a response,
+//! or late.
 
 use nearpath_domain::CallError;
 use nearpath_types::{PlatformError, Reason, duration, policy};
@@ -8,13 +9,15 @@ use crate::COMPONENT;
 use crate::call::GatewayCall;
 use crate::function::InstanceEndpoint;
 
+/// Returns the error for a call whose connection or body broke before the response. `error` is
+/// hyper's, if the call went over HTTP.
 pub(super) fn broken_call_error(
     call: &GatewayCall,
     endpoint: &InstanceEndpoint,
     error: Option<&hyper::Error>,
 ) -> PlatformError {
-    // A fault of the caller's body explains the broken connection better than the connection's
-    // own error.
+    // A fault in the caller's body is the cause: the gateway itself then aborts the request to the
+    // instance.
     match call
         .upload_progress
         .as_ref()
@@ -28,14 +31,15 @@ pub(super) fn broken_call_error(
             Reason::BadRequest,
             "the request's chunked body is not framed as RFC 9112 says",
         ),
+        // Only `CallerGone` is left; see `CallerBodyError::refusal_reason`.
         Some(reason) => PlatformError::new(
             COMPONENT,
             reason,
             "the caller closed the connection before its body was complete",
         ),
         None => {
-            // Invalid HTTP points to a bug in the function, a closed connection to a crash. Operators
-            // need to tell these apart.
+            // Invalid HTTP points to a bug in the function, a closed connection to a crash.
+            // Operators need to tell these apart.
             let is_invalid_http = error.is_some_and(hyper::Error::is_parse);
             let failure = if is_invalid_http {
                 "answered with invalid HTTP"
@@ -52,6 +56,8 @@ pub(super) fn broken_call_error(
     }
 }
 
+/// Returns the error for an expired limit. `reason` says which one: the upload, the first byte of
+/// the response, or the whole call.
 pub(crate) fn timeout_error(
     call: &GatewayCall,
     endpoint: &InstanceEndpoint,
@@ -78,8 +84,8 @@ pub(crate) fn timeout_error(
     PlatformError::new(COMPONENT, reason, message).governed_by(setting)
 }
 
-/// Returns the error for a call that has not run and cannot be sent again: part of its body is
-/// gone.
+/// Returns the error for a call that did not run and cannot be sent again, because part of its body
+/// was already sent and not kept.
 pub(super) fn unsent_error(
     call: &GatewayCall,
     endpoint: &InstanceEndpoint,
@@ -92,6 +98,8 @@ pub(super) fn unsent_error(
     PlatformError::new(COMPONENT, Reason::ConnectFailed, message)
 }
 
+/// Returns the error for a call over shared memory that may have run, but whose response will not
+/// come.
 pub(crate) fn lost_reply_error(
     call: &GatewayCall,
     endpoint: &InstanceEndpoint,

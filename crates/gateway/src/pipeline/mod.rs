@@ -286,3 +286,20 @@ fn answer_health<B>(worker: &Rc<WorkerContext>, request: &Request<B>) -> RoutedR
         ),
     }
 }
+
+#[cfg(test)]
+mod size_tests {
+    use super::*;
+
+    /// Bytes of the future that an `async fn` with this parameter returns.
+    fn future_bytes<A, F: Future>(_: fn(A) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// Every request in progress holds one, and each step copies it into a larger one.
+    #[test]
+    fn the_future_of_a_request_keeps_its_bound() {
+        let bytes = future_bytes(answer_request);
+        assert!(bytes <= 2_900, "{bytes} bytes");
+    }
+}

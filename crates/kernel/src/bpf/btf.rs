@@ -12,7 +12,7 @@ const KIND_STRUCT: u32 = 4;
 /// Bytes of the part that each type begins with: name, kind and length, size or type.
 const TYPE_HEADER_BYTES: usize = 12;
 
-/// One C structure: its size, and the offset of each member in bytes, in order.
+/// Layout of a C structure: its size, and the offset of each member in bytes, in order.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct StructLayout {
     pub size: usize,

@@ -164,6 +164,7 @@ impl Forwarder {
     /// Fails without `CAP_SYS_ADMIN`, before Linux 6.6 (no tcx), or without such a device.
     pub fn attach_device(&self, hub: impl AsFd, eip: Eip, device: &str) -> io::Result<()> {
         let mut state = self.lock_state();
+        // Detached first: the routes of the old device must not outlive it.
         state.detach_device(eip);
         let at = {
             let program = classifier(&mut state.loaded)?;
@@ -328,6 +329,7 @@ impl ForwarderState {
             hub_mac: near,
             device_mac: far,
         };
+        // The device before its routes: a packet then meets either no route or a complete one.
         self.devices
             .insert(device, owner, 0)
             .map_err(|error| load_error(&error))?;
@@ -349,6 +351,7 @@ impl ForwarderState {
             .copied()
             .filter(|(from, to)| *from == eip || *to == eip)
             .collect();
+        // Routes first: no packet may still go to a device that is no longer attached.
         for (from, to) in pairs {
             self.remove_route(from, to);
         }
@@ -432,6 +435,7 @@ fn attach_tcx(
     device: &str,
 ) -> io::Result<(u32, SchedClassifierLinkId)> {
     let index = RtnlSocket::open()?.device_index(device)?;
+    // tcx: the program goes with its link, so a killed node leaves none behind.
     let first = TcAttachOptions::TcxOrder(LinkOrder::default());
     let link = program.attach_with_options(device, TcAttachType::Ingress, first);
     link.map(|link| (index, link))

@@ -38,6 +38,7 @@ pub(super) fn load_error(error: &(dyn std::error::Error + 'static)) -> io::Error
     if kind == io::ErrorKind::PermissionDenied {
         text.push_str("; run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_SYS_ADMIN");
     }
+    // The kind of the innermost I/O error: aya's own errors have none.
     io::Error::new(kind, text)
 }
 
@@ -46,6 +47,7 @@ pub(super) fn set_owner_cgroup(loaded: &mut Ebpf, group: &File) -> io::Result<()
     let map = loaded
         .map_mut("owner_cgroup")
         .ok_or_else(|| io::Error::other("bpf/lib/owner_cgroup.h has no map `owner_cgroup`"))?;
+    // The inode number of a cgroup's folder is its id for `bpf_get_current_cgroup_id`.
     let cgroup_id = group.metadata()?.ino();
     let set = Array::try_from(map).and_then(|mut map: Array<_, u64>| map.set(0, cgroup_id, 0));
     set.map_err(|error| load_error(&error))

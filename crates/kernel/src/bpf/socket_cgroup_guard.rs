@@ -40,6 +40,7 @@ impl SocketCgroupGuard {
         let parent_group = own_unified_group().ok_or_else(|| {
             io::Error::other("no unified cgroup hierarchy (cgroup v2) is mounted")
         })?;
+        // Before the own group exists: the sweep removes every empty group.
         sweep_folder(&parent_group);
         let number = gettid().as_raw_nonzero();
         let folder = parent_group.join(format!("{GROUP_PREFIX}{}-{number}", std::process::id()));
@@ -50,6 +51,7 @@ impl SocketCgroupGuard {
         match File::open(&folder).and_then(|group| {
             Ok((
                 attach_hooks(&group)?,
+                // Kept as a result: without these programs only initial windows are missing.
                 initial_window::attach_programs(&group),
             ))
         }) {
@@ -147,6 +149,7 @@ fn was_swept(error: &io::Error) -> bool {
 /// Returns to the parent cgroup and removes this one. If another thread is still inside, the next
 /// start removes it.
 fn leave_group(folder: &Path) {
+    // Out first: the kernel refuses to remove a group with a thread inside.
     let _ = folder.parent().map(move_current_thread);
     let _ = fs::remove_dir(folder);
 }

@@ -91,6 +91,7 @@ impl SockmapRouter {
     pub fn create() -> io::Result<Self> {
         let object = object::sk_msg()?;
         let mut loaded = load_object(object).map_err(|error| load_error(&error))?;
+        // Before the program is attached: it is attached to the map `endpoints`.
         let maps = SockmapMaps::take_from(&mut loaded)?;
         let program: &mut SkMsg = loaded
             .program_mut("redirect_record")

@@ -162,6 +162,7 @@ fn prepare_v2_below(parent: &Path, node: &str) -> io::Result<CgroupHierarchy> {
         ));
     }
     fs::create_dir_all(&folder)?;
+    // Top down: a group can offer only controllers that its parent offers (cgroup-v2.rst).
     for group in [parent, &nearpath, &folder] {
         for controller in &controllers {
             fs::write(
@@ -218,6 +219,7 @@ fn parse_mount(line: &str) -> Option<CgroupMount> {
     let (fields, rest) = line.split_once(" - ")?;
     let point = fields.split(' ').nth(4)?;
     let (kind, rest) = rest.split_once(' ')?;
+    // v1 lists its controllers among the super options, the last field (proc_pid_mountinfo(5)).
     let options = rest.rsplit(' ').next()?;
     let (version, controllers) = match kind {
         "cgroup2" => (CgroupVersion::V2, Vec::new()),
@@ -227,6 +229,7 @@ fn parse_mount(line: &str) -> Option<CgroupMount> {
         ),
         _ => return None,
     };
+    // A named hierarchy, like systemd's, has no controllers.
     let unused = version == CgroupVersion::V1 && controllers.is_empty();
     (!unused).then(|| CgroupMount {
         version,

@@ -93,6 +93,7 @@ impl ResourceLimits {
 fn memory_entries(version: CgroupVersion, bytes: u64) -> Vec<LimitEntry> {
     let value = bytes.to_string();
     match version {
+        // Memory before the sum with swap: the kernel refuses a sum below the memory limit.
         CgroupVersion::V1 => vec![
             LimitEntry(
                 "memory.limit_in_bytes",
@@ -108,6 +109,7 @@ fn memory_entries(version: CgroupVersion, bytes: u64) -> Vec<LimitEntry> {
         ],
         CgroupVersion::V2 => vec![
             LimitEntry("memory.max", value, LimitPresence::Required),
+            // No swap: in v2 the limit of memory does not include it.
             LimitEntry("memory.swap.max", "0".into(), LimitPresence::Optional),
             // an instance that lost some of its processes is useless
             LimitEntry("memory.oom.group", "1".into(), LimitPresence::Optional),
@@ -130,6 +132,7 @@ pub(super) fn write_cpu_limit(
 }
 
 fn cpu_entries(version: CgroupVersion, millis: u64) -> Vec<LimitEntry> {
+    // A smaller quota is refused with EINVAL: the instance gets the minimum instead.
     let quota = (millis.saturating_mul(PERIOD_MICROS) / 1_000).max(MIN_QUOTA_MICROS);
     match version {
         CgroupVersion::V1 => vec![
@@ -176,6 +179,8 @@ impl ResourceUsage {
             self.cpu = read_cpu_time(hierarchy.version, folder)?;
         }
         if hierarchy.has_controller(CgroupController::Memory) {
+            // Inactive page cache is subtracted as the kubelet does it: the kernel drops it under
+            // pressure.
             let (current, inactive) = match hierarchy.version {
                 CgroupVersion::V1 => ("memory.usage_in_bytes", "total_inactive_file"),
                 CgroupVersion::V2 => ("memory.current", "inactive_file"),

@@ -99,6 +99,7 @@ impl NodeCgroups {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                     return Err(with_path(&folder, error));
                 }
+                // Recorded before the limits are written: a failure then removes the folder again.
                 _ => cgroup.folders.push((hierarchy.clone(), folder.clone())),
             }
             limits.write_limits(hierarchy, &folder)?;

@@ -32,6 +32,7 @@ pub(super) fn remove_group(folder: &Path) -> io::Result<usize> {
     let (mut killed, deadline) = (0, Instant::now() + REMOVE_TIMEOUT);
     loop {
         match fs::remove_dir(folder) {
+            // Removed meanwhile, by another sweep or by its own drop.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(killed),
             Err(error) if Instant::now() > deadline => return Err(with_path(folder, error)),
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
@@ -51,6 +52,7 @@ fn empty_group(folder: &Path) -> io::Result<usize> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         if entry.file_type()?.is_dir() {
+            // Children first: a group with children cannot be removed.
             killed += remove_group(&entry.path())?;
         }
     }
@@ -84,6 +86,7 @@ fn wait_for_exit(processes: &[OwnedFd]) -> io::Result<()> {
             tv_sec: 1,
             tv_nsec: 0,
         };
+        // 1 s: the caller's loop checks the deadline, even when a process hangs in the kernel.
         poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&second))?;
     }
     Ok(())

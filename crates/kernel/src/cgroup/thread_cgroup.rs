@@ -1,8 +1,8 @@
 //! A cgroup for some threads of this process, with a CPU quota.
 //!
 //! In a v1 hierarchy the group is beside the node's folder. In the unified hierarchy (v2) it is a
-//! threaded group below this process's own, because threads may not leave their process's domain.
-//! See the kernel's `admin-guide/cgroup-v2.rst`, "Threads", and `scheduler/sched-bwc.rst`.
+//! threaded group below this process's own: threads may not leave their process's domain. See the
+//! kernel's `admin-guide/cgroup-v2.rst`, "Threads", and `scheduler/sched-bwc.rst`.
 //!
 //! A killed process leaves an empty folder. The next process of that name reuses it, or
 //! [`super::NodeCgroups::sweep_leftovers`] removes it.
@@ -69,6 +69,8 @@ impl ThreadCgroup {
             self.folder.join("cgroup.type"),
             self.folder.with_file_name("cgroup.subtree_control"),
         );
+        // The type first: only with a threaded child may a parent with processes enable a
+        // controller (cgroup-v2.rst, "Threads").
         limits::write_existing(&kind, "threaded").map_err(|error| with_path(&kind, error))?;
         limits::write_existing(&parent, "+cpu").map_err(|error| with_path(&parent, error))
     }
@@ -94,8 +96,8 @@ impl ThreadCgroup {
 
     /// Returns the total time of throttling, which the kernel adds when threads continue.
     ///
-    /// The number of throttled periods would not do: it grows at the end of a period, and not at
-    /// all if a new quota came before.
+    /// The number of throttled periods is less exact: it grows at the end of a period, or never if
+    /// a new quota comes before.
     ///
     /// # Errors
     /// Fails when the group is gone.

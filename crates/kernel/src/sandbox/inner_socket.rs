@@ -43,7 +43,7 @@ pub type OpenedSocket = (usize, io::Result<OwnedFd>);
 /// node. Failures are sent too and do not stop the others.
 ///
 /// # Errors
-/// Fails when nobody receives.
+/// Fails when the receiver is gone.
 pub(super) fn open_all(sockets: &[InnerSocket], to: impl AsFd) -> io::Result<()> {
     if sockets
         .iter()
@@ -167,18 +167,18 @@ mod tests {
             TcpListener::from(connections.1.unwrap()),
             UdpSocket::from(datagrams.1.unwrap()),
         );
-        let said = namespace::run_in_netns(inside, || {
+        let greeting = namespace::run_in_netns(inside, || {
             let mut client = TcpStream::connect((address, 443))?;
-            let asks = UdpSocket::bind("127.0.0.1:0")?;
-            asks.send_to(b"who?", names)?;
+            let client_datagrams = UdpSocket::bind("127.0.0.1:0")?;
+            client_datagrams.send_to(b"who?", names)?;
             listener.accept()?.0.write_all(b"hello")?;
-            let mut said = [0; 5];
-            client.read_exact(&mut said)?;
+            let mut greeting = [0; 5];
+            client.read_exact(&mut greeting)?;
             assert!(TcpStream::connect(("2001:db8::8".parse::<Ipv6Addr>().unwrap(), 443)).is_err());
-            Ok(said)
+            Ok(greeting)
         });
-        assert_eq!(&said.unwrap(), b"hello");
-        let mut asked = [0; 9];
-        assert_eq!(socket.recv(&mut asked).unwrap(), 4);
+        assert_eq!(&greeting.unwrap(), b"hello");
+        let mut query = [0; 9];
+        assert_eq!(socket.recv(&mut query).unwrap(), 4);
     }
 }

@@ -1,7 +1,7 @@
 //! The thread that launches instances, and the zygote that it forks them from.
 //!
 //! The zygote is this program, executed once as `instance-init`. It is small and has one thread, so
-//! forking it costs 0.1 ms; executing a program anew costs most of 1 ms.
+//! forking it costs 0.1 ms. Executing a program anew costs most of 1 ms.
 //!
 //! Children still have the launcher as parent (`CLONE_PARENT`), and ask the kernel to kill them
 //! when that *thread* ends. The thread lives as long as the node. Dropping the launcher, or killing

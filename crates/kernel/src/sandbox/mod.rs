@@ -1,9 +1,9 @@
 //! Instances as sandboxed processes.
 //!
 //! [`InstanceLauncher`] uses one thread of the node and runs this program once more as
-//! `instance-init`, the zygote ([`instance_init`]), which forks for each [`SandboxSpec`]. The child
-//! joins its cgroups, builds its network (`network`) and its root (`rootfs`), drops all privileges
-//! (`lockdown`) and becomes the watchdog.
+//! `instance-init`, the zygote. The zygote ([`instance_init`]) forks for each [`SandboxSpec`]. The
+//! child joins its cgroups, builds its network (`network`) and its root (`rootfs`), drops all
+//! privileges (`lockdown`) and becomes the watchdog.
 //!
 //! With a forwarder the child waits until it is attached (`attach_wait`). For warm sockets it
 //! finally hands a seccomp listener to the node ([`crate::seccomp::handover`]). Progress is

@@ -47,7 +47,7 @@ pub(super) fn open_rtnl_in(hub: impl AsFd) -> io::Result<RtnlSocket> {
 /// Configures the calling process's new network namespace, and the other end of its pair through
 /// `hub`.
 ///
-/// With a forwarder the hub has no route to the instance, so strict reverse-path filtering drops
+/// With a forwarder the hub has no route to the instance. Strict reverse-path filtering then drops
 /// its packets until the forwarder is attached.
 pub(super) fn build_network(
     instance: InstanceId,

@@ -32,7 +32,9 @@ pub(super) fn build_rootfs(spec: &SandboxSpec) -> io::Result<()> {
         "/",
         MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
     )?;
+    // Opened before the staging directory hides `/usr`, which most of them come from.
     let trees = open_trees(spec)?;
+    // Read from the host's root, before it is replaced.
     let links = usr_links()?;
     mounts::mount_tmpfs(Path::new(STAGING_DIR), 0o755, spec.root_bytes)?;
     std::env::set_current_dir(STAGING_DIR)?;
@@ -46,6 +48,7 @@ pub(super) fn build_rootfs(spec: &SandboxSpec) -> io::Result<()> {
     mount_secrets(spec)?;
     set_ownership(spec)?;
     pivot_into()?;
+    // Sealed last: everything above writes to the root.
     if spec.read_only_root {
         mounts::seal_root()
     } else {
@@ -121,6 +124,7 @@ fn create_own_files(spec: &SandboxSpec) -> io::Result<()> {
         .map_err(|error| with_path(Path::new("/proc"))(error.into()))?;
     mounts::mount_tmpfs(Path::new("tmp"), 0o1777, spec.tmp_bytes)?;
     mounts::mount_tmpfs(Path::new("dev/shm"), 0o1777, SHARED_MEMORY_BYTES)?;
+    // As on any Linux; shells need it for process substitution.
     symlink("/proc/self/fd", "dev/fd")?;
     for (fd, name) in ["stdin", "stdout", "stderr"].iter().enumerate() {
         symlink(format!("/proc/self/fd/{fd}"), format!("dev/{name}"))?;
@@ -145,6 +149,7 @@ fn mount_secrets(spec: &SandboxSpec) -> io::Result<()> {
 pub(super) fn write_secrets(spec: &SandboxSpec, folder: &Path) -> io::Result<()> {
     let (uid, gid) = instance_user(spec);
     for (name, content) in &spec.secrets {
+        // Names come from requests: a path in one would write outside the folder.
         let is_file_name = !name.is_empty() && !name.contains('/') && name != "." && name != "..";
         if !is_file_name {
             return Err(io::Error::new(
@@ -156,6 +161,7 @@ pub(super) fn write_secrets(spec: &SandboxSpec, folder: &Path) -> io::Result<()>
         let mut file = fs::OpenOptions::new()
             .write(true)
             .create_new(true)
+            // Created with its final mode: no moment in which others can read it.
             .mode(0o400)
             .open(&path)?;
         file.write_all(content).map_err(with_path(&path))?;

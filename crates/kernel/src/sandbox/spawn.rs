@@ -63,8 +63,8 @@ fn clone_process(flags: libc::c_int) -> io::Result<(Pid, Option<OwnedFd>)> {
     let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0, &raw mut pidfd, 0, 0) };
     match pid {
         0 => Ok((rustix::process::getpid(), None)),
-        // SAFETY: with CLONE_PIDFD a successful clone has stored a new descriptor that nobody else
-        // owns.
+        // SAFETY: with CLONE_PIDFD a successful clone has stored a new descriptor that no other
+        // code owns.
         1.. => Ok((
             Pid::from_raw(pid as i32).expect("not zero"),
             Some(unsafe { OwnedFd::from_raw_fd(pidfd) }),

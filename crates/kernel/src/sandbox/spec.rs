@@ -99,7 +99,7 @@ pub struct SandboxSpec {
     pub instance: InstanceId,
     /// Isolation of the instance.
     pub isolation: IsolationLevel,
-    /// Host name: letters, digits and `-`, at most 63.
+    /// Host name: ASCII alphanumerics and `-`, at most 63 octets.
     pub hostname: String,
     /// Network; `None` leaves only the instance's own loopback. Ignored with
     /// [`IsolationLevel::None`].
@@ -162,7 +162,7 @@ impl SandboxSpec {
             local_gateway: None,
             cgroup_join_files: Vec::new(),
             uid: 65_534,
-            // nobody and nogroup on every Linux distribution.
+            // The unprivileged user and group of every Linux distribution.
             gid: 65_534,
             binds: Vec::new(),
             secrets: BTreeMap::new(),

@@ -14,7 +14,7 @@ use rustix::process::Pid;
 pub(crate) use super::fd_messages::{receive_message, send_message};
 use super::spec::{IsolationLevel, SandboxSpec};
 
-/// Bits of a request's first octet: the child gets a PID namespace, a socket for its listener, a
+/// Bits of a request's first octet. The child gets a PID namespace, a socket for its listener, a
 /// socket for inner sockets.
 const FLAG_PID_NAMESPACE: u8 = 1;
 const FLAG_LISTENER: u8 = 2;
@@ -55,6 +55,7 @@ pub(super) fn send_request(
     streams: &ChildPipes<OwnedFd>,
     [listener, inner_sockets, attach_wait]: [Option<&OwnedFd>; 3],
 ) -> io::Result<()> {
+    // A memfd: a spec with secrets can exceed the size of a packet.
     let text = create_memfd("spec", &serde_json::to_vec(spec)?)?;
     let ChildPipes {
         stdout,
@@ -121,6 +122,7 @@ pub(super) fn receive_request(socket: BorrowedFd<'_>) -> io::Result<Option<Spawn
     } else {
         Some(next()?)
     };
+    // No flags for the last two: an attach wait never comes without a hub.
     let (hub, attach_wait) = (fds.next(), fds.next());
     Ok(Some(SpawnRequest {
         spec_memfd: spec,
@@ -155,6 +157,7 @@ pub(super) fn send_reply(
         ),
         Err(error) => send_message(
             socket,
+            // Negative: a pid is positive, so one number carries both outcomes.
             &(-error.raw_os_error().unwrap_or(libc::EIO)).to_ne_bytes(),
             &[],
         ),

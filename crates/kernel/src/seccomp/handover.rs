@@ -31,9 +31,10 @@ pub struct ListenerHandover {
 /// Without one the thread works as before.
 ///
 /// # Errors
-/// Fails when nobody receives. A thread whose listener nobody received must end, because its
-/// connect() fails with `ENOSYS`.
+/// Fails when the receiver is gone. The calling thread must end then, because its connect() fails
+/// with `ENOSYS`.
 pub fn send_listener(socket: impl AsFd) -> io::Result<()> {
+    // Made here, in the instance's namespace: its sysctls set the defaults.
     let new_sockets = [AddressFamily::INET, AddressFamily::INET6].map(new_tcp_socket);
     let installed = listener::install_listener();
     let fds = [

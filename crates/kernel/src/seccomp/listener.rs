@@ -2,9 +2,9 @@
 //!
 //! [`install_listener`] installs the filter for the calling thread and everything that it executes
 //! or forks. The holder of the [`SeccompListener`] receives each connect() to an address of IPv4 or
-//! IPv6 length, while its caller waits: a [`ConnectCall`]. The holder lets the kernel continue it
-//! ([`SeccompListener::continue_call`]), or replaces the caller's socket and reports success
-//! ([`SeccompListener::replace_socket`]).
+//! IPv6 length as a [`ConnectCall`]. The caller waits meanwhile. The holder lets the kernel
+//! continue it ([`SeccompListener::continue_call`]), or replaces the caller's socket and reports
+//! success ([`SeccompListener::replace_socket`]).
 //!
 //! The caller's memory may change after it was read. Continuing a call is therefore never a
 //! permission; something else must confine the caller.
@@ -30,7 +30,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::sockets::unreported_options;
 
-/// Wakes the other side on the same processor: a call and its response hand over, and never run in
+/// Wakes the other side on the same processor: call and response hand over and never run in
 /// parallel (`linux/seccomp.h`, Linux 6.6).
 const SYNC_WAKE_UP: libc::c_ulong = 1;
 /// Sizes of `struct sockaddr_in` and `struct sockaddr_in6`.
@@ -39,7 +39,7 @@ const ADDRESS_LENGTHS: [u32; 2] = [
     size_of::<libc::sockaddr_in6>() as u32,
 ];
 /// Offsets in `struct seccomp_data`: the system call, its ABI, and the low half of the third
-/// argument. connect() takes that as `int`, so the high half is meaningless.
+/// argument. connect() takes an `int` there, so the high half is meaningless.
 const SYSCALL_OFFSET: u32 = 0;
 const ABI_OFFSET: u32 = 4;
 const ADDRLEN_OFFSET: u32 = argument_offset(2);
@@ -88,7 +88,7 @@ pub fn install_listener() -> io::Result<OwnedFd> {
         )
     };
     match i32::try_from(fd) {
-        // SAFETY: the kernel has just opened it for this process, and nobody else knows of it.
+        // SAFETY: the kernel has just opened it for this process, and no other code knows of it.
         Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         _ => Err(io::Error::last_os_error()),
     }
@@ -120,6 +120,7 @@ const fn bpf_instruction(code: u16, jt: u8, jf: u8, k: u32) -> libc::sock_filter
 fn notify_filter() -> Vec<libc::sock_filter> {
     let mut program = vec![
         bpf_instruction(LOAD, 0, 0, ABI_OFFSET),
+        // A foreign ABI has other call numbers. The deny list ends such processes.
         bpf_instruction(JUMP_EQUAL, 1, 0, OWN_ABI),
         ALLOW,
         bpf_instruction(LOAD, 0, 0, SYSCALL_OFFSET),
@@ -135,6 +136,7 @@ fn notify_filter() -> Vec<libc::sock_filter> {
     for (level, name) in unreported_options() {
         let rule = [
             bpf_instruction(LOAD, 0, 0, LEVEL_OFFSET),
+            // On a mismatch to the next rule, which loads the level again.
             bpf_instruction(JUMP_EQUAL, 0, 3, level as u32),
             bpf_instruction(LOAD, 0, 0, OPTNAME_OFFSET),
             bpf_instruction(JUMP_EQUAL, 0, 1, name as u32),
@@ -280,6 +282,7 @@ impl SeccompListener {
             Ok((call, CONNECT)) => Ok(ListenerEvent::Call(call)),
             Ok((call, _)) => {
                 self.rare_option_set.set(true);
+                // Only noted: the option takes effect, and the next connect() compares all of them.
                 self.continue_call(&call);
                 Ok(ListenerEvent::Empty)
             }
@@ -308,8 +311,8 @@ impl SeccompListener {
 
     /// Returns whether the caller still waits.
     ///
-    /// If it does, everything read from its thread by id belongs to that thread, and not to a later
-    /// one with the same id. [`replace_socket`](Self::replace_socket) checks this too.
+    /// If it does, data read from its thread by id belongs to that thread, not to a later one with
+    /// the same id. [`replace_socket`](Self::replace_socket) checks this too.
     pub fn is_pending(&self, call: &ConnectCall) -> bool {
         let mut id = call.id;
         self.notify_ioctl(libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &raw mut id)
@@ -343,6 +346,8 @@ impl SeccompListener {
                 0
             },
         };
+        // Two steps instead of `SECCOMP_ADDFD_FLAG_SEND`, which would return the descriptor's
+        // number as the result of connect().
         self.notify_ioctl(libc::SECCOMP_IOCTL_NOTIF_ADDFD, &raw mut request)?;
         self.send_response(call, 0);
         Ok(())
@@ -401,9 +406,9 @@ mod tests {
     fn spawn_filtered<T: Send + 'static>(
         work: impl FnOnce() -> T + Send + 'static,
     ) -> (SeccompListener, thread::JoinHandle<T>) {
-        let (tell, received) = mpsc::channel();
+        let (sender, received) = mpsc::channel();
         let thread = thread::spawn(move || {
-            tell.send(install_listener()).unwrap();
+            sender.send(install_listener()).unwrap();
             work()
         });
         (
@@ -516,14 +521,14 @@ mod tests {
             let (mut listener, client) =
                 spawn_filtered(move || (TcpStream::connect(to).unwrap(), released.recv()));
             listener.reports_hangup = reports_hangup;
-            let (tell, received) = mpsc::channel();
+            let (sender, received) = mpsc::channel();
             let waiting = thread::spawn(move || {
                 let mut calls = 0;
                 while let Some(call) = listener.wait_call().unwrap() {
                     listener.continue_call(&call);
                     calls += 1;
                 }
-                tell.send(calls).unwrap();
+                sender.send(calls).unwrap();
             });
             drop(release_thread);
             client.join().unwrap().0.peer_addr().unwrap();

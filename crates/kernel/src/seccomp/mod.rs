@@ -1,13 +1,13 @@
 //! System calls that instances may not make.
 //!
-//! The list is data (`seccomp/ARCH.json`, each rule with its reason), and a deny list: everything
-//! else is allowed, so tenants' programs find an ordinary Linux. It is a second line of defence
-//! behind namespaces, uids and dropped capabilities, and keeps instances away from rarely used
-//! kernel code.
+//! The list is data: `seccomp/ARCH.json`, each rule with its reason. It is a deny list: everything
+//! else is allowed, so tenants' programs find an ordinary Linux. The list is a second line of
+//! defence behind namespaces, uids and dropped capabilities. It keeps instances away from rarely
+//! used kernel code.
 //!
 //! `forbidden` calls fail with EPERM. `absent` calls fail with ENOSYS, because programs then use an
-//! older call. Calls of a foreign ABI (32 bit on a 64-bit machine) kill the process, those of x32
-//! fail with ENOSYS: their numbers differ, so the list would miss them.
+//! older call. Calls of a foreign ABI (32 bit on a 64-bit machine) kill the process, and those of
+//! x32 fail with ENOSYS. Their numbers differ, so the list would miss them.
 
 pub mod handover;
 pub mod listener;
@@ -55,6 +55,7 @@ impl SeccompFilters {
         let map: BpfMap = compile_from_json(list.as_bytes(), architecture)?;
         let mut programs: Vec<_> = map.into_values().collect();
         if matches!(architecture, TargetArch::x86_64) {
+            // x32 calls carry the ABI of x86-64, so the list's check of the ABI lets them pass.
             programs.push(refuse_x32());
         }
         Ok(Self(programs))
@@ -90,6 +91,7 @@ impl SeccompFilters {
         let mut programs = Vec::new();
         while !bytes.is_empty() {
             let (length, rest) = bytes.split_first_chunk()?;
+            // 8 bytes: struct sock_filter of linux/filter.h, without padding.
             let (ops, rest) = rest.split_at_checked(8 * u32::from_ne_bytes(*length) as usize)?;
             programs.push(
                 ops.chunks_exact(8)
@@ -123,6 +125,7 @@ fn refuse_x32() -> BpfProgram {
     let op = |code, jt, jf, k| sock_filter { code, jt, jf, k };
     vec![
         op(LOAD, 0, 0, 0),
+        // Numbers from the bit on are x32 calls; all others go to the last instruction.
         op(JUMP_GE, 0, 1, X32_BIT),
         op(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32),
         op(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),

@@ -45,6 +45,7 @@ impl TcpFlowInfo {
                 long(at)
             }
         };
+        // The kernel's start value is all ones: no round trip was measured yet.
         let min_rtt_micros = Some(word(148)).filter(|&micros| micros != 0 && micros != u32::MAX);
         // minus duplicates, which the peer reported (RFC 2883)
         let retransmitted = word(100).saturating_sub(word(216));

@@ -140,12 +140,12 @@ mod tests {
         let ((sender, receiver), (result_sender, result_receiver)) =
             (mpsc::channel::<TcpStream>(), mpsc::channel());
         thread::spawn(move || {
-            let Ok(given) = receiver.recv() else { return };
-            let refused = set_initial_window(&given, &WINDOW).unwrap_err();
+            let Ok(client) = receiver.recv() else { return };
+            let refused = set_initial_window(&client, &WINDOW).unwrap_err();
             result_sender
                 .send((
                     refused.raw_os_error(),
-                    tcp_flow_info(&given).unwrap().cwnd_segments,
+                    tcp_flow_info(&client).unwrap().cwnd_segments,
                 ))
                 .unwrap();
         });

@@ -464,6 +464,7 @@ impl SocketOptions {
             .zip(&self.values)
             .filter(|(entry, _)| all || entry.common)
         {
+            // Defaults are read from a new socket of the same namespace, since sysctls change them.
             let value = OptionValue::read_from(&socket, entry);
             let after = entry.policy == CopyPolicy::CopyAfterTos
                 && changes
@@ -494,6 +495,7 @@ impl OptionChange {
             CopyPolicy::CopyHalved => {
                 let [a, b, c, d, ..] = value.octets;
                 let half = i32::from_ne_bytes([a, b, c, d]) / 2;
+                // The kernel doubles the value again, so both sockets have the same size.
                 set_option(socket, entry.level, entry.number, &half.to_ne_bytes())
             }
             _ => set_option(
@@ -586,13 +588,13 @@ mod tests {
             new.changes_on(&original, true).unwrap_err(),
             "TCP_CONGESTION"
         );
-        let untold: Vec<_> = unreported_options().collect();
+        let unreported: Vec<_> = unreported_options().collect();
         let compared: Vec<_> = options_for(true)
             .filter(|entry| !entry.common)
             .map(|entry| (entry.level, entry.number))
             .collect();
         assert!(
-            compared.iter().all(|option| !untold.contains(option)),
+            compared.iter().all(|option| !unreported.contains(option)),
             "an option is neither reported nor compared"
         );
     }

@@ -1,7 +1,7 @@
 //! Locking of a connected socket to its peer.
 //!
-//! A program can disconnect a TCP socket (connect(2), `AF_UNSPEC`), and then connect or listen in
-//! the namespace that the socket was made in. A socket from the node's namespace would reach
+//! A program can disconnect a TCP socket (connect(2), `AF_UNSPEC`). The socket can then connect or
+//! listen in the namespace that it was made in. A socket from the node's namespace would reach
 //! anything. The node therefore gives away only sockets with a locked filter on received packets
 //! (socket(7), `SO_ATTACH_FILTER` and `SO_LOCK_FILTER`).
 //!
@@ -56,6 +56,7 @@ pub fn is_filter_locked(socket: impl AsFd) -> bool {
 /// packet.
 fn peer_filter(peer: SocketAddr) -> Vec<libc::sock_filter> {
     let mut checks = vec![];
+    // An IPv4-mapped peer sends IPv4 packets, whatever the socket's family.
     match peer.ip().to_canonical() {
         IpAddr::V4(address) => {
             checks.push((NETWORK_HEADER + SOURCE_V4, address.to_bits()));

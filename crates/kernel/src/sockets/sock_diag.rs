@@ -122,6 +122,7 @@ impl SockDiag {
         const NLMSG_ERROR: u16 = 2;
         self.0.send(&socket.encode_request(), 0)?;
         let mut answer = Vec::with_capacity(512);
+        // Never blocks: the kernel handles a request while it is sent, so the reply is there.
         self.0.recv(&mut answer, libc::MSG_DONTWAIT)?;
         match answer.get(4..6).zip(answer.get(16..20)) {
             Some((kind, _)) if kind == SOCK_DIAG_BY_FAMILY.to_ne_bytes() => Ok(true),
@@ -176,6 +177,7 @@ fn find_attribute(mut rest: &[u8], kind: u16) -> Option<&[u8]> {
         if found == kind {
             return rest.get(4..length);
         }
+        // At least a header: a length of 0 would repeat the same attribute for ever.
         rest = rest.get(length.max(4).next_multiple_of(4)..)?;
     }
 }

@@ -21,10 +21,10 @@ fn an_instance_sees_only_its_own_files() {
             "{hidden} shows: {result:?}"
         );
     }
-    for shown in ["usr", "tmp", "proc", "hosts", "null", "nearpath"] {
+    for listed in ["usr", "tmp", "proc", "hosts", "null", "nearpath"] {
         assert!(
-            result.out.lines().any(|line| line == shown),
-            "{shown} is missing: {result:?}"
+            result.out.lines().any(|line| line == listed),
+            "{listed} is missing: {result:?}"
         );
     }
     assert_eq!(result.err.matches("cannot access").count(), 6, "{result:?}");

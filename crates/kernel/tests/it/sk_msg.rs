@@ -14,8 +14,8 @@ struct Endpoint {
 
 impl Endpoint {
     fn new(router: &SockmapRouter, number: u16) -> Self {
-        let seat = router.add_endpoint(number).unwrap();
-        let (socket, node) = (TcpStream::from(seat.endpoint), TcpStream::from(seat.node));
+        let pair = router.add_endpoint(number).unwrap();
+        let (socket, node) = (TcpStream::from(pair.endpoint), TcpStream::from(pair.node));
         for stream in [&socket, &node] {
             stream.set_nonblocking(false).unwrap();
             stream

@@ -8,10 +8,10 @@ use crate::fixture::Lab;
 use nearpath_kernel::sandbox::{BindMount, IsolationLevel, SandboxSpec};
 use nearpath_testkit::{copy_program, need_root, skip};
 
-const NOBODY_UID: u32 = 65_534;
+const UNPRIVILEGED_UID: u32 = 65_534;
 
 /// Runs a node without root whose instance runs a script; returns the output.
-fn run_as_nobody(script: &str) -> Option<String> {
+fn run_unprivileged(script: &str) -> Option<String> {
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     // The build folder may be unreadable for other users
@@ -20,8 +20,8 @@ fn run_as_nobody(script: &str) -> Option<String> {
     let mut command = Command::new(program);
     command
         .args(["user", "/bin/sh", "-c", script])
-        .uid(NOBODY_UID)
-        .gid(NOBODY_UID)
+        .uid(UNPRIVILEGED_UID)
+        .gid(UNPRIVILEGED_UID)
         .current_dir("/");
     let output = command.output().unwrap();
     let (out, err) = (
@@ -37,10 +37,10 @@ fn run_as_nobody(script: &str) -> Option<String> {
 
 #[test]
 fn a_user_namespace_isolates_an_instance() {
-    need_root!(); // to become nobody
+    need_root!(); // to become an unprivileged user
     let script = "echo pid $$; grep -E 'CapEff|CapBnd|Seccomp:' /proc/self/status; ls -d /root /sys /home/app; \
                   echo x > /etc/x; cat /proc/net/dev; unshare -n true";
-    let Some(out) = run_as_nobody(script) else {
+    let Some(out) = run_unprivileged(script) else {
         skip!("user namespaces are forbidden on this machine")
     };
     for part in [

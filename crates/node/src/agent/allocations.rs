@@ -94,6 +94,7 @@ fn allocate_on_loopback(id: InstanceId, uid: u32) -> Result<InstanceAllocation, 
         allocators::free_port().map_err(|error| format!("the machine has no free port: {error}"))
     };
     let ports = LoopbackPorts {
+        // Two look-ups may find the same port; then the start fails and is retried.
         watchdog: port()?,
         upstream: port()?,
     };

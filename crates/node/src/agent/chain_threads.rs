@@ -35,6 +35,8 @@ impl NodeAgent {
                 .filter_map(|one| Some((one.id, one.meter.as_ref()?.process())));
             let before = chain.members.len();
             chain.members.extend(running);
+            // Only functions that run count: a sleeping one has no thread to share a processor
+            // with.
             chain.functions += usize::from(chain.members.len() > before);
         }
         chains

@@ -28,9 +28,11 @@ impl FunctionState {
             (self.backoff, self.trouble) = (StartBackoff::default(), None);
         }
         match FunctionPolicy::from_spec(&desired.spec) {
+            // The same `Arc` stays, so that comparing snapshots finds no change.
             Ok(policy) if policy == *self.policy => {}
             Ok(policy) => self.policy = Arc::new(policy),
             Err(error) => {
+                // The last valid policy stays in use, so that a typing error takes no route away.
                 self.trouble = Some(format!("an invalid setting is ignored: {error}").into())
             }
         }
@@ -104,6 +106,7 @@ impl FunctionState {
     ) -> Option<FunctionRoute> {
         let desired = self.desired.as_ref()?;
         let instances: Vec<_> = records
+            // Nothing answers there any more, though its cleanup may take seconds.
             .filter(|record| !record.exited)
             .map(InstanceRecord::routed_instance)
             .collect();

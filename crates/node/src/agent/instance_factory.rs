@@ -59,11 +59,12 @@ impl InstanceFactory {
         desired: &DesiredFunction,
         now: Instant,
     ) -> Result<InstanceRecord, String> {
+        // Before anything is allocated: a wrong text then leaves nothing to release.
         let limits = parse_limits(&desired.spec)?;
         let allocation = self
             .allocations
             .allocate(self.context.machine.has_network())?;
-        // Without an instance nobody else would release it.
+        // Without an instance nothing else would release it.
         let mut instance = self
             .instance_spec(&allocation, desired, limits)
             .inspect_err(|_| self.allocations.release(allocation))?;
@@ -122,6 +123,7 @@ impl InstanceFactory {
         instance
             .environment
             .extend(chain::limit_variables(spec, policy));
+        // Without a network of its own the loopback address is shared, and nothing is intercepted.
         if let Some(network) = self
             .network_of(instance)
             .filter(|_| !policy.calls.is_empty())
@@ -146,6 +148,7 @@ impl InstanceFactory {
     ) -> Result<InstanceSpec, String> {
         let spec = &desired.spec;
         let tmp = self.defaults.tmp_dir.join(allocation.id.to_string());
+        // A network of its own comes with a mount namespace, hence a private /tmp.
         let tmp_text = if allocation.eip.is_some() {
             "/tmp".into()
         } else {
@@ -176,6 +179,7 @@ impl InstanceFactory {
 
     /// Releases the resources of an instance that is gone.
     pub(super) fn release_instance(&mut self, record: &InstanceRecord) {
+        // Before the address is released: the next instance may get it at once.
         self.domains.remove_instance(record.allocation.id);
         self.allocations.release(record.allocation);
     }

@@ -82,7 +82,8 @@ impl InstanceRecord {
         InstanceRoute {
             id: self.id,
             addr: self.allocation.addr,
-            locality: InstanceLocality::SameNode, // a node records the instances that it has started itself
+            // A node records the instances that it has started itself.
+            locality: InstanceLocality::SameNode,
             state: self.state,
             quic: self.quic.clone(),
             transport: self.transport,

@@ -102,6 +102,7 @@ impl NodeAgent {
     pub(crate) async fn run(mut self, mut inputs: AgentInputs) {
         loop {
             // Every input can change the plan of any function, so all are planned again.
+            // Before waiting, so that each input is reflected in a published state first.
             let retry_at = self.reconcile_all();
             if self.instances.is_empty() && self.stopping.is_some() {
                 break;
@@ -109,6 +110,7 @@ impl NodeAgent {
             tokio::select! {
                 command = inputs.commands.recv() => match command {
                     Some(command) => self.handle_command(command, &mut inputs.desired),
+                    // The handle is gone. Dropping the stop senders kills the instances.
                     None => break,
                 },
                 // A watch channel: only the latest desired state counts.
@@ -149,6 +151,7 @@ impl NodeAgent {
             .collect();
         // Removed functions stay until their last instance is gone, so that its end is still
         // reported.
+        // Before the publication, so that a removed function is gone from it.
         self.functions.retain(|id, function| {
             let is_alive = function.desired.is_some() || self.instances.has_instances(id);
             if !is_alive {
@@ -181,6 +184,7 @@ impl NodeAgent {
         let function = &self.functions[id];
         let desired = function
             .desired_instances()
+            // While the node stops nothing is desired, so that plans only withdraw.
             .filter(|_| self.stopping.is_none());
         let views: Vec<_> = self
             .instances
@@ -216,6 +220,7 @@ impl NodeAgent {
         self.factory
             .context
             .artifacts
+            // Marked before the start, or a collection could remove the copy in between.
             .add_needed((id.clone(), desired.revision));
         match self.factory.start_instance(desired, now) {
             Ok(record) => {
@@ -286,6 +291,7 @@ impl NodeAgent {
             AgentCommand::AddGatewayThread(sockets) => {
                 self.factory.domains.add_gateway_thread(sockets)
             }
+            // The next plan withdraws everything; the answer follows when the table is empty.
             AgentCommand::Stop(done) => self.stopping = Some(done),
         }
     }
@@ -341,6 +347,7 @@ impl NodeAgent {
             InstanceEvent::Ready(id) => self.handle_ready(id),
             InstanceEvent::Exited(id) => {
                 if let Some(record) = self.instances.get_mut(id) {
+                    // Routes leave it out from the next publication on, before its cleanup ends.
                     record.exited = true;
                 }
             }
@@ -363,6 +370,7 @@ impl NodeAgent {
         if let Some(function) = self.functions.get_mut(&record.function) {
             function.record_ready(record);
         }
+        // At once, not at the next interval: a new instance would run elsewhere for 2 s.
         if self.needs_placement() {
             self.placer.apply_policies(self.chain_threads());
         }
@@ -372,6 +380,7 @@ impl NodeAgent {
         let Some(record) = self.instances.remove(id) else {
             return;
         };
+        // Only now that nothing of the instance is left: the next one may get its address at once.
         self.factory.release_instance(&record);
         if let InstanceEnding::FailedStart(text)
         | InstanceEnding::Impossible(text)
@@ -393,6 +402,7 @@ impl NodeAgent {
 
     /// Sums the usage of a function's instances, on a blocking thread because it reads files.
     fn measure_usage(&self, id: &FunctionId, reply: oneshot::Sender<UsageStatus>) {
+        // Cloned handles, because the blocking thread cannot borrow the agent.
         let meters: Vec<_> = self
             .instances
             .instances_of(id)

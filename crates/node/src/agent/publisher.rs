@@ -43,6 +43,7 @@ impl StatePublisher {
             .iter()
             .filter_map(|(id, function)| function.function_route(instances.instances_of(id)))
             .collect();
+        // Without a change there is no new version: the gateway's threads are not woken.
         self.subscribe_snapshots.send_if_modified(|last| {
             let changed = last.functions != routes;
             if changed {

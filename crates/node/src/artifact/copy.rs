@@ -80,6 +80,7 @@ pub(super) fn copy_folder(
     target: &Path,
     limit: FolderLimit,
 ) -> Result<(), CopyError> {
+    // Links are followed here only: the operator may deploy through a link.
     let top = rustix::fs::open(
         source,
         OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
@@ -130,6 +131,7 @@ impl FolderCopier {
                 self.copy_entry(&from, name, &at.join(name), &target.join(name), depth)?;
             }
         }
+        // Last, and whatever the umask is: instances run under other users.
         set_mode(target, 0o755)
     }
 

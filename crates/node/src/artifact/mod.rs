@@ -83,6 +83,7 @@ impl ArtifactStore {
         }
         for mark in fs::read_dir(root.join(UNSYNCED_DIR))? {
             let mark = mark?;
+            // The copy first, then its mark: a crash in between repeats the removal.
             remove_folder(&root.join(mark.file_name().to_string_lossy().replace('@', "/")))?;
             fs::remove_file(mark.path())?;
         }
@@ -113,6 +114,7 @@ impl ArtifactStore {
         image: &str,
     ) -> Result<PathBuf, ArtifactError> {
         let source = source_folder(image)?;
+        // The lock ends with this statement: copying takes long, and only callers of this key wait.
         let cell = self
             .lock_state()
             .copying
@@ -139,6 +141,7 @@ impl ArtifactStore {
                 .await;
         if copied.expect("copying does not panic")? {
             let copy = target.clone();
+            // Not awaited: no start waits for the disk.
             tokio::task::spawn_blocking(move || flush_copy(&copy, &mark));
         }
         Ok(target)
@@ -163,6 +166,7 @@ impl ArtifactStore {
         target: &Path,
         mark: &Path,
     ) -> Result<bool, ArtifactError> {
+        // Complete, because a copy appears there by a rename.
         if target.is_dir() {
             return Ok(false);
         }
@@ -211,6 +215,7 @@ impl ArtifactStore {
     /// # Errors
     /// Fails when something cannot be read or removed.
     pub fn collect_garbage(&self) -> io::Result<()> {
+        // One collection at a time: two would move the same folders.
         let _collecting = self
             .collect_lock
             .lock()
@@ -248,6 +253,7 @@ impl ArtifactStore {
             .any(|key| self.revision_folder(key) == path)
         {
             true => Ok(false),
+            // A rename is quick; the slow removal happens outside of the lock.
             false => fs::rename(path, trash).map(|()| true),
         }
     }
@@ -256,6 +262,7 @@ impl ArtifactStore {
 /// Flushes a copy, after which a power failure leaves it whole. On failure the mark stays, and the
 /// next start copies again.
 fn flush_copy(copy: &Path, mark: &Path) {
+    // One call for the whole file system: a copy may have 100,000 files.
     let flushed = fs::File::open(copy).and_then(|folder| Ok(rustix::fs::syncfs(folder)?));
     match flushed.and_then(|()| fs::remove_file(mark)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {

@@ -19,6 +19,7 @@ pub(super) fn reachable_callees(
             .quic
             .as_deref()
             .filter(|_| one.transport == CallTransport::Quic)?;
+        // A draining one stays listed as leaving: its open calls need their connection.
         if one.state == InstanceState::Starting || !reached(one.addr) {
             return None;
         }

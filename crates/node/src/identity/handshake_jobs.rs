@@ -40,7 +40,7 @@ impl HandshakeJobs {
         if let Some(half) = self.open.remove(callee) {
             return Some(half);
         }
-        // Continuing a handshake is free; only a new one costs.
+        // Only a new handshake costs budget: a running one must not stop in the middle.
         self.refill_budget(now);
         self.starts_left = self.starts_left.checked_sub(1)?;
         begin().map(|half| (half, 0))
@@ -52,11 +52,13 @@ impl HandshakeJobs {
         callee: String,
         (half, steps): (Box<dyn HandshakeHalf>, u32),
     ) {
+        // A handshake needs few steps; more of them is a caller that wastes CPU time.
         if steps + 1 >= MAX_STEPS {
             return;
         }
         if self.open.len() >= MAX_OPEN_HANDSHAKES {
-            self.open.clear(); // such a caller starts more than it finishes; dropped halves free their memory
+            // Such a caller starts more than it finishes; dropped halves free their memory.
+            self.open.clear();
         }
         self.open.insert(callee, (half, steps + 1));
     }
@@ -65,6 +67,7 @@ impl HandshakeJobs {
         let (max_starts, interval) = START_BUDGET;
         let more = (now.saturating_duration_since(self.refilled_at).as_nanos()
             / interval.as_nanos()) as u32;
+        // By whole intervals, so that the remainder counts towards the next start.
         self.refilled_at += interval * more;
         self.starts_left = self.starts_left.saturating_add(more).min(max_starts);
     }

@@ -126,6 +126,7 @@ impl IdentityService {
     ) {
         let Some(issuer) = &self.0 else { return };
         let mut callers: BTreeMap<FunctionId, Vec<FunctionId>> = BTreeMap::new();
+        // Both ends need a certificate, or they cannot call each other directly.
         let named: BTreeSet<_> = functions
             .clone()
             .filter(|(_, policy)| issuer.serves_transport(policy.transport))
@@ -161,7 +162,7 @@ impl IdentityService {
             Ok(identity) => identity,
             Err(why) => return known(Err(why)),
         };
-        // Also runs when the task is aborted.
+        // Revokes the identity on every return below, and when the task is aborted.
         let _forget = ForgetOnDrop {
             issuer: Arc::clone(&issuer),
             name: Arc::clone(&name),
@@ -169,9 +170,11 @@ impl IdentityService {
         let Ok(mut stream) = WatchdogStream::new(socket) else {
             return;
         };
+        // Before the first frame: the agent knows the name before the watchdog can answer under it.
         known(Ok(name));
         // The name stays valid until the instance is gone.
         let Some(first) = frames.recv().await else {
+            // The issuer has ended; waiting keeps the identity until the instance is gone.
             return std::future::pending().await;
         };
         if stream.write_frame(&first).await.is_ok() {

@@ -83,6 +83,7 @@ impl WatchdogSession {
                 },
                 Ok(()) = self.context.snapshots.changed(), if self.caller.addr.is_some() => self.send_callees().await,
                 frame = self.stream.next_frame(), if self.is_listening => {
+                    // Bounds the work that one watchdog can cause: at most 1000 frames per second.
                     // Sleeping before the frame is handled delays only this session.
                     sleep(FRAME_INTERVAL).await;
                     self.handle_frame(frame).await
@@ -101,6 +102,7 @@ impl WatchdogSession {
         self.open_paths(&snapshot).await;
         let is_reachable = |addr| self.paths.get(&addr).is_some_and(Option::is_some);
         let callees = reachable_callees(&snapshot, &self.caller.function, is_reachable);
+        // Most snapshots change other functions; then the watchdog is not woken.
         if callees == self.callees {
             return Ok(());
         }
@@ -116,6 +118,7 @@ impl WatchdogSession {
     /// Opens paths before the callees are sent, and keeps them until the instances are gone.
     async fn open_paths(&mut self, snapshot: &RoutingSnapshot) {
         let addresses: Vec<_> = callee_addresses(snapshot, &self.caller.function).collect();
+        // Dropping a guard closes the path, before new ones are opened.
         self.paths.retain(|addr, _| addresses.contains(addr));
         let new: Vec<_> = addresses
             .into_iter()
@@ -125,6 +128,7 @@ impl WatchdogSession {
             return;
         };
         let machine = Arc::clone(&self.context.machine);
+        // Permissions are system calls on BPF maps, which block.
         let opening = spawn_blocking(move || {
             let path_to = |to: InstanceAddr| {
                 (
@@ -170,6 +174,7 @@ impl WatchdogSession {
             .iter()
             .flat_map(|callee| &callee.peers)
             .any(|peer| peer.name == callee);
+        // Only declared callees: others may not be reached, so their key must not be used.
         let Some(from) = self.caller.addr.filter(|_| known) else {
             return Ok(());
         };
@@ -177,7 +182,7 @@ impl WatchdogSession {
             self.issuer.open_half(&callee, from.0)
         });
         let step = match job {
-            // a panic there is printed
+            // A step costs some tenths of a millisecond of cryptography. A panic there is printed.
             Some(job) => spawn_blocking(move || step_handshake(job, &datagrams))
                 .await
                 .ok(),
@@ -207,6 +212,7 @@ impl WatchdogSession {
             .iter()
             .find(|route| route.id == self.caller.function);
         let chain = caller_route.and_then(|route| route.policy.chain.as_ref());
+        // The watchdog is the tenant's process: it must not count on edges of others.
         let is_declared = |tally: &&CallTally| {
             caller_route.is_some_and(|route| route.policy.may_call(&tally.callee))
         };

@@ -25,6 +25,7 @@ impl WatchdogStream {
     /// Fails when it is not a stream socket.
     pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
         let stream = std::os::unix::net::UnixStream::from(socket);
+        // tokio requires it, and `UnixStream::from_std` does not set it.
         stream.set_nonblocking(true)?;
         Ok(Self {
             stream: UnixStream::from_std(stream)?,
@@ -53,6 +54,7 @@ impl WatchdogStream {
                 .await?
             {
                 0 if self.pieces.is_empty() => return Ok(None),
+                // The watchdog died inside a frame; between two frames an end is orderly.
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
                 _ => {}
             }

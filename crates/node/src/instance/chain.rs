@@ -34,6 +34,7 @@ pub fn chain_variables(
     socket: &Path,
     network: Option<(Eip, SocketAddr)>,
 ) -> Vec<(String, String)> {
+    // A network of its own comes with a mount namespace, where the socket has a fixed path.
     let socket = if network.is_some() {
         DISPATCH_PATH.to_owned()
     } else {
@@ -54,6 +55,7 @@ pub fn chain_variables(
 
 /// Returns limits for an instance that is called along edges, where no gateway enforces them.
 pub fn limit_variables(spec: &FunctionSpec, limits: &FunctionPolicy) -> Vec<(String, String)> {
+    // The tenant's own variable wins over the annotation.
     let is_unset = !spec.env_vars.contains_key(MAX_INFLIGHT)
         && spec.annotations.contains_key(policy::MAX_INFLIGHT);
     let inflight = limits

@@ -89,6 +89,7 @@ impl EndEvidence {
     /// memory.
     fn memory_hint(&self, exit: ProcessExit) -> String {
         match (exit, &self.memory_limit) {
+            // The OOM killer of a cgroup sends SIGKILL (cgroup-v2.rst, memory.max).
             (ProcessExit::Signal(9), Some(limit)) => {
                 format!(", most likely because it needed more than limits.memory ({limit}) allows")
             }

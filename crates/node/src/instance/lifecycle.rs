@@ -60,7 +60,7 @@ pub enum InstanceEvent {
 
 /// A request of the agent to stop.
 pub struct StopRequest {
-    /// Ends when nobody sends it new requests any more.
+    /// Ends when no caller sends new requests any more.
     pub withdrawn: BoxFuture<'static, ()>,
     /// Maximum time to stop after that.
     pub timeout: Duration,
@@ -141,7 +141,7 @@ impl Lifecycle {
         self.send_event(InstanceEvent::Removed(self.spec.id, ending));
     }
 
-    /// Sends an event. Without an agent nobody needs it.
+    /// Sends an event. Without an agent there is no receiver.
     fn send_event(&self, event: InstanceEvent) {
         let _ = self.context.events.send(event);
     }
@@ -156,6 +156,7 @@ impl Lifecycle {
 
     async fn launch_instance(&mut self) -> Result<StartedInstance, InstanceEnding> {
         let started = Instant::now();
+        // The copy comes first: a broken folder must not cost a launch.
         let folder = self
             .context
             .artifacts
@@ -169,6 +170,7 @@ impl Lifecycle {
             self.spec.clone(),
             Instant::now(),
         );
+        // A launch takes some milliseconds of system calls.
         let launched = tokio::task::spawn_blocking(move || machine.launch_instance(&spec)).await;
         let launched = launched.expect("launching does not panic");
         self.send_phase("spawn", started);
@@ -234,11 +236,13 @@ impl Lifecycle {
         let on_identity = move |identity_result: Result<Arc<str>, String>| match identity_result {
             Ok(name) => drop(events.send(InstanceEvent::Named(id, name))),
             Err(why) => {
-                tracing::warn!(%function, instance = %id, "it has no certificate, so it is not called: {why}");
+                tracing::warn!(%function, instance = %id, "instance has no certificate and is not called: {why}");
                 logs.push_line(
                     &function,
                     id,
-                    format!("{NODE_PREFIX}it has no certificate, so it is not called: {why}"),
+                    format!(
+                        "{NODE_PREFIX}the instance has no certificate and is not called: {why}"
+                    ),
                 );
             }
         };
@@ -262,7 +266,7 @@ impl Lifecycle {
         self.context.machine.unenforced_limits(&self.spec.limits)
     }
 
-    /// Logs limits that are not enforced, so that nobody relies on them.
+    /// Logs limits that are not enforced, so that tenants do not rely on them.
     fn log_unenforced_limits(&self) {
         for limit in self.unenforced_limits() {
             self.log_remark(&format!(
@@ -301,6 +305,7 @@ impl Lifecycle {
             WatchOutcome::StopRequested(request) => {
                 self.stop_process(process, exited, request.filter(|_| start.has_reported))
                     .await;
+                // Before the output is drained: callers must leave the dead instance at once.
                 self.send_event(InstanceEvent::Exited(self.spec.id));
                 self.drain_output(&mut notes, &mut start, outputs).await;
                 return InstanceEnding::Stopped;
@@ -330,6 +335,8 @@ impl Lifecycle {
                         deadline.as_mut().reset(tokio::time::Instant::now() + FAILED_GRACE);
                     }
                 }
+                // After the notes, and before a stop: an instance that died by itself is reported
+                // as such.
                 exit = &mut *exited => return WatchOutcome::Exited(exit),
                 request = &mut *stop => return WatchOutcome::StopRequested(request.ok()),
                 () = &mut deadline, if start.is_overdue() => return WatchOutcome::TooSlow,
@@ -372,6 +379,7 @@ impl Lifecycle {
         }) = request
         {
             tokio::select! {
+                // Nothing is left to stop.
                 _ = &mut exited => return,
                 _ = timeout(SETTLE_TIMEOUT, withdrawn) => {}
             }
@@ -474,8 +482,8 @@ struct StartProgress {
     /// Set after the first note.
     ///
     /// Earlier signals would be lost: the first process of a PID namespace gets only signals that
-    /// it handles, and the watchdog installs its handlers before its first note. No tenant code
-    /// runs before.
+    /// it handles. The watchdog installs its handlers before its first note. No tenant code runs
+    /// before.
     has_reported: bool,
     is_closed: bool,
     failure: Option<String>,

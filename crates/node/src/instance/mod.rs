@@ -1,5 +1,5 @@
-//! A single instance: [`lifecycle::Lifecycle`] runs it, and [`notes`] reads the progress of its start.
-//! [`variables`] builds its environment, and [`chain`] adds the variables of a chain.
+//! A single instance: [`lifecycle::Lifecycle`] runs it, and [`notes`] reads the progress of its
+//! start. [`variables`] builds its environment, and [`chain`] adds the variables of a chain.
 //! [`ending::InstanceEnding`] explains its end to the tenant.
 
 pub mod chain;

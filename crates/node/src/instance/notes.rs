@@ -46,6 +46,7 @@ fn is_plain(name: &str) -> bool {
 pub fn readable(text: &str) -> String {
     text.chars()
         .filter(|c| !c.is_control())
+        // Texts end up in statuses and logs, which hold one line for each instance.
         .take(1_000)
         .collect()
 }

@@ -48,6 +48,7 @@ pub fn build_environment(
     let home = if shared.is_some() { tmp } else { "/home/app" };
     let mut all = default_variables(home, tmp, gateway_url);
     for (name, value) in &spec.env_vars {
+        // execve(2) takes NAME=VALUE texts that end at NUL: others would be cut or misread.
         check_variable(name, value)?;
         all.insert(name.clone(), value.clone());
     }
@@ -58,6 +59,7 @@ pub fn build_environment(
     }
     for (name, limit) in watchdog_limits(spec) {
         let value = all.entry(name.to_owned()).or_default();
+        // An empty text means "unset" to the watchdog, as in OpenFaaS.
         if value.is_empty() {
             *value = duration::format_duration(limit);
         }
@@ -98,7 +100,8 @@ fn default_variables(home: &str, tmp: &str, gateway_url: &str) -> BTreeMap<Strin
 /// Returns watchdog limits that the tenant leaves open. They follow `nearpath.io/total-timeout` and
 /// are never shorter than the gateway's.
 fn watchdog_limits(spec: &FunctionSpec) -> [(&'static str, Duration); 3] {
-    let policy = FunctionPolicy::from_spec(spec).unwrap_or_default(); // an unreadable policy is reported elsewhere
+    // An unreadable policy is reported elsewhere.
+    let policy = FunctionPolicy::from_spec(spec).unwrap_or_default();
     let stall_timeout = policy.total_timeout.max(MIN_STALL_TIMEOUT);
     [
         ("exec_timeout", policy.total_timeout),
@@ -117,6 +120,7 @@ fn fixed_variables(spec: &FunctionSpec, shared: Option<LoopbackPorts>) -> Vec<(S
         None => fixed.push(("port", WATCHDOG_PORT.to_string())),
         Some(ports) => fixed.extend([
             ("port", ports.watchdog.to_string()),
+            // On a shared network the watchdog would otherwise be open to other machines.
             ("bind_address", "127.0.0.1".to_owned()),
             // Instances share the machine's ports, so no fixed one is free for all.
             ("metrics_port", "0".to_owned()),

@@ -42,7 +42,8 @@ impl LineSplitter {
         if let Some(start) = overflow
             .filter(|start| *start > 0 && *start < line.len() && line.len() >= MAX_LINE_BYTES)
         {
-            self.pending = line.split_off(start); // keeps a character whole that the split would cut
+            // Keeps a character whole that the split would cut.
+            self.pending = line.split_off(start);
         }
         for end in [b'\n', b'\r'] {
             line.pop_if(|last| *last == end);

@@ -47,6 +47,7 @@ impl LogRing {
     pub fn push_line(&mut self, line: LogLine) {
         self.bytes += line.text.len() + LINE_OVERHEAD_BYTES;
         self.lines.push_back(line);
+        // After the push: a single line above the limit of bytes is dropped as well.
         while self.lines.len() > self.bound.lines || self.bytes > self.bound.bytes {
             let Some(oldest) = self.lines.pop_front() else {
                 break;

@@ -2,7 +2,7 @@
 //!
 //! Each function has a [`log_ring::LogRing`] that outlives its instances. Readers get the stored
 //! lines and, if they follow, new ones through a bounded channel. A slow reader loses lines and is
-//! told how many, so nobody waits for it.
+//! gets their number, so no writer waits for it.
 
 pub mod line_splitter;
 pub mod log_ring;
@@ -56,6 +56,7 @@ impl LogFollower {
                 "nearpath: {} lines were not delivered: the reader is too slow",
                 self.lost
             );
+            // Cannot be full: this is the only sender, and two places are free.
             let _ = self.to.try_send(LogLine {
                 text,
                 ..line.clone()
@@ -167,6 +168,7 @@ impl LogStore {
             LineSplitter::default(),
             Vec::with_capacity(line_splitter::MAX_LINE_BYTES),
         );
+        // An error is treated as the end: a pipe does not recover.
         while matches!(pipe.read_buf(&mut bytes).await, Ok(n) if n > 0) {
             lines.push_bytes(&bytes, |text| self.push_line(&function, instance, text));
             bytes.clear();
@@ -192,6 +194,7 @@ async fn deliver_lines(
     loop {
         let line = tokio::select! {
             line = live.recv() => line,
+            // A quiet function would otherwise keep the task of a reader that has left.
             () = to.closed() => None,
         };
         let Some(line) = line else { return };

@@ -99,6 +99,7 @@ impl KernelMachine {
             secrets,
         } = from.egress.clone();
         match (&self.pool, from.eip) {
+            // Without declared destinations there is nothing to admit, and no remark to make.
             _ if egress.is_empty() => Ok((None, Vec::new())),
             (_, None) => Ok((None, vec![UNENFORCED_EGRESS.to_owned()])),
             (None, _) => Ok((None, vec![NO_EGRESS.to_owned()])),
@@ -130,14 +131,14 @@ impl KernelMachine {
         let destinations = admission
             .map(|admission| admission.routes.clone())
             .unwrap_or_default();
-        let hatches = admission
+        let inner_sockets = admission
             .map(|admission| admission.inner_sockets.clone())
             .unwrap_or_default();
         let bare = |eip| InstanceNetwork::new(eip, self.gateway, self.hub.clone());
         let network = |eip| InstanceNetwork {
             forwarder,
             destinations,
-            inner_sockets: hatches,
+            inner_sockets,
             ..bare(eip)
         };
         spec.network = from.eip.map(network);
@@ -157,7 +158,9 @@ impl KernelMachine {
             writable: false,
         });
         spec.binds
+            // Without a mount namespace the instance sees the path on the host.
             .extend(socket.filter(|_| self.isolation != IsolationLevel::None));
+        // Programs find their files by relative paths, as in an OpenFaaS image.
         spec.workdir = target;
         spec.secrets = from.secrets.clone();
         spec.read_only_root = from.read_only_root;
@@ -178,6 +181,7 @@ impl InstanceMachine for KernelMachine {
         let permit = permit
             .map(|(all, eip)| all.admit_instance(eip, &spec.function))
             .transpose()?;
+        // Before the launch: the routes are part of the instance's network namespace.
         let (admission, remarks) = self.admit_egress(spec)?;
         let launched =
             self.launcher
@@ -190,16 +194,17 @@ impl InstanceMachine for KernelMachine {
             notes,
             identity,
             listener,
-            inner_sockets: hatches,
+            inner_sockets,
         } = launched;
         if let Some((admission, listener)) = admission.as_ref().zip(listener) {
             admission.supervise_connects(listener)?;
         }
-        if let Some((admission, hatches)) = admission.as_ref().zip(hatches) {
-            admission.serve_inner_sockets(hatches)?;
+        if let Some((admission, inner_sockets)) = admission.as_ref().zip(inner_sockets) {
+            admission.serve_inner_sockets(inner_sockets)?;
         }
         let process = KernelProcess {
             pidfd,
+            // Elsewhere the PID namespace ends with its first process (pid_namespaces(7)).
             session: Pid::from_raw(pid as i32).filter(|_| self.isolation == IsolationLevel::None),
             resources: Mutex::new(Some(ProcessResources {
                 cgroup,
@@ -273,6 +278,7 @@ impl InstanceMachine for KernelMachine {
             .as_ref()?
             .permit_pair(one, other, variables::WATCHDOG_PORT);
         let joined =
+            // Not fatal: the gateway reaches every instance.
             joined.inspect_err(|error| tracing::warn!(%one, %other, %error, "direct path could not be opened; calls go through the gateway"));
         joined
             .ok()
@@ -310,6 +316,7 @@ struct ScratchDir(Option<PathBuf>);
 
 impl ScratchDir {
     fn create(path: &Path, isolation: IsolationLevel) -> io::Result<Self> {
+        // The sandbox mounts a private /tmp instead.
         if isolation != IsolationLevel::None {
             return Ok(Self(None));
         }
@@ -333,7 +340,8 @@ impl Drop for ScratchDir {
 struct ProcessResources {
     cgroup: InstanceCgroup,
     _scratch: ScratchDir,
-    _admitted: Option<AdmittedInstance>, // dropped before the permit: its routes need the attached device
+    // Dropped before the permit: its routes need the attached device.
+    _admitted: Option<AdmittedInstance>,
     _permit: Option<GatewayPermit>,
 }
 
@@ -347,6 +355,7 @@ struct KernelProcess {
 impl KernelProcess {
     /// Sends a signal; an ended process needs none.
     fn send_signal(&self, signal: Signal) {
+        // A pidfd, because a pid may name another process by now.
         let _ = pidfd_send_signal(&self.pidfd, signal);
     }
 
@@ -361,7 +370,8 @@ impl KernelProcess {
             deprecated,
             reason = "its successor is unsafe for descriptors of unknown safety; this one is owned"
         )]
-        let ended = AsyncFd::new(self.pidfd.as_fd())?; // readable once the process has ended: pidfd_open(2)
+        // Readable once the process has ended: pidfd_open(2).
+        let ended = AsyncFd::new(self.pidfd.as_fd())?;
         let _ = ended.readable().await?;
         self.kill_session(); // while the zombie still holds its session id
         // Reaping frees the pid, so nothing may signal it afterwards.

@@ -13,6 +13,7 @@ const MAX_KILL_ROUNDS: usize = 16;
 /// Kills every process of `session` except its leader, until none is left. The leader must not have
 /// been waited for, so its id is not reused.
 pub(super) fn kill_session(session: Pid) {
+    // /proc is no snapshot: a member may fork between the look and its kill.
     for _ in 0..MAX_KILL_ROUNDS {
         let members = session_members(session);
         if members.is_empty() {
@@ -41,6 +42,7 @@ fn is_alive_in(pid: Pid, session: Pid) -> bool {
 /// Parses the session of a living process from its `stat` (`man 5 proc_pid_stat`). The process name
 /// may contain anything.
 pub fn alive_session(stat: &str) -> Option<i32> {
+    // The last parenthesis, because the process name may contain some.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = fields.next()?;
     let session = fields.nth(2)?.parse().ok()?;

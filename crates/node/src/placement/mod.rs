@@ -60,6 +60,7 @@ impl ChainCpu {
     /// `cores` are those that the node may use.
     pub fn apply_policy(&mut self, placement: ChainPlacement, cores: &[CpuLoad]) -> Option<usize> {
         let exists = |number| cores.iter().any(|core| core.cpu == number);
+        // A single processor needs no placement, and one outside of the set must not stay chosen.
         self.cpu = self.cpu.filter(|&number| exists(number) && cores.len() > 1);
         match placement {
             ChainPlacement::Spread => *self = Self::default(),

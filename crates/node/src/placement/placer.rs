@@ -27,7 +27,7 @@ impl ChainThreads {
     fn placement(&self) -> ChainPlacement {
         match self.placement {
             ChainPlacement::Auto if self.functions < 2 => ChainPlacement::Spread,
-            wish => wish,
+            placement => placement,
         }
     }
 }
@@ -93,6 +93,7 @@ impl PlacementState {
         let before = self.last_ticks.replace((now, ticks));
         let since = before.map(|(at, old)| (now.duration_since(at), old));
         self.retain_living(chains);
+        // Also without an earlier measurement: it is the base of the next one.
         let used: Vec<_> = chains.values().map(|chain| self.used_time(chain)).collect();
         // The first measurement has no interval yet.
         let Some((elapsed, old)) = since else {
@@ -103,9 +104,9 @@ impl PlacementState {
             // Two calls in quick succession must not divide by zero.
             let share = used.as_secs_f64() / elapsed.as_secs_f64().max(1e-3);
             let cores = self.cpu_loads(domain);
-            let seat = self.chain_cpus.entry(domain.clone()).or_default();
-            let before = seat.cpu();
-            let after = seat.decide_cpu(chain.placement(), share, &cores);
+            let chain_cpu = self.chain_cpus.entry(domain.clone()).or_default();
+            let before = chain_cpu.cpu();
+            let after = chain_cpu.decide_cpu(chain.placement(), share, &cores);
             if before != after {
                 tracing::info!(
                     domain,
@@ -123,9 +124,9 @@ impl PlacementState {
     fn apply_policies(&mut self, chains: &ThreadsByChain) {
         for (domain, chain) in chains {
             let cores = self.cpu_loads(domain);
-            let seat = self.chain_cpus.entry(domain.clone()).or_default();
-            let before = seat.cpu();
-            let after = seat.apply_policy(chain.placement(), &cores);
+            let chain_cpu = self.chain_cpus.entry(domain.clone()).or_default();
+            let before = chain_cpu.cpu();
+            let after = chain_cpu.apply_policy(chain.placement(), &cores);
             if before != after {
                 tracing::info!(
                     domain,
@@ -189,7 +190,7 @@ impl PlacementState {
             self.chain_cpus
                 .iter()
                 .filter(|(other, _)| *other != domain)
-                .filter_map(|(_, seat)| seat.cpu())
+                .filter_map(|(_, chain_cpu)| chain_cpu.cpu())
         };
         let chains_on = |number| others().filter(|other| *other == number).count() as u32;
         self.allowed_cpus
@@ -209,6 +210,7 @@ impl PlacementState {
             for (id, process) in &chain.members {
                 let instance = self.instances.entry(*id).or_default();
                 if instance.placed_on != to {
+                    // An error means that the instance has ended meanwhile.
                     let _ = process.move_threads(&self.allowed_cpus, instance.placed_on, to);
                     instance.placed_on = to;
                 }

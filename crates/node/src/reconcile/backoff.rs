@@ -2,7 +2,7 @@
 //!
 //! There are two counters. Starts that never became ready are delayed from the first failure on,
 //! and one success resets them. Instances that die early are replaced at once the first time, and
-//! one that lives for [`STABLE_AFTER`] resets them. Simultaneous failures count once: only an
+//! one that lives for [`STABLE_AGE`] resets them. Simultaneous failures count once: only an
 //! instance started after the last failure adds information. A revision that can never start is
 //! given up. A new revision begins without failures.
 
@@ -13,7 +13,7 @@ pub const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum delay.
 pub const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(10);
 /// Minimum ready time of an instance whose death is not a failing start.
-pub const STABLE_AFTER: Duration = Duration::from_millis(500);
+pub const STABLE_AGE: Duration = Duration::from_millis(500);
 
 /// Failures of one revision.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -74,7 +74,7 @@ impl StartBackoff {
 
     /// Records that an instance ended by itself, after it was ready since `ready`.
     pub fn record_death(&mut self, started: Instant, ready: Instant, now: Instant) {
-        match now.saturating_duration_since(ready) >= STABLE_AFTER {
+        match now.saturating_duration_since(ready) >= STABLE_AGE {
             true => self.deaths = BackoffSteps::default(),
             false => self.deaths.record_failure(started, now),
         }
@@ -82,6 +82,7 @@ impl StartBackoff {
 
     /// Returns the earliest time of the next start; `None` for at once.
     pub fn retry_at(&self) -> Option<Instant> {
+        // `None` orders before every time, so the later delay wins.
         self.starts.pause_end(0).max(self.deaths.pause_end(1))
     }
 
@@ -132,7 +133,7 @@ mod tests {
         backoff.record_ready();
         backoff.record_death(next, next, next_end);
         assert_eq!(backoff.retry_at(), Some(next_end + MIN_RETRY_INTERVAL));
-        backoff.record_death(next_end, next_end, next_end + STABLE_AFTER);
+        backoff.record_death(next_end, next_end, next_end + STABLE_AGE);
         assert_eq!(backoff.retry_at(), None, "the instance was stable");
     }
 

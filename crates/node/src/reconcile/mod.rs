@@ -2,7 +2,7 @@
 //!
 //! [`plan`] is called after every change, so each plan only has to be a safe step forward. New
 //! instances start at once and in parallel. An old one is withdrawn only when a new one has
-//! replaced it, so a revision that never becomes ready leaves the old one serving. [`StartBackoff`]
+//! replaced it. A revision that never becomes ready leaves the old one serving. [`StartBackoff`]
 //! delays starts that keep failing.
 
 mod backoff;
@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use nearpath_types::{InstanceId, InstanceState, Revision};
 
-pub use backoff::{MAX_RETRY_INTERVAL, MIN_RETRY_INTERVAL, STABLE_AFTER, StartBackoff};
+pub use backoff::{MAX_RETRY_INTERVAL, MIN_RETRY_INTERVAL, STABLE_AGE, StartBackoff};
 
 /// Desired instances of a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,8 +54,8 @@ pub struct ReconcilePlan {
     pub retry_at: Option<Instant>,
 }
 
-/// Plans the next steps. `desired` is `None` for a removed function; `backoff` belongs to the desired
-/// revision.
+/// Plans the next steps. `desired` is `None` for a removed function; `backoff` belongs to the
+/// desired revision.
 pub fn plan(
     desired: Option<DesiredInstances>,
     instances: &[InstanceView],
@@ -78,6 +78,7 @@ pub fn plan(
         .extend(withdraw_least_useful(current.clone(), excess));
     plan.actions.extend(plan_replacements(
         old,
+        // Old ones serve until as many new ones are ready.
         wanted.saturating_sub(count_ready(&current)),
     ));
     plan
@@ -108,7 +109,9 @@ fn plan_starts(
     }
     let missing = wanted.saturating_sub(current.len());
     let count = match backoff.is_probing() {
-        true if current.len() > count_ready(current) => 0, // one attempt at a time until one succeeds
+        // One attempt at a time until one succeeds.
+        true if current.len() > count_ready(current) => 0,
+        // A failing revision costs one start per delay, whatever number is wanted.
         true => missing.min(1),
         false => missing,
     };
@@ -133,7 +136,7 @@ fn plan_replacements(old: Vec<InstanceView>, keep: usize) -> Vec<ReconcileAction
 
 /// Withdraws the least useful first: unready before ready ones, younger before older ones.
 fn withdraw_least_useful(mut from: Vec<InstanceView>, count: usize) -> Vec<ReconcileAction> {
-    // Starting ones serve nobody yet, and younger ones have the colder caches.
+    // Starting ones serve no calls yet, and younger ones have the colder caches.
     from.sort_by_key(|one| (one.state == InstanceState::Ready, Reverse(one.id)));
     from.iter()
         .take(count)

@@ -62,12 +62,12 @@ async fn an_unchanged_desired_state_publishes_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn instances_stop_only_after_the_gateway_released_them() {
-    let (gate, asked) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let hooks = (gate.clone(), asked.clone());
+    let (gate, requested) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let hooks = (gate.clone(), requested.clone());
     let fixture = NodeFixture::new(SettleHook::from_hook(move |_| {
-        let (gate, asked) = hooks.clone();
+        let (gate, requested) = hooks.clone();
         Box::pin(async move {
-            asked.notify_one();
+            requested.notify_one();
             gate.notified().await;
         })
     }))
@@ -75,7 +75,7 @@ async fn instances_stop_only_after_the_gateway_released_them() {
     fixture.node.apply_desired(fixture.desired_echo(1, 2, ""));
     let before = fixture.until_ready(2).await;
     fixture.node.apply_desired(fixture.desired_echo(1, 1, ""));
-    asked.notified().await;
+    requested.notified().await;
     let now = fixture.node.watch_snapshots().borrow().clone();
     let youngest = *ready_ids(&before).iter().max().unwrap();
     let draining: Vec<_> = echo_route(&now)
@@ -249,12 +249,12 @@ async fn an_instance_that_ignores_sigterm_is_killed_at_its_timeout() {
     fixture.until_ready(1).await;
     fixture.node.apply_desired(fixture.desired_echo(1, 0, ""));
     fixture.machine.until(ProcessEvent::Released, 1).await;
-    let (asked, killed) = (
+    let (requested, killed) = (
         fixture.machine.times(ProcessEvent::Terminated)[0],
         fixture.machine.times(ProcessEvent::Killed)[0],
     );
     assert_eq!(
-        (killed.0 - asked.0).as_secs(),
+        (killed.0 - requested.0).as_secs(),
         63,
         "write_timeout 60 s, stop_grace 2 s and one more"
     );

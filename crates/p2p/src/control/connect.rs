@@ -45,7 +45,7 @@ impl ControlConnection {
         let connected = self.connected().await.ok_or_else(closed_error)?;
         let (wants_relay, token, policy) = (
             settings.agent.allow_relay,
-            session.grant.pass.clone(),
+            session.grant.relay_token.clone(),
             settings.relay_policy,
         );
         let head_start = policy.head_start(connected.server.round_trip);
@@ -56,7 +56,7 @@ impl ControlConnection {
             resume_timeout: policy.resume_timeout,
         };
         let (introduction, side, channel) = session
-            .split_for_link(&connected.welcome.you, connected.observers(), pair)
+            .split_for_link(&connected.welcome.worker, connected.observers(), pair)
             .map_err(io::Error::other)?;
         // Searched before the relay opens: the direct connection is 80 to 100 ms sooner (decision
         // 35).

@@ -42,9 +42,9 @@ impl PeerSession {
 
     /// Sends a message to the other side.
     pub fn send_message(&self, message: PunchMessage) {
-        let outgoing = WorkerMessage::Tell {
+        let outgoing = WorkerMessage::SessionMessage {
             session: self.grant.session,
-            word: SessionMessage::from(message),
+            message: SessionMessage::from(message),
         };
         // An ended connection shows as the agent's search timeout.
         let _ = self.commands.send(ControlCommand::Send(outgoing));
@@ -98,7 +98,7 @@ impl PeerSession {
             incoming: early_items,
         };
         if let Some(hello) = self.grant.hello.take() {
-            // The caller's hello is its frame 0 (contract/way.md, "Pieces"): the reader sees no
+            // The caller's hello is its frame 0 (contract/migration.md, "Pieces"): the reader sees no
             // difference.
             let first = SequenceMessage::Frame {
                 number: 0,
@@ -137,10 +137,9 @@ impl PeerSession {
         Box::new(move |item| {
             if let Some(commands) = commands.upgrade() {
                 let command = match SessionItem::from_sequence(item, session) {
-                    SessionItem::Message(message) => ControlCommand::Send(WorkerMessage::Tell {
-                        session,
-                        word: message,
-                    }),
+                    SessionItem::Message(message) => {
+                        ControlCommand::Send(WorkerMessage::SessionMessage { session, message })
+                    }
                     SessionItem::Frame(frame) => ControlCommand::Relay(frame),
                 };
                 // Frames without an acknowledgement go over the relay.
@@ -192,7 +191,7 @@ impl Drop for PeerSession {
     fn drop(&mut self) {
         let _ = self
             .commands
-            .send(ControlCommand::Send(WorkerMessage::HangUp {
+            .send(ControlCommand::Send(WorkerMessage::CloseSession {
                 session: self.grant.session,
             })); // an ended connection needs no hang-up
     }

@@ -25,10 +25,10 @@ use crate::websocket::{self, WebSocket};
 /// Silence after which a connection is dead; the rendezvous pings three times as often.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(75);
 /// Age at which a connection counts as stable.
-const STABLE_AFTER: Duration = Duration::from_secs(10);
+const STABLE_AGE: Duration = Duration::from_secs(10);
 /// Time beyond a call's own for the rendezvous' response, and for single messages.
 const RESPONSE_GRACE: Duration = Duration::from_secs(10);
-/// Maximum of buffered bytes per session, by [`SessionItem::buffer_cost`] (`contract/way.md`).
+/// Maximum of buffered bytes per session, by [`SessionItem::buffer_cost`] (`contract/migration.md`).
 const MAX_SESSION_BYTES: usize = 1 << 20;
 
 /// Keeps a connection until it ends for good, or no handle is left.
@@ -98,7 +98,7 @@ impl ControlTask {
             self.connected.send_replace(None);
             // A connection that breaks at once must not reset the delay, or a broken server would
             // be dialled in a loop.
-            if started.elapsed() >= STABLE_AFTER {
+            if started.elapsed() >= STABLE_AGE {
                 backoff.reset();
             }
             let pause = tokio::time::sleep(backoff.next_delay(fastrand::f64()));
@@ -211,7 +211,7 @@ impl ControlTask {
         match command {
             ControlCommand::Send(message) => {
                 // Items that still arrive for it have no reader.
-                if let WorkerMessage::HangUp { session } = &message {
+                if let WorkerMessage::CloseSession { session } = &message {
                     self.sessions.remove(session);
                 }
                 socket.send(encode_message(&message));
@@ -247,9 +247,9 @@ impl ControlTask {
         for session in self.sessions.keys().copied() {
             // No news for the peer, but a restarted rendezvous answers that it does not know the
             // session (decision 50).
-            socket.send(encode_message(&WorkerMessage::Tell {
+            socket.send(encode_message(&WorkerMessage::SessionMessage {
                 session,
-                word: SessionMessage::Has { pieces: 0 },
+                message: SessionMessage::Ack { acknowledged: 0 },
             }));
         }
     }
@@ -291,21 +291,18 @@ impl ControlTask {
     ) -> Result<(), ConnectionOutcome> {
         match message {
             RendezvousMessage::Granted(granted) => self.handle_grant(granted).await,
-            RendezvousMessage::Refused { call, why } => {
+            RendezvousMessage::Refused { call, reason } => {
                 if let Some(call) = self.calls.remove(&call) {
                     // The caller may have stopped waiting.
-                    let _ = call.result_sender.send(Err(PeerCallError::Refused(why)));
+                    let _ = call.result_sender.send(Err(PeerCallError::Refused(reason)));
                 }
                 Ok(())
             }
-            RendezvousMessage::Tell {
-                session,
-                word: message,
-            } => {
+            RendezvousMessage::SessionMessage { session, message } => {
                 self.deliver_item(session, SessionItem::Message(message));
                 Ok(())
             }
-            RendezvousMessage::HungUp { session, .. } => {
+            RendezvousMessage::SessionClosed { session, .. } => {
                 self.sessions.remove(&session);
                 Ok(())
             }
@@ -315,10 +312,12 @@ impl ControlTask {
             RendezvousMessage::Undelivered { to } => {
                 self.send_event(ControlEvent::Undelivered { to }).await
             }
-            RendezvousMessage::Bye { why } if why.is_final() => Err(ConnectionOutcome::Final(
-                ControlEnd::ClosedByRendezvous(why),
-            )),
-            RendezvousMessage::Bye { why } => Err(ConnectionOutcome::Broken(why.to_string())),
+            RendezvousMessage::Close { reason } if reason.is_final() => Err(
+                ConnectionOutcome::Final(ControlEnd::ClosedByRendezvous(reason)),
+            ),
+            RendezvousMessage::Close { reason } => {
+                Err(ConnectionOutcome::Broken(reason.to_string()))
+            }
             RendezvousMessage::Welcome(_) => Ok(()),
         }
     }
@@ -463,9 +462,9 @@ async fn receive_welcome(socket: &mut WebSocket) -> Result<ControlWelcome, Conne
     };
     match serde_json::from_str(&text) {
         Ok(RendezvousMessage::Welcome(welcome)) => Ok(welcome),
-        Ok(RendezvousMessage::Bye { why }) if why.is_final() => Err(ConnectionOutcome::Final(
-            ControlEnd::ClosedByRendezvous(why),
-        )),
+        Ok(RendezvousMessage::Close { reason }) if reason.is_final() => Err(
+            ConnectionOutcome::Final(ControlEnd::ClosedByRendezvous(reason)),
+        ),
         _ => Err(ConnectionOutcome::Broken(
             "the rendezvous sent another message than welcome".into(),
         )),

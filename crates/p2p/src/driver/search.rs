@@ -22,7 +22,7 @@ pub enum SearchPlan {
     /// Search once the link turns out not to be short.
     ///
     /// That is when it has used half of what a control connection carries per link
-    /// (`contract/way.md`, 256 KiB), when the peer searches, or when it has existed for some time.
+    /// (`contract/migration.md`, 256 KiB), when the peer searches, or when it has existed for some time.
     /// A search costs both sides more than a short link in total (decision 50). Only for links that
     /// may use the relay.
     OnDemand {

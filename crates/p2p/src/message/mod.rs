@@ -62,14 +62,14 @@ pub enum WorkerMessage {
         hello: Option<Base64Bytes>,
     },
     /// Forwards a message to the other side of a session.
-    Tell {
+    SessionMessage {
         /// Session of the message.
         session: SessionIdHex,
         /// Message to forward.
-        word: SessionMessage,
+        message: SessionMessage,
     },
     /// Ends this worker's need for the session.
-    HangUp {
+    CloseSession {
         /// Session that is no longer needed.
         session: SessionIdHex,
     },
@@ -117,21 +117,21 @@ pub enum RendezvousMessage {
         /// Worker's own number of the call.
         call: u32,
         /// Reason of the refusal.
-        why: CallRefusal,
+        reason: CallRefusal,
     },
     /// Message of the other side of a session.
-    Tell {
+    SessionMessage {
         /// Session of the message.
         session: SessionIdHex,
         /// Forwarded message.
-        word: SessionMessage,
+        message: SessionMessage,
     },
     /// Session is closed at the rendezvous. An existing stream stays.
-    HungUp {
+    SessionClosed {
         /// Closed session.
         session: SessionIdHex,
         /// Reason of the close.
-        why: HangUpReason,
+        reason: SessionCloseReason,
     },
     /// Report of a worker of the job.
     Report {
@@ -152,9 +152,9 @@ pub enum RendezvousMessage {
         to: Option<SpiffeId>,
     },
     /// Control connection ends.
-    Bye {
+    Close {
         /// Reason of the end.
-        why: CloseReason,
+        reason: CloseReason,
     },
 }
 
@@ -163,16 +163,16 @@ pub enum RendezvousMessage {
 pub struct ControlWelcome {
     /// Worker's identity, by its ticket.
     #[serde(with = "spiffe")]
-    pub you: SpiffeId,
+    pub worker: SpiffeId,
     /// Worker's job.
     pub job: String,
     /// True if the worker leads its job.
     #[serde(default)]
     pub leader: bool,
     /// Worker's address, as the rendezvous sees it.
-    pub seen: SocketAddr,
+    pub mapped_addr: SocketAddr,
     /// Milliseconds until the ticket expires, and the connection with it.
-    pub life: u64,
+    pub lifetime_ms: u64,
     /// Access to the observers.
     pub observe: ObserverAccess,
 }
@@ -223,9 +223,9 @@ pub struct SessionGrant {
     /// Expiry in seconds since 1970; part of the probes' key.
     pub expires: u64,
     /// Milliseconds until expiry, for clocks that are wrong.
-    pub life: u64,
+    pub lifetime_ms: u64,
     /// Token for this side of the session's relay.
-    pub pass: SignedToken,
+    pub relay_token: SignedToken,
     /// Caller's hello, for the called side.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hello: Option<Base64Bytes>,
@@ -242,13 +242,13 @@ impl SessionGrant {
         // An absurd lifetime would overflow `Instant`.
         (
             grant,
-            now + Duration::from_millis(self.life.min(MAX_SESSION_LIFE_MS)),
+            now + Duration::from_millis(self.lifetime_ms.min(MAX_SESSION_LIFETIME_MS)),
         )
     }
 }
 
-/// Longest session life, in milliseconds: a week. A longer one is not believed.
-const MAX_SESSION_LIFE_MS: u64 = 7 * 24 * 3600 * 1000;
+/// Longest lifetime of a session, in milliseconds: a week. A longer one is not believed.
+const MAX_SESSION_LIFETIME_MS: u64 = 7 * 24 * 3600 * 1000;
 
 /// Reason why there is no session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
@@ -261,7 +261,7 @@ pub enum CallRefusal {
     Absent,
     /// Worker called itself.
     #[error("the call names the caller itself: call another worker")]
-    Oneself,
+    SelfCall,
     /// Worker or job has as many sessions or waiting calls as the rendezvous allows.
     #[error(
         "too many sessions or waiting calls of the worker or its job: end some, or raise the rendezvous' limits"
@@ -281,7 +281,7 @@ pub enum CallRefusal {
 /// Reason why a session is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum HangUpReason {
+pub enum SessionCloseReason {
     /// Other side no longer needs it.
     Peer,
     /// Session has expired.

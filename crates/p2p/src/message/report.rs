@@ -22,7 +22,7 @@ pub enum JobReport {
     /// Worker cannot continue.
     Failed {
         /// Cause, for people.
-        why: String,
+        reason: String,
     },
     /// Content that the job itself defines.
     Other {

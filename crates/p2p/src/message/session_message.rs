@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// Message to the other side of a session; the rendezvous forwards it unread.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "word", rename_all = "snake_case")]
+#[serde(tag = "kind", rename_all = "snake_case")]
 pub enum SessionMessage {
     /// All candidates so far.
     Offer {
@@ -21,16 +21,16 @@ pub enum SessionMessage {
     /// Text frame of the stream between the two; binary ones are [`super::RelayedFrame`]s.
     Text {
         /// Number of the frame, from the stream's beginning.
-        piece: u64,
+        number: u64,
         /// Number of frames received from the other side.
-        has: u64,
+        acknowledged: u64,
         /// Text, as it goes over the relay.
         text: String,
     },
     /// Acknowledges frames of the stream.
-    Has {
+    Ack {
         /// Number of frames received, from the stream's beginning.
-        pieces: u64,
+        acknowledged: u64,
     },
 }
 
@@ -85,7 +85,7 @@ impl TryFrom<SessionMessage> for PunchMessage {
                     .collect(),
             )),
             SessionMessage::Relay => Ok(Self::FallBack),
-            SessionMessage::Text { .. } | SessionMessage::Has { .. } => Err(NotPunchMessage),
+            SessionMessage::Text { .. } | SessionMessage::Ack { .. } => Err(NotPunchMessage),
         }
     }
 }

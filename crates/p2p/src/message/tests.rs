@@ -39,18 +39,20 @@ fn every_worker_message_survives_a_round_trip() {
         within: 10,
         hello: Some(hello_bytes()),
     });
-    assert_round_trip(&WorkerMessage::Tell {
+    assert_round_trip(&WorkerMessage::SessionMessage {
         session,
-        word: SessionMessage::Relay,
+        message: SessionMessage::Relay,
     });
-    assert_round_trip(&WorkerMessage::HangUp { session });
+    assert_round_trip(&WorkerMessage::CloseSession { session });
     assert_round_trip(&WorkerMessage::Report {
         to: None,
         report: JobReport::Ready,
     });
     assert_round_trip(&WorkerMessage::Report {
         to: Some(worker_id("b")),
-        report: JobReport::Failed { why: "full".into() },
+        report: JobReport::Failed {
+            reason: "full".into(),
+        },
     });
     assert_round_trip(&WorkerMessage::Report {
         to: None,
@@ -76,11 +78,11 @@ fn every_rendezvous_message_survives_a_round_trip() {
     };
     let seen = "[2001:db8::1]:5".parse().unwrap();
     assert_round_trip(&RendezvousMessage::Welcome(ControlWelcome {
-        you: worker_id("a"),
+        worker: worker_id("a"),
         job: "j".into(),
         leader: true,
-        seen,
-        life: 9,
+        mapped_addr: seen,
+        lifetime_ms: 9,
         observe,
     }));
     assert_round_trip(&RendezvousMessage::Granted(session_grant()));
@@ -91,11 +93,11 @@ fn every_rendezvous_message_survives_a_round_trip() {
     }));
     assert_round_trip(&RendezvousMessage::Refused {
         call: 1,
-        why: CallRefusal::Absent,
+        reason: CallRefusal::Absent,
     });
-    assert_round_trip(&RendezvousMessage::HungUp {
+    assert_round_trip(&RendezvousMessage::SessionClosed {
         session,
-        why: HangUpReason::NoSuch,
+        reason: SessionCloseReason::NoSuch,
     });
     assert_round_trip(&RendezvousMessage::Report {
         from: worker_id("a"),
@@ -104,8 +106,8 @@ fn every_rendezvous_message_survives_a_round_trip() {
         },
     });
     assert_round_trip(&RendezvousMessage::Undelivered { to: None });
-    assert_round_trip(&RendezvousMessage::Bye {
-        why: CloseReason::Draining,
+    assert_round_trip(&RendezvousMessage::Close {
+        reason: CloseReason::Draining,
     });
 }
 
@@ -117,8 +119,8 @@ fn session_grant() -> SessionGrant {
         session: HexBytes([7; 16]),
         secret: HexBytes([77; 32]),
         expires: 9,
-        life: 1000,
-        pass: SignedToken("p77".into()),
+        lifetime_ms: 1000,
+        relay_token: SignedToken("p77".into()),
         hello: None,
     }
 }
@@ -129,18 +131,18 @@ fn hello_bytes() -> Base64Bytes {
 
 #[test]
 fn unknown_reasons_of_a_newer_rendezvous_are_read() {
-    let message = serde_json::from_str(r#"{"type":"bye","why":"moon","since":3}"#).unwrap();
+    let message = serde_json::from_str(r#"{"type":"close","reason":"moon","since":3}"#).unwrap();
     assert_eq!(
-        RendezvousMessage::Bye {
-            why: CloseReason::Unknown
+        RendezvousMessage::Close {
+            reason: CloseReason::Unknown
         },
         message
     );
-    let message = serde_json::from_str(r#"{"type":"refused","call":1,"why":"moon"}"#).unwrap();
+    let message = serde_json::from_str(r#"{"type":"refused","call":1,"reason":"moon"}"#).unwrap();
     assert_eq!(
         RendezvousMessage::Refused {
             call: 1,
-            why: CallRefusal::Unknown
+            reason: CallRefusal::Unknown
         },
         message
     );
@@ -150,11 +152,11 @@ fn unknown_reasons_of_a_newer_rendezvous_are_read() {
 fn a_session_life_is_capped() {
     let now = Instant::now();
     let (grant, until) = SessionGrant {
-        life: u64::MAX,
+        lifetime_ms: u64::MAX,
         ..session_grant()
     }
     .punch_grant(now);
-    assert!(until <= now + Duration::from_millis(MAX_SESSION_LIFE_MS));
+    assert!(until <= now + Duration::from_millis(MAX_SESSION_LIFETIME_MS));
     assert_eq!(
         (grant.id, grant.secret, grant.expires),
         ([7; 16], [77; 32], 9)

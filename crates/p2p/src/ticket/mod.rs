@@ -94,7 +94,7 @@ impl fmt::Display for JobName {
 pub struct WorkerTicket {
     /// Worker's identity.
     #[serde(with = "crate::message::spiffe")]
-    pub you: SpiffeId,
+    pub worker: SpiffeId,
     /// Worker's job.
     pub job: JobName,
     /// True if reports without a recipient go to this worker.
@@ -113,7 +113,7 @@ pub struct RelayToken {
     pub job: JobName,
     /// Identity of this end.
     #[serde(with = "crate::message::spiffe")]
-    pub you: SpiffeId,
+    pub worker: SpiffeId,
     /// Identity of the other end.
     #[serde(with = "crate::message::spiffe")]
     pub peer: SpiffeId,

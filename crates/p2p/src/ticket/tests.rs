@@ -10,7 +10,7 @@ use crate::message::HexBytes;
 fn worker_ticket() -> WorkerTicket {
     let job: JobName = "sort".parse().unwrap();
     WorkerTicket {
-        you: job.worker_identity(&"map".parse().unwrap(), 3),
+        worker: job.worker_identity(&"map".parse().unwrap(), 3),
         job,
         leader: false,
         until: 1000,
@@ -19,13 +19,13 @@ fn worker_ticket() -> WorkerTicket {
 
 fn relay_token() -> RelayToken {
     let WorkerTicket {
-        you, job, until, ..
+        worker, job, until, ..
     } = worker_ticket();
     let peer = job.worker_identity(&"map".parse().unwrap(), 4);
     RelayToken {
         session: HexBytes([9; 16]),
         job,
-        you,
+        worker,
         peer,
         until,
     }

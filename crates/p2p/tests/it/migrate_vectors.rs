@@ -1,4 +1,4 @@
-//! `contract/vectors/way.json`.
+//! `contract/vectors/migration.json`.
 
 use nearpath_p2p::migrate::SwitchMessage;
 use nearpath_types::SpiffeId;
@@ -6,7 +6,7 @@ use nearpath_wire::p2p_tls::worker_dns_name;
 use serde_json::Value;
 
 fn vectors() -> Value {
-    serde_json::from_str(include_str!("../../../../contract/vectors/way.json")).unwrap()
+    serde_json::from_str(include_str!("../../../../contract/vectors/migration.json")).unwrap()
 }
 
 fn vector_list(name: &str) -> Vec<Value> {
@@ -15,9 +15,9 @@ fn vector_list(name: &str) -> Vec<Value> {
 
 #[test]
 fn switch_messages_match_the_contract() {
-    for vector in vector_list("words") {
+    for vector in vector_list("messages") {
         let at = vector["at"].as_u64().unwrap();
-        let message = if vector["word"] == "moved" {
+        let message = if vector["kind"] == "moved" {
             SwitchMessage::Moved { at }
         } else {
             SwitchMessage::Ended { at }

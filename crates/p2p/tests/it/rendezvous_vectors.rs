@@ -5,8 +5,8 @@
 use std::path::Path;
 
 use nearpath_p2p::message::{
-    Base64Bytes, CallRefusal, CloseReason, ControlWelcome, HangUpReason, HexBytes, JobReport,
-    ObserverAccess, ObserverAddress, OfferedCandidate, RendezvousMessage, SessionGrant,
+    Base64Bytes, CallRefusal, CloseReason, ControlWelcome, HexBytes, JobReport, ObserverAccess,
+    ObserverAddress, OfferedCandidate, RendezvousMessage, SessionCloseReason, SessionGrant,
     SessionMessage, SignedToken, WorkerMessage,
 };
 use nearpath_p2p::punch::candidate::CandidateKind;
@@ -37,21 +37,21 @@ fn session_id() -> HexBytes<16> {
 fn ticket_vectors() -> Value {
     let key = RendezvousKey::new(KEY);
     let ticket = WorkerTicket {
-        you: worker_identity("map", 3),
+        worker: worker_identity("map", 3),
         job: job_name(),
         leader: false,
         until: EXPIRES_AT,
     };
     let leader = WorkerTicket {
-        you: worker_identity("lead", 0),
+        worker: worker_identity("lead", 0),
         leader: true,
         ..ticket.clone()
     };
-    let (you, peer) = (worker_identity("map", 3), worker_identity("reduce", 1));
-    let pass = RelayToken {
+    let (worker, peer) = (worker_identity("map", 3), worker_identity("reduce", 1));
+    let relay_token = RelayToken {
         session: session_id(),
         job: job_name(),
-        you,
+        worker,
         peer,
         until: EXPIRES_AT,
     };
@@ -62,14 +62,14 @@ fn ticket_vectors() -> Value {
         );
     }
     assert_eq!(
-        RelayToken::verify(&pass.mint(&key).0, &key, NOW),
-        Ok(pass.clone())
+        RelayToken::verify(&relay_token.mint(&key).0, &key, NOW),
+        Ok(relay_token.clone())
     );
     json!({
         "key": HexBytes(KEY),
         "ticket": { "is": ticket, "text": ticket.mint(&key) },
         "leader": { "is": leader, "text": leader.mint(&key) },
-        "pass": { "is": pass, "text": pass.mint(&key) },
+        "relay_token": { "is": relay_token, "text": relay_token.mint(&key) },
     })
 }
 
@@ -100,20 +100,20 @@ fn worker_messages() -> Vec<WorkerMessage> {
             "[2001:db8::7]:40001",
         ),
     ];
-    let tell = |word| WorkerMessage::Tell { session, word };
+    let to_peer = |message| WorkerMessage::SessionMessage { session, message };
     let report = |to, report| WorkerMessage::Report { to, report };
     vec![
         call_message(None),
         call_message(Some(hello_bytes())),
-        tell(SessionMessage::Offer { candidates }),
-        tell(SessionMessage::Relay),
-        tell(SessionMessage::Text {
-            piece: 4,
-            has: 2,
+        to_peer(SessionMessage::Offer { candidates }),
+        to_peer(SessionMessage::Relay),
+        to_peer(SessionMessage::Text {
+            number: 4,
+            acknowledged: 2,
             text: r#"{"moved":{"at":517}}"#.into(),
         }),
-        tell(SessionMessage::Has { pieces: 5 }),
-        WorkerMessage::HangUp { session },
+        to_peer(SessionMessage::Ack { acknowledged: 5 }),
+        WorkerMessage::CloseSession { session },
         report(None, JobReport::Ready),
         report(None, JobReport::Finished),
         report(
@@ -125,7 +125,7 @@ fn worker_messages() -> Vec<WorkerMessage> {
         report(
             None,
             JobReport::Failed {
-                why: "no room on the disk".into(),
+                reason: "no room on the disk".into(),
             },
         ),
         report(
@@ -155,11 +155,11 @@ fn control_welcome() -> ControlWelcome {
     };
     let seen = "192.0.2.7:50000".parse().unwrap();
     ControlWelcome {
-        you: worker_identity("map", 3),
+        worker: worker_identity("map", 3),
         job: "sort".into(),
         leader: false,
-        seen,
-        life: 900_000,
+        mapped_addr: seen,
+        lifetime_ms: 900_000,
         observe,
     }
 }
@@ -173,8 +173,8 @@ fn rendezvous_messages() -> Vec<RendezvousMessage> {
         session,
         secret: HexBytes([3; 32]),
         expires: EXPIRES_AT,
-        life: 600_000,
-        pass: SignedToken("e30.AA".into()),
+        lifetime_ms: 600_000,
+        relay_token: SignedToken("e30.AA".into()),
         hello: None,
     };
     let incoming = SessionGrant {
@@ -189,22 +189,22 @@ fn rendezvous_messages() -> Vec<RendezvousMessage> {
     all.extend([granted, incoming, greeted].map(RendezvousMessage::Granted));
     let refusals = [
         CallRefusal::Absent,
-        CallRefusal::Oneself,
+        CallRefusal::SelfCall,
         CallRefusal::TooMany,
         CallRefusal::TooLong,
     ];
-    all.extend(refusals.map(|why| RendezvousMessage::Refused { call: 1, why }));
-    all.push(RendezvousMessage::Tell {
+    all.extend(refusals.map(|reason| RendezvousMessage::Refused { call: 1, reason }));
+    all.push(RendezvousMessage::SessionMessage {
         session,
-        word: SessionMessage::Relay,
+        message: SessionMessage::Relay,
     });
     let hang_up_reasons = [
-        HangUpReason::Peer,
-        HangUpReason::Expired,
-        HangUpReason::NoSuch,
-        HangUpReason::Absent,
+        SessionCloseReason::Peer,
+        SessionCloseReason::Expired,
+        SessionCloseReason::NoSuch,
+        SessionCloseReason::Absent,
     ];
-    all.extend(hang_up_reasons.map(|why| RendezvousMessage::HungUp { session, why }));
+    all.extend(hang_up_reasons.map(|reason| RendezvousMessage::SessionClosed { session, reason }));
     all.push(RendezvousMessage::Report {
         from: worker_identity("map", 3),
         report: JobReport::Ready,
@@ -220,7 +220,7 @@ fn rendezvous_messages() -> Vec<RendezvousMessage> {
         CloseReason::Slow,
         CloseReason::TooMany,
     ];
-    all.extend(close_reasons.map(|why| RendezvousMessage::Bye { why }));
+    all.extend(close_reasons.map(|reason| RendezvousMessage::Close { reason }));
     all
 }
 
@@ -251,10 +251,10 @@ fn binding_vectors() -> Value {
 #[test]
 fn the_vectors_match_the_code() {
     let vectors = json!({
-        "about": "Examples for contract/rendezvous.md. Bytes are in hexadecimal. `said` and `told` are messages of a line.",
+        "about": "Examples for contract/rendezvous.md. Bytes are in hexadecimal. `from_worker` and `to_worker` are messages of a control connection.",
         "tickets": ticket_vectors(),
-        "said": worker_messages(),
-        "told": rendezvous_messages(),
+        "from_worker": worker_messages(),
+        "to_worker": rendezvous_messages(),
         "observing": binding_vectors(),
     });
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contract/vectors/rendezvous.json");
@@ -263,7 +263,7 @@ fn the_vectors_match_the_code() {
     }
     let written: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
     assert_eq!(written, vectors);
-    for (text, message) in written["said"]
+    for (text, message) in written["from_worker"]
         .as_array()
         .unwrap()
         .iter()
@@ -271,7 +271,7 @@ fn the_vectors_match_the_code() {
     {
         assert_eq!(WorkerMessage::parse(&text.to_string()), Some(message));
     }
-    for (text, message) in written["told"]
+    for (text, message) in written["to_worker"]
         .as_array()
         .unwrap()
         .iter()

@@ -83,7 +83,7 @@ impl RelayExchange {
             }
             if let Some(waiting) = inner.waiting.remove(&token.session.0)
                 // The same worker again is a reconnect, not its peer.
-                && waiting.worker != token.you
+                && waiting.worker != token.worker
             {
                 match waiting.handover.send(socket) {
                     Ok(()) => return PairingResult::HandedOver,
@@ -110,7 +110,7 @@ impl RelayExchange {
                 token.session.0,
                 WaitingEnd {
                     number,
-                    worker: token.you.clone(),
+                    worker: token.worker.clone(),
                     handover,
                 },
             );

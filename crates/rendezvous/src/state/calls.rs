@@ -22,7 +22,7 @@ impl<C: SecretRng> RendezvousState<C> {
                 connection,
                 RendezvousMessage::Refused {
                     call: call.call,
-                    why: reason,
+                    reason,
                 },
             ));
         } else if self.connection_of(&call.peer).is_some() {
@@ -51,7 +51,7 @@ impl<C: SecretRng> RendezvousState<C> {
             () if call.about.len() > MAX_ABOUT_BYTES || hello > MAX_HELLO_BYTES => {
                 Some(CallRefusal::TooLong)
             }
-            () if *call.peer == *name => Some(CallRefusal::Oneself),
+            () if *call.peer == *name => Some(CallRefusal::SelfCall),
             () if is_over_limit => Some(CallRefusal::TooMany),
             () => None,
         }
@@ -99,7 +99,7 @@ impl<C: SecretRng> RendezvousState<C> {
                 &call.caller,
                 RendezvousMessage::Refused {
                     call: call.call,
-                    why: CallRefusal::Absent,
+                    reason: CallRefusal::Absent,
                 },
             );
         }

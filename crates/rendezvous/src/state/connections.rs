@@ -20,7 +20,7 @@ impl<C: SecretRng> RendezvousState<C> {
     ) -> Vec<RendezvousAction> {
         let name = Arc::new(WorkerName {
             job: ticket.job.clone(),
-            id: ticket.you.clone(),
+            id: ticket.worker.clone(),
         });
         // Before the limit is checked: a reconnecting worker frees its own place.
         if let Some(older) = self.connection_of(&name) {
@@ -154,10 +154,7 @@ impl<C: SecretRng> RendezvousState<C> {
                 if to == side {
                     self.actions.push(RendezvousAction::Send(
                         connection,
-                        RendezvousMessage::Tell {
-                            session,
-                            word: message,
-                        },
+                        RendezvousMessage::SessionMessage { session, message },
                     ));
                 } else {
                     session_state.kept.push_back((to, message));

@@ -40,13 +40,13 @@ pub struct ClockReading {
 impl ClockReading {
     /// Returns the time left until then (seconds since 1970).
     fn time_left(&self, until: u64) -> Duration {
-        Duration::from_secs(until.saturating_sub(self.unix)).min(MAX_DEADLINE)
+        Duration::from_secs(until.saturating_sub(self.unix)).min(MAX_TICKET_AGE)
     }
 }
 
 /// Longest deadline, a hundred years: a ticket may have no end, and adding it would overflow
 /// [`Instant`].
-const MAX_DEADLINE: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
+const MAX_TICKET_AGE: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
 
 /// Limits of what clients can make the state hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -196,11 +196,10 @@ impl<C: SecretRng> RendezvousState<C> {
                     };
                     self.handle_call(connection, &name, call, now);
                 }
-                WorkerMessage::Tell {
-                    session,
-                    word: message,
-                } => self.forward_message(connection, &name, session, message),
-                WorkerMessage::HangUp { session } => self.hang_up(&name, session),
+                WorkerMessage::SessionMessage { session, message } => {
+                    self.forward_message(connection, &name, session, message)
+                }
+                WorkerMessage::CloseSession { session } => self.hang_up(&name, session),
                 WorkerMessage::Report { to, report } => {
                     self.forward_report(connection, &name, to, report)
                 }

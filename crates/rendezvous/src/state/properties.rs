@@ -132,7 +132,7 @@ impl StateWorld {
             }
             StateStep::HangUp { line, session } => {
                 self.with_session(line, session, |world, line, session| {
-                    world.send(line, WorkerMessage::HangUp { session })
+                    world.send(line, WorkerMessage::CloseSession { session })
                 });
             }
             StateStep::RelayFrame { line, session } => {
@@ -203,9 +203,9 @@ impl StateWorld {
         );
         self.send(
             connection,
-            WorkerMessage::Tell {
+            WorkerMessage::SessionMessage {
                 session,
-                word: SessionMessage::Offer {
+                message: SessionMessage::Offer {
                     candidates: vec![OfferedCandidate::from(candidate)],
                 },
             },
@@ -257,18 +257,19 @@ impl StateWorld {
         let owner = self.owners[&connection];
         match message {
             RendezvousMessage::Granted(granted) => self.check_grant(connection, &granted),
-            RendezvousMessage::Refused { call, why } => {
+            RendezvousMessage::Refused { call, reason } => {
                 assert!(
                     self.open_calls.remove(&(connection, call)),
                     "one answer a call"
                 );
-                assert!(!matches!(why, CallRefusal::Unknown));
+                assert!(!matches!(reason, CallRefusal::Unknown));
             }
-            RendezvousMessage::Tell {
-                session,
-                word: message,
-            } => self.check_offer(owner, session, &message),
-            RendezvousMessage::HungUp { session, .. } => assert!(self.sessions.contains(&session)),
+            RendezvousMessage::SessionMessage { session, message } => {
+                self.check_offer(owner, session, &message)
+            }
+            RendezvousMessage::SessionClosed { session, .. } => {
+                assert!(self.sessions.contains(&session))
+            }
             RendezvousMessage::Report { from, .. } => {
                 let job = owner.0;
                 assert!(
@@ -278,7 +279,7 @@ impl StateWorld {
                 );
             }
             RendezvousMessage::Undelivered { .. } => (),
-            RendezvousMessage::Welcome(_) | RendezvousMessage::Bye { .. } => {
+            RendezvousMessage::Welcome(_) | RendezvousMessage::Close { .. } => {
                 panic!("sent by the connection task, not by the state")
             }
         }

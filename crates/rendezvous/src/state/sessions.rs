@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::types::{GrantedSession, StateTimer, WaitingCall, WorkerName};
 use super::{ClockReading, ControlConnectionId, RendezvousAction, RendezvousState, SecretRng};
 use nearpath_p2p::message::{
-    CallRefusal, HangUpReason, HexBytes, RendezvousMessage, SessionGrant, SessionIdHex,
+    CallRefusal, HexBytes, RendezvousMessage, SessionCloseReason, SessionGrant, SessionIdHex,
     SessionMessage,
 };
 use nearpath_p2p::ticket::RelayToken;
@@ -37,7 +37,7 @@ impl<C: SecretRng> RendezvousState<C> {
                 &call.caller,
                 RendezvousMessage::Refused {
                     call: call.call,
-                    why: CallRefusal::TooMany,
+                    reason: CallRefusal::TooMany,
                 },
             );
             return;
@@ -57,8 +57,8 @@ impl<C: SecretRng> RendezvousState<C> {
             session: HexBytes(id),
             secret: HexBytes(secret),
             expires,
-            life: u64::try_from(now.time_left(expires).as_millis()).unwrap_or(u64::MAX),
-            pass: self.mint_relay_token(id, &call.peer, &call.caller, ticket_end),
+            lifetime_ms: u64::try_from(now.time_left(expires).as_millis()).unwrap_or(u64::MAX),
+            relay_token: self.mint_relay_token(id, &call.peer, &call.caller, ticket_end),
             hello: call.hello,
         };
         // The relay token of each side names it as `you`: neither can take the other's end.
@@ -66,7 +66,7 @@ impl<C: SecretRng> RendezvousState<C> {
         let own = SessionGrant {
             call: Some(call.call),
             peer: call.peer.id.clone(),
-            pass: token,
+            relay_token: token,
             hello: None,
             ..granted.clone()
         };
@@ -121,11 +121,11 @@ impl<C: SecretRng> RendezvousState<C> {
         peer: &WorkerName,
         until: u64,
     ) -> nearpath_p2p::message::SignedToken {
-        let (you, peer, job) = (who.id.clone(), peer.id.clone(), who.job.clone());
+        let (worker, peer, job) = (who.id.clone(), peer.id.clone(), who.job.clone());
         RelayToken {
             session: HexBytes(id),
             job,
-            you,
+            worker,
             peer,
             until,
         }
@@ -147,9 +147,9 @@ impl<C: SecretRng> RendezvousState<C> {
         let Some((side, session_state)) = found else {
             self.actions.push(RendezvousAction::Send(
                 connection,
-                RendezvousMessage::HungUp {
+                RendezvousMessage::SessionClosed {
                     session,
-                    why: HangUpReason::NoSuch,
+                    reason: SessionCloseReason::NoSuch,
                 },
             ));
             return;
@@ -163,10 +163,7 @@ impl<C: SecretRng> RendezvousState<C> {
             self.counts.messages += 1;
             self.actions.push(RendezvousAction::Send(
                 active.id,
-                RendezvousMessage::Tell {
-                    session,
-                    word: message,
-                },
+                RendezvousMessage::SessionMessage { session, message },
             ));
         } else if session_state.kept.len() < self.limits.max_kept_messages {
             self.counts.messages += 1;
@@ -174,7 +171,7 @@ impl<C: SecretRng> RendezvousState<C> {
         } else {
             // A full queue means that the peer was away too long: it will learn of the end, and
             // call again.
-            self.end_session(session.0, HangUpReason::Absent, None);
+            self.end_session(session.0, SessionCloseReason::Absent, None);
         }
     }
 
@@ -194,9 +191,9 @@ impl<C: SecretRng> RendezvousState<C> {
         let Some(other) = found else {
             self.actions.push(RendezvousAction::Send(
                 connection,
-                RendezvousMessage::HungUp {
+                RendezvousMessage::SessionClosed {
                     session,
-                    why: HangUpReason::NoSuch,
+                    reason: SessionCloseReason::NoSuch,
                 },
             ));
             return;
@@ -214,16 +211,21 @@ impl<C: SecretRng> RendezvousState<C> {
             .get(&session.0)
             .is_some_and(|session_state| session_state.side_of(name).is_some())
         {
-            self.end_session(session.0, HangUpReason::Peer, Some(name));
+            self.end_session(session.0, SessionCloseReason::Peer, Some(name));
         }
     }
 
     pub(super) fn expire_session(&mut self, id: [u8; 16]) {
-        self.end_session(id, HangUpReason::Expired, None);
+        self.end_session(id, SessionCloseReason::Expired, None);
     }
 
     /// Ends a session, and notifies its sides of the reason, except the informed one.
-    fn end_session(&mut self, id: [u8; 16], reason: HangUpReason, informed: Option<&WorkerName>) {
+    fn end_session(
+        &mut self,
+        id: [u8; 16],
+        reason: SessionCloseReason,
+        informed: Option<&WorkerName>,
+    ) {
         let Some(session_state) = self.sessions.remove(&id) else {
             return;
         };
@@ -236,9 +238,9 @@ impl<C: SecretRng> RendezvousState<C> {
             if informed != Some(&*side) {
                 self.send_to_worker(
                     &side,
-                    RendezvousMessage::HungUp {
+                    RendezvousMessage::SessionClosed {
                         session: HexBytes(id),
-                        why: reason,
+                        reason,
                     },
                 );
             }

@@ -2,7 +2,7 @@
 
 use super::*;
 use nearpath_p2p::message::{
-    Base64Bytes, CallRefusal, HangUpReason, SessionGrant, SessionIdHex, SessionMessage,
+    Base64Bytes, CallRefusal, SessionCloseReason, SessionGrant, SessionIdHex, SessionMessage,
 };
 use nearpath_p2p::ticket::{RelayToken, WorkerTicket};
 
@@ -27,7 +27,7 @@ pub(super) fn worker_id(name: &str) -> SpiffeId {
 
 pub(super) fn worker_ticket(job: &str, name: &str, until: u64) -> WorkerTicket {
     WorkerTicket {
-        you: worker_id(name),
+        worker: worker_id(name),
         job: job.parse().unwrap(),
         leader: name == "leader",
         until,
@@ -88,9 +88,9 @@ impl RendezvousFixture {
     ) -> Vec<RendezvousAction> {
         self.state.handle_message(
             connection,
-            WorkerMessage::Tell {
+            WorkerMessage::SessionMessage {
                 session,
-                word: SessionMessage::Relay,
+                message: SessionMessage::Relay,
             },
             self.now,
         )
@@ -115,10 +115,7 @@ fn hello_bytes(length: usize) -> Base64Bytes {
 fn refusal(connection: ControlConnectionId, reason: CallRefusal) -> Vec<RendezvousAction> {
     vec![RendezvousAction::Send(
         connection,
-        RendezvousMessage::Refused {
-            call: 7,
-            why: reason,
-        },
+        RendezvousMessage::Refused { call: 7, reason },
     )]
 }
 
@@ -137,7 +134,7 @@ fn both_sides_get_the_same_grant_and_their_own_relay_token() {
         (Some(7), None, worker_id("b"), worker_id("a"))
     );
     assert_eq!(
-        (own.expires, own.life, &*others.about),
+        (own.expires, own.lifetime_ms, &*others.about),
         (1600, 600_000, "edge")
     );
     assert_eq!(
@@ -145,15 +142,15 @@ fn both_sides_get_the_same_grant_and_their_own_relay_token() {
         (None, Some(hello_bytes(200))),
         "it is for the called side"
     );
-    let token = RelayToken::verify(&own.pass.0, &test_key(), 1000).unwrap();
+    let token = RelayToken::verify(&own.relay_token.0, &test_key(), 1000).unwrap();
     assert_eq!(
-        (token.you, token.peer, token.session, token.until),
+        (token.worker, token.peer, token.session, token.until),
         (worker_id("a"), worker_id("b"), own.session, 5000)
     );
     assert_eq!(
-        RelayToken::verify(&others.pass.0, &test_key(), 1000)
+        RelayToken::verify(&others.relay_token.0, &test_key(), 1000)
             .unwrap()
-            .you,
+            .worker,
         worker_id("b")
     );
 }
@@ -175,8 +172,8 @@ fn a_session_ends_with_the_ticket_that_expires_first() {
         one,
         RendezvousAction::Send(
             1,
-            RendezvousMessage::HungUp {
-                why: HangUpReason::Expired,
+            RendezvousMessage::SessionClosed {
+                reason: SessionCloseReason::Expired,
                 ..
             }
         )
@@ -267,25 +264,25 @@ fn messages_in_sessions_of_others_are_refused() {
     fixture.connect(3, "c");
     let no_such = vec![RendezvousAction::Send(
         3,
-        RendezvousMessage::HungUp {
+        RendezvousMessage::SessionClosed {
             session,
-            why: HangUpReason::NoSuch,
+            reason: SessionCloseReason::NoSuch,
         },
     )];
     assert_eq!(fixture.send_message(3, session), no_such);
     assert_eq!(
         fixture
             .state
-            .handle_message(3, WorkerMessage::HangUp { session }, fixture.now),
+            .handle_message(3, WorkerMessage::CloseSession { session }, fixture.now),
         []
     );
     assert_eq!(
         fixture.send_message(1, session),
         [RendezvousAction::Send(
             2,
-            RendezvousMessage::Tell {
+            RendezvousMessage::SessionMessage {
                 session,
-                word: SessionMessage::Relay
+                message: SessionMessage::Relay
             }
         )]
     );
@@ -308,9 +305,9 @@ fn a_newer_connection_displaces_the_older() {
         fixture.send_message(1, session),
         [RendezvousAction::Send(
             3,
-            RendezvousMessage::Tell {
+            RendezvousMessage::SessionMessage {
                 session,
-                word: SessionMessage::Relay
+                message: SessionMessage::Relay
             }
         )]
     );
@@ -339,9 +336,9 @@ fn messages_for_an_absent_side_are_kept_up_to_a_limit() {
         vec![
             RendezvousAction::Send(
                 3,
-                RendezvousMessage::Tell {
+                RendezvousMessage::SessionMessage {
                     session,
-                    word: SessionMessage::Relay
+                    message: SessionMessage::Relay
                 }
             );
             2
@@ -354,9 +351,9 @@ fn messages_for_an_absent_side_are_kept_up_to_a_limit() {
         fixture.send_message(1, session),
         [RendezvousAction::Send(
             1,
-            RendezvousMessage::HungUp {
+            RendezvousMessage::SessionClosed {
                 session,
-                why: HangUpReason::Absent
+                reason: SessionCloseReason::Absent
             }
         )]
     );
@@ -381,16 +378,17 @@ fn limits_hold_and_capacity_is_released() {
         refusal(3, CallRefusal::TooMany),
         "the peer has no room"
     );
-    let actions = fixture
-        .state
-        .handle_message(1, WorkerMessage::HangUp { session }, fixture.now);
+    let actions =
+        fixture
+            .state
+            .handle_message(1, WorkerMessage::CloseSession { session }, fixture.now);
     assert_eq!(
         actions,
         [RendezvousAction::Send(
             2,
-            RendezvousMessage::HungUp {
+            RendezvousMessage::SessionClosed {
                 session,
-                why: HangUpReason::Peer
+                reason: SessionCloseReason::Peer
             }
         )]
     );
@@ -424,7 +422,7 @@ fn limits_hold_and_capacity_is_released() {
 fn calls_to_oneself_and_calls_that_are_too_long_are_refused() {
     let mut fixture = RendezvousFixture::new(StateLimits::default());
     fixture.connect(1, "a");
-    assert_eq!(fixture.call(1, "a"), refusal(1, CallRefusal::Oneself));
+    assert_eq!(fixture.call(1, "a"), refusal(1, CallRefusal::SelfCall));
     let message = WorkerMessage::Call {
         call: 7,
         peer: worker_id("b"),

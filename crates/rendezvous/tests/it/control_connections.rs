@@ -107,7 +107,7 @@ async fn reports_reach_the_leader_and_come_back_without_one() {
             output: "part-7".into(),
         },
         JobReport::Failed {
-            why: "no room".into(),
+            reason: "no room".into(),
         },
         JobReport::Other {
             body: serde_json::json!({"rows": 12}),

@@ -19,10 +19,10 @@ async fn a_drain_closes_control_connections_and_waits_for_relays() {
         .await
         .unwrap();
     let others = b.next_call().await;
-    let mut first = RelayStream::open(&a.settings, &own.grant.pass)
+    let mut first = RelayStream::open(&a.settings, &own.grant.relay_token)
         .await
         .unwrap();
-    let mut second = RelayStream::open(&b.settings, &others.grant.pass)
+    let mut second = RelayStream::open(&b.settings, &others.grant.relay_token)
         .await
         .unwrap();
     eventually("they are joined", async || {
@@ -80,7 +80,7 @@ async fn after_a_restart_workers_reconnect_and_calls_are_repeated() {
     ));
     let fixture = TestRendezvous::start_at(addr, RendezvousLimits::default());
     eventually("both are back", async || {
-        fixture.metric_value("nearpath_rendezvous_lines") == 2
+        fixture.metric_value("nearpath_rendezvous_control_connections") == 2
     })
     .await;
     let mut c = fixture.connect_worker("sort", "c").await;
@@ -92,10 +92,10 @@ async fn after_a_restart_workers_reconnect_and_calls_are_repeated() {
         None,
         "the session of before is not known"
     );
-    let mut first = RelayStream::open(&a.settings, &own.grant.pass)
+    let mut first = RelayStream::open(&a.settings, &own.grant.relay_token)
         .await
         .unwrap();
-    let mut second = RelayStream::open(&b.settings, &others.grant.pass)
+    let mut second = RelayStream::open(&b.settings, &others.grant.relay_token)
         .await
         .unwrap();
     first.send(StreamFrame::Text("again".into())).await.unwrap();

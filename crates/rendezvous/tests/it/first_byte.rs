@@ -66,7 +66,7 @@ async fn proxied_worker(
         while let Ok((stream, _)) = listener.accept().await {
             let mut begin = [0; 9];
             while stream.peek(&mut begin).await.unwrap() < begin.len() {}
-            if &begin == b"GET /v1/l" {
+            if &begin == b"GET /v1/c" {
                 tokio::spawn(forward_control(stream, to, name, flights.clone()));
             } else {
                 relays.push(stream);
@@ -95,7 +95,9 @@ async fn forward_control(
     name: &str,
     flights: FlightLog,
 ) {
-    let mut onward = format!("ws://{to}/v1/line").into_client_request().unwrap();
+    let mut onward = format!("ws://{to}/v1/control")
+        .into_client_request()
+        .unwrap();
     #[expect(clippy::result_large_err, reason = "the library's own type")]
     let look = |request: &Request<()>, response| {
         onward

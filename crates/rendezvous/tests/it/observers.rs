@@ -101,7 +101,7 @@ async fn unproven_addresses_get_no_datagram() {
         socket.send_to(bad, server).await.unwrap();
     }
     eventually("they are dropped", async || {
-        fixture.metric_value("nearpath_rendezvous_observe_dropped_total") == 5
+        fixture.metric_value("nearpath_rendezvous_binding_requests_dropped_total") == 5
     })
     .await;
     assert!(
@@ -146,8 +146,8 @@ async fn a_flood_of_requests_is_not_answered() {
     }
     let counts = || {
         [
-            "nearpath_rendezvous_observed_total",
-            "nearpath_rendezvous_observe_dropped_total",
+            "nearpath_rendezvous_binding_responses_total",
+            "nearpath_rendezvous_binding_requests_dropped_total",
         ]
         .map(|name| fixture.metric_value(name))
     };

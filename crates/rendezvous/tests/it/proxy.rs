@@ -105,7 +105,7 @@ async fn forward_connection(
     let mut request = vec![0; 4096];
     let n = worker.read(&mut request).await.ok()?;
     let request = &request[..n];
-    let kind = if request.starts_with(b"GET /v1/line") {
+    let kind = if request.starts_with(b"GET /v1/control") {
         ConnectionKind::Control
     } else {
         ConnectionKind::Relays

@@ -190,7 +190,7 @@ async fn after_a_drain_links_resume_at_the_next_rendezvous() {
     echo_bytes(&mut a, &mut b, 100_000).await;
     let drained = tokio::spawn(fixture.drain());
     eventually("lines are gone", async || {
-        fixture.metric_value("nearpath_rendezvous_lines") == 0
+        fixture.metric_value("nearpath_rendezvous_control_connections") == 0
     })
     .await;
     let before = fixture.metric_value("nearpath_relay_bytes_total");

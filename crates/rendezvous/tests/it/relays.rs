@@ -39,12 +39,12 @@ pub(crate) async fn joined_relay(
     job: &str,
 ) -> (RelayStream, RelayStream) {
     let (a, own, b, others) = granted_session(fixture, job).await;
-    let first = RelayStream::open(&a.settings, &own.grant.pass)
+    let first = RelayStream::open(&a.settings, &own.grant.relay_token)
         .await
         .unwrap();
     (
         first,
-        RelayStream::open(&b.settings, &others.grant.pass)
+        RelayStream::open(&b.settings, &others.grant.relay_token)
             .await
             .unwrap(),
     )
@@ -85,8 +85,8 @@ async fn all_frames_arrive_both_ways_in_order() {
         assert!(from.next().await.is_none(), "a proper close is no error");
     };
     let (one, other) = (
-        both(&a.settings, &own.grant.pass, 1, 2),
-        both(&b.settings, &others.grant.pass, 2, 1),
+        both(&a.settings, &own.grant.relay_token, 1, 2),
+        both(&b.settings, &others.grant.relay_token, 2, 1),
     );
     within(async { tokio::join!(one, other) }).await;
     assert!(fixture.metric_value("nearpath_relay_bytes_total") > 4_000_000);
@@ -101,7 +101,7 @@ async fn all_frames_arrive_both_ways_in_order() {
 async fn frames_written_before_the_other_end_joins_are_delivered() {
     let fixture = TestRendezvous::start(RendezvousLimits::default());
     let (a, own, b, others) = granted_session(&fixture, "sort").await;
-    let mut first = RelayStream::open(&a.settings, &own.grant.pass)
+    let mut first = RelayStream::open(&a.settings, &own.grant.relay_token)
         .await
         .unwrap();
     for at in 0..3 {
@@ -114,7 +114,7 @@ async fn frames_written_before_the_other_end_joins_are_delivered() {
         fixture.metric_value("nearpath_relay_waiting") == 1
     })
     .await;
-    let mut second = RelayStream::open(&b.settings, &others.grant.pass)
+    let mut second = RelayStream::open(&b.settings, &others.grant.relay_token)
         .await
         .unwrap();
     for at in 0..3 {
@@ -165,11 +165,11 @@ async fn an_abnormal_close_is_an_error() {
     let mut first = dial_path(
         fixture.rendezvous.addr,
         "/v1/relay",
-        Some(&own.grant.pass.0),
+        Some(&own.grant.relay_token.0),
     )
     .await
     .unwrap();
-    let mut second = RelayStream::open(&b.settings, &others.grant.pass)
+    let mut second = RelayStream::open(&b.settings, &others.grant.relay_token)
         .await
         .unwrap();
     first.send(Message::text("piece")).await.unwrap();
@@ -258,7 +258,7 @@ async fn an_end_without_a_peer_is_closed_with_the_reason() {
         ..RendezvousLimits::default()
     });
     let (a, own, ..) = granted_session(&fixture, "sort").await;
-    let mut first = RelayStream::open(&a.settings, &own.grant.pass)
+    let mut first = RelayStream::open(&a.settings, &own.grant.relay_token)
         .await
         .unwrap();
     let error = within(first.next()).await.unwrap().unwrap_err();
@@ -270,21 +270,21 @@ async fn an_end_without_a_peer_is_closed_with_the_reason() {
 async fn a_reconnected_waiting_end_replaces_the_older() {
     let fixture = TestRendezvous::start(RendezvousLimits::default());
     let (a, own, b, others) = granted_session(&fixture, "sort").await;
-    let mut older = RelayStream::open(&a.settings, &own.grant.pass)
+    let mut older = RelayStream::open(&a.settings, &own.grant.relay_token)
         .await
         .unwrap();
     eventually("it waits", async || {
         fixture.metric_value("nearpath_relay_waiting") == 1
     })
     .await;
-    let mut newer = RelayStream::open(&a.settings, &own.grant.pass)
+    let mut newer = RelayStream::open(&a.settings, &own.grant.relay_token)
         .await
         .unwrap();
     assert!(
         within(older.next()).await.unwrap().is_err(),
         "the older one is over"
     );
-    let mut second = RelayStream::open(&b.settings, &others.grant.pass)
+    let mut second = RelayStream::open(&b.settings, &others.grant.relay_token)
         .await
         .unwrap();
     newer.send(StreamFrame::Text("here".into())).await.unwrap();
@@ -337,10 +337,10 @@ async fn a_jobs_relays_share_its_rate() {
         .await
         .unwrap();
         let others = called.next_call().await;
-        let mut from = RelayStream::open(&caller.settings, &own.grant.pass)
+        let mut from = RelayStream::open(&caller.settings, &own.grant.relay_token)
             .await
             .unwrap();
-        let mut to = RelayStream::open(&called.settings, &others.grant.pass)
+        let mut to = RelayStream::open(&called.settings, &others.grant.relay_token)
             .await
             .unwrap();
         let send = async {

@@ -80,7 +80,7 @@ fn worker_name(at: usize) -> String {
 
 fn worker_ticket(at: usize) -> SignedToken {
     WorkerTicket {
-        you: worker_id(&worker_name(at)),
+        worker: worker_id(&worker_name(at)),
         job: "scale".parse().unwrap(),
         leader: false,
         until: unix_seconds() + 3600,
@@ -89,7 +89,7 @@ fn worker_ticket(at: usize) -> SignedToken {
 }
 
 async fn open_connection(addr: &str, at: usize) -> ScaleSocket {
-    let request = Request::get(format!("ws://{addr}/v1/line"))
+    let request = Request::get(format!("ws://{addr}/v1/control"))
         .header("host", addr)
         .header("connection", "Upgrade")
         .header("upgrade", "websocket")

@@ -48,7 +48,7 @@ async fn link_pair(fixture: &TestRendezvous, link_age: Duration) -> [P2pLink; 2]
 fn resources_used(fixture: &TestRendezvous) -> [u64; 2] {
     [
         "nearpath_relay_opened_total",
-        "nearpath_rendezvous_observed_total",
+        "nearpath_rendezvous_binding_responses_total",
     ]
     .map(|name| fixture.metric_value(name))
 }
@@ -170,7 +170,7 @@ async fn frames_of_other_sessions_are_refused() {
         .into_text()
         .unwrap();
     assert!(
-        matches!(serde_json::from_str(&answer), Ok(RendezvousMessage::HungUp { session, .. }) if session == relayed.session)
+        matches!(serde_json::from_str(&answer), Ok(RendezvousMessage::SessionClosed { session, .. }) if session == relayed.session)
     );
     drop(own);
     assert!(

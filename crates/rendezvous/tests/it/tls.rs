@@ -64,10 +64,10 @@ async fn workers_connect_and_relay_over_tls() {
         .await
         .unwrap();
     let others = b.next_call().await;
-    let mut first = RelayStream::open(&a.settings, &own.grant.pass)
+    let mut first = RelayStream::open(&a.settings, &own.grant.relay_token)
         .await
         .unwrap();
-    let mut second = RelayStream::open(&b.settings, &others.grant.pass)
+    let mut second = RelayStream::open(&b.settings, &others.grant.relay_token)
         .await
         .unwrap();
     first

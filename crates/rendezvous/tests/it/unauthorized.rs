@@ -55,7 +55,7 @@ async fn refused_status(addr: SocketAddr, path: &str, pass: Option<&str>) -> u16
 pub(crate) async fn raw_connection(fixture: &TestRendezvous, name: &str) -> RawControlSocket {
     let mut socket = dial_path(
         fixture.rendezvous.addr,
-        "/v1/line",
+        "/v1/control",
         Some(&fixture.ticket("sort", name).0),
     )
     .await
@@ -88,7 +88,7 @@ async fn an_invalid_ticket_is_refused() {
     let addr = fixture.rendezvous.addr;
     let good = fixture.ticket("sort", "a").0;
     let forged = WorkerTicket {
-        you: worker_id("a"),
+        worker: worker_id("a"),
         job: "sort".parse().unwrap(),
         leader: true,
         until: unix_seconds() + 60,
@@ -104,7 +104,7 @@ async fn an_invalid_ticket_is_refused() {
         Some(&good[..good.len() - 2]),
     ] {
         assert_eq!(
-            refused_status(addr, "/v1/line", pass).await,
+            refused_status(addr, "/v1/control", pass).await,
             401,
             "{pass:?}"
         );
@@ -120,9 +120,12 @@ async fn an_invalid_ticket_is_refused() {
         "a ticket is no pass"
     );
     assert_eq!(refused_status(addr, "/", Some(&good)).await, 404);
-    assert_eq!(fixture.metric_value("nearpath_rendezvous_lines"), 0);
+    assert_eq!(
+        fixture.metric_value("nearpath_rendezvous_control_connections"),
+        0
+    );
     assert!(
-        dial_path(addr, "/v1/line", Some(&good)).await.is_ok(),
+        dial_path(addr, "/v1/control", Some(&good)).await.is_ok(),
         "the control: a good one opens"
     );
 }
@@ -170,13 +173,13 @@ async fn a_pass_of_another_session_is_refused() {
     let two = within(a.connection.call(worker_id("b"), "", RENDEZVOUS_TIMEOUT))
         .await
         .unwrap();
-    let mut first = RelayStream::open(&a.settings, &one.grant.pass)
+    let mut first = RelayStream::open(&a.settings, &one.grant.relay_token)
         .await
         .unwrap();
-    let mut other = RelayStream::open(&a.settings, &two.grant.pass)
+    let mut other = RelayStream::open(&a.settings, &two.grant.relay_token)
         .await
         .unwrap();
-    let mut repeated = RelayStream::open(&a.settings, &one.grant.pass)
+    let mut repeated = RelayStream::open(&a.settings, &one.grant.relay_token)
         .await
         .unwrap();
     for relay in [&mut first, &mut other, &mut repeated] {
@@ -188,7 +191,7 @@ async fn a_pass_of_another_session_is_refused() {
 async fn an_invalid_message_ends_the_connection() {
     let fixture = TestRendezvous::start(RendezvousLimits::default());
     let long = format!(
-        r#"{{"type":"report","report":{{"report":"failed","why":"{}"}}}}"#,
+        r#"{{"type":"report","report":{{"report":"failed","reason":"{}"}}}}"#,
         "x".repeat(5000)
     );
     for bad in [
@@ -209,7 +212,7 @@ async fn an_invalid_message_ends_the_connection() {
     let _ = socket.send(huge).await; // the rendezvous may close while this is still written
     assert_eq!(last_text(&mut socket).await, "none");
     eventually("all are gone", async || {
-        fixture.metric_value("nearpath_rendezvous_lines") == 0
+        fixture.metric_value("nearpath_rendezvous_control_connections") == 0
     })
     .await;
 }
@@ -228,11 +231,11 @@ async fn a_frame_that_is_too_long_for_a_relay_ends_it() {
     let mut socket = dial_path(
         fixture.rendezvous.addr,
         "/v1/relay",
-        Some(&own.grant.pass.0),
+        Some(&own.grant.relay_token.0),
     )
     .await
     .unwrap();
-    let mut second = RelayStream::open(&b.settings, &others.grant.pass)
+    let mut second = RelayStream::open(&b.settings, &others.grant.relay_token)
         .await
         .unwrap();
     eventually("they are joined", async || {
@@ -297,7 +300,9 @@ async fn a_worker_that_does_not_read_is_disconnected() {
             for _ in 0..200 {
                 a.connection.send_report(
                     Some(worker_id("stalled")),
-                    JobReport::Failed { why: why.clone() },
+                    JobReport::Failed {
+                        reason: why.clone(),
+                    },
                 );
             }
             if let Ok(Some(ControlEvent::Undelivered { .. })) =
@@ -327,13 +332,19 @@ async fn too_many_connections_from_one_address_are_closed_at_once() {
     for worker in 0..100 {
         let ticket = fixture.ticket("sort", &format!("worker-{worker}"));
         assert!(
-            dial_path(addr, "/v1/line", Some(&ticket.0)).await.is_ok(),
+            dial_path(addr, "/v1/control", Some(&ticket.0))
+                .await
+                .is_ok(),
             "worker {worker} pays for itself"
         );
     }
     let (mut open, ticket) = (0, fixture.ticket("sort", "a"));
     for _ in 0..100 {
-        open += usize::from(dial_path(addr, "/v1/line", Some(&ticket.0)).await.is_ok());
+        open += usize::from(
+            dial_path(addr, "/v1/control", Some(&ticket.0))
+                .await
+                .is_ok(),
+        );
     }
     assert!(
         (20..100).contains(&open),
@@ -341,7 +352,7 @@ async fn too_many_connections_from_one_address_are_closed_at_once() {
     );
     let metrics = fixture.registry.encode();
     assert!(
-        metrics.contains(r#"nearpath_rendezvous_turned_away_total{reason="address"}"#),
+        metrics.contains(r#"nearpath_rendezvous_rejected_total{reason="address"}"#),
         "{metrics}"
     );
 }
@@ -361,7 +372,7 @@ async fn a_silent_connection_is_closed_after_the_handshake_timeout() {
         TcpStream::connect(addr).await.unwrap(),
     ];
     eventually("there is no place", async || {
-        dial_path(addr, "/v1/line", Some(&fixture.ticket("sort", "a").0))
+        dial_path(addr, "/v1/control", Some(&fixture.ticket("sort", "a").0))
             .await
             .is_err()
     })
@@ -370,7 +381,7 @@ async fn a_silent_connection_is_closed_after_the_handshake_timeout() {
         assert_eq!(within(stream.read(&mut [0])).await.unwrap_or(0), 0);
     }
     assert!(
-        dial_path(addr, "/v1/line", Some(&fixture.ticket("sort", "a").0))
+        dial_path(addr, "/v1/control", Some(&fixture.ticket("sort", "a").0))
             .await
             .is_ok()
     );
@@ -394,11 +405,11 @@ async fn a_dead_connection_is_closed() {
     let dead = raw_connection(&fixture, "a").await; // it does not read, so it does not answer pings
     let alive = fixture.connect_worker("sort", "b").await;
     eventually("both are here", async || {
-        fixture.metric_value("nearpath_rendezvous_lines") == 2
+        fixture.metric_value("nearpath_rendezvous_control_connections") == 2
     })
     .await;
     eventually("the dead one is gone", async || {
-        fixture.metric_value("nearpath_rendezvous_lines") == 1
+        fixture.metric_value("nearpath_rendezvous_control_connections") == 1
     })
     .await;
     drop(dead);

@@ -1,7 +1,8 @@
 //! The UDP port of HTTP/3 while several processes serve it.
 //!
-//! All its sockets stay open in every process, because the kernel numbers them by their order ([`nearpath_wire::h3::CidRouting`]). A process
-//! reads its own sockets. It reads those of ended processes only to reset connections that still send there.
+//! All its sockets stay open in every process, because the kernel numbers them by their order
+//! ([`nearpath_wire::h3::CidRouting`]). A process reads its own sockets. It reads those of ended
+//! processes only to reset connections that still send there.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -34,7 +35,8 @@ pub(crate) struct Http3Port {
     resets: JoinSet<()>,
 }
 
-/// The description that a successor receives; its serialized field names are part of the handover protocol.
+/// The description that a successor receives; its serialized field names are part of the handover
+/// protocol.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Http3PortState {
     pub(super) addr: SocketAddr,
@@ -55,7 +57,8 @@ impl Http3Port {
         })
     }
 
-    /// Joins the port of earlier processes. This process gets no packets before [`Self::steer_to_self`].
+    /// Joins the port of earlier processes. This process gets no packets before
+    /// [`Self::steer_to_self`].
     pub(crate) fn inherit(
         site: Http3ServerConfig,
         state: &Http3PortState,
@@ -72,6 +75,7 @@ impl Http3Port {
             own_part: state.own_part,
             parts: state.parts,
         };
+        // The message comes from another version, perhaps: its numbers are checked before use.
         let before = CidRouting::from_state(&before).ok_or_else(invalid)?;
         let mut members = read_members(&before, fds).ok_or_else(invalid)?;
         let ended: Vec<_> = members
@@ -92,6 +96,7 @@ impl Http3Port {
             Some(ended) => ended.sockets,
             None => nearpath_wire::sockets::bind_more_udp(state.addr, steering.thread_count())?,
         };
+        // Last: the position in the list has no meaning, the part's number has.
         members.push(PortMember::this_process(steering.own_part(), &sockets)?);
         Ok((
             Self {
@@ -121,7 +126,8 @@ impl Http3Port {
         reuseport::attach_steering_program(any, &self.site.routing().bpf_program())
     }
 
-    /// Resets connections of the other processes once these have ended. Must run inside a tokio runtime.
+    /// Resets connections of the other processes once these have ended. Must run inside a tokio
+    /// runtime.
     pub(crate) fn reset_orphans(&mut self) {
         for member in self
             .members
@@ -142,7 +148,8 @@ impl Http3Port {
         self.resets = JoinSet::new(); // dropping the old set aborts its tasks
     }
 
-    /// The description for a successor, with the descriptors of each member: its process, then its sockets.
+    /// The description for a successor, with the descriptors of each member: its process, then its
+    /// sockets.
     pub(super) fn state(&self) -> io::Result<(Http3PortState, Vec<OwnedFd>)> {
         let first = self
             .members
@@ -161,6 +168,7 @@ impl Http3Port {
             parts,
         };
         let mut fds = Vec::new();
+        // In the order of parts, which is the order in which `read_members` consumes them.
         for (number, _) in self.site.routing().parts() {
             let member = self.members.iter().find(|member| member.number == number);
             let member = member.ok_or(io::ErrorKind::NotFound)?.try_clone()?;
@@ -197,6 +205,7 @@ impl PortMember {
             .collect::<io::Result<_>>()?;
         Ok(Self {
             number,
+            // A pidfd, not a pid: the number may belong to another process by the time it is read.
             process: pidfd_open(getpid(), PidfdFlags::empty())?,
             sockets,
         })
@@ -243,6 +252,7 @@ impl PortMember {
             .into_iter()
             .map(|socket| site.reset_stale_connections(socket))
             .collect();
+        // The sockets keep receiving packets of the ended process until a successor reuses them.
         std::future::pending::<()>().await;
         drop(resets);
     }

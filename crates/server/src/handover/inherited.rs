@@ -61,10 +61,12 @@ impl InheritedSockets {
 
     /// Removes the sockets that the same option opened on the same address.
     fn take<S: From<OwnedFd>>(&mut self, name: SocketName, addr: SocketAddr) -> Vec<S> {
+        // The kernel is asked: an option may have changed its address since the old process began.
         let same_addr = |socket: &OwnedFd| {
             getsockname(socket)
                 .ok()
                 .and_then(|at| SocketAddr::try_from(at).ok())
+                // Port 0 matches nothing, so such a listener gets a new port.
                 == Some(addr)
         };
         let found = self
@@ -83,7 +85,8 @@ impl InheritedSockets {
             .unwrap_or_default()
     }
 
-    /// Takes inherited sockets, or opens new ones where there are none; `for_successor` keeps duplicates.
+    /// Takes inherited sockets, or opens new ones where there are none; `for_successor` keeps
+    /// duplicates.
     pub(crate) fn take_or_open<S: From<OwnedFd> + AsFd>(
         &mut self,
         name: SocketName,
@@ -138,6 +141,7 @@ impl InheritedSockets {
             port,
             unsteered: self.unsteered,
         };
+        // Owned until the message is sent: `as_fd` below only borrows them.
         let port_fds = port_fds.unwrap_or_default();
         let all = self
             .sockets
@@ -150,6 +154,7 @@ impl InheritedSockets {
 
     pub(super) fn receive(socket: impl AsFd) -> io::Result<Self> {
         let (offer, fds): (SocketOffer, _) = message::receive(socket)?;
+        // Returning closes all received descriptors; the old process serves on.
         if offer.version != PROTOCOL_VERSION {
             let text = format!(
                 "the running process uses handover protocol {}, this one {PROTOCOL_VERSION}: stop it, then start",

@@ -22,10 +22,12 @@ pub(super) fn send(
     message: &impl Serialize,
     fds: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
+    // The number travels with the message: the receiver knows how many packets follow.
     let bytes = serde_json::to_vec(&(message, fds.len()))?;
     let (first, rest) = fds.split_at(fds.len().min(MAX_FDS));
     send_packet(&socket, &bytes, first)?;
     rest.chunks(MAX_FDS)
+        // Not empty: a packet of 0 bytes would look like the end of the connection.
         .try_for_each(|more| send_packet(&socket, b"{}", more))
 }
 
@@ -57,6 +59,7 @@ fn send_packet(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::R
             &socket,
             &[IoSlice::new(bytes)],
             &mut control,
+            // The other process may have died: EPIPE is an error here, not SIGPIPE.
             SendFlags::NOSIGNAL,
         )
     })?;
@@ -69,6 +72,7 @@ fn receive_packet(socket: impl AsFd) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let into = &mut [IoSliceMut::new(&mut bytes)];
     let got = rustix::io::retry_on_intr(|| {
+        // Close-on-exec from the start: the launcher may fork instances at any moment.
         recvmsg(&socket, into, &mut control, RecvFlags::CMSG_CLOEXEC)
     })?;
     let fds: Vec<OwnedFd> = control.drain().flat_map(into_fds).collect();

@@ -1,4 +1,5 @@
-//! Handover between two processes on one data directory (`--take-over`): an upgrade that loses no call.
+//! Handover between two processes on one data directory (`--take-over`): an upgrade that loses no
+//! call.
 //!
 //! ```text
 //! new process                        old process, on the socket `successor` in its data directory
@@ -10,8 +11,9 @@
 //!   Go        ──────────────────►   finishes running requests and exits
 //! ```
 //!
-//! Until `Go`, a death of the new process loses nothing: the old one goes on serving. TCP connections stay with the process that accepted
-//! them. HTTP/3 connections have no socket of their own; [`Http3Port`] keeps them apart.
+//! Until `Go`, a death of the new process loses nothing: the old one goes on serving. TCP
+//! connections stay with the process that accepted them. HTTP/3 connections have no socket of their
+//! own; [`Http3Port`] keeps them apart.
 
 mod http3_port;
 mod inherited;
@@ -55,13 +57,15 @@ enum HandoverRequest {
 pub(crate) struct OldProcess(OwnedFd);
 
 impl OldProcess {
-    /// Connects to the process that owns the data directory, and receives its sockets. `None`: there is no such process.
+    /// Connects to the process that owns the data directory, and receives its sockets. `None`:
+    /// there is no such process.
     ///
     /// # Errors
     /// When the process does not reply, or its version speaks another protocol.
     pub(crate) fn connect(data_dir: &Path) -> io::Result<Option<(Self, InheritedSockets)>> {
         let socket = new_socket()?;
         match rustix::net::connect(&socket, &SocketAddrUnix::new(socket_path(data_dir))?) {
+            // A socket file without a listener is left by a process that was killed.
             Err(Errno::NOENT | Errno::CONNREFUSED) => return Ok(None),
             connected => connected?,
         }
@@ -80,11 +84,14 @@ impl OldProcess {
         message::receive::<()>(&self.0).map(drop)
     }
 
-    /// Lets the old process exit. `on_exit` runs on a thread of its own once the process has ended for any reason.
+    /// Lets the old process exit. `on_exit` runs on a thread of its own once the process has ended
+    /// for any reason.
     pub(crate) fn finish(self, on_exit: impl FnOnce() + Send + 'static) {
         if let Err(error) = message::send(&self.0, &HandoverRequest::Go, &[]) {
             tracing::warn!(%error, "the old process had exited already");
         }
+        // The pid as the kernel recorded it at connect; the process still runs, as it holds the
+        // socket.
         let process = sockopt::socket_peercred(&self.0)
             .and_then(|peer| pidfd_open(peer.pid, PidfdFlags::empty()));
         let wait = move || {

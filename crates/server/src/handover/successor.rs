@@ -26,7 +26,8 @@ pub(crate) struct SuccessorListener {
 }
 
 impl SuccessorListener {
-    /// Starts listening. The receiver resolves when a successor has taken over; never, if no socket can be made.
+    /// Starts listening. The receiver resolves when a successor has taken over; never, if no socket
+    /// can be made.
     pub(crate) fn start(
         data_dir: &Path,
         sockets: InheritedSockets,
@@ -36,13 +37,15 @@ impl SuccessorListener {
         let this = Arc::new(Self {
             sockets,
             release,
+            // Kept, because the thread below is none of the runtime.
             runtime: Handle::current(),
         });
         let (done, replaced) = oneshot::channel();
         let listener = this.clone();
         let started = open_socket(data_dir).and_then(|socket| {
             let wait = move || match listener.accept_successor(&socket) {
-                Ok(()) => drop(done.send(())), // an error means that the server is shutting down anyway
+                // An error means that the server is shutting down anyway.
+                Ok(()) => drop(done.send(())),
                 Err(error) => {
                     tracing::warn!(%error, "no process can take over from this one any more")
                 }
@@ -57,7 +60,8 @@ impl SuccessorListener {
         (this, replaced)
     }
 
-    /// Closes the kept sockets. The returned HTTP/3 port must live until its last connection has ended.
+    /// Closes the kept sockets. The returned HTTP/3 port must live until its last connection has
+    /// ended.
     pub(crate) fn close(&self) -> Option<Http3Port> {
         let mut port = self.sockets().take()?.http3_port?;
         port.stop_resets();
@@ -87,6 +91,7 @@ impl SuccessorListener {
                 .as_mut()
                 .and_then(|sockets| sockets.http3_port.as_mut())
             {
+                // The failed successor may have steered packets to itself already.
                 let steered = port.steer_to_self();
                 port.reset_orphans();
                 if let Err(error) = steered {
@@ -103,9 +108,11 @@ impl SuccessorListener {
         self.send_sockets(successor)?;
         tracing::info!("a process begins to take over");
         expect(successor, HandoverRequest::Release)?;
+        // Before the reply: the successor locks the data directory as soon as it has it.
         (self.release)();
         message::send(successor, &(), &[])?;
-        // Starting instances takes its time, so this wait is unbounded. If the successor dies, the socket reports it.
+        // Starting instances takes its time, so this wait is unbounded. If the successor dies, the
+        // socket reports it.
         set_socket_timeout(successor, Timeout::Recv, None)?;
         expect(successor, HandoverRequest::Go)
     }
@@ -116,6 +123,7 @@ impl SuccessorListener {
             .as_mut()
             .ok_or_else(|| io::Error::other("this process is shutting down"))?;
         if let Some(port) = &mut sockets.http3_port {
+            // A successor may reuse the sockets of ended processes, and only one may read them.
             port.stop_resets();
         }
         sockets.send(successor)
@@ -141,9 +149,11 @@ fn open_socket(data_dir: &Path) -> io::Result<OwnedFd> {
     let (path, hidden) = (socket_path(data_dir), data_dir.join("successor.new"));
     let _ = fs::remove_file(&hidden); // left by a process that died right here
     let socket = new_socket()?;
-    // Others may have access to the folder. Under the final name the socket appears with its permissions already set.
+    // Others may have access to the folder. Under the final name the socket appears with its
+    // permissions already set.
     bind(&socket, &SocketAddrUnix::new(&hidden)?)?;
     fs::set_permissions(&hidden, fs::Permissions::from_mode(0o600))?;
+    // Successors are rare, and are served one after another.
     listen(&socket, 4)?;
     fs::rename(&hidden, &path)?;
     Ok(socket)

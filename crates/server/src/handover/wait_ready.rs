@@ -6,7 +6,8 @@ use nearpath_controller::Controller;
 use nearpath_node::Node;
 use nearpath_types::{DesiredState, FunctionId, ObservedFunction};
 
-/// After this time the handover goes on without the missing instances: one broken function must not block an upgrade.
+/// After this time the handover goes on without the missing instances: one broken function must not
+/// block an upgrade.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Waits until every function that is awake has all its instances, or is known to fail.
@@ -31,6 +32,7 @@ fn missing(desired: &DesiredState, observed: &[ObservedFunction]) -> Vec<String>
         let known = observed.iter().find(|function| function.id == *id);
         replicas == 0
             || known.is_some_and(|known| {
+                // Waiting does not repair a function that fails, and must not block an upgrade.
                 known.trouble.is_some() || known.available_count() >= u64::from(replicas)
             })
     };

@@ -18,7 +18,7 @@ use crate::yaml::{YamlEntry, YamlNode};
 use egress::DeclaredDestination;
 use image::ImageSource;
 
-/// Keys that have an effect.
+/// Keys of a function that have an effect.
 const FUNCTION_KEYS: &[&str] = &[
     "lang",
     "handler",
@@ -46,7 +46,8 @@ const BUILD_KEYS: &[&str] = &[
     "platforms",
     "handler_image",
 ];
-/// Variables of the watchdog that old files write beside `environment:` instead of in it.
+/// Variables of the watchdog. Old files write them as keys of the function, where they have no
+/// effect, instead of below `environment:`.
 const WATCHDOG_VARIABLES: &[&str] = &[
     "read_timeout",
     "write_timeout",
@@ -62,20 +63,21 @@ const WATCHDOG_VARIABLES: &[&str] = &[
     "content_type",
 ];
 
-/// A function that is being read, with positions for later checks.
+/// A function whose entry is being read, with positions in the source for the problems of later
+/// checks.
 #[derive(Debug, Clone)]
 pub(crate) struct FunctionDraft {
     pub(crate) spec: FunctionSpec,
     pub(crate) name_span: SourceSpan,
     /// Positions of labels, annotations and variables, by key.
     spans: BTreeMap<String, SourceSpan>,
-    /// Items for annotations that are lists, each once.
+    /// Items that other sections (egress, chains, topics) add to comma-separated annotations.
     list_annotations: BTreeMap<&'static str, UniqueItems>,
-    /// Destinations outside, each address once.
+    /// Egress destinations, each address once.
     destinations: Vec<EgressSpec>,
 }
 
-/// Texts in the order of their first occurrence.
+/// Distinct texts in the order of their first occurrence.
 #[derive(Debug, Clone, Default)]
 struct UniqueItems {
     order: Vec<String>,
@@ -90,8 +92,8 @@ impl UniqueItems {
     }
 }
 
-/// Reads one function. `None` when its name is invalid; other problems are reported and reading
-/// goes on.
+/// Reads one function. Returns `None` if its name is invalid. Other problems are added to
+/// `problems`, and reading continues, so that the user sees all of them.
 pub(crate) fn read_function(
     entry: &YamlEntry,
     folder: &Path,
@@ -127,13 +129,13 @@ pub(crate) fn read_function(
             _ => draft.read_field(field, &section, problems),
         }
     }
-    // After all fields: a variable of a file wins over `environment:`, as in OpenFaaS's client.
+    // After all fields: a variable from a file overrides `environment:`, as in `faas-cli`.
     for file in files {
         let variables = environment::read_environment_file(&file, folder, context, problems);
         draft.set_values(variables, |spec| &mut spec.env_vars);
     }
     draft.add_egress(destinations, problems);
-    // Last: the checks for a command need `fprocess` and the environment.
+    // Last: a function without `image:` needs a command, from `fprocess` or the environment.
     image_source.resolve_image(&mut draft, folder, context, problems);
     Some(draft)
 }
@@ -220,8 +222,8 @@ impl FunctionDraft {
         problems: &mut ProblemList<'_>,
     ) {
         for DeclaredDestination { egress, span } in destinations {
-            // The same address twice is accepted when the settings are equal: both sections may
-            // name it.
+            // A repeated address is accepted if its settings are equal: the sections of the
+            // function and of its chain may both declare it.
             let declared = self
                 .destinations
                 .iter()
@@ -241,7 +243,7 @@ impl FunctionDraft {
         }
     }
 
-    /// Adds an item to an annotation that is a list, once.
+    /// Adds an item to a comma-separated annotation unless it is present.
     pub(crate) fn add_list_item(&mut self, annotation: &'static str, item: &str, span: SourceSpan) {
         self.spans.entry(annotation.to_owned()).or_insert(span);
         self.list_annotations
@@ -250,7 +252,8 @@ impl FunctionDraft {
             .add(item);
     }
 
-    /// Finishes the spec: collected items follow the items of the author's own annotations.
+    /// Returns the finished spec. In annotations that are lists, the collected items follow those
+    /// that the stack file writes itself.
     pub(crate) fn into_spec(mut self, problems: &mut ProblemList<'_>) -> FunctionSpec {
         for (annotation, new_items) in std::mem::take(&mut self.list_annotations) {
             let value = self
@@ -271,14 +274,14 @@ impl FunctionDraft {
         self.spec
     }
 
-    /// Reports every label, annotation and variable that the platform would not understand.
+    /// Reports every label, annotation and variable with an invalid value.
     fn check_settings(&self, problems: &mut ProblemList<'_>) {
         let mut spec = self.spec.clone();
         while let Err(error) = policy::FunctionPolicy::from_spec(&spec) {
             let span = self.spans.get(error.key).copied().unwrap_or(self.name_span);
             problems.add_error(span, error.to_string());
-            // Removed, then checked again: `Policy::of` stops at the first error, and all of them
-            // should be reported.
+            // The key is removed and the rest checked again: `from_spec` stops at the first error,
+            // but the user should see all.
             let maps = [&mut spec.labels, &mut spec.annotations, &mut spec.env_vars];
             if maps
                 .map(|map| map.remove(error.key))

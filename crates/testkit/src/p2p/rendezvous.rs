@@ -119,7 +119,7 @@ impl TestRendezvous {
 
     pub fn issue_ticket(&self, job: &str, you: SpiffeId, leader: bool, until: u64) -> SignedToken {
         WorkerTicket {
-            you,
+            worker: you,
             job: job.parse().unwrap(),
             leader,
             until,

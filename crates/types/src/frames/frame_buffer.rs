@@ -15,7 +15,7 @@ impl FrameBuffer {
     pub fn with_limit(max_frame_bytes: usize) -> Self {
         Self {
             buffer: Vec::new(),
-            max_frame_bytes: max_frame_bytes,
+            max_frame_bytes,
         }
     }
 

@@ -74,7 +74,7 @@ impl ProcessSpawner {
         output: Arc<TenantOutput>,
     ) -> Self {
         Self {
-            command: command,
+            command,
             reaper,
             output,
         }

@@ -31,7 +31,7 @@ impl SerializingMode {
     pub(crate) fn new(config: &WatchdogConfig, spawner: ProcessSpawner) -> Self {
         let (content_type, read_timeout) = (config.content_type.clone(), config.read_timeout);
         Self {
-            spawner: spawner,
+            spawner,
             content_type,
             read_timeout,
             max_body: config.max_body,

@@ -32,7 +32,7 @@ pub(crate) struct StreamingMode {
 impl StreamingMode {
     pub(crate) fn new(config: &WatchdogConfig, spawner: ProcessSpawner) -> Self {
         Self {
-            spawner: spawner,
+            spawner,
             content_type: config.content_type.clone(),
             read_timeout: config.read_timeout,
         }

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use quinn::ReadError;
 use tokio::sync::watch;
 
 use super::call_error::{CallFailure, QuicCallError, is_certificate_refused};
@@ -30,8 +31,10 @@ pub(super) enum HandshakeStage {
     Early,
     /// Complete; `early`: the worker accepted the first flight.
     Done { early: bool },
-    /// Failed, or the peer is not admitted.
+    /// The connection ended before the handshake did.
     Failed(Arc<str>),
+    /// Complete, but the peer is not admitted.
+    Refused(Arc<str>),
     /// Nothing was received within this time.
     TimedOut(Duration),
 }
@@ -126,7 +129,9 @@ impl CallerConnection {
             .await;
         match settled.as_deref() {
             Ok(HandshakeStage::Done { early }) => Ok(*early),
-            Ok(HandshakeStage::Failed(why)) => Err(QuicCallError::NotRun(why.to_string())),
+            Ok(HandshakeStage::Failed(why) | HandshakeStage::Refused(why)) => {
+                Err(QuicCallError::NotRun(why.to_string()))
+            }
             Ok(HandshakeStage::TimedOut(limit)) => Err(QuicCallError::NotRun(format!(
                 "no response over UDP within {limit:?}"
             ))),
@@ -148,7 +153,25 @@ impl CallerConnection {
             HandshakeStage::Done { early: false } if is_certificate_refused(&error) => {
                 CallFailure::Final(QuicCallError::NotRun(error.to_string()))
             }
+            HandshakeStage::Early | HandshakeStage::Failed(_) => {
+                CallFailure::classify(self.unmask_rejection(error))
+            }
             _ => CallFailure::classify(error),
+        }
+    }
+
+    /// Returns the connection's own error in the place of a rejection that did not happen.
+    ///
+    /// quinn reports each first flight as rejected when the connection ends during the handshake.
+    /// The worker may have accepted it and run its calls by then.
+    fn unmask_rejection(&self, error: StreamBodyError) -> StreamBodyError {
+        use quinn::ConnectionError::TransportError;
+        let is_rejection = matches!(error, StreamBodyError::Stream(ReadError::ZeroRttRejected));
+        match self.connection.close_reason().filter(|_| is_rejection) {
+            // A worker that accepts the flight sends no certificate, so this side's complaint about
+            // one proves the rejection (RFC 8446 section 2.2).
+            None | Some(TransportError(_)) => error,
+            Some(lost) => StreamBodyError::Stream(ReadError::ConnectionLost(lost)),
         }
     }
 }

@@ -177,7 +177,7 @@ impl Dialer {
                 opened.set_certificate_end(peer.not_after);
                 HandshakeStage::Done { early }
             }
-            Err(refusal) => HandshakeStage::Failed(refusal.to_string().into()),
+            Err(refusal) => HandshakeStage::Refused(refusal.to_string().into()),
         }
     }
 

@@ -1,6 +1,8 @@
-//! The shop's currency service: `GET /supported` lists currency codes, `POST /convert` converts an amount.
+//! The shop's currency service: `GET /supported` lists currency codes, `POST /convert` converts an
+//! amount.
 //!
-//! An ordinary HTTP server on 127.0.0.1:$PORT. It imports nothing of nearpath: any program that serves HTTP is a function.
+//! An ordinary HTTP server on 127.0.0.1:$PORT. It imports nothing of nearpath: any program that
+//! serves HTTP is a function.
 
 mod rates;
 
@@ -14,26 +16,26 @@ use hyper_util::service::TowerToHyperService;
 use serde::Deserialize;
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::rates::Money;
+use crate::rates::MoneyAmount;
 
-/// What `POST /convert` is asked.
+/// Body of `POST /convert`.
 #[derive(Deserialize)]
-struct Conversion {
-    from: Money,
+struct ConversionRequest {
+    from: MoneyAmount,
     to: String,
 }
 
-async fn convert(Json(asked): Json<Conversion>) -> Result<Json<Money>, (StatusCode, String)> {
-    rates::convert(&asked.from, &asked.to)
+async fn convert(Json(asked): Json<ConversionRequest>) -> Result<Json<MoneyAmount>, (StatusCode, String)> {
+    rates::convert_amount(&asked.from, &asked.to)
         .map(Json)
         .map_err(|error| (StatusCode::BAD_REQUEST, error.to_string()))
 }
 
-async fn supported() -> Json<Vec<&'static str>> {
-    Json(rates::CODES.iter().map(|(code, _)| *code).collect())
+async fn list_currencies() -> Json<Vec<&'static str>> {
+    Json(rates::CURRENCY_RATES.iter().map(|(code, _)| *code).collect())
 }
 
-async fn connection(
+async fn serve_connection(
     stream: TcpStream,
     shop: Router,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
@@ -51,11 +53,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
     eprintln!("listening on {}", listener.local_addr()?);
     let shop = Router::new()
-        .route("/supported", get(supported))
+        .route("/supported", get(list_currencies))
         .route("/convert", post(convert));
     loop {
         let (stream, _) = listener.accept().await?;
         let shop = shop.clone();
-        tokio::spawn(connection(stream, shop)); // a connection that breaks concerns nobody else
+        tokio::spawn(serve_connection(stream, shop)); // an error ends this connection alone
     }
 }

@@ -8,20 +8,20 @@ const BILLION: i128 = 1_000_000_000;
 
 /// An amount: whole units and billionths of a unit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Money {
+pub(crate) struct MoneyAmount {
     pub(crate) currency: String,
     pub(crate) units: i64,
     pub(crate) nanos: i64,
 }
 
-/// Why an amount was not converted.
+/// Errors of a conversion.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub(crate) enum ConversionError {
     Unknown(String),
     TooLarge,
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for ConversionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unknown(code) => write!(f, "no currency {code:?}"),
@@ -30,8 +30,9 @@ impl fmt::Display for Refused {
     }
 }
 
-/// Currency codes (ISO 4217) and what one euro buys, in ten-thousandths. Made up near real ones; a shop would ask a bank.
-pub(crate) const CODES: &[(&str, i64)] = &[
+/// Currency codes (ISO 4217) and what one euro buys, in ten-thousandths. Made up near real ones; a
+/// shop would ask a bank.
+pub(crate) const CURRENCY_RATES: &[(&str, i64)] = &[
     ("EUR", 10_000),
     ("USD", 11_305),
     ("JPY", 1_264_000),
@@ -67,20 +68,20 @@ pub(crate) const CODES: &[(&str, i64)] = &[
     ("ZAR", 160_583),
 ];
 
-fn rate(code: &str) -> Result<i128, Refused> {
-    let found = CODES.iter().find(|(known, _)| *known == code);
+fn find_rate(code: &str) -> Result<i128, ConversionError> {
+    let found = CURRENCY_RATES.iter().find(|(known, _)| *known == code);
     found
         .map(|(_, rate)| i128::from(*rate))
-        .ok_or_else(|| Refused::Unknown(code.chars().take(10).collect()))
+        .ok_or_else(|| ConversionError::Unknown(code.chars().take(10).collect()))
 }
 
 /// Converts through the euro, rounded down to a billionth.
-pub(crate) fn convert(amount: &Money, to: &str) -> Result<Money, Refused> {
-    let (from_rate, to_rate) = (rate(&amount.currency)?, rate(to)?);
+pub(crate) fn convert_amount(amount: &MoneyAmount, to: &str) -> Result<MoneyAmount, ConversionError> {
+    let (from_rate, to_rate) = (find_rate(&amount.currency)?, find_rate(to)?);
     let nanos = i128::from(amount.units) * BILLION + i128::from(amount.nanos);
     let result = nanos * to_rate / from_rate;
-    let units = i64::try_from(result / BILLION).map_err(|_| Refused::TooLarge)?;
-    Ok(Money {
+    let units = i64::try_from(result / BILLION).map_err(|_| ConversionError::TooLarge)?;
+    Ok(MoneyAmount {
         currency: to.to_owned(),
         units,
         nanos: (result % BILLION) as i64,
@@ -91,8 +92,8 @@ pub(crate) fn convert(amount: &Money, to: &str) -> Result<Money, Refused> {
 mod tests {
     use super::*;
 
-    fn money(currency: &str, units: i64, nanos: i64) -> Money {
-        Money {
+    fn money(currency: &str, units: i64, nanos: i64) -> MoneyAmount {
+        MoneyAmount {
             currency: currency.to_owned(),
             units,
             nanos,
@@ -102,15 +103,15 @@ mod tests {
     #[test]
     fn amounts_are_exact() {
         assert_eq!(
-            convert(&money("EUR", 10, 0), "USD"),
+            convert_amount(&money("EUR", 10, 0), "USD"),
             Ok(money("USD", 11, 305_000_000))
         );
         assert_eq!(
-            convert(&money("USD", 11, 305_000_000), "EUR"),
+            convert_amount(&money("USD", 11, 305_000_000), "EUR"),
             Ok(money("EUR", 10, 0))
         );
         assert_eq!(
-            convert(&money("CAD", 19, 990_000_000), "CAD"),
+            convert_amount(&money("CAD", 19, 990_000_000), "CAD"),
             Ok(money("CAD", 19, 990_000_000))
         );
     }
@@ -118,23 +119,23 @@ mod tests {
     #[test]
     fn refusals_say_why() {
         assert_eq!(
-            convert(&money("XXX", 1, 0), "EUR"),
-            Err(Refused::Unknown("XXX".into()))
+            convert_amount(&money("XXX", 1, 0), "EUR"),
+            Err(ConversionError::Unknown("XXX".into()))
         );
         assert_eq!(
-            convert(&money("EUR", i64::MAX, 0), "IDR"),
-            Err(Refused::TooLarge)
+            convert_amount(&money("EUR", i64::MAX, 0), "IDR"),
+            Err(ConversionError::TooLarge)
         );
     }
 
     #[test]
     fn every_code_is_listed_once() {
-        let mut codes: Vec<_> = CODES.iter().map(|(code, _)| code).collect();
+        let mut codes: Vec<_> = CURRENCY_RATES.iter().map(|(code, _)| code).collect();
         codes.sort();
         codes.dedup();
-        assert_eq!(codes.len(), CODES.len());
+        assert_eq!(codes.len(), CURRENCY_RATES.len());
         assert!(
-            CODES
+            CURRENCY_RATES
                 .iter()
                 .all(|(code, rate)| code.len() == 3 && *rate > 0)
         );

@@ -1,36 +1,37 @@
-//! What the program is told: which service, by which transport, where the others are.
+//! Arguments: the service, its transport, and the addresses of the others.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::rc::Rc;
 
 use clap::{Parser, ValueEnum};
 
-use crate::goods::Encoding;
-use crate::host::Shop;
-use crate::line::Line;
-use crate::services::Service;
+use crate::api::MessageEncoding;
+use crate::client::PeerClient;
+use crate::host::ServiceServer;
+use crate::services::ShopService;
 
-/// One service of the shop.
+/// Service of the shop.
 #[derive(Parser)]
 #[command(version)]
-pub(crate) struct Args {
-    /// Which service this process is
+pub(crate) struct ServiceArgs {
+    /// Service of this process
     #[arg(long, value_enum)]
-    pub(crate) service: Service,
+    pub(crate) service: ShopService,
 
-    /// How the services call each other
+    /// Transport of calls between services
     #[arg(long, value_enum, default_value = "shm")]
-    pub(crate) transport: Transport,
+    pub(crate) transport: ServiceTransport,
 
-    /// Where to listen: for HTTP, or for gRPC when that is the transport and this is not the frontend
+    /// Listening address: for HTTP, or for gRPC if that is the transport and this is not the
+    /// frontend
     #[arg(long, default_value = "127.0.0.1:5000", value_name = "ADDR:PORT")]
     pub(crate) listen: SocketAddr,
 
-    /// Where a service is; may be given more than once. The others are called through the gateway
-    #[arg(long = "peer", value_name = "NAME=ADDR:PORT", value_parser = peer)]
-    pub(crate) peers: Vec<(Service, SocketAddr)>,
+    /// Address of a service; may be repeated. Other services are called through the gateway
+    #[arg(long = "peer", value_name = "NAME=ADDR:PORT", value_parser = parse_peer)]
+    pub(crate) peers: Vec<(ShopService, SocketAddr)>,
 
-    /// Where services that no --peer names are called, as /function/NAME
+    /// Gateway for services without --peer, called as /function/NAME
     #[arg(
         long,
         env = "gateway_url",
@@ -43,15 +44,16 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(crate) near_only: bool,
 
-    /// What services say to each other is written as; gRPC is always protobuf
+    /// Encoding of messages between services; gRPC is always protobuf
     #[arg(long, value_enum, default_value = "json")]
-    encoding: Encoding,
+    encoding: MessageEncoding,
 }
 
-/// How calls go.
+/// Transports of calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Transport {
-    /// On nearpath's SDK: through shared memory, and over HTTP through the gateway to whom no memory leads
+pub(crate) enum ServiceTransport {
+    /// On nearpath's SDK: through shared memory, and over HTTP through the gateway to whom no
+    /// memory leads
     Shm,
     /// HTTP/1.1 over kept connections
     Http,
@@ -59,26 +61,26 @@ pub(crate) enum Transport {
     Grpc,
 }
 
-impl Args {
+impl ServiceArgs {
     /// The service with its way to the others.
-    pub(crate) fn shop(&self, line: Line) -> Rc<Shop> {
-        Rc::new(Shop {
+    pub(crate) fn build_server(&self, line: PeerClient) -> Rc<ServiceServer> {
+        Rc::new(ServiceServer {
             service: self.service,
             encoding: self.encoding(),
             line,
         })
     }
 
-    pub(crate) fn encoding(&self) -> Encoding {
-        if self.transport == Transport::Grpc {
-            Encoding::Protobuf
+    pub(crate) fn encoding(&self) -> MessageEncoding {
+        if self.transport == ServiceTransport::Grpc {
+            MessageEncoding::Protobuf
         } else {
             self.encoding
         }
     }
 
     /// The gateway's address; none where its name is not known, as outside of an instance.
-    pub(crate) fn gateway(&self) -> Option<SocketAddr> {
+    pub(crate) fn gateway_addr(&self) -> Option<SocketAddr> {
         let place = self.gateway.strip_prefix("http://")?.trim_end_matches('/');
         let place = if place.contains(':') {
             place.to_owned()
@@ -89,10 +91,10 @@ impl Args {
     }
 }
 
-fn peer(text: &str) -> Result<(Service, SocketAddr), String> {
+fn parse_peer(text: &str) -> Result<(ShopService, SocketAddr), String> {
     let (name, addr) = text.split_once('=').ok_or("a peer is NAME=ADDR:PORT")?;
     let addr = addr
         .parse()
         .map_err(|_| format!("{addr:?} is not ADDR:PORT"))?;
-    Ok((Service::from_str(name, false)?, addr))
+    Ok((ShopService::from_str(name, false)?, addr))
 }

@@ -4,53 +4,53 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
-use crate::goods::{Cart, Money, Order, Product};
-use crate::words::Response;
+use crate::api::{CustomerCart, Money, OrderResult, Product};
+use crate::message::ServiceResponse;
 
 /// Room for most pages without growing.
-const USUAL: usize = 8192;
+const USUAL_PAGE_BYTES: usize = 8192;
 
 /// Something that can be shown.
-pub(crate) trait Page: Serialize {
+pub(crate) trait HtmlPage: Serialize {
     /// Writes what is inside `<main>`.
-    fn html(&self, out: &mut String);
-    /// What can be chosen as currency; nothing when the page does not say.
+    fn write_html(&self, out: &mut String);
+    /// Currencies to choose from; empty when the page has none.
     fn currencies(&self) -> &[String] {
         &[]
     }
 }
 
 /// As HTML, or as JSON.
-pub(crate) fn render(page: &impl Page, html: bool) -> Response {
+pub(crate) fn render_page(page: &impl HtmlPage, html: bool) -> ServiceResponse {
     if !html {
         let text = serde_json::to_vec(page).expect("pages have text keys and finite numbers");
-        return Response::new("application/json", text);
+        return ServiceResponse::new("application/json", text);
     }
-    let mut out = String::with_capacity(USUAL);
+    let mut out = String::with_capacity(USUAL_PAGE_BYTES);
     out.push_str("<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>Boutique</title></head><body>");
     out.push_str("<header><a href=\"/\">Boutique</a><form method=\"post\" action=\"/setCurrency\"><select name=\"currency_code\">");
     for code in page.currencies() {
-        tags(&mut out, &["<option>", code, "</option>"]);
+        push_tags(&mut out, &["<option>", code, "</option>"]);
     }
     out.push_str("</select></form></header><main>");
-    page.html(&mut out);
+    page.write_html(&mut out);
     out.push_str("</main></body></html>\n");
-    Response::new("text/html; charset=utf-8", out)
+    ServiceResponse::new("text/html; charset=utf-8", out)
 }
 
 /// Pushes pieces by turns: markup as it is, text escaped, markup, …
-fn tags(out: &mut String, pieces: &[&str]) {
+fn push_tags(out: &mut String, pieces: &[&str]) {
     for (place, piece) in pieces.iter().enumerate() {
         if place % 2 == 0 {
             out.push_str(piece)
         } else {
-            escape(out, piece)
+            push_escaped(out, piece)
         }
     }
 }
 
 /// Text that is safe between tags and within quotes.
-fn escape(out: &mut String, text: &str) {
+fn push_escaped(out: &mut String, text: &str) {
     let mut rest = text;
     while let Some(at) = rest.find(['&', '<', '>', '"', '\'']) {
         out.push_str(&rest[..at]);
@@ -66,9 +66,9 @@ fn escape(out: &mut String, text: &str) {
     out.push_str(rest);
 }
 
-fn price(out: &mut String, money: &Money) {
+fn push_price(out: &mut String, money: &Money) {
     out.push_str("<span class=\"price\">");
-    escape(out, &money.currency);
+    push_escaped(out, &money.currency);
     let _ = write!(
         out,
         " {}.{:02}</span>",
@@ -77,20 +77,20 @@ fn price(out: &mut String, money: &Money) {
     ); // a String takes everything
 }
 
-fn list(out: &mut String, id: &str, texts: &[String]) {
-    tags(out, &["<ul id=\"", id, "\">"]);
+fn push_list(out: &mut String, id: &str, texts: &[String]) {
+    push_tags(out, &["<ul id=\"", id, "\">"]);
     texts
         .iter()
-        .for_each(|text| tags(out, &["<li>", text, "</li>"]));
+        .for_each(|text| push_tags(out, &["<li>", text, "</li>"]));
     out.push_str("</ul>");
 }
 
-fn cart_size(out: &mut String, size: usize) {
+fn push_cart_size(out: &mut String, size: usize) {
     let _ = write!(out, "<a id=\"cart\" href=\"/cart\">{size} in the cart</a>");
 }
 
-fn card(out: &mut String, product: &Product) {
-    tags(
+fn push_product_card(out: &mut String, product: &Product) {
+    push_tags(
         out,
         &[
             "<article><h2><a href=\"/product/",
@@ -100,27 +100,29 @@ fn card(out: &mut String, product: &Product) {
             "</a></h2>",
         ],
     );
-    price(out, &product.price);
-    tags(out, &["<p>", &product.description, "</p></article>"]);
+    push_price(out, &product.price);
+    push_tags(out, &["<p>", &product.description, "</p></article>"]);
 }
 
 /// `GET /`
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Front {
+pub(crate) struct FrontPage {
     pub(crate) currencies: Vec<String>,
     pub(crate) cart_size: usize,
     pub(crate) products: Vec<Product>,
     pub(crate) ads: Vec<String>,
 }
 
-impl Page for Front {
-    fn html(&self, out: &mut String) {
-        cart_size(out, self.cart_size);
+impl HtmlPage for FrontPage {
+    fn write_html(&self, out: &mut String) {
+        push_cart_size(out, self.cart_size);
         out.push_str("<section id=\"products\">");
-        self.products.iter().for_each(|product| card(out, product));
+        self.products
+            .iter()
+            .for_each(|product| push_product_card(out, product));
         out.push_str("</section>");
-        list(out, "ads", &self.ads);
+        push_list(out, "ads", &self.ads);
     }
 
     fn currencies(&self) -> &[String] {
@@ -141,10 +143,10 @@ pub(crate) struct ProductPage {
     pub(crate) ads: Vec<String>,
 }
 
-impl Page for ProductPage {
-    fn html(&self, out: &mut String) {
-        cart_size(out, self.cart_size);
-        tags(
+impl HtmlPage for ProductPage {
+    fn write_html(&self, out: &mut String) {
+        push_cart_size(out, self.cart_size);
+        push_tags(
             out,
             &[
                 "<h1>",
@@ -154,9 +156,9 @@ impl Page for ProductPage {
                 "</p>",
             ],
         );
-        price(out, &self.price);
-        list(out, "recommendations", &self.recommendations);
-        list(out, "ads", &self.ads);
+        push_price(out, &self.price);
+        push_list(out, "recommendations", &self.recommendations);
+        push_list(out, "ads", &self.ads);
     }
 
     fn currencies(&self) -> &[String] {
@@ -167,14 +169,14 @@ impl Page for ProductPage {
 /// `POST /cart`
 #[derive(Serialize)]
 #[serde(transparent)]
-pub(crate) struct Filled(pub(crate) Cart);
+pub(crate) struct CartFilledPage(pub(crate) CustomerCart);
 
-impl Page for Filled {
-    fn html(&self, out: &mut String) {
+impl HtmlPage for CartFilledPage {
+    fn write_html(&self, out: &mut String) {
         out.push_str("<ul id=\"items\">");
         for item in &self.0.items {
             let _ = write!(out, "<li>{} × ", item.quantity);
-            tags(out, &["", &item.product_id, "</li>"]);
+            push_tags(out, &["", &item.product_id, "</li>"]);
         }
         out.push_str("</ul>");
     }
@@ -182,7 +184,7 @@ impl Page for Filled {
 
 /// A line of [`CartPage`].
 #[derive(Serialize)]
-pub(crate) struct Entry {
+pub(crate) struct CartEntry {
     pub(crate) product: String,
     pub(crate) quantity: u32,
     pub(crate) price: Money,
@@ -193,26 +195,26 @@ pub(crate) struct Entry {
 pub(crate) struct CartPage {
     pub(crate) currencies: Vec<String>,
     pub(crate) recommendations: Vec<String>,
-    pub(crate) items: Vec<Entry>,
+    pub(crate) items: Vec<CartEntry>,
     pub(crate) shipping: Money,
     pub(crate) total: Money,
 }
 
-impl Page for CartPage {
-    fn html(&self, out: &mut String) {
+impl HtmlPage for CartPage {
+    fn write_html(&self, out: &mut String) {
         out.push_str("<table id=\"items\">");
         for entry in &self.items {
-            tags(out, &["<tr><td>", &entry.product, "</td><td>"]);
+            push_tags(out, &["<tr><td>", &entry.product, "</td><td>"]);
             let _ = write!(out, "{}</td><td>", entry.quantity);
-            price(out, &entry.price);
+            push_price(out, &entry.price);
             out.push_str("</td></tr>");
         }
         out.push_str("</table><p>Shipping: ");
-        price(out, &self.shipping);
+        push_price(out, &self.shipping);
         out.push_str("</p><p>In all: ");
-        price(out, &self.total);
+        push_price(out, &self.total);
         out.push_str("</p>");
-        list(out, "recommendations", &self.recommendations);
+        push_list(out, "recommendations", &self.recommendations);
     }
 
     fn currencies(&self) -> &[String] {
@@ -222,15 +224,15 @@ impl Page for CartPage {
 
 /// `POST /cart/checkout`
 #[derive(Serialize)]
-pub(crate) struct Thanks {
-    pub(crate) order: Order,
+pub(crate) struct OrderPage {
+    pub(crate) order: OrderResult,
     pub(crate) recommendations: Vec<String>,
     pub(crate) currencies: Vec<String>,
 }
 
-impl Page for Thanks {
-    fn html(&self, out: &mut String) {
-        tags(
+impl HtmlPage for OrderPage {
+    fn write_html(&self, out: &mut String) {
+        push_tags(
             out,
             &[
                 "<h1>Thank you</h1><p id=\"orderId\">",
@@ -238,10 +240,10 @@ impl Page for Thanks {
                 "</p><p>Parcel ",
             ],
         );
-        tags(out, &["", &self.order.tracking_id, "</p><p>Paid: "]);
-        price(out, &self.order.total);
+        push_tags(out, &["", &self.order.tracking_id, "</p><p>Paid: "]);
+        push_price(out, &self.order.total);
         out.push_str("</p>");
-        list(out, "recommendations", &self.recommendations);
+        push_list(out, "recommendations", &self.recommendations);
     }
 
     fn currencies(&self) -> &[String] {
@@ -251,13 +253,13 @@ impl Page for Thanks {
 
 /// `POST /setCurrency`
 #[derive(Serialize)]
-pub(crate) struct Chosen {
+pub(crate) struct CurrencyPage {
     pub(crate) currency: String,
 }
 
-impl Page for Chosen {
-    fn html(&self, out: &mut String) {
-        tags(out, &["<p id=\"currency\">", &self.currency, "</p>"]);
+impl HtmlPage for CurrencyPage {
+    fn write_html(&self, out: &mut String) {
+        push_tags(out, &["<p id=\"currency\">", &self.currency, "</p>"]);
     }
 }
 
@@ -268,7 +270,7 @@ mod tests {
     #[test]
     fn text_is_escaped() {
         let mut out = String::new();
-        tags(&mut out, &["<p>", "Salt & \"Pepper\" <'b'>", "</p>"]);
+        push_tags(&mut out, &["<p>", "Salt & \"Pepper\" <'b'>", "</p>"]);
         assert_eq!(
             out,
             "<p>Salt &amp; &quot;Pepper&quot; &lt;&#39;b&#39;&gt;</p>"
@@ -277,10 +279,10 @@ mod tests {
 
     #[test]
     fn one_page_two_ways() {
-        let page = Chosen {
+        let page = CurrencyPage {
             currency: "EUR".into(),
         };
-        let (html, json) = (render(&page, true), render(&page, false));
+        let (html, json) = (render_page(&page, true), render_page(&page, false));
         assert_eq!(
             (html.content_type, json.content_type),
             ("text/html; charset=utf-8", "application/json")

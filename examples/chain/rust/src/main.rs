@@ -2,7 +2,7 @@
 
 use nearpath::{Error, Request};
 
-async fn say(request: Request) -> Result<String, Error> {
+async fn answer_request(request: Request) -> Result<String, Error> {
     let Ok(next) = std::env::var("NEXT") else {
         return Ok("rust".to_owned());
     };
@@ -15,5 +15,5 @@ async fn say(request: Request) -> Result<String, Error> {
 }
 
 fn main() -> Result<(), Error> {
-    nearpath::serve(say)
+    nearpath::serve(answer_request)
 }

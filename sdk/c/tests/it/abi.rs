@@ -1,4 +1,4 @@
-//! The header and the library are one; programs in C, compiled as a user would, call each other through memory and over HTTP.
+//! The header matches the library; C programs, compiled as by a user, call each other through shared memory and over HTTP.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -12,11 +12,11 @@ use nearpath_testkit::{free_addr, program, skip};
 use nearpath_types::InstanceId;
 use rustix::process::{Pid, Signal, kill_process};
 
-fn home() -> PathBuf {
+fn crate_dir() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Names of functions that a text has after `mark`.
+/// Returns the names of functions after each `mark` in a text.
 fn names(text: &str, mark: &str) -> BTreeSet<String> {
     let after = text.split(mark).skip(1);
     let names = after.map(|rest| {
@@ -32,7 +32,7 @@ fn names(text: &str, mark: &str) -> BTreeSet<String> {
 
 #[test]
 fn the_header_declares_what_the_library_has() {
-    let header = std::fs::read_to_string(home().join("include/nearpath.h")).unwrap();
+    let header = std::fs::read_to_string(crate_dir().join("include/nearpath.h")).unwrap();
     let code: String = header
         .lines()
         .filter(|line| !line.trim_start().starts_with("/*"))
@@ -42,7 +42,7 @@ fn the_header_declares_what_the_library_has() {
         .match_indices("np_")
         .filter_map(|(at, _)| declared(&code[at..]))
         .collect();
-    let sources = std::fs::read_dir(home().join("src")).unwrap();
+    let sources = std::fs::read_dir(crate_dir().join("src")).unwrap();
     let sources = sources
         .map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap())
         .collect::<String>();
@@ -51,13 +51,13 @@ fn the_header_declares_what_the_library_has() {
     assert!(defined.len() > 25, "{defined:?}");
 }
 
-/// A name that is followed by its parameters, and not a type in parentheses.
+/// Returns a name followed by parameters, but not a type in parentheses.
 fn declared(text: &str) -> Option<String> {
     let end = text.find(|c: char| !c.is_ascii_alphanumeric() && c != '_')?;
     text[end..].starts_with('(').then(|| text[..end].to_owned())
 }
 
-/// Compiles as a user would: warnings are errors.
+/// Compiles a program as a user does: warnings are errors.
 fn compile(folder: &Path, source: &str) -> Result<PathBuf, String> {
     let out = folder.join("program");
     let mut gcc = Command::new("gcc");
@@ -71,8 +71,8 @@ fn compile(folder: &Path, source: &str) -> Result<PathBuf, String> {
         "-g",
         "-I",
     ])
-    .arg(home().join("include"));
-    gcc.arg(home().join(source))
+    .arg(crate_dir().join("include"));
+    gcc.arg(crate_dir().join(source))
         .arg(program("libnearpath_c.a"))
         .args(["-lpthread", "-ldl", "-lm", "-lgcc_s"]);
     let done = gcc
@@ -88,7 +88,7 @@ fn compile(folder: &Path, source: &str) -> Result<PathBuf, String> {
     Ok(out)
 }
 
-/// Ends with the test.
+/// A process that ends with the test.
 struct FunctionProcess(Child);
 
 impl FunctionProcess {
@@ -102,7 +102,7 @@ impl FunctionProcess {
         Self(command.envs(environment.iter().cloned()).spawn().unwrap())
     }
 
-    /// Its exit code, within the deadline of a test.
+    /// Returns the exit code; panics after 60 s.
     fn end(&mut self) -> Option<i32> {
         let end = Instant::now() + Duration::from_secs(60);
         loop {
@@ -114,7 +114,7 @@ impl FunctionProcess {
         }
     }
 
-    fn told_to_stop(&mut self) -> Option<i32> {
+    fn stop(&mut self) -> Option<i32> {
         kill_process(Pid::from_raw(self.0.id() as i32).unwrap(), Signal::TERM).unwrap();
         self.end()
     }
@@ -127,15 +127,15 @@ impl Drop for FunctionProcess {
     }
 }
 
-fn until_it_listens(address: SocketAddr) {
+fn wait_until_listening(address: SocketAddr) {
     let end = Instant::now() + Duration::from_secs(30);
     while std::net::TcpStream::connect(address).is_err() {
-        assert!(Instant::now() < end, "it never listens");
+        assert!(Instant::now() < end, "the program does not listen");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// Has two programs talk in a domain: words for the one that serves, its name, and words for the other.
+/// Runs two programs in a domain: the arguments of the callee, its name, and the arguments of the caller.
 fn in_a_domain(source: &str, serves: &[&str], name: &str, calls: &[&str]) {
     let folder = tempfile::tempdir().unwrap();
     let program = match compile(folder.path(), source) {
@@ -155,14 +155,14 @@ fn in_a_domain(source: &str, serves: &[&str], name: &str, calls: &[&str]) {
     };
     hub.declare_edges_with([(("caller".parse().unwrap(), name.parse().unwrap()), terms)]);
     let start = |instance, name: &str, words: &[&str], port: SocketAddr| {
-        let door = folder.path().join(name);
+        let socket = folder.path().join(name);
         hub.admit_instance(
             InstanceId(instance),
             name.parse().unwrap(),
-            EndpointSocket::listen_at(&door).unwrap(),
+            EndpointSocket::listen_at(&socket).unwrap(),
         );
         let environment = [
-            ("NEARPATH_DISPATCH", door.display().to_string()),
+            ("NEARPATH_DISPATCH", socket.display().to_string()),
             ("PORT", port.port().to_string()),
         ];
         FunctionProcess::start(&program, words, &environment)
@@ -170,7 +170,7 @@ fn in_a_domain(source: &str, serves: &[&str], name: &str, calls: &[&str]) {
     let mut callee = start(1, name, serves, free_addr());
     let mut caller = start(2, "caller", calls, free_addr());
     assert_eq!(caller.end(), Some(0));
-    assert_eq!(callee.told_to_stop(), Some(0));
+    assert_eq!(callee.stop(), Some(0));
     runtime.block_on(async {
         nearpath_testkit::eventually("all slots are back", async || {
             hub.read_usage().await.slots == 0
@@ -200,7 +200,7 @@ fn bodies_go_piece_by_piece_and_threads_answer_at_once() {
     );
 }
 
-/// A gateway for one function: it takes `/function/NAME` away and passes the rest on.
+/// Starts a gateway for one function: it removes `/function/NAME` and forwards the rest.
 fn gateway(to: SocketAddr) -> SocketAddr {
     use std::io::{Read, Write};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -236,14 +236,14 @@ fn outside_a_domain_they_talk_over_http() {
     let port = free_addr();
     let mut callee =
         FunctionProcess::start(&program, &["serve"], &[("PORT", port.port().to_string())]);
-    until_it_listens(port);
+    wait_until_listening(port);
     let gateway = [("NEARPATH_GATEWAY", format!("http://{}", gateway(port)))];
     let mut caller = FunctionProcess::start(&program, &["call", "http"], &gateway);
     assert_eq!(caller.end(), Some(0));
-    assert_eq!(callee.told_to_stop(), Some(0));
+    assert_eq!(callee.stop(), Some(0));
 }
 
-/// The function is its own gateway: it looks at the end of the path.
+/// The function is its own gateway: it checks the end of the path.
 #[test]
 fn piece_by_piece_over_http() {
     let folder = tempfile::tempdir().unwrap();
@@ -257,14 +257,14 @@ fn piece_by_piece_over_http() {
         &["serve", "3"],
         &[("PORT", port.port().to_string())],
     );
-    until_it_listens(port);
+    wait_until_listening(port);
     let gateway = [("NEARPATH_GATEWAY", format!("http://{port}"))];
     let mut caller = FunctionProcess::start(&program, &["call", "http"], &gateway);
     assert_eq!(caller.end(), Some(0));
-    assert_eq!(callee.told_to_stop(), Some(0));
+    assert_eq!(callee.stop(), Some(0));
 }
 
-/// Where SIGPIPE has its default action, as in every program in C, a write to a caller that has gone must not end the process.
+/// SIGPIPE has its default action, as in every C program: a write to a caller that is gone must not end the process.
 #[test]
 fn a_caller_that_goes_away_does_not_end_the_process() {
     use std::io::{Read, Write};
@@ -279,7 +279,7 @@ fn a_caller_that_goes_away_does_not_end_the_process() {
         &["serve", "3"],
         &[("PORT", port.port().to_string())],
     );
-    until_it_listens(port);
+    wait_until_listening(port);
     for _ in 0..500 {
         let mut caller = std::net::TcpStream::connect(port).unwrap();
         caller
@@ -288,9 +288,9 @@ fn a_caller_that_goes_away_does_not_end_the_process() {
         caller
             .write_all(b"GET /flood HTTP/1.1\r\nhost: f\r\n\r\n")
             .unwrap();
-        assert_ne!(caller.read(&mut [0; 60_000]).unwrap(), 0); // all that has come, so that closing is no reset
+        assert_ne!(caller.read(&mut [0; 60_000]).unwrap(), 0); // reads all received bytes, so that close() sends no reset
     }
-    assert_eq!(callee.told_to_stop(), Some(0));
+    assert_eq!(callee.stop(), Some(0));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-// Price is a function that asks another one for the rate and passes it on.
+// Price is a function that requests the rate from another one and forwards it.
 package main
 
 import (

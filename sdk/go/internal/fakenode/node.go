@@ -1,5 +1,5 @@
-// Package fakenode plays the node of one security domain, for tests: it makes pool, desks and channels, says welcome, opens the
-// declared edges, and gives back what the dead held. It does what contract/dispatch.md asks of a node and no more.
+// Package fakenode simulates the node of one security domain in tests: it makes pool, wakeup cells and channels, sends the welcome, opens the
+// declared edges, and frees the slots of dead endpoints. It does what contract/dispatch.md requires of a node and no more.
 package fakenode
 
 import (
@@ -10,8 +10,8 @@ import (
 	"sync"
 	"syscall"
 
+	"nearpath.io/nearpath/internal/endpoint"
 	"nearpath.io/nearpath/internal/memory"
-	"nearpath.io/nearpath/internal/party"
 )
 
 // Config is what the domain is made of.
@@ -21,12 +21,12 @@ type Config struct {
 	// Edges are the declared ones, caller and callee.
 	Edges [][2]string
 	// Terms of edges: aliases, topics, events only; by caller and callee.
-	Terms map[[2]string]party.Peer
+	Terms map[[2]string]endpoint.Peer
 	// Sizes of the pool's classes; nil: some of each.
 	Sizes []memory.ClassSize
 	// Capacity of a ring; 0: 256.
 	Capacity uint32
-	// MaxHeldBytes of each party; 0: the whole pool.
+	// MaxHeldBytes of each endpoint; 0: the whole pool.
 	MaxHeldBytes uint64
 }
 
@@ -37,25 +37,25 @@ type Node struct {
 	file   *os.File
 
 	mu       sync.Mutex
-	parties  map[uint16]*Member
+	members  map[uint16]*Member
 	channels map[uint64]*edge
 	last     uint64
 	changed  *sync.Cond
 	closers  []func()
 }
 
-// Member is a party as the node sees it.
+// Member is the node's record of an endpoint.
 type Member struct {
-	Number   uint16
-	Function string
-	Instance uint64
-	conn     *net.UnixConn
-	deskFile *os.File
-	desk     *memory.WakeupCell
-	event    int
-	Hello    party.Hello
-	ready    bool
-	dead     bool
+	Number     uint16
+	Function   string
+	Instance   uint64
+	conn       *net.UnixConn
+	wakeupFile *os.File
+	wakeupCell *memory.WakeupCell
+	event      int
+	Hello      endpoint.Hello
+	ready      bool
+	dead       bool
 }
 
 type edge struct {
@@ -82,7 +82,7 @@ func Start(config Config) (*Node, error) {
 	if config.MaxHeldBytes == 0 {
 		config.MaxHeldBytes = pool.Geometry.Bytes
 	}
-	n := &Node{config: config, Pool: pool, file: file, parties: map[uint16]*Member{}, channels: map[uint64]*edge{}}
+	n := &Node{config: config, Pool: pool, file: file, members: map[uint16]*Member{}, channels: map[uint64]*edge{}}
 	n.changed = sync.NewCond(&n.mu)
 	return n, nil
 }
@@ -116,7 +116,7 @@ func (n *Node) Stop() {
 	for _, stop := range n.closers {
 		stop()
 	}
-	for _, m := range n.parties {
+	for _, m := range n.members {
 		_ = m.conn.Close()
 	}
 }
@@ -125,8 +125,8 @@ func (n *Node) serve(conn *net.UnixConn, function string, instance uint64) {
 	defer conn.Close()
 	var m *Member
 	for {
-		var out party.NodeRequest
-		if _, err := party.Receive(conn, &out); err != nil {
+		var out endpoint.NodeRequest
+		if _, err := endpoint.Receive(conn, &out); err != nil {
 			break
 		}
 		switch {
@@ -147,7 +147,7 @@ func (n *Node) serve(conn *net.UnixConn, function string, instance uint64) {
 	}
 }
 
-func (n *Node) sendWelcome(conn *net.UnixConn, function string, instance uint64, hello *party.Hello) (*Member, error) {
+func (n *Node) sendWelcome(conn *net.UnixConn, function string, instance uint64, hello *endpoint.Hello) (*Member, error) {
 	event, _, errno := syscall.Syscall(syscall.SYS_EVENTFD2, 0, syscall.O_CLOEXEC|syscall.O_NONBLOCK, 0)
 	if errno != 0 {
 		return nil, errno
@@ -156,7 +156,7 @@ func (n *Node) sendWelcome(conn *net.UnixConn, function string, instance uint64,
 	if err != nil {
 		return nil, err
 	}
-	desk, err := memory.OpenWakeupCell(int(file.Fd()), int(event))
+	wakeupCell, err := memory.OpenWakeupCell(int(file.Fd()), int(event))
 	if err != nil {
 		return nil, err
 	}
@@ -164,11 +164,11 @@ func (n *Node) sendWelcome(conn *net.UnixConn, function string, instance uint64,
 	defer n.mu.Unlock()
 	n.last++
 	m := &Member{
-		Number: uint16(n.last), Function: function, Instance: instance, conn: conn, deskFile: file, desk: desk,
+		Number: uint16(n.last), Function: function, Instance: instance, conn: conn, wakeupFile: file, wakeupCell: wakeupCell,
 		event: int(event), Hello: *hello,
 	}
-	n.parties[m.Number] = m
-	err = party.Send(conn, party.NodeMessage{Welcome: &party.Welcome{
+	n.members[m.Number] = m
+	err = endpoint.Send(conn, endpoint.NodeMessage{Welcome: &endpoint.Welcome{
 		Domain: "test", Endpoint: m.Number, Function: function, Instance: instance, Pool: n.Pool.Geometry.Bytes,
 		MaxHeldBytes: n.config.MaxHeldBytes, Capacity: n.config.Capacity,
 	}}, int(n.file.Fd()), int(file.Fd()), int(event))
@@ -187,11 +187,11 @@ func (n *Node) update(change func()) {
 	n.changed.Broadcast()
 }
 
-// connect opens the channels that are declared and not there.
+// connect opens the declared channels that are missing.
 func (n *Node) connect() {
 	for _, pair := range n.config.Edges {
-		for _, caller := range n.parties {
-			for _, callee := range n.parties {
+		for _, caller := range n.members {
+			for _, callee := range n.members {
 				good := !caller.dead && !callee.dead && callee.ready && caller.Function == pair[0] && callee.Function == pair[1]
 				if good && !n.connected(caller, callee) {
 					n.open(caller, callee)
@@ -218,14 +218,14 @@ func (n *Node) open(caller, callee *Member) {
 	defer file.Close()
 	number := uint64(len(n.channels) + 1)
 	n.channels[number] = &edge{number, caller, callee, channel, map[uint16]bool{}}
-	tell := func(to, peer *Member, side string) {
-		told := n.config.Terms[[2]string{caller.Function, callee.Function}]
-		told.Channel, told.Side, told.Endpoint, told.Capacity = number, side, peer.Number, n.config.Capacity
-		told.Function, told.Instance = peer.Function, peer.Instance
-		_ = party.Send(to.conn, party.NodeMessage{Peer: &told}, int(file.Fd()), int(peer.deskFile.Fd()), peer.event)
+	announce := func(to, peer *Member, side string) {
+		announcement := n.config.Terms[[2]string{caller.Function, callee.Function}]
+		announcement.Channel, announcement.Side, announcement.Endpoint, announcement.Capacity = number, side, peer.Number, n.config.Capacity
+		announcement.Function, announcement.Instance = peer.Function, peer.Instance
+		_ = endpoint.Send(to.conn, endpoint.NodeMessage{Peer: &announcement}, int(file.Fd()), int(peer.wakeupFile.Fd()), peer.event)
 	}
-	tell(callee, caller, "callee")
-	tell(caller, callee, "caller")
+	announce(callee, caller, "callee")
+	announce(caller, callee, "caller")
 }
 
 func (n *Node) markDrained(m *Member, channel uint64) {
@@ -234,7 +234,7 @@ func (n *Node) markDrained(m *Member, channel uint64) {
 	}
 }
 
-// Withdraw tells both sides of every channel to an instance that no new calls are made.
+// Withdraw withdraws every channel to an instance and notifies both sides.
 func (n *Node) Withdraw(instance uint64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -245,15 +245,15 @@ func (n *Node) Withdraw(instance uint64) {
 	}
 }
 
-func (n *Node) closeEdge(e *edge, state memory.ChannelState, word string, tell ...*Member) {
+func (n *Node) closeEdge(e *edge, state memory.ChannelState, word string, receivers ...*Member) {
 	e.channel.Close(state)
-	for _, m := range tell {
-		m.desk.Wake()
-		_ = party.Send(m.conn, party.NodeMessage{PeerGone: &party.Gone{Channel: e.number, State: word}})
+	for _, m := range receivers {
+		m.wakeupCell.Wake()
+		_ = endpoint.Send(m.conn, endpoint.NodeMessage{PeerGone: &endpoint.Gone{Channel: e.number, State: word}})
 	}
 }
 
-// removeMember does what the contract asks after a death.
+// removeMember does what the contract requires after a death.
 func (n *Node) removeMember(m *Member) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -271,7 +271,7 @@ func (n *Node) removeMember(m *Member) {
 }
 
 func (n *Node) sweep() {
-	alive := func(number memory.EndpointID) bool { m := n.parties[number]; return m != nil && !m.dead }
+	alive := func(number memory.EndpointID) bool { m := n.members[number]; return m != nil && !m.dead }
 	n.Pool.Sweep(alive, func(from, to memory.EndpointID, s memory.Slot, generation uint32) bool {
 		for _, e := range n.channels {
 			if e.caller.Number == from && e.callee.Number == to && e.channel.Holds(memory.Caller, s, generation) ||
@@ -283,25 +283,25 @@ func (n *Node) sweep() {
 	})
 }
 
-// CloseConnections closes the sockets of a function's parties, as a node does that restarts; their doors stay open.
+// CloseConnections closes the connections of a function's endpoints, as a restarting node does; their sockets still accept.
 func (n *Node) CloseConnections(function string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, m := range n.parties {
+	for _, m := range n.members {
 		if m.Function == function {
 			_ = m.conn.Close()
 		}
 	}
 }
 
-// Sweep gives back what the dead hold.
+// Sweep frees the slots that dead endpoints hold.
 func (n *Node) Sweep() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.sweep()
 }
 
-// Await waits until what is asked for holds of the node's view.
+// Await waits until the condition holds for the node's view.
 func (n *Node) Await(holds func(*View) bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -310,10 +310,10 @@ func (n *Node) Await(holds func(*View) bool) {
 	}
 }
 
-// View is what Await can look at.
+// View is the node's state for conditions of Await.
 type View struct{ node *Node }
 
-// Drained says whether every living side of every channel of a party that is not open any more has let go.
+// Drained reports whether every living side of every closed channel has drained it.
 func (v *View) Drained() bool {
 	for _, e := range v.node.channels {
 		for _, m := range []*Member{e.caller, e.callee} {
@@ -325,12 +325,12 @@ func (v *View) Drained() bool {
 	return true
 }
 
-// Channels is how many were opened.
+// Channels is the number of opened channels.
 func (v *View) Channels() int { return len(v.node.channels) }
 
-// Alive are the parties of a function.
+// Alive returns the living endpoints of a function.
 func (v *View) Alive(function string) (alive []*Member) {
-	for _, m := range v.node.parties {
+	for _, m := range v.node.members {
 		if m.Function == function && !m.dead {
 			alive = append(alive, m)
 		}
@@ -338,9 +338,9 @@ func (v *View) Alive(function string) (alive []*Member) {
 	return alive
 }
 
-// Dead is how many parties have died.
+// Dead is the number of dead endpoints.
 func (v *View) Dead() (dead int) {
-	for _, m := range v.node.parties {
+	for _, m := range v.node.members {
 		if m.dead {
 			dead++
 		}
@@ -348,7 +348,7 @@ func (v *View) Dead() (dead int) {
 	return dead
 }
 
-// Counted is what both sides of the channel from one function to another counted.
+// Counted returns the counters of both sides of the channel from one function to another.
 func (n *Node) Counted(caller, callee string) (out [2][16]uint64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -5,25 +5,25 @@ import (
 	"sync/atomic"
 )
 
-// ChannelSide is an end of a channel.
+// ChannelSide is a side of a channel: caller or callee.
 type ChannelSide int
 
 // The sides.
 const (
 	Caller ChannelSide = iota // produces calls, consumes answers
-	Callee             // consumes calls, produces answers
+	Callee                    // consumes calls, produces answers
 )
 
-// ChannelState says what became of a channel. It only grows.
+// ChannelState is the state of a channel. It only grows.
 type ChannelState uint32
 
 // The states.
 const (
 	Open       ChannelState = iota
-	Withdrawn        // no new calls; those that are open come to their end
-	CallerDead       // nobody makes calls any more
-	CalleeDead       // nobody answers any more
-	Broken           // one side broke the rules
+	Withdrawn               // no new calls; open ones finish
+	CallerDead              // the caller has died
+	CalleeDead              // the callee has died
+	Broken                  // one side violated the contract
 )
 
 const (
@@ -50,10 +50,10 @@ type Channel struct {
 	closed   *atomic.Uint32
 }
 
-// OpenChannel maps one that the node made, of this capacity as the node told.
+// OpenChannel maps a channel of the node, with the capacity from the node's message.
 func OpenChannel(fd int, capacity uint32) (*Channel, error) {
 	if capacity < minCapacity || capacity > maxCapacity || capacity&(capacity-1) != 0 {
-		return nil, fmt.Errorf("shared memory: a ring of %d descriptors", capacity)
+		return nil, fmt.Errorf("shared memory: invalid ring capacity %d: expected a power of two from 16 to 4096", capacity)
 	}
 	region, err := OpenRegion(fd, ChannelBytes(capacity))
 	if err != nil {
@@ -66,10 +66,10 @@ func OpenChannel(fd int, capacity uint32) (*Channel, error) {
 	return &Channel{region, capacity, region.word32(12)}, nil
 }
 
-// State is whether it is open.
+// State is the state of the channel.
 func (c *Channel) State() ChannelState { return min(ChannelState(c.closed.Load()), Broken) }
 
-// Close closes it, or closes it further. Ring the peer's desk after that.
+// Close raises the channel's state. The caller wakes the peer afterwards.
 func (c *Channel) Close(state ChannelState) {
 	for {
 		now := c.closed.Load()
@@ -82,8 +82,8 @@ func (c *Channel) Close(state ChannelState) {
 // Capacity is the number of descriptors in each ring.
 func (c *Channel) Capacity() uint32 { return c.capacity }
 
-// ChannelEnd is one party's end. Its sending half (Send, Credits, Starve, Recall) and its receiving half (Receive, Ready, Popped) may be
-// used by two goroutines at a time; each half by one. Each end is made once in the life of a channel.
+// ChannelEnd is one endpoint's end of a channel. Two goroutines may use it at a time: one its sending half (Send, Credits, RequestWakeup,
+// ReclaimUnconsumed), one its receiving half (Receive, Ready, IsProducerWaiting). Each end is made once in the life of a channel.
 type ChannelEnd struct {
 	*Channel
 	side   ChannelSide
@@ -94,14 +94,14 @@ type ChannelEnd struct {
 	popped bool
 }
 
-// End makes it; peer is the number of the other party, as the node told.
+// End makes the end of a side; peer is the endpoint id of the other side, from the node's message.
 func (c *Channel) End(side ChannelSide, member *LeaseHolder, peer EndpointID) *ChannelEnd {
 	e := &ChannelEnd{Channel: c, side: side, member: member, peer: peer}
 	e.out.ring, e.in.ring = c.ring(side), c.ring(1-side)
 	return e
 }
 
-// ring is the one that a side produces.
+// ring returns the ring that a side produces.
 func (c *Channel) ring(by ChannelSide) ring {
 	if by == Caller {
 		return ringAt(c.region, channelHeader, c.capacity)
@@ -109,12 +109,11 @@ func (c *Channel) ring(by ChannelSide) ring {
 	return ringAt(c.region, ResponsesOffset(c.capacity), c.capacity)
 }
 
-// ErrClosed is a channel that takes no more.
+// ErrClosed means that the channel takes no more messages.
 const ErrClosed = MemoryError("the channel is closed")
 
-// Send hands the message over that lies at the start of a slot. Knock at the peer's desk after the batch. Unless it succeeds
-// the lease stays the caller's. begins says that a caller makes a new call or event of it: a withdrawn channel takes none, but
-// still what belongs to the calls that are open.
+// Send sends the message at the start of a slot. The caller wakes the peer after the batch, and keeps the lease if Send fails. begins
+// is true for a new call or event of a caller: a withdrawn channel takes none, but still the messages of open calls.
 func (e *ChannelEnd) Send(lease *Lease, length uint32, begins bool) error {
 	if state := e.State(); state > Withdrawn || (state == Withdrawn && begins && e.side == Caller) {
 		return ErrClosed
@@ -136,7 +135,7 @@ func (e *ChannelEnd) Send(lease *Lease, length uint32, begins bool) error {
 	return err
 }
 
-// Credits is how many messages the ring takes now.
+// Credits is the number of messages that the ring takes now.
 func (e *ChannelEnd) Credits() uint32 {
 	room, err := e.out.FreeSlots()
 	if err != nil {
@@ -145,36 +144,36 @@ func (e *ChannelEnd) Credits() uint32 {
 	return room
 }
 
-// Unconsumed is how many messages lie in the ring, not yet taken.
+// Unconsumed is the number of messages in the ring that the peer has not taken.
 func (e *ChannelEnd) Unconsumed() uint32 { return e.capacity - e.Credits() }
 
-// RequestWakeup asks the peer to knock when the ring has room again; true when it has already.
+// RequestWakeup requests a wakeup by the peer when the ring has credits again; it returns true if it has some already.
 func (e *ChannelEnd) RequestWakeup() bool { return e.out.RequestWakeup() }
 
-// ReclaimUnconsumed frees what was sent and not taken, once the peer is dead or the channel broken.
+// ReclaimUnconsumed frees the slots that were sent and not taken, after the peer's death or on a broken channel.
 func (e *ChannelEnd) ReclaimUnconsumed() {
 	e.out.Unconsumed(func(d Descriptor) { e.member.reclaim(d, e.peer) })
 }
 
-// Message is what was received: its lease, and a private copy of its envelope, checked.
+// Message is a received message: its lease, and a private copy of its envelope, checked.
 type Message struct {
 	Envelope
 	Lease  Lease
 	offset uint32
 }
 
-// Head are the bytes of the head where they lie: copy them, then read the copy.
+// Head returns the bytes of the head in the slot: copy them, then read the copy.
 func (m *Message) Head() []byte {
 	return m.Lease.mem[m.offset+EnvelopeSize:][:m.Envelope.Head]
 }
 
-// Body are the bytes of the body where they lie.
+// Body returns the bytes of the body in the slot.
 func (m *Message) Body() []byte {
 	return m.Lease.mem[m.offset+m.BodyOffset():][:m.Envelope.Body:m.Envelope.Body]
 }
 
-// Receive takes the next message; false when there is none. What was sent before the channel was closed still comes, unless it
-// is broken. An error closes the channel, or says that it is closed and empty.
+// Receive takes the next message; it returns false if there is none. Messages from before the close still arrive, unless the channel
+// is broken. After an error the channel is closed; ErrClosed means closed and empty.
 func (e *ChannelEnd) Receive(m *Message) (bool, error) {
 	state := e.State()
 	if state == Broken {
@@ -199,7 +198,7 @@ func (e *ChannelEnd) take(m *Message) (bool, error) {
 		return false, err
 	}
 	lease, err := e.member.Accept(d, e.peer)
-	e.in.Commit() // only now: a descriptor that is in no ring any more has been accepted
+	e.in.Commit() // only now: a descriptor that has left the ring is accepted
 	e.popped = true
 	if err != nil {
 		return false, err
@@ -214,17 +213,17 @@ func (e *ChannelEnd) take(m *Message) (bool, error) {
 	return true, nil
 }
 
-// Ready says whether Receive has something to say.
+// Ready reports whether Receive would return a message or an error.
 func (e *ChannelEnd) Ready() bool { return e.in.Ready() || e.State() > Withdrawn }
 
-// IsProducerWaiting says whether the peer waits for the room that Receive has made since it was last asked: then knock.
+// IsProducerWaiting reports whether the peer waits for credits that Receive has freed since the last check: then the caller wakes it.
 func (e *ChannelEnd) IsProducerWaiting() bool {
 	popped := e.popped
 	e.popped = false
 	return popped && e.in.IsProducerWaiting()
 }
 
-// Counters are this side's.
+// Counters returns the counters of this side.
 func (e *ChannelEnd) Counters() *Counters {
 	return &Counters{shared: e.region.words64(64+uint64(e.side)*countersSize, countersSize/8)}
 }

@@ -13,8 +13,8 @@ const (
 	microsSum    = firstBucket + buckets
 )
 
-// Counters are what one side of an edge counts, for the node to read. One writer at a time; the values are kept privately, so
-// that nobody else can set them back.
+// Counters are the counts of one side of an edge, for the node to read. One writer at a time; the values are kept in private memory,
+// so that no other process can reset them.
 type Counters struct {
 	shared []atomic.Uint64
 	own    [countersSize / 8]uint64
@@ -26,7 +26,7 @@ func (c *Counters) Sent(bytes uint32) {
 	c.add(1, uint64(bytes))
 }
 
-// Opened counts a call that was made (caller) or taken (callee).
+// Opened counts a call that was made (caller) or received (callee).
 func (c *Counters) Opened() { c.add(4, 1) }
 
 // Closed counts the end of an open call.
@@ -50,7 +50,7 @@ func (c *Counters) add(cell int, by uint64) {
 	c.shared[cell].Store(c.own[cell])
 }
 
-// bucket k of the histogram counts what took less than 4^(k+1) µs; the last takes the rest.
+// bucket returns the index in the histogram: bucket k counts times below 4^(k+1) µs, the last one the rest.
 func bucket(took time.Duration) int { return bucketOfMicros(took.Microseconds()) }
 
 func bucketOfMicros(micros int64) int {

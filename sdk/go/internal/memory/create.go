@@ -12,9 +12,9 @@ const (
 	memfdAllowSealing = 2
 )
 
-// What follows is the node's part of the contract: tests play the node with it.
+// The rest of this file is the node's part of the contract, for tests that simulate the node.
 
-// CreateRegion makes, maps and seals a region of zeros. The descriptor is the caller's.
+// CreateRegion makes, maps and seals a region of zeros. The caller owns the descriptor.
 func CreateRegion(name string, size uint64) (*Region, *os.File, error) {
 	text, err := syscall.BytePtrFromString(name)
 	if err != nil {
@@ -51,16 +51,16 @@ func CreatePool(sizes []ClassSize) (*Pool, *os.File, error) {
 	return pool, file, nil
 }
 
-// CreateWakeupCell makes a desk; its wakeup is an eventfd, which the node makes, or a futex.
+// CreateWakeupCell makes a wakeup cell. Its wakeup is an eventfd, which the node makes, or a futex.
 func CreateWakeupCell(event bool) (*os.File, error) {
-	region, file, err := CreateRegion("nearpath-desk", DeskBytes)
+	region, file, err := CreateRegion("nearpath-wakeup-cell", WakeupCellBytes)
 	if err != nil {
 		return nil, err
 	}
 	if event {
-		region.word32(deskWakeupAt).Store(wakeupEvent)
+		region.word32(wakeupModeAt).Store(wakeupEvent)
 	}
-	copy(region.mem, deskMagic)
+	copy(region.mem, wakeupCellMagic)
 	return file, nil
 }
 
@@ -84,7 +84,7 @@ func (p *Pool) RestoreHints() {
 	})
 }
 
-// Sweep frees what the dead hold, and what they offered and is in no ring; it returns how many slots.
+// Sweep frees the slots that dead endpoints hold, or have offered without a descriptor in a ring; it returns their number.
 func (p *Pool) Sweep(alive func(EndpointID) bool, inRing func(from, to EndpointID, s Slot, generation uint32) bool) (freed int) {
 	p.eachSlot(func(s Slot, word LeaseWord) {
 		from, to := word.From(), word.Holder()
@@ -117,7 +117,7 @@ func (p *Pool) eachSlot(visit func(Slot, LeaseWord)) {
 	}
 }
 
-// Holds says whether a slot lies in the ring that a side produces, with this generation.
+// Holds reports whether the ring that a side produces has a slot with this generation.
 func (c *Channel) Holds(by ChannelSide, s Slot, generation uint32) bool {
 	r := c.ring(by)
 	head := r.head.Load()
@@ -130,7 +130,7 @@ func (c *Channel) Holds(by ChannelSide, s Slot, generation uint32) bool {
 	return false
 }
 
-// Counted are the words of one side's counters.
+// Counted returns the words of one side's counters.
 func (c *Channel) Counted(by ChannelSide) (out [countersSize / 8]uint64) {
 	words := c.region.words64(64+uint64(by)*countersSize, countersSize/8)
 	for k := range words {
@@ -139,7 +139,7 @@ func (c *Channel) Counted(by ChannelSide) (out [countersSize / 8]uint64) {
 	return out
 }
 
-// Forge pushes any descriptor into the ring that a side produces, as a party would that breaks the rules.
+// Forge pushes any descriptor into the ring that a side produces, as a misbehaving endpoint does.
 func (c *Channel) Forge(by ChannelSide, d Descriptor) {
 	r := c.ring(by)
 	p := Producer{ring: r, own: r.tail.Load(), seen: r.head.Load()}

@@ -1,17 +1,17 @@
-// Package memory is contract/memory.md in Go: pools, leases, rings, channels and desks in memory that processes share.
+// Package memory is contract/memory.md in Go: pools, leases, rings, channels and wakeup cells in memory that processes share.
 //
-// Pure, and checked against contract/vectors/memory.json: Descriptor, Word, Geometry, Envelope, the head. On mapped memory:
-// Region, Pool, Member, Lease, Producer, Consumer, Channel, Desk. Every pointer into a mapping is made in region.go.
+// Pure types, checked against contract/vectors/memory.json: Descriptor, LeaseWord, PoolGeometry, Envelope, the head. Types on mapped
+// memory: Region, Pool, LeaseHolder, Lease, Producer, Consumer, Channel, WakeupCell. All pointers into mappings are made in region.go.
 //
-// Nothing that another process can write is believed: it is copied, checked, and only the copy is used. Atomics of
-// sync/atomic are sequentially consistent, so they are the full fences of the contract too.
+// Data that another process can write is not trusted: the package copies it, checks the copy and uses only the copy. Atomics of
+// sync/atomic are sequentially consistent, so they are also the full fences of the contract.
 package memory
 
-// MemoryError names what is wrong with something that came from outside, in the words of the contract's vectors.
+// MemoryError is the name of an error in received data, as in the contract's vectors.
 type MemoryError string
 
-// Error makes a Fault an error.
+// Error implements error.
 func (f MemoryError) Error() string { return "shared memory: " + string(f) }
 
-// EndpointID is a number of the domain, 1…65535.
+// EndpointID is the number of an endpoint in its domain, 1…65535.
 type EndpointID = uint16

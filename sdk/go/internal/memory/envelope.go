@@ -5,30 +5,30 @@ import "encoding/binary"
 // EnvelopeSize is the number of bytes before a message's head.
 const EnvelopeSize = 64
 
-// TotalUnknown is the total of a body whose length nobody knows yet.
+// TotalUnknown is the total of a body of unknown length.
 const TotalUnknown = ^uint64(0)
 
-// MaxHead is the most bytes of a head.
+// MaxHead is the maximum of bytes of a head.
 const MaxHead = 65536
 
 const envelopeVersion = 1
 
-// MessageKind says what a message is.
+// MessageKind is the kind of a message.
 type MessageKind uint8
 
 // The kinds.
 const (
-	KindCall   MessageKind = 1 // a caller wants an answer
+	KindCall   MessageKind = 1 // a call, which has an answer
 	KindAnswer MessageKind = 2 // the answer, or its first part
-	KindEvent  MessageKind = 3 // nobody waits for an answer
-	KindPart   MessageKind = 4 // more of a body that began with the same call
-	KindCancel MessageKind = 5 // the sender no longer wants the call, or cannot finish what it began
+	KindEvent  MessageKind = 3 // an event, which has no answer
+	KindPart   MessageKind = 4 // a further part of the body of a call, event or answer
+	KindCancel MessageKind = 5 // the sender cancels the call, or cannot complete its body
 )
 
 // The flags.
 const (
 	FlagMore     uint16 = 1 // more parts of this body follow
-	FlagPlatform uint16 = 2 // status is an error that the platform made, not the function
+	FlagPlatform uint16 = 2 // status is an error of the platform, not of the function
 	FlagParts    uint16 = 4 // the caller takes an answer in parts
 )
 
@@ -47,13 +47,13 @@ type Envelope struct {
 	Total    uint64
 }
 
-// Has says whether a flag is set.
+// Has reports whether a flag is set.
 func (e *Envelope) Has(flag uint16) bool { return e.Flags&flag != 0 }
 
-// BodyOffset is where the body begins, from the message's start.
+// BodyOffset is the offset of the body from the message's start.
 func (e *Envelope) BodyOffset() uint32 { return BodyAt(e.Head) }
 
-// BodyAt is where the body begins after a head of so many bytes.
+// BodyAt is the offset of the body after a head of this length.
 func BodyAt(head uint32) uint32 { return (EnvelopeSize + head + 7) &^ 7 }
 
 // Put writes the contract's bytes; to has at least EnvelopeSize.
@@ -72,7 +72,7 @@ func (e *Envelope) Put(to []byte) {
 	le.PutUint64(to[56:], e.Total)
 }
 
-// ReadEnvelope reads a private copy of an envelope whose message has length bytes, as its descriptor said.
+// ReadEnvelope reads a private copy of an envelope; length is that of the message according to its descriptor.
 func ReadEnvelope(from *[EnvelopeSize]byte, length uint32) (e Envelope, err error) {
 	le := binary.LittleEndian
 	e = Envelope{

@@ -15,12 +15,12 @@ const (
 
 const poolMagic = "NPPOOL01"
 
-// ClassSize is one size class, as asked for.
+// ClassSize is the requested size and count of one size class.
 type ClassSize struct {
 	Size, Count uint32
 }
 
-// SlotClass is one size class and where it lies; offsets are from the region's start.
+// SlotClass is one size class with its offsets from the region's start.
 type SlotClass struct {
 	Size, Count         uint32
 	Words, Hints, Slots uint64
@@ -32,7 +32,7 @@ type PoolGeometry struct {
 	Bytes   uint64
 }
 
-// Layout lays the classes out: words and hints of every class first, then the slots of every class.
+// Layout computes the layout of the classes: first words and hints of every class, then the slots of every class.
 func Layout(sizes []ClassSize) (PoolGeometry, error) {
 	if err := checkSizes(sizes); err != nil {
 		return PoolGeometry{}, err
@@ -70,8 +70,7 @@ func checkSizes(sizes []ClassSize) error {
 	return nil
 }
 
-// ReadGeometry reads a copy of a header, and accepts it only in the one form that its classes have and only if all of the
-// pool lies within region bytes.
+// ReadGeometry reads a copy of a header. It accepts only the one layout that its classes have, and only a pool within region bytes.
 func ReadGeometry(header []byte, region uint64) (PoolGeometry, error) {
 	if len(header) < 32 || string(header[:8]) != poolMagic {
 		return PoolGeometry{}, MemoryError("magic")
@@ -101,7 +100,7 @@ func ReadGeometry(header []byte, region uint64) (PoolGeometry, error) {
 	return g, nil
 }
 
-// Header is the header's bytes.
+// Header returns the bytes of the header.
 func (g PoolGeometry) Header() []byte {
 	le := binary.LittleEndian
 	out := append(make([]byte, 0, 32+32*len(g.Classes)), poolMagic...)
@@ -119,7 +118,7 @@ func (g PoolGeometry) Header() []byte {
 	return out
 }
 
-// SlotSize is the size of a slot, 0 if the pool has no such slot.
+// SlotSize returns the size of a slot, 0 if the pool has no such slot.
 func (g PoolGeometry) SlotSize(s Slot) uint32 {
 	if k := s.Class(); k < len(g.Classes) && s.Index() < g.Classes[k].Count {
 		return g.Classes[k].Size
@@ -127,13 +126,13 @@ func (g PoolGeometry) SlotSize(s Slot) uint32 {
 	return 0
 }
 
-// SlotAt is the offset of a slot that the pool has.
+// SlotAt returns the offset of a slot of the pool.
 func (g PoolGeometry) SlotAt(s Slot) uint64 {
 	c := &g.Classes[s.Class()]
 	return c.Slots + uint64(s.Index())*uint64(c.Size)
 }
 
-// ClassFor is the smallest class whose slots hold so many bytes; the number of classes when none does.
+// ClassFor returns the smallest class with slots of at least this size; the number of classes if there is none.
 func (g PoolGeometry) ClassFor(bytes uint32) int {
 	for k := range g.Classes {
 		if g.Classes[k].Size >= bytes {
@@ -143,7 +142,7 @@ func (g PoolGeometry) ClassFor(bytes uint32) int {
 	return len(g.Classes)
 }
 
-// Largest is the size of the largest slots.
+// Largest returns the size of the largest slots.
 func (g PoolGeometry) Largest() uint32 { return g.Classes[len(g.Classes)-1].Size }
 
 func roundUp(n, to uint64) uint64 { return (n + to - 1) / to * to }

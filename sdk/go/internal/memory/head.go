@@ -5,11 +5,10 @@ import (
 	"strings"
 )
 
-// MaxFields is the most fields of a head.
+// MaxFields is the maximum of fields of a head.
 const MaxFields = 256
 
-// AppendField adds a field to a head that is being written. The head's total size and number of fields are the caller's to
-// keep within MaxHead and MaxFields.
+// AppendField appends a field to a head. The caller keeps the head within MaxHead and MaxFields.
 func AppendField(head []byte, name, value string) ([]byte, error) {
 	if len(name) > 0xffff || !isFieldName(name) {
 		return head, MemoryError("name")
@@ -22,7 +21,7 @@ func AppendField(head []byte, name, value string) ([]byte, error) {
 	return append(append(head, name...), value...), nil
 }
 
-// EachField calls visit for every field of a private copy of a head, and returns the first fault.
+// EachField calls visit for every field of a private copy of a head, and returns the first error.
 func EachField(head []byte, visit func(name, value []byte)) error {
 	if len(head) > MaxHead {
 		return MemoryError("too_many")
@@ -51,7 +50,7 @@ func EachField(head []byte, visit func(name, value []byte)) error {
 	return nil
 }
 
-// isFieldName allows printable ASCII without blanks and capitals.
+// isFieldName reports whether a name is printable ASCII without blanks and capitals.
 func isFieldName[T string | []byte](name T) bool {
 	for k := range len(name) {
 		if c := name[k]; c <= ' ' || c > '~' || (c >= 'A' && c <= 'Z') {

@@ -5,36 +5,36 @@ import (
 	"sync/atomic"
 )
 
-// Why there is no slot.
+// Errors of slots.
 var (
 	ErrTooLarge  = errors.New("shared memory: the message is larger than the pool's largest slot")
-	ErrBound     = errors.New("shared memory: this party holds as many bytes as it may")
+	ErrBound     = errors.New("shared memory: the endpoint holds its maximum of bytes")
 	ErrExhausted = errors.New("shared memory: the pool has no free slot of that size")
-	// ErrNotOffered is a descriptor that is forged, stolen or from an earlier life of its slot.
-	ErrNotOffered = errors.New("shared memory: the slot was not offered to this party by this sender")
-	// ErrLost is a slot that the node took, or that somebody in the domain took against the rules.
-	ErrLost = errors.New("shared memory: the slot is no longer held by this party")
+	// ErrNotOffered is a descriptor that is forged, stolen or from an earlier generation of its slot.
+	ErrNotOffered = errors.New("shared memory: the sender has not offered the slot to this endpoint")
+	// ErrLost is a slot that the node has reclaimed, or that another endpoint took in violation of the contract.
+	ErrLost = errors.New("shared memory: the endpoint does not hold the slot any more")
 )
 
-// LeaseHolder is one party of a pool: its number, and what it holds against its bound.
+// LeaseHolder is one endpoint of a pool: its id, its held bytes and their maximum.
 type LeaseHolder struct {
-	Pool  *Pool
+	Pool     *Pool
 	Endpoint EndpointID
-	bound int64
-	held  atomic.Int64
-	// near is where each class was last claimed or released: those slots are warm in the cache.
-	near [MaxClasses]atomic.Uint32
+	bound    int64
+	held     atomic.Int64
+	// recent is the index of the slot of each class that was claimed or released last: slots around it are warm in the cache.
+	recent [MaxClasses]atomic.Uint32
 }
 
-// NewLeaseHolder may hold bound bytes of slots when it claims another one.
-func NewLeaseHolder(pool *Pool, party EndpointID, bound uint64) *LeaseHolder {
-	return &LeaseHolder{Pool: pool, Endpoint: party, bound: int64(min(bound, 1<<62))}
+// NewLeaseHolder makes a holder that claims slots up to bound bytes.
+func NewLeaseHolder(pool *Pool, endpoint EndpointID, bound uint64) *LeaseHolder {
+	return &LeaseHolder{Pool: pool, Endpoint: endpoint, bound: int64(min(bound, 1<<62))}
 }
 
-// HeldSlots is the bytes of the slots that it holds.
+// HeldSlots is the number of bytes of the slots that it holds.
 func (m *LeaseHolder) HeldSlots() int64 { return m.held.Load() }
 
-// Lease is a slot that this party holds; the zero Lease holds none.
+// Lease is a slot that this endpoint holds; the zero Lease holds none.
 type Lease struct {
 	member     *LeaseHolder
 	slot       Slot
@@ -42,7 +42,7 @@ type Lease struct {
 	mem        []byte
 }
 
-// Claim takes a free slot of at least size bytes: of the smallest class that has one.
+// Claim takes a free slot of at least size bytes from the smallest class that has one.
 func (m *LeaseHolder) Claim(size uint32) (Lease, error) {
 	classes := m.Pool.Geometry.Classes
 	first := m.Pool.Geometry.ClassFor(size)
@@ -55,8 +55,8 @@ func (m *LeaseHolder) Claim(size uint32) (Lease, error) {
 			m.held.Add(-bytes)
 			return Lease{}, ErrBound
 		}
-		if slot, generation, ok := m.Pool.claim(class, m.Endpoint, m.near[class].Load()); ok {
-			m.near[class].Store(slot.Index())
+		if slot, generation, ok := m.Pool.claim(class, m.Endpoint, m.recent[class].Load()); ok {
+			m.recent[class].Store(slot.Index())
 			return m.lease(slot, generation), nil
 		}
 		m.held.Add(-bytes)
@@ -69,7 +69,7 @@ func (m *LeaseHolder) lease(s Slot, generation uint32) Lease {
 	return Lease{m, s, generation, m.Pool.region.Bytes(g.SlotAt(s), g.Classes[s.Class()].Size)}
 }
 
-// Accept takes what from offered, after all checks.
+// Accept takes a slot that endpoint from has offered, after all checks.
 func (m *LeaseHolder) Accept(d Descriptor, from EndpointID) (Lease, error) {
 	if err := d.Check(m.Pool.Geometry.SlotSize(d.Slot)); err != nil {
 		return Lease{}, err
@@ -82,40 +82,40 @@ func (m *LeaseHolder) Accept(d Descriptor, from EndpointID) (Lease, error) {
 	return lease, nil
 }
 
-// Bytes are the slot's, valid while the lease is held. A party that breaks the rules can change them at any time.
+// Bytes returns the slot's bytes, valid while the lease is held. A misbehaving endpoint can change them at any time.
 func (l *Lease) Bytes() []byte { return l.mem }
 
-// SentSlot names a message that was handed over, for its sender to see when the receiver has let it go.
+// SentSlot identifies a sent message, so that its sender can check when the receiver has released it.
 type SentSlot struct {
 	slot       Slot
 	generation uint32
 }
 
-// Ticket is that of this slot in its present life; take it before sending.
+// Ticket returns the identity of this slot in its current generation; take it before Send.
 func (l *Lease) Ticket() SentSlot { return SentSlot{l.slot, l.generation} }
 
-// Unread says whether a message that was handed over is still with its receiver.
+// Unread reports whether the receiver still holds a sent message.
 func (m *LeaseHolder) Unread(t SentSlot) bool {
 	word := m.Pool.Word(t.slot)
 	return word.Generation() == t.generation && !word.IsFree()
 }
 
-// Held says whether there is a slot.
+// Held reports whether the lease has a slot.
 func (l *Lease) Held() bool { return l.member != nil }
 
-// Release gives the slot back. When that fails the node has taken it: it believed this party dead.
+// Release frees the slot. If that fails, the node has reclaimed the slot because it considered this endpoint dead.
 func (l *Lease) Release() {
 	m := l.member
 	if m == nil {
 		return
 	}
 	m.Pool.free(l.slot, HeldLease(l.generation, m.Endpoint))
-	m.near[l.slot.Class()].Store(l.slot.Index())
+	m.recent[l.slot.Class()].Store(l.slot.Index())
 	m.held.Add(-int64(len(l.mem)))
 	*l = Lease{}
 }
 
-// offer names the next holder, before the descriptor is pushed.
+// offer writes the next holder into the lease word, before the descriptor is pushed.
 func (l *Lease) offer(to EndpointID) bool {
 	m := l.member
 	return m.Pool.swap(l.slot, HeldLease(l.generation, m.Endpoint), OfferedLease(l.generation, m.Endpoint, to))
@@ -133,7 +133,7 @@ func (l *Lease) takeBack(to EndpointID) bool {
 	return m.Pool.swap(l.slot, OfferedLease(l.generation, m.Endpoint, to), HeldLease(l.generation, m.Endpoint))
 }
 
-// reclaim frees what was offered to another but will not be taken; the swap decides between this party and the node.
+// reclaim frees a slot that was offered to an endpoint which will not take it; the swap decides between this endpoint and the node.
 func (m *LeaseHolder) reclaim(d Descriptor, to EndpointID) bool {
 	if d.Check(m.Pool.Geometry.SlotSize(d.Slot)) != nil {
 		return false

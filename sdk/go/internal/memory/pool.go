@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 )
 
-// Pool is the slots of one security domain, mapped.
+// Pool is the mapped memory with the slots of one security domain.
 type Pool struct {
 	region   *Region
 	Geometry PoolGeometry
@@ -13,7 +13,7 @@ type Pool struct {
 	hints    [][]atomic.Uint64
 }
 
-// OpenPool maps the pool that the node made, of size bytes as the node told.
+// OpenPool maps a pool of the node, with the size in bytes from the node's message.
 func OpenPool(fd int, size uint64) (*Pool, error) {
 	region, err := OpenRegion(fd, size)
 	if err != nil {
@@ -40,15 +40,15 @@ func newPool(region *Region, geometry PoolGeometry) *Pool {
 	return pool
 }
 
-// Word is the lease word of a slot that the pool has.
+// Word returns the lease word of a slot of the pool.
 func (p *Pool) Word(s Slot) LeaseWord { return LeaseWord(p.words[s.Class()][s.Index()].Load()) }
 
-// swap is one step of a lease: it fails when the slot is not, or no longer, the caller's.
+// swap does one step of a lease; it fails if the slot is in another state.
 func (p *Pool) swap(s Slot, before, after LeaseWord) bool {
 	return p.words[s.Class()][s.Index()].CompareAndSwap(uint64(before), uint64(after))
 }
 
-// free is a swap to a free word, and its hint.
+// free swaps to a free word and sets the hint.
 func (p *Pool) free(s Slot, before LeaseWord) bool {
 	if !p.swap(s, before, FreeLease(before.Generation())) {
 		return false
@@ -61,10 +61,10 @@ func (p *Pool) hint(s Slot) {
 	p.hints[s.Class()][s.Index()/64].Or(1 << (s.Index() % 64))
 }
 
-// claim takes a free slot of a class; the search begins around slot near.
-func (p *Pool) claim(class int, by EndpointID, near uint32) (Slot, uint32, bool) {
+// claim takes a free slot of a class; the search begins around slot recent.
+func (p *Pool) claim(class int, by EndpointID, recent uint32) (Slot, uint32, bool) {
 	groups := len(p.hints[class])
-	start := int(near/64) % groups
+	start := int(recent/64) % groups
 	for k := range groups {
 		if index, generation, ok := p.claimIn(class, by, (start+k)%groups); ok {
 			return NewSlot(class, index), generation, true
@@ -77,7 +77,7 @@ func (p *Pool) claimIn(class int, by EndpointID, group int) (uint32, uint32, boo
 	hint := &p.hints[class][group]
 	for set := hint.Load(); set != 0; {
 		bit := set & -set
-		// Cleared before the word is looked at: who releases the slot later sets it again, so no hint gets lost.
+		// Cleared before the word is read: a later release of the slot sets it again, so no hint is lost.
 		before := hint.And(^bit)
 		index := uint32(group*64 + bits.TrailingZeros64(bit))
 		if before&bit != 0 && index < uint32(len(p.words[class])) {

@@ -19,13 +19,13 @@ const (
 	sealed     = sealSeal | sealShrink | sealGrow
 )
 
-// Region is sealed memory that processes share, mapped. It is unmapped when nothing refers to it any more.
+// Region is mapped, sealed memory that processes share. It is unmapped when nothing refers to it any more.
 type Region struct {
 	mem []byte
 }
 
-// OpenRegion maps a region that somebody else made and that should have size bytes. One that could change its size is refused:
-// a peer that shrank it would end its readers with SIGBUS. The descriptor stays the caller's.
+// OpenRegion maps a region of another process with an expected size in bytes. It refuses a region that could change its size: a peer
+// that shrinks it would end its readers with SIGBUS. The caller owns the descriptor.
 func OpenRegion(fd int, size uint64) (*Region, error) {
 	seals, _, errno := syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), fGetSeals, 0)
 	if errno != 0 {
@@ -57,7 +57,7 @@ func mapRegion(fd int, size uint64) (*Region, error) {
 // Len is the number of bytes.
 func (r *Region) Len() uint64 { return uint64(len(r.mem)) }
 
-// Bytes are those at an offset. Other processes may change them at any time: hold a lease, or copy and check the copy.
+// Bytes returns the bytes at an offset. Other processes may change them at any time: hold a lease, or copy and check the copy.
 func (r *Region) Bytes(at uint64, size uint32) []byte {
 	return r.mem[at : at+uint64(size) : at+uint64(size)]
 }
@@ -70,8 +70,8 @@ func (r *Region) words64(at uint64, count uint64) []atomic.Uint64 {
 	return unsafe.Slice((*atomic.Uint64)(unsafe.Pointer(unsafe.SliceData(r.mem[at:at+8*count]))), count)
 }
 
-// entries are words that only a ring's indices order. A plain access to one aligned word is never torn, whatever another
-// process does meanwhile; more is not needed, since what is read is checked.
+// entries returns words that only a ring's indices order. A plain access to one aligned word is never torn, whatever another
+// process does meanwhile. This suffices, since every read value is checked.
 func (r *Region) entries(at uint64, count uint64) []uint64 {
 	return unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(r.mem[at:at+8*count]))), count)
 }

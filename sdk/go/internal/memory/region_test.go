@@ -36,7 +36,7 @@ func TestRegionsThatCouldChangeTheirSizeAreRefused(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := OpenRegion(int(whole.Fd()), 4096); err == nil {
-		t.Error("another size than was told")
+		t.Error("a region of another size was accepted")
 	}
 	if err := whole.Truncate(0); err == nil {
 		t.Error("a sealed region shrank")

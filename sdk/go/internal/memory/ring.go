@@ -8,19 +8,19 @@ const (
 	ringStarvedAt = 128
 )
 
-// Why a ring is of no use.
+// Errors of rings.
 const (
-	// ErrFull is the lack of a credit: the consumer has as much as it may have.
+	// ErrFull means that there is no credit: the ring is full of unconsumed descriptors.
 	ErrFull = MemoryError("the ring is full")
-	// ErrPoisoned is an index of the other side that cannot be.
+	// ErrPoisoned is an impossible index of the other side.
 	ErrPoisoned = MemoryError("the other side of a ring broke its index")
 )
 
-// ring is the shared words of one direction.
+// ring holds the shared words of one direction.
 type ring struct {
 	tail, head, producerWaiting *atomic.Uint32
-	entries             []uint64
-	capacity            uint32
+	entries                     []uint64
+	capacity                    uint32
 }
 
 func ringAt(r *Region, at uint64, capacity uint32) ring {
@@ -57,9 +57,9 @@ func (p *Producer) usedSlots() (uint32, error) {
 	return used, nil
 }
 
-// Push publishes one. Ring the consumer's desk after the batch.
+// Push publishes a descriptor. The caller wakes the consumer after the batch.
 func (p *Producer) Push(d Descriptor) error {
-	if p.own-p.seen >= p.capacity { // the head seen last is enough while there is room by it
+	if p.own-p.seen >= p.capacity { // the cached head suffices while it leaves a credit
 		if used, err := p.usedSlots(); err != nil {
 			return err
 		} else if used >= p.capacity {
@@ -73,14 +73,14 @@ func (p *Producer) Push(d Descriptor) error {
 	return nil
 }
 
-// RequestWakeup asks to be rung when there is room; true when there is some already.
+// RequestWakeup requests a wakeup when there is a credit; it returns true if there is one already.
 func (p *Producer) RequestWakeup() bool {
 	p.producerWaiting.Store(1)
 	room, err := p.FreeSlots()
 	return room > 0 || err != nil
 }
 
-// Unconsumed calls visit for what was pushed and is not known to be consumed.
+// Unconsumed calls visit for every pushed descriptor that is not known to be consumed.
 func (p *Producer) Unconsumed(visit func(Descriptor)) {
 	used, _ := p.usedSlots()
 	for index := p.own - used; index != p.own; index++ {
@@ -105,13 +105,13 @@ func (c *Consumer) refresh() (bool, error) {
 	return c.seen != c.own, nil
 }
 
-// Ready says whether Pop has something to say.
+// Ready reports whether Pop would return a descriptor or an error.
 func (c *Consumer) Ready() bool {
 	more, err := c.refresh()
 	return more || err != nil
 }
 
-// Pop copies the next descriptor, unchecked. Its place is the producer's again after Commit.
+// Pop copies the next descriptor, unchecked. Its entry belongs to the producer again after Commit.
 func (c *Consumer) Pop() (d Descriptor, ok bool, err error) {
 	if ok, err = c.refresh(); !ok {
 		return d, false, err
@@ -121,10 +121,10 @@ func (c *Consumer) Pop() (d Descriptor, ok bool, err error) {
 	return d, true, nil
 }
 
-// Commit gives back the places of all that was popped: only after their leases were taken.
+// Commit returns the entries of all popped descriptors to the producer: only after their leases were taken.
 func (c *Consumer) Commit() { c.head.Store(c.own) }
 
-// IsProducerWaiting says whether the producer waits for room; asked once for a batch, after Commit.
+// IsProducerWaiting reports whether the producer waits for credits; called once per batch, after Commit.
 func (c *Consumer) IsProducerWaiting() bool {
 	return c.producerWaiting.Load() == 1 && c.producerWaiting.Swap(0) == 1
 }

@@ -2,26 +2,26 @@ package memory
 
 import "time"
 
-// SpinBudget is the longest spin.
+// SpinBudget is the maximum time of a spin.
 const SpinBudget = 20 * time.Microsecond
 
 const (
 	probeEvery = 64
-	// probeLonger: two sides that both sleep take two wake-ups for an answer, longer than the budget. A probe looks long enough to see it.
+	// probeLonger is the factor of a probe's time: if both sides sleep, an answer takes two wake-ups, which is longer than the budget.
 	probeLonger = 4
 )
 
-// Spin decides when to look again for a while before sleeping. That pays only while the peer runs on another processor and
-// answers come fast: each fruitless spin halves the budget, a fruitful one restores it, and when it is spent one wait in 64 tries again, longer.
+// Spin decides for how long to poll before sleeping. Polling pays only while the peer runs on another processor and answers fast: each
+// unsuccessful spin halves the budget, a successful one restores it. With a budget of 0 one wait in 64 polls again, for longer.
 type Spin struct {
 	full, now time.Duration
 	waits     int
 }
 
-// NewSpin never spins longer than budget.
+// NewSpin makes a Spin with this maximum.
 func NewSpin(budget time.Duration) Spin { return Spin{full: budget, now: budget} }
 
-// Budget is how long to spin now. own and peer are processors as desks name them: plus one, 0 when unknown.
+// Budget is the time to spin now. own and peer are processors as in wakeup cells: plus one, 0 if unknown.
 func (s *Spin) Budget(own, peer uint32) time.Duration {
 	if own == 0 || peer == 0 || own == peer {
 		return 0
@@ -35,7 +35,7 @@ func (s *Spin) Budget(own, peer uint32) time.Duration {
 	return 0
 }
 
-// Spun says what came of a spin.
+// Spun records the result of a spin.
 func (s *Spin) Spun(fruitful bool) {
 	switch half := s.now / 2; {
 	case fruitful:

@@ -18,16 +18,16 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import _code, _native
-from ._code import Made
-from ._forked import Forks
+from ._code import JobDefinition
+from ._forked import ForkBackend
 from ._graph import Graph, How, Stage, Topology, collect, filter, flat_map, lines, map, reduce_by_key, sink, source, stage
 from ._job import Coordinator
 from ._native import decode, encode, share
 from ._places import Place, Started
 from ._processes import Processes
-from ._remote import Remotes, Rendezvous
+from ._remote import RemoteBackend, Rendezvous
 from ._report import Report, StageReport
-from ._terms import Job, JobFailed, Settings
+from ._settings import Job, JobFailed, Settings
 from ._workers import Item, Port, Worker
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def __getattr__(name: str) -> Any:
 
 
 def run(
-    *ends: Stage | Graph | Topology | Callable[..., Made],
+    *ends: Stage | Graph | Topology | Callable[..., JobDefinition],
     on: Literal["local"] | Place = "local",
     arguments: Mapping[str, Any] | None = None,
     rendezvous: str | None = None,
@@ -108,25 +108,25 @@ def run(
     seconds that workers have to be there. `progress` shows a line on stderr; where nothing is said, on terminals.
     """
     if _code.is_worker:
-        told = "a worker runs the job that it is part of: put the call of `run` behind `if __name__ == \"__main__\":`"
-        raise RuntimeError(told)
+        text = "a worker runs the job that it is part of: put the call of `run` behind `if __name__ == \"__main__\":`"
+        raise RuntimeError(text)
     settings = Settings(folder, every, retries, window, spill, patience, fan_in, progress, checkpoints, silence, stragglers)
     graph, code = _job_of(ends, arguments or {}, on != "local")
     if on == "local":
-        return Coordinator(graph, settings, Forks).run()
+        return Coordinator(graph, settings, ForkBackend).run()
     if not isinstance(on, Place):
         raise ValueError(f"workers run on 'local' or at a place, not on {on!r}")
     if code is None or rendezvous is None or key is None:
         raise ValueError("workers elsewhere need a function that makes the job, `rendezvous` and `key`")
     if checkpoints is None and math.isfinite(on.limit):
-        told = f"workers at {on.name} run for {on.limit:g} s at most: a job that takes longer needs `checkpoints`"
-        warnings.warn(told, stacklevel=2)
-    meet = Rendezvous(rendezvous, key if isinstance(key, bytes) else _native.rendezvous_key(key), trust and _text(trust))
-    return Coordinator(graph, settings, lambda stages: Remotes(code, _code.mark(graph), stages, on, meet, patience, silence)).run()
+        text = f"workers at {on.name} run for {on.limit:g} s at most: a job that takes longer needs `checkpoints`"
+        warnings.warn(text, stacklevel=2)
+    meeting_point = Rendezvous(rendezvous, key if isinstance(key, bytes) else _native.rendezvous_key(key), trust and _read_text(trust))
+    return Coordinator(graph, settings, lambda stages: RemoteBackend(code, _code.mark(graph), stages, on, meeting_point, patience, silence)).run()
 
 
 def _job_of(
-    ends: tuple[Stage | Graph | Topology | Callable[..., Made], ...], arguments: Mapping[str, Any], is_elsewhere: bool
+    ends: tuple[Stage | Graph | Topology | Callable[..., JobDefinition], ...], arguments: Mapping[str, Any], is_elsewhere: bool
 ) -> tuple[Graph | Topology, _code.Code | None]:
     stages = [end for end in ends if isinstance(end, Stage)]
     others = [end for end in ends if not isinstance(end, Stage)]
@@ -141,6 +141,6 @@ def _job_of(
     return _code.graph(job), None
 
 
-def _text(path: str) -> str:
+def _read_text(path: str) -> str:
     with open(path) as file:
         return file.read()

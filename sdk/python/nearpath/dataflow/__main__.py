@@ -16,30 +16,30 @@ import socket
 import sys
 import threading
 
-from .elsewhere import LONGEST, LOST, leave, run
+from .elsewhere import MAX_ORDERS_BYTES, LOST, exit_process, run
 
 
-def tie() -> None:
-    """Whoever started this process keeps a pipe to it; the end of that is the end of this."""
+def watch_stdin() -> None:
+    """Ends this process when the parent's pipe on stdin closes."""
     while os.read(0, 4096):
         pass
-    leave(LOST)
+    exit_process(LOST)
 
 
-def heed_sigterm() -> None:
+def handle_sigterm() -> None:
     """Also while native code waits, where Python's own handlers do not run."""
-    ours, theirs = socket.socketpair()
-    theirs.setblocking(False)
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
     signal.signal(signal.SIGTERM, lambda *_: None)
-    signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+    signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
 
-    def listen() -> None:
-        while signal.SIGTERM not in ours.recv(64):
+    def wait_for_sigterm() -> None:
+        while signal.SIGTERM not in reader.recv(64):
             pass
-        theirs.close()
-        leave(128 + signal.SIGTERM)
+        writer.close()
+        exit_process(128 + signal.SIGTERM)
 
-    threading.Thread(target=listen, name="signals", daemon=True).start()
+    threading.Thread(target=wait_for_sigterm, name="signals", daemon=True).start()
 
 
 def main(arguments: list[str]) -> int:
@@ -51,11 +51,11 @@ def main(arguments: list[str]) -> int:
     if arguments not in ([], ["--tied"]):
         print(__doc__, file=sys.stderr)
         return 2
-    heed_sigterm()
+    handle_sigterm()
     if not arguments:
-        return run(sys.stdin.buffer.read(LONGEST + 1))
-    orders = sys.stdin.buffer.readline(LONGEST + 2).rstrip(b"\n")
-    threading.Thread(target=tie, name="tie", daemon=True).start()
+        return run(sys.stdin.buffer.read(MAX_ORDERS_BYTES + 1))
+    orders = sys.stdin.buffer.readline(MAX_ORDERS_BYTES + 2).rstrip(b"\n")
+    threading.Thread(target=watch_stdin, name="tie", daemon=True).start()
     return run(orders)
 
 

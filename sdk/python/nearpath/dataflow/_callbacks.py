@@ -1,4 +1,4 @@
-"""Where a gateway says that what it had queued has ended."""
+"""Receives the results of queued calls from a gateway."""
 
 import contextlib
 import http.server
@@ -8,12 +8,12 @@ import threading
 import urllib.parse
 from collections.abc import Callable, Iterator
 
-LARGEST = 1 << 20
-PATIENCE = 30.0
+MAX_BODY_BYTES = 1 << 20
+READ_TIMEOUT = 30.0
 
 
 class Callbacks:
-    """A server at an address that the gateway reaches."""
+    """Serves callbacks at an address that the gateway reaches."""
 
     def __init__(self, url: str) -> None:
         parts = urllib.parse.urlsplit(url)
@@ -30,7 +30,7 @@ class Callbacks:
 
     @contextlib.contextmanager
     def expected(self, deliver: Callable[[str], None]) -> Iterator[str]:
-        """An URL that nobody can guess; `deliver` gets how it ended."""
+        """Yields an unguessable URL. `deliver` gets the description of the call's end."""
         token = secrets.token_urlsafe(24)
         self._expected[token] = deliver
         try:
@@ -42,24 +42,24 @@ class Callbacks:
         self._server.shutdown()
         self._server.server_close()
 
-    def _take(self, path: str, status: str, body: bytes) -> bool:
+    def _deliver(self, path: str, status: str, body: bytes) -> bool:
         deliver = self._expected.pop(path.rpartition("/")[2], None)
         if deliver is not None:
-            deliver(how(status, body))
+            deliver(describe_end(status, body))
         return deliver is not None
 
     def _handler(self) -> type[http.server.BaseHTTPRequestHandler]:
-        take = self._take
+        deliver = self._deliver
 
         class Handler(http.server.BaseHTTPRequestHandler):
-            timeout = PATIENCE
+            timeout = READ_TIMEOUT
 
             def do_POST(self) -> None:
                 length = self.headers.get("Content-Length", "0")
-                known = length.isascii() and length.isdigit() and int(length) <= LARGEST
-                body = self.rfile.read(int(length)) if known else b""
-                taken = take(self.path, self.headers.get("X-Function-Status", ""), body)
-                self.send_response(204 if taken else 404)
+                is_accepted = length.isascii() and length.isdigit() and int(length) <= MAX_BODY_BYTES
+                body = self.rfile.read(int(length)) if is_accepted else b""
+                delivered = deliver(self.path, self.headers.get("X-Function-Status", ""), body)
+                self.send_response(204 if delivered else 404)
                 self.end_headers()
 
             def log_message(self, *_: object) -> None:
@@ -68,22 +68,22 @@ class Callbacks:
         return Handler
 
 
-def how(status: str, body: bytes) -> str:
-    """How a worker has ended, by the status and the body of the function's answer."""
+def describe_end(status: str, body: bytes) -> str:
+    """Describes a worker's end by the status and the body of the function's response."""
     *_, last = body.rstrip().rpartition(b"\n")
-    ended = outcome(last)
-    if ended is not None:
-        return ended
+    end = parse_end(last)
+    if end is not None:
+        return end
     return "" if status in ("200", "202") else f"{status}: {last[:500].decode(errors='replace')}"
 
 
-def outcome(line: bytes) -> str | None:
-    """How a worker has ended, if the line says that it has."""
+def parse_end(line: bytes) -> str | None:
+    """Parses the end of a worker from a line; None for other lines."""
     try:
-        told = json.loads(line)
-        code = told.get("ended")
+        message = json.loads(line)
+        code = message.get("ended")
     except (ValueError, AttributeError):
         return None
     if code is None:
         return None
-    return "" if code == 0 else str(told.get("why") or f"exit code {code}")
+    return "" if code == 0 else str(message.get("reason") or f"exit code {code}")

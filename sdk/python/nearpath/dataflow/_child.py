@@ -12,17 +12,17 @@ from collections.abc import Iterator, Sequence
 
 from . import _temporary
 
-GRACE = 2.0  # seconds between SIGTERM and SIGKILL
-SAID = 4096  # bytes of its errors that are kept for who asks how it ended
-PIECE = 1 << 16
+KILL_GRACE = 2.0  # seconds between SIGTERM and SIGKILL
+MAX_ERROR_BYTES = 4096  # bytes of its errors that are kept for who asks how it ended
+READ_BYTES = 1 << 16
 
 
-class Unwanted(Exception):
-    """Nobody wants the worker any more; says why."""
+class WorkerCancelled(Exception):
+    """Cancels a worker whose caller or instance has gone, with the reason."""
 
 
 class Child:
-    """A worker's process, and what it has started. `end` must be called, once."""
+    """A worker's process group. `end` must be called exactly once."""
 
     def __init__(self, command: Sequence[str], orders: bytes) -> None:
         with open(os.memfd_create("orders"), "w+b") as stdin:  # there is a private key in them: they touch no disk
@@ -31,61 +31,61 @@ class Child:
             self._process = subprocess.Popen(command, stdin=stdin, stderr=subprocess.PIPE, start_new_session=True)
         assert self._process.stderr is not None
         self._errors, self._pidfd = self._process.stderr, os.pidfd_open(self._process.pid)
-        self._began, self._said = time.monotonic(), b""
+        self._started_at, self._last_errors = time.monotonic(), b""
 
-    def life(self, caller: socket.socket, stops: int, beat: float) -> Iterator[float]:
-        """Its age in seconds, every `beat` seconds until it has ended. Unwanted: the caller has gone, or `stops` is readable."""
+    def watch(self, caller: socket.socket, stop_event: int, interval: float) -> Iterator[float]:
+        """Yields the age in s at each `interval`. Raises WorkerCancelled if the caller leaves or the instance stops."""
         with selectors.DefaultSelector() as selector:
-            for file in (self._pidfd, self._errors, caller, stops):
+            for file in (self._pidfd, self._errors, caller, stop_event):
                 selector.register(file, selectors.EVENT_READ)
-            until = self._began + beat
+            next_beat = self._started_at + interval
             while True:
-                ready = [key.fileobj for key, _ in selector.select(max(0.0, until - time.monotonic()))]
-                if self._errors in ready and not self._pass_on():
+                ready = [key.fileobj for key, _ in selector.select(max(0.0, next_beat - time.monotonic()))]
+                if self._errors in ready and not self._forward_errors():
                     selector.unregister(self._errors)
-                if caller in ready and not caller.recv(1):  # what else a caller says has no meaning
-                    raise Unwanted("the caller has gone")
-                if stops in ready:
-                    raise Unwanted("the instance is stopping")
+                if caller in ready and not caller.recv(1):  # further data of the caller has no meaning
+                    raise WorkerCancelled("the caller has gone")
+                if stop_event in ready:
+                    raise WorkerCancelled("the instance is stopping")
                 if self._pidfd in ready:
                     return
-                if (now := time.monotonic()) >= until:
-                    until = now + beat
-                    yield now - self._began
+                if (now := time.monotonic()) >= next_beat:
+                    next_beat = now + interval
+                    yield now - self._started_at
 
     def end(self) -> tuple[int, str]:
-        """Ends it, if it has not ended by itself, and what it has left behind. Its exit code, and how that is told."""
+        """Ends the process group if it still runs. Returns the exit code and its description."""
         if not _readable(self._pidfd, 0.0):
-            self._tell(signal.SIGTERM)
-            _readable(self._pidfd, GRACE)
-        self._tell(signal.SIGKILL)  # before it is waited for: until then nobody else has its number
+            self._signal(signal.SIGTERM)
+            _readable(self._pidfd, KILL_GRACE)
+        self._signal(signal.SIGKILL)  # before the wait, while no other process can have its id
         code = self._process.wait()
-        while _readable(self._errors.fileno(), 0.0) and self._pass_on():
+        while _readable(self._errors.fileno(), 0.0) and self._forward_errors():
             pass
         os.close(self._pidfd)
         self._errors.close()
-        self._clear()
-        return code, self._told(code)
+        self._remove_folder()
+        return code, self._describe_end(code)
 
-    def _clear(self) -> None:
-        """A worker that was killed leaves its folder, and an instance has little room for these."""
+    def _remove_folder(self) -> None:
+        """Removes the folder of a killed worker, because an instance has little disk space."""
         _temporary.sweep(f"{_temporary.WORKER}{self._process.pid}-")
 
-    def _tell(self, number: signal.Signals) -> None:
+    def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
 
-    def _pass_on(self) -> bool:
-        """Its errors go to the log; the last of them are kept. Whether more may come."""
-        came = os.read(self._errors.fileno(), PIECE)
+    def _forward_errors(self) -> bool:
+        """Copies stderr to the log and keeps its end. Returns whether more may follow."""
+        received = os.read(self._errors.fileno(), READ_BYTES)
         with contextlib.suppress(OSError):
-            os.write(2, came)
-        self._said = (self._said + came)[-SAID:]
-        return bool(came)
+            os.write(2, received)
+        self._last_errors = (self._last_errors + received)[-MAX_ERROR_BYTES:]
+        return bool(received)
 
-    def _told(self, code: int) -> str:
+    def _describe_end(self, code: int) -> str:
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        *_, last = self._said.decode(errors="replace").rstrip().rpartition("\n")
+        *_, last = self._last_errors.decode(errors="replace").rstrip().rpartition("\n")
         return f"{how}: {last.strip()}" if last else how
 
 

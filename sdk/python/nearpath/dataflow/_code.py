@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from ._graph import Graph, Stage, Topology
 
-Made: TypeAlias = Stage | Graph | Topology | list[Stage] | tuple[Stage, ...]
+JobDefinition: TypeAlias = Stage | Graph | Topology | list[Stage] | tuple[Stage, ...]
 
 # Set in workers: a module that runs a job when it is imported would run it in each of them.
 is_worker = False
@@ -20,21 +20,21 @@ is_worker = False
 
 @dataclass(frozen=True)
 class Code:
-    """Where a job's function is, and its arguments (plain JSON)."""
+    """The module, name and JSON arguments of a job's function."""
 
     module: str
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, job: Callable[..., Made], arguments: Mapping[str, Any]) -> "Code":
+    def of(cls, job: Callable[..., JobDefinition], arguments: Mapping[str, Any]) -> "Code":
         """Raises where workers could not find it, with what to change."""
         name = getattr(job, "__qualname__", "")
         if not name.isidentifier():
-            raise ValueError(f"workers elsewhere import the job, and {name or job!r} cannot be imported: {_HOW}")
+            raise ValueError(f"workers elsewhere import the job, and {name or job!r} cannot be imported: {_IMPORT_ADVICE}")
         module = _main() if job.__module__ == "__main__" else job.__module__
         if getattr(sys.modules[job.__module__], name, None) is not job:
-            raise ValueError(f"workers elsewhere import the job, and {module}.{name} is something else: {_HOW}")
+            raise ValueError(f"workers elsewhere import the job, and {module}.{name} is something else: {_IMPORT_ADVICE}")
         try:
             return cls(module, name, json.loads(json.dumps(dict(arguments))))
         except (TypeError, ValueError) as error:
@@ -44,7 +44,7 @@ class Code:
     def read(cls, values: Mapping[str, Any]) -> "Code":
         return cls(values["module"], values["name"], values["arguments"])
 
-    def values(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     def call(self) -> Graph | Topology:
@@ -52,14 +52,14 @@ class Code:
         try:
             job = getattr(importlib.import_module(self.module), self.name)
         except (ImportError, AttributeError) as error:
-            told = f"the worker cannot import {self.module}.{self.name} ({error}): put the module where it runs, on PYTHONPATH"
-            raise ImportError(told) from error
+            text = f"the worker cannot import {self.module}.{self.name} ({error}): put the module where it runs, on PYTHONPATH"
+            raise ImportError(text) from error
         if getattr(job, "__module__", None) != self.module:  # orders call the job's code, not all that it imports
             raise ImportError(f"{self.module}.{self.name} is not defined in {self.module}: name the module in which it is")
         return graph(job(**self.arguments))
 
     def folder(self) -> str | None:
-        """Where its module lies on this machine: what a worker's PYTHONPATH needs."""
+        """Returns the module's folder on this machine, for a worker's PYTHONPATH."""
         top = self.module.partition(".")[0]
         main = sys.modules["__main__"]
         if self.module == _main(main, quiet=True) and getattr(main, "__spec__", None) is None:
@@ -68,7 +68,7 @@ class Code:
         return os.path.dirname(os.path.dirname(spec.origin) if spec.submodule_search_locations else spec.origin) if spec and spec.origin else None
 
 
-_HOW = "make it a function (def) at the top level of a module, and give what it needs as `arguments`"
+_IMPORT_ADVICE = "make it a function (def) at the top level of a module, and give what it needs as `arguments`"
 
 
 def _main(main: Any = None, quiet: bool = False) -> str:
@@ -78,17 +78,17 @@ def _main(main: Any = None, quiet: bool = False) -> str:
         return str(spec.name).removesuffix(".__main__")
     stem = os.path.basename(getattr(main, "__file__", None) or "").removesuffix(".py")
     if not quiet and not stem.isidentifier():
-        raise ValueError(f"workers elsewhere import the job, and this program has no name that can be imported: {_HOW}")
+        raise ValueError(f"workers elsewhere import the job, and this program has no name that can be imported: {_IMPORT_ADVICE}")
     return stem
 
 
-def graph(made: Made) -> Graph | Topology:
-    """What a job's function gave."""
-    if isinstance(made, Graph | Topology):
-        return made
-    stages = [made] if isinstance(made, Stage) else list(made)
+def graph(definition: JobDefinition) -> Graph | Topology:
+    """Returns the graph or topology of a job's function."""
+    if isinstance(definition, Graph | Topology):
+        return definition
+    stages = [definition] if isinstance(definition, Stage) else list(definition)
     if not stages or not all(isinstance(stage, Stage) for stage in stages):
-        raise TypeError(f"a job gives its last stage, a list of them, a graph or a topology, not {type(made).__name__}")
+        raise TypeError(f"a job gives its last stage, a list of them, a graph or a topology, not {type(definition).__name__}")
     return Graph(*stages)
 
 

@@ -1,4 +1,4 @@
-"""Where a job lies on disk, and that nothing of it stays."""
+"""Manages a job's folder on disk and its removal."""
 
 import contextlib
 import fcntl
@@ -15,20 +15,20 @@ from . import _temporary
 
 
 @contextlib.contextmanager
-def folder(asked: str | None) -> Iterator[str]:
-    if asked is None:
+def folder(requested: str | None) -> Iterator[str]:
+    if requested is None:
         with _temporary.folder(_temporary.JOB) as made:
             yield made
         return
-    own = os.path.join(os.path.abspath(asked), "nearpath-job")  # what else lies in the folder is not this job's
+    own = os.path.join(os.path.abspath(requested), "nearpath-job")  # what else lies in the folder is not this job's
     os.makedirs(own, mode=0o700, exist_ok=True)
     with open(os.path.join(own, "lock"), "w") as lock:
-        _take(lock, own)
+        _lock(lock, own)
         yield own
         shutil.rmtree(own, ignore_errors=True)  # it is through: nothing to go on from
 
 
-def _take(lock: TextIO, own: str) -> None:
+def _lock(lock: TextIO, own: str) -> None:
     """Two runs at once would write one file. The kernel lets go of it with the process; children that are forked do not have it."""
     try:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -36,13 +36,13 @@ def _take(lock: TextIO, own: str) -> None:
         raise ValueError(f"another run uses {own}: end that one, or give this one a folder of its own") from None
 
 
-def claim(place: str, job: str) -> str:
+def claim(job_folder: str, job: str) -> str:
     """A folder belongs to one job: another one would go on from what it never did. The job's name in a store, the same each time."""
-    mark, path = hashlib.sha256(job.encode()).hexdigest(), os.path.join(place, "job")
+    mark, path = hashlib.sha256(job.encode()).hexdigest(), os.path.join(job_folder, "job")
     with contextlib.suppress(FileNotFoundError), open(path) as file:
         found, _, name = file.read().partition(" ")
         if found != mark:
-            raise ValueError(f"{place} holds another job: give this one a folder of its own")
+            raise ValueError(f"{job_folder} holds another job: give this one a folder of its own")
         return name
     name = secrets.token_hex(8)
     with open(f"{path}.new", "w") as file:
@@ -58,22 +58,22 @@ def stopped_by_signals() -> Iterator[Callable[[], None]]:
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
-    came: list[int] = []
+    received: list[int] = []
 
     def stop(number: int, _: object) -> None:
-        came.append(number)
-        look()
+        received.append(number)
+        check_signals()
 
-    def look() -> None:
-        if came:
-            raise KeyboardInterrupt if came[0] == signal.SIGINT else SystemExit(128 + came[0])
+    def check_signals() -> None:
+        if received:
+            raise KeyboardInterrupt if received[0] == signal.SIGINT else SystemExit(128 + received[0])
 
     own = [signal.SIGTERM]
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else Ctrl-C is the program's own affair
         own.append(signal.SIGINT)
-    before = {number: signal.signal(number, stop) for number in own}
+    previous_handlers = {number: signal.signal(number, stop) for number in own}
     try:
-        yield look
+        yield check_signals
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)

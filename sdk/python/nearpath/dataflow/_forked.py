@@ -1,4 +1,4 @@
-"""Workers that are processes of this machine, forked from the job's own: closures and what is loaded go with them."""
+"""Local workers, forked from the job's process, so closures and loaded modules are available in them."""
 
 import contextlib
 import json
@@ -14,18 +14,18 @@ from collections.abc import Callable, Mapping
 from typing import NoReturn
 
 from . import _native
-from ._decide import Attempt, Word
+from ._attempt import Attempt, ControlMessage
 from ._graph import Stage
-from ._members import Crew, Member, Plan
-from ._run import Running, Saying, raised, work
+from ._backend import WorkerBackend, WorkerHandle, Plan
+from ._run import WorkerRun, StateReporter, report_exception, work
 from ._workers import Worker
 
-# A worker says so often how far it is.
-SAY = 0.25
+# Seconds between two progress reports of a worker.
+REPORT_INTERVAL = 0.25
 
 
 class Pipe:
-    """Words between two processes: a line of JSON each."""
+    """Control messages between two processes, one line of JSON each."""
 
     def __init__(self, line: socket.socket) -> None:
         self._socket, self._rest = line, b""
@@ -36,24 +36,24 @@ class Pipe:
     def close(self) -> None:
         self._socket.close()
 
-    def say(self, word: Word) -> None:
+    def send(self, message: ControlMessage) -> None:
         with contextlib.suppress(OSError):  # who is gone is found out by its end
-            self._socket.sendall(json.dumps(word).encode() + b"\n")
+            self._socket.sendall(json.dumps(message).encode() + b"\n")
 
-    def hear(self) -> list[Word] | None:
-        """What has come, without waiting when something has; None at the end."""
+    def receive(self) -> list[ControlMessage] | None:
+        """Returns the received messages, [] if a non-blocking socket has none, and None at the end."""
         try:
-            came = self._socket.recv(1 << 16)
+            received = self._socket.recv(1 << 16)
         except BlockingIOError:
             return []
         except OSError:
             return None
-        *lines, self._rest = (self._rest + came).split(b"\n")
-        return [json.loads(line) for line in lines] if came else None
+        *lines, self._rest = (self._rest + received).split(b"\n")
+        return [json.loads(line) for line in lines] if received else None
 
 
-class Forked(Member):
-    """A process."""
+class ForkedWorker(WorkerHandle):
+    """A forked worker process."""
 
     def __init__(self, name: str, pid: int, pipe: Pipe, selector: selectors.BaseSelector) -> None:
         super().__init__(name)
@@ -63,24 +63,24 @@ class Forked(Member):
         selector.register(pipe, selectors.EVENT_READ, self)
         selector.register(self._pidfd, selectors.EVENT_READ, self)
 
-    def say(self, word: Word) -> None:
+    def send(self, message: ControlMessage) -> None:
         if self._is_open:
-            self._pipe.say(word)
+            self._pipe.send(message)
 
-    def heard(self) -> list[Word]:
-        words: list[Word] = []
-        while self._is_open and (came := self._pipe.hear()) != []:
-            if came is None:
+    def receive(self) -> list[ControlMessage]:
+        messages: list[ControlMessage] = []
+        while self._is_open and (received := self._pipe.receive()) != []:
+            if received is None:
                 self._close_pipe()
-            words += came or []
-        return words
+            messages += received or []
+        return messages
 
     def ended(self) -> str | None:
         if self._code is None:
             pid, status = os.waitpid(self._pid, os.WNOHANG)
             if not pid:
                 return None
-            self._bury(os.waitstatus_to_exitcode(status))
+            self._record_exit(os.waitstatus_to_exitcode(status))
         if self._code:
             return f"signal {-self._code}" if self._code < 0 else f"exit code {self._code}"
         return ""
@@ -89,10 +89,10 @@ class Forked(Member):
         if self._code is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
-            self._bury(os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1]))
+            self._record_exit(os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1]))
         self._close_pipe()
 
-    def _bury(self, code: int) -> None:
+    def _record_exit(self, code: int) -> None:
         self._code = code
         self._selector.unregister(self._pidfd)
         os.close(self._pidfd)
@@ -103,41 +103,41 @@ class Forked(Member):
             self._selector.unregister(self._pipe)
             self._pipe.close()
 
-    def forget(self) -> None:
-        """In another child: what was this member's is not its."""
+    def close_in_child(self) -> None:
+        """Closes this worker's pipe in another forked child."""
         if self._is_open:
             self._pipe.close()
 
 
-class Forks(Crew):
-    """All workers of a job, on this machine."""
+class ForkBackend(WorkerBackend):
+    """Forks all workers of a job on this machine."""
 
     def __init__(self, stages: Mapping[str, Stage]) -> None:
-        self._stages, self._members = stages, dict[str, Forked]()
+        self._stages, self._handles = stages, dict[str, ForkedWorker]()
         self._token, self._selector = secrets.token_bytes(32), selectors.DefaultSelector()
 
-    def start(self, plan: Plan) -> Forked:
+    def start(self, plan: Plan) -> ForkedWorker:
         name, parent = plan.part["name"], os.getpid()
         ours, theirs = socket.socketpair()
         sys.stdout.flush(), sys.stderr.flush()  # or the child writes it once more
         pid = os.fork()
         if pid == 0:
             ours.close()
-            self._be_worker(plan, Pipe(theirs), parent)
+            self._run_child(plan, Pipe(theirs), parent)
         theirs.close()
         ours.setblocking(False)
-        self._members[name] = Forked(name, pid, Pipe(ours), self._selector)
-        return self._members[name]
+        self._handles[name] = ForkedWorker(name, pid, Pipe(ours), self._selector)
+        return self._handles[name]
 
-    def _be_worker(self, plan: Plan, pipe: Pipe, parent: int) -> NoReturn:
+    def _run_child(self, plan: Plan, pipe: Pipe, parent: int) -> NoReturn:
         code = 1
         try:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the job hears it, and ends its workers
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             _native.die_with_parent(parent)
-            for member in self._members.values():
-                member.forget()
-            code = live(plan, self._stages[plan.part["name"]].worker, pipe, self._token)
+            for handle in self._handles.values():
+                handle.close_in_child()
+            code = run_worker(plan, self._stages[plan.part["name"]].worker, pipe, self._token)
         except BaseException:
             traceback.print_exc()
         finally:
@@ -145,61 +145,61 @@ class Forks(Crew):
                 sys.stdout.flush(), sys.stderr.flush()
             os._exit(code)
 
-    def word(self, attempt: Attempt, plan: Plan) -> Word | None:
-        """Once all are there, each learns where those are to whom it speaks."""
-        if not attempt.introduced or not attempt.seen[plan.part["name"]].ready:
+    def message_for(self, attempt: Attempt, plan: Plan) -> ControlMessage | None:
+        """Returns the ports of a worker's peers after all workers have joined."""
+        if not attempt.has_all_joined or not attempt.workers[plan.part["name"]].ready:
             return None
         to = [port["worker"] for port in plan.part["outputs"] if port["type"] == "tcp"]
-        ports = {other: attempt.seen[other].word.get("port") for other in to if other in attempt.seen}
-        return {"attempt": attempt.number, "cut": attempt.pending, "ports": ports, **attempt.grown(plan.part["name"])}
+        ports = {other: attempt.workers[other].message.get("port") for other in to if other in attempt.workers}
+        return {"attempt": attempt.number, "cut": attempt.pending, "ports": ports, **attempt.scale_out_message(plan.part["name"])}
 
-    def news(self, seconds: float) -> list[Member]:
+    def poll(self, seconds: float) -> list[WorkerHandle]:
         return list(dict.fromkeys(key.data for key, _ in self._selector.select(seconds)))
 
     def close(self) -> None:
         self._selector.close()
 
 
-def live(plan: Plan, make: Callable[[], Worker], pipe: Pipe, token: bytes) -> int:
-    """A worker's life: one attempt. What its process ends with."""
-    door = _native.Door()
-    said = Saying(pipe.say, attempt=plan.attempt)
-    said.change(port=door.port)
+def run_worker(plan: Plan, make: Callable[[], Worker], pipe: Pipe, token: bytes) -> int:
+    """Runs one attempt in the worker process and returns its exit code."""
+    listener = _native.Listener()
+    reporter = StateReporter(pipe.send, attempt=plan.attempt)
+    reporter.change(port=listener.port)
     try:
-        running = Running(plan, make(), said)
+        running = WorkerRun(plan, make(), reporter)
     except BaseException as error:
-        raised(said, error)
+        report_exception(reporter, error)
         return 1
-    word = _first_word(pipe)
+    message = _first_message(pipe)
 
     def connect(orders: str) -> _native.Streams:
-        ports = {name: port for name, port in word["ports"].items() if port is not None}  # the others come later
-        running.streams = streams = _native.Streams(orders, door, token, ports)
-        running.heed(word)
+        ports = {name: port for name, port in message["ports"].items() if port is not None}  # the others come later
+        running.streams = streams = _native.Streams(orders, listener, token, ports)
+        running.handle(message)
         threading.Thread(target=_listen, args=(pipe, running), daemon=True).start()
         return streams
 
     return work(running, connect)
 
 
-def _first_word(pipe: Pipe) -> Word:
-    """Once all are there, the job says where."""
-    while (words := pipe.hear()) is not None:
-        if words:
-            return words[-1]
+def _first_message(pipe: Pipe) -> ControlMessage:
+    """Waits for the job's first message, which follows after all workers have joined."""
+    while (messages := pipe.receive()) is not None:
+        if messages:
+            return messages[-1]
     os._exit(3)  # the job ended before its workers were there
 
 
-def _listen(pipe: Pipe, running: Running) -> None:
-    """On a thread of its own: checkpoints that begin, and a word now and then on how far the worker is."""
+def _listen(pipe: Pipe, running: WorkerRun) -> None:
+    """Handles the job's messages and reports progress, on its own thread."""
     with selectors.DefaultSelector() as selector:
         selector.register(pipe, selectors.EVENT_READ)
         while True:
-            if not selector.select(SAY):
-                running.said.change(report=running.report())
+            if not selector.select(REPORT_INTERVAL):
+                running.reporter.change(report=running.report())
                 continue
-            words = pipe.hear()
-            if words is None:
-                os._exit(3)  # nobody is there to work for
-            for word in words:
-                running.heed(word)
+            messages = pipe.receive()
+            if messages is None:
+                os._exit(3)  # the job has gone
+            for message in messages:
+                running.handle(message)

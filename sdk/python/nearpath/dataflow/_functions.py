@@ -10,8 +10,8 @@ from ._gateway import Gateway
 from ._places import Place, Started
 from ._request import Request
 
-SILENCE = 30.0  # seconds without a sign of life, of which there is one every five, after which nobody is there
-HELD = 60.0  # seconds for which OpenFaaS's gateway holds a request where nothing else was said to it
+SILENCE_TIMEOUT = 30.0  # seconds without an `alive` line, which follows each 5 s
+GATEWAY_TIMEOUT = 60.0  # seconds, default `upstream_timeout` of OpenFaaS's gateway
 
 
 class Functions(Place):
@@ -45,19 +45,19 @@ class Functions(Place):
         secret: str | pathlib.Path | None = None,
     ) -> None:
         self.gateway, self.function, self.memory, self.patience = Gateway(gateway, auth), function, memory, patience
-        self.secret = None if secret is None else _value(secret)
-        told = self.gateway.describe(function)
-        self.is_nearpath = told is not None and told.is_nearpath
-        self.limit = limit or (math.inf if told is None else told.longest())
-        if told is None and limit is None:
+        self.secret = None if secret is None else _read_secret(secret)
+        description = self.gateway.describe(function)
+        self.is_nearpath = description is not None and description.is_nearpath
+        self.limit = limit or (math.inf if description is None else description.max_seconds())
+        if description is None and limit is None:
             print(f"{self.gateway.url} does not say how long {function!r} may run: give auth=(NAME, PASSWORD) or limit=SECONDS", file=sys.stderr)
-        self._callback = None if self.is_nearpath or self.limit <= HELD else callback
+        self._callback = None if self.is_nearpath or self.limit <= GATEWAY_TIMEOUT else callback
         self._callbacks = self._listen()
         self._requests: list[Request] = []
 
     def start(self, worker: str, orders: bytes) -> Started:
         """Sends the request, on a thread of its own."""
-        silence = SILENCE if self.is_nearpath else None  # other gateways may keep the signs for a while
+        silence = SILENCE_TIMEOUT if self.is_nearpath else None  # other gateways may keep the signs for a while
         self._callbacks = self._callbacks or self._listen()  # the place of a job before may be another one's
         request = Request(self.gateway, self.function, orders, self.patience, silence, self.secret, self._callbacks)
         self._requests = [other for other in self._requests if other.ended() is None] + [request]
@@ -76,8 +76,8 @@ class Functions(Place):
         return Callbacks(self._callback) if self._callback else None
 
 
-def _value(secret: str | pathlib.Path) -> bytes:
-    """As the function reads it: without what is around it in its file."""
+def _read_secret(secret: str | pathlib.Path) -> bytes:
+    """Reads a secret as the function does, without surrounding space."""
     value = (secret.read_bytes() if isinstance(secret, pathlib.Path) else secret.encode()).strip()
     if not value or b"\n" in value or b"\r" in value:
         raise ValueError("a secret is one line that is not empty")

@@ -41,12 +41,12 @@ class Stage:
         """Has its workers run "here", where the job is run, or "there", at the place that `run` is given. Usual: here for stages that
         make files or results, there for all others. ValueError: `collect` and `lines` keep what they get here."""
         if self._is_kept and where == "there":
-            told = f'{self.name or getattr(self.worker, "stage_name", "stage")} keeps what it gets where the job is run: leave out `.on("there")`'
-            raise ValueError(told)
+            text = f'{self.name or getattr(self.worker, "stage_name", "stage")} keeps what it gets where the job is run: leave out `.on("there")`'
+            raise ValueError(text)
         self.where = where
         return self
 
-    def _kept(self) -> Self:
+    def _keep_here(self) -> Self:
         self._is_kept, self.where = True, "here"
         return self
 
@@ -74,13 +74,13 @@ class Graph:
         return next(name for name in names if name not in self._names.values())
 
     def json(self) -> str:
-        """As nearpath writes graphs down."""
+        """Returns the graph as JSON."""
         stages = [
-            {"name": self._names[id(stage)], "workers": stage.workers} | ({"most": stage.most} if stage.most else {})
+            {"name": self._names[id(stage)], "workers": stage.workers} | ({"max_workers": stage.most} if stage.most else {})
             for stage in self._order
         ]
         edges = [
-            {"from": self._names[id(before)], "to": self._names[id(stage)], "how": how, "spill": spill}
+            {"from": self._names[id(before)], "to": self._names[id(stage)], "distribution": how, "spill": spill}
             for stage in self._order
             for before, how, spill in stage.before
         ]
@@ -129,7 +129,7 @@ def _upstream(ends: Iterable[Stage]) -> list[Stage]:
     return order
 
 
-def _made(kind: str, make: Callable[[], Worker]) -> Callable[[], Worker]:
+def _with_stage_name(kind: str, make: Callable[[], Worker]) -> Callable[[], Worker]:
     setattr(make, "stage_name", kind)
     return make
 
@@ -145,26 +145,26 @@ def source(
 
     `resumes`: it is `make(number, of, done)`, and leaves out the first `done` items, which had been made before a checkpoint.
     """
-    return Stage(_made("source", lambda: Source(make, resumes)), workers, name, total=total)
+    return Stage(_with_stage_name("source", lambda: Source(make, resumes)), workers, name, total=total)
 
 
 def map(change: Callable[[Item], Item], workers: int = 1, name: str | None = None, most: int | None = None) -> Stage:
-    return Stage(_made("map", lambda: Map(change)), workers, name, most=most)
+    return Stage(_with_stage_name("map", lambda: Map(change)), workers, name, most=most)
 
 
 def flat_map(
     change: Callable[[Item], Iterable[Item]], workers: int = 1, name: str | None = None, most: int | None = None
 ) -> Stage:
-    return Stage(_made("flat-map", lambda: FlatMap(change)), workers, name, most=most)
+    return Stage(_with_stage_name("flat-map", lambda: FlatMap(change)), workers, name, most=most)
 
 
 def filter(keep: Callable[[Item], bool], workers: int = 1, name: str | None = None, most: int | None = None) -> Stage:
-    return Stage(_made("filter", lambda: Filter(keep)), workers, name, most=most)
+    return Stage(_with_stage_name("filter", lambda: Filter(keep)), workers, name, most=most)
 
 
 def reduce_by_key(join: Callable[[Any, Any], Any], workers: int = 1, name: str | None = None) -> Stage:
-    """One (key, value) for each key, of all its values."""
-    return Stage(_made("reduce-by-key", lambda: ReduceByKey(join)), workers, name, reads="by-key")
+    """Reduces all values of a key to one (key, value)."""
+    return Stage(_with_stage_name("reduce-by-key", lambda: ReduceByKey(join)), workers, name, reads="by-key")
 
 
 def stage(
@@ -180,16 +180,16 @@ def stage(
 
 def collect(workers: int = 1, name: str | None = None) -> Stage:
     """Keeps all items for `Job.results`."""
-    return Stage(_made("collect", Collect), workers, name)._kept()
+    return Stage(_with_stage_name("collect", Collect), workers, name)._keep_here()
 
 
 def lines(path: str, workers: int = 1, name: str | None = None) -> Stage:
     """Writes a line an item. With several workers `{number}` in the path is the worker's."""
     if workers > 1 and "{number}" not in path:
         raise ValueError(f"{workers} workers cannot write one file: put {{number}} in {path!r}")
-    return Stage(_made("lines", lambda: Lines(path)), workers, name)._kept()
+    return Stage(_with_stage_name("lines", lambda: Lines(path)), workers, name)._keep_here()
 
 
 def sink(call: Callable[[Item], object], workers: int = 1, name: str | None = None) -> Stage:
     """Calls that with each item; after a death with some twice. `lines` and `collect` are exact."""
-    return Stage(_made("sink", lambda: Each(call)), workers, name).on("here")
+    return Stage(_with_stage_name("sink", lambda: Each(call)), workers, name).on("here")

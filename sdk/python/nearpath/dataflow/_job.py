@@ -1,4 +1,4 @@
-"""Runs one job: from the last checkpoint to the end, as often as somebody dies, with workers of any crew."""
+"""Runs one job from the last checkpoint to its end, with a restart after each death, on any backend."""
 
 import json
 import os
@@ -7,96 +7,96 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ._checkpoints import Checkpoints
-from ._decide import Again, Attempt, Raised, Seen, Through
+from ._attempt import Restart, Attempt, WorkerRaised, WorkerState, Completed
 from ._folder import claim, folder, stopped_by_signals
 from ._graph import Graph, Stage, Topology
-from ._growing import Growth
-from ._members import Crew, Member, Plan
-from ._renewals import Life, Renewals
+from ._scale_out import ScaleOut
+from ._backend import WorkerBackend, WorkerHandle, Plan
+from ._renewals import StartLifetime, Renewals
 from ._report import Report, StageReport
 from ._results import Results
-from ._screen import Screen
+from ._progress_line import ProgressLine
 from ._store import below, store
-from ._terms import Job, JobFailed, Settings
-from ._told import TICK, Told
+from ._settings import Job, JobFailed, Settings
+from ._send_tracker import POLL_INTERVAL, SendTracker
 from ._watch import Watch
 
-# Workers that are through end so soon, or are ended.
-FAREWELL = 5.0
-_VAIN = "let its source leave out what it has made before (`source(make, resumes=True)`), or take a place with a longer limit"
+# Seconds in which finished workers exit before they are stopped.
+EXIT_GRACE = 5.0
+_NO_PROGRESS_ADVICE = "let its source leave out what it has made before (`source(make, resumes=True)`), or take a place with a longer limit"
 
 
 class Coordinator:
-    """Runs one job. `gather` makes its crew."""
+    """Runs one job. `make_backend` makes the backend of its workers."""
 
-    def __init__(self, graph: Graph | Topology, settings: Settings, gather: Callable[[dict[str, Stage]], Crew]) -> None:
-        self.settings, self.gather = settings, gather
+    def __init__(self, graph: Graph | Topology, settings: Settings, make_backend: Callable[[dict[str, Stage]], WorkerBackend]) -> None:
+        self.settings, self.make_backend = settings, make_backend
         self.parts: dict[str, dict[str, Any]] = {part["name"]: part for part in graph.topology(settings.fan_in)["workers"]}
         self.stages = {name: graph.stages[part.get("stage") or name] for name, part in self.parts.items()}
-        self.names = {name: part.get("stage") or name for name, part in self.parts.items()}
+        self.stage_names = {name: part.get("stage") or name for name, part in self.parts.items()}
         self.report = Report(stages={name: StageReport(stage.workers) for name, stage in graph.stages.items()})
         totals = [stage.total for stage in graph.stages.values() if not stage.before and stage.total]
-        self.screen = Screen(settings.progress, sum(totals) if totals else None)
+        self.progress = ProgressLine(settings.progress, sum(totals) if totals else None)
         self.watch = Watch(settings.patience, settings.silence)
-        self.renewals = Renewals(self.names if settings.stragglers else None)
-        self.members: dict[str, Member] = {}
+        self.renewals = Renewals(self.stage_names if settings.stragglers else None)
+        self.handles: dict[str, WorkerHandle] = {}
 
     def run(self) -> Job:
-        """Until it is through. Whatever happens, no process stays, and no folder that was not asked for."""
+        """Runs the job to its end. No process and no temporary folder stays, even after an error."""
         self.began = time.monotonic()
-        with folder(self.settings.folder) as self.folder, stopped_by_signals() as self.stopped:
+        with folder(self.settings.folder) as self.folder, stopped_by_signals() as self.check_signals:
             job = claim(self.folder, json.dumps(self.parts, sort_keys=True))
-            self.crew = self.gather(self.stages)
-            self.results, self.told = Results(self.folder, self.crew.is_here), Told(self.crew.repeat)
-            self.report.place = self.crew.place
+            self.backend = self.make_backend(self.stages)
+            self.results, self.send_tracker = Results(self.folder, self.backend.runs_here), SendTracker(self.backend.repeat_interval)
+            self.report.place = self.backend.place
             try:
-                self.place = self.store_of(job)
-                with Checkpoints(store(self.place) if self.place else None, self.results) as self.checkpoints:
+                self.store_url = self.store_of(job)
+                with Checkpoints(store(self.store_url) if self.store_url else None, self.results) as self.checkpoints:
                     self.attempts()
-                    self.dismiss(self.members)
+                    self.stop_workers(self.handles)
                     return Job(self.results.take(self.parts), self.report)
             finally:
-                self.dismiss(self.members)
-                self.crew.close()
-                self.screen.clear()
+                self.stop_workers(self.handles)
+                self.backend.close()
+                self.progress.clear()
 
     def store_of(self, job: str) -> str | None:
-        """A part of the store that is this job's own, whoever else keeps checkpoints there."""
+        """Returns the URL of this job's own part of the store."""
         if self.settings.checkpoints:
             return below(self.settings.checkpoints, job)
-        return None if self.crew.stays else os.path.join(self.folder, "checkpoints")
+        return None if self.backend.keeps_processes else os.path.join(self.folder, "checkpoints")
 
     def attempts(self) -> None:
-        again, number, deaths, bound = Again("it begins"), 1, 0, self.settings.bound(len(self.parts))
-        while (verdict := self.attempt(number, again)) is not None:
-            again, number, deaths = verdict, number + 1, deaths + verdict.is_death
-            self.report.again(again)
+        restart, number, deaths, bound = Restart("it begins"), 1, 0, self.settings.bound(len(self.parts))
+        while (outcome := self.attempt(number, restart)) is not None:
+            restart, number, deaths = outcome, number + 1, deaths + outcome.is_death
+            self.report.add_restart(restart)
             if deaths > bound:
-                raise JobFailed(f"gave up after {bound} restarts; the last: {again.why}")
+                raise JobFailed(f"gave up after {bound} restarts; the last: {restart.why}")
         self.report.seconds, self.report.checkpoints = time.monotonic() - self.began, self.checkpoints.made
 
     # An attempt.
 
-    def attempt(self, number: int, again: Again) -> Again | None:
-        """A store that has been there, and is away for longer than its tries, costs one."""
+    def attempt(self, number: int, restart: Restart) -> Restart | None:
+        """Runs one attempt. After the first one, an unreachable store costs one restart."""
         try:
             last = self.checkpoints.last()
         except ConnectionError as error:
             if number == 1:
                 raise
-            return Again(f"where the last checkpoint is could not be read: {error}", again.anew)
-        return self.attend(self.begin(number, again, *last))
+            return Restart(f"where the last checkpoint is could not be read: {error}", restart.replaced)
+        return self.run_attempt(self.begin(number, restart, *last))
 
-    def begin(self, number: int, again: Again, checkpoint: int, states: set[str], finished: list[str]) -> Attempt:
-        """From the last checkpoint on. Who is there goes back to it, where the crew stays; the others are started."""
+    def begin(self, number: int, restart: Restart, checkpoint: int, states: set[str], finished: list[str]) -> Attempt:
+        """Prepares an attempt from the last checkpoint. Kept processes go back to it; other workers are started."""
         there = [name for name, part in self.parts.items() if not part.get("spare") or name in states]
-        growth = Growth.of(self.parts, states, finished)
-        attempt = Attempt(number, checkpoint, finished, there, time.monotonic(), growth, is_held=self.crew.stays)
-        stay = {name for name, member in self.members.items() if self.crew.stays and not member.is_leaving and member.ended() is None}
-        self.dismiss(self.members.keys() - (stay - again.anew).intersection(attempt.seen))
-        self.results.recall()
+        scale_out = ScaleOut.of(self.parts, states, finished)
+        attempt = Attempt(number, checkpoint, finished, there, time.monotonic(), scale_out, is_held=self.backend.keeps_processes)
+        stay = {name for name, handle in self.handles.items() if self.backend.keeps_processes and not handle.is_leaving and handle.ended() is None}
+        self.stop_workers(self.handles.keys() - (stay - restart.replaced).intersection(attempt.workers))
+        self.results.load()
         self.plans: dict[str, Plan] = {}
-        self.start(attempt, attempt.seen)
+        self.start(attempt, attempt.workers)
         self.watch.begin()
         self.renewals.begin()
         return attempt
@@ -104,10 +104,10 @@ class Coordinator:
     def start(self, attempt: Attempt, names: Iterable[str]) -> None:
         self.plans |= {name: self.plan(attempt, name) for name in names}
         for name in names:
-            if name not in self.members:
-                self.members[name] = self.crew.start(self.plans[name])
+            if name not in self.handles:
+                self.handles[name] = self.backend.start(self.plans[name])
         for name, stage in self.report.stages.items():
-            stage.workers = max(stage.workers, sum(self.names[other] == name for other in attempt.done.union(attempt.seen)))
+            stage.workers = max(stage.workers, sum(self.stage_names[other] == name for other in attempt.done.union(attempt.workers)))
 
     def plan(self, attempt: Attempt, name: str) -> Plan:
         part, settings = self.parts[name], self.settings
@@ -115,115 +115,115 @@ class Coordinator:
         reads = [port["worker"] for port in part["inputs"] if port["type"] == "tcp"]
         return Plan(
             part, mates.index(name), len(mates), attempt.number, attempt.checkpoint,
-            tuple(other for other in reads if other in attempt.done), self.folder if self.crew.is_here(name) else None, self.place,
-            settings.window, settings.spill, settings.patience, attempt.growth.owner(name) if attempt.growth else None,
+            tuple(other for other in reads if other in attempt.done), self.folder if self.backend.runs_here(name) else None, self.store_url,
+            settings.window, settings.spill, settings.patience, attempt.scale_out.owner(name) if attempt.scale_out else None,
         )  # fmt: skip
 
-    def attend(self, attempt: Attempt) -> Again | None:
-        """Hears workers until all are through, or must go back."""
+    def run_attempt(self, attempt: Attempt) -> Restart | None:
+        """Handles messages until all workers have finished or a restart is due."""
         try:
             while True:
-                self.stopped()
-                self.hear(attempt)
-                verdict = attempt.verdict(time.monotonic())
-                if isinstance(verdict, Raised):
-                    raise JobFailed(f"{verdict.worker} raised {verdict.why}", verdict.worker, verdict.trace)
-                if isinstance(verdict, Again):
-                    return verdict
-                if isinstance(verdict, Through):
-                    self.farewell(attempt)
+                self.check_signals()
+                self.receive(attempt)
+                outcome = attempt.outcome(time.monotonic())
+                if isinstance(outcome, WorkerRaised):
+                    raise JobFailed(f"{outcome.worker} raised {outcome.why}", outcome.worker, outcome.trace)
+                if isinstance(outcome, Restart):
+                    return outcome
+                if isinstance(outcome, Completed):
+                    self.wait_ended(attempt)
                     return None
-                every = 0.0 if self.renewals.wanted else self.settings.every
-                if again := self.checkpoints.care(attempt, time.monotonic(), every) or self.renew(attempt):
-                    return again
-                self.start(attempt, attempt.grow())
-                self.speak(attempt)
+                every = 0.0 if self.renewals.pending else self.settings.every
+                if restart := self.checkpoints.advance(attempt, time.monotonic(), every) or self.renew(attempt):
+                    return restart
+                self.start(attempt, attempt.start_spares())
+                self.send(attempt)
                 self.show(attempt)
         finally:
-            self.count(attempt)
+            self.record_attempt(attempt)
 
-    def hear(self, attempt: Attempt) -> None:
-        """Who ended is heard once more: its last words came before its end."""
-        for member in self.news():
-            how, now = member.ended(), time.monotonic()
-            for word in member.heard():
-                attempt.hear(member.name, word, now)
-                self.watch.heard(member.name, now)
-                if word.get("attempt") == attempt.number:
-                    self.renewals.note(member.name, word.get("report") or {}, bool(word.get("finished")), now)
-            if how is not None and self.members.get(member.name) is member:
-                attempt.bury(member.name, how)
-                self.settle(member, attempt.seen.get(member.name))
-        if self.crew.stays:
-            here = attempt.gather({name for name in attempt.seen if self.members[name].is_heard})
-            for name, why in self.watch.look(here, self.crew.hears(), time.monotonic()).items():
-                attempt.bury(name, why)
+    def receive(self, attempt: Attempt) -> None:
+        """Takes messages and ends. A worker's last messages are read before its end is recorded."""
+        for handle in self.poll():
+            how, now = handle.ended(), time.monotonic()
+            for message in handle.receive():
+                attempt.receive(handle.name, message, now)
+                self.watch.note_message(handle.name, now)
+                if message.get("attempt") == attempt.number:
+                    self.renewals.note(handle.name, message.get("report") or {}, bool(message.get("finished")), now)
+            if how is not None and self.handles.get(handle.name) is handle:
+                attempt.mark_ended(handle.name, how)
+                self.record_start(handle, attempt.workers.get(handle.name))
+        if self.backend.keeps_processes:
+            arrived = attempt.check_arrivals({name for name in attempt.workers if self.handles[name].has_reported})
+            for name, why in self.watch.find_dead(arrived, self.backend.is_connected(), time.monotonic()).items():
+                attempt.mark_ended(name, why)
 
-    def news(self) -> list[Member]:
+    def poll(self) -> list[WorkerHandle]:
         try:
-            return self.crew.news(TICK)
+            return self.backend.poll(POLL_INTERVAL)
         except ConnectionError as error:
             raise JobFailed(f"the job has lost its rendezvous for good: {error}") from error
 
-    def speak(self, attempt: Attempt) -> None:
-        """To whom there is something new to say, or to say once more."""
+    def send(self, attempt: Attempt) -> None:
+        """Sends new messages, and repeats those that may be lost."""
         now = time.monotonic()
-        if not self.told.may_be_new((attempt.number, attempt.pending, attempt.stand()), now):
+        if not self.send_tracker.has_changes((attempt.number, attempt.pending, attempt.progress_state()), now):
             return
         for name, plan in self.plans.items():
-            word = self.crew.word(attempt, plan)
-            if word and name in self.members and self.told.tells(name, word, now):
-                self.members[name].is_leaving |= bool(word.get("end"))
-                self.members[name].say(word)
+            message = self.backend.message_for(attempt, plan)
+            if message and name in self.handles and self.send_tracker.should_send(name, message, now):
+                self.handles[name].is_leaving |= bool(message.get("end"))
+                self.handles[name].send(message)
 
-    def renew(self, attempt: Attempt) -> Again | None:
-        """Whoever is to be started anew though it lives."""
-        if self.place is None or not self.crew.stays:
+    def renew(self, attempt: Attempt) -> Restart | None:
+        """Returns a restart for live workers that are slow or near their time limit."""
+        if self.store_url is None or not self.backend.keeps_processes:
             return None
-        going = [seen.name for seen in attempt.seen.values() if not seen.finished]
-        lives = {name: Life(self.members[name].begun, self.members[name].end) for name in going}
-        again = self.renewals.look(attempt, lives, time.monotonic())
-        if again and not again.is_slow and self.renewals.is_vain:
-            raise JobFailed(f"{again.why}, and nothing new was made in its time: {_VAIN}")
-        return again
+        unfinished = [worker.name for worker in attempt.workers.values() if not worker.finished]
+        lifetimes = {name: StartLifetime(self.handles[name].started_at, self.handles[name].ends_at) for name in unfinished}
+        restart = self.renewals.find_due(attempt, lifetimes, time.monotonic())
+        if restart and not restart.is_slow and self.renewals.has_no_progress:
+            raise JobFailed(f"{restart.why}, and nothing new was made in its time: {_NO_PROGRESS_ADVICE}")
+        return restart
 
     # Ends.
 
-    def farewell(self, attempt: Attempt) -> None:
-        """All is done: processes end by themselves."""
-        end = time.monotonic() + FAREWELL
-        self.speak(attempt)
-        while time.monotonic() < end and any(member.ended() is None for member in self.members.values()):
-            self.news()
+    def wait_ended(self, attempt: Attempt) -> None:
+        """Waits up to EXIT_GRACE for finished workers to exit."""
+        end = time.monotonic() + EXIT_GRACE
+        self.send(attempt)
+        while time.monotonic() < end and any(handle.ended() is None for handle in self.handles.values()):
+            self.poll()
 
-    def dismiss(self, names: Iterable[str]) -> None:
-        members = [self.members.pop(name) for name in list(names)]
-        self.crew.dismiss(members)
-        for member in members:
-            self.settle(member, None)
-            self.told.forget(member.name)
-            self.watch.forget(member.name)
+    def stop_workers(self, names: Iterable[str]) -> None:
+        handles = [self.handles.pop(name) for name in list(names)]
+        self.backend.stop_all(handles)
+        for handle in handles:
+            self.record_start(handle, None)
+            self.send_tracker.forget(handle.name)
+            self.watch.forget(handle.name)
 
-    def settle(self, member: Member, seen: Seen | None) -> None:
-        """What a start is paid for, once."""
-        if seen and seen.report:
-            member.used = seen.report["memory"] / 1e9
-        if not member.is_settled:
-            member.is_settled = True
-            self.report.stages[self.names[member.name]].paid(time.monotonic() - member.begun, member.memory or member.used)
+    def record_start(self, handle: WorkerHandle, worker: WorkerState | None) -> None:
+        """Records the cost of a start, once."""
+        if worker and worker.report:
+            handle.used_memory = worker.report["memory"] / 1e9
+        if not handle.is_recorded:
+            handle.is_recorded = True
+            self.report.stages[self.stage_names[handle.name]].add_start(time.monotonic() - handle.started_at, handle.memory or handle.used_memory)
 
-    def count(self, attempt: Attempt) -> None:
-        """What an attempt took, and what it made, belongs in the report."""
+    def record_attempt(self, attempt: Attempt) -> None:
+        """Adds the attempt's cost and output to the report."""
         self.results.note(attempt)
-        for seen in attempt.seen.values():
-            if seen.report:
-                self.report.stages[self.names[seen.name]].add(seen.report, seen.finished)
-                self.report.took(seen.name, seen.report)
-                if member := self.members.get(seen.name):
-                    member.used = seen.report["memory"] / 1e9
+        for worker in attempt.workers.values():
+            if worker.report:
+                self.report.stages[self.stage_names[worker.name]].add(worker.report, worker.finished)
+                self.report.set_paths(worker.name, worker.report)
+                if handle := self.handles.get(worker.name):
+                    handle.used_memory = worker.report["memory"] / 1e9
 
     def show(self, attempt: Attempt) -> None:
-        sources = (seen for seen in attempt.seen.values() if not self.stages[seen.name].before)
-        made = sum(seen.report["made"] for seen in sources if seen.report)
-        finished = len(attempt.done) + sum(seen.finished for seen in attempt.seen.values())
-        self.screen.show(time.monotonic() - self.began, made, finished, len(attempt.done) + len(attempt.seen))
+        sources = (worker for worker in attempt.workers.values() if not self.stages[worker.name].before)
+        made = sum(worker.report["made"] for worker in sources if worker.report)
+        finished = len(attempt.done) + sum(worker.finished for worker in attempt.workers.values())
+        self.progress.show(time.monotonic() - self.began, made, finished, len(attempt.done) + len(attempt.workers))

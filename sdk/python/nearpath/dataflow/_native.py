@@ -7,9 +7,9 @@ except ImportError as missing:
 
 Authority = _nearpath.dataflow.Authority
 Checkpoints = _nearpath.dataflow.Checkpoints
-Door = _nearpath.dataflow.Door
+Listener = _nearpath.dataflow.Door
 Growth = _nearpath.dataflow.Growth
-Line = _nearpath.dataflow.Line
+RendezvousConnection = _nearpath.dataflow.Line
 Outbox = _nearpath.dataflow.Outbox
 Streams = _nearpath.dataflow.Streams
 check = _nearpath.dataflow.check

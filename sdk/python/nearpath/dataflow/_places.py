@@ -1,14 +1,14 @@
-"""Where workers run: what a place is asked to do, and nothing else."""
+"""Interfaces of places, where workers run."""
 
 import abc
 import math
 import time
 
-LOOK = 0.02
+POLL_INTERVAL = 0.02
 
 
 class Started(abc.ABC):
-    """One start of one worker at a place."""
+    """A start of one worker at a place."""
 
     @abc.abstractmethod
     def ended(self) -> str | None:
@@ -19,7 +19,7 @@ class Started(abc.ABC):
         does better."""
         end = time.monotonic() + seconds
         while self.ended() is None and (left := end - time.monotonic()) > 0:
-            time.sleep(min(LOOK, left))
+            time.sleep(min(POLL_INTERVAL, left))
         return self.ended()
 
     @abc.abstractmethod
@@ -28,7 +28,7 @@ class Started(abc.ABC):
 
 
 class Place(abc.ABC):
-    """Where workers run. One that you write starts `nearpath.dataflow.elsewhere.run(orders)` in a process there."""
+    """Starts workers. Your own place runs `nearpath.dataflow.elsewhere.run(orders)` in a process there."""
 
     name: str = "place"  # for reports
     limit: float = math.inf  # seconds that one start may run; the job turns over before they are up
@@ -36,7 +36,7 @@ class Place(abc.ABC):
 
     @abc.abstractmethod
     def start(self, worker: str, orders: bytes) -> Started:
-        """Returns at once. Raises only what no second try can help; all else is told by `Started.ended`."""
+        """Starts a worker and returns at once. Raises permanent errors only; `Started.ended` reports all others."""
 
     def close(self) -> None:
         """After the job. All that was started has been stopped by then."""

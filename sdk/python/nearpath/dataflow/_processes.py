@@ -15,7 +15,7 @@ from ._places import Place, Started
 
 
 class Process(Started):
-    """Ends with its standard input, so with whoever started it. What it has started ends with it."""
+    """A process that ends with its standard input. Its children end with it."""
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self._process = process
@@ -46,18 +46,18 @@ class Process(Started):
     def _has_ended(self) -> bool:
         try:
             return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        except ChildProcessError:  # somebody else has waited for it
+        except ChildProcessError:  # reaped by another thread
             return True
 
     def _end(self) -> None:
-        """All of its group, before it is waited for: until then nobody else has its number."""
+        """Kills the process group before the wait, while no other process can have its id."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
 
 
 def _until_ended(pid: int, seconds: float) -> None:
-    """Of a child that nobody has waited for: its number is nobody else's."""
+    """Waits for a child that is not yet reaped, so its id is still its own."""
     process = os.pidfd_open(pid)
     try:
         poll = select.poll()  # a job may have more files open than select() takes
@@ -95,12 +95,12 @@ class Processes(Place):
         environment = {**os.environ, **self._environment, "PYTHONPATH": self._path(orders)}
         process = subprocess.Popen(program, bufsize=0, stdin=subprocess.PIPE, env=environment, start_new_session=True)
         assert process.stdin
-        with contextlib.suppress(BrokenPipeError):  # it has ended; how, it is asked later
+        with contextlib.suppress(BrokenPipeError):  # already ended; `ended` reports the cause
             process.stdin.write(orders + b"\n")
         return Process(process)
 
     def _path(self, orders: bytes) -> str:
-        """As this process finds its modules."""
+        """Returns the module path of this process."""
         folder = Code.read(json.loads(orders)["code"]).folder()
         path = self._environment.get("PYTHONPATH") or os.pathsep.join(entry for entry in sys.path if entry)
         return os.pathsep.join([folder, path] if folder else [path])

@@ -1,5 +1,4 @@
-"""Whom a job starts anew though they live: whose time at their place is nearly up, and who is too slow. No clock: time is an
-argument.
+"""Decides restarts of live workers: near their place's time limit, or too slow. Time is an argument.
 
 Each is preceded by a checkpoint, so that little is done twice.
 """
@@ -8,35 +7,35 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ._decide import Again, Attempt
+from ._attempt import Restart, Attempt
 from ._stragglers import Sample, Stragglers
 
 # A straggler has to work through what waits before it until it comes to the checkpoint's barrier. The job waits as long for that as
 # it would lose by going back to the last one, and this long at least.
-LEAST = 5.0
+MIN_BARRIER_GRACE = 5.0
 
 
 def margin(limit: float) -> float:
-    """Seconds before the end of a start's time at which it is replaced: a checkpoint must fit in."""
+    """Returns the seconds between a start's replacement and its limit, enough for a checkpoint."""
     return min(limit / 3, max(30.0, limit / 10))
 
 
 @dataclass(frozen=True)
-class Life:
-    """Of one start: when it began, and when its place will end it."""
+class StartLifetime:
+    """The start time and the time limit of one start."""
 
-    begun: float
-    end: float = math.inf
+    started_at: float
+    ends_at: float = math.inf
 
-    def is_up(self, now: float) -> bool:
-        return now >= self.end - margin(self.end - self.begun)
+    def is_expiring(self, now: float) -> bool:
+        return now >= self.ends_at - margin(self.ends_at - self.started_at)
 
     def is_half_over(self, now: float) -> bool:
-        return now >= (self.begun + self.end) / 2
+        return now >= (self.started_at + self.ends_at) / 2
 
 
 @dataclass(frozen=True)
-class Wanted:
+class PendingRenewal:
     """A renewal that waits for a checkpoint."""
 
     names: frozenset[str]
@@ -44,59 +43,59 @@ class Wanted:
     is_slow: bool
     since: float
     checkpoint: int  # the last one, then
-    loss: float  # seconds since that one
+    replay_seconds: float  # seconds since that one
 
 
 class Renewals:
-    """Of a whole job. `stages`: each worker's; None: stragglers are let be."""
+    """Renewals of a job. `stages` maps workers to stages; None turns straggler detection off."""
 
     def __init__(self, stages: Mapping[str, str] | None) -> None:
         self._stragglers = None if stages is None else Stragglers(stages)
-        self._rerun: set[str] = set()
-        self.is_vain = True  # nothing new has been made in this attempt
-        self.wanted: Wanted | None = None
+        self._restarted: set[str] = set()
+        self.has_no_progress = True  # nothing new has been made in this attempt
+        self.pending: PendingRenewal | None = None
 
     def begin(self) -> None:
-        """An attempt."""
-        self.wanted, self.is_vain = None, True
+        """Begins an attempt."""
+        self.pending, self.has_no_progress = None, True
         if self._stragglers:
             self._stragglers.begin()
 
-    def note(self, name: str, report: Mapping[str, float], is_through: bool, now: float) -> None:
-        """What a worker says of itself."""
-        self.is_vain = self.is_vain and not report.get("items") and not report.get("work")
+    def note(self, name: str, report: Mapping[str, float], is_finished: bool, now: float) -> None:
+        """Takes a worker's report."""
+        self.has_no_progress = self.has_no_progress and not report.get("items") and not report.get("work")
         if self._stragglers and "working" in report:
             sample = Sample(now, report["work"], report["working"], int(report["steps"]))
-            self._stragglers.note(name, sample, bool(report["finishing"]), is_through)
+            self._stragglers.note(name, sample, bool(report["finishing"]), is_finished)
 
-    def look(self, attempt: Attempt, lives: Mapping[str, Life], now: float) -> Again | None:
-        """`lives`: of those who are not through. A renewal that has its checkpoint."""
-        if self.wanted is None:
-            self.wanted = self._up(attempt, lives, now) or self._slow(attempt, now)
-        if self.wanted is None or not self._may(self.wanted, attempt, now):
+    def find_due(self, attempt: Attempt, lifetimes: Mapping[str, StartLifetime], now: float) -> Restart | None:
+        """Returns a renewal whose checkpoint is complete. `lifetimes` has the unfinished workers."""
+        if self.pending is None:
+            self.pending = self._find_expiring(attempt, lifetimes, now) or self._find_slow(attempt, now)
+        if self.pending is None or not self._is_allowed(self.pending, attempt, now):
             return None
-        if self.wanted.is_slow:
-            self._rerun |= self.wanted.names
-        return Again(self.wanted.why, self.wanted.names, is_death=False, is_slow=self.wanted.is_slow)
+        if self.pending.is_slow:
+            self._restarted |= self.pending.names
+        return Restart(self.pending.why, self.pending.names, is_death=False, is_slow=self.pending.is_slow)
 
-    def _may(self, wanted: Wanted, attempt: Attempt, now: float) -> bool:
-        is_late = wanted.is_slow and now - wanted.since >= max(LEAST, wanted.loss)
-        return attempt.checkpoint > wanted.checkpoint or is_late
+    def _is_allowed(self, pending: PendingRenewal, attempt: Attempt, now: float) -> bool:
+        is_late = pending.is_slow and now - pending.since >= max(MIN_BARRIER_GRACE, pending.replay_seconds)
+        return attempt.checkpoint > pending.checkpoint or is_late
 
-    def _up(self, attempt: Attempt, lives: Mapping[str, Life], now: float) -> Wanted | None:
-        """Those whose life is half over go with the first: they would be the next."""
-        if not any(life.is_up(now) for life in lives.values()):
+    def _find_expiring(self, attempt: Attempt, lifetimes: Mapping[str, StartLifetime], now: float) -> PendingRenewal | None:
+        """Finds expiring starts. Starts past half of their time are included, because they would be next."""
+        if not any(lifetime.is_expiring(now) for lifetime in lifetimes.values()):
             return None
-        names = frozenset(name for name, life in lives.items() if life.is_half_over(now))
-        return Wanted(names, _told(names, "turned over before its place ends it"), False, now, attempt.checkpoint, now - attempt.since)
+        names = frozenset(name for name, lifetime in lifetimes.items() if lifetime.is_half_over(now))
+        return PendingRenewal(names, _describe(names, "turned over before its place ends it"), False, now, attempt.checkpoint, now - attempt.since)
 
-    def _slow(self, attempt: Attempt, now: float) -> Wanted | None:
-        slow = frozenset(self._stragglers.find(now)) - self._rerun if self._stragglers else frozenset()
+    def _find_slow(self, attempt: Attempt, now: float) -> PendingRenewal | None:
+        slow = frozenset(self._stragglers.find(now)) - self._restarted if self._stragglers else frozenset()
         if not slow:
             return None
-        return Wanted(slow, _told(slow, "works slower than its stage"), True, now, attempt.checkpoint, now - attempt.since)
+        return PendingRenewal(slow, _describe(slow, "works slower than its stage"), True, now, attempt.checkpoint, now - attempt.since)
 
 
-def _told(names: frozenset[str], what: str) -> str:
+def _describe(names: frozenset[str], reason: str) -> str:
     first, *others = sorted(names)
-    return f"{first} {what}" + (f", and {len(others)} more" if others else "")
+    return f"{first} {reason}" + (f", and {len(others)} more" if others else "")

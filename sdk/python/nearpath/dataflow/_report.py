@@ -1,10 +1,10 @@
-"""What a job did, and how far it is."""
+"""Report and progress of a job."""
 
 from collections import Counter, deque
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ._decide import Again
+from ._attempt import Restart
 
 @dataclass
 class StageReport:
@@ -22,18 +22,18 @@ class StageReport:
     waited_for_room: float = 0.0
     gb_seconds: float = 0.0
 
-    def add(self, said: dict[str, Any], counts: bool) -> None:
+    def add(self, report: dict[str, Any], counts: bool) -> None:
         """A worker's last word in one attempt."""
-        self.processor_seconds += said["processor"]
-        self.waited_for_input += said.get("waited_for_input", 0.0)
-        self.waited_for_room += said.get("waited_for_room", 0.0)
-        self.bytes_in += said.get("bytes_in", 0)
-        self.bytes_out += said.get("bytes_out", 0)
-        self.spilled += said.get("spilled", 0)
+        self.processor_seconds += report["processor"]
+        self.waited_for_input += report.get("waited_for_input", 0.0)
+        self.waited_for_room += report.get("waited_for_room", 0.0)
+        self.bytes_in += report.get("bytes_in", 0)
+        self.bytes_out += report.get("bytes_out", 0)
+        self.spilled += report.get("spilled", 0)
         if counts:
-            self.items += said["items"]
+            self.items += report["items"]
 
-    def paid(self, seconds: float, memory: float) -> None:
+    def add_start(self, seconds: float, memory: float) -> None:
         """A start of a worker is over; memory in GB."""
         self.starts += 1
         self.seconds += seconds
@@ -42,7 +42,7 @@ class StageReport:
 
 @dataclass
 class Report:
-    """What a job did. Items count from the last checkpoint on, where the job went on from one."""
+    """The report of a job. Items count from the last checkpoint."""
 
     seconds: float = 0.0
     stages: dict[str, StageReport] = field(default_factory=dict)
@@ -53,14 +53,14 @@ class Report:
     stragglers: list[str] = field(default_factory=list)  # workers that were started anew because they were slow
     _paths: dict[str, dict[str, int]] = field(default_factory=dict, repr=False)
 
-    def took(self, worker: str, said: dict[str, Any]) -> None:
+    def set_paths(self, worker: str, report: dict[str, Any]) -> None:
         """By which paths a worker's outputs went in its last attempt."""
-        self._paths[worker] = said.get("paths", {})
+        self._paths[worker] = report.get("paths", {})
 
-    def again(self, again: Again) -> None:
+    def add_restart(self, restart: Restart) -> None:
         """The job goes back to a checkpoint."""
-        list_of = self.restarts if again.is_death else self.stragglers if again.is_slow else self.turn_overs
-        list_of.append(again.why)
+        restarts = self.restarts if restart.is_death else self.stragglers if restart.is_slow else self.turn_overs
+        restarts.append(restart.why)
 
     def json(self) -> dict[str, Any]:
         """All fields, as plain values."""
@@ -98,14 +98,14 @@ class Report:
 
     def __str__(self) -> str:
         head = f"{'stage':<20}{'workers':>8}{'items':>14}{'MB in':>10}{'MB out':>10}{'CPU s':>9}{'waited s':>10}{'GB·s':>9}"
-        lines = [head] + [_row(name, stage) for name, stage in self.stages.items()]
+        lines = [head] + [_format_row(name, stage) for name, stage in self.stages.items()]
         paths = ", ".join(f"{count} edges {path}" for path, count in self.paths.items())
         lines.append(f"{self.seconds:.2f} s · {self.gb_seconds:.2f} GB·s at {self.place} · {self.starts} starts · {paths} · {self.checkpoints} checkpoints")
         lines += [f"started again: {why}" for why in self.restarts + self.stragglers + self.turn_overs]
         return "\n".join(lines)
 
 
-def _row(name: str, stage: StageReport) -> str:
+def _format_row(name: str, stage: StageReport) -> str:
     waited = stage.waited_for_input + stage.waited_for_room
     return (
         f"{name:<20}{stage.workers:>8}{stage.items:>14,}{stage.bytes_in / 1e6:>10.1f}{stage.bytes_out / 1e6:>10.1f}"
@@ -114,7 +114,7 @@ def _row(name: str, stage: StageReport) -> str:
 
 
 class Progress:
-    """One line that says how far a job is. Time is an argument."""
+    """Formats a job's progress as one line. Time is an argument."""
 
     def __init__(self, total: int | None) -> None:
         self._total = total
@@ -132,15 +132,15 @@ class Progress:
     def line(self, seconds: float, made: int, finished: int, workers: int, width: int = 80) -> str:
         """So many items have left their sources, and so many workers are through."""
         rate = self._rate(seconds, made)
-        parts = [f"{_clock(seconds)}", f"{made:,} items", f"{rate:,.0f}/s", f"{finished} of {workers} workers done"]
+        parts = [f"{_format_time(seconds)}", f"{made:,} items", f"{rate:,.0f}/s", f"{finished} of {workers} workers done"]
         if self._total:
             share = min(1.0, made / self._total)
             parts.insert(0, f"[{'#' * int(20 * share):<20}] {share:4.0%}")
             if rate and share < 1:
-                parts.insert(1, f"{_clock((self._total - made) / rate)} to go")
+                parts.insert(1, f"{_format_time((self._total - made) / rate)} to go")
         return " · ".join(parts)[: width - 1]
 
 
-def _clock(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     minutes, rest = divmod(int(max(0.0, seconds)), 60)
     return f"{minutes:02}:{rest:02}"

@@ -12,34 +12,34 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import _native
-from ._decide import Word
-from ._growing import Asking
-from ._members import Plan
-from ._outlet import Outlet
+from ._attempt import ControlMessage
+from ._scale_out import ScaleOutRequests
+from ._backend import Plan
+from ._item_writer import ItemWriter
 from ._store import store
 from ._workers import Item, Worker
 
-# A worker that makes its items looks so often whether a checkpoint begins.
-LOOK = 0.05
-# Of what user code says of an exception, so much goes to the job: with it a word must fit into one message.
-WHY, TRACE = 2000, 30000
+# Seconds between two checks for a checkpoint, in workers that make their items.
+CHECK_INTERVAL = 0.05
+# Bounds of an exception's text and trace: both must fit into one control message.
+MAX_REASON_CHARS, MAX_TRACE_CHARS = 2000, 30000
 
 
-class Saying:
-    """What a worker says to its job: its whole state, on every change and now and then."""
+class StateReporter:
+    """Sends a worker's whole state to its job after each change."""
 
-    def __init__(self, say: Callable[[Word], None], **state: Any) -> None:
-        self._say, self._state, self._lock = say, state, threading.Lock()
+    def __init__(self, send: Callable[[ControlMessage], None], **state: Any) -> None:
+        self._send, self._state, self._lock = send, state, threading.Lock()
 
     def change(self, **state: Any) -> None:
         with self._lock:
             self._state.update(state)
-            self._say(self._state)
+            self._send(self._state)
 
 
 @dataclass
-class Kept:
-    """What a checkpoint has of one worker."""
+class WorkerSnapshot:
+    """The state of one worker in a checkpoint."""
 
     state: Any = None
     made: int = 0
@@ -49,145 +49,145 @@ class Kept:
     answers: list[int] = field(default_factory=list)  # to its calls of grow that are made again
 
 
-class Running:
+class WorkerRun:
     """One worker and its streams."""
 
-    def __init__(self, plan: Plan, worker: Worker, said: Saying) -> None:
-        self.plan, self.worker, self.said = plan, worker, said
+    def __init__(self, plan: Plan, worker: Worker, reporter: StateReporter) -> None:
+        self.plan, self.worker, self.reporter = plan, worker, reporter
         worker.name, worker.number, worker.of, worker.folder = plan.part["name"], plan.number, plan.of, plan.folder or ""
         self.own_inputs = [port for port in plan.part["inputs"] if port["type"] != "tcp"]
         self.inputs = [port["worker"] for port in plan.part["inputs"] if port["type"] == "tcp"]
         self.targets = [port for port in plan.part["outputs"] if port["type"] == "tcp"]
         if self.own_inputs and self.inputs:
             raise ValueError(f"{worker.name} has streams and inputs of its own: make two workers of it")
-        self.kept, self.asking = Kept(), Asking(self.targets, self.inputs, said.change)
-        setattr(worker, "_ask", self.asking.ask)
+        self.snapshot, self.scale_out = WorkerSnapshot(), ScaleOutRequests(self.targets, self.inputs, reporter.change)
+        setattr(worker, "_request_workers", self.scale_out.request)
         self.store = None if plan.store is None else store(plan.store)
         self.made, self.items, self.began, self.used = 0, 0, time.monotonic(), _processor_seconds()
         self.skip = 0  # items that come once more
         self.work, self.steps, self.finishing, self.started = 0, 0, False, self.began
         self.streams: _native.Streams | None = None
-        self._triggered, self.gone = 0, ""
+        self._triggered, self.failure = 0, ""
 
-    def recall(self) -> None:
-        """What the checkpoint has of it."""
+    def load_snapshot(self) -> None:
+        """Loads the worker's state from the checkpoint."""
         if self.plan.checkpoint and self.store and not self.plan.owner:  # who was asked for since has nothing there
-            (kept,) = _native.decode(self.store.load(self.plan.checkpoint, self.worker.name))
-            self.kept = Kept(**kept)
-            self.made = self.skip = self.kept.made
+            (snapshot,) = _native.decode(self.store.load(self.plan.checkpoint, self.worker.name))
+            self.snapshot = WorkerSnapshot(**snapshot)
+            self.made = self.skip = self.snapshot.made
 
-    def orders(self) -> str:
-        """For its streams."""
+    def stream_orders(self) -> str:
+        """Returns the orders of the worker's streams, as JSON."""
         plan = self.plan
         inputs = [self._input(port) for port in self.plan.part["inputs"] if port["type"] == "tcp"]
         outputs = [self._output(port) for port in self.targets]
         spill = {"folder": plan.folder, "limit": plan.spill}
-        orders = {"name": self.worker.name, "attempt": plan.attempt, "inputs": inputs, "outputs": outputs, "spill": spill}
-        return json.dumps({**orders, "window": plan.window, "checkpoint": plan.checkpoint, "patience": plan.patience})
+        stream_orders = {"name": self.worker.name, "attempt": plan.attempt, "inputs": inputs, "outputs": outputs, "spill": spill}
+        return json.dumps({**stream_orders, "window": plan.window, "checkpoint": plan.checkpoint, "connect_timeout": plan.patience})
 
     def _input(self, port: Mapping[str, Any]) -> dict[str, Any]:
-        """Who was started for another worker reads that one alone. Where the last barrier did not go, nothing is open yet."""
+        """Returns an input's orders. A requested worker reads only its owner; streams without a barrier open later."""
         name, owner = port["worker"], self.plan.owner
-        processed = self.kept.inputs.get(name, 0)
+        processed = self.snapshot.inputs.get(name, 0)
         if name in self.plan.ended or owner not in (None, name):
             processed = None
-        return {"from": name, "processed": processed, "later": owner is None and processed == 0 and port.get("later", False)}
+        return {"from": name, "processed": processed, "pending": owner is None and processed == 0 and port.get("pending", False)}
 
     def _output(self, port: Mapping[str, Any]) -> dict[str, Any]:
-        sent = self.kept.outputs.get(port["worker"], 0)
-        later = sent == 0 and port.get("later", False)
-        return {"to": port["worker"], "sent": sent, "spill": port.get("spill", False), "later": later}
+        sent = self.snapshot.outputs.get(port["worker"], 0)
+        later = sent == 0 and port.get("pending", False)
+        return {"to": port["worker"], "sent": sent, "spill": port.get("spill", False), "pending": later}
 
     def run(self, streams: _native.Streams) -> None:
-        """All items, from the first or from where the checkpoint was."""
-        self.streams, self.outlet = streams, Outlet(self.worker, streams, self.plan.part["outputs"], self.plan.window)
+        """Processes all items, from the first one or from the checkpoint."""
+        self.streams, self.outlet = streams, ItemWriter(self.worker, streams, self.plan.part["outputs"], self.plan.window)
         self.worker.start()
-        self.worker.restore(self.kept.state)
+        self.worker.restore(self.snapshot.state)
         self.started = time.monotonic()
-        self.asking.go_on(self.kept.given, self.kept.answers, self.kept.outputs)
+        self.scale_out.resume(self.snapshot.given, self.snapshot.answers, self.snapshot.outputs)
         if self.own_inputs:
             if left_out := self.worker.resume(self.skip):
                 self.skip -= left_out
-                self.asking.forget()
+                self.scale_out.forget()
             made = itertools.chain.from_iterable(self.worker.input(port) for port in self.own_inputs)
-            self.make(itertools.chain(self.worker.process(made), self.worker.finish()))
+            self.emit(itertools.chain(self.worker.process(made), self.worker.finish()))
         else:
-            self.pass_on(streams)
-            self.make(self.worker.finish())
-        self.settle(streams)
+            self.process_streams(streams)
+            self.emit(self.worker.finish())
+        self.wait_for_workers(streams)
         self.outlet.flush()
         self.result = self.worker.result()
         streams.finish()
 
-    def pass_on(self, streams: _native.Streams) -> None:
-        """What streams bring."""
+    def process_streams(self, streams: _native.Streams) -> None:
+        """Processes the batches of the streams."""
         receive, is_raw = streams.receive, self.worker.codec == "raw"
-        while (came := receive()) is not None:
-            if isinstance(came, int):
-                self.cut(came)
+        while (received := receive()) is not None:
+            if isinstance(received, int):
+                self.take_checkpoint(received)
                 continue
-            items = (came[1],) if is_raw else self.worker.deserialise(came[1])
+            items = (received[1],) if is_raw else self.worker.deserialise(received[1])
             self.items += self.outlet.take(iter(self.worker.process(items)), None)[0]
-            self.work, self.steps = self.work + len(came[1]), self.steps + 1
+            self.work, self.steps = self.work + len(received[1]), self.steps + 1
         self.finishing = True
 
-    def make(self, items: Iterable[Item]) -> None:
-        """What comes from nowhere else. What was made before the checkpoint is made once more, and goes nowhere."""
+    def emit(self, items: Iterable[Item]) -> None:
+        """Sends items that the worker makes. Items from before the checkpoint are made again and skipped."""
         rest, done = itertools.islice(items, self.skip, None), False
-        self.asking.answers = []
+        self.scale_out.answers = []
         while not done:
-            count, done = self.outlet.take(rest, LOOK)
+            count, done = self.outlet.take(rest, CHECK_INTERVAL)
             self.items, self.made, self.steps = self.items + count, self.made + count, self.steps + 1
             self.work += count if self.own_inputs else 0
-            if self.gone:  # streams tell it only to who sends, and a batch may take its time
-                raise ConnectionError(self.gone)
-            self.cut_if_due()
+            if self.failure:  # streams tell it only to who sends, and a batch may take its time
+                raise ConnectionError(self.failure)
+            self.checkpoint_if_due()
 
-    def settle(self, streams: _native.Streams) -> None:
-        """Who has asked for others stays until they are there: their streams end with its own."""
-        while not self.asking.is_settled(streams):
-            self.asking.wait(LOOK)
-            self.cut_if_due()
+    def wait_for_workers(self, streams: _native.Streams) -> None:
+        """Waits for all requested workers, because their streams end with this worker's."""
+        while not self.scale_out.is_settled(streams):
+            self.scale_out.wait(CHECK_INTERVAL)
+            self.checkpoint_if_due()
 
-    def cut_if_due(self) -> None:
+    def checkpoint_if_due(self) -> None:
         while self.streams and (checkpoint := self.streams.due()) is not None:
-            self.cut(checkpoint)
+            self.take_checkpoint(checkpoint)
 
-    def cut(self, checkpoint: int) -> None:
-        """All before belongs to the checkpoint, all after does not."""
+    def take_checkpoint(self, checkpoint: int) -> None:
+        """Saves the state for the checkpoint and sends a barrier after all earlier items."""
         assert self.streams and self.store, "there is a checkpoint, and no place for it"
         self.outlet.flush()
         state = self.worker.snapshot()
         inputs, outputs = self.streams.barrier(checkpoint)
         names = [port["worker"] for port in self.targets]
-        stands = dict(zip(self.inputs, inputs)), dict(zip(names, outputs))
-        kept = Kept(state, self.made, *stands, self.asking.given, self.asking.answers or [])
-        mark = self.store.save(checkpoint, self.worker.name, _native.encode([vars(kept)]))
-        self.said.change(saved=checkpoint, mark=mark)
+        positions = dict(zip(self.inputs, inputs)), dict(zip(names, outputs))
+        snapshot = WorkerSnapshot(state, self.made, *positions, self.scale_out.granted, self.scale_out.answers or [])
+        mark = self.store.save(checkpoint, self.worker.name, _native.encode([vars(snapshot)]))
+        self.reporter.change(saved=checkpoint, mark=mark)
 
     def release(self) -> None:
-        """Its streams end before those of the next attempt begin."""
+        """Drops the streams before the next attempt opens its own."""
         self.streams = None
         vars(self).pop("outlet", None)
 
-    # From the thread that hears the job.
+    # Called on the thread that receives the job's messages.
 
-    def heed(self, word: Word) -> None:
-        """A checkpoint begins, perhaps; said more than once, it begins once."""
-        if (streams := self.streams) and "grow" in word:
-            self.asking.heed(streams, word["grow"], word.get("ports", {}))
-        if streams and word.get("cut", 0) > self._triggered:
-            self._triggered = word["cut"]
+    def handle(self, message: ControlMessage) -> None:
+        """Handles a message. A repeated request begins a checkpoint only once."""
+        if (streams := self.streams) and "grow" in message:
+            self.scale_out.handle(streams, message["grow"], message.get("ports", {}))
+        if streams and message.get("cut", 0) > self._triggered:
+            self._triggered = message["cut"]
             streams.trigger(self._triggered)
 
-    def give_up(self, why: str) -> None:
-        self.gone = why
-        self.asking.give_up(why)
+    def fail(self, why: str) -> None:
+        self.failure = why
+        self.scale_out.fail(why)
         if streams := self.streams:
             streams.fail(why)
 
     def report(self) -> dict[str, Any]:
-        """How far it is, and what it took; in this attempt."""
+        """Returns the worker's progress and cost in this attempt."""
         used = resource.getrusage(resource.RUSAGE_SELF)
         now, streams = time.monotonic(), self.streams
         report = {
@@ -211,7 +211,7 @@ def _processor_seconds() -> float:
 
 
 def _summary(stats: dict[str, Any]) -> dict[str, Any]:
-    """Of all streams. A worker may have hundreds, and says this every second."""
+    """Sums the statistics of all streams, because a worker may report hundreds of them each second."""
     paths: dict[str, int] = {}
     for edge in stats["outputs"]:
         if path := edge.get("path", "local"):  # nothing: there is no stream yet
@@ -226,24 +226,24 @@ def _summary(stats: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def work(running: Running, connect: Callable[[str], _native.Streams]) -> int:
-    """One attempt: 0 when all is done, 3 when a peer or the store went away, 1 when its code raised. The job is told."""
+def work(running: WorkerRun, connect: Callable[[str], _native.Streams]) -> int:
+    """Runs one attempt and reports its end. Returns 0 for success, 1 for an exception, 3 for a lost peer or store."""
     try:
-        running.recall()
-        running.run(connect(running.orders()))
-        running.said.change(report=running.report(), finished=True, result=running.result)
+        running.load_snapshot()
+        running.run(connect(running.stream_orders()))
+        running.reporter.change(report=running.report(), finished=True, result=running.result)
         return 0
     except ConnectionError as error:
-        running.said.change(lost=str(error))
+        running.reporter.change(lost=str(error))
         return 3
     except BaseException as error:
-        raised(running.said, error)
+        report_exception(running.reporter, error)
         with contextlib.suppress(Exception):
-            running.give_up(f"{type(error).__name__}: {error}")
+            running.fail(f"{type(error).__name__}: {error}")
         return 1
 
 
-def raised(said: Saying, error: BaseException) -> None:
-    """No second try can help."""
+def report_exception(reporter: StateReporter, error: BaseException) -> None:
+    """Reports an exception of the worker's code. A retry cannot help."""
     trace = "".join(traceback.format_exception(error))
-    said.change(failed={"why": f"{type(error).__name__}: {error}"[:WHY], "trace": trace[-TRACE:]})
+    reporter.change(failed={"reason": f"{type(error).__name__}: {error}"[:MAX_REASON_CHARS], "trace": trace[-MAX_TRACE_CHARS:]})

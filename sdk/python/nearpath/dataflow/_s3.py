@@ -13,23 +13,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
-from ._s3_errors import code_of, refused, told
-from ._s3_parts import PART, Joined, imported, transfer
+from ._s3_errors import code_of, raise_object_errors, translated_errors
+from ._s3_parts import PART_BYTES, Joined, import_optional, transfer
 from ._store import Store, new_mark
 
-BEGINNING = b"nearpath state 1\n"
-START = len(BEGINNING) + 4
+HEADER = b"nearpath state 1\n"
+STATE_OFFSET = len(HEADER) + 4
 # Of one request, as boto3 does it: with pauses that are short in newer versions, and long in older ones.
-TRIES = 5
+MAX_TRIES = 5
 # So what got no answer is done once more, until so many seconds have passed since the first time.
-PATIENCE, PAUSE = 30.0, 0.5
-CONNECT, ANSWER = 5.0, 30.0  # seconds that one try may take, without an answer
+RETRY_TIMEOUT, RETRY_INTERVAL = 30.0, 0.5
+CONNECT_TIMEOUT, READ_TIMEOUT = 5.0, 30.0  # seconds that one try may take, without an answer
 COMPLETE, IN_CONFLICT = "complete", "ConditionalRequestConflict"
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where in which store. Credentials are not part of it: each machine finds its own, as boto3 does."""
+    """A prefix in a store. Each machine finds its own credentials, as boto3 does."""
 
     bucket: str
     prefix: str
@@ -41,9 +41,9 @@ class Place:
         parts = urllib.parse.urlsplit(url)
         if "@" in parts.netloc:
             raise ValueError(f"credentials do not belong in {parts.scheme}://…: give them as boto3 finds them (environment, role, profile)")
-        asked = dict(urllib.parse.parse_qsl(parts.query, strict_parsing=bool(parts.query), keep_blank_values=True))
-        endpoint, region = asked.pop("endpoint", None), asked.pop("region", None)
-        if not parts.netloc or asked or parts.fragment:
+        options = dict(urllib.parse.parse_qsl(parts.query, strict_parsing=bool(parts.query), keep_blank_values=True))
+        endpoint, region = options.pop("endpoint", None), options.pop("region", None)
+        if not parts.netloc or options or parts.fragment:
             raise ValueError(f"a store is s3://bucket/prefix?endpoint=https://…&region=…, not {url}")
         if endpoint is not None:
             _check(endpoint)
@@ -65,22 +65,22 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _patiently(work: Callable[P, T]) -> Callable[P, T]:
+def _retried(work: Callable[P, T]) -> Callable[P, T]:
     """A store may be started anew. All that is done to it may be done twice."""
 
     @functools.wraps(work)
-    def again(*words: P.args, **named: P.kwargs) -> T:
+    def retry(*args: P.args, **kwargs: P.kwargs) -> T:
         end = math.inf
         while True:
             try:
-                return work(*words, **named)
+                return work(*args, **kwargs)
             except ConnectionError:
-                end = min(end, time.monotonic() + PATIENCE)
+                end = min(end, time.monotonic() + RETRY_TIMEOUT)
                 if time.monotonic() >= end:
                     raise
-                time.sleep(PAUSE)
+                time.sleep(RETRY_INTERVAL)
 
-    return again
+    return retry
 
 
 class ObjectStore(Store):
@@ -88,7 +88,7 @@ class ObjectStore(Store):
 
     def __init__(self, url: str) -> None:
         self._place = Place.parse(url)
-        self._session = imported("boto3").session.Session()
+        self._session = import_optional("boto3").session.Session()
         self._client_of: tuple[int, Any] | None = None
 
     @property
@@ -99,54 +99,54 @@ class ObjectStore(Store):
         return self._client_of[1]
 
     def _connect(self) -> Any:
-        place, config = self._place, imported("botocore.config").Config
-        tries = int(os.environ.get("AWS_MAX_ATTEMPTS") or TRIES)
-        how = config(
-            connect_timeout=CONNECT, read_timeout=ANSWER, tcp_keepalive=True, retries={"mode": "standard", "total_max_attempts": tries},
+        place, config = self._place, import_optional("botocore.config").Config
+        tries = int(os.environ.get("AWS_MAX_ATTEMPTS") or MAX_TRIES)
+        options = config(
+            connect_timeout=CONNECT_TIMEOUT, read_timeout=READ_TIMEOUT, tcp_keepalive=True, retries={"mode": "standard", "total_max_attempts": tries},
             request_checksum_calculation="when_required", response_checksum_validation="when_required",
             s3={"addressing_style": "path"} if place.endpoint else None,
         )  # fmt: skip
         region = place.region or self._session.region_name or ("us-east-1" if place.endpoint else None)
-        with told(f"s3://{place.bucket}", "to be reached"):
-            return self._session.client("s3", endpoint_url=place.endpoint, region_name=region, config=how)
+        with translated_errors(f"s3://{place.bucket}", "to be reached"):
+            return self._session.client("s3", endpoint_url=place.endpoint, region_name=region, config=options)
 
     # What a job does.
 
-    @_patiently
+    @_retried
     def save(self, number: int, worker: str, state: bytes) -> str:
         mark, view = new_mark(), memoryview(state)
-        header = BEGINNING + zlib.crc32(view).to_bytes(4, "little")
+        header = HEADER + zlib.crc32(view).to_bytes(4, "little")
         self._put(self._key(number, f"{worker}.{mark}.state"), header, view)
         return mark
 
-    @_patiently
+    @_retried
     def load(self, number: int, worker: str) -> memoryview:
         mark = self._manifest(number)["states"].get(worker)
         if mark is None:
             raise FileNotFoundError(f"checkpoint {number} in {self._url('')} has no state of {worker}")
         key = self._key(number, f"{worker}.{mark}.state")
-        whole = self._get(key)
-        if whole[: len(BEGINNING)] != BEGINNING or zlib.crc32(whole[START:]) != int.from_bytes(whole[START - 4 : START], "little"):
-            raise self._damaged(key, number)
-        return whole[START:]
+        content = self._get(key)
+        if content[: len(HEADER)] != HEADER or zlib.crc32(content[STATE_OFFSET:]) != int.from_bytes(content[STATE_OFFSET - 4 : STATE_OFFSET], "little"):
+            raise self._damage_error(key, number)
+        return content[STATE_OFFSET:]
 
-    @_patiently
+    @_retried
     def complete(self, number: int, states: Mapping[str, str], finished: Sequence[str]) -> None:
         manifest = {"number": number, "states": dict(sorted(states.items())), "finished": list(finished)}
-        there = list(self._numbered())
-        newest = max((other for other, key in there if key.endswith(f"/{COMPLETE}")), default=0)
+        present = list(self._numbered())
+        newest = max((other for other, key in present if key.endswith(f"/{COMPLETE}")), default=0)
         if newest > number:
-            raise self._taken(newest)
+            raise self._conflict_error(newest)
         self._put_once(number, json.dumps(manifest, separators=(",", ":")).encode())
         with contextlib.suppress(ConnectionError):  # it is complete; the next one finds what is left
-            self._remove([key for other, key in there if other < number])
+            self._remove([key for other, key in present if other < number])
 
-    @_patiently
+    @_retried
     def latest(self) -> str | None:
         newest = max((number for number, key in self._numbered() if key.endswith(f"/{COMPLETE}")), default=None)
         return None if newest is None else json.dumps(self._manifest(newest))
 
-    @_patiently
+    @_retried
     def clear(self) -> None:
         self._remove([key for _, key in self._numbered()])
         with contextlib.suppress(OSError):  # not every store knows them, and not everybody may see them
@@ -166,26 +166,26 @@ class ObjectStore(Store):
             manifest: dict[str, Any] = json.loads(bytes(self._get(key)))
             return manifest
         except ValueError:
-            raise self._damaged(key, number) from None
+            raise self._damage_error(key, number) from None
 
     def _get(self, key: str) -> memoryview:
         into = io.BytesIO()
-        with told(self._url(key), "to be read"):
+        with translated_errors(self._url(key), "to be read"):
             self._client.download_fileobj(self._place.bucket, key, into, Config=transfer())
         return into.getbuffer()
 
     def _put(self, key: str, header: bytes, state: memoryview) -> None:
-        with told(self._url(key), "to be written"):
-            if len(state) < PART:
+        with translated_errors(self._url(key), "to be written"):
+            if len(state) < PART_BYTES:
                 self._client.put_object(Bucket=self._place.bucket, Key=key, Body=b"".join((header, state)))
             else:
                 parts = io.BufferedReader(Joined(header, state), 1 << 20)
                 self._client.upload_fileobj(parts, self._place.bucket, key, Config=transfer())
 
-    def _put_once(self, number: int, text: bytes, tries: int = TRIES) -> None:
-        """Where it is there already, by this run (whose answer got lost) or by another one."""
+    def _put_once(self, number: int, text: bytes, tries: int = MAX_TRIES) -> None:
+        """Writes once. An existing object comes from a lost response or from another run."""
         key = self._key(number, COMPLETE)
-        with told(self._url(key), "to be written"):
+        with translated_errors(self._url(key), "to be written"):
             try:
                 self._client.put_object(Bucket=self._place.bucket, Key=key, Body=text, IfNoneMatch="*")
                 return
@@ -195,21 +195,21 @@ class ObjectStore(Store):
                     raise
         if code == IN_CONFLICT:  # somebody writes it at this moment
             return self._put_once(number, text, tries - 1)
-        self._compare(number, text) if code == "PreconditionFailed" else self._put_plainly(number, text)
+        self._compare(number, text) if code == "PreconditionFailed" else self._put_unconditionally(number, text)
 
-    def _put_plainly(self, number: int, text: bytes) -> None:
-        """A store without conditional writes: two runs are told apart unless they write at the same moment."""
+    def _put_unconditionally(self, number: int, text: bytes) -> None:
+        """Writes to a store without conditional writes. Concurrent runs are detected unless they write simultaneously."""
         with contextlib.suppress(FileNotFoundError):
             return self._compare(number, text)
         self._put(self._key(number, COMPLETE), b"", memoryview(text))
 
     def _compare(self, number: int, text: bytes) -> None:
         if bytes(self._get(self._key(number, COMPLETE))) != text:
-            raise self._taken(number)
+            raise self._conflict_error(number)
 
     def _numbered(self) -> Iterator[tuple[int, str]]:
         """All keys of checkpoints, with their numbers."""
-        with told(self._url(""), "to be listed"):
+        with translated_errors(self._url(""), "to be listed"):
             pages = self._client.get_paginator("list_objects_v2")
             for page in pages.paginate(Bucket=self._place.bucket, Prefix=self._place.prefix):
                 for key in (entry["Key"] for entry in page.get("Contents", ())):
@@ -218,24 +218,24 @@ class ObjectStore(Store):
                         yield int(number), key
 
     def _remove(self, keys: list[str]) -> None:
-        with told(self._url(""), "to have objects removed"):
+        with translated_errors(self._url(""), "to have objects removed"):
             for start in range(0, len(keys), 1000):
                 objects = [{"Key": key} for key in keys[start : start + 1000]]
                 answer = self._client.delete_objects(Bucket=self._place.bucket, Delete={"Objects": objects, "Quiet": True})
-                refused(answer, self._url(""), "to have objects removed")
+                raise_object_errors(answer, self._url(""), "to have objects removed")
 
     def _abort_uploads(self) -> None:
-        """What somebody began and did not end."""
+        """Aborts unfinished uploads."""
         bucket = self._place.bucket
-        with told(self._url(""), "to have uploads ended"):
+        with translated_errors(self._url(""), "to have uploads ended"):
             for page in self._client.get_paginator("list_multipart_uploads").paginate(Bucket=bucket, Prefix=self._place.prefix):
                 for upload in page.get("Uploads", ()):
                     self._client.abort_multipart_upload(Bucket=bucket, Key=upload["Key"], UploadId=upload["UploadId"])
 
-    def _taken(self, number: int) -> FileExistsError:
+    def _conflict_error(self, number: int) -> FileExistsError:
         return FileExistsError(
             f"another run of this job has completed checkpoint {number} in {self._url('')}: let one of them go on, and end the other"
         )
 
-    def _damaged(self, key: str, number: int) -> OSError:
+    def _damage_error(self, key: str, number: int) -> OSError:
         return OSError(f"{self._url(key)} is damaged: remove the checkpoint {number}, and go on from an older one")

@@ -1,11 +1,11 @@
-"""How large states go to an object store: in parts, with bounded memory."""
+"""Uploads large states to an object store in parts, with bounded memory."""
 
 import importlib
 import io
 from typing import Any
 
 # Longer states go in parts of this size, so many at once; memory beside the state itself is their product.
-PART, AT_ONCE = 8 << 20, 4
+PART_BYTES, MAX_CONCURRENT_PARTS = 8 << 20, 4
 
 
 class Joined(io.RawIOBase):
@@ -40,12 +40,12 @@ class Joined(io.RawIOBase):
 
 
 def transfer() -> Any:
-    config = imported("boto3.s3.transfer").TransferConfig(multipart_threshold=PART, multipart_chunksize=PART, max_concurrency=AT_ONCE)
-    config.max_in_memory_upload_chunks = AT_ONCE
+    config = import_optional("boto3.s3.transfer").TransferConfig(multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES, max_concurrency=MAX_CONCURRENT_PARTS)
+    config.max_in_memory_upload_chunks = MAX_CONCURRENT_PARTS
     return config
 
 
-def imported(name: str) -> Any:
+def import_optional(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:

@@ -11,9 +11,9 @@ import json
 import secrets
 from typing import Any
 
-from ._decide import Word
+from ._attempt import ControlMessage
 
-TAG = 2 * hashlib.sha256().digest_size
+TAG_DIGITS = 2 * hashlib.sha256().digest_size
 
 
 def new_key() -> str:
@@ -22,12 +22,12 @@ def new_key() -> str:
 
 
 class Seal:
-    """One end. No I/O; of one thread at a time."""
+    """One end of the exchange. No I/O; for one thread at a time."""
 
     def __init__(self, key: str, own: str, other: str) -> None:
         self._key, self._own, self._other = bytes.fromhex(key), own, other
         self._sender, self._number = secrets.token_hex(8), 0
-        self._heard: dict[str, int] = {}  # the last number of each who has the key: a place may start a worker twice
+        self._last_numbers: dict[str, int] = {}  # the last number of each who has the key: a place may start a worker twice
 
     @classmethod
     def of_job(cls, key: str) -> "Seal":
@@ -37,23 +37,23 @@ class Seal:
     def of_worker(cls, key: str) -> "Seal":
         return cls(key, "worker", "job")
 
-    def close(self, word: Word) -> str:
-        """To be said."""
+    def close(self, message: ControlMessage) -> str:
+        """Seals a message for sending."""
         self._number += 1
-        text = json.dumps({"from": self._own, "sender": self._sender, "number": self._number, "word": word})
+        text = json.dumps({"from": self._own, "sender": self._sender, "number": self._number, "message": message})
         return f"{self._tag(text)} {text}"
 
-    def open(self, said: str) -> Word | None:
-        """What was said, if the other end has said it, for this start, and it is new."""
-        tag, text = said[:TAG], said[TAG + 1 :]
+    def open(self, text: str) -> ControlMessage | None:
+        """Returns the message if it is authentic, for this start and new; otherwise None."""
+        tag, text = text[:TAG_DIGITS], text[TAG_DIGITS + 1 :]
         if not hmac.compare_digest(tag.encode(), self._tag(text).encode()):
             return None
-        told: dict[str, Any] = json.loads(text)
-        if told["from"] != self._other or told["number"] <= self._heard.get(told["sender"], 0):
+        envelope: dict[str, Any] = json.loads(text)
+        if envelope["from"] != self._other or envelope["number"] <= self._last_numbers.get(envelope["sender"], 0):
             return None
-        self._heard[told["sender"]] = told["number"]
-        word: Word = told["word"]
-        return word
+        self._last_numbers[envelope["sender"]] = envelope["number"]
+        message: ControlMessage = envelope["message"]
+        return message
 
     def _tag(self, text: str) -> str:
         return hmac.new(self._key, text.encode(), hashlib.sha256).hexdigest()

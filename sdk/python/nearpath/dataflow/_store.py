@@ -1,4 +1,4 @@
-"""Where checkpoints are kept: in a folder, or in an object store. The layout is the same, contract/dataflow.md has it."""
+"""Stores for checkpoints: a folder or an object store, with the layout of contract/dataflow.md."""
 
 import abc
 import functools
@@ -20,11 +20,11 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def save(self, number: int, worker: str, state: bytes) -> str:
-        """The mark of this save. `complete` names it, so a later save of somebody who was taken for dead does not count."""
+        """Saves a state and returns its mark. `complete` names the mark, so later saves of dead workers do not count."""
 
     @abc.abstractmethod
     def load(self, number: int, worker: str) -> bytes | memoryview:
-        """What the worker saved for this checkpoint."""
+        """Loads the worker's state of this checkpoint."""
 
     @abc.abstractmethod
     def complete(self, number: int, states: Mapping[str, str], finished: Sequence[str]) -> None:
@@ -64,7 +64,7 @@ class Folder(Store):
 
 
 def store(url: str) -> Store:
-    """What `url` names: a folder, or `s3://bucket/prefix`, with `?endpoint=https://…&region=…` where it is not Amazon's."""
+    """Opens a folder, or `s3://bucket/prefix`, with `?endpoint=https://…&region=…` for stores other than Amazon's."""
     scheme, separator, _ = url.partition("://")
     if not separator:
         return Folder(url)
@@ -75,7 +75,7 @@ def store(url: str) -> Store:
 
 @functools.lru_cache(maxsize=2)  # each has ten megabytes and a connection
 def _object_store(url: str) -> Store:
-    """One a process: it reads credentials and the description of the service once."""
+    """Opens a store once per process, because credentials and the service description load slowly."""
     from ._s3 import ObjectStore
 
     return ObjectStore(url)
@@ -90,5 +90,5 @@ def below(url: str, name: str) -> str:
 
 
 def new_mark() -> str:
-    """Nobody else has it."""
+    """Returns a random mark."""
     return secrets.token_hex(8)

@@ -1,4 +1,4 @@
-"""Who works so slowly that another start would be through sooner. No clock: time is an argument.
+"""Finds workers so slow that a new start would finish earlier. Time is an argument.
 
 A rate is work (bytes processed, or items made by who reads nothing) for each second in which a worker worked: who waits for input or
 for room is not slow, and who has more to do than others is not, either.
@@ -10,22 +10,22 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-# A rate is taken over so many seconds at least, and over four of the batches that mates process.
-WINDOW, BATCHES = 5.0, 4
-# So long a worker must be slow.
-HOLDS = 5.0
-# Fewer workers in a stage tell nothing of each other.
-MATES = 3
-# Slower than a third of the median; where all others are through, than half.
-SLOW, LAST = 1 / 3, 1 / 2
-LONGEST = 300
-# Seconds between two samples, and between two looks.
-EVERY = 0.5
+# A rate covers at least this many seconds, and four batches of the stage's other workers.
+RATE_WINDOW, MIN_BATCHES = 5.0, 4
+# Seconds for which a worker must be slow.
+SLOW_GRACE = 5.0
+# Smaller stages give no usable median.
+MIN_WORKERS = 3
+# Shares of the median rate below which a worker is slow; LAST_WORKER_SHARE applies to the last one.
+SLOW_SHARE, LAST_WORKER_SHARE = 1 / 3, 1 / 2
+MAX_SAMPLES = 300
+# Seconds between two samples and between two checks.
+SAMPLE_INTERVAL = 0.5
 
 
 @dataclass(frozen=True)
 class Sample:
-    """How far a worker was."""
+    """A worker's progress at one moment."""
 
     at: float
     work: float
@@ -44,8 +44,8 @@ START = Sample(0.0, 0.0, 0.0, 0)
 
 @dataclass
 class _Pace:
-    samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=LONGEST))
-    is_through: bool = False
+    samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
+    is_finished: bool = False
     is_finishing: bool = False
     slow_since: float | None = None
 
@@ -54,73 +54,73 @@ class _Pace:
         return self.samples[-1] if self.samples else START
 
     def before(self, at: float) -> Sample | None:
-        """The last one from then or before, if it goes back so far."""
+        """Returns the last sample at or before `at`, if there is one."""
         return next((sample for sample in reversed(self.samples) if sample.at <= at), None)
 
     def recent(self, at: float) -> float | None:
-        """Its rate since then; where it has done nothing since, over all."""
+        """Returns the rate since `at`, or the total rate if there was no work since."""
         return self.last.rate(self.before(at)) or self.last.rate()
 
 
 class Stragglers:
-    """Of one attempt. `stages`: each worker's stage."""
+    """Finds stragglers of one attempt. `stages` maps workers to stages."""
 
     def __init__(self, stages: Mapping[str, str]) -> None:
-        self._stages, self._looked = stages, -math.inf
+        self._stages, self._checked_at = stages, -math.inf
         self._paces: dict[str, dict[str, _Pace]] = {}
 
     def begin(self) -> None:
         self._paces.clear()
 
-    def note(self, name: str, sample: Sample, is_finishing: bool, is_through: bool) -> None:
+    def note(self, name: str, sample: Sample, is_finishing: bool, is_finished: bool) -> None:
         pace = self._paces.setdefault(self._stages[name], {}).setdefault(name, _Pace())
-        pace.is_through, pace.is_finishing = is_through, is_finishing
-        if not pace.samples or sample.at >= pace.last.at + EVERY:
+        pace.is_finished, pace.is_finishing = is_finished, is_finishing
+        if not pace.samples or sample.at >= pace.last.at + SAMPLE_INTERVAL:
             pace.samples.append(sample)
 
     def find(self, now: float) -> list[str]:
-        """Who has been slow for long enough."""
-        if now - self._looked < EVERY:
+        """Returns the workers that have been slow for SLOW_GRACE."""
+        if now - self._checked_at < SAMPLE_INTERVAL:
             return []
-        self._looked = now
-        return [name for paces in self._paces.values() if len(paces) >= MATES for name in _slow_ones(paces, now)]
+        self._checked_at = now
+        return [name for paces in self._paces.values() if len(paces) >= MIN_WORKERS for name in _find_slow(paces, now)]
 
 
-def _slow_ones(paces: Mapping[str, _Pace], now: float) -> list[str]:
-    going = [name for name, pace in paces.items() if not pace.is_through]
-    slow = _last_one(paces, going) if len(going) == 1 else _slower_ones(paces, going, now)
+def _find_slow(paces: Mapping[str, _Pace], now: float) -> list[str]:
+    unfinished = [name for name, pace in paces.items() if not pace.is_finished]
+    slow = _find_last(paces, unfinished) if len(unfinished) == 1 else _find_slower(paces, unfinished, now)
     for name, pace in paces.items():
         pace.slow_since = (now if pace.slow_since is None else pace.slow_since) if name in slow else None
-    return [name for name in slow if now - (paces[name].slow_since or now) >= HOLDS]
+    return [name for name in slow if now - (paces[name].slow_since or now) >= SLOW_GRACE]
 
 
-def _last_one(paces: Mapping[str, _Pace], going: Sequence[str]) -> list[str]:
-    """All others are through, and it has worked for twice as long, at half their rate."""
-    own, mates = paces[going[0]], [pace for pace in paces.values() if pace.is_through]
-    usual, rate = _median([mate.last.rate() for mate in mates]), own.last.rate()
-    is_long = own.last.working > 2 * statistics.median(mate.last.working for mate in mates) + WINDOW
-    return list(going) if is_long and usual is not None and rate is not None and rate < LAST * usual else []
+def _find_last(paces: Mapping[str, _Pace], unfinished: Sequence[str]) -> list[str]:
+    """Finds a last worker with over twice the median working time at under half of the median rate."""
+    own, mates = paces[unfinished[0]], [pace for pace in paces.values() if pace.is_finished]
+    median_rate, rate = _median([mate.last.rate() for mate in mates]), own.last.rate()
+    is_long = own.last.working > 2 * statistics.median(mate.last.working for mate in mates) + RATE_WINDOW
+    return list(unfinished) if is_long and median_rate is not None and rate is not None and rate < LAST_WORKER_SHARE * median_rate else []
 
 
-def _slower_ones(paces: Mapping[str, _Pace], going: Sequence[str], now: float) -> list[str]:
-    """Over a time in which mates have processed some batches."""
+def _find_slower(paces: Mapping[str, _Pace], unfinished: Sequence[str], now: float) -> list[str]:
+    """Finds slow workers over a window of several batches."""
     batch = _median([pace.last.working / pace.last.steps for pace in paces.values() if pace.last.steps])
-    since = now - max(WINDOW, BATCHES * (batch or 0.0))
-    usual = _median([pace.recent(since) for pace in paces.values() if pace.last.steps])
-    if batch is None or usual is None:
+    since = now - max(RATE_WINDOW, MIN_BATCHES * (batch or 0.0))
+    median_rate = _median([pace.recent(since) for pace in paces.values() if pace.last.steps])
+    if batch is None or median_rate is None:
         return []
-    return [name for name in going if _is_slower(paces[name], usual, since, now)]
+    return [name for name in unfinished if _is_slower(paces[name], median_rate, since, now)]
 
 
-def _is_slower(pace: _Pace, usual: float, since: float, now: float) -> bool:
-    """It has worked for most of that time, and done a third of what is usual."""
+def _is_slower(pace: _Pace, median_rate: float, since: float, now: float) -> bool:
+    """Returns whether a worker was busy for half of the window at under a third of the median rate."""
     before = pace.before(since)
     if pace.is_finishing or before is None or pace.last.working - before.working < (now - since) / 2:
         return False
-    return (pace.last.rate(before) or 0.0) < SLOW * usual
+    return (pace.last.rate(before) or 0.0) < SLOW_SHARE * median_rate
 
 
 def _median(values: Sequence[float | None]) -> float | None:
-    """Of two at least."""
+    """Returns the median of at least two known values."""
     known = [value for value in values if value is not None]
-    return statistics.median(known) if len(known) >= MATES - 1 else None
+    return statistics.median(known) if len(known) >= MIN_WORKERS - 1 else None

@@ -1,7 +1,7 @@
 """Folders that go with the process that made them, however it ends.
 
 Each is locked by its process for as long as that lives: the kernel lets go of the lock with the last process that has it, forked
-children included. Who makes another folder removes those that nobody holds any more.
+children included. Making a folder removes those without a holder.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ os.register_at_fork(after_in_child=_made.clear)  # a place may fork its workers 
 
 @contextlib.contextmanager
 def folder(kind: str) -> Iterator[str]:
-    """One of this process' own."""
+    """Makes a folder for this process."""
     sweep(kind)
     path, lock = _make(f"{kind}{os.getpid()}-")
     _made.add(path)
@@ -40,7 +40,7 @@ def sweep(kind: str) -> None:
     with os.scandir(tempfile.gettempdir()) as entries:
         paths = [entry.path for entry in entries if entry.name.startswith(kind)]
     for path in paths:
-        with contextlib.suppress(OSError):  # it has gone, or is somebody else's
+        with contextlib.suppress(OSError):  # already removed, or of another user
             _sweep(path)
 
 
@@ -50,7 +50,7 @@ def _make(prefix: str) -> tuple[str, int]:
         path = tempfile.mkdtemp(prefix=prefix)
         with contextlib.suppress(FileNotFoundError):
             lock = _open(path)
-            with contextlib.suppress(OSError):  # nobody can lock it there, so nobody takes it for one that was left
+            with contextlib.suppress(OSError):  # without locks no other process removes it
                 fcntl.flock(lock, fcntl.LOCK_EX)
             if os.path.exists(path):
                 return path, lock

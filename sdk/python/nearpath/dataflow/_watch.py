@@ -1,68 +1,68 @@
-"""Who is taken for dead though nobody says that it ended. No clock: time is an argument."""
+"""Decides that silent workers are dead. Time is an argument."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-# Longer between two looks: the job itself stood still, and knows nothing about the others.
-STOOD_STILL = 5.0
-# Words come every second; who has not spoken for so long does not speak now.
-SPEAKS = 3.0
+# After a longer pause between two checks, s, the job itself was stopped and knows nothing of the workers.
+MAX_CHECK_INTERVAL = 5.0
+# Workers send each second. After this many seconds without a message, a worker counts as silent.
+RESPONSIVE_INTERVAL = 3.0
 
 
 @dataclass
-class _Watched:
-    heard: float | None = None  # since it was started
+class _Liveness:
+    last_message_at: float | None = None  # since it was started
     waited: float = 0.0  # for its word on this attempt
     silent: float = 0.0  # while most others spoke
-    alone: float = 0.0  # whoever spoke
+    silent_total: float = 0.0  # seconds, in total
 
 
 class Watch:
-    """`patience`: seconds for a first word, in each attempt. `silence`: seconds without a word while most others speak."""
+    """`contact_timeout` bounds the first message of an attempt; `silence_timeout` the silence while others send, in s."""
 
-    def __init__(self, patience: float, silence: float) -> None:
-        self._patience, self._silence, self._looked = patience, silence, 0.0
-        self._watched: dict[str, _Watched] = {}
+    def __init__(self, contact_timeout: float, silence_timeout: float) -> None:
+        self._contact_timeout, self._silence_timeout, self._checked_at = contact_timeout, silence_timeout, 0.0
+        self._workers: dict[str, _Liveness] = {}
 
-    def heard(self, name: str, now: float) -> None:
-        watched = self._watched.setdefault(name, _Watched())
-        watched.heard, watched.silent, watched.alone = now, 0.0, 0.0
+    def note_message(self, name: str, now: float) -> None:
+        worker = self._workers.setdefault(name, _Liveness())
+        worker.last_message_at, worker.silent, worker.silent_total = now, 0.0, 0.0
 
     def forget(self, name: str) -> None:
-        self._watched.pop(name, None)
+        self._workers.pop(name, None)
 
     def begin(self) -> None:
-        """An attempt: each is to say that it takes part."""
-        for watched in self._watched.values():
-            watched.waited = 0.0
+        """Begins an attempt, in which each worker must report again."""
+        for worker in self._workers.values():
+            worker.waited = 0.0
 
-    def look(self, ready: Mapping[str, bool], hears: bool, now: float) -> dict[str, str]:
-        """Of those who should speak (and whether each takes part in this attempt): who is dead, and why one thinks so. While the
-        job itself has no line (`hears` is false) nobody is."""
-        since, self._looked = now - self._looked, now
-        if not hears or since > STOOD_STILL:
+    def find_dead(self, ready: Mapping[str, bool], is_connected: bool, now: float) -> dict[str, str]:
+        """Returns dead workers with the reason. `ready` maps the expected workers to their participation. While the
+        job itself is disconnected, no worker is."""
+        since, self._checked_at = now - self._checked_at, now
+        if not is_connected or since > MAX_CHECK_INTERVAL:
             return {}
-        speaking = sum(self._speaks(name, now) for name in ready)
-        told: dict[str, str] = {}
+        responsive = sum(self._is_responsive(name, now) for name in ready)
+        dead: dict[str, str] = {}
         for name, is_ready in ready.items():
-            others, others_speak = len(ready) - 1, speaking - self._speaks(name, now)
-            if why := self._count(name, is_ready, since, others > 0 and 2 * others_speak >= others):
-                told[name] = why
-        return told
+            others, others_respond = len(ready) - 1, responsive - self._is_responsive(name, now)
+            if why := self._check_worker(name, is_ready, since, others > 0 and 2 * others_respond >= others):
+                dead[name] = why
+        return dead
 
-    def _speaks(self, name: str, now: float) -> bool:
-        heard = self._watched[name].heard if name in self._watched else None
-        return heard is not None and now - heard < SPEAKS
+    def _is_responsive(self, name: str, now: float) -> bool:
+        last_message_at = self._workers[name].last_message_at if name in self._workers else None
+        return last_message_at is not None and now - last_message_at < RESPONSIVE_INTERVAL
 
-    def _count(self, name: str, is_ready: bool, since: float, others_speak: bool) -> str | None:
-        watched = self._watched.setdefault(name, _Watched())
-        watched.waited += 0.0 if is_ready else since
-        if watched.waited >= self._patience:
-            return f"no word from it within {self._patience:g} s"
-        if watched.heard is None:
+    def _check_worker(self, name: str, is_ready: bool, since: float, others_respond: bool) -> str | None:
+        worker = self._workers.setdefault(name, _Liveness())
+        worker.waited += 0.0 if is_ready else since
+        if worker.waited >= self._contact_timeout:
+            return f"no word from it within {self._contact_timeout:g} s"
+        if worker.last_message_at is None:
             return None
-        watched.alone += since
-        watched.silent += since if others_speak else 0.0
-        if watched.silent >= self._silence or watched.alone >= self._patience:
-            return f"silent for {watched.alone:.0f} s"
+        worker.silent_total += since
+        worker.silent += since if others_respond else 0.0
+        if worker.silent >= self._silence_timeout or worker.silent_total >= self._contact_timeout:
+            return f"silent for {worker.silent_total:.0f} s"
         return None

@@ -1,4 +1,4 @@
-"""What runs in a worker: the class that users derive from, and those that stages are usually made of."""
+"""The base class of workers and the usual workers."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -43,11 +43,11 @@ class Worker:
         return 0
 
     def process(self, items: Iterable[Item]) -> Iterable[Item]:
-        """What becomes of some items. A generator."""
+        """Turns items into others. A generator."""
         return items
 
     def finish(self) -> Iterable[Item]:
-        """What is left when all inputs have ended. A generator."""
+        """Yields the remaining items after all inputs have ended. A generator."""
         return ()
 
     def output(self, items: Iterable[Item], port: Port) -> None:
@@ -56,7 +56,7 @@ class Worker:
             pass
 
     def serialise(self, items: Iterable[Item]) -> "Iterator[Buffer]":
-        """One batch for each buffer. A generator."""
+        """Yields one buffer per batch. A generator."""
         yield _native.encode(items)
 
     def deserialise(self, batch: memoryview) -> Iterable[Item]:
@@ -64,7 +64,7 @@ class Worker:
         return _native.decode(batch)
 
     def divide(self, items: list[Item], consumers: int) -> list[list[Item]]:
-        """What each consumer of a stage that reads by key gets."""
+        """Divides items among the consumers of a stage that reads by key."""
         parts: list[list[Item]] = [[] for _ in range(consumers)]
         for item in items:
             parts[_native.share(item[0], consumers)].append(item)
@@ -73,10 +73,10 @@ class Worker:
     def grow(self, count: int = 1, stage: str | None = None) -> int:
         """Has up to so many more workers started of a stage that reads this one and has `most` (which, where there are several): how
         many there will be. They read this worker alone, as soon as they are there. From `input`, `process` or `finish`."""
-        return self._ask(count, stage)
+        return self._request_workers(count, stage)
 
     def snapshot(self) -> Any:
-        """What `process` has kept, as a plain value."""
+        """Returns the state of `process` as a plain value."""
         return None
 
     def restore(self, kept: Any) -> None:
@@ -86,8 +86,8 @@ class Worker:
         """A file that it made in `folder`, and where it belongs once the whole job is through. Only of workers that run "here"."""
         return None
 
-    def _ask(self, count: int, stage: str | None) -> int:
-        raise RuntimeError("this worker does not run in a job: nobody hears what it asks for")
+    def _request_workers(self, count: int, stage: str | None) -> int:
+        raise RuntimeError("grow was called outside a job: call it in input, process or finish")
 
 
 class Source(Worker):
@@ -130,7 +130,7 @@ class Filter(Worker):
 
 
 class ReduceByKey(Worker):
-    """One value for each key."""
+    """Keeps one value for each key."""
 
     def __init__(self, join: Callable[[Any, Any], Any]) -> None:
         self._join = join
@@ -153,7 +153,7 @@ class ReduceByKey(Worker):
 
 
 class _File(Worker):
-    """What goes into a file that is cut back to the last checkpoint when the job goes on from there."""
+    """Writes a file that a restart truncates to the last checkpoint."""
 
     _out: BinaryIO
 

@@ -11,7 +11,7 @@ import pyarrow.acero  # type: ignore[import-untyped, import-not-found, unused-ig
 import pyarrow.compute  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
 from . import _native
-from ._graph import Stage, _made
+from ._graph import Stage, _with_stage_name
 from ._workers import Item, Port, Worker
 
 Batch: TypeAlias = Any  # pyarrow.RecordBatch
@@ -127,7 +127,7 @@ def _rows(batch: Batch, consumers: int) -> list[Any]:
 
 
 def _shares(keys: Any, consumers: int) -> Any:
-    """Whose each key is. Text is read where it lies; of others, the share of each different one is computed once."""
+    """Returns the consumer of each key. Strings are hashed in place; other keys once per distinct value."""
     if pa.types.is_string(keys.type) and len(keys) and not keys.null_count:
         _, ends, text = (memoryview(part or b"").cast("B") for part in keys.buffers())
         return _numbers(_native.text_shares(ends[4 * keys.offset :][: 4 * len(keys) + 4], text, consumers))
@@ -143,18 +143,18 @@ def source(
     make: Callable[[int, int], Iterable[Batch]], workers: int = 1, name: str | None = None, total: int | None = None
 ) -> Stage:
     """Record batches of `make(number, of)`; `total` counts batches."""
-    return Stage(_made("source", lambda: _Source(make)), workers, name, total=total)
+    return Stage(_with_stage_name("source", lambda: _Source(make)), workers, name, total=total)
 
 
 def map(change: Callable[[Batch], Batch], workers: int = 1, name: str | None = None) -> Stage:
-    return Stage(_made("map", lambda: _Map(change)), workers, name)
+    return Stage(_with_stage_name("map", lambda: _Map(change)), workers, name)
 
 
 def reduce_by_key(function: Function, workers: int = 1, name: str | None = None) -> Stage:
-    """One row for each different value of the first column: the sum, least or greatest of each other one."""
-    return Stage(_made("reduce-by-key", lambda: _Reduce(function)), workers, name, reads="by-key")
+    """Reduces each distinct value of the first column to one row: sum, minimum or maximum of each other column."""
+    return Stage(_with_stage_name("reduce-by-key", lambda: _Reduce(function)), workers, name, reads="by-key")
 
 
 def rows(workers: int = 1, name: str | None = None) -> Stage:
     """From record batches to tuples, for the stages of `nearpath.dataflow`."""
-    return Stage(_made("rows", _Rows), workers, name)
+    return Stage(_with_stage_name("rows", _Rows), workers, name)

@@ -1,4 +1,4 @@
-"""A worker's life where a place has started it: from its orders to the end of the job.
+"""Runs a worker that a place has started, from its orders to the end of the job.
 
 A worker hears its job through the rendezvous. It takes part in one attempt after the other, each with a worker object and streams of
 its own, in one process. It ends when the job says so, or when nothing has been heard of the job for too long.
@@ -19,22 +19,22 @@ from typing import Any, NoReturn
 
 from . import _code, _native, _temporary
 from ._code import Code
-from ._decide import Word
+from ._attempt import ControlMessage
 from ._graph import Stage
-from ._members import Plan
-from ._run import Running, Saying, raised, work
+from ._backend import Plan
+from ._run import WorkerRun, StateReporter, report_exception, work
 from ._sealed import Seal
 
 DONE, FAILED, LOST = 0, 1, 3
-LONGEST = 64 << 10
-DESCRIPTORS = 1 << 16
-# Who is ended has so many seconds for what it has printed.
-FLUSH = 0.5
+MAX_ORDERS_BYTES = 64 << 10
+MAX_DESCRIPTORS = 1 << 16
+# Seconds for flushing printed output before the process exits.
+FLUSH_TIMEOUT = 0.5
 
 
 @dataclass(frozen=True)
 class Orders:
-    """What a worker is started with."""
+    """The orders that a worker starts with."""
 
     text: str = field(repr=False)
     job: str
@@ -45,46 +45,46 @@ class Orders:
     rendezvous: Mapping[str, Any]
     leader: str
     patience: float
-    repeat: float  # seconds after which its state is said once more
+    repeat: float  # seconds after which the state is sent again
 
     @classmethod
     def read(cls, orders: bytes) -> "Orders":
-        if len(orders) > LONGEST:
-            raise ValueError(f"orders of {len(orders)} bytes, {LONGEST} is the limit")
-        given = json.loads(orders)
-        if given.get("version") != 1:
-            raise ValueError(f"orders of version {given.get('version')!r}, this is a worker for 1: install the job's nearpath here")
+        if len(orders) > MAX_ORDERS_BYTES:
+            raise ValueError(f"orders of {len(orders)} bytes, {MAX_ORDERS_BYTES} is the limit")
+        fields = json.loads(orders)
+        if fields.get("version") != 1:
+            raise ValueError(f"orders of version {fields.get('version')!r}, this is a worker for 1: install the job's nearpath here")
         return cls(
-            orders.decode(), given["job"], given["worker"], given["key"], Code.read(given["code"]), given["code"]["mark"],
-            given["rendezvous"], given["leader"], given["patience"], given["repeat"],
+            orders.decode(), fields["job"], fields["worker"], fields["key"], Code.read(fields["code"]), fields["code"]["mark"],
+            fields["rendezvous"], fields["leader"], fields["contact_timeout"], fields["repeat"],
         )  # fmt: skip
 
 
 def run(orders: bytes, left: Callable[[], float] | None = None) -> int:
-    """Works until the job ends: 0 when it is through, 1 when its code raised, 3 when it lost its job.
+    """Works until the job ends. Returns 0 for success, 1 if the worker's code raised, 3 if it lost its job.
 
     `left` says how many seconds the place still gives it. Ends the whole process where the job is gone while user code runs: give
     each worker a process of its own.
     """
-    take_descriptors()
+    raise_descriptor_limit()
     with _temporary.folder(_temporary.WORKER) as folder, contextlib.closing(Control(Orders.read(orders), left)) as control:
-        return Life(control, folder).live()
+        return WorkerLoop(control, folder).run()
 
 
-def take_descriptors() -> None:
-    """As many as an edge's search for its direct way, a dozen each, can use: a thousand is what a process is given at first."""
-    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = DESCRIPTORS if most == resource.RLIM_INFINITY else min(DESCRIPTORS, most)
+def raise_descriptor_limit() -> None:
+    """Raises the limit of descriptors. Each edge's path search uses a dozen, and the usual limit is 1024."""
+    now, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_DESCRIPTORS if hard_limit == resource.RLIM_INFINITY else min(MAX_DESCRIPTORS, hard_limit)
     if now != resource.RLIM_INFINITY and now < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard_limit))
 
 
-def leave(code: int) -> NoReturn:
-    """Ends the process at once, whatever the worker's code does; what it has printed comes out, and its folders go with it."""
-    with contextlib.suppress(RuntimeError):  # Python ends by itself just now
-        flushing = threading.Thread(target=_flush, daemon=True)  # whoever reads may stand still, and somebody else hold the stream
+def exit_process(code: int) -> NoReturn:
+    """Ends the process at once. Printed output is flushed and the temporary folders are removed."""
+    with contextlib.suppress(RuntimeError):  # the interpreter is already shutting down
+        flushing = threading.Thread(target=_flush, daemon=True)  # a stopped reader or a held stream lock would block
         flushing.start()
-        flushing.join(FLUSH)
+        flushing.join(FLUSH_TIMEOUT)
     _temporary.remove_all()
     os._exit(code)
 
@@ -96,142 +96,141 @@ def _flush() -> None:
 
 
 class Control:
-    """What the job says, and what it is told, on a thread of its own."""
+    """Exchanges messages with the job, on its own thread."""
 
     def __init__(self, orders: Orders, left: Callable[[], float] | None) -> None:
-        self.orders, self._left, self._seal = orders, left, Seal.of_worker(orders.key)
+        self.orders, self._time_left, self._seal = orders, left, Seal.of_worker(orders.key)
         place = orders.rendezvous
-        self.line = _native.Line(place["place"], place["ticket"], place.get("trust"))
-        self._state: Word = {"attempt": 0}
+        self.connection = _native.RendezvousConnection(place["place"], place["ticket"], place.get("trust"))
+        self._state: ControlMessage = {"attempt": 0}
         self._plan: Plan | None = None
-        self._running: Running | None = None
-        self._word: Word = {}
-        self._is_over, self._is_through = False, False
-        self._changed, self._saying = threading.Condition(), threading.Lock()
-        self._heard = time.monotonic()
-        threading.Thread(target=self._live, name="control", daemon=True).start()
+        self._running: WorkerRun | None = None
+        self._has_ended, self._is_done = False, False
+        self._changed, self._send_lock = threading.Condition(), threading.Lock()
+        self._last_message_at = time.monotonic()
+        threading.Thread(target=self._run, name="control", daemon=True).start()
 
     def close(self) -> None:
-        self.line.close()
+        self.connection.close()
 
-    # For the worker's own thread.
+    # Called on the worker's thread.
 
     def next_plan(self, attempt: int) -> Plan | None:
-        """The one after that attempt, as soon as it is there. None: the job needs this worker no longer."""
+        """Waits for the plan after `attempt`. Returns None if the job no longer needs this worker."""
         with self._changed:
-            self._changed.wait_for(lambda: self._is_over or (self._plan is not None and self._plan.attempt > attempt))
-            return None if self._is_over else self._plan
+            self._changed.wait_for(lambda: self._has_ended or (self._plan is not None and self._plan.attempt > attempt))
+            return None if self._has_ended else self._plan
 
-    def begin(self, plan: Plan) -> Saying:
-        """What the worker says of this attempt counts until the next one begins."""
-        self._is_through = False
-        saying = Saying(lambda state: self._say_of(plan.attempt, state), attempt=plan.attempt)
-        saying.change()
-        return saying
+    def begin(self, plan: Plan) -> StateReporter:
+        """Returns the reporter of this attempt, which is valid until the next one begins."""
+        self._is_done = False
+        reporter = StateReporter(lambda state: self._set_state(plan.attempt, state), attempt=plan.attempt)
+        reporter.change()
+        return reporter
 
-    def runs(self, running: Running | None) -> None:
-        """Who is told of checkpoints, and that the attempt is over."""
+    def set_running(self, running: WorkerRun | None) -> None:
+        """Sets the run that handles checkpoints and the end of the attempt."""
         with self._changed:
             self._running = running
 
-    def through(self) -> None:
-        """Nothing of the worker's runs that would have to be ended."""
-        self._is_through = True
+    def mark_done(self) -> None:
+        """Records that no worker code runs, so the process may exit by itself."""
+        self._is_done = True
 
-    def _say_of(self, attempt: int, state: Word) -> None:
+    def _set_state(self, attempt: int, state: ControlMessage) -> None:
         with self._changed:
             if self._plan and self._plan.attempt == attempt:
                 self._state = dict(state)
-        self._say()
+        self._send_state()
 
-    # For this thread.
+    # Called on the control thread.
 
-    def _say(self) -> None:
-        """An older state never goes out behind a newer one."""
-        with self._saying, contextlib.suppress(ConnectionError):  # heard of where it is listened
-            word = dict(self._state)
-            if self._left:
-                word["left"] = round(self._left(), 1)
-            self.line.say(None, self._seal.close(word))
+    def _send_state(self) -> None:
+        """Sends the state. The lock keeps an older state from following a newer one."""
+        with self._send_lock, contextlib.suppress(ConnectionError):  # heard of where it is listened
+            message = dict(self._state)
+            if self._time_left:
+                message["left"] = round(self._time_left(), 1)
+            self.connection.say(None, self._seal.close(message))
 
-    def _live(self) -> None:
+    def _run(self) -> None:
         try:
-            self._listen()
-        except ConnectionError as error:  # its ticket is over, or somebody has taken its place
-            if not self._is_over:
+            self._exchange()
+        except ConnectionError as error:  # expired ticket, or another start has replaced this one
+            if not self._has_ended:
                 print(f"{self.orders.worker} has lost its rendezvous: {error}", file=sys.stderr)
-                leave(LOST)
+                exit_process(LOST)
         except BaseException:
             traceback.print_exc()
-            leave(FAILED)
+            exit_process(FAILED)
 
-    def _listen(self) -> None:
-        """Says first that it is there: nobody begins before."""
+    def _exchange(self) -> None:
+        """Reports first, because no worker begins before all have reported. Then receives until the end."""
         due = time.monotonic()
-        while not self._is_over:
+        while not self._has_ended:
             now = time.monotonic()
-            if now - self._heard > self.orders.patience:
-                print(f"{self.orders.worker} has heard nothing of its job for {now - self._heard:.0f} s", file=sys.stderr)
-                leave(LOST)
+            if now - self._last_message_at > self.orders.patience:
+                print(f"{self.orders.worker} has heard nothing of its job for {now - self._last_message_at:.0f} s", file=sys.stderr)
+                exit_process(LOST)
             if now >= due:
                 due = now + self.orders.repeat
                 self._report()
-                self._say()
-            for sender, text in self.line.hear(max(0.0, due - now)):
-                if sender == self.orders.leader and (word := self._seal.open(text)) is not None:
-                    self._heed(word)
+                self._send_state()
+            for sender, text in self.connection.hear(max(0.0, due - now)):
+                if sender == self.orders.leader and (message := self._seal.open(text)) is not None:
+                    self._handle(message)
 
-    def _heed(self, word: Word) -> None:
-        self._heard = time.monotonic()
-        if word.get("end"):
+    def _handle(self, message: ControlMessage) -> None:
+        self._last_message_at = time.monotonic()
+        if message.get("end"):
             return self._finish()
-        running, is_new = self._running, "plan" in word and word["attempt"] > (self._plan.attempt if self._plan else 0)
-        is_over = running is not None and word["attempt"] > running.plan.attempt
+        running, is_new = self._running, "plan" in message and message["attempt"] > (self._plan.attempt if self._plan else 0)
+        is_superseded = running is not None and message["attempt"] > running.plan.attempt
         with self._changed:
             if is_new:
-                self._plan = Plan(**word["plan"])
+                self._plan = Plan(**message["plan"])
                 self._changed.notify_all()
-        if running and is_over and not running.gone:
-            running.give_up("the job goes back to its last checkpoint")
+        if running and is_superseded and not running.failure:
+            running.fail("the job goes back to its last checkpoint")
         elif running and not is_new:
-            running.heed(word)
+            running.handle(message)
 
     def _finish(self) -> None:
-        """The job needs this worker no longer. Who is through leaves by itself; who is not is ended in the midst of it."""
+        """Handles the end message. A finished worker exits by itself; otherwise the process is ended."""
         with self._changed:
-            self._is_over = True
+            self._has_ended = True
             self._changed.notify_all()
-        if not self._is_through:
-            leave(LOST)
+        if not self._is_done:
+            exit_process(LOST)
 
     def _report(self) -> None:
         if running := self._running:
-            running.said.change(report=running.report())
+            running.reporter.change(report=running.report())
 
 
-class Life:
-    """One attempt after the other."""
+class WorkerLoop:
+    """Runs one attempt after the other."""
 
     def __init__(self, control: Control, folder: str) -> None:
         self._control, self._folder = control, folder
 
-    def live(self) -> int:
+    def run(self) -> int:
         attempt, code, stage = 0, LOST, None
         while (plan := self._control.next_plan(attempt)) is not None:
             attempt = plan.attempt
-            said = self._control.begin(plan)
+            reporter = self._control.begin(plan)
             try:
                 stage = stage or self._stage(plan)
             except BaseException as error:
-                raised(said, error)
+                report_exception(reporter, error)
                 code = FAILED
             else:
-                code = self._attempt(plan, stage, said)
-            self._control.through()
+                code = self._attempt(plan, stage, reporter)
+            self._control.mark_done()
         return code
 
     def _stage(self, plan: Plan) -> Stage:
-        """The same code as the job's, or what it makes is not what the job asked for."""
+        """Returns this worker's stage. Raises RuntimeError if the code differs from the job's."""
         orders = self._control.orders
         _code.is_worker = True
         graph = orders.code.call()
@@ -242,26 +241,26 @@ class Life:
             )
         return graph.stages[plan.part.get("stage") or plan.part["name"]]
 
-    def _attempt(self, plan: Plan, stage: Stage, said: Saying) -> int:
+    def _attempt(self, plan: Plan, stage: Stage, reporter: StateReporter) -> int:
         folder = plan.folder or os.path.join(self._folder, str(plan.attempt))
         os.makedirs(folder, exist_ok=True)
         running = None
         try:
-            running = Running(replace(plan, folder=folder), stage.worker(), said)
+            running = WorkerRun(replace(plan, folder=folder), stage.worker(), reporter)
             return work(running, lambda text: self._connect(running, text))
         except BaseException as error:
-            raised(said, error)
+            report_exception(reporter, error)
             return FAILED
         finally:
-            self._control.runs(None)
+            self._control.set_running(None)
             if running:
                 running.release()
             if plan.folder is None:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _connect(self, running: Running, text: str) -> _native.Streams:
+    def _connect(self, running: WorkerRun, text: str) -> _native.Streams:
         orders = self._control.orders
         identity = json.dumps(json.loads(orders.text)["identity"])
-        running.streams = streams = _native.Streams.over(text, self._control.line, identity)
-        self._control.runs(running)
+        running.streams = streams = _native.Streams.over(text, self._control.connection, identity)
+        self._control.set_running(running)
         return streams

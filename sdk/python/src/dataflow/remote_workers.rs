@@ -89,14 +89,14 @@ pub(crate) fn ticket(
         .try_into()
         .map_err(|_| value_error("invalid rendezvous key: expected 32 bytes"))?;
     let job = self::parse_job(job)?;
-    let you = worker_name::to_spiffe_id(&job, worker).map_err(value_error)?;
+    let id = worker_name::to_spiffe_id(&job, worker).map_err(value_error)?;
     // Tickets use wall-clock time, because other machines check them.
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
     let until = now.saturating_add(self::parse_seconds(seconds)?).as_secs();
     Ok(WorkerTicket {
-        you,
+        worker: id,
         job,
         leader,
         until,

@@ -91,7 +91,7 @@ impl HttpThread {
 
 impl Drop for HttpThread {
     fn drop(&mut self) {
-        drop(std::mem::replace(&mut self.requests, channel().1)); // who waits there is told that nobody comes
+        drop(std::mem::replace(&mut self.requests, channel().1)); // waiting callers see that the thread has ended
         self.link.thread_end.notify_one();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

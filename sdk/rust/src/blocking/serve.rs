@@ -156,7 +156,7 @@ impl ThreadEndpoint {
     /// In a handler: begins its answer, of which more is written. What the handler returns is not sent then.
     ///
     /// # Errors
-    /// [`BodyUnwanted`] when nobody waits for it, or it had begun.
+    /// [`BodyUnwanted`] when its caller is gone, or the response had begun.
     pub fn begin_response(&mut self, head: Response) -> Result<(), BodyUnwanted> {
         self.response.begin_response(self.endpoint.as_mut(), head)
     }

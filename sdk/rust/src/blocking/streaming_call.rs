@@ -306,7 +306,7 @@ impl ThreadEndpoint {
         }
     }
 
-    /// Writes a piece of the body; waits for room. Nobody wants more when there is an answer already, or there will be none:
+    /// Writes a part of the body; waits for room. No more is wanted when the response is there already, or will not come:
     /// [`ThreadEndpoint::next_event`] says which.
     ///
     /// # Errors

@@ -435,7 +435,7 @@ impl ThreadEndpoint {
     }
 
     /// Sends an event to one instance of each function of the domain that subscribes to the topic, and says to how many. Outside
-    /// a domain nobody subscribes. It may be lost with its receiver.
+    /// a domain it has no subscribers. It may be lost with its receiver.
     ///
     /// # Errors
     /// [`ErrorKind::Name`] when that is no topic.
@@ -458,7 +458,7 @@ impl ThreadEndpoint {
             if published != PublishReport::default() || !self.in_join_grace() {
                 return Ok(published);
             }
-            std::thread::sleep(Duration::from_millis(1)); // nobody tells that the last peer was told
+            std::thread::sleep(Duration::from_millis(1)); // no event reports that the last peer was notified
         }
     }
 
@@ -471,7 +471,7 @@ impl ThreadEndpoint {
             .is_some_and(|post| !post.has_function(function))
             && self.in_join_grace()
         {
-            std::thread::sleep(Duration::from_millis(1)); // nobody tells that the last peer was told
+            std::thread::sleep(Duration::from_millis(1)); // no event reports that the last peer was notified
         }
         self.endpoint
             .as_mut()

@@ -185,7 +185,7 @@ fn the_handler_of_an_event_may_wait() {
         move |request: Request| {
             let told = told.clone();
             async move {
-                tokio::task::yield_now().await; // it goes on, although nobody waits for it
+                tokio::task::yield_now().await; // it goes on, although no caller waits for it
                 let _ = told.send(request.is_event());
             }
         }

@@ -16,14 +16,14 @@ const CALLER: &str = "NEARPATH_TEST_CALLER";
 #[test]
 #[ignore = "the caller of the other tests"]
 fn caller() {
-    let told = outcome(nearpath::run(nearpath::call("currency", "EUR")).unwrap());
+    let response_text = outcome(nearpath::run(nearpath::call("currency", "EUR")).unwrap());
     let waiting = outcome(nearpath::blocking::ThreadEndpoint::default().call(
         "currency",
         "EUR",
         &CallOptions::default(),
     ));
-    assert_eq!(told, waiting);
-    std::fs::write(std::env::var_os(CALLER).unwrap(), told).unwrap();
+    assert_eq!(response_text, waiting);
+    std::fs::write(std::env::var_os(CALLER).unwrap(), response_text).unwrap();
 }
 
 fn outcome(answer: Result<Response, Error>) -> String {
@@ -41,9 +41,9 @@ fn outcome(answer: Result<Response, Error>) -> String {
     }
 }
 
-/// What a caller in such surroundings is told.
-fn told(folder: &Path, words: &[(&str, &str)]) -> String {
-    let to = folder.join("told");
+/// What a caller in such surroundings is response_text.
+fn response_text(folder: &Path, words: &[(&str, &str)]) -> String {
+    let to = folder.join("response_text");
     let mut caller = Command::new(std::env::current_exe().unwrap());
     caller
         .args(["--exact", "https::caller", "--ignored"])
@@ -107,7 +107,7 @@ fn a_gateway_that_is_trusted_answers() {
     let (url, file) = gateway(folder.path());
     for word in ["SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE"] {
         assert_eq!(
-            told(folder.path(), &[("NEARPATH_GATEWAY", &url), (word, &file)]),
+            response_text(folder.path(), &[("NEARPATH_GATEWAY", &url), (word, &file)]),
             "200 1.07",
             "{word}"
         );
@@ -118,13 +118,13 @@ fn a_gateway_that_is_trusted_answers() {
 fn one_that_is_not_is_told_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let (url, file) = gateway(folder.path());
-    let error = told(folder.path(), &[("NEARPATH_GATEWAY", &url)]);
+    let error = response_text(folder.path(), &[("NEARPATH_GATEWAY", &url)]);
     assert!(
         error.starts_with("unsent true") && error.contains("SSL_CERT_FILE"),
         "{error}"
     );
     let elsewhere = url.replace("localhost", "127.0.0.1");
-    let error = told(
+    let error = response_text(
         folder.path(),
         &[("NEARPATH_GATEWAY", &elsewhere), ("SSL_CERT_FILE", &file)],
     );
@@ -147,7 +147,7 @@ fn a_port_without_tls_is_said_to_be_one() {
                 .unwrap()
         });
     });
-    let error = told(folder.path(), &[("NEARPATH_GATEWAY", &url)]);
+    let error = response_text(folder.path(), &[("NEARPATH_GATEWAY", &url)]);
     assert!(
         error.starts_with("unsent true") && error.contains("is there TLS at that port?"),
         "{error}"

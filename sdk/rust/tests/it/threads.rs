@@ -18,7 +18,7 @@ in_each_kind! {
     a_burst_waits_for_credit_and_none_of_it_goes_another_way,
     the_first_of_several_answers,
     one_thread_writes_and_reads_at_once,
-    who_gives_up_is_heard,
+    a_cancelled_call_is_reported,
     what_is_broken_off_is_no_end,
     several_threads_answer_at_once_from_memory_and_from_http,
 }
@@ -104,7 +104,7 @@ fn the_first_of_several_answers(new_domain: DomainFactory) {
         assert_eq!(seen, [(1, Bytes::from("b")), (3, Bytes::from("c"))]);
         party.cancel_call(calls[0].take().unwrap());
         assert!(party.wait_any(&mut calls).is_none());
-        // One that goes over HTTP, where nobody is, ends as well as one in memory that does not.
+        // A call over HTTP to a closed port ends, and so does one in memory.
         let mut calls = [
             party.begin_call("waits", "never", &near_only()).ok(),
             party.begin_call("far", "", &CallOptions::default()).ok(),
@@ -188,7 +188,7 @@ fn one_thread_writes_and_reads_at_once(new_domain: DomainFactory) {
     domain.stop();
 }
 
-fn who_gives_up_is_heard(new_domain: DomainFactory) {
+fn a_cancelled_call_is_reported(new_domain: DomainFactory) {
     let mut domain = new_domain(&[("caller", "waits"), ("caller", "endless")]);
     let (told, heard) = mpsc::channel();
     domain.waits_streaming(1, "waits", move |party, mut request| {
@@ -324,7 +324,7 @@ fn several_threads_answer_at_once_from_memory_and_from_http(new_domain: DomainFa
     let crew = std::thread::spawn(move || {
         let handler = move |party: &mut ThreadEndpoint, request: Request| {
             if request.path().ends_with("/together") {
-                together.wait(); // nobody gets on before all are here
+                together.wait(); // no thread goes on before all are here
             }
             if request.path() == "/pieces" {
                 return echo(party, request);

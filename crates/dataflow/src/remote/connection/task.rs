@@ -38,7 +38,7 @@ async fn handle_events(shared: &ConnectionShared, events: &mut Receiver<ControlE
     while let Some(event) = events.recv().await {
         match event {
             ControlEvent::Connected(welcome) => shared.set_status(RendezvousStatus::Connected {
-                loopback: welcome.seen.ip().is_loopback(),
+                loopback: welcome.mapped_addr.ip().is_loopback(),
             }),
             ControlEvent::Disconnected { why } => {
                 shared.set_status(RendezvousStatus::Disconnected(why))

@@ -30,7 +30,7 @@ pub(super) struct JobCheckpoint {
 pub(super) struct SimOutput {
     pub(super) to: String,
     pub(super) sent: u64,
-    pub(super) later: bool,
+    pub(super) pending: bool,
     pub(super) open: bool,
 }
 
@@ -151,7 +151,7 @@ impl SimulatedJob {
                 let open = node
                     .outputs
                     .iter()
-                    .filter(|output| output.later && output.open)
+                    .filter(|output| output.pending && output.open)
                     .count();
                 self.scale_out
                     .restore_reservation(name, &stage, node.state.granted - open);
@@ -167,7 +167,7 @@ impl SimulatedJob {
         let owner = self.scale_out.started_workers().remove(name);
         let known = self.last.states.get(name).cloned().unwrap_or_default();
         let input =
-            |from: &str, later: bool| match known.inputs.get(from).copied().unwrap_or(Some(0)) {
+            |from: &str, pending: bool| match known.inputs.get(from).copied().unwrap_or(Some(0)) {
                 _ if owner.is_some() => {
                     if owner.as_deref() == Some(from) {
                         InputStart::After(0)
@@ -175,26 +175,26 @@ impl SimulatedJob {
                         InputStart::Ended
                     }
                 }
-                Some(0) if later => InputStart::Undecided,
+                Some(0) if pending => InputStart::Undecided,
                 Some(processed) if !self.last.finished.contains_key(from) => {
                     InputStart::After(processed)
                 }
                 _ => InputStart::Ended,
             };
-        let output = |to: &str, later: bool| {
+        let output = |to: &str, pending: bool| {
             let sent = known.outputs.get(to).copied().unwrap_or(0);
             SimOutput {
                 to: to.to_owned(),
                 sent,
-                later,
-                open: !later || sent > 0,
+                pending,
+                open: !pending || sent > 0,
             }
         };
         let node = SimWorker {
             merge: InputMerge::new(
                 worker
                     .source_streams()
-                    .map(|from| input(&from.worker, from.later)),
+                    .map(|from| input(&from.worker, from.pending)),
                 self.last.number,
             ),
             inputs: worker
@@ -203,7 +203,7 @@ impl SimulatedJob {
                 .collect(),
             outputs: worker
                 .target_streams()
-                .map(|to| output(&to.worker, to.later))
+                .map(|to| output(&to.worker, to.pending))
                 .collect(),
             state: known,
             turn: 0,
@@ -218,7 +218,7 @@ impl SimulatedJob {
     /// Stage of which the worker may request more.
     pub(super) fn requestable_stage(&self, name: &str) -> Option<String> {
         let mut targets = self.topology.find_worker(name)?.target_streams();
-        targets.find(|to| to.later)?.group.clone()
+        targets.find(|to| to.pending)?.group.clone()
     }
 
     fn random_step(&mut self) -> Result<(), String> {

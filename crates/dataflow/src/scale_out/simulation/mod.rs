@@ -46,7 +46,9 @@ fn simulated_job(rules: CoordinatorRules, seed: u64) -> SimulatedJob {
 /// Handwritten topology: `out.0` reads a spare worker of `feed.0`, but nothing else from there.
 fn partly_shared_topology() -> JobTopology {
     let to = |worker: &str| {
-        format!(r#"{{"type": "tcp", "worker": "{worker}", "how": "spread", "group": "next"}}"#)
+        format!(
+            r#"{{"type": "tcp", "worker": "{worker}", "distribution": "spread", "group": "next"}}"#
+        )
     };
     let from = |worker: &str| format!(r#"{{"type": "tcp", "worker": "{worker}"}}"#);
     let text = format!(

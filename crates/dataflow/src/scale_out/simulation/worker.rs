@@ -81,7 +81,7 @@ impl SimulatedJob {
         if node
             .outputs
             .iter()
-            .filter(|output| output.later && output.open)
+            .filter(|output| output.pending && output.open)
             .count()
             == node.state.granted
         {

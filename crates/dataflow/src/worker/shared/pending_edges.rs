@@ -53,8 +53,9 @@ impl WorkerShared {
     /// True when edges may still open.
     pub(in crate::worker) fn can_open_more(&self) -> bool {
         let state = self.lock();
-        let later = (0..self.assignment.inputs.len()).any(|input| state.merge.is_undecided(input));
+        let has_undecided =
+            (0..self.assignment.inputs.len()).any(|input| state.merge.is_undecided(input));
         let grows = !state.is_finishing && state.outputs.iter().any(|out| !out.is_open);
-        state.failure.is_none() && (!state.unstarted_edges.is_empty() || later || grows)
+        state.failure.is_none() && (!state.unstarted_edges.is_empty() || has_undecided || grows)
     }
 }

@@ -164,7 +164,7 @@ impl WorkerProcess {
                 .map(|from| InputConfig {
                     from: from.clone(),
                     processed: Some(0),
-                    later: false,
+                    pending: false,
                 })
                 .collect(),
             outputs: to
@@ -173,13 +173,13 @@ impl WorkerProcess {
                     to: to.clone(),
                     sent: 0,
                     spill: false,
-                    later: false,
+                    pending: false,
                 })
                 .collect(),
             window: 256 << 10,
             checkpoint: 0,
             spill: None,
-            patience: load.connect_timeout,
+            connect_timeout: load.connect_timeout,
         };
         let EdgeLoad {
             batches,

@@ -25,7 +25,8 @@ use response_size::put_block;
 use types::PendingRequest;
 pub(super) use types::{CoapEffect, CoapEvent, CoapResponse};
 
-/// Time after which a request is acknowledged without its response. Below ACK_TIMEOUT, or the client would repeat it.
+/// Time after which a request is acknowledged without its response. Below ACK_TIMEOUT, or the
+/// client would repeat it.
 const PIGGYBACK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Longest datagram that is accepted.
 pub(super) const MAX_DATAGRAM_BYTES: usize = 2_048;
@@ -60,6 +61,7 @@ impl CoapEndpoint {
     /// Begins message numbers at `seed`, which should be hard to guess.
     pub(super) fn new(limits: CoapLimits, seed: u64, now: Instant) -> Self {
         Self {
+            // Responses here are one block each, so they need less than whole bodies do.
             exchanges: ExchangeCache::new(limits.max_memory_bytes / 4),
             proofs: AddressProofs::new(now, limits.trust_loopback),
             uploads: TransferCache::new(limits.max_transfers_per_client, limits.max_memory_bytes),
@@ -93,6 +95,7 @@ impl CoapEndpoint {
         let Ok(packet) = Packet::from_bytes(datagram) else {
             return reject_malformed(from, datagram, effects);
         };
+        // Unknown versions are ignored silently (RFC 7252 section 3).
         if packet.header.get_version() != 1 || datagram.len() > MAX_DATAGRAM_BYTES {
             return effects.push(CoapEffect::Count(CoapEvent::Malformed));
         }
@@ -105,6 +108,7 @@ impl CoapEndpoint {
             }
             (MessageType::Reset, _) => {
                 if let Some(Some(observer_key)) = self.retransmissions.remove(from, message) {
+                    // A reset of a notification ends the observation (RFC 7641 section 3.6).
                     self.observers.remove(&observer_key);
                 }
             }
@@ -141,6 +145,7 @@ impl CoapEndpoint {
             packet.header.get_type() == MessageType::Confirmable,
         );
         let proven = self.proofs.is_proven(from, now);
+        // Before parsing: a repetition costs one lookup, however large its payload is.
         if let Some(state) = self.exchanges.begin((from, message), now) {
             effects.push(CoapEffect::Count(CoapEvent::Duplicate));
             let response = match state {
@@ -150,6 +155,8 @@ impl CoapEndpoint {
                 ExchangeState::Answered(response) if confirmable => response.clone(),
                 _ => return,
             };
+            // Measured against this datagram: the repetition may be forged, and shorter than the
+            // first.
             if proven || response.len() <= size * MAX_AMPLIFICATION {
                 effects.push(CoapEffect::Send(from, response));
             }
@@ -189,9 +196,12 @@ impl CoapEndpoint {
         now: Instant,
         effects: &mut Vec<CoapEffect>,
     ) {
+        // First: a valid echo lifts the limit on this request's own response.
         if let Some(value) = &request.echo {
             self.proofs.verify(pending.from, value, now);
         }
+        // On an unsafe method the option is ignored, as RFC 7641 section 2 allows for an elective
+        // one.
         let observe = request.observe.filter(|_| request.resource.is_safe());
         if observe == Some(false) {
             self.observers
@@ -201,6 +211,7 @@ impl CoapEndpoint {
         (pending.block1, pending.block2) = (request.block1, request.block2);
         pending.resource = request.resource.clone();
         let later_block = request.block2.filter(|block| block.number > 0);
+        // Later blocks come from the cached response: a second call might answer differently.
         if later_block.is_some() && request.block1.is_none_or(|block| !block.more) {
             if let Some(cached) = self
                 .downloads
@@ -209,6 +220,7 @@ impl CoapEndpoint {
             {
                 return self.send_response(pending, &cached, None, now, effects);
             }
+            // A GET may run again for its later block; anything else would repeat an effect.
             if pending.resource.method != http::Method::GET {
                 return self.send_response(
                     pending,
@@ -241,6 +253,7 @@ impl CoapEndpoint {
         let Some(block) = request.block1 else {
             return Ok(request.payload.into());
         };
+        // The tag keeps apart parallel uploads to one resource (RFC 9175 section 3.2).
         let key = (request.resource, request.tag);
         let cached = self.uploads.take(pending.from, &key, now);
         match append_block(cached, block, &request.payload, self.limits.max_body_bytes) {
@@ -262,6 +275,7 @@ impl CoapEndpoint {
         effects: &mut Vec<CoapEffect>,
         now: Instant,
     ) {
+        // Counted by scanning: `max_in_flight` bounds the map to about a thousand entries.
         let of_client = self
             .pending
             .values()
@@ -300,6 +314,7 @@ impl CoapEndpoint {
         match self.pending.remove(&call) {
             Some(PendingCall::Request(pending)) => {
                 if response.is_success() && !pending.resource.is_safe() {
+                    // Only a success can have changed the state that others observe.
                     self.observers.mark_changed(&pending.resource.path, now);
                 }
                 let sequence = self.register_observer(&pending, &response, now);
@@ -312,7 +327,8 @@ impl CoapEndpoint {
         }
     }
 
-    /// Begins an observation if one is asked for; returns the sequence number of its first notification.
+    /// Begins an observation if one is asked for; returns the sequence number of its first
+    /// notification.
     fn register_observer(
         &mut self,
         pending: &PendingRequest,
@@ -322,6 +338,7 @@ impl CoapEndpoint {
         if !pending.observe || !response.is_success() || !self.proofs.is_proven(pending.from, now) {
             return None;
         }
+        // An unproven address must not begin a stream of datagrams to a victim.
         let observer_key = (pending.from, pending.token.clone());
         self.observers.add(
             observer_key,
@@ -367,6 +384,7 @@ impl CoapEndpoint {
                 .put(observer_key.0, resource, response.clone(), now);
         }
         let bytes = packet.to_bytes_unlimited().unwrap_or_default();
+        // An error ended the observation: its acknowledgement concerns no observer.
         let observer = response.is_success().then(|| observer_key.clone());
         self.retransmissions.add(
             observer_key.0,
@@ -405,6 +423,7 @@ impl CoapEndpoint {
         let budget = if proven {
             usize::MAX
         } else {
+            // The empty acknowledgement, 4 bytes, has used a part of the budget.
             pending.size * MAX_AMPLIFICATION - if is_separate { 4 } else { 0 }
         };
         let encoded = self.encode_response(&pending, response, observe, kind, number, None);
@@ -434,6 +453,7 @@ impl CoapEndpoint {
             ExchangeState::Answered(bytes.clone()),
         );
         if kind == MessageType::Confirmable && proven {
+            // Not to an unproven address: repetitions would multiply the response beyond the limit.
             self.retransmissions
                 .add(pending.from, number, bytes.clone(), None, now);
         }
@@ -489,6 +509,7 @@ impl CoapEndpoint {
 
     /// Returns the time of the next timer, if any.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
+        // Without calls, messages and observers there is no timer: an idle endpoint never wakes.
         let acknowledgements = self.pending.values().filter_map(|call| match call {
             PendingCall::Request(pending) if pending.confirmable && !pending.acknowledged => {
                 Some(pending.acknowledge_at)
@@ -513,6 +534,7 @@ fn reject_malformed(from: SocketAddr, datagram: &[u8], effects: &mut Vec<CoapEff
     effects.push(CoapEffect::Count(CoapEvent::Malformed));
     // RFC 7252 section 4.2: a malformed confirmable message is rejected by a reset.
     if let [head, _, high, low, ..] = datagram
+        // Version 1, type confirmable.
         && head & 0xf0 == 0x40
     {
         effects.push(CoapEffect::Send(

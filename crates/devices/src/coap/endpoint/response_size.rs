@@ -37,6 +37,7 @@ impl CoapEndpoint {
         if let Some(number) = observe {
             packet.add_option(CoapOption::Observe, encode_uint(number));
         }
+        // The client begins again after 4.08 (RFC 7959 section 2.9.2), so no block number helps it.
         if let Some(block) = pending
             .block1
             .filter(|_| response.code != ResponseType::RequestEntityIncomplete)
@@ -62,6 +63,7 @@ impl CoapEndpoint {
             exponent.min(requested.exponent)
         });
         let block = BlockOption {
+            // The same byte offset in smaller blocks (RFC 7959 section 2.4).
             number: (requested.offset() >> (exponent + 4)) as u32,
             more: false,
             exponent,
@@ -98,6 +100,7 @@ impl CoapEndpoint {
         let refusal = CoapResponse::without_body(ResponseType::Unauthorized);
         let refused = std::iter::once_with(|| {
             let pending = PendingRequest {
+                // Without block options, so that the refusal is as short as possible.
                 block1: None,
                 block2: None,
                 ..pending.clone()
@@ -133,6 +136,7 @@ pub(super) fn put_block(
         }
         let more = from + size < response.body.len();
         packet.add_option(CoapOption::Block2, BlockOption { more, ..block }.to_bytes());
+        // The total size is needed once, to reserve memory.
         if block.number == 0 {
             packet.add_option(
                 CoapOption::Size2,
@@ -140,6 +144,7 @@ pub(super) fn put_block(
             );
         }
     }
+    // Lets the client see that the response changed between two blocks.
     if !is_whole {
         packet.add_option(CoapOption::ETag, response.etag());
     }

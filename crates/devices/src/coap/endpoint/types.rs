@@ -52,6 +52,7 @@ impl CoapResponse {
 
     pub(super) fn etag(&self) -> Vec<u8> {
         use std::hash::{DefaultHasher, Hash, Hasher};
+        // Fixed keys: equal bodies need equal tags within this process, and secrecy is not needed.
         let mut hash = DefaultHasher::new();
         (&self.body, self.format).hash(&mut hash);
         hash.finish().to_be_bytes().to_vec()

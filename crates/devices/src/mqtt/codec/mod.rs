@@ -1,5 +1,5 @@
-//! Bytes to packets and back, by `mqtt-proto`. The stream is cut into packets here, by the length that each announces,
-//! so that no packet above the limit is waited for or buffered.
+//! Bytes to packets and back, by `mqtt-proto`. The stream is cut into packets here, by the length
+//! that each announces. No packet above the limit is waited for or buffered.
 
 mod v3;
 mod v5;
@@ -19,13 +19,15 @@ use v5::{from_v5, to_v5};
 /// Takes the next packet from the buffer; `None` if it is incomplete.
 ///
 /// # Errors
-/// `TooLarge` as soon as a packet announces more than `limit` bytes; otherwise the reason for which it is invalid.
+/// `TooLarge` as soon as a packet announces more than `limit` bytes; otherwise the reason for which
+/// it is invalid.
 pub(crate) fn decode_next(
     from: &mut BytesMut,
     version: Option<Version>,
     limit: usize,
 ) -> Result<Option<ClientPacket>, DisconnectReason> {
-    let header = decode_raw_header_async(&mut &from[..]).now_or_never(); // reading from a slice never waits
+    // Reading from a slice never waits.
+    let header = decode_raw_header_async(&mut &from[..]).now_or_never();
     let total = match header {
         Some(Ok((_, remaining, length))) => 1 + length + remaining as usize,
         Some(Err(error)) if error.is_eof() => return Ok(None),
@@ -46,6 +48,7 @@ fn decode(bytes: &[u8], version: Option<Version>) -> Result<ClientPacket, Discon
     match version {
         Some(Version::V311) => read_v3(bytes),
         Some(Version::V5) => read_v5(bytes),
+        // Version 5 first: its decoder names the version that it found instead.
         None => match proto_v5::Packet::decode(bytes) {
             Ok(Some(packet)) => Ok(from_v5(packet)),
             Ok(None) => Err(DisconnectReason::Malformed),
@@ -91,6 +94,7 @@ pub(crate) fn encode(out: &ServerPacket, version: Version) -> Option<Bytes> {
         Version::V311 => to_v3(out)?.encode(),
         Version::V5 => to_v5(out)?.encode(),
     };
+    // A copy, because the refused codes of a 3.1.1 SUBACK are mended in place.
     let mut bytes = bytes.ok()?.as_ref().to_vec();
     if let (ServerPacket::Suback(_, granted), Version::V311) = (out, version) {
         fix_suback_failures(&mut bytes, granted);

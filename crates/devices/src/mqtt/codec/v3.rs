@@ -67,6 +67,7 @@ fn connect_v3(connect: v3::Connect) -> Connect {
         user: connect.username.map(|name| shared_str(&name)),
         password: connect.password,
         will,
+        // 3.1.1 has no such limits; these are the defaults of MQTT 5 (sections 3.1.2.11.3 and .4).
         receive_max: u16::MAX,
         max_packet: u32::MAX,
         enhanced_auth: false,
@@ -97,6 +98,8 @@ pub(super) fn to_v3(out: &ServerPacket) -> Option<v3::Packet> {
             let topic = TopicName::try_from(&*publish.topic).ok()?;
             v3::Packet::Publish(v3::Publish {
                 dup: false,
+                // Nothing is retained here, and each message is sent once: neither flag is ever
+                // set.
                 retain: false,
                 qos_pid: qos_to_send(publish)?,
                 topic_name: topic,
@@ -104,6 +107,7 @@ pub(super) fn to_v3(out: &ServerPacket) -> Option<v3::Packet> {
             })
         }
         ServerPacket::Pong => v3::Packet::Pingresp,
+        // In 3.1.1 only clients send DISCONNECT (section 3.14); the server closes the socket.
         ServerPacket::Disconnect(_) => return None,
     })
 }
@@ -123,11 +127,13 @@ fn reject_v3(end: DisconnectReason) -> Option<v3::ConnectReturnCode> {
         DisconnectReason::Busy | DisconnectReason::Draining => Code::ServerUnavailable,
         DisconnectReason::BadCredentials => Code::BadUserNameOrPassword,
         DisconnectReason::BadAuthMethod | DisconnectReason::TopicInvalid => Code::NotAuthorized,
+        // Other reasons have no 3.1.1 code: the socket is closed without CONNACK (section 3.2.2.3).
         _ => return None,
     })
 }
 
-/// Corrects refused subscriptions: `mqtt-proto` 0.4 writes 3, the standard says 0x80 (section 3.9.3). The codes come last.
+/// Corrects refused subscriptions: `mqtt-proto` 0.4 writes 3, the standard says 0x80 (section
+/// 3.9.3). The codes come last.
 pub(super) fn fix_suback_failures(suback: &mut [u8], granted: &[SubscribeResult]) {
     let codes = suback.iter_mut().rev().zip(granted.iter().rev());
     codes

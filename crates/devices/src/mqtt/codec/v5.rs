@@ -34,6 +34,7 @@ pub(super) fn from_v5(packet: v5::Packet) -> ClientPacket {
                 .collect(),
         },
         v5::Packet::Pingreq => ClientPacket::Ping,
+        // Any reason but 0 publishes the will (section 3.14.4).
         v5::Packet::Disconnect(disconnect) => ClientPacket::Disconnect {
             will: disconnect.reason_code != v5::DisconnectReasonCode::NormalDisconnect,
         },
@@ -141,6 +142,7 @@ fn connack_v5(welcome: &ConnackParams) -> v5::Connack {
         session_present: false,
         reason_code: v5::ConnectReasonCode::Success,
         properties: v5::ConnackProperties {
+            // The session ends with its connection, whatever the client asked for.
             session_expiry_interval: Some(0),
             receive_max: Some(welcome.receive_max),
             max_qos: Some(QoS::Level1),

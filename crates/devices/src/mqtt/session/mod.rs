@@ -81,10 +81,12 @@ impl Session {
             return Err(DisconnectReason::BadClientId);
         }
         check_will(connect)?;
+        // At least 1: 0 would tell the client that there is no keep-alive.
         let max_seconds = u16::try_from(limits.max_keep_alive.as_secs())
             .unwrap_or(u16::MAX)
             .max(1);
         let requested = connect.keep_alive;
+        // 0 switches keep-alive off (section 3.1.2.10): dead clients would then stay for ever.
         let seconds = if requested == 0 {
             max_seconds
         } else {
@@ -98,12 +100,15 @@ impl Session {
             unacknowledged: 0,
             filters: HashSet::new(),
             unacked_packet_ids: HashSet::new(),
+            // A receive maximum of 0 is a protocol error (MQTT 5.0 section 3.1.2.11.3); 1 is
+            // harmless.
             window: usize::from(connect.receive_max.max(1)).min(limits.max_in_flight),
             max_packet: connect.max_packet as usize,
             last_packet_id: 0,
         };
         let params = ConnackParams {
             assigned_id: connect.client_id.is_empty().then(|| generated_id.into()),
+            // Sent only if it differs: then the client must use this value (section 3.2.2.3.14).
             keep_alive: (seconds != requested).then_some(seconds),
             receive_max: u16::try_from(limits.max_in_flight)
                 .unwrap_or(u16::MAX)
@@ -118,7 +123,8 @@ impl Session {
         self.version
     }
 
-    /// Silence after which the client counts as dead: one and a half times its keep-alive (MQTT 5.0 section 3.1.2.10).
+    /// Silence after which the client counts as dead: one and a half times its keep-alive (MQTT 5.0
+    /// section 3.1.2.10).
     pub(crate) fn keep_alive_timeout(&self) -> Duration {
         self.keep_alive
     }
@@ -168,6 +174,8 @@ impl Session {
         if publish.has_topic_alias {
             return SessionAction::Disconnect(DisconnectReason::AliasInvalid);
         }
+        // CONNACK of MQTT 5 announced that retain is unavailable; 3.1.1 cannot, so it is ignored
+        // there.
         if publish.retain && self.version == Version::V5 {
             return SessionAction::Disconnect(DisconnectReason::RetainUnsupported);
         }
@@ -179,6 +187,7 @@ impl Session {
         {
             return SessionAction::Disconnect(DisconnectReason::TopicInvalid);
         }
+        // Acknowledged, not disconnected: 3.1.1 would otherwise send the message again for ever.
         if matches!(parse_topic(&publish.topic), TopicKind::Result(_))
             || publish.topic.starts_with('$')
         {
@@ -189,7 +198,8 @@ impl Session {
                 });
         }
         match publish.packet_id {
-            Some(packet_id) if !self.pending_packet_ids.insert(packet_id) => SessionAction::Nothing, // a repetition: its function runs already
+            // A repetition: its function runs already.
+            Some(packet_id) if !self.pending_packet_ids.insert(packet_id) => SessionAction::Nothing,
             _ => SessionAction::Call(publish),
         }
     }
@@ -203,6 +213,7 @@ impl Session {
         let Some(packet_id) = packet_id else {
             return SessionAction::Nothing;
         };
+        // Even if it stays unacknowledged: its repetition must run the function again.
         self.pending_packet_ids.remove(&packet_id);
         self.acknowledge(packet_id, ack)
     }
@@ -226,6 +237,7 @@ impl Session {
         qos1: bool,
         has_function: impl Fn(&str) -> bool,
     ) -> SubscribeResult {
+        // Before the general check, which would call it an invalid filter.
         if filter.starts_with("$share/") {
             return SubscribeResult::Shared;
         }
@@ -241,6 +253,7 @@ impl Session {
         if !allowed {
             return SubscribeResult::NotAuthorized;
         }
+        // A repeated subscription replaces the old one (section 3.8.4) and needs no quota.
         if !self.filters.contains(filter) {
             if self.filters.len() >= self.limits.max_subscriptions {
                 return SubscribeResult::Quota;
@@ -272,6 +285,7 @@ impl Session {
     /// Allocates a packet identifier for a QoS 1 message.
     pub(crate) fn next_packet_id(&mut self) -> u16 {
         loop {
+            // 0 is no packet identifier (MQTT 5.0 section 2.2.1). `has_window` bounds the loop.
             self.last_packet_id = self.last_packet_id.checked_add(1).unwrap_or(1);
             if self.unacked_packet_ids.insert(self.last_packet_id) {
                 return self.last_packet_id;
@@ -295,6 +309,7 @@ fn check_will(connect: &Connect) -> Result<(), DisconnectReason> {
     let Some(will) = &connect.will else {
         return Ok(());
     };
+    // MQTT 3.1.1 cannot announce these limits; its wills are published with QoS 0, unretained.
     if connect.version == Version::V5 && will.qos > 1 {
         return Err(DisconnectReason::QosUnsupported);
     }

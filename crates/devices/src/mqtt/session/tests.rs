@@ -42,10 +42,11 @@ fn publish(topic: &str, packet_id: Option<u16>) -> Publish {
 
 #[test]
 fn a_client_without_keep_alive_gets_the_default() {
-    for (asked, granted, timeout) in [(0, Some(100), 150), (60, None, 90), (7_000, Some(100), 150)]
+    for (requested, granted, timeout) in
+        [(0, Some(100), 150), (60, None, 90), (7_000, Some(100), 150)]
     {
         let connect = Connect {
-            keep_alive: asked,
+            keep_alive: requested,
             ..connect(Version::V5)
         };
         let (session, welcome) =
@@ -253,13 +254,13 @@ fn unsupported_features_end_the_connection() {
 fn subscriptions_need_an_existing_function_and_are_limited() {
     let mut session = session(Version::V5);
     let mut ask = |filter: &str| {
-        let asked = ClientPacket::Subscribe {
+        let requested = ClientPacket::Subscribe {
             packet_id: 1,
             filters: vec![(filter.into(), true)],
             has_identifier: false,
         };
         let SessionAction::Subscribe(1, granted) =
-            session.handle_packet(asked, |name| name == "echo")
+            session.handle_packet(requested, |name| name == "echo")
         else {
             panic!("{filter}")
         };

@@ -81,8 +81,7 @@ impl EndpointCore {
     /// Writes the last chunk.
     #[cfg(feature = "tokio")]
     pub(in crate::endpoint) fn finish_with(&mut self, channel: u32, call: u64, piece: Bytes) {
-        // A missing flow means that the peer wants no more: `BodyUnwanted` was, or will be, its
-        // result.
+        // Without a flow the peer wants no more of the body: nothing is left to finish.
         let _ = self.update_flow(channel, call, |out| {
             out.push_chunk(piece);
             out.close_input();

@@ -19,8 +19,9 @@ use crate::clock::MonotonicNanos;
 use crate::peer_table::CallNumber;
 
 /// Response to a body above `EndpointSettings::max_body_bytes`, or to an invalid head.
-const TOO_LARGE_TEXT: &str = "the call's body is larger than the function takes in one piece (64 MiB unless it says otherwise; a function that reads \
-                         its body as a stream takes any), or its head is faulty\n";
+const TOO_LARGE_TEXT: &str = "the call's body exceeds the function's limit for assembled bodies \
+    (64 MiB by default; a function that reads its body as a stream has no limit), \
+    or its head is invalid\n";
 
 impl EndpointCore {
     pub(super) fn handle_response(
@@ -39,7 +40,7 @@ impl EndpointCore {
                 if !self.peer_table.is_response_owed(envelope.call, channel)
                     || !self.peer_table.is_awaited(envelope.call)
                 {
-                    return feed.stop_reading(); // it was cancelled, and the callee was told
+                    return feed.stop_reading(); // it was cancelled, and the callee knows
                 }
                 let rest = self.body_reader(channel, envelope.call, feed);
                 self.peer_table.begin_response(
@@ -73,6 +74,7 @@ impl EndpointCore {
         }
         // The callee has answered: it reads no more of the call's body.
         link.drop_unsent(call);
+        // Failed as in `CallCounts`: no reply, or a status of 500 or above.
         let failed = outcome
             .as_ref()
             .is_some_and(|outcome| !matches!(outcome, Ok(reply) if reply.status < 500));
@@ -102,7 +104,7 @@ impl EndpointCore {
         let ReaderReport {
             abandoned: left,
             releases,
-        // Taken as a whole: readers on other threads go on reporting meanwhile.
+            // Taken as a whole: readers on other threads go on reporting meanwhile.
         } = self.reader_reports.take_all();
         for (channel, call, let_go) in releases {
             self.update_link(channel, |link| link.report_release(call, let_go));

@@ -26,8 +26,8 @@ use crate::packet;
 use crate::peer_table::{CallNumber, PeerTable};
 use crate::protocol::EndpointMessage;
 
-/// Interval to retry a claim when no slot is free. Releases wake nobody: every release would have
-/// to read a word that all endpoints write. Polling costs a thousand checks a second, only for an
+/// Interval to retry a claim when no slot is free. Releases wake no endpoint: each would have to
+/// read a word that all endpoints write. Polling costs a thousand checks a second, only for an
 /// endpoint that lacks a slot.
 const SLOT_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -97,7 +97,7 @@ impl EndpointCore {
         packet::send_message(&self.socket, message, &[])
     }
 
-    /// Returns true if the node closed the socket: no new peers arrive, and nobody reclaims slots.
+    /// Returns true if the node closed the socket: no new peers arrive, and slots of the dead stay.
     pub(in crate::endpoint) fn hung_up(&self) -> bool {
         self.hung_up
     }
@@ -112,7 +112,7 @@ impl EndpointCore {
         self.peer_table.functions().cloned().collect()
     }
 
-    /// Wakes all receivers of sent messages. Call it, or run, once per batch: a wakeup costs a
+    /// Wakes all receivers of sent messages. Call this, or run, once per batch. A wakeup costs a
     /// system call, and the receiver may take the core at once.
     pub(in crate::endpoint) fn flush_links(&mut self) {
         if std::mem::take(&mut self.needs_flush) {
@@ -147,7 +147,7 @@ impl EndpointCore {
         self.handle_reader_reports();
         while let Some(call) = self.peer_table.next_expired(now) {
             if let Some(channel) = self.peer_table.expire_call(call, Err(CallError::Timeout)) {
-                // The callee works on for nothing otherwise.
+                // Otherwise the callee works on a call whose caller has given up.
                 self.cancel_call(channel, call);
             }
         }
@@ -196,8 +196,8 @@ impl EndpointCore {
             ..
         } = self;
         let ready = || {
-            // Requests a wakeup from every candidate: a peer that frees an entry wakes only those
-            // that asked.
+            // Requests a wakeup from every candidate without credit: a peer that frees an entry
+            // wakes only those that asked.
             let fed = |(function, _): &(_, Waker)| {
                 let mut channels = book.function_channels(function).iter();
                 channels.any(|channel| {

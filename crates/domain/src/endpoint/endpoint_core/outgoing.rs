@@ -38,7 +38,8 @@ impl EndpointCore {
         now: MonotonicNanos,
     ) -> Result<CallNumber, UnsentReason> {
         let channel = self.choose_channel(to)?;
-        // Opened before the send: the answer may come before this function returns to its caller.
+        // Opened before the send: the envelope carries the call number, which only the table
+        // assigns.
         let call = self.peer_table.open_call(channel, now, request.deadline);
         let envelope = Envelope {
             flags: flag::PARTS,
@@ -48,6 +49,7 @@ impl EndpointCore {
         match sent {
             Ok(()) => Ok(call),
             Err(why) => {
+                // No peer has seen the call: no response is owed, and no credit was spent.
                 self.peer_table.undo_open(call);
                 Err(why)
             }
@@ -128,13 +130,13 @@ impl EndpointCore {
             ..
         } = self;
         // Request now: the driver may sleep already
-        let mut asked = book.function_channels(function).iter();
-        let asked = asked.any(|channel| {
+        let mut channels = book.function_channels(function).iter();
+        let has_credit = channels.any(|channel| {
             links
                 .get_mut(channel)
                 .is_some_and(PeerLink::has_credit_or_requests)
         });
-        let there = asked || self.can_call(function);
+        let there = has_credit || self.can_call(function);
         if !there {
             self.credit_waiters.push((function.clone(), waker.clone()));
         }
@@ -172,10 +174,10 @@ impl EndpointCore {
         let credit = |channel| links.get_mut(&channel).is_some_and(PeerLink::has_credit);
         self.peer_table
             .choose_channel(to, credit)
-            .map_err(|nobody| match nobody {
+            .map_err(|reason| match reason {
                 NoPeer::Unknown => UnsentReason::NoPeer,
                 NoPeer::Busy => UnsentReason::NoCredit,
-                NoPeer::NoChannel(lack) => UnsentReason::NoChannel(lack),
+                NoPeer::NoChannel(error) => UnsentReason::NoChannel(error),
             })
     }
 
@@ -254,6 +256,7 @@ impl EndpointCore {
         let Some(link) = self.links.get_mut(&channel) else {
             return;
         };
+        // Unsent parts are pointless once the call is cancelled.
         link.drop_unsent(call);
         link.send_queue
             .push_back(QueuedMessage::cancel_message(call));

@@ -60,7 +60,7 @@ impl EndpointCore {
         false
     }
 
-    /// Begins a response whose body is written later; false when nobody wants it.
+    /// Begins a response whose body is written later; false when no caller wants it.
     pub(in crate::endpoint) fn begin_response(
         &mut self,
         channel: u32,

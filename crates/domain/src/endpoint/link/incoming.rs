@@ -19,9 +19,9 @@ const MAX_BATCH_MESSAGES: usize = 64;
 /// A body of which only a part has arrived.
 #[derive(Debug)]
 pub(super) enum PartialBody {
-    /// It is assembled.
+    /// The parts are assembled.
     Assembly(BodyAssembly<FirstMessage>),
-    /// It is streamed to a reader.
+    /// The parts are streamed to a reader.
     Stream(Arc<PartQueue>),
 }
 
@@ -68,6 +68,7 @@ impl PeerLink {
         mut came: impl FnMut(&mut Self, LinkEvent),
     ) {
         for _ in 0..MAX_BATCH_MESSAGES {
+            // Checked per message: a single part can fill the reader's queue.
             if self.is_blocked() {
                 return;
             }
@@ -76,8 +77,6 @@ impl PeerLink {
                     Ok(sorted) => came(self, sorted),
                     Err(ProtocolBreach) => return self.break_channel(),
                 },
-                // Blocked bodies are checked per message: a single part can fill the reader's
-                // queue.
                 Ok(None) => return,
                 Err(ChannelReceiveError::Closed(_)) => return self.closed = true,
                 Err(_) => return self.break_channel(),
@@ -123,7 +122,7 @@ impl PeerLink {
         taking: ReceivePolicy,
     ) -> Result<LinkEvent, ProtocolBreach> {
         let streams = taking.stream_bodies || self.streamed_responses.contains(&envelope.call);
-        // Events are assembled: no response tells their sender that the reader is gone.
+        // An answer ends the reading of a call's body. An event has no answer, so it is assembled.
         let streams = streams && envelope.kind != MessageKind::Event;
         if taking.reports_releases && envelope.has_flag(flag::MORE) && !streams {
             // An assembled body is copied anyway, so its sender needs no window.
@@ -240,7 +239,7 @@ impl PeerLink {
                 feed.break_with(why);
                 false
             }
-            // Nobody answers an event
+            // An event has no answer.
             Some(PartialBody::Assembly(assembly)) => assembly.first.0.kind == MessageKind::Call,
             None => false,
         }

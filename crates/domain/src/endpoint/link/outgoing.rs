@@ -77,8 +77,7 @@ impl PeerLink {
                         None => self.finish_response(call),
                     }
                 }
-                // Only an answer has a substitute; a call that cannot be sent was refused when it
-                // was made.
+                // Only an answer has a substitute, because its caller waits.
                 Err(SendProgress::Impossible) => match queued.bad_head_response() {
                     Some(excuse) => *queued = excuse,
                     None => drop(self.send_queue.pop_front()),
@@ -127,11 +126,11 @@ impl PeerLink {
     /// Queues a release report for a strict peer. Of several reports for one body the highest
     /// counts.
     pub(in crate::endpoint) fn report_release(&mut self, call: u64, let_go: u64) {
-        let untold = self.unsent_releases.entry(call).or_default();
-        *untold = let_go.max(*untold);
+        let highest = self.unsent_releases.entry(call).or_default();
+        *highest = let_go.max(*highest);
     }
 
-    /// Queues a report for a body that nobody reads.
+    /// Queues a report for a body without a reader.
     pub(in crate::endpoint) fn report_all_released(&mut self, call: u64) {
         self.report_release(call, ALL_RELEASED);
     }

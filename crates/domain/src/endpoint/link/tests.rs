@@ -1,4 +1,5 @@
-//! Who waits for room is woken, whatever the order of its last look and the peer's answer.
+//! An endpoint that waits for room is woken, whatever the order of its last check and the peer's
+//! answer.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -108,7 +109,7 @@ impl StrictLinkPair {
             .announce_sleep(|| self.link.has_work(&self.endpoint))
     }
 
-    /// Whether the endpoint still counts as asleep: nobody has rung.
+    /// Returns true if the endpoint still counts as asleep: no wakeup came.
     fn was_not_woken(&self) -> bool {
         self.cell.wakeup_signal().wake()
     }
@@ -121,11 +122,11 @@ fn room_made_while_the_endpoint_was_awake_wakes_it_when_it_sleeps() {
     assert_eq!(pair.receive_all(), MAX_PARTS_IN_FLIGHT);
     assert!(!pair.try_sleep(), "there is room");
     pair.link.send_unsent(&pair.endpoint); // the ring is full again, and nothing of that was taken
-    pair.peer.flush_batch(); // what was taken before: nobody sleeps
+    pair.peer.flush_batch(); // what was taken before: the peer is awake
     assert!(pair.try_sleep());
     assert_eq!(pair.receive_all(), MAX_PARTS_IN_FLIGHT);
     pair.peer.flush_batch();
-    assert!(!pair.was_not_woken(), "nobody rang");
+    assert!(!pair.was_not_woken(), "no wakeup came");
 }
 
 #[test]
@@ -155,7 +156,7 @@ fn a_draining_link_is_woken_when_its_last_message_was_read() {
     assert!(pair.try_sleep());
     assert_eq!(pair.receive_all(), 1);
     pair.peer.flush_batch();
-    assert!(!pair.was_not_woken(), "nobody rang");
+    assert!(!pair.was_not_woken(), "no wakeup came");
     assert!(!pair.try_sleep(), "it can end");
     assert!(pair.link.end.is_drained());
     assert!(pair.try_sleep(), "it has nothing more to look at");

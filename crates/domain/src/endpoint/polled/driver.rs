@@ -18,7 +18,7 @@ use super::shared::SharedEndpoint;
 
 /// Runs an endpoint. Ends when no handle is left; after the node closed the socket, open calls
 /// continue.
-#[must_use = "a party does nothing unless its driver runs"]
+#[must_use = "an endpoint does nothing unless its driver runs"]
 pub struct EndpointDriver {
     run: Pin<Box<dyn Future<Output = io::Result<()>>>>,
 }

@@ -53,6 +53,7 @@ impl ReceivedCall {
         let (channel, call) = (self.channel, self.call);
         // Taken first: `Drop` must not send an error response on top.
         let mut incoming = self.incoming.take();
+        // An unread request body is dropped now, so that its sender stops.
         drop(
             incoming
                 .as_mut()

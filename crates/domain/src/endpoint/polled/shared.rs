@@ -58,7 +58,7 @@ impl SharedEndpoint {
         let mut core = self.core.borrow_mut();
         core.run_once(now);
         let next = core.next_wakeup(now);
-        // Resetting a timer takes tokio's timer lock: only a changed time is worth it.
+        // A reset moves the entry in tokio's timer: only a changed time is worth it.
         if let Some(next) = next.filter(|next| self.alarm_at.get() != Some(*next)) {
             alarm.reset(Instant::now() + Duration::from_nanos(next.saturating_sub(now)));
         }

@@ -54,7 +54,7 @@ impl BodyWriter {
         self.push_chunk(piece)
     }
 
-    /// Resolves when nobody wants the rest of a response, for writers that are idle for long.
+    /// Resolves when the caller gave up or is gone, for writers that are idle for long.
     pub async fn given_up(&self) {
         self.shared.given_up(self.channel, self.call).await;
     }

@@ -23,8 +23,8 @@ impl DomainActor {
                     caller,
                     callee,
                 } => {
-                    if let Err((error, told)) = self.open_channel(channel, caller, callee) {
-                        self.report_unopened(channel, caller, callee, &error, told);
+                    if let Err((error, informed)) = self.open_channel(channel, caller, callee) {
+                        self.report_unopened(channel, caller, callee, &error, informed);
                     }
                 }
                 TopologyAction::Close {
@@ -49,7 +49,7 @@ impl DomainActor {
         }
     }
 
-    /// Creates and introduces a channel. An error comes with the endpoint that was already told of
+    /// Creates and introduces a channel. An error comes with the endpoint that already knows of
     /// the channel.
     fn open_channel(
         &mut self,
@@ -57,15 +57,17 @@ impl DomainActor {
         caller: EndpointId,
         callee: EndpointId,
     ) -> Result<(), (io::Error, Option<EndpointId>)> {
-        let nobody = |error| (error, None);
-        let channel = Channel::create(self.settings.ring_capacity).map_err(nobody)?;
+        let before_introduction = |error| (error, None);
+        let channel = Channel::create(self.settings.ring_capacity).map_err(before_introduction)?;
+        // Permitted before either side knows the channel: the kernel refuses records without a
+        // route.
         if let Some(exchange) = self.sockmap_exchange() {
             exchange
                 .permit_channel(caller, number, callee)
-                .map_err(nobody)?;
+                .map_err(before_introduction)?;
             exchange
                 .permit_channel(callee, number, caller)
-                .map_err(nobody)?;
+                .map_err(before_introduction)?;
         }
         let function = |endpoint| {
             self.topology
@@ -74,6 +76,7 @@ impl DomainActor {
                 .cloned()
         };
         let edge = (function(caller), function(callee));
+        // Added before the introduction: the first call may be counted at once.
         self.stats
             .add_channel(number, edge, channel.clone(), caller, callee);
         self.channels.insert(
@@ -87,7 +90,7 @@ impl DomainActor {
         // The callee first: the caller's first call wakes it, and it must find the channel on its
         // socket.
         self.introduce_peer(number, &channel, callee, caller, ChannelRole::Callee)
-            .map_err(nobody)?;
+            .map_err(before_introduction)?;
         self.introduce_peer(number, &channel, caller, callee, ChannelRole::Caller)
             .map_err(|error| (error, Some(callee)))
     }
@@ -100,15 +103,16 @@ impl DomainActor {
         caller: EndpointId,
         callee: EndpointId,
         error: &io::Error,
-        told: Option<EndpointId>,
+        informed: Option<EndpointId>,
     ) {
         let who = |endpoint| self.topology.owner_of(endpoint).cloned();
-        tracing::error!(%error, caller = ?who(caller), callee = ?who(callee), "a channel cannot be made; it is tried again");
+        tracing::error!(%error, caller = ?who(caller), callee = ?who(callee), "dispatch: channel creation failed, retrying");
         let function = self
             .topology
             .owner_of(callee)
             .and_then(EndpointOwner::function)
             .cloned();
+        // Under every name that the caller may use: the error must match the call that fails.
         let aliases = self.terms(caller, callee, ChannelRole::Caller).aliases;
         for function in function.into_iter().chain(aliases) {
             self.send_to_endpoint(
@@ -122,7 +126,7 @@ impl DomainActor {
         }
         let actions = self
             .topology
-            .handle_failed(number, told, clock::monotonic_now());
+            .handle_failed(number, informed, clock::monotonic_now());
         self.perform_actions(actions);
     }
 
@@ -135,7 +139,7 @@ impl DomainActor {
             return;
         };
         let who = |endpoint| self.topology.owner_of(endpoint);
-        tracing::warn!(caller = ?who(line.caller), callee = ?who(line.callee), told_by = by.get(), "a channel is broken");
+        tracing::warn!(caller = ?who(line.caller), callee = ?who(line.callee), reported_by = by.get(), "dispatch: channel broken");
     }
 
     fn introduce_peer(
@@ -150,8 +154,9 @@ impl DomainActor {
         else {
             return Ok(());
         };
+        // A duplicate per peer: the node keeps its own until the endpoint leaves.
         let pool = self.pools.pool_for_peer(peer)?;
-        let told = pool.as_ref().map(|_| self.pools.region_bytes());
+        let pool_bytes = pool.as_ref().map(|_| self.pools.region_bytes());
         let mut descriptors = vec![channel.as_fd().try_clone_to_owned()?];
         descriptors.extend(pool);
         descriptors.extend(state.peer_descriptors()?);
@@ -162,7 +167,7 @@ impl DomainActor {
             function: who.function().cloned(),
             instance: who.instance(),
             capacity: channel.capacity(),
-            pool: told,
+            pool: pool_bytes,
             terms: self.terms(to, peer, side),
         };
         if let Some(connection) = self
@@ -170,6 +175,7 @@ impl DomainActor {
             .get(&to)
             .and_then(|state| self.connections.get_mut(&state.key))
         {
+            // Kept after the channel's end: a late record on it is no forgery.
             connection.channels.insert(number);
         }
         self.send_to_endpoint(to, &NodeMessage::Peer(message), descriptors);
@@ -205,6 +211,7 @@ impl DomainActor {
             CloseCause::Callee => ChannelState::CalleeDead,
             CloseCause::Broken => ChannelState::Broken,
         });
+        // After the state: a woken endpoint reads it at once.
         for endpoint in [line.caller, line.callee] {
             self.endpoints
                 .get(&endpoint)
@@ -233,10 +240,13 @@ impl DomainActor {
             })
         };
         if let DomainPools::Shared(pool) = &self.pools {
+            // Channels are still mapped here: their rings show the messages that a dead endpoint
+            // sent.
             let swept =
                 reclaim::sweep_pool(pool, |endpoint| self.topology.is_alive(endpoint), in_ring);
             tracing::debug!(?swept, domain = %self.settings.name, "swept");
         }
+        // After the sweep: an id is free only when no lease word contains it.
         let free = |endpoint: &EndpointId| !self.pools.is_id_in_use(*endpoint);
         let rested: Vec<EndpointId> = self.topology.resting_ids().filter(free).collect();
         rested

@@ -30,6 +30,7 @@ impl DomainActor {
         ))
         .abort_handle();
         self.accept_tasks
+            // The handle is kept: a listener never ends by itself when its instance does.
             .insert(key, AcceptTask { owner: who, task });
     }
 
@@ -55,10 +56,10 @@ impl DomainActor {
 
     pub(super) fn handle_event(&mut self, events: SocketEvent) {
         match events {
-            SocketEvent::Accepted(door, socket) => {
+            SocketEvent::Accepted(accept_key, socket) => {
                 let Some(who) = self
                     .accept_tasks
-                    .get(&door)
+                    .get(&accept_key)
                     .map(|entrance| entrance.owner.clone())
                 else {
                     return;
@@ -68,12 +69,14 @@ impl DomainActor {
                     .values()
                     .filter(|connection| connection.owner == who)
                     .count();
+                // Beyond the limit the socket is dropped: one instance must not use up the ids of
+                // the domain.
                 if there < self.settings.max_endpoints {
                     self.start_connection(who, socket);
                 }
             }
-            SocketEvent::Message(key, said, descriptors) => {
-                if let Err(what) = self.handle_message(key, said, descriptors) {
+            SocketEvent::Message(key, message, descriptors) => {
+                if let Err(what) = self.handle_message(key, message, descriptors) {
                     self.disconnect_faulty(key, what);
                 }
             }
@@ -86,16 +89,16 @@ impl DomainActor {
     fn handle_message(
         &mut self,
         key: ConnectionKey,
-        said: EndpointMessage,
+        message: EndpointMessage,
         descriptors: Vec<OwnedFd>,
     ) -> Result<(), String> {
         let Some(connection) = self.connections.get(&key) else {
             return Ok(());
         };
-        let actions = match (said, connection.endpoint) {
+        let actions = match (message, connection.endpoint) {
             (EndpointMessage::Hello(hello), None) => return self.handle_hello(key, &hello),
             (EndpointMessage::Hello(_), Some(_)) => return Err("a second hello".into()),
-            (_, None) => return Err("it spoke before its hello".into()),
+            (_, None) => return Err("it sent a message before its hello".into()),
             (EndpointMessage::Ready {}, Some(endpoint)) => self.topology.mark_ready(endpoint),
             (EndpointMessage::Pool(own), Some(endpoint)) => {
                 self.pools.accept_pool(endpoint, own, descriptors)?;
@@ -149,7 +152,7 @@ impl DomainActor {
             _ => self.topology.add_endpoint(who.clone(), hello.serves),
         };
         let Some((endpoint, actions)) = arrived else {
-            return Err("the domain has no number left for another party".into());
+            return Err("the domain has no endpoint id left".into());
         };
         if hello.substitute {
             self.topology.set_standby(endpoint);
@@ -158,7 +161,7 @@ impl DomainActor {
             connection.endpoint = Some(endpoint);
         }
         self.admit_endpoint(key, endpoint, &who, hello)
-            .map_err(|error| format!("its desk cannot be made: {error}"))?;
+            .map_err(|error| format!("its wakeup cell cannot be created: {error}"))?;
         self.perform_actions(actions);
         Ok(())
     }
@@ -191,6 +194,7 @@ impl DomainActor {
             classes,
         };
         self.stats.add_endpoint(endpoint, who.clone());
+        // Before the welcome: sending it wakes the endpoint through its cell.
         self.endpoints.insert(endpoint, state);
         self.send_on_connection(key, &NodeMessage::Welcome(welcome), descriptors);
         Ok(())
@@ -210,9 +214,10 @@ impl DomainActor {
             .find(forged)
         {
             Some(channel) => {
-                format!("it sent a descriptor on channel {channel}, which is none of its own")
+                format!("it sent a descriptor on channel {channel}, which it does not have")
             }
             None if !rest.is_empty() => "it sent less than a descriptor".into(),
+            // A refused record of a channel that has ended meanwhile is no violation.
             None => return,
         };
         self.disconnect_faulty(key, what);
@@ -221,7 +226,8 @@ impl DomainActor {
     /// Disconnects an endpoint that violated the protocol.
     pub(super) fn disconnect_faulty(&mut self, key: ConnectionKey, what: String) {
         if let Some(connection) = self.connections.get(&key) {
-            tracing::warn!(who = ?connection.owner, %what, "a party is disconnected");
+            tracing::warn!(who = ?connection.owner, %what, "dispatch: endpoint disconnected");
+            // Fails when the receiver is dropped: then the log line above is all that is wanted.
             let _ = self.faults.send(InstanceFault {
                 instance: connection.owner.instance(),
                 reason: what,
@@ -236,11 +242,13 @@ impl DomainActor {
             return;
         };
         if let Some(endpoint) = connection.endpoint {
+            // Before the topology acts: from now on the kernel carries no record to or from the id.
             if let Some(exchange) = self.sockmap_exchange() {
                 exchange.remove_endpoint(endpoint);
                 exchange.revoke_channel(endpoint, 0);
             }
             self.endpoints.remove(&endpoint);
+            // The peers keep their mappings: messages that the endpoint had sent are still read.
             self.pools.remove_pool(endpoint);
             self.stats.remove_endpoint(endpoint);
             let actions = self
@@ -269,6 +277,8 @@ impl DomainActor {
             .map(|(&key, _)| key)
             .collect();
         keys.into_iter().for_each(|key| self.remove_connection(key));
+        // After its endpoints are gone: until then `withdrawn` keeps them from getting new
+        // channels.
         self.topology.forget_instance(instance);
         self.notify_if_empty(instance);
     }

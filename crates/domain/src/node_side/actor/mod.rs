@@ -106,8 +106,10 @@ impl DomainActor {
             return;
         };
         loop {
+            // Disconnected here and not while sending: a removal performs actions, which send
+            // again.
             while let Some(key) = self.slow_consumers.pop() {
-                self.disconnect_faulty(key, "it does not read what the node tells it".into());
+                self.disconnect_faulty(key, "it does not read the node's packets".into());
             }
             let now = clock::monotonic_now();
             let tick = self
@@ -115,16 +117,19 @@ impl DomainActor {
                 .next_tick(now)
                 .map(|at| Duration::from_nanos(at.saturating_sub(now)));
             tokio::select! {
+                // Events first: a command then acts on the endpoints that are really there.
                 biased;
-                Some(heard) = events.recv() => self.handle_event(heard),
+                Some(event) = events.recv() => self.handle_event(event),
                 order = orders.recv() => match order {
                     Some(DomainCommand::Stop(done)) => {
                         self.close_all();
+                        // Drops pools and statistics before the caller of `stop` goes on.
                         drop(self);
                         let _ = done.send(());
                         return;
                     }
                     Some(order) => self.handle_command(order),
+                    // The last handle is gone: no further command can come.
                     None => return self.close_all(),
                 },
                 () = tokio::time::sleep(tick.unwrap_or_default()), if tick.is_some() => {
@@ -171,6 +176,7 @@ impl DomainActor {
                 .filter(|edge| !changed(edge))
                 .cloned()
                 .collect();
+            // Withdrawn first and declared again below: a channel cannot change its terms.
             let actions = self.topology.declare_edges(kept);
             self.perform_actions(actions);
         }
@@ -202,9 +208,11 @@ impl DomainActor {
         let Some(connection) = self.connections.get(&key) else {
             return;
         };
+        // Fails only for a message larger than a packet: the endpoint then misses one peer.
         let Ok(bytes) = packet::encode_message(message) else {
             return;
         };
+        // None before the hello is accepted: until then the endpoint waits on its socket.
         let bell = connection
             .endpoint
             .and_then(|endpoint| self.endpoints.get(&endpoint))
@@ -263,6 +271,7 @@ impl DomainActor {
             .drain()
             .for_each(|(_, entrance)| entrance.task.abort());
         for line in self.channels.values() {
+            // Endpoints outlive the domain: without this state callers would wait for ever.
             line.channel.close_with(ChannelState::Broken);
         }
         self.connections.clear();

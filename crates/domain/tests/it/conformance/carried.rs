@@ -1,4 +1,4 @@
-//! What only `sockmap` promises: the kernel knows who sends.
+//! Promises of `sockmap` alone: the kernel knows the sender.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -24,21 +24,23 @@ fn body(bytes: &'static [u8]) -> CallRequest<'static> {
     }
 }
 
-/// What the child does; in the parent this test has nothing to do.
+/// Plays the role of the child; in the parent this test does nothing.
 #[test]
 fn role() {
-    let (Ok(role), Ok(door)) = (
+    let (Ok(role), Ok(socket_path)) = (
         std::env::var(ROLE_VARIABLE),
         std::env::var(DISPATCH_VARIABLE),
     ) else {
         return;
     };
     if role == "source" {
-        return super::streams::source(&door);
+        return super::streams::source(&socket_path);
     }
-    let mut endpoint =
-        blocking::BlockingEndpoint::dial(Path::new(&door), endpoint::EndpointSettings::default())
-            .unwrap();
+    let mut endpoint = blocking::BlockingEndpoint::dial(
+        Path::new(&socket_path),
+        endpoint::EndpointSettings::default(),
+    )
+    .unwrap();
     match role.as_str() {
         "echo" => endpoint
             .serve_calls(|_, incoming| CallResponse::ok(std::mem::take(&mut incoming.body)))

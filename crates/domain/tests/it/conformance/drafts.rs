@@ -9,7 +9,9 @@ use nearpath_domain::{
 };
 use nearpath_shm::copies;
 
-use super::node::{DeliveryMode, TestNode, function, is_strict, knows, knows_async, polled_party};
+use super::node::{
+    DeliveryMode, TestNode, function, is_strict, knows, knows_async, polled_endpoint,
+};
 
 /// Serves by a handler that may keep what came, until the node hangs up; the bytes that its thread
 /// copied.
@@ -295,7 +297,7 @@ pub(crate) fn an_event_loop_sends_drafts(mode: DeliveryMode) {
     node.edges(&[("a", "b")]);
     let socket = node.socket(1, "b");
     let b = std::thread::spawn(move || {
-        polled_party(socket, true, async |endpoint| {
+        polled_endpoint(socket, true, async |endpoint| {
             endpoint.announce_ready().unwrap();
             while let Some(mut received) = endpoint.next_incoming().await {
                 let body = std::mem::take(&mut received.body);
@@ -308,7 +310,7 @@ pub(crate) fn an_event_loop_sends_drafts(mode: DeliveryMode) {
     });
     let a = node.socket(2, "a");
     let ended = std::thread::spawn(move || {
-        polled_party(a, false, async |endpoint| {
+        polled_endpoint(a, false, async |endpoint| {
             knows_async(&endpoint, "b").await;
             let (id, request) = (function("b"), CallRequest::default());
             let body = |bytes| {

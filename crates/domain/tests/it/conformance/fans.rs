@@ -194,7 +194,7 @@ pub(crate) fn a_topic_reaches_each_subscriber_once(mode: DeliveryMode) {
     drop(shop);
     node.until("all slots are back", |usage| usage.slots == 0);
     node.stop();
-    assert!(sees.try_recv().is_err(), "nobody got more");
+    assert!(sees.try_recv().is_err(), "no function got more");
     joined(mail);
     joined(others);
 }

@@ -1,5 +1,4 @@
-//! What a domain writes down for whoever asks: counters that outlive it, who holds what, who
-//! reaches whom.
+//! Statistics of a domain: counters that outlive it, slots by holder, and its membership.
 use super::node::{DeliveryMode, TEST_TIMEOUT, TestNode, delivery, function, knows};
 use nearpath_domain::node_side::{DomainHandle, DomainSettings, SharedStats};
 use nearpath_domain::topology::EndpointOwner;

@@ -1,4 +1,4 @@
-//! What a mode costs when nothing happens, and what it does when too much does.
+//! Costs of an idle mode, and behaviour under overload.
 
 use std::time::Instant;
 
@@ -25,7 +25,7 @@ pub(crate) fn backpressure_loses_no_event(mode: DeliveryMode) {
     let ((seen, sees), (go, goes)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel::<()>());
     let mut full = 0;
     let b = node.serve(2, "b", move |_, incoming| {
-        let _ = goes.recv(); // the first one waits until the ring is full, all others for nobody
+        let _ = goes.recv(); // the first one waits until the ring is full, all others not at all
         seen.send(u32::from_le_bytes(incoming.body[..].try_into().unwrap()))
             .unwrap();
         CallResponse::default()
@@ -156,8 +156,7 @@ pub(crate) fn slots_are_reclaimed_after_a_death_between_push_and_send(mode: Deli
         )
         .unwrap();
     let call = raw.receive(&mut end);
-    // An answer in parts, of which no end comes: the last thing that it does is a push of which
-    // nobody is told.
+    // An answer in parts without an end: its last act is a push without a wakeup.
     for _ in 0..3 {
         let draft = MessageDraft::new(raw.member.claim_slot(256).unwrap());
         end.send_message(draft.finish(Envelope::new(MessageKind::Part, call.envelope().call)))

@@ -1,4 +1,4 @@
-//! What every mode of delivery must do, by one list of cases: `ring::…`, `sockmap::…`, `poll::…`.
+//! Duties of every mode of delivery, by one list of cases: `ring::…`, `sockmap::…`, `poll::…`.
 //!
 //! Endpoints are threads or processes over real sockets and memory; with `sockmap` the kernel
 //! carries their descriptors.

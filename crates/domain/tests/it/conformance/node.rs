@@ -71,7 +71,7 @@ impl node_side::SockmapExchange for KernelExchange {
 }
 
 thread_local! {
-    /// Whether domains that this thread makes are strict.
+    /// True if domains that this thread makes are strict.
     static STRICT: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -81,7 +81,7 @@ pub(crate) fn strictly(case: impl FnOnce()) {
     case();
 }
 
-/// Whether the case that runs is one of strict domains.
+/// Returns true if the running case is one of strict domains.
 pub(crate) fn is_strict() -> bool {
     STRICT.get()
 }
@@ -201,12 +201,12 @@ impl TestNode {
         // The same cases run in several modes at once
         static LAST: AtomicUsize = AtomicUsize::new(0);
         let number = LAST.fetch_add(1, Ordering::Relaxed);
-        let door =
+        let socket_path =
             std::env::temp_dir().join(format!("np-domain-{}-{number}.sock", std::process::id()));
         self.hub.admit_instance(
             InstanceId(instance),
             function(name),
-            EndpointSocket::listen_at(&door).unwrap(),
+            EndpointSocket::listen_at(&socket_path).unwrap(),
         );
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args([
@@ -217,11 +217,11 @@ impl TestNode {
         ]);
         let child = command
             .env(ROLE_VARIABLE, role)
-            .env(DISPATCH_VARIABLE, &door)
+            .env(DISPATCH_VARIABLE, &socket_path)
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        ChildProcess { child, door }
+        ChildProcess { child, socket_path }
     }
 
     /// Waits until the domain is as wanted.
@@ -252,7 +252,7 @@ impl TestNode {
         inside: impl FnOnce(polled::AsyncEndpoint) -> F,
     ) -> T {
         let socket = self.hub.gateway_socket().unwrap();
-        polled_party(socket, false, inside)
+        polled_endpoint(socket, false, inside)
     }
 
     pub(crate) fn stop(self) {
@@ -260,12 +260,12 @@ impl TestNode {
     }
 }
 
-pub(crate) fn polled_party<T, F: Future<Output = T>>(
+pub(crate) fn polled_endpoint<T, F: Future<Output = T>>(
     socket: OwnedFd,
     serves: bool,
     inside: impl FnOnce(polled::AsyncEndpoint) -> F,
 ) -> T {
-    polled_party_with(
+    polled_endpoint_with(
         socket,
         endpoint::EndpointSettings {
             serves,
@@ -275,7 +275,7 @@ pub(crate) fn polled_party<T, F: Future<Output = T>>(
     )
 }
 
-pub(crate) fn polled_party_with<T, F: Future<Output = T>>(
+pub(crate) fn polled_endpoint_with<T, F: Future<Output = T>>(
     socket: OwnedFd,
     settings: endpoint::EndpointSettings,
     inside: impl FnOnce(polled::AsyncEndpoint) -> F,
@@ -303,7 +303,7 @@ pub(crate) fn polled_party_with<T, F: Future<Output = T>>(
 /// A child that is killed at the end.
 pub(crate) struct ChildProcess {
     pub(crate) child: Child,
-    door: PathBuf,
+    socket_path: PathBuf,
 }
 
 impl ChildProcess {
@@ -317,7 +317,7 @@ impl Drop for ChildProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let _ = std::fs::remove_file(&self.door);
+        let _ = std::fs::remove_file(&self.socket_path);
     }
 }
 

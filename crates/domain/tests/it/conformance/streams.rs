@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::node::{
-    DeliveryMode, TEST_TIMEOUT, TestNode, function, knows, knows_async, polled_party,
+    DeliveryMode, TEST_TIMEOUT, TestNode, function, knows, knows_async, polled_endpoint,
 };
 use bytes::Bytes;
 use nearpath_domain::endpoint::polled::{AsyncEndpoint, ReceivedCall};
@@ -54,7 +54,7 @@ fn endpoint<T, F: Future<Output = T>>(
     serves: bool,
     inside: impl FnOnce(AsyncEndpoint) -> F,
 ) -> T {
-    super::node::polled_party_with(
+    super::node::polled_endpoint_with(
         socket,
         endpoint::EndpointSettings {
             serves,
@@ -328,15 +328,15 @@ pub(crate) fn unread_parts_are_bounded_by_the_window(mode: DeliveryMode) {
 #[expect(clippy::too_many_lines, reason = "one case after the other")]
 pub(crate) fn a_peer_notices_when_the_other_stops_reading_or_writing(mode: DeliveryMode) {
     let node = TestNode::new(mode);
-    let (heard, mut hears) = unbounded_channel();
+    let (report, mut hears) = unbounded_channel();
     let server = serve(&node, 1, "f", move |mut received| {
-        let heard = heard.clone();
+        let report = report.clone();
         async move {
             match received.head_fields().get(":path") {
                 Some(b"/source") => {
                     let mut writer = received.begin_response(CallResponse::ok("begun"), None);
                     while writer.write_chunk(piece(1)).await.is_ok() {}
-                    heard.send("the reader left").unwrap();
+                    report.send("the reader left").unwrap();
                 }
                 Some(b"/quitter") => {
                     let mut writer = received.begin_response(CallResponse::ok("begun"), None);
@@ -353,9 +353,9 @@ pub(crate) fn a_peer_notices_when_the_other_stops_reading_or_writing(mode: Deliv
                 }
                 _ => {
                     let rest = received.take_reader().unwrap();
-                    heard.send("taken").unwrap();
+                    report.send("taken").unwrap();
                     while let Some(Ok(_)) = rest.next_part().await {}
-                    heard
+                    report
                         .send(if rest.is_complete() {
                             "complete"
                         } else {
@@ -514,7 +514,7 @@ pub(crate) fn streaming_and_buffering_endpoints_interoperate(mode: DeliveryMode)
             }
         }
     });
-    let got = polled_party(
+    let got = polled_endpoint(
         node.hub.gateway_socket().unwrap(),
         false,
         |endpoint| async move {
@@ -541,9 +541,10 @@ pub(crate) fn streaming_and_buffering_endpoints_interoperate(mode: DeliveryMode)
     super::node::joined([whole, server]);
 }
 
-/// What the child does: answers without end.
-pub(crate) fn source(door: &str) {
-    let mut endpoint = blocking::BlockingEndpoint::dial(Path::new(door), streaming()).unwrap();
+/// Plays the child, which answers without end.
+pub(crate) fn source(socket_path: &str) {
+    let mut endpoint =
+        blocking::BlockingEndpoint::dial(Path::new(socket_path), streaming()).unwrap();
     endpoint
         .serve_calls(|endpoint, incoming| {
             let writing = endpoint.begin_response(incoming, CallResponse::ok("begun"), None);

@@ -1,4 +1,4 @@
-//! What a strict domain asks of its endpoints, by one that speaks the protocol by hand.
+//! Duties of endpoints in a strict domain, tested by one that speaks the protocol by hand.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -15,7 +15,7 @@ use nearpath_types::InstanceId;
 
 use super::node::{DeliveryMode, TestNode, function, knows};
 
-fn say(socket: &OwnedFd, message: EndpointMessage) {
+fn send_message(socket: &OwnedFd, message: EndpointMessage) {
     packet::send_message(socket, &message, &[]).unwrap();
 }
 
@@ -29,7 +29,7 @@ fn hello(
 ) -> (OwnedFd, NodeMessage) {
     let socket = node.socket(instance, name);
     rustix::io::ioctl_fionbio(&socket, false).unwrap();
-    say(
+    send_message(
         &socket,
         EndpointMessage::Hello(HelloMessage {
             version: 1,
@@ -81,7 +81,7 @@ fn give(socket: &OwnedFd, bytes: u64, pool: impl AsFd) {
     .unwrap();
 }
 
-/// What the node says of an endpoint's fault, after it has closed the socket.
+/// Returns the node's report of an endpoint's fault, after it has closed the socket.
 fn fault(mut node: TestNode, socket: &OwnedFd) -> String {
     while packet::receive_packet(socket).unwrap().is_some() {}
     node.faults.blocking_recv().unwrap().reason
@@ -101,26 +101,26 @@ pub(crate) fn an_endpoint_without_strict_isolation_is_refused(mode: DeliveryMode
 }
 
 pub(crate) fn only_a_sealed_pool_is_accepted(mode: DeliveryMode) {
-    let told = |give_pool: fn(&OwnedFd, &WelcomeMessage)| {
+    let report_of = |give_pool: fn(&OwnedFd, &WelcomeMessage)| {
         let node = TestNode::new(mode);
         let (socket, welcome) = enter(&node, mode, 1, "f");
         give_pool(&socket, &welcome);
         fault(node, &socket)
     };
-    let open = told(|socket, welcome| {
+    let open = report_of(|socket, welcome| {
         let region = Region::create("np-test", welcome.pool as usize, PageKind::Small).unwrap();
         give(socket, welcome.pool, region);
     });
     assert!(open.contains("not sealed against writing"), "{open}");
-    let small = told(|socket, welcome| {
+    let small = report_of(|socket, welcome| {
         let region = Region::create_read_only_for_others("np-test", 4096).unwrap();
         give(socket, welcome.pool, region);
     });
     assert!(small.contains("another size"), "{small}");
-    let lied = told(|socket, welcome| give(socket, welcome.pool - 4096, own(welcome)));
+    let lied = report_of(|socket, welcome| give(socket, welcome.pool - 4096, own(welcome)));
     assert!(lied.contains("bytes, not"), "{lied}");
-    let none = told(|socket, welcome| {
-        say(
+    let none = report_of(|socket, welcome| {
+        send_message(
             socket,
             EndpointMessage::Pool(OwnPoolMessage {
                 bytes: welcome.pool,
@@ -128,7 +128,7 @@ pub(crate) fn only_a_sealed_pool_is_accepted(mode: DeliveryMode) {
         )
     });
     assert!(none.contains("one descriptor"), "{none}");
-    let second = told(|socket, welcome| {
+    let second = report_of(|socket, welcome| {
         give(socket, welcome.pool, own(welcome));
         give(socket, welcome.pool, own(welcome));
     });
@@ -141,7 +141,7 @@ pub(crate) fn no_channel_is_opened_before_the_pool_arrives(mode: DeliveryMode) {
     let node = TestNode::new(mode);
     node.edges(&[("a", "b")]);
     let (callee, theirs) = enter(&node, mode, 2, "b");
-    say(&callee, EndpointMessage::Ready {});
+    send_message(&callee, EndpointMessage::Ready {});
     let (caller, welcome) = enter(&node, mode, 1, "a");
     let (pool, other) = (own(&welcome), own(&theirs));
     give(&caller, welcome.pool, &pool);

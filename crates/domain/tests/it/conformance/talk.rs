@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::node::{
-    DeliveryMode, TEST_TIMEOUT, TestNode, function, joined, knows, knows_async, polled_party,
+    DeliveryMode, TEST_TIMEOUT, TestNode, function, joined, knows, knows_async, polled_endpoint,
 };
 use bytes::Bytes;
 use nearpath_domain::{CallDestination, CallError, CallRequest, CallResponse, UnsentReason, clock};
@@ -292,7 +292,7 @@ pub(crate) fn a_deadline_ends_the_wait_and_cancels_at_the_peer(mode: DeliveryMod
     let ((took, takes), (told, tells)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
     let socket = node.socket(2, "b");
     let b = std::thread::spawn(move || {
-        polled_party(socket, true, |endpoint| async move {
+        polled_endpoint(socket, true, |endpoint| async move {
             endpoint.announce_ready().unwrap();
             while let Some(received) = endpoint.next_incoming().await {
                 let _ = took.send(());

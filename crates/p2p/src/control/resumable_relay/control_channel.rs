@@ -38,21 +38,27 @@ impl SessionItem {
     ) -> Self {
         match message {
             SequenceMessage::Frame {
-                number: piece,
-                acknowledged: has,
+                number,
+                acknowledged,
                 frame: StreamFrame::Bytes(bytes),
             } => Self::Frame(RelayedFrame {
                 session,
-                number: piece,
-                acknowledged: has,
+                number,
+                acknowledged,
                 bytes,
             }),
             SequenceMessage::Frame {
-                number: piece,
-                acknowledged: has,
+                number,
+                acknowledged,
                 frame: StreamFrame::Text(text),
-            } => Self::Message(SessionMessage::Text { piece, has, text }),
-            SequenceMessage::Ack(pieces) => Self::Message(SessionMessage::Has { pieces }),
+            } => Self::Message(SessionMessage::Text {
+                number,
+                acknowledged,
+                text,
+            }),
+            SequenceMessage::Ack(acknowledged) => {
+                Self::Message(SessionMessage::Ack { acknowledged })
+            }
         }
     }
 }
@@ -65,24 +71,26 @@ impl TryFrom<SessionItem> for SequenceMessage {
         match item {
             SessionItem::Frame(RelayedFrame {
                 number,
-                acknowledged: has,
+                acknowledged,
                 bytes,
                 ..
             }) => Ok(Self::Frame {
                 number,
-                acknowledged: has,
+                acknowledged,
                 frame: StreamFrame::Bytes(bytes),
             }),
             SessionItem::Message(SessionMessage::Text {
-                piece: number,
-                has,
+                number,
+                acknowledged,
                 text,
             }) => Ok(Self::Frame {
                 number,
-                acknowledged: has,
+                acknowledged,
                 frame: StreamFrame::Text(text),
             }),
-            SessionItem::Message(SessionMessage::Has { pieces }) => Ok(Self::Ack(pieces)),
+            SessionItem::Message(SessionMessage::Ack { acknowledged }) => {
+                Ok(Self::Ack(acknowledged))
+            }
             SessionItem::Message(other) => Err(other),
         }
     }

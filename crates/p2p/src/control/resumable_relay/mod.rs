@@ -34,7 +34,7 @@ use timers::{RelayTimer, RelayTimers};
 /// Delay of an acknowledgement without other traffic.
 const ACK_INTERVAL: Duration = Duration::from_millis(100);
 /// Age at which a connection counts as stable.
-const STABLE_AFTER: Duration = Duration::from_secs(10);
+const STABLE_AGE: Duration = Duration::from_secs(10);
 
 /// Times of a relay.
 #[derive(Debug, Clone, Copy)]
@@ -332,7 +332,7 @@ impl<D: RelayDial> ResumableRelay<D> {
     /// Handles the loss of the relay's connection, or a failed dial.
     fn handle_failure(&mut self, failure: RelayFailure) {
         if let RelayState::Open(_, since) = &self.state
-            && since.elapsed() >= STABLE_AFTER
+            && since.elapsed() >= STABLE_AGE
         {
             self.backoff.reset();
         }

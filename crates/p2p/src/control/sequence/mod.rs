@@ -304,11 +304,9 @@ impl FrameSequence {
         &mut self,
         message: SequenceMessage,
     ) -> Result<bool, SequenceError> {
-        let (SequenceMessage::Frame {
-            acknowledged: has, ..
-        }
-        | SequenceMessage::Ack(has)) = message;
-        self.outgoing.acknowledge(has)?;
+        let (SequenceMessage::Frame { acknowledged, .. } | SequenceMessage::Ack(acknowledged)) =
+            message;
+        self.outgoing.acknowledge(acknowledged)?;
         let SequenceMessage::Frame { number, frame, .. } = message else {
             return Ok(false);
         };
@@ -356,17 +354,17 @@ impl FrameSequence {
             // On a new connection, and when the peer turns out to have the next frame already.
             relay.next_out = Some(first);
             return Some(
-                ResumePoint::On {
+                ResumePoint::Resume {
                     from: first,
-                    has: self.take_ack(),
+                    acknowledged: self.take_ack(),
                 }
                 .to_frame(),
             );
         };
         if ack_due {
             return Some(
-                ResumePoint::Has {
-                    pieces: self.take_ack(),
+                ResumePoint::Ack {
+                    acknowledged: self.take_ack(),
                 }
                 .to_frame(),
             );
@@ -386,14 +384,14 @@ impl FrameSequence {
             .as_mut()
             .ok_or(SequenceError::MissingResumePoint)?;
         match (relay.next_in, resume_point) {
-            (_, Some(ResumePoint::On { from, .. })) if from > received => {
+            (_, Some(ResumePoint::Resume { from, .. })) if from > received => {
                 return Err(SequenceError::Gap {
                     from,
                     has: received,
                 });
             }
-            (_, Some(ResumePoint::On { from, .. })) => relay.next_in = Some(from),
-            (Some(_), Some(ResumePoint::Has { .. })) => (),
+            (_, Some(ResumePoint::Resume { from, .. })) => relay.next_in = Some(from),
+            (Some(_), Some(ResumePoint::Ack { .. })) => (),
             (Some(number), None) => {
                 relay.next_in = Some(number + 1);
                 // A repeated frame counts on this connection but is not delivered twice.
@@ -403,10 +401,12 @@ impl FrameSequence {
             }
             (None, _) => return Err(SequenceError::MissingResumePoint),
         }
-        if let Some(ResumePoint::On { has, .. } | ResumePoint::Has { pieces: has }) = resume_point {
-            self.outgoing.acknowledge(has)?;
+        if let Some(ResumePoint::Resume { acknowledged, .. } | ResumePoint::Ack { acknowledged }) =
+            resume_point
+        {
+            self.outgoing.acknowledge(acknowledged)?;
         }
-        Ok(matches!(resume_point, Some(ResumePoint::On { .. })))
+        Ok(matches!(resume_point, Some(ResumePoint::Resume { .. })))
     }
 }
 

@@ -10,16 +10,16 @@ use crate::migrate::StreamFrame;
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum ResumePoint {
     /// Resume point: the first message on a connection.
-    On {
+    Resume {
         /// Number of the next frame on this connection.
         from: u64,
         /// Number of frames received from the peer.
-        has: u64,
+        acknowledged: u64,
     },
     /// Acknowledgement.
-    Has {
+    Ack {
         /// Number of frames received, from the stream's beginning.
-        pieces: u64,
+        acknowledged: u64,
     },
 }
 
@@ -30,8 +30,10 @@ impl ResumePoint {
     pub(super) fn to_frame(self) -> StreamFrame {
         // Written by hand: the vectors of the contract fix the text to the byte.
         StreamFrame::Text(match self {
-            Self::On { from, has } => format!(r#"{{"on":{{"from":{from},"has":{has}}}}}"#),
-            Self::Has { pieces } => format!(r#"{{"has":{{"pieces":{pieces}}}}}"#),
+            Self::Resume { from, acknowledged } => {
+                format!(r#"{{"resume":{{"from":{from},"acknowledged":{acknowledged}}}}}"#)
+            }
+            Self::Ack { acknowledged } => format!(r#"{{"ack":{{"acknowledged":{acknowledged}}}}}"#),
         })
     }
 
@@ -50,22 +52,22 @@ impl ResumePoint {
 mod tests {
     use super::*;
 
-    /// `contract/vectors/way.json`.
+    /// `contract/vectors/migration.json`.
     #[test]
     fn resume_points_match_the_contract_and_other_texts_are_none() {
-        let vectors = include_str!("../../../../../contract/vectors/way.json");
+        let vectors = include_str!("../../../../../contract/vectors/migration.json");
         let vectors: serde_json::Value = serde_json::from_str(vectors).unwrap();
         let number = |one: &serde_json::Value, name: &str| one[name].as_u64().unwrap();
-        let resume_points = vectors["marks"].as_array().unwrap();
+        let resume_points = vectors["resume_points"].as_array().unwrap();
         assert_eq!(resume_points.len(), 3);
         for one in resume_points {
-            let resume_point = match one["mark"].as_str().unwrap() {
-                "on" => ResumePoint::On {
+            let resume_point = match one["kind"].as_str().unwrap() {
+                "resume" => ResumePoint::Resume {
                     from: number(one, "from"),
-                    has: number(one, "has"),
+                    acknowledged: number(one, "acknowledged"),
                 },
-                _ => ResumePoint::Has {
-                    pieces: number(one, "pieces"),
+                _ => ResumePoint::Ack {
+                    acknowledged: number(one, "acknowledged"),
                 },
             };
             let frame = StreamFrame::Text(one["text"].as_str().unwrap().to_owned());
@@ -78,8 +80,8 @@ mod tests {
         for text in [
             super::super::END_FRAME,
             r#"{"moved":{"at":0}}"#,
-            r#"{"has":{"pieces":-1}}"#,
-            r#"{"on":{"from":1}}"#,
+            r#"{"ack":{"acknowledged":-1}}"#,
+            r#"{"resume":{"from":1}}"#,
             "",
         ] {
             assert_eq!(
@@ -89,7 +91,7 @@ mod tests {
             );
         }
         assert_eq!(
-            ResumePoint::from_frame(&StreamFrame::Bytes(r#"{"has":{"pieces":7}}"#.into())),
+            ResumePoint::from_frame(&StreamFrame::Bytes(r#"{"ack":{"acknowledged":7}}"#.into())),
             None
         );
     }

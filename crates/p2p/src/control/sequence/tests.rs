@@ -249,11 +249,17 @@ fn impossible_numbers_of_a_peer_are_errors() {
         Err(SequenceError::Unsent { has: 2, sent: 1 })
     );
     assert_eq!(
-        near.handle_relay_frame(ResumePoint::Has { pieces: 2 }.to_frame()),
+        near.handle_relay_frame(ResumePoint::Ack { acknowledged: 2 }.to_frame()),
         Err(SequenceError::Unsent { has: 2, sent: 1 })
     );
     assert_eq!(
-        near.handle_relay_frame(ResumePoint::On { from: 9, has: 0 }.to_frame()),
+        near.handle_relay_frame(
+            ResumePoint::Resume {
+                from: 9,
+                acknowledged: 0
+            }
+            .to_frame()
+        ),
         Err(SequenceError::Gap { from: 9, has: 0 })
     );
     near.attach_relay();
@@ -262,7 +268,13 @@ fn impossible_numbers_of_a_peer_are_errors() {
         Err(SequenceError::MissingResumePoint)
     );
     assert_eq!(
-        near.handle_relay_frame(ResumePoint::On { from: 1, has: 0 }.to_frame()),
+        near.handle_relay_frame(
+            ResumePoint::Resume {
+                from: 1,
+                acknowledged: 0
+            }
+            .to_frame()
+        ),
         Err(SequenceError::Gap { from: 1, has: 0 })
     );
     let far = SequenceMessage::Frame {

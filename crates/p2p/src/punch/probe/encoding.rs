@@ -1,4 +1,4 @@
-//! Bytes of a probe, without its HMAC.
+//! Bytes of a probe without its HMAC, as `contract/punch.md` lays them out.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -6,8 +6,8 @@ use crate::punch::session::{SessionId, SessionRole};
 
 use super::{PROBE_BYTES, Probe, ProbeBytes};
 
-/// First bytes. Their first byte belongs to no protocol that shares sockets (RFC 9443: 4 to 15 are
-/// dropped), so QUIC and STUN never begin so.
+/// First bytes: a marker, `npp`, and version 1. No packet of STUN, DTLS, RTP or QUIC begins with 4
+/// to 15 (RFC 9443 section 2), so a probe can share a socket with them.
 const MAGIC: [u8; 5] = [0x0e, b'n', b'p', b'p', 1];
 
 const LEADER_FLAG: u8 = 1;
@@ -17,11 +17,14 @@ const NOMINATION_FLAG: u8 = 8;
 const MAPPED_ADDR_FLAG: u8 = 16;
 const KNOWN_FLAGS: u8 = 31;
 
+/// Returns the session id if the bytes have a probe's length and beginning. Nothing else is
+/// checked.
 pub(super) fn read_session(bytes: &[u8]) -> Option<SessionId> {
-    let fits = bytes.len() == PROBE_BYTES && bytes.starts_with(&MAGIC);
-    fits.then(|| bytes[8..24].try_into().ok()).flatten()
+    let is_probe = bytes.len() == PROBE_BYTES && bytes.starts_with(&MAGIC);
+    is_probe.then(|| bytes[8..24].try_into().ok()).flatten()
 }
 
+/// Encodes a probe. The bytes of the HMAC stay zero.
 pub(super) fn encode(probe: &Probe, session: &SessionId) -> ProbeBytes {
     let mut bytes = [0; PROBE_BYTES];
     bytes[..5].copy_from_slice(&MAGIC);
@@ -37,6 +40,7 @@ pub(super) fn encode(probe: &Probe, session: &SessionId) -> ProbeBytes {
     bytes
 }
 
+/// Decodes a probe whose HMAC was verified. Returns `None` if its fields contradict each other.
 pub(super) fn decode(bytes: &ProbeBytes) -> Option<Probe> {
     let (flags, session) = (bytes[5], read_session(bytes)?);
     let probe = Probe {
@@ -59,16 +63,17 @@ pub(super) fn decode(bytes: &ProbeBytes) -> Option<Probe> {
     is_consistent(&probe, flags).then_some(probe)
 }
 
-/// Checks that numbers begin at 1, and that the probe requests or responds.
+/// Checks that no number is 0, that all flags are known, and that the probe is a request, a
+/// response or both.
 fn is_consistent(probe: &Probe, flags: u8) -> bool {
     let numbered =
         probe.request != Some(0) && probe.response != Some(0) && probe.nomination != Some(0);
-    // Unknown flags are refused: a later version may change what the other bytes mean.
+    // A probe with unknown flags is refused: they may change the meaning of the other bytes.
     numbered && flags & !KNOWN_FLAGS == 0 && (probe.request.is_some() || probe.response.is_some())
 }
 
 fn encode_flags(probe: &Probe) -> u8 {
-    let flag = |is: bool, bit: u8| if is { bit } else { 0 };
+    let flag = |is_set: bool, bit: u8| if is_set { bit } else { 0 };
     flag(probe.sender == SessionRole::Leader, LEADER_FLAG)
         | flag(probe.request.is_some(), REQUEST_FLAG)
         | flag(probe.response.is_some(), RESPONSE_FLAG)
@@ -80,8 +85,8 @@ fn read_u64(bytes: &ProbeBytes, at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
-/// Writes family, port and address, XORed with the session: some NATs rewrite addresses that they
-/// recognise (RFC 8489 section 14.2).
+/// Writes family, port and address. Port and address are XORed with the session id, because some
+/// NATs rewrite addresses that they recognise in a payload (RFC 8489 section 14.2).
 fn write_address(bytes: &mut ProbeBytes, addr: SocketAddr, session: &SessionId) {
     bytes[48] = if addr.is_ipv4() { 4 } else { 6 };
     bytes[50..52].copy_from_slice(&addr.port().to_le_bytes());
@@ -106,8 +111,10 @@ fn read_address(bytes: &ProbeBytes, session: &SessionId) -> Option<SocketAddr> {
     ))
 }
 
+/// XORs port and address with the session id. A second call restores them.
 fn mask_address(bytes: &mut ProbeBytes, session: &SessionId) {
-    // The mask starts anew for the address, so port and address can be read independently.
+    // Each of the two begins at byte 0 of the session id: the 16 bytes of an IPv6 address use the
+    // whole id.
     let (port, ip) = bytes[50..68].split_at_mut(2);
     for (byte, mask) in port
         .iter_mut()

@@ -11,7 +11,7 @@ use nearpath_shm::region::{MapAccess, Region};
 use nearpath_shm::{Channel, ChannelEnd, Envelope, Lease, MessageDraft, MessageKind, PoolEndpoint};
 use proptest::prelude::*;
 
-use super::party::{RING_CAPACITY, channel_ends, strict_endpoint};
+use super::forging_endpoint::{RING_CAPACITY, channel_ends, strict_endpoint};
 
 const ENDPOINTS: u16 = 3;
 const SLOT_COUNT: usize = 24 + 4;

@@ -15,7 +15,7 @@ use rustix::fs::{
 use rustix::io::{Errno, dup, pwrite};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use super::party::CLASS_SPECS;
+use super::forging_endpoint::CLASS_SPECS;
 
 const ROLE_VARIABLE: &str = "NEARPATH_SHM_TEST_STRICT";
 

@@ -10,7 +10,7 @@ use nearpath_shm::geometry::ClassSpec;
 use nearpath_shm::region::{MapAccess, PageKind, Region};
 use nearpath_shm::{Descriptor, Envelope, MessageKind, MessagePayload, PeerPool, SlotId, SlotPool};
 
-use super::party::{
+use super::forging_endpoint::{
     CLASS_SPECS, RING_CAPACITY, StrictPair, new_message, peer_view, strict_endpoint,
 };
 
@@ -352,7 +352,8 @@ fn a_receiver_with_a_forged_head_corrupts_only_its_own_messages() {
     let (mut pair, region) = pair_with_raw_channel();
     let channel = nearpath_shm::Channel::create(RING_CAPACITY).unwrap();
     let other = strict_endpoint(3);
-    let [mut aside, mut third] = super::party::channel_ends(&channel, &pair.endpoints[0], &other);
+    let [mut aside, mut third] =
+        super::forging_endpoint::channel_ends(&channel, &pair.endpoints[0], &other);
     aside
         .send_message(new_message(
             &pair.endpoints[0],

@@ -148,8 +148,7 @@ fn a_shared_receiver_checks_its_copy() {
     }
 }
 
-/// What all this is against, and that it would be found: a receiver that checks a length where it
-/// lies, does something, and then uses the length where it lies.
+/// Control: a receiver that checks a length in place and later uses the length in place is found.
 #[test]
 fn control_a_receiver_that_reads_twice_uses_an_unchecked_length() {
     let _alone = lock_trap();

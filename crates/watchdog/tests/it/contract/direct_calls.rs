@@ -361,8 +361,10 @@ fn an_instance_that_vanishes_takes_its_calls_with_it_as_soon_as_the_node_knows()
         };
         let request = Request::post("/function/b").body(full("")).unwrap();
         let (answer, ()) = tokio::join!(send(*pickup, request), killing);
+        let answer = answer.unwrap();
+        let reason = answer.headers().get("x-nearpath-reason");
         assert_eq!(
-            answer.unwrap().headers()["x-nearpath-reason"],
+            reason.unwrap_or_else(|| panic!("{answer:?}")),
             Reason::InstanceDied.name()
         );
         assert!(pair.gateway_calls.try_recv().is_err(), "it may have run");

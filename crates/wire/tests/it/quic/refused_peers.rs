@@ -502,6 +502,38 @@ fn a_first_flight_without_an_answer_times_out() {
     });
 }
 
+/// quinn calls such a first flight rejected, but a worker may have run it.
+#[test]
+fn a_first_flight_on_a_connection_that_ends_meanwhile_may_have_run() {
+    run(async {
+        let (fixture, silent) = (
+            QuicFixture::new(),
+            std::net::UdpSocket::bind("127.0.0.1:0").unwrap(),
+        );
+        let (caller, mut worker) = (fixture.caller(), fixture.worker(1));
+        worker.mint_session(&caller);
+        let connection = caller
+            .dialer()
+            .dial_worker(
+                silent.local_addr().unwrap(),
+                &worker.credentials.name,
+                Duration::from_secs(30),
+            )
+            .await
+            .unwrap();
+        let (sent, held, ()) = tokio::join!(
+            connection.call_buffered(post(""), EarlyData::Allowed),
+            connection.call_buffered(post(""), EarlyData::Never),
+            async { connection.close() }
+        );
+        assert!(
+            matches!(sent, Err(QuicCallError::Interrupted(_))),
+            "{sent:?}"
+        );
+        assert!(matches!(held, Err(QuicCallError::NotRun(_))), "{held:?}");
+    });
+}
+
 fn client_tls(
     fixture: &QuicFixture,
     versions: &[&'static rustls::SupportedProtocolVersion],

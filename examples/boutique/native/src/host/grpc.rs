@@ -18,79 +18,81 @@ use tonic::body::Body;
 use tonic::server::{Grpc, UnaryService};
 use tonic::{Response, Status};
 
-use super::Shop;
-use crate::Outcome;
-use crate::line::{Raw, code_of};
-use crate::words::{PASSED_ON, Problem, Request};
+use super::ServiceServer;
+use crate::ServiceResult;
+use crate::client::{BytesCodec, grpc_code};
+use crate::message::{FORWARDED_HEADERS, ServiceError, ServiceRequest};
 
 /// Serves until the process is told to stop.
-pub(crate) async fn serve(listen: SocketAddr, shop: Rc<Shop>) -> Outcome {
+pub(crate) async fn serve(listen: SocketAddr, shop: Rc<ServiceServer>) -> ServiceResult {
     let listener = TcpListener::bind(listen).await?;
     loop {
         let (stream, _) = listener.accept().await?;
-        spawn_local(connection(stream, shop.clone()));
+        spawn_local(serve_connection(stream, shop.clone()));
     }
 }
 
-async fn connection(stream: TcpStream, shop: Rc<Shop>) {
+async fn serve_connection(stream: TcpStream, shop: Rc<ServiceServer>) {
     if stream.set_nodelay(true).is_err() {
         return; // it has gone
     }
-    let service = service_fn(|request| answer(request, shop.clone()));
+    let service = service_fn(|request| answer_request(request, shop.clone()));
     let _ = http2::Builder::new(LocalExec)
         .serve_connection(TokioIo::new(stream), service)
         .await; // who breaks off is no news
 }
 
-async fn answer(
+async fn answer_request(
     request: http::Request<Incoming>,
-    shop: Rc<Shop>,
+    shop: Rc<ServiceServer>,
 ) -> Result<http::Response<Body>, Infallible> {
     let path = request.uri().path().to_owned();
-    Ok(Grpc::new(Raw).unary(Once { shop, path }, request).await)
+    Ok(Grpc::new(BytesCodec)
+        .unary(SingleMethod { shop, path }, request)
+        .await)
 }
 
 /// The method that one request names.
-struct Once {
-    shop: Rc<Shop>,
+struct SingleMethod {
+    shop: Rc<ServiceServer>,
     /// `/SERVICE/CALL`.
     path: String,
 }
 
-impl UnaryService<Bytes> for Once {
+impl UnaryService<Bytes> for SingleMethod {
     type Response = Bytes;
     type Future = Pin<Box<dyn Future<Output = Result<Response<Bytes>, Status>>>>;
 
     fn call(&mut self, request: tonic::Request<Bytes>) -> Self::Future {
         let shop = self.shop.clone();
-        let request = asked(&self.path, &shop, request);
+        let request = to_request(&self.path, &shop, request);
         Box::pin(async move {
-            let answer = shop.answer(&request).await;
+            let answer = shop.answer_request(&request).await;
             answer
                 .map(|response| Response::new(response.body))
-                .map_err(status)
+                .map_err(to_status)
         })
     }
 }
 
-fn asked(path: &str, shop: &Shop, request: tonic::Request<Bytes>) -> Request {
+fn to_request(path: &str, shop: &ServiceServer, request: tonic::Request<Bytes>) -> ServiceRequest {
     let text = |name| {
         Some((
             name,
             request.metadata().get(name)?.to_str().ok()?.to_owned(),
         ))
     };
-    let passed = PASSED_ON.into_iter().filter_map(text).collect();
+    let passed = FORWARDED_HEADERS.into_iter().filter_map(text).collect();
     let path = path
         .strip_prefix('/')
         .and_then(|path| path.strip_prefix(shop.service.name()))
         .unwrap_or(path);
-    Request {
+    ServiceRequest {
         passed,
-        ..Request::call(path, shop.encoding, request.into_inner())
+        ..ServiceRequest::for_call(path, shop.encoding, request.into_inner())
     }
 }
 
-fn status(problem: Problem) -> Status {
-    Status::new(code_of(problem.status), problem.text)
+fn to_status(problem: ServiceError) -> Status {
+    Status::new(grpc_code(problem.status), problem.text)
 }

@@ -1,25 +1,29 @@
-//! Takes requests for a service: [`sdk`], [`http`] and [`grpc`] make the same request out of what came.
+//! Takes requests for a service: [`sdk`], [`http`] and [`grpc`] make the same request out of what
+//! came.
 
 pub(crate) mod grpc;
 pub(crate) mod http;
 pub(crate) mod sdk;
 
-use crate::goods::Encoding;
-use crate::line::{Line, Peers};
-use crate::services::Service;
-use crate::words::{Problem, Request, Response};
+use crate::api::MessageEncoding;
+use crate::client::{PeerClient, PeerServices};
+use crate::message::{ServiceError, ServiceRequest, ServiceResponse};
+use crate::services::ShopService;
 
 /// A service with its way to the others.
-pub(crate) struct Shop {
-    pub(crate) service: Service,
-    pub(crate) encoding: Encoding,
-    pub(crate) line: Line,
+pub(crate) struct ServiceServer {
+    pub(crate) service: ShopService,
+    pub(crate) encoding: MessageEncoding,
+    pub(crate) line: PeerClient,
 }
 
-impl Shop {
+impl ServiceServer {
     /// Answers one request.
-    pub(crate) async fn answer(&self, request: &Request) -> Result<Response, Problem> {
-        let peers = Peers::new(&self.line, self.encoding, &request.passed);
-        self.service.answer(request, &peers).await
+    pub(crate) async fn answer_request(
+        &self,
+        request: &ServiceRequest,
+    ) -> Result<ServiceResponse, ServiceError> {
+        let peers = PeerServices::new(&self.line, self.encoding, &request.passed);
+        self.service.answer_request(request, &peers).await
     }
 }

@@ -1,7 +1,7 @@
 //! Advertisements: those that fit what the customer looks at, else two at random.
 
-use crate::goods::{Ads, Call, GetAds};
-use crate::words::{Problem, Request, Response};
+use crate::api::{AdList, GetAds, ServiceCall};
+use crate::message::{ServiceError, ServiceRequest, ServiceResponse};
 
 const ADS: [(&str, &str); 6] = [
     ("accessories", "Watch the time: 20 % off every watch."),
@@ -12,14 +12,14 @@ const ADS: [(&str, &str); 6] = [
     ("kitchen", "Mugs: buy two, the second one is free."),
 ];
 
-pub(super) fn answer(request: &Request) -> Result<Response, Problem> {
+pub(super) fn answer_request(request: &ServiceRequest) -> Result<ServiceResponse, ServiceError> {
     match request.path() {
-        GetAds::PATH => Ok(request.reply(&ads(&request.read()?))),
-        _ => Err(request.unknown()),
+        GetAds::PATH => Ok(request.reply(&select_ads(&request.decode_body()?))),
+        _ => Err(request.not_found()),
     }
 }
 
-fn ads(asked: &GetAds) -> Ads {
+fn select_ads(asked: &GetAds) -> AdList {
     let wanted = |category: &str| asked.categories.iter().any(|one| one == category);
     let mut fitting: Vec<_> = ADS
         .iter()
@@ -28,7 +28,7 @@ fn ads(asked: &GetAds) -> Ads {
     if fitting.is_empty() {
         fitting = fastrand::choose_multiple(&ADS, 2);
     }
-    Ads {
+    AdList {
         ads: fitting
             .into_iter()
             .map(|(_, text)| (*text).to_owned())
@@ -43,7 +43,7 @@ mod tests {
     #[test]
     fn what_fits_else_two() {
         let of = |category: &str| {
-            ads(&GetAds {
+            select_ads(&GetAds {
                 categories: vec![category.to_owned()],
             })
             .ads

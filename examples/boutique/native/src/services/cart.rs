@@ -1,41 +1,42 @@
-//! Carts, in the memory of the one instance that runs: stack.yml keeps it at one. A real shop would use a database.
+//! Carts, in the memory of the one instance that runs: stack.yml keeps it at one. A real shop would
+//! use a database.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use crate::goods::{AddItem, Call, Cart, EmptyCart, GetCart, Item, Nothing};
-use crate::words::{Problem, Request, Response};
+use crate::api::{AddItem, CartItem, CustomerCart, EmptyCart, EmptyMessage, GetCart, ServiceCall};
+use crate::message::{ServiceError, ServiceRequest, ServiceResponse};
 
 thread_local! {
-    static CARTS: RefCell<Carts> = RefCell::default();
+    static CARTS: RefCell<CartStore> = RefCell::default();
 }
 
-pub(super) fn answer(request: &Request) -> Result<Response, Problem> {
+pub(super) fn answer_request(request: &ServiceRequest) -> Result<ServiceResponse, ServiceError> {
     CARTS.with_borrow_mut(|carts| match request.path() {
-        GetCart::PATH => Ok(request.reply(&carts.get(request.read::<GetCart>()?.user))),
-        AddItem::PATH => Ok(request.reply(&carts.add(request.read()?)?)),
+        GetCart::PATH => Ok(request.reply(&carts.get_cart(request.decode_body::<GetCart>()?.user))),
+        AddItem::PATH => Ok(request.reply(&carts.add_item(request.decode_body()?)?)),
         EmptyCart::PATH => {
-            carts.0.remove(&request.read::<EmptyCart>()?.user);
-            Ok(request.reply(&Nothing {}))
+            carts.0.remove(&request.decode_body::<EmptyCart>()?.user);
+            Ok(request.reply(&EmptyMessage {}))
         }
-        _ => Err(request.unknown()),
+        _ => Err(request.not_found()),
     })
 }
 
 /// By customer.
 #[derive(Default)]
-struct Carts(HashMap<String, Vec<Item>>);
+struct CartStore(HashMap<String, Vec<CartItem>>);
 
-impl Carts {
-    fn get(&self, user: String) -> Cart {
+impl CartStore {
+    fn get_cart(&self, user: String) -> CustomerCart {
         let items = self.0.get(&user).cloned().unwrap_or_default();
-        Cart { user, items }
+        CustomerCart { user, items }
     }
 
-    fn add(&mut self, asked: AddItem) -> Result<Cart, Problem> {
+    fn add_item(&mut self, asked: AddItem) -> Result<CustomerCart, ServiceError> {
         let AddItem { user, item } = asked;
         if item.product_id.is_empty() || item.quantity == 0 {
-            return Err(Problem::wrong(
+            return Err(ServiceError::bad_request(
                 "an item is a productId and a quantity of at least 1",
             ));
         }
@@ -47,7 +48,7 @@ impl Carts {
             Some(known) => known.quantity = known.quantity.saturating_add(item.quantity),
             None => items.push(item),
         }
-        Ok(self.get(user))
+        Ok(self.get_cart(user))
     }
 }
 
@@ -55,10 +56,15 @@ impl Carts {
 mod tests {
     use super::*;
 
-    fn add(carts: &mut Carts, user: &str, product: &str, quantity: u32) -> Result<Cart, Problem> {
-        carts.add(AddItem {
+    fn add(
+        carts: &mut CartStore,
+        user: &str,
+        product: &str,
+        quantity: u32,
+    ) -> Result<CustomerCart, ServiceError> {
+        carts.add_item(AddItem {
             user: user.into(),
-            item: Item {
+            item: CartItem {
                 product_id: product.into(),
                 quantity,
             },
@@ -67,17 +73,17 @@ mod tests {
 
     #[test]
     fn quantities_add_up_and_carts_are_apart() {
-        let mut carts = Carts::default();
+        let mut carts = CartStore::default();
         add(&mut carts, "ann", "mug", 2).unwrap();
         let cart = add(&mut carts, "ann", "mug", 3).unwrap();
         assert_eq!(
             cart.items,
-            [Item {
+            [CartItem {
                 product_id: "mug".into(),
                 quantity: 5
             }]
         );
-        assert!(carts.get("bob".into()).items.is_empty());
+        assert!(carts.get_cart("bob".into()).items.is_empty());
         assert_eq!(add(&mut carts, "ann", "mug", 0).unwrap_err().status, 400);
     }
 }

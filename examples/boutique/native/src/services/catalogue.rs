@@ -2,34 +2,36 @@
 
 use std::sync::LazyLock;
 
-use crate::goods::{Call, GetProduct, ListProducts, Product, Products};
-use crate::words::{Problem, Request, Response};
+use crate::api::{GetProduct, ListProducts, Product, ProductList, ServiceCall};
+use crate::message::{ServiceError, ServiceRequest, ServiceResponse};
 
-static CATALOGUE: LazyLock<Products> = LazyLock::new(|| {
+static CATALOGUE: LazyLock<ProductList> = LazyLock::new(|| {
     let text = include_str!("../../../services/catalogue.json");
-    Products {
+    ProductList {
         products: serde_json::from_str(text).expect("a test reads it"),
     }
 });
 
-pub(super) fn answer(request: &Request) -> Result<Response, Problem> {
+pub(super) fn answer_request(request: &ServiceRequest) -> Result<ServiceResponse, ServiceError> {
     match request.path() {
         ListProducts::PATH => Ok(request.reply(&*CATALOGUE)),
-        GetProduct::PATH => Ok(request.reply(find(&request.read::<GetProduct>()?.id)?)),
-        _ => Err(request.unknown()),
+        GetProduct::PATH => {
+            Ok(request.reply(find_product(&request.decode_body::<GetProduct>()?.id)?))
+        }
+        _ => Err(request.not_found()),
     }
 }
 
-/// What there is.
-pub(super) fn all() -> &'static [Product] {
+/// Returns all products.
+pub(super) fn all_products() -> &'static [Product] {
     &CATALOGUE.products
 }
 
-fn find(id: &str) -> Result<&'static Product, Problem> {
-    all()
+fn find_product(id: &str) -> Result<&'static Product, ServiceError> {
+    all_products()
         .iter()
         .find(|product| product.id == id)
-        .ok_or_else(|| Problem::new(404, format!("no product {id:?}")))
+        .ok_or_else(|| ServiceError::new(404, format!("no product {id:?}")))
 }
 
 #[cfg(test)]
@@ -38,8 +40,8 @@ mod tests {
 
     #[test]
     fn nine_products() {
-        assert_eq!(all().len(), 9);
-        assert_eq!(find("6E92ZMYYFZ").unwrap().name, "Mug");
-        assert_eq!(find("NOPE").unwrap_err().status, 404);
+        assert_eq!(all_products().len(), 9);
+        assert_eq!(find_product("6E92ZMYYFZ").unwrap().name, "Mug");
+        assert_eq!(find_product("NOPE").unwrap_err().status, 404);
     }
 }

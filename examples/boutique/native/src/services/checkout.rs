@@ -1,25 +1,32 @@
-//! Turns a cart into an order. What does not need each other is asked at once: the items' prices and the shipping's. Then
-//! the money, then the parcel, then the empty cart and the confirmation.
+//! Turns a cart into an order. What does not need each other is asked at once: the items' prices
+//! and the shipping's. Then the money, then the parcel, then the empty cart and the confirmation.
 
 use futures_util::future::try_join_all;
 use uuid::Uuid;
 
-use crate::goods::{
-    Call, Charge, Confirm, Convert, EmptyCart, GetCart, GetProduct, GetQuote, Item, Line, Money,
+use crate::api::{
+    CartItem, ChargeCard, ConfirmOrder, ConvertCurrency, EmptyCart, GetCart, GetProduct, GetQuote,
+    Money, OrderItem, ServiceCall,
 };
-use crate::goods::{Order, PlaceOrder, ShipOrder};
-use crate::line::Peers;
-use crate::money::total;
-use crate::words::{Problem, Request, Response};
+use crate::api::{OrderResult, PlaceOrder, ShipOrder};
+use crate::client::PeerServices;
+use crate::message::{ServiceError, ServiceRequest, ServiceResponse};
+use crate::money::total_amount;
 
-pub(super) async fn answer(request: &Request, peers: &Peers<'_>) -> Result<Response, Problem> {
+pub(super) async fn answer_request(
+    request: &ServiceRequest,
+    peers: &PeerServices<'_>,
+) -> Result<ServiceResponse, ServiceError> {
     match request.path() {
-        PlaceOrder::PATH => Ok(request.reply(&place(request.read()?, peers).await?)),
-        _ => Err(request.unknown()),
+        PlaceOrder::PATH => Ok(request.reply(&place_order(request.decode_body()?, peers).await?)),
+        _ => Err(request.not_found()),
     }
 }
 
-async fn place(asked: PlaceOrder, peers: &Peers<'_>) -> Result<Order, Problem> {
+async fn place_order(
+    asked: PlaceOrder,
+    peers: &PeerServices<'_>,
+) -> Result<OrderResult, ServiceError> {
     let PlaceOrder {
         user,
         currency,
@@ -27,23 +34,29 @@ async fn place(asked: PlaceOrder, peers: &Peers<'_>) -> Result<Order, Problem> {
         address,
         card,
     } = asked;
-    let items = peers.call(&GetCart { user: user.clone() }).await?.items;
+    let items = peers
+        .call_service(&GetCart { user: user.clone() })
+        .await?
+        .items;
     if items.is_empty() {
-        return Err(Problem::new(409, "the cart is empty"));
+        return Err(ServiceError::new(409, "the cart is empty"));
     }
-    let lines = try_join_all(items.iter().map(|item| line(item, &currency, peers)));
-    let (lines, shipping) = tokio::try_join!(lines, shipping(&items, &currency, peers))?;
-    let amount = sum(&lines, &shipping, &currency)?;
+    let lines = try_join_all(items.iter().map(|item| order_item(item, &currency, peers)));
+    let (lines, shipping) = tokio::try_join!(lines, shipping_cost(&items, &currency, peers))?;
+    let amount = order_total(&lines, &shipping, &currency)?;
     let transaction_id = peers
-        .call(&Charge {
+        .call_service(&ChargeCard {
             amount: amount.clone(),
             card,
         })
         .await?
         .transaction_id;
-    let tracking_id = peers.call(&ShipOrder { items, address }).await?.tracking_id;
+    let tracking_id = peers
+        .call_service(&ShipOrder { items, address })
+        .await?
+        .tracking_id;
     let order_id = Uuid::new_v4().to_string();
-    let order = Order {
+    let order = OrderResult {
         order_id,
         items: lines,
         shipping,
@@ -51,47 +64,59 @@ async fn place(asked: PlaceOrder, peers: &Peers<'_>) -> Result<Order, Problem> {
         transaction_id,
         tracking_id,
     };
-    let (empty, confirm) = (EmptyCart { user }, Confirm { email, order });
-    tokio::try_join!(peers.call(&empty), peers.call(&confirm))?;
+    let (empty, confirm) = (EmptyCart { user }, ConfirmOrder { email, order });
+    tokio::try_join!(peers.call_service(&empty), peers.call_service(&confirm))?;
     Ok(confirm.order)
 }
 
-/// What an item costs in the customer's currency.
-async fn line(item: &Item, currency: &str, peers: &Peers<'_>) -> Result<Line, Problem> {
+/// Makes the order item, with its cost in the customer's currency.
+async fn order_item(
+    item: &CartItem,
+    currency: &str,
+    peers: &PeerServices<'_>,
+) -> Result<OrderItem, ServiceError> {
     let product = peers
-        .call(&GetProduct {
+        .call_service(&GetProduct {
             id: item.product_id.clone(),
         })
         .await?;
     let price = peers
-        .call(&Convert {
+        .call_service(&ConvertCurrency {
             from: product.price,
             to: currency.to_owned(),
         })
         .await?;
-    Ok(Line {
+    Ok(OrderItem {
         product_id: product.id,
         quantity: item.quantity,
         price,
     })
 }
 
-async fn shipping(items: &[Item], currency: &str, peers: &Peers<'_>) -> Result<Money, Problem> {
+async fn shipping_cost(
+    items: &[CartItem],
+    currency: &str,
+    peers: &PeerServices<'_>,
+) -> Result<Money, ServiceError> {
     let quote = peers
-        .call(&GetQuote {
+        .call_service(&GetQuote {
             items: items.to_vec(),
         })
         .await?;
     peers
-        .call(&Convert {
+        .call_service(&ConvertCurrency {
             from: quote,
             to: currency.to_owned(),
         })
         .await
 }
 
-fn sum(lines: &[Line], shipping: &Money, currency: &str) -> Result<Money, Problem> {
+fn order_total(
+    lines: &[OrderItem],
+    shipping: &Money,
+    currency: &str,
+) -> Result<Money, ServiceError> {
     let lines = lines.iter().map(|line| (&line.price, line.quantity));
-    let sum = total(lines.chain([(shipping, 1)]), currency);
-    sum.ok_or_else(|| Problem::new(500, "amounts of different currencies, or too large a sum"))
+    let sum = total_amount(lines.chain([(shipping, 1)]), currency);
+    sum.ok_or_else(|| ServiceError::new(500, "amounts of different currencies, or too large a sum"))
 }

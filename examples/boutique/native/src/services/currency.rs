@@ -1,19 +1,20 @@
 //! Exchange rates against the euro, and exact conversion.
 
-use crate::goods::{Call, Convert, Currencies, Money, Supported};
-use crate::money::{money, nanos};
-use crate::words::{Problem, Request, Response};
+use crate::api::{ConvertCurrency, CurrencyList, GetSupportedCurrencies, Money, ServiceCall};
+use crate::message::{ServiceError, ServiceRequest, ServiceResponse};
+use crate::money::{to_money, to_nanos};
 
-pub(super) fn answer(request: &Request) -> Result<Response, Problem> {
+pub(super) fn answer_request(request: &ServiceRequest) -> Result<ServiceResponse, ServiceError> {
     match request.path() {
-        Supported::PATH => Ok(request.reply(&supported())),
-        Convert::PATH => Ok(request.reply(&convert(&request.read()?)?)),
-        _ => Err(request.unknown()),
+        GetSupportedCurrencies::PATH => Ok(request.reply(&list_currencies())),
+        ConvertCurrency::PATH => Ok(request.reply(&convert_amount(&request.decode_body()?)?)),
+        _ => Err(request.not_found()),
     }
 }
 
-/// Currency codes (ISO 4217) and what one euro buys, in ten-thousandths. Made up near real ones; a shop would ask a bank.
-const CODES: &[(&str, i64)] = &[
+/// Currency codes (ISO 4217) and what one euro buys, in ten-thousandths. Made up near real ones; a
+/// shop would ask a bank.
+const CURRENCY_RATES: &[(&str, i64)] = &[
     ("EUR", 10_000),
     ("USD", 11_305),
     ("JPY", 1_264_000),
@@ -49,19 +50,22 @@ const CODES: &[(&str, i64)] = &[
     ("ZAR", 160_583),
 ];
 
-fn supported() -> Currencies {
-    Currencies {
-        codes: CODES.iter().map(|(code, _)| (*code).to_owned()).collect(),
+fn list_currencies() -> CurrencyList {
+    CurrencyList {
+        codes: CURRENCY_RATES
+            .iter()
+            .map(|(code, _)| (*code).to_owned())
+            .collect(),
     }
 }
 
-fn rate(code: &str) -> Result<i128, Problem> {
-    let found = CODES
+fn find_rate(code: &str) -> Result<i128, ServiceError> {
+    let found = CURRENCY_RATES
         .iter()
         .find(|(known, _)| *known == code)
         .map(|(_, rate)| i128::from(*rate));
     found.ok_or_else(|| {
-        Problem::wrong(format!(
+        ServiceError::bad_request(format!(
             "no currency {:?}",
             code.chars().take(10).collect::<String>()
         ))
@@ -69,10 +73,10 @@ fn rate(code: &str) -> Result<i128, Problem> {
 }
 
 /// Converts through the euro, rounded down to a billionth.
-fn convert(asked: &Convert) -> Result<Money, Problem> {
-    let (from_rate, to_rate) = (rate(&asked.from.currency)?, rate(&asked.to)?);
-    money(&asked.to, nanos(&asked.from) * to_rate / from_rate)
-        .ok_or_else(|| Problem::wrong("the amount is too large"))
+fn convert_amount(asked: &ConvertCurrency) -> Result<Money, ServiceError> {
+    let (from_rate, to_rate) = (find_rate(&asked.from.currency)?, find_rate(&asked.to)?);
+    to_money(&asked.to, to_nanos(&asked.from) * to_rate / from_rate)
+        .ok_or_else(|| ServiceError::bad_request("the amount is too large"))
 }
 
 #[cfg(test)]
@@ -85,7 +89,7 @@ mod tests {
             units,
             nanos,
         };
-        let converted = super::convert(&Convert {
+        let converted = super::convert_amount(&ConvertCurrency {
             from,
             to: to.to_owned(),
         });

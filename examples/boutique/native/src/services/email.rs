@@ -1,18 +1,18 @@
 //! The order confirmation. "Sending" is a line in the log when `SHOP_LOG` is set.
 
-use crate::goods::{Call, Confirm, Sent};
-use crate::words::{Problem, Request, Response};
+use crate::api::{ConfirmOrder, ConfirmationResult, ServiceCall};
+use crate::message::{ServiceError, ServiceRequest, ServiceResponse};
 
-pub(super) fn answer(request: &Request) -> Result<Response, Problem> {
+pub(super) fn answer_request(request: &ServiceRequest) -> Result<ServiceResponse, ServiceError> {
     match request.path() {
-        Confirm::PATH => Ok(request.reply(&send(request.read()?)?)),
-        _ => Err(request.unknown()),
+        ConfirmOrder::PATH => Ok(request.reply(&send_confirmation(request.decode_body()?)?)),
+        _ => Err(request.not_found()),
     }
 }
 
-fn send(asked: Confirm) -> Result<Sent, Problem> {
+fn send_confirmation(asked: ConfirmOrder) -> Result<ConfirmationResult, ServiceError> {
     if !asked.email.contains('@') {
-        return Err(Problem::wrong("no e-mail address in the order"));
+        return Err(ServiceError::bad_request("no e-mail address in the order"));
     }
     if std::env::var_os("SHOP_LOG").is_some() {
         eprintln!(
@@ -20,7 +20,7 @@ fn send(asked: Confirm) -> Result<Sent, Problem> {
             asked.order.order_id, asked.email
         );
     }
-    Ok(Sent {
+    Ok(ConfirmationResult {
         sent_to: asked.email,
     })
 }

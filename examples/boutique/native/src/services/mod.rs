@@ -13,12 +13,12 @@ mod shipping;
 
 use clap::ValueEnum;
 
-use crate::line::Peers;
-use crate::words::{Problem, Request, Response};
+use crate::client::PeerServices;
+use crate::message::{ServiceError, ServiceRequest, ServiceResponse};
 
 /// A service; its name in lower case is its function's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum)]
-pub(crate) enum Service {
+pub(crate) enum ShopService {
     Ad,
     Cart,
     Checkout,
@@ -31,7 +31,7 @@ pub(crate) enum Service {
     Shipping,
 }
 
-impl Service {
+impl ShopService {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Ad => "ad",
@@ -48,27 +48,28 @@ impl Service {
     }
 
     /// Customers come in here.
-    pub(crate) fn is_the_door(self) -> bool {
+    pub(crate) fn is_entry(self) -> bool {
         self == Self::Frontend
     }
 
-    /// Answers one request. What makes calls is on the heap: else every service's futures were as large as the frontend's.
-    pub(crate) async fn answer(
+    /// Answers one request. What makes calls is on the heap: else every service's futures were as
+    /// large as the frontend's.
+    pub(crate) async fn answer_request(
         self,
-        request: &Request,
-        peers: &Peers<'_>,
-    ) -> Result<Response, Problem> {
+        request: &ServiceRequest,
+        peers: &PeerServices<'_>,
+    ) -> Result<ServiceResponse, ServiceError> {
         match self {
-            Self::Ad => ad::answer(request),
-            Self::Cart => cart::answer(request),
-            Self::Checkout => Box::pin(checkout::answer(request, peers)).await,
-            Self::Currency => currency::answer(request),
-            Self::Email => email::answer(request),
-            Self::Frontend => Box::pin(frontend::answer(request, peers)).await,
-            Self::Payment => payment::answer(request),
-            Self::Productcatalog => catalogue::answer(request),
-            Self::Recommendation => recommendation::answer(request),
-            Self::Shipping => shipping::answer(request),
+            Self::Ad => ad::answer_request(request),
+            Self::Cart => cart::answer_request(request),
+            Self::Checkout => Box::pin(checkout::answer_request(request, peers)).await,
+            Self::Currency => currency::answer_request(request),
+            Self::Email => email::answer_request(request),
+            Self::Frontend => Box::pin(frontend::answer_request(request, peers)).await,
+            Self::Payment => payment::answer_request(request),
+            Self::Productcatalog => catalogue::answer_request(request),
+            Self::Recommendation => recommendation::answer_request(request),
+            Self::Shipping => shipping::answer_request(request),
         }
     }
 }

@@ -4,41 +4,43 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use uuid::Uuid;
 
-use crate::goods::{Call, Card, Charge, Charged};
-use crate::words::{Problem, Request, Response};
+use crate::api::{ChargeCard, ChargeResult, CreditCard, ServiceCall};
+use crate::message::{ServiceError, ServiceRequest, ServiceResponse};
 
-pub(super) fn answer(request: &Request) -> Result<Response, Problem> {
+pub(super) fn answer_request(request: &ServiceRequest) -> Result<ServiceResponse, ServiceError> {
     match request.path() {
-        Charge::PATH => {
+        ChargeCard::PATH => {
             let today = Timestamp::now().to_zoned(TimeZone::UTC).date();
-            check(
-                &request.read::<Charge>()?.card,
+            check_card(
+                &request.decode_body::<ChargeCard>()?.card,
                 (today.year().into(), today.month().into()),
             )?;
-            Ok(request.reply(&Charged {
+            Ok(request.reply(&ChargeResult {
                 transaction_id: Uuid::new_v4().to_string(),
             }))
         }
-        _ => Err(request.unknown()),
+        _ => Err(request.not_found()),
     }
 }
 
-/// Whether a card can be charged in this month.
-fn check(card: &Card, month: (i32, i32)) -> Result<(), Problem> {
+/// Checks that a card can be charged in this month.
+fn check_card(card: &CreditCard, month: (i32, i32)) -> Result<(), ServiceError> {
     let digits: String = card
         .number
         .chars()
         .filter(|c| !matches!(c, '-' | ' '))
         .collect();
-    if !luhn(&digits) {
-        return Err(Problem::wrong("the card number is not valid"));
+    if !is_luhn_valid(&digits) {
+        return Err(ServiceError::bad_request("the card number is not valid"));
     }
     if !digits.starts_with(['4', '5']) {
-        return Err(Problem::wrong("only Visa and Mastercard are accepted"));
+        return Err(ServiceError::bad_request(
+            "only Visa and Mastercard are accepted",
+        ));
     }
     if (card.year, card.month) < month {
         let last = &digits[digits.len().saturating_sub(4)..];
-        return Err(Problem::wrong(format!(
+        return Err(ServiceError::bad_request(format!(
             "the card ending {last} expired in {}/{}",
             card.month, card.year
         )));
@@ -46,8 +48,8 @@ fn check(card: &Card, month: (i32, i32)) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Whether it is a number with the right check digit (ISO/IEC 7812-1).
-fn luhn(number: &str) -> bool {
+/// Returns true if the check digit is right (Luhn, ISO/IEC 7812-1).
+fn is_luhn_valid(number: &str) -> bool {
     if number.is_empty() || !number.bytes().all(|digit| digit.is_ascii_digit()) {
         return false;
     }
@@ -71,13 +73,13 @@ mod tests {
     use super::*;
 
     fn checked(number: &str, year: i32, month: i32) -> Result<(), String> {
-        let card = Card {
+        let card = CreditCard {
             number: number.into(),
             year,
             month,
             cvv: 123,
         };
-        check(&card, (2026, 11)).map_err(|problem| problem.text)
+        check_card(&card, (2026, 11)).map_err(|problem| problem.text)
     }
 
     #[test]

@@ -1,22 +1,24 @@
 //! Up to five products that the customer is not looking at already.
 
 use super::catalogue;
-use crate::goods::{Call, Recommend, Recommended};
-use crate::words::{Problem, Request, Response};
+use crate::api::{ListRecommendations, RecommendationList, ServiceCall};
+use crate::message::{ServiceError, ServiceRequest, ServiceResponse};
 
-pub(super) fn answer(request: &Request) -> Result<Response, Problem> {
+pub(super) fn answer_request(request: &ServiceRequest) -> Result<ServiceResponse, ServiceError> {
     match request.path() {
-        Recommend::PATH => Ok(request.reply(&recommend(&request.read()?))),
-        _ => Err(request.unknown()),
+        ListRecommendations::PATH => {
+            Ok(request.reply(&list_recommendations(&request.decode_body()?)))
+        }
+        _ => Err(request.not_found()),
     }
 }
 
-fn recommend(asked: &Recommend) -> Recommended {
-    let others = catalogue::all()
+fn list_recommendations(asked: &ListRecommendations) -> RecommendationList {
+    let others = catalogue::all_products()
         .iter()
         .filter(|product| !asked.not.contains(&product.id));
     let chosen = fastrand::choose_multiple(others, 5);
-    Recommended {
+    RecommendationList {
         products: chosen
             .into_iter()
             .map(|product| product.id.clone())
@@ -30,11 +32,11 @@ mod tests {
 
     #[test]
     fn five_others_or_what_is_left() {
-        let ids: Vec<_> = catalogue::all()
+        let ids: Vec<_> = catalogue::all_products()
             .iter()
             .map(|product| product.id.clone())
             .collect();
-        let five = recommend(&Recommend {
+        let five = list_recommendations(&ListRecommendations {
             not: ids[..2].to_vec(),
         })
         .products;
@@ -43,7 +45,7 @@ mod tests {
             "{five:?}"
         );
         assert_eq!(
-            recommend(&Recommend {
+            list_recommendations(&ListRecommendations {
                 not: ids[1..].to_vec()
             })
             .products,

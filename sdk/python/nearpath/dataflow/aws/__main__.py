@@ -8,9 +8,9 @@ import sys
 from . import _package
 
 HANDLER = "nearpath.dataflow.aws.handler"
-SECONDS = 900
+TIMEOUT_SECONDS = 900
 # A function's share of processors grows with its memory; with so much it has one whole one.
-MEMORY = 1769
+MEMORY_MB = 1769
 
 
 def arguments() -> argparse.Namespace:
@@ -36,10 +36,10 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    asked = arguments()
-    target = _package.Target(asked.python_version, asked.platform)
+    retry_after = arguments()
+    target = _package.Target(retry_after.python_version, retry_after.platform)
     try:
-        package = _package.make(asked.out, asked.code, target, asked.requirements, asked.wheel)
+        package = _package.make(retry_after.out, retry_after.code, target, retry_after.requirements, retry_after.wheel)
     except (_package.PackageError, ImportError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -50,14 +50,14 @@ def main() -> int:
 
 
 def advice(package: _package.Package, target: _package.Target) -> str:
-    """How to make a function of it."""
+    """Returns the commands that make a function of the package."""
     name, path = shlex.quote(package.path.stem), shlex.quote(str(package.path))
     before, code, other_code = "", f"--zip-file fileb://{path}", f"--zip-file fileb://{path}"
     if not package.is_direct:
-        before = f"# More than {_package.DIRECT >> 20} MB go over a bucket of yours:\naws s3 cp {path} s3://BUCKET/{name}.zip\n\n"
+        before = f"# More than {_package.MAX_DIRECT_BYTES >> 20} MB go over a bucket of yours:\naws s3 cp {path} s3://BUCKET/{name}.zip\n\n"
         code, other_code = f"--code S3Bucket=BUCKET,S3Key={name}.zip", f"--s3-bucket BUCKET --s3-key {name}.zip"
     return f"""{before}aws lambda create-function --function-name {name} --runtime python{target.python} \\
-  --architectures {target.architecture} --handler {HANDLER} --timeout {SECONDS} --memory-size {MEMORY} \\
+  --architectures {target.architecture} --handler {HANDLER} --timeout {TIMEOUT_SECONDS} --memory-size {MEMORY_MB} \\
   --role ROLE-ARN {code}
 
 With other code, later: aws lambda update-function-code --function-name {name} {other_code}

@@ -4,13 +4,13 @@ import importlib
 from typing import Any
 
 # A connection that says nothing for fifteen minutes: NATs on the way forget it sooner, so the kernel's keep-alive is on.
-SETTINGS: dict[str, Any] = {"connect_timeout": 10, "tcp_keepalive": True, "max_pool_connections": 1000}
-ONCE = {"total_max_attempts": 1, "mode": "standard"}
+CLIENT_SETTINGS: dict[str, Any] = {"connect_timeout": 10, "tcp_keepalive": True, "max_pool_connections": 1000}
+SINGLE_ATTEMPT = {"total_max_attempts": 1, "mode": "standard"}
 # Seconds beside the function's own: a cold start, and the way there and back.
-BESIDE = 120.0
+INVOKE_MARGIN = 120.0
 
 
-def need(name: str) -> Any:
+def import_optional(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -19,9 +19,9 @@ def need(name: str) -> Any:
 
 def make(region: str | None, endpoint: str | None, limit: float) -> Any:
     """A client whose connections stay open for one invocation of `limit` seconds."""
-    settings = need("botocore.config").Config(read_timeout=limit + BESIDE, retries=ONCE, **SETTINGS)
+    settings = import_optional("botocore.config").Config(read_timeout=limit + INVOKE_MARGIN, retries=SINGLE_ATTEMPT, **CLIENT_SETTINGS)
     # Not boto3's own session, which keeps the credentials that it had first.
-    return need("boto3").Session().client("lambda", region_name=region, endpoint_url=endpoint, config=settings)
+    return import_optional("boto3").Session().client("lambda", region_name=region, endpoint_url=endpoint, config=settings)
 
 
 def check(client: Any, limit: float) -> None:
@@ -34,5 +34,5 @@ def check(client: Any, limit: float) -> None:
         )
     if settings.read_timeout is not None and settings.read_timeout < limit:
         raise ValueError(
-            f"the client hangs up after {settings.read_timeout} s: give it Config(read_timeout={limit + BESIDE:.0f})"
+            f"the client hangs up after {settings.read_timeout} s: give it Config(read_timeout={limit + INVOKE_MARGIN:.0f})"
         )

@@ -1,4 +1,4 @@
-"""What native code in a package needs of the system that it will run on."""
+"""Finds the system requirements of native code in a package."""
 
 import contextlib
 import importlib
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 # Of a version that a library can do without (VER_FLG_WEAK).
-WEAK = 2
+VER_FLG_WEAK = 2
 MACHINES = {"EM_X86_64": "x86_64", "EM_AARCH64": "arm64"}
 
 
@@ -29,7 +29,7 @@ def read(file: BinaryIO) -> Native | None:
     return Native(MACHINES.get(machine, machine), _glibc(elf), _is_musl(elf))
 
 
-def wrong(path: str, native: Native, machine: str, glibc: tuple[int, int]) -> str | None:
+def find_mismatch(path: str, native: Native, machine: str, glibc: tuple[int, int]) -> str | None:
     """Why Lambda could not load it."""
     if native.machine != machine:
         return f"{path} is for {native.machine}, not {machine}"
@@ -47,7 +47,7 @@ def _glibc(elf: Any) -> tuple[int, int]:
         for _, versions in section.iter_versions():
             for version in versions:
                 with contextlib.suppress(ValueError):
-                    if not version["vna_flags"] & WEAK:
+                    if not version["vna_flags"] & VER_FLG_WEAK:
                         newest = max(newest, _version(version.name))
     return newest
 

@@ -15,16 +15,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 # Seconds that are left for clearing away: Lambda throws an environment away that it has to end itself.
-MARGIN = 1.0
+CLEANUP_GRACE = 1.0
 # A file of the package that lists, a line each, the modules whose jobs may be run. Packages made otherwise may have none.
 MODULES = "nearpath-modules"
-HOW = {0: "", 1: "it failed", 3: "it lost its job, or a worker that it streams with"}
+EXIT_REASONS = {0: "", 1: "it failed", 3: "it lost its job, or a worker that it streams with"}
 # linux/prctl.h: who has lost its parent becomes this process's child.
 PR_SET_CHILD_SUBREAPER = 36
 
 
 class Context(Protocol):
-    """What Lambda says of an invocation."""
+    """Lambda's data of an invocation."""
 
     def get_remaining_time_in_millis(self) -> int: ...
 
@@ -38,8 +38,8 @@ def handler(event: Any, context: Context) -> dict[str, str]:
     if not isinstance(event, Mapping) or not {"version", "worker", "job"} <= event.keys():
         raise ValueError("these are no orders for a worker: nearpath.dataflow invokes this function, with on=aws.Lambda(…)")
     _check(event.get("code"))
-    with _nothing_stays() as folder:
-        return {"worker": str(event["worker"]), "ended": _run(json.dumps(event).encode(), folder, end - MARGIN)}
+    with _clean_folder() as folder:
+        return {"worker": str(event["worker"]), "ended": _run(json.dumps(event).encode(), folder, end - CLEANUP_GRACE)}
 
 
 def _check(code: Any) -> None:
@@ -56,7 +56,7 @@ def _check(code: Any) -> None:
 
 
 def _run(orders: bytes, folder: str, end: float) -> str:
-    """What becomes of a worker that has until then."""
+    """Runs the worker until `end` and describes its end."""
     with subprocess.Popen(_command(end), stdin=subprocess.PIPE, cwd=folder, env=_environment(folder)) as child:
         try:
             child.communicate(orders, max(0.0, end - time.monotonic()))
@@ -65,11 +65,11 @@ def _run(orders: bytes, folder: str, end: float) -> str:
             return "it was still at work when the function's time was up"
     code = child.returncode
     return (
-        f"it died of {signal.Signals(-code).name}{_why(-code)}" if code < 0 else HOW.get(code, f"it ended with exit code {code}")
+        f"it died of {signal.Signals(-code).name}{_kill_reason(-code)}" if code < 0 else EXIT_REASONS.get(code, f"it ended with exit code {code}")
     )
 
 
-def _why(number: int) -> str:
+def _kill_reason(number: int) -> str:
     memory = os.environ.get("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "")
     return f": {memory} MB of memory may not be enough" if number == signal.SIGKILL and memory else ""
 
@@ -88,7 +88,7 @@ def _environment(folder: str) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _nothing_stays() -> Iterator[str]:
+def _clean_folder() -> Iterator[str]:
     """A folder for a worker. After it there are no processes and no temporary files but those that were there before."""
     children, files = set(_children()), _files()
     folder = tempfile.mkdtemp(prefix="worker-")
@@ -111,7 +111,7 @@ def _end(kept: set[int]) -> None:
 
 
 def _children() -> Iterator[int]:
-    """As /proc/PID/stat says (proc(5): the parent is the second field after the name's closing bracket)."""
+    """Yields the children's process ids from /proc/PID/stat (proc(5))."""
     for entry in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError):  # it has ended meanwhile
             stat = pathlib.Path("/proc", entry, "stat").read_text()

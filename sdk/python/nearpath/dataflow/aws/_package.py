@@ -20,22 +20,22 @@ from ._handler import MODULES
 GLIBC = {"3.11": (2, 26), "3.12": (2, 34), "3.13": (2, 34), "3.14": (2, 34)}
 ARCHITECTURES = {"x86_64": "x86_64", "arm64": "aarch64"}
 # Lambda's quotas, in bytes.
-UNZIPPED = 250 << 20
-DIRECT = 50 << 20
+MAX_UNZIPPED_BYTES = 250 << 20
+MAX_DIRECT_BYTES = 50 << 20
 # The oldest time that a zip can tell.
-EPOCH = (1980, 1, 1, 0, 0, 0)
+MIN_ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 COMPILED = ("__pycache__", "*.pyc")
 # What pip writes of this machine.
-OWN = ("direct_url.json", "INSTALLER", "RECORD", "REQUESTED")
+LOCAL_FILES = ("direct_url.json", "INSTALLER", "RECORD", "REQUESTED")
 
 
 class PackageError(Exception):
-    """What stands against a package, and what to do."""
+    """Reports why a package cannot be made, and the remedy."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """What the function runs on."""
+    """The runtime of the function."""
 
     python: str = "3.13"
     architecture: str = "x86_64"
@@ -54,7 +54,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Package:
-    """One that was made."""
+    """A finished package."""
 
     path: pathlib.Path
     zipped: int
@@ -63,7 +63,7 @@ class Package:
     @property
     def is_direct(self) -> bool:
         """Small enough to be uploaded with the call; else it goes over S3."""
-        return self.zipped <= DIRECT
+        return self.zipped <= MAX_DIRECT_BYTES
 
 
 def make(
@@ -74,12 +74,12 @@ def make(
     wheel: pathlib.Path | None = None,
 ) -> Package:
     """Writes the zip. The same input makes the same bytes. Raises PackageError for what Lambda would not take or could not load."""
-    with tempfile.TemporaryDirectory() as place:
-        tree = pathlib.Path(place, "package")
+    with tempfile.TemporaryDirectory() as folder:
+        tree = pathlib.Path(folder, "package")
         tree.mkdir()
         _add_nearpath(tree, wheel)
         if requirements is not None:
-            _add_requirements(tree, pathlib.Path(place, "requirements"), requirements, target)
+            _add_requirements(tree, pathlib.Path(folder, "requirements"), requirements, target)
         modules = [pathlib.Path(os.path.abspath(path)) for path in code]  # `.` has a name, too
         for path in modules:
             _add(tree, path, *COMPILED, ".*")
@@ -118,28 +118,28 @@ def _add_requirements(tree: pathlib.Path, folder: pathlib.Path, requirements: pa
         *platforms,
     ]
     pip = [sys.executable, "-m", "pip", "install", *quiet, *where, "-r", str(requirements)]
-    done = subprocess.run(pip, capture_output=True, text=True)
-    if done.returncode != 0:
+    result = subprocess.run(pip, capture_output=True, text=True)
+    if result.returncode != 0:
         raise PackageError(
-            f"pip finds no wheels for {requirements} (Python {target.python}, {target.architecture}):\n{done.stderr.strip()}"
+            f"pip finds no wheels for {requirements} (Python {target.python}, {target.architecture}):\n{result.stderr.strip()}"
         )
     for path in sorted(folder.iterdir()) if folder.exists() else ():
         if path.name == "nearpath":
             raise PackageError(f"{requirements} asks for nearpath, which every package has: leave it out")
         if path.name != "bin":  # programs, which name the Python of this machine
-            _add(tree, path, *COMPILED, *(OWN if path.suffix == ".dist-info" else ()))
+            _add(tree, path, *COMPILED, *(LOCAL_FILES if path.suffix == ".dist-info" else ()))
 
 
 def _add(tree: pathlib.Path, path: pathlib.Path, *left_out: str) -> None:
     """A module's file or a package's folder, under its own name."""
-    place = tree / path.name
-    if place.exists():
+    folder = tree / path.name
+    if folder.exists():
         raise PackageError(f"two things are called {path.name}: rename {path}")
     try:
         if path.is_dir():
-            shutil.copytree(path, place, ignore=shutil.ignore_patterns(*left_out))
+            shutil.copytree(path, folder, ignore=shutil.ignore_patterns(*left_out))
         else:
-            shutil.copyfile(path, place)
+            shutil.copyfile(path, folder)
     except FileNotFoundError as error:
         raise PackageError(f"there is no {error.filename}") from None
     except shutil.Error as error:  # of each file, where it was to go, and why not
@@ -147,20 +147,20 @@ def _add(tree: pathlib.Path, path: pathlib.Path, *left_out: str) -> None:
 
 
 def _check(tree: pathlib.Path, target: Target) -> int:
-    """What all files have together."""
-    unzipped, troubles = 0, []
+    """Checks all files and returns their total size in bytes."""
+    unzipped, mismatches = 0, []
     for path in _files(tree):
         unzipped += path.stat().st_size
         with path.open("rb") as file:
             native = _elf.read(file)
-        if native and (trouble := _elf.wrong(str(path.relative_to(tree)), native, target.architecture, target.glibc)):
-            troubles.append(trouble)
-    if troubles:
+        if native and (mismatch := _elf.find_mismatch(str(path.relative_to(tree)), native, target.architecture, target.glibc)):
+            mismatches.append(mismatch)
+    if mismatches:
         raise PackageError(
-            "; ".join(troubles) + ". Choose another --python-version or --platform, or wheels that were built for it"
+            "; ".join(mismatches) + ". Choose another --python-version or --platform, or wheels that were built for it"
         )
-    if unzipped > UNZIPPED:
-        raise PackageError(f"the package has {unzipped / 2**20:.0f} MB, and Lambda takes {UNZIPPED >> 20}: {_largest(tree)}")
+    if unzipped > MAX_UNZIPPED_BYTES:
+        raise PackageError(f"the package has {unzipped / 2**20:.0f} MB, and Lambda takes {MAX_UNZIPPED_BYTES >> 20}: {_largest(tree)}")
     return unzipped
 
 
@@ -181,7 +181,7 @@ def _zip(tree: pathlib.Path, out: pathlib.Path) -> None:
     fresh = out.with_name(f"{out.name}.new")
     with zipfile.ZipFile(fresh, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in _files(tree):
-            entry = zipfile.ZipInfo(path.relative_to(tree).as_posix(), EPOCH)
+            entry = zipfile.ZipInfo(path.relative_to(tree).as_posix(), MIN_ZIP_TIME)
             entry.compress_type, entry.create_system = zipfile.ZIP_DEFLATED, 3
             is_program = ".so" in path.suffixes or path.stat().st_mode & stat.S_IXUSR
             entry.external_attr = (stat.S_IFREG | (0o755 if is_program else 0o644)) << 16

@@ -8,15 +8,15 @@ from typing import Any
 
 from .._places import Place, Started
 from . import _client
-from ._calls import Refused, Waits, how_it_ended
+from ._calls import Refused, RetryDelays, describe_end
 
 log = logging.getLogger("nearpath.dataflow")
 
 # As long as any function of Lambda may run that is asked and waited for.
-LONGEST = 900.0
+MAX_INVOCATION_SECONDS = 900.0
 # Seconds in which starts that Lambda refuses for now are tried again.
-PATIENCE = 60.0
-CLOSE = 2.0
+START_TIMEOUT = 60.0
+CLOSE_GRACE = 2.0
 
 
 class Lambda(Place):
@@ -41,11 +41,11 @@ class Lambda(Place):
         endpoint: str | None = None,
         memory: float | None = None,
         limit: float | None = None,
-        patience: float = PATIENCE,
+        patience: float = START_TIMEOUT,
     ) -> None:
         self.function, self.patience, self._own = function, patience, client is None
-        self._errors = _client.need("botocore.exceptions")
-        self._client = client or _client.make(region, endpoint, limit or LONGEST)
+        self._errors = _client.import_optional("botocore.exceptions")
+        self._client = client or _client.make(region, endpoint, limit or MAX_INVOCATION_SECONDS)
         if limit is None or memory is None:
             seconds, gigabytes = self._configured(limit is not None)
             limit, memory = limit or seconds, memory or gigabytes
@@ -61,10 +61,10 @@ class Lambda(Place):
         return invocation
 
     def close(self) -> None:
-        """No worker is started any more. Those that still work end when their job says so, or is silent."""
+        """Stops starting workers. Running workers end when their job ends or is silent."""
         for invocation in self._started:
             invocation.stop()
-        end = time.monotonic() + CLOSE
+        end = time.monotonic() + CLOSE_GRACE
         for invocation in self._started:
             invocation.thread.join(max(0.0, end - time.monotonic()))
         if self._own:
@@ -73,7 +73,7 @@ class Lambda(Place):
     def _configured(self, is_limit_known: bool) -> tuple[float, float | None]:
         """The seconds and the memory that the function has."""
         try:
-            told = self._client.get_function_configuration(FunctionName=self.function)
+            answer = self._client.get_function_configuration(FunctionName=self.function)
         except self._errors.ClientError as error:
             refused = Refused.read(error.response)
             if refused.code == "ResourceNotFoundException":
@@ -81,15 +81,15 @@ class Lambda(Place):
             if refused.code != "AccessDeniedException":
                 raise
             if is_limit_known:
-                return LONGEST, None
+                return MAX_INVOCATION_SECONDS, None
             raise PermissionError(
                 f"{refused.message}. Allow lambda:GetFunctionConfiguration, or say limit= (the function's timeout, s) and memory= (GB)"
             ) from None
-        if told.get("State") == "Failed":
-            raise RuntimeError(f"the function {self.function} cannot run: {told.get('StateReason')}")
-        return float(told["Timeout"]), told["MemorySize"] / 1024
+        if answer.get("State") == "Failed":
+            raise RuntimeError(f"the function {self.function} cannot run: {answer.get('StateReason')}")
+        return float(answer["Timeout"]), answer["MemorySize"] / 1024
 
-    def _say_throttled(self, why: Refused) -> None:
+    def _log_throttled(self, why: Refused) -> None:
         if not self._throttled.is_set():
             self._throttled.set()
             log.warning(
@@ -101,57 +101,57 @@ class Lambda(Place):
 
 
 class _Invocation(Started):
-    """One worker. A thread waits for the function's answer."""
+    """The invocation of one worker. A thread waits for its response."""
 
     def __init__(self, place: Lambda, worker: str, orders: bytes) -> None:
         self._place, self._orders = place, orders
-        self._how: str | None = None
+        self._end: str | None = None
         self._stopped = threading.Event()
         # A daemon: a job that has ended does not wait for what may take fifteen minutes.
         self.thread = threading.Thread(target=self._run, name=f"lambda {worker}", daemon=True)
 
     def ended(self) -> str | None:
-        return self._how
+        return self._end
 
     def wait(self, seconds: float) -> str | None:
         self.thread.join(seconds)
-        return self._how
+        return self._end
 
     def stop(self) -> None:
-        """Nothing outside can end an invocation: the worker ends when its job says so, or is silent. One that waits is not started."""
+        """Cancels a pending start. A running invocation ends when its job ends or is silent."""
         self._stopped.set()
 
     def _run(self) -> None:
         try:
-            self._how = self._invoke()
+            self._end = self._invoke()
         except Exception as error:  # no credentials, no such region: whatever it is, the job must hear of it
-            self._how = f"Lambda could not be asked: {type(error).__name__}: {error}"
+            self._end = f"Lambda could not be called: {type(error).__name__}: {error}"
 
     def _invoke(self) -> str:
-        waits, errors = Waits(self._place.patience), self._place._errors
+        delays, errors = RetryDelays(self._place.patience), self._place._errors
         while not self._stopped.is_set():
             began = time.monotonic()
             try:
-                return self._ask()
+                return self._call()
             except errors.ClientError as error:
                 refused = Refused.read(error.response)
             except (errors.EndpointConnectionError, errors.ConnectTimeoutError) as error:
-                refused = Refused("not reached", str(error), later=True)
+                refused = Refused("not reached", str(error), is_retryable=True)
             except errors.HTTPClientError as error:  # broken or silent after it was asked: the worker may well be at work
                 return self._unknown(began, error)
-            wait = waits.next(refused.asked) if refused.later else None
-            if wait is None:
-                return f"Lambda does not start it, asked {waits.tries + 1} times in {waits.waited:.0f} s: {refused}"
-            self._place._say_throttled(refused)
-            self._stopped.wait(wait)
+            delay = delays.next(refused.retry_after) if refused.is_retryable else None
+            if delay is None:
+                return f"Lambda refused the start {delays.tries + 1} times in {delays.waited:.0f} s: {refused}"
+            self._place._log_throttled(refused)
+            self._stopped.wait(delay)
         return ""
 
-    def _ask(self) -> str:
+    def _call(self) -> str:
         answer = self._place._client.invoke(FunctionName=self._place.function, Payload=self._orders, LogType="Tail")
         with contextlib.closing(answer["Payload"]) as payload:
-            return how_it_ended(answer.get("FunctionError"), payload.read(), answer.get("LogResult"))
+            return describe_end(answer.get("FunctionError"), payload.read(), answer.get("LogResult"))
 
     def _unknown(self, began: float, error: Exception) -> str:
-        """Who hears nothing more learns only that the worker's time is up; its job hears the worker itself."""
+        """Waits for the function's timeout, because the job still hears from the worker itself."""
         self._stopped.wait(max(0.0, began + self._place.limit - time.monotonic()))
-        return f"nobody knows how it ended: the connection to Lambda broke ({error})"
+        return f"unknown end: the connection to Lambda broke ({error})"

@@ -19,7 +19,7 @@ use nearpath_types::{FunctionId, InstanceId, Reason};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
-/// Each case in a shared domain and in a strict one: it gets what makes a house for edges.
+/// Each case in a shared domain and in a strict one: its argument makes a node for a list of edges.
 macro_rules! in_each_kind {
     ($($case:ident),* $(,)?) => {
         mod shared {

@@ -1,0 +1,108 @@
+//! A server of the bench's own that is reached by every transport, as a worker is; and threads for
+//! such servers.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::rc::Rc;
+use std::sync::mpsc;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use nearpath_testkit::lab::LabNode;
+use nearpath_wire::mtls::MtlsAcceptor;
+use nearpath_wire::quic::{QuicWorker, ServedCall};
+use nearpath_wire::zero_rtt::Provision;
+use tokio::task::LocalSet;
+
+use super::caller::CalleeAddress;
+use super::port::{self, PortProtocol};
+use super::{BenchError, tls};
+
+/// As the watchdog's, and QUIC's over UDP.
+const WORKER_PORT: u16 = 8001;
+/// Port for callers without a certificate.
+const SERVER_TLS_PORT: u16 = 8002;
+
+/// To be called when all is ready.
+pub(super) type ReadyCallback = Box<dyn FnOnce()>;
+
+/// Address of the server in a node with this address: at most one server runs in a node.
+pub(crate) fn callee_address(addr: IpAddr, provision: &Provision) -> CalleeAddress {
+    let at = |port| SocketAddr::new(addr, port);
+    let name = provision.credentials.name.clone();
+    CalleeAddress {
+        worker: at(WORKER_PORT),
+        server: at(SERVER_TLS_PORT),
+        name,
+    }
+}
+
+/// Answers for ever: `http` what comes over TCP, with TLS or without, `quic` the rest. Must run
+/// inside a `LocalSet`.
+pub(super) async fn serve_all<H, F, Q, G>(
+    provision: Provision,
+    http: H,
+    quic: Q,
+    ready: ReadyCallback,
+) -> Result<(), BenchError>
+where
+    H: Fn(Request<Incoming>) -> F + Clone + 'static,
+    F: Future<Output = Response<Full<Bytes>>> + 'static,
+    Q: Fn(ServedCall) -> G + 'static,
+    G: Future<Output = Response<Full<Bytes>>> + 'static,
+{
+    let all = |port| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+    let (entrance, nameless) = (
+        Rc::new(MtlsAcceptor::new(true)),
+        PortProtocol::Nameless(tls::callee_config(&provision)?.into()),
+    );
+    entrance.apply_provision(&provision)?;
+    let worker = port::serve_port(
+        port::listen_on(all(WORKER_PORT))?,
+        PortProtocol::Worker(entrance),
+        http.clone(),
+    );
+    let server = port::serve_port(port::listen_on(all(SERVER_TLS_PORT))?, nameless, http);
+    let socket = UdpSocket::bind(all(WORKER_PORT))?;
+    socket.set_nonblocking(true)?;
+    let _quic = QuicWorker::start(socket, provision, quic)?;
+    ready();
+    tokio::join!(worker, server);
+    Ok(())
+}
+
+/// Does `work` on a thread of its own in a node, which goes on as long as the process. Returns the
+/// thread's number, when all is ready.
+pub(super) fn spawn_in_node<W>(node: &LabNode, name: &str, work: W) -> Result<u32, BenchError>
+where
+    W: AsyncFnOnce(ReadyCallback) -> Result<(), BenchError> + Send + 'static,
+{
+    let (tell, told) = mpsc::channel();
+    let thread = std::thread::Builder::new().name(name.to_owned());
+    node.enter(move || thread.spawn(move || run_work(work, &tell)))?;
+    told.recv()
+        .map_err(|_| format!("{name} ended before it was ready"))?
+        .map_err(BenchError::from)
+}
+
+fn run_work<W>(work: W, tell: &mpsc::Sender<Result<u32, String>>)
+where
+    W: AsyncFnOnce(ReadyCallback) -> Result<(), BenchError>,
+{
+    let id = rustix::thread::gettid()
+        .as_raw_nonzero()
+        .get()
+        .unsigned_abs();
+    let ready = tell.clone();
+    let done = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(BenchError::from);
+    let done = done.and_then(|runtime| {
+        LocalSet::new().block_on(&runtime, work(Box::new(move || drop(ready.send(Ok(id))))))
+    });
+    if let Err(error) = done {
+        let _ = tell.send(Err(error.to_string()));
+    }
+}

@@ -1,0 +1,38 @@
+package endpoint
+
+import (
+	"context"
+	"slices"
+
+	"nearpath.io/nearpath/internal/memory"
+)
+
+// PublishOutcome counts the functions that a published event reached and missed.
+type PublishOutcome struct {
+	// Sent counts the subscribed functions with an instance to which the event was sent.
+	Sent int
+	// Missed counts the subscribed functions whose instance could not take the event.
+	Missed int
+}
+
+// Publish sends an event to one instance of each function that subscribes to the topic. HeadBytes of request must not have a :name.
+func (p *Endpoint) Publish(ctx context.Context, topic string, request *CallRequest) (published PublishOutcome, err error) {
+	head, err := memory.AppendField(make([]byte, 0, len(request.HeadBytes)+len(topic)+16), ":name", topic)
+	if err != nil {
+		return published, err
+	}
+	event := *request
+	event.HeadBytes = append(head, request.HeadBytes...)
+	for _, ends := range *p.subscribers.Load() {
+		newest := ends[len(ends)-1] // its filters apply to its function
+		if !slices.ContainsFunc(newest.Topics, func(filter string) bool { return Selects(filter, topic) }) {
+			continue
+		}
+		if leastLoaded(ends).notify(ctx, &event) == nil {
+			published.Sent++
+		} else {
+			published.Missed++
+		}
+	}
+	return published, ctx.Err()
+}

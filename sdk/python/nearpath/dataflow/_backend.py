@@ -1,0 +1,95 @@
+"""The job's interface to its workers, local or remote."""
+
+import abc
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ._attempt import Attempt, ControlMessage
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The job's decisions for one worker in one attempt. Plain values only: plans go to other machines."""
+
+    part: Mapping[str, Any]  # its own entry of the topology
+    number: int  # in its stage
+    of: int
+    attempt: int
+    checkpoint: int  # to go on from; 0: from the beginning
+    ended: tuple[str, ...]  # those of its inputs that had ended by then: nothing comes from them any more
+    folder: str | None  # for what it makes; None: one of its own
+    store: str | None  # where checkpoints are; None: there are none
+    window: int
+    spill: int
+    patience: float
+    owner: str | None = None  # who has asked for it while the job runs, and is all that it reads
+
+
+class WorkerHandle(abc.ABC):
+    """One start of one worker."""
+
+    memory: float | None = None  # GB billed per start; None: the process's own use
+    ends_at = math.inf  # when its place ends it, by the monotonic clock
+    used_memory = 0.0  # GB, the reported maximum
+    has_reported = False  # it has said anything
+    is_leaving = False  # it was told to end
+    is_recorded = False  # whether it is in the report
+
+    def __init__(self, name: str) -> None:
+        self.name, self.started_at = name, time.monotonic()
+
+    @abc.abstractmethod
+    def send(self, message_for: ControlMessage) -> None:
+        """Sends a message. A backend with a repeat interval may lose it."""
+
+    @abc.abstractmethod
+    def receive(self) -> list[ControlMessage]:
+        """Returns the messages since the last call, without waiting."""
+
+    @abc.abstractmethod
+    def ended(self) -> str | None:
+        """Returns None while the worker runs, "" after success, and otherwise the cause of its end."""
+
+    @abc.abstractmethod
+    def stop(self) -> None:
+        """Ends the worker unconditionally. May be called again."""
+
+
+class WorkerBackend(abc.ABC):
+    """Starts workers and waits for their messages."""
+
+    place = "local"  # for reports
+    keeps_processes = False  # whether members go on in their processes when the job goes back to a checkpoint
+    repeat_interval: float | None = None  # seconds after which a word is said once more; None: none is ever lost
+
+    @abc.abstractmethod
+    def start(self, plan: Plan) -> WorkerHandle:
+        """Starts a worker with this plan."""
+
+    @abc.abstractmethod
+    def message_for(self, attempt: Attempt, plan: Plan) -> ControlMessage | None:
+        """Returns the worker's current control message, if there is one."""
+
+    @abc.abstractmethod
+    def poll(self, seconds: float) -> list[WorkerHandle]:
+        """Waits up to `seconds` for messages or ends, and returns the workers that may have some."""
+
+    def is_connected(self) -> bool:
+        """Returns whether the backend can receive messages."""
+        return True
+
+    def runs_here(self, name: str) -> bool:
+        """Returns whether that worker uses the job's folder."""
+        return True
+
+    def stop_all(self, handles: Sequence[WorkerHandle]) -> None:
+        """Stops these workers."""
+        for handle in handles:
+            handle.stop()
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Releases resources after all workers have stopped."""

@@ -1,0 +1,86 @@
+"""Writes a worker's items to its own outputs and to streams."""
+
+import itertools
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from . import _native
+from ._workers import Item, Worker
+
+CHUNK = 1024
+
+
+class ItemWriter:
+    """Hands items on, in the worker's own codec where it has one."""
+
+    def __init__(self, worker: Worker, streams: _native.Streams, outputs: Sequence[Mapping[str, Any]], window: int) -> None:
+        self._worker, self._streams = worker, streams
+        self._own = [port for port in outputs if port["type"] != "tcp"]
+        targets = [port for port in outputs if port["type"] == "tcp"]
+        self._groups = _groups(targets)
+        self._turns = [0] * len(self._groups)
+        later = {port["worker"] for port in targets if port.get("pending")}
+        self._grow = [any(targets[at]["worker"] in later for at in outputs) for _, outputs in self._groups]
+        batch = max(16 << 10, min(256 << 10, window // 4, (16 << 20) // max(1, len(targets))))
+        self._outbox = _native.Outbox(streams, self._groups, batch)
+        self._is_raw = worker.codec == "raw"
+        self._is_special = self._is_raw or type(worker).serialise is not Worker.serialise
+
+    def flush(self) -> None:
+        self._outbox.flush()
+
+    def take(self, items: Iterator[Item], seconds: float | None) -> tuple[int, bool]:
+        """Hands items on, for that long: how many, and whether that was all."""
+        if self._own or self._is_special:
+            return self._hand_over(items, seconds)
+        return self._outbox.extend(items, seconds)
+
+    def _hand_over(self, items: Iterator[Item], seconds: float | None) -> tuple[int, bool]:
+        end, count = None if seconds is None else time.monotonic() + seconds, 0
+        while chunk := list(itertools.islice(items, 1 if self._is_raw else CHUNK)):
+            count += len(chunk)
+            for port in self._own:
+                self._worker.output(chunk, port)
+            if self._groups and self._is_special:
+                for group in range(len(self._groups)):
+                    self._send(group, chunk)
+            elif self._groups:
+                self._outbox.extend(iter(chunk))
+            if end is not None and time.monotonic() >= end:
+                return count, False
+        return count, True
+
+    def _send(self, group: int, items: list[Item]) -> None:
+        """Through the user's own codec."""
+        how, outputs = self._groups[group]
+        if self._grow[group]:
+            outputs = self._streams.open_of(outputs)
+        if self._is_raw:
+            return self._send_batches(how, outputs, group, items)
+        if how != "by-key":
+            return self._send_batches(how, outputs, group, self._worker.serialise(items))
+        for output, part in zip(outputs, self._worker.divide(items, len(outputs))):
+            for batch in self._worker.serialise(part) if part else ():
+                self._streams.send(output, batch)
+
+    def _send_batches(self, how: str, outputs: list[int], group: int, batches: Iterable[Any]) -> None:
+        if how == "by-key" and len(outputs) > 1:
+            name = self._worker.name
+            raise TypeError(f"{name} yields batches, which have no key: have it yield pairs, or say `spread`")
+        for batch in batches:
+            if how == "spread":
+                self._turns[group] = turn = (self._turns[group] + 1) % len(outputs)
+                self._streams.send(outputs[turn], batch)
+            else:
+                for output in outputs:
+                    self._streams.send(output, batch)
+
+
+def _groups(targets: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[int]]]:
+    """Outputs that share items: how they do, and which they are."""
+    groups: dict[str, tuple[str, list[int]]] = {}
+    for at, port in enumerate(targets):
+        how = port.get("distribution", "broadcast")
+        groups.setdefault(port.get("group") or port["worker"], (how, []))[1].append(at)
+    return list(groups.values())

@@ -1,0 +1,199 @@
+"""What tests stand in: a domain without a node, functions as processes, a gateway that is a fake."""
+
+import contextlib
+import http.server
+import itertools
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+
+# Who runs tests in the background of a script ignores Ctrl-C, and what is ignored is inherited by every process; a handler is not.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+HERE = pathlib.Path(__file__).parent
+DEADLINE = 60
+# Below those that Linux gives to outgoing connections (`ip_local_port_range`): one of these could be anybody's by the time it is used,
+# or used again.
+PORTS = range(16_384, 32_768)
+_numbers = itertools.count(os.getpid() * 61)  # processes of tests side by side begin far from each other
+
+
+def free_port(count=1):
+    """The first of so many in a row that are free on loopback, for TCP and UDP, and that no other call of this process gives."""
+    while True:
+        ports = [PORTS[next(_numbers) % len(PORTS)] for _ in range(count)]
+        if ports[-1] - ports[0] == count - 1 and all(map(_is_free, ports)):
+            return ports[0]
+
+
+def _is_free(port):
+    with contextlib.suppress(OSError), socket.socket() as tcp, socket.socket(type=socket.SOCK_DGRAM) as udp:
+        tcp.bind(("127.0.0.1", port)), udp.bind(("127.0.0.1", port))
+        return True
+    return False
+
+
+def domain_program():
+    program = os.environ.get("NEARPATH_TEST_DOMAIN", "")
+    if os.path.exists(program):
+        return program
+    skip("needs the program that NEARPATH_TEST_DOMAIN names: cargo build -p nearpath --example domain")
+
+
+def skip(reason):
+    """Counts as a test that did not run."""
+    print(f"SKIP sdk/python: {reason}", file=sys.stderr)
+    if log := os.environ.get("NEARPATH_SKIP_LOG"):
+        with open(log, "a") as file:
+            print(f"sdk/python: {reason}", file=file)
+    raise unittest.SkipTest(reason)
+
+
+def need_requests():
+    try:
+        import requests
+    except ImportError:
+        skip("needs the package requests: pip install requests")
+
+
+def in_a_child(work):
+    """What a child that is forked makes of it: 0 is good."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(DEADLINE)  # so it ends
+        code = 1
+        try:
+            work()
+            code = 0
+        except BaseException as raised:
+            print(repr(raised), file=sys.stderr)
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+class OpenFaas:
+    """A gateway that knows nothing of nearpath. With a folder it speaks TLS."""
+
+    def __init__(self, folder=None):
+        words = [sys.executable, HERE.parent.parent / "standin" / "openfaas.py", *(["--tls", folder] if folder else [])]
+        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.url = self.process.stdout.readline().strip()
+
+    def stop(self):
+        self.process.stdin.close()
+        assert self.process.wait(DEADLINE) == 0
+        self.process.stdout.close()
+
+
+class Domain:
+    """A real hub; start() makes an instance of a function."""
+
+    def __init__(self, *edges):
+        self.folder = tempfile.TemporaryDirectory(prefix="np")
+        self.processes = []
+        self.words = [domain_program(), self.folder.name, *edges]
+        self.begin()
+
+    def begin(self):
+        self.hub = subprocess.Popen(self.words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self.hub.stdout.readline() == "ready\n"
+
+    def end(self):
+        self.hub.stdin.close()
+        assert self.hub.wait(DEADLINE) == 0
+        self.hub.stdout.close()
+
+    def dispatch_socket(self, name):
+        return os.path.join(self.folder.name, name)
+
+    def start(self, name, **how):
+        port = free_port()
+        environment = {**os.environ, "NEARPATH_DISPATCH": self.dispatch_socket(name), "PORT": str(port), **how}
+        process = subprocess.Popen([sys.executable, HERE / "domain_functions.py"], env=environment, stderr=subprocess.PIPE)
+        self.processes.append(process)
+        return process, port
+
+    def stop(self):
+        for process in self.processes:
+            process.terminate()
+        codes = [process.wait(DEADLINE) for process in self.processes]
+        for process in self.processes:
+            process.stderr.close()
+        self.end()
+        self.folder.cleanup()
+        return codes
+
+
+class GatewayCase:
+    """Tests of what finds a gateway in its surroundings; `stands_in` makes it."""
+
+    make_gateway = None
+
+    @classmethod
+    def setUpClass(cls):
+        cls.gateway = cls.make_gateway()
+        os.environ["NEARPATH_GATEWAY"] = cls.gateway.url
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.gateway.stop()
+        del os.environ["NEARPATH_GATEWAY"]
+
+
+class Gateway:
+    """Remembers what it was asked, and answers by the function's name."""
+
+    def __init__(self):
+        asked = self.asked = []
+
+        made = self.made = []
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def setup(self):
+                made.append(self.client_address)
+                super().setup()
+
+            def take(self):
+                body = self.rfile.read(int(self.headers.get("content-length") or 0))
+                asked.append((self.command, self.path, dict(self.headers), body))
+                name = self.path.split("/")[2].split("?")[0]
+                if name == "dies":
+                    return self.connection.shutdown(socket.SHUT_RDWR)
+                if name == "slow":
+                    return gateway.hold.wait(DEADLINE)
+                refused = name == "refused"
+                answer = b"no edge\n" if refused else b"answer to " + body
+                self.send_response(403 if refused else 202 if "async" in self.path else 200)
+                if refused:
+                    self.send_header("X-Nearpath-Reason", "not_allowed")
+                self.send_header("X-By", name)
+                self.send_header("Content-Length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+            do_GET = do_POST = do_PUT = take
+
+            def log_message(self, *_):
+                pass
+
+        gateway, self.hold = self, threading.Event()
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def connections(self):
+        return len(self.made)
+
+    def stop(self):
+        self.hold.set()
+        self.server.shutdown()
+        self.server.server_close()
