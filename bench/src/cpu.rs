@@ -148,7 +148,7 @@ fn read_stat(pid: u32) -> Option<Vec<String>> {
 
 /// A process may have blanks and parentheses in its name.
 fn after_name(stat: &str) -> Option<&str> {
-    // The last parenthesis: everything behind the name is numbers and a letter (proc_pid_stat(5)).
+    // The last parenthesis: everything behind the name is numbers and the state (proc_pid_stat(5)).
     stat.rsplit_once(')').map(|(_, rest)| rest)
 }
 

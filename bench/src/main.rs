@@ -2,7 +2,7 @@
 //!
 //! [`load`] makes requests in a closed or an open loop, [`tally`] counts what became of them,
 //! [`cpu`] reads what the processes under test spent. [`compare`] is the one way to set variants
-//! against each other: interleaved, in rounds, medians. [`peer`] starts what is measured,
+//! against each other: interleaved, in rounds, medians. [`peers`] starts what is measured,
 //! [`command`] holds one file a subcommand. Everything runs on loopback.
 
 mod apps;

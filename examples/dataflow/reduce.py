@@ -10,7 +10,7 @@ from nearpath import dataflow as flow
 
 
 def pairs(number, pairs, keys):
-    """One file's worth: keys from all over, small values."""
+    """Makes one file's pairs: mixed keys, small values."""
     draw = random.Random(number)
     for _ in range(pairs):
         yield draw.randrange(keys), draw.randrange(100)

@@ -36,8 +36,8 @@ if __name__ == "__main__":
     words = argparse.ArgumentParser(description="Counts words.")
     words.add_argument("--functions", action="store_true", help="workers are functions of nearpath")
     words.add_argument("--workers", type=int, default=2, help="of each stage; default %(default)s")
-    asked = words.parse_args()
-    job = run_on_functions(asked.workers) if asked.functions else flow.run(graph(asked.workers))
+    options = words.parse_args()
+    job = run_on_functions(options.workers) if options.functions else flow.run(graph(options.workers))
     for word, count in sorted(job.results, key=lambda pair: (-pair[1], pair[0]))[:5]:
         print(f"{count:6} {word}")
     print(job.report)

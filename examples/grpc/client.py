@@ -43,12 +43,12 @@ def show(message):
 
 def chat(call, words):
     """Says a word only when the one before was answered."""
-    said = queue.SimpleQueue()
-    answers = call(iter(said.get, None))
+    messages = queue.SimpleQueue()
+    answers = call(iter(messages.get, None))
     for word in words:
-        said.put({"text": word})
+        messages.put({"text": word})
         show(next(answers))
-    said.put(None)
+    messages.put(None)
     for answer in answers:
         show(answer)
 

@@ -24,7 +24,7 @@ PHOTO = base64.b64encode(random.Random(1).randbytes(450)).decode()  # 600 charac
 
 
 class User(threading.Thread):
-    """One user. `times` are seconds by function, `failures` statuses and texts."""
+    """One user. `times` has seconds by function, `failures` statuses and texts."""
 
     def __init__(self, gateway, until, singles):
         super().__init__()
@@ -50,7 +50,7 @@ class User(threading.Thread):
         self.ask("product-purchase", {"id": product, "user": random.choice(CUSTOMERS)})
 
     def ask(self, function, body=None, path="/"):
-        """One request, GET without a body: its answer, or None when it failed."""
+        """Sends a GET without a body. Returns the response, or None after a failure."""
         begin = time.monotonic()
         connection = http.client.HTTPConnection(self.gateway.hostname, self.gateway.port or 80, timeout=60)
         try:

@@ -1,1 +1,1 @@
-"""What the tests of the examples share."""
+"""Shared fixtures of the examples' tests."""

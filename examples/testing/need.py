@@ -1,4 +1,4 @@
-"""What a test needs and this machine may lack: a skip says so, to the reader and to NEARPATH_SKIP_LOG."""
+"""Requirements of tests. A skip is reported to the reader and to NEARPATH_SKIP_LOG."""
 
 import os
 import pathlib

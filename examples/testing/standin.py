@@ -17,7 +17,7 @@ import threading
 import time
 
 Function = collections.namedtuple("Function", "name folder command")
-PATIENCE = 60  # seconds that something which must happen may take: machines that test are busy
+TIMEOUT_SECONDS = 60  # seconds that something which must happen may take: machines that test are busy
 
 Call = collections.namedtuple("Call", "caller_id function method path")
 
@@ -29,7 +29,7 @@ def functions(stack):
 
 
 def edges(stack):
-    """Who may call whom: caller → set of callees, of all chains."""
+    """Returns the permitted edges of all chains: caller → set of callees."""
     found = re.findall(r"^      ([a-z0-9-]+): \[(.*)\]$", stack.read_text(), re.MULTILINE)
     return {caller: set(callees.split(", ")) for caller, callees in found}
 
@@ -51,7 +51,7 @@ class Server(http.server.ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def handle_error(self, request, client_address):
-        """A caller who went away is nothing to report: functions give up calls whose answer is no longer wanted."""
+        """Ignores disconnected callers: functions cancel calls that they no longer need."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
@@ -91,26 +91,26 @@ class StandIn:
         self.processes.append(process)
 
     def until_listening(self, name, port):
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + TIMEOUT_SECONDS
         while time.monotonic() < until:
             try:
                 socket.create_connection(("127.0.0.1", port), timeout=1).close()
                 return
             except OSError:
                 time.sleep(0.01)
-        raise RuntimeError(f"{name} does not listen after {PATIENCE} s: {self.log(name)}")
+        raise RuntimeError(f"{name} does not listen after {TIMEOUT_SECONDS} s: {self.log(name)}")
 
     def log(self, name):
-        """What a function wrote to standard error."""
+        """Returns a function's standard error."""
         log = self.logs[name]
         return os.pread(log.fileno(), 1 << 20, 0).decode(errors="replace")
 
     def until_logged(self, name, pattern):
         """Waits until a function has written this to standard error."""
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + TIMEOUT_SECONDS
         while not re.search(pattern, self.log(name)):
             if time.monotonic() > until:
-                raise AssertionError(f"after {PATIENCE} s {name} has not written {pattern!r} but {self.log(name)!r}")
+                raise AssertionError(f"after {TIMEOUT_SECONDS} s {name} has not written {pattern!r} but {self.log(name)!r}")
             time.sleep(0.01)
 
     def stop(self):
@@ -127,16 +127,16 @@ class StandIn:
             self.called.notify_all()
 
     def until_called(self, caller_id, count):
-        """Waits until a request has caused so many calls, itself included: for those that nobody waits for."""
+        """Waits until a request has caused so many calls, itself and events included."""
         with self.called:
-            self.called.wait_for(lambda: len(self.of(caller_id)) >= count, timeout=PATIENCE)
+            self.called.wait_for(lambda: len(self.of(caller_id)) >= count, timeout=TIMEOUT_SECONDS)
             return self.of(caller_id)
 
     def of(self, caller_id):
         return [call for call in self.calls if call.caller_id == caller_id]
 
     def answer(self, name, method, path, headers, body):
-        """What function `name` answers: status, header fields, body."""
+        """Calls function `name`. Returns status, header fields and body."""
         if name in self.broken:
             return 503, [("X-OpenFaaS-Internal", "gateway")], b"no instance"
         connection = http.client.HTTPConnection("127.0.0.1", self.ports[name], timeout=30)

@@ -12,7 +12,7 @@ use nearpath_stack::{StackContext, StackDocument, parse_stack};
 struct World;
 
 impl StackContext for World {
-    fn variable(&self, name: &str) -> Option<String> {
+    fn env_variable(&self, name: &str) -> Option<String> {
         (name == "SET").then(|| "from-env".to_owned())
     }
 

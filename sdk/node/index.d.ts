@@ -1,32 +1,32 @@
-/** Functions that take calls and make them, over the nearest path there is: shared memory on one machine, HTTP elsewhere. */
+/** Functions that serve and make calls over the nearest path: shared memory on one machine, HTTP elsewhere. */
 
 import type { Path } from './lib/paths';
 export type { Path } from './lib/paths';
 
 export type Payload = string | ArrayBuffer | ArrayBufferView | null | undefined;
-/** Sent as it yields. */
+/** A streamed payload: each yielded piece is sent at once. */
 export type Pieces = AsyncIterable<Payload> | Iterator<Payload>;
 export type Headers = Record<string, string | string[]>;
 
 export interface Request {
   readonly method: string;
-  /** What follows the function's name, with the query. */
+  /** The part of the URL after the function's name, with the query. */
   readonly path: string;
-  /** Names are in lower case; of a name that comes more than once the first value. */
+  /** Names are in lower case; a repeated name has its first value. */
   readonly headers: Record<string, string>;
   readonly body: Buffer;
-  /** NAME.NAMESPACE of the function that calls, as the node says; null: the gateway. */
+  /** NAME.NAMESPACE of the calling function, according to the node; null: the gateway. */
   readonly caller: string | null;
   readonly cameOver: Path;
-  /** One way: the answer goes nowhere. */
+  /** True for an event: its answer is dropped. */
   readonly isEvent: boolean;
-  /** Of an event that was published. */
+  /** The topic of a published event. */
   readonly topic: string | null;
-  /** The payload as it comes, with `serve(…, { stream: true })`; `body` is empty then. Else it yields the body, once. */
+  /** The streamed payload, with `serve(…, { stream: true })`; `body` is empty then. Else it yields the body, once. */
   readonly stream: AsyncIterableIterator<Buffer>;
-  /** Milliseconds that the caller still waits; null: it did not say. */
+  /** Milliseconds until the caller's deadline; null: no deadline. */
   readonly timeLeft: number | null;
-  /** Aborted when the caller no longer waits. */
+  /** Aborted when the caller cancels the call or its deadline passes. */
   readonly signal: AbortSignal;
 }
 
@@ -34,14 +34,14 @@ export interface Response {
   readonly status: number;
   readonly headers: Record<string, string>;
   readonly body: Buffer;
-  /** Every header field as it came, a pair each. */
+  /** Every received header field, as a pair. */
   readonly fields: [name: string, value: string][];
-  /** The way that the call took, as the platform tells. */
+  /** The path of the call, as the platform reports it. */
   readonly path: Path;
-  /** What stood against a nearer path: a name that `nearpath paths` explains; null: there is no nearer one. */
+  /** The obstacle to a nearer path, a name that `nearpath paths` explains; null: there is no nearer path. */
   readonly notNearer: string | null;
   readonly instance: number | null;
-  /** Bytes of the whole body, as its sender said; null: it did not know. */
+  /** The length of the whole body in bytes, according to its sender; null: unknown. */
   readonly length: number | null;
 }
 
@@ -52,14 +52,14 @@ export interface Answer {
 }
 
 export interface Streamed extends Response {
-  /** The body as it comes; `body` is empty. Leaving a loop over it tells the callee that nobody reads. */
+  /** The streamed body; `body` is empty. Leaving a loop over it notifies the callee. */
   readonly stream: AsyncIterableIterator<Buffer>;
 }
 
 export interface Published {
-  /** Functions that subscribe and to one of whose instances the event went. */
+  /** The number of subscribed functions with an instance to which the event was sent. */
   readonly sent: number;
-  /** Functions that subscribe and whose instances had no room for it. */
+  /** The number of subscribed functions whose instance could not take the event. */
   readonly missed: number;
 }
 
@@ -67,15 +67,15 @@ export interface How {
   method?: string;
   path?: string;
   headers?: Headers;
-  /** Milliseconds; a call inside a handler takes no longer than its own caller waits, even without this. */
+  /** Milliseconds; a call inside a handler also has the deadline of the handler's call. */
   deadline?: number;
-  /** Running it twice does no harm: made once more when the called instance died. */
+  /** The call may run twice: it is made once more if the called instance died. */
   idempotent?: boolean;
-  /** Shared memory or an error of kind `unsent`, never HTTP. */
+  /** The call never uses HTTP: it fails with an error of kind `unsent` instead. */
   nearOnly?: boolean;
-  /** Gives the call up: it rejects with the signal's reason, and the callee is told. */
+  /** Cancels the call: it rejects with the signal's reason, and the callee is notified. */
   signal?: AbortSignal;
-  /** The answer is there when it begins, and is read as it comes. A deadline is for all of it. */
+  /** Resolves when the answer begins, and streams its body. The deadline covers the whole answer. */
   stream?: boolean;
 }
 
@@ -85,43 +85,43 @@ export class NearpathError extends Error {
   readonly path: Path | null;
   /** The call provably did not run. */
   readonly retryIsSafe: boolean;
-  /** Of the platform's answer. */
+  /** The status of the platform's answer. */
   readonly status: number | null;
   readonly reason: string | null;
-  /** Of the platform's answer, for people. */
+  /** The platform's message for users. */
   readonly text: string | null;
 }
 
 export type Returned = Answer | Streamed | Payload | Pieces | [number, Answer | Streamed | Payload | Pieces];
 
-/** Serves until the process is told to stop (SIGTERM, SIGINT), and finishes calls that are open. */
+/** Serves until SIGTERM or SIGINT, then finishes the open calls. */
 export function serve(
   handler: (request: Request) => Returned | Promise<Returned>,
   how?: {
-    /** The handler is called when a request begins. */
+    /** Calls the handler when a request begins. */
     stream?: boolean;
   },
 ): Promise<void>;
-/** Calls a function and waits for its answer, whatever status that has. */
+/** Calls a function and waits for its answer, whatever its status. */
 export function call(name: string, payload: Payload | Pieces, how: How & { stream: true }): Promise<Streamed>;
 export function call(name: string, payload?: Payload | Pieces, how?: How): Promise<Response>;
-/** Calls several functions at once; the answers come in the same order. */
+/** Calls several functions at once; the answers are in the same order. */
 export function gather(calls: [name: string, payload?: Payload][], how?: How): Promise<Response[]>;
 /**
- * `fetch`, with calls of functions over the nearest path there is: `http://gateway:8080/function/NAME` (any host named gateway, or the
- * one that the environment names), `nearpath://NAME`, and `http://NAME` where the domain knows the function, or no host has that name.
- * The answer's header `X-Nearpath-Path` says which way it took. Everything else goes to the global `fetch`.
+ * `fetch`, with calls of functions over the nearest path. URLs of functions are `http://gateway:8080/function/NAME` (any host named
+ * gateway, or that of the environment), `nearpath://NAME`, and `http://NAME` if the domain has the function or no host has that name.
+ * The answer's header `X-Nearpath-Path` has the path of the call. Other URLs go to the global `fetch`.
  */
 export const fetch: typeof globalThis.fetch;
-/** The fields with which another client hands on the trace and the deadline of the request whose handler runs. */
+/** Returns the header fields with which another client forwards the running handler's trace and deadline. */
 export function handedOn(): { traceparent?: string; 'x-timeout'?: string };
-/** Has a function called later: the gateway queues the call, and POSTs the answer to `callback`. Its id, if the gateway gives one. */
+/** Queues a call at the gateway, which later POSTs the answer to `callback`. Returns the call's id, if the gateway gives one. */
 export function callLater(
   name: string,
   payload?: Payload,
   how?: Pick<How, 'method' | 'path' | 'headers'> & { callback?: string | URL },
 ): Promise<string | null>;
-/** Sends an event: nobody answers. */
+/** Sends an event, which has no answer. */
 export function notify(name: string, payload?: Payload, how?: How): Promise<void>;
 /** Sends an event to one instance of each function of the domain that subscribes to the topic. */
 export function publish(topic: string, payload?: Payload, how?: How): Promise<Published>;

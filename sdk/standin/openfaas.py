@@ -98,7 +98,7 @@ class Connection(http.server.BaseHTTPRequestHandler):
         try:
             urllib.request.urlopen(urllib.request.Request(callback, json.dumps(request).encode(), fields, method="POST")).close()
         except OSError:
-            pass  # nobody is there
+            pass  # no callback server
 
     def log_message(self, *_):
         pass

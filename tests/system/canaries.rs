@@ -67,6 +67,10 @@ fn intruder_function(server: &TestServer) -> Value {
 }
 
 #[tokio::test]
+#[expect(
+    clippy::too_many_lines,
+    reason = "a table of cases, or one conversation from begin to end"
+)]
 async fn no_chain_reads_or_writes_anothers_canary() {
     nearpath_testkit::need_root!();
     let server = TestServer::start().await;

@@ -155,6 +155,10 @@ fn publish_packet(topic: &str, number: Option<u8>) -> Vec<u8> {
 }
 
 #[tokio::test]
+#[expect(
+    clippy::too_many_lines,
+    reason = "a table of cases, or one conversation from begin to end"
+)]
 async fn a_message_is_a_call_and_its_answer_a_message() {
     need_clients!();
     let folder = tempfile::tempdir().unwrap();

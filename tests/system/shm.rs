@@ -298,6 +298,10 @@ pub(crate) async fn metric_value(server: &TestServer, name: &str, labels: &str) 
 }
 
 #[tokio::test]
+#[expect(
+    clippy::too_many_lines,
+    reason = "a table of cases, or one conversation from begin to end"
+)]
 async fn edges_memory_and_paths_are_listed() {
     nearpath_testkit::need_root!();
     let server = TestServer::start().await;

@@ -2,7 +2,7 @@
 //! are asked.
 //!
 //! Nothing here knows machines or transports: who measures starts the functions where it wants
-//! them. What an application needs and this machine lacks is a [`need::Missing`], so that a
+//! them. What an application needs and this machine lacks is a [`requirements::MissingRequirement`], so that a
 //! comparison can go on without it.
 
 mod certinfo;
@@ -63,7 +63,7 @@ pub(crate) struct AppCase {
 pub(crate) enum CaseCalls {
     /// The same again and again.
     Same(RemoteCall),
-    /// [`retail::acquire`]: each one ends an assignment of its own.
+    /// [`retail::acquire_calls`]: each one ends an assignment of its own.
     Acquire,
 }
 
@@ -88,10 +88,10 @@ impl AppKind {
         }
     }
 
-    /// Starts what runs beside the functions, on the machine that those are on that call nobody.
+    /// Starts what runs beside the functions, on the machine of the functions without callees.
     ///
     /// # Errors
-    /// [`need::Missing`] when this machine lacks something.
+    /// [`requirements::MissingRequirement`] when this machine lacks something.
     pub(crate) fn start_app(
         self,
         python: PythonEnv,
@@ -119,7 +119,7 @@ impl ExampleApp {
         let own = [
             ("PORT", port.to_string()),
             ("gateway_url", gateway.to_owned()),
-            // The classic watchdog's variable; the example's functions log it.
+            // OpenFaaS's variable; the example's functions name their database sessions by it.
             ("OPENFAAS_NAME", function.name.to_owned()),
         ];
         let own = own

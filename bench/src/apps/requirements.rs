@@ -32,7 +32,7 @@ impl PythonEnv {
     /// Installs what is not there yet.
     ///
     /// # Errors
-    /// [`Missing`] without Python, without pip, or when a package cannot be had.
+    /// [`MissingRequirement`] without Python, without pip, or when a package cannot be had.
     pub(crate) fn with_packages(example: &str) -> Result<Self, BenchError> {
         let mut command = Command::new("python3");
         command

@@ -17,7 +17,7 @@ use super::{AppCase, AppFunction, AppService, CaseCalls, ExampleApp};
 use crate::remote::BenchError;
 use crate::remote::call::RemoteCall;
 
-/// Those that call nobody, and whether they ask the database.
+/// Functions without callees, and whether they use the database.
 const CALLEES: [(&str, bool); 11] = [
     ("product-catalog-api", true),
     ("photo-register", true),
@@ -156,7 +156,7 @@ impl RetailDatabase {
     /// node.
     ///
     /// # Errors
-    /// [`Missing`] when there is no PostgreSQL.
+    /// [`MissingRequirement`] when there is no PostgreSQL.
     pub(crate) fn start_database(
         node: &LabNode,
         listen: Option<Ipv4Addr>,

@@ -48,6 +48,7 @@ impl BpftraceProcess {
                 .map_err(io::Error::from)??
             {
                 Some(line) if line.contains("ready") => return Ok(Self { child, lines }),
+                // bpftrace prints how many probes it attached before the script's own line.
                 Some(_) => {}
                 // The end of the output: bpftrace has failed, and its standard error says why.
                 None => return Err(read_complaint(child).await),

@@ -1,7 +1,7 @@
 //! The users of `examples/boutique`: who asks for what, how often, in which order.
 //!
-//! [`customer`] decides and knows no socket; [`visit`] makes the requests and checks the answers,
-//! [`rush`] makes as many as there can be; [`report`] prints.
+//! [`customer`] decides and knows no socket; [`session`] makes the requests and checks the answers,
+//! [`closed_loop`] makes as many as there can be; [`report`] prints.
 
 pub(crate) mod closed_loop;
 pub(crate) mod customer;

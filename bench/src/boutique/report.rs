@@ -14,6 +14,7 @@ pub(crate) fn render_table(outcome: &OutcomeByKind) -> String {
         "{:<12} {:>9} {:>9} {:>9} {:>9}\n",
         "kind", "requests", "p50 ms", "p99 ms", "failed"
     );
+    // Also kinds without requests: tables of different runs have the same lines.
     for kind in RequestKind::ALL {
         write_line(
             &mut out,

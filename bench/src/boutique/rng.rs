@@ -20,7 +20,7 @@ impl SplitMixRng {
 
     /// Picks an element of `choices`, which must not be empty.
     pub(crate) fn pick_one<T: Copy>(&mut self, choices: &[T]) -> T {
-        // The bias of the remainder is below 2^-60 for lists this short.
+        // The bias of the remainder is about 2^-60 for lists this short.
         choices[(self.next_u64() % choices.len() as u64) as usize]
     }
 

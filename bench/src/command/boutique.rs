@@ -183,7 +183,7 @@ async fn measure_shop(
 fn add_goals(comparison: &mut BenchComparison) {
     let rate: fn(&ReportRow) -> f64 = |row| row.rps;
     let name = |what: &str, other: &str| format!("{what}, {HIGHEST_CASE}, ring/{other}");
-    // Goals from docs/SPECIFICATION, for the highest stable load.
+    // Goals of the highest stable load; docs/guide/measuring.md has the list.
     for (other, goal) in [("sidecars", 6.0), ("grpc", 5.0)] {
         let goal = RatioGoal {
             value: rate,

@@ -67,6 +67,7 @@ async fn measure_peer(
     let (loaded, cpu) = measure_cpu(
         epoll_client::run(&template, callers, reuse, window),
         window,
+        // The gateway or nginx alone: the handler behind both is the same.
         &[peer.pid()],
     )
     .await;

@@ -1,4 +1,4 @@
-//! `idle`: warm chains that nobody calls: what they cost.
+//! `idle`: the cost of warm chains without calls.
 //!
 //! In the table a "request" is one instance for one second: `cpu` is what that costs of all
 //! processes together, `rps` how often anybody woke up in a second, all together. There are no
@@ -106,6 +106,7 @@ fn usage_sample(
         // A "request" is an instance for a second, so that the table's columns keep their meaning.
         n: instance_seconds as u64,
         failed: 0,
+        // No requests, no latencies; the columns stay for the common format.
         p50_us: 0.0,
         p99_us: 0.0,
         rps: wakes as f64 / window.as_secs_f64(),

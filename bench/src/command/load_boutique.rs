@@ -1,4 +1,4 @@
-//! `customers`: the shop's users, as they come and go.
+//! `load-boutique`: the shop's users, as they come and go.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::boutique::report;
 use crate::boutique::session::{self, ShopAddress};
 use crate::load::schedule::ArrivalSchedule;
 
-/// Options of `customers`.
+/// Options of `load-boutique`.
 #[derive(clap::Args)]
 pub(crate) struct LoadBoutiqueArgs {
     /// The shop's frontend

@@ -1,6 +1,6 @@
-//! `mint`: what many workers cost that start at once, and many connections that nobody calls on.
+//! `mint`: the cost of many workers that start at once, and of many idle connections.
 //!
-//! Calls go on over one connection while sessions are minted: by nobody, by one thread of low
+//! Calls go on over one connection while sessions are minted: by none, by one thread of low
 //! priority, as the issuer of a node has it, and by two ordinary threads, which is the control. CPU
 //! time is that of the calls alone, both sides. Then connections are opened, and the memory that
 //! they hold on each side is looked at. All is on loopback; it needs no root.
@@ -31,7 +31,7 @@ const VARIANTS: [&str; 3] = ["nothing", "the issuer's thread", "ordinary threads
 const GOAL_US: f64 = 1000.0;
 /// Goal for the 99th percentile of calls beside the issuer's thread, as a ratio.
 const GOAL_P99: f64 = 1.5;
-/// Memory of a connection that nobody calls on, on each side.
+/// Memory of an idle connection, on each side.
 const GOAL_KIB: f64 = 96.0;
 
 /// Options of `mint`.
@@ -197,7 +197,7 @@ fn mint_until(
     nice: i32,
     work: impl Iterator<Item = Result<(), BenchError>>,
 ) -> (u64, Duration) {
-    let _ = rustix::process::nice(nice); // of this thread alone; to lower a priority nobody needs a right
+    let _ = rustix::process::nice(nice); // of this thread alone; lowering a priority needs no privilege
     let done = work
         // Relaxed pairs with the store in `stop_threads`: no data is published by the flag.
         .take_while(|_| !stop.load(Ordering::Relaxed))

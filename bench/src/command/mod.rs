@@ -33,13 +33,12 @@ use clap::Subcommand;
 /// Result of a subcommand: an exit code, or an error that is printed.
 pub(crate) type BenchOutcome = Result<ExitCode, Box<dyn Error + Send + Sync>>;
 
-/// Options of the dial program.
+/// Subcommands of the program.
 #[derive(Subcommand)]
 pub(crate) enum BenchCommand {
     /// Requests to one URL, in a closed loop or at a constant rate
     Load(load::LoadArgs),
     /// Users of examples/boutique
-    #[command(alias = "customers")]
     LoadBoutique(load_boutique::LoadBoutiqueArgs),
     /// The shop of ten services, by the ways to connect them; needs `nearpath` and
     /// `boutique-native` in PATH
@@ -55,7 +54,7 @@ pub(crate) enum BenchCommand {
     Ring(ring::RingArgs),
     /// A chain of two functions, by the ways to build it
     Shm(shm::ShmArgs),
-    /// Warm chains that nobody calls: CPU, wake-ups, memory; needs `nearpath` in PATH
+    /// Warm chains without calls: CPU, wake-ups, memory; needs `nearpath` in PATH
     Idle(idle::IdleArgs),
     /// The motion example: the warm chain beside scale to zero; needs `nearpath` in PATH
     Motion(motion::MotionArgs),

@@ -171,6 +171,7 @@ fn add_goals(comparison: &mut BenchComparison) {
     );
     let least = "nginx, one function";
     comparison.add_ratio(
+        // Two functions in a chain against nginx in front of one: the chain must not be slower.
         &name("rate", least),
         case,
         PLACED_VARIANT,

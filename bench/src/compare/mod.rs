@@ -93,7 +93,7 @@ impl From<RoundSample> for LoadSample {
 struct RowNote {
     /// Of the rates, as a share of the median.
     spread: f64,
-    /// See [`Measured`].
+    /// See [`LoadSample`].
     client_us: Option<f64>,
 }
 

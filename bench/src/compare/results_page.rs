@@ -41,6 +41,7 @@ pub(crate) fn render_all() -> io::Result<String> {
         path.extension()
             .is_some_and(|extension| extension == "json")
     });
+    // Directory order differs between file systems, and the page is committed.
     paths.sort();
     let mut page = INTRODUCTION.to_owned();
     for path in &paths {

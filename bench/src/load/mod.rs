@@ -1,5 +1,5 @@
 //! Requests, in a closed loop ([`closed`]: the next one when the last is answered) or an open one
-//! ([`open`]: by the clock, whatever became of the earlier ones), or as a [`trace`] says. [`lean`]
+//! ([`open`]: by the clock, whatever became of the earlier ones), or as a [`trace`] says. [`epoll_client`]
 //! is the closed loop of the comparisons.
 
 pub(crate) mod closed;

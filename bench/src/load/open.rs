@@ -58,6 +58,7 @@ where
         running.spawn(begin(n));
         // Never waits: a wait for an answer would turn the loop into a closed one.
         while let Some(result) = running.try_join_next() {
+            // In the order of their ends: percentiles need no other.
             done.push(result.expect("a request does not panic"));
         }
     }

@@ -26,7 +26,7 @@ fn pace_arrivals(schedule: ArrivalSchedule, start: Instant, due: &UnboundedSende
     while sent < schedule.total_arrivals() {
         let now_due = schedule.due_arrivals(start.elapsed());
         if (sent..now_due).any(|n| due.send(n).is_err()) {
-            return; // nobody listens any more
+            return; // the receiver is gone
         }
         sent = sent.max(now_due);
         std::thread::sleep(schedule.arrival_time(sent).saturating_sub(start.elapsed()));

@@ -194,13 +194,13 @@ fn worker_assignment(stage: &str, at: usize, all: usize) -> WorkerAssignment {
     let input = |from: usize| InputConfig {
         from: format!("{stage}.{from}"),
         processed: Some(0),
-        later: false,
+        pending: false,
     };
     let output = |to: usize| OutputConfig {
         to: format!("{stage}.{to}"),
         sent: 0,
         spill: false,
-        later: false,
+        pending: false,
     };
     WorkerAssignment {
         name: format!("{stage}.{at}"),
@@ -210,7 +210,7 @@ fn worker_assignment(stage: &str, at: usize, all: usize) -> WorkerAssignment {
         window: EDGE_WINDOW_BYTES,
         checkpoint: 0,
         spill: None,
-        patience: PEER_TIMEOUT.as_secs_f64(),
+        connect_timeout: PEER_TIMEOUT.as_secs_f64(),
     }
 }
 

@@ -1,5 +1,5 @@
 //! Workers behind NATs: a [`fixture`] with a real rendezvous and sites behind real routers,
-//! [`machine`]s in it on which workers run, the [`worker`]s themselves, and streams between two of
+//! [`node_thread`]s in it on which workers run, the [`worker`]s themselves, and streams between two of
 //! them that bytes are sent through ([`stream`]); and [`chain`]s of many.
 
 pub(crate) mod chain;

@@ -159,7 +159,7 @@ async fn dispatch_peers(mut heard: mpsc::Receiver<ControlEvent>, awaited: Awaite
         if let ControlEvent::IncomingCall(meeting) = heard {
             let taker = lock_awaited(&awaited).remove(&meeting.grant.about);
             if let Some(taker) = taker {
-                let _ = taker.send(meeting); // nobody waits any more: dropped, it hangs up
+                let _ = taker.send(meeting); // without a receiver the session is dropped, which hangs up
             }
         }
     }

@@ -23,6 +23,7 @@ const PROGRAM: &str = "boutique-native";
 
 /// Services and whom they call, callees first.
 const SERVICES: [(&str, &str); 10] = [
+    // Callees first: a deployed caller finds its callees, and bare ones get their addresses.
     ("ad", ""),
     ("cart", ""),
     ("currency", ""),
@@ -89,6 +90,7 @@ impl BoutiqueServer {
             server: Some((server, folder)),
             place,
         };
+        // The first calls go through the gateway until endpoints have joined the domain.
         shop.wait_for_shm().await?;
         Ok(shop)
     }
@@ -154,6 +156,7 @@ impl BoutiqueServer {
     /// Waits until pages come through memory, and those that they are made of.
     async fn wait_for_shm(&self) -> io::Result<()> {
         let mut last = String::new();
+        // 15 s: sandboxes of ten services start one after another on two cores.
         for _ in 0..3_000 {
             match self.page_path().await {
                 Ok(path) if path == "shm" => return Ok(()),

@@ -51,7 +51,7 @@ impl FunctionChain {
         })
     }
 
-    /// nginx in front of one function that calls nobody: the least that an edge in front of
+    /// nginx in front of one function without callees: the least that an edge in front of
     /// anything costs.
     pub(crate) async fn start_behind_nginx() -> io::Result<Self> {
         let only = own_programs::start_function(None).await?;
@@ -80,6 +80,7 @@ impl FunctionChain {
         let folder = tempfile::tempdir()?;
         let program = program_folder(folder.path())?;
         let server = NearpathServer::start(folder.path()).await?;
+        // The callee first, so that the caller is ready only when its callee is.
         for (name, next) in [("second", None), ("first", Some("second"))] {
             let mut spec = function_spec(&program, "bench", name, next, delivery);
             spec["annotations"]["nearpath.io/placement"] = json!(place);

@@ -35,6 +35,7 @@ impl ManyChains {
             let names: Vec<_> = (0..length)
                 .map(|place| format!("c{chain}f{place}"))
                 .collect();
+            // From the end: each function finds its callee deployed.
             for (place, name) in names.iter().enumerate().rev() {
                 let next = names.get(place + 1).map(String::as_str);
                 server
@@ -72,6 +73,7 @@ impl ManyChains {
             }
             entries.extend(next.map(|entry| (entry, "/".to_owned())));
         }
+        // A single nginx in front, as nearpath has a single gateway.
         if let Some((entry, _)) = entries.first_mut() {
             let front = NginxServer::start(*entry, super::count_cores(), "/").await?;
             *entry = front.peer.addr;
@@ -89,6 +91,7 @@ impl ManyChains {
     /// memory.
     pub(crate) async fn warm_chains(&self) -> io::Result<()> {
         for (addr, path) in &self.entries {
+            // Each attempt is a call through the whole chain, so all of its edges get warm.
             for attempt in 0.. {
                 let request = Request::get(path)
                     .header("host", "bench")
@@ -101,6 +104,7 @@ impl ManyChains {
                     .and_then(connection::LoadResponse::require_success);
                 let answer =
                     answer.map_err(|failure| io::Error::other(format!("{path}: {failure}")))?;
+                // Sidecars state no path; nearpath's must be warm in shared memory.
                 match answer.path.as_str() {
                     "" | "shm" => break,
                     _ if attempt < 1_000 => {

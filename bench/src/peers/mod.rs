@@ -54,10 +54,12 @@ impl PeerProcess {
         };
         let child = command.stdin(Stdio::null()).spawn().map_err(failed)?;
         let mut peer = Self { addr, child };
+        // Polls for 30 s: a debug build of nearpath on a busy machine needs several.
         for _ in 0..3_000 {
             if tokio::net::TcpStream::connect(addr).await.is_ok() {
                 return Ok(peer);
             }
+            // A program that fails at once is reported at once.
             if let Some(status) = peer.child.try_wait()? {
                 return Err(io::Error::other(format!(
                     "{what} ended with {status} before it listened on {addr}"
@@ -83,6 +85,7 @@ impl PeerProcess {
     /// Waits for its end without blocking the runtime.
     pub(crate) async fn wait_end(&mut self) -> io::Result<()> {
         while self.child.try_wait()?.is_none() {
+            // Polling: `Child::wait` would block the only thread.
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         Ok(())
@@ -98,6 +101,7 @@ impl Drop for PeerProcess {
 
 /// A loopback address that nothing listens on at this moment.
 pub(crate) fn free_addr() -> io::Result<SocketAddr> {
+    // Free at this moment only; the kernel hands out such ports in turn, so a clash is unlikely.
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
 }
 

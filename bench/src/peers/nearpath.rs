@@ -148,6 +148,7 @@ impl NearpathServer {
         name: &str,
         reached: impl Fn(StatusCode, &Value) -> bool,
     ) -> io::Result<Value> {
+        // 2 ms between polls: start times are measured by this loop.
         for _ in 0..15_000 {
             let (status, answer) = self.describe_function(name).await?;
             if reached(status, &answer) {

@@ -64,6 +64,8 @@ fn nginx_config(
     location: &str,
 ) -> String {
     let user = if rustix::process::geteuid().is_root() {
+        // As root, nginx would switch to an unprivileged user, which cannot enter the temporary
+        // folder.
         "user root;"
     } else {
         ""

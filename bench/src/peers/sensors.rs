@@ -72,6 +72,7 @@ fn function_spec(image: &str, chain: &str, name: &str, calls: &[&str]) -> Value 
 /// the entry.
 pub(crate) async fn start_direct(functions: &[FunctionEdges]) -> io::Result<Vec<PeerProcess>> {
     let mut peers: Vec<(&str, PeerProcess)> = Vec::new();
+    // In the order of the table: callees have an address before their callers start.
     for (name, _) in functions {
         let addr: SocketAddr = free_addr()?;
         let known: Vec<_> = peers

@@ -64,6 +64,7 @@ impl DialPlan {
     fn run_plan(&self) -> io::Result<DialResult> {
         let to = self.target_address()?; // a name is looked up once: this is about connections
         let mut found = DialResult::default();
+        // One more than counts: the first one warms up caches and routes.
         for number in 0..=self.count {
             match self.connect_once(to) {
                 Ok((first, last)) if number > 0 => {
@@ -150,6 +151,7 @@ fn connect_bound(to: SocketAddr) -> io::Result<TcpStream> {
 fn start_own_server() -> io::Result<SocketAddr> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let address = listener.local_addr()?;
+    // Ends with the process; the listener needs no shutdown.
     thread::spawn(move || server::serve_plain(&listener));
     Ok(address)
 }

@@ -100,6 +100,7 @@ fn ini_settings(
     let (host, port) = database
         .rsplit_once(':')
         .ok_or("the database has no port")?;
+    // Without client passwords, PgBouncer needs its own for the server.
     let login = if auth == AuthMethod::Nothing {
         format!("user=retail password={password}")
     } else {

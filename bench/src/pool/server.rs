@@ -28,6 +28,7 @@ pub(crate) struct PoolServerArgs {
 pub(crate) fn run(args: &PoolServerArgs) -> io::Result<()> {
     for address in &args.listen {
         let listener = TcpListener::bind(address)?;
+        // A thread for each listener: `accept` blocks.
         thread::spawn(move || serve_plain(&listener));
     }
     accept_loop(&TcpListener::bind(args.web)?, answer_web)
@@ -42,6 +43,7 @@ fn accept_loop(listener: &TcpListener, answer: fn(TcpStream) -> io::Result<()>) 
     for stream in listener.incoming() {
         let stream = stream?;
         thread::spawn(move || {
+            // Small answers must not wait for acknowledgements.
             stream.set_nodelay(true)?;
             answer(stream)
         });

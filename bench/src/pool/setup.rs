@@ -70,6 +70,7 @@ impl PoolNetwork {
             web,
             program,
         };
+        // From the near machine: the link, too, must be up.
         ground.wait_for_servers()?;
         Ok(ground)
     }
@@ -165,6 +166,7 @@ impl PoolNode {
         variables: Value,
     ) -> Result<(), BenchError> {
         let mut variables = variables;
+        // A process for each request is the short-lived function that the pool is for.
         if variables["mode"].is_null() {
             variables["mode"] = json!("streaming");
         }
@@ -240,6 +242,7 @@ pub(crate) fn dial_outside(plan: &DialPlan) -> Result<DialResult, BenchError> {
         .spawn()?;
     let mut input = program.stdin.take().ok_or("no standard input")?;
     input.write_all(&serde_json::to_vec(plan)?)?;
+    // The program reads its plan to the end of the input.
     drop(input);
     let done = program.wait_with_output()?;
     Ok(serde_json::from_slice(&done.stdout)?)

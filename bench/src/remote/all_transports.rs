@@ -65,6 +65,7 @@ where
     );
     let server = port::serve_port(port::listen_on(all(SERVER_TLS_PORT))?, nameless, http);
     let socket = UdpSocket::bind(all(WORKER_PORT))?;
+    // tokio takes over the socket and expects it so.
     socket.set_nonblocking(true)?;
     let _quic = QuicWorker::start(socket, provision, quic)?;
     ready();
@@ -80,6 +81,7 @@ where
 {
     let (tell, told) = mpsc::channel();
     let thread = std::thread::Builder::new().name(name.to_owned());
+    // Created inside the namespace, which the thread inherits.
     node.enter(move || thread.spawn(move || run_work(work, &tell)))?;
     told.recv()
         .map_err(|_| format!("{name} ended before it was ready"))?
@@ -102,6 +104,8 @@ where
     let done = done.and_then(|runtime| {
         LocalSet::new().block_on(&runtime, work(Box::new(move || drop(ready.send(Ok(id))))))
     });
+    // A send after readiness has no receiver any more, so late errors are lost; the calls fail
+    // then.
     if let Err(error) = done {
         let _ = tell.send(Err(error.to_string()));
     }

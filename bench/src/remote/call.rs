@@ -8,6 +8,7 @@ use super::RemoteTransport;
 use crate::tally::RequestFailure;
 
 /// Header with the route of the calls that a function makes; functions pass it on.
+// A header that functions and watchdogs pass on anyway, so the applications need no change.
 const ROUTE_HEADER: HeaderName = HeaderName::from_static("x-call-id");
 /// Suffix of the transport's number for calls through the gateway.
 const GATEWAY_SUFFIX: &str = "-gateway";
@@ -70,6 +71,7 @@ impl RemoteCall {
         };
         *request.uri_mut() = self.path.parse().unwrap_or_default();
         let headers = request.headers_mut();
+        // HTTP/1.1 requires a host; no one here routes by it.
         headers.insert(HOST, HeaderValue::from_static("worker"));
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(
@@ -97,10 +99,12 @@ impl RemoteCall {
 }
 
 impl CallRoute {
-    /// The route that [`Call::request`] wrote.
+    /// The route that [`RemoteCall::build_request`] wrote.
     pub(super) fn from_request<B>(request: &Request<B>) -> Option<Self> {
         let text = request.headers().get(ROUTE_HEADER)?.to_str().ok()?;
         let place = text.strip_suffix(GATEWAY_SUFFIX).unwrap_or(text);
+        // By number: names of transports have blanks and commas, which a header could hold, but not
+        // a log line.
         let way = *RemoteTransport::ALL.get(place.parse::<usize>().ok()?)?;
         Some(Self {
             way,
@@ -123,6 +127,7 @@ fn error_excerpt(body: &[u8]) -> String {
     String::from_utf8_lossy(body)
         .trim()
         .chars()
+        // Characters and not bytes: a cut within one would not be UTF-8.
         .take(200)
         .collect()
 }

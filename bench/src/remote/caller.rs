@@ -77,6 +77,7 @@ impl RemoteCaller {
     /// Its sockets belong to the namespace of the thread that this runs on.
     pub(crate) fn new(identity: CallIdentity) -> Result<Self, BenchError> {
         let dialer = |config: &ClientConfig| -> Result<Dialer, BenchError> {
+            // A socket for each configuration: sessions with and without early data must not mix.
             let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
             udp::request_buffers(&socket);
             let endpoint = Endpoint::new(
@@ -103,7 +104,7 @@ impl RemoteCaller {
     /// Opens a connection.
     ///
     /// # Errors
-    /// [`Failure::Connect`] also when a call is to go in the first flight and there is no session for it.
+    /// [`RequestFailure::Connect`] also when a call is to go in the first flight and there is no session for it.
     pub(crate) async fn open_connection(
         &self,
         way: RemoteTransport,
@@ -164,6 +165,7 @@ impl RemoteCaller {
             RemoteTransport::Tls12 => (full, TlsVersion::Tls12),
             _ => (full, TlsVersion::Tls13),
         };
+        // A full handshake is what these variants measure: the last session must not shorten it.
         sessions.forget_worker(&callee.name);
         let stream = connector
             .dial_worker(
@@ -176,6 +178,7 @@ impl RemoteCaller {
             .await;
         let (stream, _) = stream.map_err(|_| RequestFailure::Connect)?;
         let resumed = stream.get_ref().1.handshake_kind() == Some(HandshakeKind::Resumed);
+        // The first handshake cannot resume anything; only later ones must.
         if way == RemoteTransport::Tls13Resumed && !resumed && self.met.replace(true) {
             return Err(RequestFailure::Connect); // what is measured would be something else
         }
@@ -191,6 +194,7 @@ impl RemoteCaller {
             RemoteTransport::QuicEarly => (&self.early, EarlyData::Allowed),
             RemoteTransport::QuicResumed => (&self.early, EarlyData::Never),
             _ => {
+                // Full handshakes forget the session of the last one, or QUIC would resume it.
                 self.identity.full.1.forget_worker(&callee.name);
                 (&self.full, EarlyData::Never)
             }
@@ -213,6 +217,7 @@ impl CallConnection {
         let (sender, connection) = handshake(TokioIo::new(stream))
             .await
             .map_err(|_| RequestFailure::Connect)?;
+        // Its end is seen by the sender, so the result has no reader.
         tokio::task::spawn_local(async move { drop(connection.await) });
         Ok(Self::Http(sender))
     }
@@ -220,6 +225,7 @@ impl CallConnection {
     /// Another handle for calls at the same time, where the transport has such.
     pub(crate) fn clone_handle(&self) -> Option<Self> {
         match self {
+            // HTTP/1.1 takes one request at a time; QUIC has a stream for each.
             Self::Http(_) => None,
             Self::Quic(line, early) => Some(Self::Quic(line.clone(), *early)),
         }
@@ -251,6 +257,8 @@ impl CallConnection {
             }
         };
         match status {
+            // The content is not compared, which would cost the caller CPU time; the length shows
+            // truncation.
             StatusCode::OK if length == ask.answer => Ok(()),
             StatusCode::OK => Err(RequestFailure::Body),
             other => Err(RequestFailure::Status(other.as_u16(), String::new())),
@@ -295,12 +303,13 @@ impl CallConnection {
     /// handshake, which a call in the first flight does not wait for.
     ///
     /// # Errors
-    /// [`Failure::Broken`] when the worker did not take the first flight: the call went a second time.
+    /// [`RequestFailure::Broken`] when the worker did not take the first flight: the call went a second time.
     pub(crate) async fn close_gracefully(self) -> Result<(), RequestFailure> {
         let Self::Quic(line, early) = self else {
             return Ok(());
         };
         let settled = tokio::time::timeout(CALL_TIMEOUT, line.wait_handshake()).await;
+        // Session tickets follow the handshake by a round trip; closing earlier would lose them.
         tokio::time::sleep(line.rtt() + Duration::from_millis(1)).await; // how many come is the worker's to know
         line.close();
         match settled {

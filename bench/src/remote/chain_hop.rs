@@ -61,6 +61,7 @@ async fn answer_call(
     let mut answer = Response::new(Full::from(vec![b'x'; ANSWER_BYTES]));
     let order = parse_path(&path);
     let done = match (order, next) {
+        // The last hop that this call is for, whether or not the chain goes on.
         (Some((_, 1)), _) => true,
         (Some((way, left)), Some(next)) => call_next(way, left - 1, &next).await,
         _ => false,

@@ -57,6 +57,7 @@ impl CallTimes {
     }
 
     fn record_outcome(&mut self, outcome: Result<Duration, RequestFailure>) {
+        // Sum of the latencies: what lies between two calls is not theirs.
         self.time += outcome.as_ref().copied().unwrap_or_default();
         self.tally.record_outcome(outcome);
     }
@@ -88,9 +89,11 @@ pub(crate) async fn call_fresh(
         &mut CallTimes::default(),
     )
     .await; // what only the first one pays has a case of its own
+    // After the first call: caches and lazily made state are warm.
     let (own_before, worker_before) = (thread_cpu(), worker());
     let begun = Instant::now();
     while begun.elapsed() < plan.duration
+        // At least this many: at long delays the duration alone gives too few for a p99.
         || took.tally.answered_count() + took.tally.failed_count() < plan.least
     {
         call_first(caller, of, async |to| to.make_call(ask).await, &mut took).await;
@@ -180,6 +183,7 @@ pub(crate) async fn call_first(
     took: &mut CallTimes,
 ) {
     let ready = match way {
+        // Opened before the clock starts: that is the variant.
         RemoteTransport::QuicReady => Some(caller.open_connection(way, callee).await),
         _ => None,
     };
@@ -191,6 +195,7 @@ pub(crate) async fn call_first(
     match opened {
         Ok(mut connection) => {
             let outcome = errand(&mut connection).await.map(|()| begun.elapsed());
+            // Also checks that the early data was taken: a call that was repeated is no 0-RTT call.
             let ended = connection.close_gracefully().await;
             took.record_outcome(outcome.and_then(|time| ended.map(|()| time)));
         }
@@ -255,6 +260,7 @@ async fn repeat_calls(
     at_a_time: usize,
 ) -> RequestTally {
     let (mut tally, begun) = (RequestTally::default(), Instant::now());
+    // The minimum is of all callers together.
     let least = plan.least.div_ceil(at_a_time as u64);
     while begun.elapsed() < plan.duration || tally.answered_count() + tally.failed_count() < least {
         let asked = Instant::now();

@@ -46,6 +46,7 @@ struct FrontUpstream {
 pub(crate) async fn run(args: QuicFrontArgs) -> Result<ExitCode, BenchError> {
     let mut frame = Vec::new();
     std::io::stdin().read_to_end(&mut frame)?;
+    // The first four bytes are the frame's length.
     let provision = Provision::decode(frame.get(4..).unwrap_or_default())?;
     let upstream = Rc::new(FrontUpstream {
         addr: args.upstream,
@@ -84,6 +85,7 @@ impl FrontUpstream {
             None => nearpath_wire::client::connect_http1(self.addr, Duration::from_secs(5)).await?,
         };
         let answer = sender.send_request(request).await?;
+        // Pushed before the body is read; `take_ready` skips it until then.
         self.idle.borrow_mut().push(sender);
         Ok(answer)
     }
@@ -91,6 +93,7 @@ impl FrontUpstream {
     /// A connection whose last answer has gone out as a whole.
     fn take_ready(&self) -> Option<RequestSender> {
         let mut idle = self.idle.borrow_mut();
+        // The last one: used most recently, so least likely to be closed.
         let place = idle.iter().rposition(SendRequest::is_ready)?;
         Some(idle.swap_remove(place))
     }

@@ -61,6 +61,7 @@ impl BenchAuthority {
         credentials: &Credentials,
     ) -> Result<CallIdentity, BenchError> {
         let new = || {
+            // A store for each configuration: resumption in one must not affect the other.
             let sessions = Arc::new(CallerSessions::default());
             config::caller_config(credentials, &self.trust, &sessions)
                 .map(|config| (config, sessions))
@@ -70,6 +71,7 @@ impl BenchAuthority {
             trust: self.trust.clone(),
             early: new()?,
             full: new()?,
+            // Its session store is not shared, so each identity begins with a full handshake.
             tls_resumed: MtlsConnector::new(credentials, &self.trust, &Arc::default())?,
             tls_full: (
                 MtlsConnector::new(credentials, &self.trust, &sessions)?,
@@ -87,6 +89,7 @@ impl BenchAuthority {
             authorities: vec![self.authority.certificate().clone()],
             callers: vec![FUNCTION_NAME.parse()?],
             revoked: Vec::new(),
+            // Any fixed key: no one forges address tokens here.
             token_key: TokenKey([7; 32]),
             sessions: Vec::new(),
         })

@@ -1,11 +1,11 @@
 //! Calls to another machine, by the transports: who calls, who answers and what lies between them.
 //!
-//! [`site`] is an installation in small: an authority, and sessions that are minted. [`caller`]
-//! opens connections in each [`Way`], [`drive`] makes calls with it and counts. On the other side
+//! [`identities`] is an installation in small: an authority, and sessions that are minted. [`caller`]
+//! opens connections in each [`RemoteTransport`], [`drive`] makes calls with it and counts. On the other side
 //! is the real watchdog ([`worker`]) or, for TLS where callers show no certificate, a [`front`] in
-//! its place; behind both the same [`handler`]. [`relay`] is a function that calls the next one.
-//! Functions of whole applications are called with a [`call::Call`]; the calls that they make leave
-//! their machine by [`outward`].
+//! its place; behind both the same [`handler`]. [`chain_hop`] is a function that calls the next one.
+//! Functions of whole applications are called with a [`call::RemoteCall`]; the calls that they make leave
+//! their machine by [`outbound`].
 
 pub(crate) mod all_transports;
 pub(crate) mod call;

@@ -84,7 +84,7 @@ pub(crate) fn start_outbound(plan: OutboundPlan, port: u16) -> Result<u32, Bench
     })
 }
 
-/// Starts a gateway likewise, which callers find where [`everywhere::callee`] says.
+/// Starts a gateway likewise, which callers find where [`all_transports::callee_address`] says.
 pub(crate) fn start_gateway(plan: OutboundPlan, provision: Provision) -> Result<u32, BenchError> {
     all_transports::spawn_in_node(&plan.node.clone(), "between", async move |ready| {
         let outward = OutboundCaller::new(plan)?;
@@ -161,6 +161,8 @@ impl OutboundCaller {
         self: &Rc<Self>,
         mut request: Request<Bytes>,
     ) -> Result<Response<Bytes>, RequestFailure> {
+        // The failure belongs to the call before, whose answer has gone out; failing this one makes
+        // it visible.
         if self.untrue.take() {
             return Err(RequestFailure::Broken);
         }
@@ -184,6 +186,7 @@ impl OutboundCaller {
         if let (true, Some(gateway)) = (route.detour, &self.gateway) {
             return Some((route, name, gateway.clone()));
         }
+        // After the gateway's case: a gateway needs the name to route.
         *request.uri_mut() = path.parse().ok()?;
         let callee = self.callees.get(&name)?.clone();
         Some((route, name, callee))
@@ -199,6 +202,7 @@ impl OutboundCaller {
             .waiting
             .borrow_mut()
             .remove(name)
+            // An old one is dropped rather than tried: a retry would be part of a latency.
             .filter(|waiting| waiting.since.elapsed() < MAX_IDLE_AGE);
         match waiting {
             Some(waiting) if self.is_ahead(way) => waiting
@@ -225,6 +229,8 @@ impl OutboundCaller {
         let opening = match (self.manner, way) {
             (ConnectionPolicy::Kept, _) => spawn_local(async { Ok(connection) }),
             (ConnectionPolicy::New, RemoteTransport::QuicReady) => {
+                // Each call of this variant has a connection of its own, only its handshake is done
+                // ahead.
                 self.close_connection(connection);
                 let caller = Rc::clone(&self.caller);
                 spawn_local(async move { caller.open_connection(way, &callee).await })

@@ -49,6 +49,7 @@ where
     B: Body<Data = Bytes> + 'static,
     B::Error: Into<BenchError>,
 {
+    // An accept error ends the server, and the run with it: the lab has no reason for one.
     while let Ok(accepted) = listener.accept().await {
         tokio::task::spawn_local(serve_connection(door.clone(), accepted, handler.clone()));
     }
@@ -68,6 +69,7 @@ async fn serve_connection<H, F, B>(
     match door {
         PortProtocol::Plain => serve_http(stream, handler).await,
         PortProtocol::Nameless(tls) => {
+            // The caller counts a failed handshake.
             let Ok(stream) = tls.accept(stream).await else {
                 return;
             };

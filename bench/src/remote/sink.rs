@@ -33,9 +33,11 @@ pub(crate) async fn run(args: QuicSinkArgs) -> Result<ExitCode, BenchError> {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
         socket.set_nonblocking(true)?;
         let worker = QuicWorker::start(socket, provision, echo_call)?;
+        // The default limit is far below the number that `mint` keeps open.
         worker.set_max_connections(args.connections);
         println!("{}", worker.local_addr()?);
         let ended =
+            // The end of standard input is the parent's end, also when it is killed.
             tokio::task::spawn_blocking(move || std::io::copy(&mut input, &mut std::io::sink()));
         ended.await??;
         Ok::<_, BenchError>(ExitCode::SUCCESS)
@@ -67,6 +69,7 @@ impl SinkProcess {
             .stdout(Stdio::piped())
             .spawn()?;
         let mut input = process.stdin.take().ok_or("no pipe")?;
+        // By a pipe: keys are no arguments, which other processes can read.
         input.write_all(&provision.encode())?;
         let mut line = String::new();
         BufReader::new(process.stdout.take().ok_or("no pipe")?).read_line(&mut line)?;

@@ -32,6 +32,7 @@ impl CallerTlsConfigs {
                 let mut config = builder
                     .with_root_certificates(roots.clone())
                     .with_no_client_auth();
+                // Every connection of these variants is a full handshake.
                 config.resumption = Resumption::disabled();
                 Ok(Arc::new(config))
             };
@@ -65,6 +66,7 @@ pub(super) fn callee_config(provision: &Provision) -> Result<Arc<ServerConfig>, 
 /// AES-128 first, as QUIC has it here.
 fn crypto_provider() -> Arc<CryptoProvider> {
     let mut provider = ring::default_provider();
+    // One suite for each version: a negotiated difference would be measured as the transport's.
     provider.cipher_suites = vec![
         ring::cipher_suite::TLS13_AES_128_GCM_SHA256,
         ring::cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,

@@ -21,6 +21,7 @@ const FIRST_WORKER_PORT: u16 = 9001;
 /// A process that is killed when this is dropped.
 pub(crate) struct KilledProcess(Child);
 
+// SIGKILL: workers keep no state, and a graceful end would take the time of the next case.
 impl Drop for KilledProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
@@ -88,7 +89,7 @@ impl WorkerMachine {
         first
     }
 
-    /// Starts a worker: its watchdog, its TLS front, or both; it has served nobody when this
+    /// Starts a worker: its watchdog, its TLS front, or both; it has served no call when this
     /// returns.
     pub(crate) fn start_worker(
         &self,
@@ -234,7 +235,7 @@ pub(crate) fn start_ready(
     Ok(process)
 }
 
-/// Reads lines until one is `wanted`. The rest goes on being read, so that nobody waits for it.
+/// Reads lines until one is `wanted`. The rest goes on being read, so that the writer never blocks.
 fn read_until(
     from: Option<impl Read + Send + 'static>,
     wanted: impl Fn(&str) -> bool,

@@ -11,7 +11,7 @@ use super::message::MessageLane;
 use super::sockmap::SockmapLane;
 use super::{RingEndpoint, RingLane, RingVariant, inherited_fds};
 
-/// Options of a party; `ring` starts it, nobody else.
+/// Options of an endpoint; only `ring` starts it.
 #[derive(clap::Args)]
 pub(crate) struct RingEndpointArgs {
     #[arg(long)]

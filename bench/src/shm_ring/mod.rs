@@ -2,7 +2,7 @@
 //! others hand them on.
 //!
 //! Two in a circle are a ping-pong; three are a gateway, a function and the function that it calls.
-//! Each party is a process, each neighbourhood a channel. A [`Lane`] is what a party does with
+//! Each party is a process, each neighbourhood a channel. A [`RingLane`] is what a party does with
 //! them: whole messages with leases ([`message`]), or bare descriptors ([`bare`]) as the floor to
 //! measure against.
 
@@ -91,13 +91,13 @@ trait RingLane {
     fn flush_batch(&mut self);
     /// The processor of the party before.
     fn core_before(&self) -> u32;
-    /// Waits until [`Lane::ready`], at most for the timeout.
+    /// Waits until [`RingLane::is_ready`], at most for the timeout.
     fn wait_ready(&mut self, wakeup: &mut WakeupCell, timeout: Option<Duration>) {
         wakeup.wait_until(self.core_before(), timeout, || self.is_ready());
     }
 }
 
-/// Everything that a circle shares.
+/// Shared parts of a ring.
 struct EndpointRing {
     pool: Arc<SlotPool>,
     desks: Vec<WakeupCell>,
@@ -110,7 +110,7 @@ struct EndpointRing {
     introductions: Vec<(OwnedFd, OwnedFd)>,
 }
 
-/// The desk of a party as its pairs see it, and what else it needs of the circle.
+/// Endpoint of a ring: its wakeup cell, and its channels to both sides.
 struct RingEndpoint {
     pool: Arc<SlotPool>,
     wakeup: WakeupCell,
@@ -169,7 +169,7 @@ impl EndpointRing {
         })
     }
 
-    /// Descriptors of one seat, in the order in which [`Seat::open`] reads them.
+    /// Descriptors of one seat, in the order in which [`RingEndpoint::open`] reads them.
     fn endpoint_fds(&self, seat: usize) -> Vec<BorrowedFd<'_>> {
         let n = self.desks.len();
         let (before, after) = ((seat + n - 1) % n, (seat + 1) % n);
@@ -197,7 +197,7 @@ impl EndpointRing {
         fds
     }
 
-    /// Nobody sends any more: whoever waits, wakes up and ends.
+    /// Closes all channels: endpoints that wait wake up and end.
     fn close_all(&self) {
         for (channel, wakeup) in self.channels.iter().zip(&self.desks) {
             channel.close_with(nearpath_shm::channel::ChannelState::CallerDead);
@@ -274,7 +274,7 @@ impl RingEndpoint {
 /// Descriptors that were inherited at these numbers.
 #[allow(unsafe_code)]
 fn inherited_fds(numbers: &[RawFd]) -> Vec<OwnedFd> {
-    // SAFETY: whoever started this process left these open for it, and nobody else here knows them.
+    // SAFETY: the parent left these open for this process, and no other code here knows them.
     numbers
         .iter()
         .map(|&number| unsafe { OwnedFd::from_raw_fd(number) })

@@ -123,7 +123,7 @@ async fn the_shops_users_notice_a_wrong_answer() {
     let _handler = start_server(addr, &["handler"]).await;
     let url = format!("http://{addr}/function/frontend");
     let args = [
-        "customers",
+        "load-boutique",
         "--duration",
         "0.2",
         "--users",

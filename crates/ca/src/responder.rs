@@ -12,19 +12,19 @@ use std::time::Instant;
 
 use nearpath_wire::zero_rtt::{WorkerSessions, mint};
 
-use crate::thread::IssuerJob;
+use crate::thread::IssuerCommand;
 
 /// Answers one handshake on behalf of the callee, a `worker` in the terms of
 /// [`nearpath_wire::zero_rtt`].
 pub struct HandshakeResponder {
     callee: String,
     caller: SocketAddr,
-    jobs: Sender<IssuerJob>,
+    jobs: Sender<IssuerCommand>,
     worker: Option<(mint::WorkerHandshake, Arc<WorkerSessions>)>,
 }
 
 impl HandshakeResponder {
-    pub(crate) fn new(callee: &str, caller: SocketAddr, jobs: Sender<IssuerJob>) -> Self {
+    pub(crate) fn new(callee: &str, caller: SocketAddr, jobs: Sender<IssuerCommand>) -> Self {
         Self {
             callee: callee.to_owned(),
             caller,
@@ -38,7 +38,7 @@ impl HandshakeResponder {
     ///
     /// After `true`, the callee's session entries are queued for its watchdog. A step takes some
     /// tenths of a millisecond of CPU time.
-    pub fn step(&mut self, datagrams: &[Vec<u8>]) -> (Vec<Vec<u8>>, bool) {
+    pub fn exchange_datagrams(&mut self, datagrams: &[Vec<u8>]) -> (Vec<Vec<u8>>, bool) {
         // The callee or the issuer has ended: an empty reply tells the caller to give up.
         let Some((handshake, sessions)) = self.worker() else {
             return (Vec::new(), true);
@@ -57,7 +57,7 @@ impl HandshakeResponder {
         if self.worker.is_none() {
             let (reply, setup) = channel();
             self.jobs
-                .send(IssuerJob::SetUpWorker {
+                .send(IssuerCommand::SetUpWorker {
                     callee: self.callee.clone(),
                     reply,
                 })
@@ -76,7 +76,7 @@ impl HandshakeResponder {
         let entries = sessions.drain_entries();
         if self
             .jobs
-            .send(IssuerJob::DeliverEntries {
+            .send(IssuerCommand::DeliverEntries {
                 callee: self.callee.clone(),
                 entries,
                 done,

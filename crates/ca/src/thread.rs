@@ -21,7 +21,7 @@ const NICENESS: i32 = 10;
 const MAX_SLEEP_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Request to the issuer's thread. Instances have the names of their incarnations.
-pub(crate) enum IssuerJob {
+pub(crate) enum IssuerCommand {
     /// An instance starts.
     Issue(IssueRequest),
     /// The instance with this name has ended.
@@ -51,7 +51,7 @@ pub(crate) struct IssueRequest {
 }
 
 /// Starts the thread. It ends when the last sender of jobs is dropped.
-pub(crate) fn start(mut issuer: Issuer) -> io::Result<Sender<IssuerJob>> {
+pub(crate) fn start(mut issuer: Issuer) -> io::Result<Sender<IssuerCommand>> {
     let (jobs, receiver) = channel();
     std::thread::Builder::new()
         .name("issuer".to_owned())
@@ -65,7 +65,7 @@ pub(crate) fn start(mut issuer: Issuer) -> io::Result<Sender<IssuerJob>> {
 
 /// Waits for requests or the next renewal, then serves the requests that are queued or does one
 /// renewal step. Returns false when all senders are dropped.
-pub(crate) fn run_once(issuer: &mut Issuer, jobs: &Receiver<IssuerJob>) -> bool {
+pub(crate) fn run_once(issuer: &mut Issuer, jobs: &Receiver<IssuerCommand>) -> bool {
     let begin = Instant::now();
     let wait = issuer.next_due(begin).map_or(MAX_SLEEP_INTERVAL, |at| {
         at.saturating_duration_since(begin).min(MAX_SLEEP_INTERVAL)
@@ -79,20 +79,20 @@ pub(crate) fn run_once(issuer: &mut Issuer, jobs: &Receiver<IssuerJob>) -> bool 
     true
 }
 
-fn serve_queued(issuer: &mut Issuer, first: IssuerJob, jobs: &Receiver<IssuerJob>) {
+fn serve_queued(issuer: &mut Issuer, first: IssuerCommand, jobs: &Receiver<IssuerCommand>) {
     // Revocations are applied together: each call of `revoke` rebuilds the set of revoked names.
     let mut revoked = Vec::new();
     for job in std::iter::once(first).chain(jobs.try_iter()) {
         match job {
-            IssuerJob::Revoke(name) => revoked.push(name),
+            IssuerCommand::Revoke(name) => revoked.push(name),
             // In order of arrival, each with its reply: an instance never waits for a later one.
-            IssuerJob::Issue(request) => revoked.extend(serve_issue(issuer, request)),
-            IssuerJob::SetCallers(callers) => issuer.set_callers(callers, TimePoint::now()),
-            IssuerJob::SetUpWorker { callee, reply } => {
+            IssuerCommand::Issue(request) => revoked.extend(serve_issue(issuer, request)),
+            IssuerCommand::SetCallers(callers) => issuer.set_callers(callers, TimePoint::now()),
+            IssuerCommand::SetUpWorker { callee, reply } => {
                 let setup = issuer.worker_setup(&callee, TimePoint::now());
                 let _ = reply.send(setup); // the requester may have ended meanwhile
             }
-            IssuerJob::DeliverEntries {
+            IssuerCommand::DeliverEntries {
                 callee,
                 entries,
                 done,

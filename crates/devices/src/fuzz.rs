@@ -15,7 +15,7 @@ use crate::mqtt::fuzz::decode_packets;
 ///
 /// `version` is the protocol level: 4 is MQTT 3.1.1, 5 is MQTT 5.0. Without a version, CONNECT
 /// selects it.
-pub fn mqtt(bytes: &[u8], version: Option<u8>) -> usize {
+pub fn decode_mqtt_packets(bytes: &[u8], version: Option<u8>) -> usize {
     decode_packets(BytesMut::from(bytes), version)
 }
 
@@ -28,7 +28,7 @@ pub fn mqtt(bytes: &[u8], version: Option<u8>) -> usize {
 /// # Panics
 /// When a client gets more than three times the bytes that it sent (RFC 9175 section 2.4). A forged
 /// source address would make the endpoint an amplifier.
-pub fn coap(mut bytes: &[u8]) {
+pub fn run_coap_endpoint(mut bytes: &[u8]) {
     let mut now = Instant::now();
     let mut endpoint = TestEndpoint::new(
         CoapLimits {

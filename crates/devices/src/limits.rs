@@ -16,7 +16,7 @@ pub struct MqttLimits {
     /// Subscriptions of one client.
     pub max_subscriptions: usize,
     /// Messages queued for one client. Further ones are dropped.
-    pub max_queued: usize,
+    pub max_queued_messages: usize,
     /// Longest keep-alive; a client that asks for a longer one, or none, gets this.
     pub max_keep_alive: Duration,
     /// Longest time from the start of the connection to the CONNACK, and for one write to a client.
@@ -35,7 +35,7 @@ impl Default for MqttLimits {
             max_packet_bytes: 256 << 10,
             max_in_flight: 16,
             max_subscriptions: 64,
-            max_queued: 256,
+            max_queued_messages: 256,
             // A device that loses power sends no FIN: its connection is closed after 1.5 times this
             // interval (MQTT 5.0 section 3.1.2.10).
             max_keep_alive: Duration::from_secs(600),

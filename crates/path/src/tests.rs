@@ -131,6 +131,10 @@ fn obstacles_to_shared_memory_lead_to_http_on_the_same_machine() {
 }
 
 #[test]
+#[expect(
+    clippy::too_many_lines,
+    reason = "a table of cases, or one conversation from begin to end"
+)]
 fn each_transport_has_its_fallbacks_and_they_name_the_obstacle() {
     let (quic, tls13, tls12, tcp) = (
         CallTransport::Quic,

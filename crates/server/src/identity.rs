@@ -52,7 +52,7 @@ struct NodeResponder(HandshakeResponder);
 
 impl HandshakeHalf for NodeResponder {
     fn step(&mut self, datagrams: &[Vec<u8>]) -> HandshakeStep {
-        let (datagrams, done) = self.0.step(datagrams);
+        let (datagrams, done) = self.0.exchange_datagrams(datagrams);
         HandshakeStep { datagrams, done }
     }
 }

@@ -82,6 +82,7 @@ pub fn run(
 }
 
 impl Server {
+    #[expect(clippy::too_many_lines, reason = "the order of start-up in one place")]
     async fn start(
         settings: &ServerSettings,
         isolation: IsolationLevel,

@@ -10,7 +10,7 @@ pub const MAX_FILE_BYTES: u64 = 1 << 20;
 /// Variables, files and folders that a stack file may name.
 pub trait StackContext {
     /// Returns the value of an environment variable.
-    fn variable(&self, name: &str) -> Option<String>;
+    fn env_variable(&self, name: &str) -> Option<String>;
     /// Reads the text of a file.
     ///
     /// # Errors
@@ -27,7 +27,7 @@ pub trait StackContext {
 pub struct HostContext;
 
 impl StackContext for HostContext {
-    fn variable(&self, name: &str) -> Option<String> {
+    fn env_variable(&self, name: &str) -> Option<String> {
         std::env::var(name).ok()
     }
 

@@ -100,7 +100,7 @@ pub fn parse_stack(
     document: StackDocument<'_>,
     context: &dyn StackContext,
 ) -> Result<ParsedStack, StackReport> {
-    let lookup = |name: &str| context.variable(name);
+    let lookup = |name: &str| context.env_variable(name);
     let (source, substitution_problems) = SourceText::new(document.name, document.text, &lookup);
     let mut problems = ProblemList::new(&source);
     for problem in substitution_problems {

@@ -1,4 +1,4 @@
-"""Answers with the rates of a server outside, and leaves a line in a journal outside, for which nobody waits."""
+"""Returns the rates of an outside server, and writes to an outside journal without waiting."""
 import http.server
 import os
 import socket

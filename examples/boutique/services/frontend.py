@@ -21,7 +21,7 @@ def cookie(request, name):
 
 
 def user(request):
-    """The customer's session; a new one is told to the browser."""
+    """Returns the customer's session; a new one is set as a cookie."""
     known = cookie(request, "shop_session-id")
     if known:
         return known

@@ -1,4 +1,4 @@
-"""What shipping costs, and the shipping itself: a tracking number."""
+"""Quotes the shipping cost and ships: returns a tracking number."""
 
 import uuid
 

@@ -28,7 +28,7 @@ class Problem(Exception):
 
 
 class Request:
-    """One request: path parameters are given to the handler, everything else is here."""
+    """A request. Path parameters are the handler's arguments."""
 
     def __init__(self, target, headers, body):
         self.query = dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(target).query))
@@ -37,7 +37,7 @@ class Request:
         self.reply_headers = []
 
     def json(self):
-        """The body; a caller who sends anything else is told so."""
+        """Parses the body. Invalid bodies raise the error response."""
         try:
             return json.loads(self.raw)
         except ValueError as error:
@@ -56,11 +56,11 @@ class Request:
         raise Problem(status if 400 <= status < 500 and not platform else 502, f"{function} answered {status}: {text}")
 
 
-IDLE = collections.deque()  # connections to the gateway that nobody uses; append and pop are atomic
+IDLE = collections.deque()  # unused connections to the gateway; append and pop are atomic
 
 
 def exchange(method, path, headers, body, timeout):
-    """One request over a kept connection: status, whether the platform itself answered, body."""
+    """Sends one request over a kept connection. Returns the status, the platform flag and the body."""
     data = None if body is None else json.dumps(body).encode()
     if data is not None:
         headers["Content-Type"] = "application/json"
@@ -164,7 +164,7 @@ class Server(http.server.ThreadingHTTPServer):
 
 
 def serve():
-    """Answers until the process is told to stop."""
+    """Serves until the process ends."""
     with Server(("127.0.0.1", PORT), Handler) as server:
         print(f"listening on 127.0.0.1:{server.server_port}", file=sys.stderr)
         server.serve_forever()

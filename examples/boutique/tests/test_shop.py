@@ -26,7 +26,7 @@ Answer = collections.namedtuple("Answer", "status headers body")
 
 
 def order_calls(n):
-    """What an order of n different products calls."""
+    """Returns the calls of an order of n different products."""
     items = ["productcatalog /products"] * n + ["currency /convert"] * n
     tail = ["shipping /quote", "currency /convert", "payment /charge", "shipping /orders", "cart /carts", "email /"]
     after = ["recommendation /recommendations", "currency /supported"]
@@ -42,7 +42,7 @@ class Shop(unittest.TestCase):
         cls.addClassCleanup(cls.shop.stop)
 
     def order(self, calls):
-        """What is compared of the calls of a request: their order, too."""
+        """Returns the calls of a request for comparison, in order."""
         return calls
 
     def setUp(self):
@@ -51,7 +51,7 @@ class Shop(unittest.TestCase):
         self.shop.broken.clear()
 
     def ask(self, method, path, body=None, function="frontend", headers=None):
-        """One request from outside. The calls that it caused are in `self.made`, in order."""
+        """Sends a request from outside and records its calls in `self.made`, in order."""
         call_id = str(uuid.uuid4())
         cookies = f"shop_session-id={self.session}; shop_currency={self.currency}"
         headers = {"X-Call-Id": call_id, "Cookie": cookies, **(headers or {})}

@@ -52,7 +52,7 @@ def handshake(host, port, context):
 
 
 def look(host, port):
-    """As `handshake`, and why the certificate is not trusted, if so."""
+    """Shakes hands as `handshake` does, and returns why the certificate is not trusted."""
     try:
         try:
             return *handshake(host, port, CHECKED), None

@@ -56,13 +56,13 @@ class Authority:
 
 
 class TlsServer:
-    """Shakes hands with whoever comes, and says no more. `asked` lists the names that clients asked for."""
+    """Completes handshakes and sends no data. `requested_names` lists the clients' server names."""
 
     def __init__(self, file, port=0):
-        self.asked, self.connections = [], 0
+        self.requested_names, self.connections = [], 0
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.load_cert_chain(file)
-        self.context.sni_callback = lambda _socket, name, _context: self.asked.append(name)
+        self.context.sni_callback = lambda _socket, name, _context: self.requested_names.append(name)
         self.socket = socket.create_server(("127.0.0.1", port), backlog=128)
         self.port = self.socket.getsockname()[1]
         threading.Thread(target=self.serve, daemon=True).start()

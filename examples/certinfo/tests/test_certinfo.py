@@ -57,7 +57,7 @@ class CertInfo(unittest.TestCase):
         self.assertEqual(fields["names"], ["localhost", "127.0.0.1"])
         self.assertEqual((fields["daysLeft"], fields["trusted"], fields["reason"]), (30, True, ""))
         self.assertEqual((fields["port"], fields["protocol"]), (self.good.port, "TLSv1.3"))
-        self.assertEqual((self.good.connections - before, self.good.asked[-1]), (1, "localhost"))
+        self.assertEqual((self.good.connections - before, self.good.requested_names[-1]), (1, "localhost"))
 
     def test_as_text(self):
         status, body = self.ask("localhost")

@@ -1,4 +1,4 @@
-"""What the jobs make, against a count without a job; whoever dies."""
+"""Compares the jobs' results with a count without a job, also after deaths."""
 
 import collections
 import functools
@@ -77,8 +77,8 @@ class OnFunctions(unittest.TestCase):
         environment |= {"RENDEZVOUS": self.rendezvous.url, "RENDEZVOUS_KEY": self.rendezvous.key}
         run = functools.partial(subprocess.run, cwd=here, env=environment, check=True, stdout=subprocess.PIPE, text=True)
         run([program("nearpath"), "deploy", "-f", "stack.yml"])
-        told = run([sys.executable, "words.py", "--functions", "--workers", "3"]).stdout
-        self.assertEqual(told.splitlines()[:2], ["  5018 word-0", "  1325 word-1"])
+        output = run([sys.executable, "words.py", "--functions", "--workers", "3"]).stdout
+        self.assertEqual(output.splitlines()[:2], ["  5018 word-0", "  1325 word-1"])
 
 
 if __name__ == "__main__":

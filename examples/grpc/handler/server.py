@@ -15,14 +15,14 @@ CALLS = 16  # as `max_inflight` in stack.yml
 
 
 def shout(request, context):
-    """One message in, one out."""
+    """Returns one message for one message."""
     if not request.get("text"):
         context.abort(grpc.StatusCode.INVALID_ARGUMENT, "text is missing")
     return {"text": request["text"].upper()}
 
 
 def count(request, context):
-    """One message in, many out: 1, 2, 3 … with a pause of so many seconds before each."""
+    """Streams 1, 2, 3 … with a pause of so many seconds before each."""
     for number in range(1, request["to"] + 1):
         time.sleep(request.get("pause", 0))
         if not context.is_active():

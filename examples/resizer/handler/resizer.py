@@ -24,7 +24,7 @@ PASSED_ON = ("X-Call-Id", "traceparent", "tracestate")  # what ties the calls of
 
 
 def wanted(query):
-    """URL and size that are asked for."""
+    """Parses the URL and the size."""
     url, size = urllib.parse.urljoin(GATEWAY, query.get("url", "")), query.get("size", "")
     if "url" not in query or urllib.parse.urlsplit(url).scheme not in ("http", "https"):
         raise web.Problem(400, "url is the http address of a picture")

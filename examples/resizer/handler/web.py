@@ -1,4 +1,4 @@
-"""What the two functions share: an HTTP server whose one handler returns a content type and a body."""
+"""Shared HTTP server of both functions. Its handler returns a content type and a body."""
 
 import collections
 import http.server
@@ -53,7 +53,7 @@ class Server(http.server.ThreadingHTTPServer):
 
 
 def serve(answer):
-    """Answers GET requests with `answer` until the process is told to stop."""
+    """Answers GET requests with `answer` until the process ends."""
     server = Server(("127.0.0.1", int(os.environ.get("PORT", "5000"))), Handler)
     server.answer = answer
     server.serve_forever()

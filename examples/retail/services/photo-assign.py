@@ -11,7 +11,7 @@ ATTEMPTS = 20  # rounds in which others may be quicker
 
 
 def choose(photographers):
-    """Who has least to do; anyone of those, when there are several."""
+    """Returns a photographer with the fewest assignments."""
     return min(photographers, key=lambda photographer: (len(photographer["open"]), random.random()))
 
 

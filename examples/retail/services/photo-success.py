@@ -1,4 +1,4 @@
-"""Says that a photo is good. It would be the place to look at it; it asks nobody."""
+"""Accepts every photo. Makes no calls."""
 
 import web
 

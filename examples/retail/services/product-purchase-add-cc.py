@@ -9,7 +9,7 @@ LIMIT = 100_000  # cents that a card covers, unless its owner wants less
 
 
 def luhn(number):
-    """Whether the check digit is right (ISO/IEC 7812-1)."""
+    """Returns whether the check digit is right (ISO/IEC 7812-1)."""
     digits = [int(digit) for digit in reversed(number)]
     doubled = [sum(divmod(2 * digit, 10)) for digit in digits[1::2]]
     return (sum(digits[0::2]) + sum(doubled)) % 10 == 0

@@ -1,4 +1,4 @@
-"""What a product costs."""
+"""Returns the price of a product."""
 
 import store
 import web

@@ -1,4 +1,4 @@
-"""Makes a sale known: the event that a warehouse would wait for. It asks nobody."""
+"""Publishes a sale: the event for a warehouse. Makes no calls."""
 
 import datetime
 

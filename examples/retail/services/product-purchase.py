@@ -1,4 +1,4 @@
-"""Sells a product: its price is looked up, the customer's card is asked, and the sale is made known."""
+"""Sells a product: looks up the price, charges the customer's card and publishes the sale."""
 
 import web
 

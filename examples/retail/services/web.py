@@ -27,7 +27,7 @@ class Problem(Exception):
 
 
 class Request:
-    """One request, and the calls that are made for it."""
+    """A request and its calls."""
 
     def __init__(self, target, headers, body):
         self.query = dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(target).query))
@@ -35,7 +35,7 @@ class Request:
         self.raw = body
 
     def json(self, *fields):
-        """The body, an object that has at least these fields; a caller who sends anything else is told so."""
+        """Parses the body, an object with at least these fields. Invalid bodies raise the error response."""
         try:
             body = json.loads(self.raw)
         except ValueError as error:
@@ -58,19 +58,19 @@ class Request:
         raise Problem(status if 400 <= status < 500 and not platform else 502, f"{function} answered {status}: {text}")
 
     def tell(self, function, body):
-        """As `call`, but nobody waits for the answer. It is lost with this process; a failure is a line in the log."""
+        """Calls without waiting for the response. A failure is logged; the end of this process loses the call."""
 
         def deliver():
             try:
                 self.call(function, body)
             except Problem as problem:
-                print(f"not told: {problem}", file=sys.stderr)
+                print(f"notification failed: {problem}", file=sys.stderr)
 
         threading.Thread(target=deliver, daemon=True).start()
 
 
 def exchange(path, headers, body):
-    """One request over a connection of its own: status, whether the platform itself answered, body."""
+    """Sends one request over its own connection. Returns the status, the platform flag and the body."""
     data = None if body is None else json.dumps(body).encode()
     if data is not None:
         headers["Content-Type"] = "application/json"
@@ -149,7 +149,7 @@ class Server(http.server.ThreadingHTTPServer):
 
 
 def serve():
-    """Answers until the process is told to stop."""
+    """Serves until the process ends."""
     with Server(("127.0.0.1", PORT), Handler) as server:
         print(f"listening on 127.0.0.1:{server.server_port}", file=sys.stderr)
         server.serve_forever()

@@ -11,7 +11,7 @@ import re
 import unittest
 import uuid
 
-import house
+import fixture
 
 Answer = collections.namedtuple("Answer", "status body")
 
@@ -25,43 +25,43 @@ COAT = {"id": "coat-9", "category": "coats", "name": "Cape", "price": 4200}
 class Retail(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.house = house.House()
-        cls.addClassCleanup(cls.house.stop)
+        cls.fixture = fixture.Shop()
+        cls.addClassCleanup(cls.fixture.stop)
 
     def setUp(self):
-        self.house.broken.clear()
-        self.house.database.seed()
+        self.fixture.broken.clear()
+        self.fixture.database.seed()
 
     def ask(self, function, body=None, path="/", calls=None):
-        """One request from outside: GET without a body. `self.made` is whom it called, `self.accessed` who connected."""
-        call_id, before = str(uuid.uuid4()), len(self.house.database.accesses())
-        connection = http.client.HTTPConnection("127.0.0.1", self.house.server.server_port, timeout=30)
+        """Sends a GET without a body. Records the callees in `self.made`, the database users in `self.accessed`."""
+        call_id, before = str(uuid.uuid4()), len(self.fixture.database.accesses())
+        connection = http.client.HTTPConnection("127.0.0.1", self.fixture.server.server_port, timeout=30)
         data = None if body is None else json.dumps(body)
         connection.request("GET" if body is None else "POST", f"/function/{function}{path}", data, {"X-Call-Id": call_id})
         response = connection.getresponse()
         answer = Answer(response.status, json.loads(response.read()))
         connection.close()
-        made = self.house.until_called(call_id, 1 if calls is None else calls + 1)[1:]  # without our own
+        made = self.fixture.until_called(call_id, 1 if calls is None else calls + 1)[1:]  # without our own
         self.made = [call.function for call in made]
-        self.accessed = self.house.database.accesses()[before:]
+        self.accessed = self.fixture.database.accesses()[before:]
         return answer
 
-    def told(self, function, body=None, path="/", calls=None):
-        """What a request that succeeds answers."""
+    def request_ok(self, function, body=None, path="/", calls=None):
+        """Sends a request that must succeed and returns its result."""
         answer = self.ask(function, body, path, calls)
         self.assertEqual(answer.status, 200, answer.body)
         return answer.body
 
     def photographer(self, name):
-        return self.house.database.sql(f"SELECT value FROM photographers WHERE key = '{name}'")[0]
+        return self.fixture.database.sql(f"SELECT value FROM photographers WHERE key = '{name}'")[0]
 
     def rows(self, table):
-        return self.house.database.sql(f"SELECT count(*) FROM {table}")[0]
+        return self.fixture.database.sql(f"SELECT count(*) FROM {table}")[0]
 
     # The three chains: who is called, in which order, and who connects to the database.
 
     def test_photo_request(self):
-        assigned = self.told("photo-request", BOOT, calls=3)
+        assigned = self.request_ok("photo-request", BOOT, calls=3)
         self.assertCountEqual(self.made, REQUEST)  # the mail and the record go side by side
         self.assertEqual(self.made[0], "photo-assign")
         self.assertEqual(self.accessed, ["photo-assign"] * 2 + ["photo-record"])
@@ -70,8 +70,8 @@ class Retail(unittest.TestCase):
         self.assertEqual(self.rows("photo_assignments"), 1)
 
     def test_photo_acquire(self):
-        assigned = self.told("photo-request", BOOT)
-        done = self.told("photo-acquire", {"assignment": assigned["assignment"], "photo": "aGVsbG8="})
+        assigned = self.request_ok("photo-request", BOOT)
+        done = self.request_ok("photo-acquire", {"assignment": assigned["assignment"], "photo": "aGVsbG8="})
         self.assertEqual(self.made, ACQUIRE)
         self.assertEqual(self.accessed, ["photo-receive"] * 2 + ["photo-report"] * 3)
         self.assertEqual((done["accepted"], done["done"], done["product"]), (True, 1, "boot-1"))
@@ -79,71 +79,71 @@ class Retail(unittest.TestCase):
         self.assertEqual((self.rows("photo_assignments"), self.rows("stored_photos")), (0, 1))
 
     def test_purchase(self):
-        sold = self.told("product-purchase", {"id": "boot-1", "user": "ann"})
+        sold = self.request_ok("product-purchase", {"id": "boot-1", "user": "ann"})
         self.assertEqual(self.made, PURCHASE)
         self.assertEqual(self.accessed, PURCHASE[:2])
         self.assertEqual((sold["event"], sold["cents"], sold["card"]), ("purchased", 14900, "1111"))
 
     def test_every_edge_is_declared(self):
         wanted = {"photo-request": set(REQUEST), "photo-acquire": set(ACQUIRE), "product-purchase": set(PURCHASE)}
-        self.assertEqual(house.standin.edges(house.RETAIL / "stack.yml"), wanted)
-        self.assertEqual(len(house.standin.functions(house.RETAIL / "stack.yml")), 16)
+        self.assertEqual(fixture.standin.edges(fixture.RETAIL / "stack.yml"), wanted)
+        self.assertEqual(len(fixture.standin.functions(fixture.RETAIL / "stack.yml")), 16)
 
     # Functions without a chain.
 
     def test_the_catalogue_is_filled_and_read(self):
-        self.assertEqual(self.told("product-catalog-api", path="/categories"), ["bags", "boots", "coats", "hats"])
+        self.assertEqual(self.request_ok("product-catalog-api", path="/categories"), ["bags", "boots", "coats", "hats"])
         self.assertEqual(self.accessed, ["product-catalog-api"])
-        self.told("product-catalog-builder", COAT, "/product")
+        self.request_ok("product-catalog-builder", COAT, "/product")
         self.assertEqual(self.accessed, ["product-catalog-builder"] * 3)
-        self.told("product-catalog-builder", {"id": "coat-9", "image": "cape.jpg"}, "/image")
+        self.request_ok("product-catalog-builder", {"id": "coat-9", "image": "cape.jpg"}, "/image")
         self.assertEqual(self.accessed, ["product-catalog-builder"] * 2)
-        self.assertEqual(self.told("product-catalog-api", path="/products?id=coat-9")["image"], "cape.jpg")
-        coats = self.told("product-catalog-api", path="/products?category=coats")
+        self.assertEqual(self.request_ok("product-catalog-api", path="/products?id=coat-9")["image"], "cape.jpg")
+        coats = self.request_ok("product-catalog-api", path="/products?category=coats")
         self.assertEqual([coat["id"] for coat in coats], ["coat-1", "coat-2", "coat-3", "coat-9"])
-        self.assertEqual(len(self.told("product-catalog-api", path="/products")), 13)
-        self.assertEqual(self.told("product-purchase", {"id": "coat-9", "user": "ann"})["cents"], 4200)
+        self.assertEqual(len(self.request_ok("product-catalog-api", path="/products")), 13)
+        self.assertEqual(self.request_ok("product-purchase", {"id": "coat-9", "user": "ann"})["cents"], 4200)
 
     def test_a_card_is_added_and_its_number_is_not_kept(self):
         self.assertEqual(self.ask("product-purchase", {"id": "hat-1", "user": "new"}).status, 402)
-        self.told("product-purchase-add-cc", {"user": "new", "number": "5500 0000 0000 0004", "expires": "2099-01"})
+        self.request_ok("product-purchase-add-cc", {"user": "new", "number": "5500 0000 0000 0004", "expires": "2099-01"})
         self.assertEqual(self.accessed, ["product-purchase-add-cc"])
-        self.assertEqual(self.told("product-purchase", {"id": "hat-1", "user": "new"})["card"], "0004")
-        self.assertNotIn("5500", self.house.database.sql("SELECT value::text FROM credit_cards WHERE key = 'new'")[0])
+        self.assertEqual(self.request_ok("product-purchase", {"id": "hat-1", "user": "new"})["card"], "0004")
+        self.assertNotIn("5500", self.fixture.database.sql("SELECT value::text FROM credit_cards WHERE key = 'new'")[0])
 
     def test_photographers_register(self):
-        self.told("photo-register", {"id": "abe", "name": "Abe", "email": "abe@example.com"})
+        self.request_ok("photo-register", {"id": "abe", "name": "Abe", "email": "abe@example.com"})
         self.assertEqual(self.accessed, ["photo-register"])
         self.assertEqual(self.photographer("abe")["open"], [])
 
     # Photographers at work.
 
     def test_the_mail_is_sent(self):
-        assigned = self.told("photo-request", BOOT, calls=3)
+        assigned = self.request_ok("photo-request", BOOT, calls=3)
         mail = f"mail to {assigned['photographer']['email']}: .* assignment {assigned['assignment']}\n"
-        self.house.until_logged("photo-message", mail)
+        self.fixture.until_logged("photo-message", mail)
 
     def test_a_mail_that_cannot_be_sent_does_not_stop_a_request(self):
-        self.house.broken.add("photo-message")
-        self.told("photo-request", BOOT, calls=3)
-        self.house.until_logged("photo-request", "not told: photo-message answered 503")
+        self.fixture.broken.add("photo-message")
+        self.request_ok("photo-request", BOOT, calls=3)
+        self.fixture.until_logged("photo-request", "notification failed: photo-message answered 503")
 
     def test_five_photographers_share_the_work(self):
-        names = {self.told("photo-request", BOOT)["photographer"]["id"] for _ in range(5)}
+        names = {self.request_ok("photo-request", BOOT)["photographer"]["id"] for _ in range(5)}
         self.assertEqual(names, {"ada", "ben", "cleo", "dov", "eva"})
 
     def test_requests_at_the_same_time_lose_no_assignment(self):
         with concurrent.futures.ThreadPoolExecutor(8) as customers:
-            answers = list(customers.map(lambda _: self.house.ask("photo-assign", {"product": BOOT}), range(16)))
+            answers = list(customers.map(lambda _: self.fixture.ask("photo-assign", {"product": BOOT}), range(16)))
         given = sorted(answer["assignment"] for status, answer in answers if status == 200)
-        held = self.house.database.sql("SELECT jsonb_array_elements_text(value->'open') FROM photographers")
+        held = self.fixture.database.sql("SELECT jsonb_array_elements_text(value->'open') FROM photographers")
         self.assertEqual((given, {status for status, _ in answers} - {503}), (sorted(held), {200}))
 
     def test_a_photo_that_is_reported_twice_counts_once(self):
-        assigned = self.told("photo-request", BOOT)
+        assigned = self.request_ok("photo-request", BOOT)
         report = {"assignment": assigned["assignment"], "photographer": assigned["photographer"]["id"]}
         with concurrent.futures.ThreadPoolExecutor(4) as photographers:
-            answers = list(photographers.map(lambda _: self.house.ask("photo-report", report), range(4)))
+            answers = list(photographers.map(lambda _: self.fixture.ask("photo-report", report), range(4)))
         self.assertEqual(sorted(status for status, _ in answers), [200, 409, 409, 409])
         self.assertEqual(self.photographer(report["photographer"])["done"], 1)
 
@@ -174,35 +174,35 @@ class Retail(unittest.TestCase):
             self.assertEqual(self.made, PURCHASE[:2])
 
     def test_without_photographers_there_is_no_photo(self):
-        self.house.database.sql("DELETE FROM photographers")
+        self.fixture.database.sql("DELETE FROM photographers")
         self.refused(409, "no photographer", "photo-request", BOOT)
         self.assertEqual(self.made, ["photo-assign"])
 
     def test_a_platform_error_is_a_502(self):
-        self.house.broken.add("photo-success")
-        assigned = self.told("photo-request", BOOT)
+        self.fixture.broken.add("photo-success")
+        assigned = self.request_ok("photo-request", BOOT)
         self.refused(502, "photo-success answered 503", "photo-acquire", {"assignment": assigned["assignment"], "photo": "x"})
 
     def test_a_missing_table_is_told(self):
-        self.house.database.sql("DROP TABLE product_price")
+        self.fixture.database.sql("DROP TABLE product_price")
         self.refused(502, "load seed.sql", "product-purchase", {"id": "boot-1", "user": "ann"})
 
     def test_a_failed_access_leaves_no_connection(self):
-        self.house.database.sql("ALTER TABLE photo_assignments ADD CONSTRAINT never CHECK (false)")
+        self.fixture.database.sql("ALTER TABLE photo_assignments ADD CONSTRAINT never CHECK (false)")
         self.assertEqual(self.ask("photo-record", {"assignment": "x", "photographer": {"id": "ada"}, "product": BOOT}).status, 500)
-        self.house.database.until("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'photo-record'", 0)
+        self.fixture.database.until("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'photo-record'", 0)
 
 
 class ReadMe(unittest.TestCase):
     def setUp(self):
-        text = (house.RETAIL / "README.md").read_text()
+        text = (fixture.RETAIL / "README.md").read_text()
         self.rows = re.findall(r"^\| (f\d+) \| ([a-z-]+)(?: → ([^|]+))? \|.*\| ([^|]+) \|$", text, re.MULTILINE)
 
     def test_it_lists_every_function_and_edge(self):
-        stack, names = house.RETAIL / "stack.yml", {number: name for number, name, _, _ in self.rows}
-        self.assertEqual(sorted(names.values()), sorted(function.name for function in house.standin.functions(stack)))
+        stack, names = fixture.RETAIL / "stack.yml", {number: name for number, name, _, _ in self.rows}
+        self.assertEqual(sorted(names.values()), sorted(function.name for function in fixture.standin.functions(stack)))
         edges = {name: {names[number] for number in callees.split(", ")} for _, name, callees, _ in self.rows if callees}
-        self.assertEqual(edges, house.standin.edges(stack))
+        self.assertEqual(edges, fixture.standin.edges(stack))
 
     def test_it_lists_the_connections_that_the_tests_above_count(self):
         listed = {name: count for _, name, _, count in self.rows}

@@ -48,7 +48,11 @@ impl FunctionClient {
     }
 
     /// Calls and waits for the answer.
-    pub(crate) async fn call_function(&self, name: &str, body: Bytes) -> Result<Bytes, CallerError> {
+    pub(crate) async fn call_function(
+        &self,
+        name: &str,
+        body: Bytes,
+    ) -> Result<Bytes, CallerError> {
         let (status, body) = match self.direct.get(name) {
             Some(to) => self
                 .call_direct(to, body)

@@ -8,7 +8,7 @@ use sensing::parking::{self, Visit};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::client::{FunctionClient, CallerError};
+use crate::client::{CallerError, FunctionClient};
 
 /// Functions of the two examples.
 pub(crate) enum FunctionRole {
@@ -31,7 +31,11 @@ impl FunctionRole {
     }
 
     /// The answer to one call.
-    pub(crate) async fn answer_call(&self, body: &[u8], calls: &FunctionClient) -> Result<Bytes, CallerError> {
+    pub(crate) async fn answer_call(
+        &self,
+        body: &[u8],
+        calls: &FunctionClient,
+    ) -> Result<Bytes, CallerError> {
         match self {
             Self::Sensor => {
                 let sighting = parse_body::<Event>(body)?.sight();
@@ -53,7 +57,11 @@ impl FunctionRole {
     }
 }
 
-async fn answer_station(name: &str, visit: Visit, calls: &FunctionClient) -> Result<Bytes, CallerError> {
+async fn answer_station(
+    name: &str,
+    visit: Visit,
+    calls: &FunctionClient,
+) -> Result<Bytes, CallerError> {
     tokio::time::sleep(parking::work(name)).await;
     let visit = visit.seen_by(name);
     match visit.next(name) {

@@ -8,6 +8,6 @@
 //! The program `sensing` is any one of the functions; see its `main.rs`.
 #![forbid(unsafe_code)]
 
-mod rng;
 pub mod motion;
 pub mod parking;
+mod rng;

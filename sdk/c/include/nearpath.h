@@ -74,7 +74,7 @@ typedef void (*np_free)(void *context);
 
 /* ---- this thread ---- */
 
-/* Returns the endpoint of this thread, never NULL. It joins its domain with its first call, or when it serves. */
+/* Makes an endpoint of this thread, never NULL. It joins its domain with its first call, or when it serves. */
 np_endpoint *np_join(void);
 /* Ends the endpoint and its open calls. endpoint may be NULL. Handlers must not call this. */
 void np_leave(np_endpoint *endpoint);
@@ -104,17 +104,19 @@ const char *np_code_name(np_code code);
 /* ---- calls: name is NAME or NAME.NAMESPACE, options may be NULL ---- */
 
 /* Makes a call and waits for the answer. The payload is copied. After NP_OK the caller frees *reply, whatever its status. */
-np_code np_call(np_endpoint *endpoint, const char *name, const void *payload, size_t bytes, const np_call_options *options, np_reply **reply);
+np_code np_call(np_endpoint *endpoint, const char *name, const void *payload, size_t bytes, const np_call_options *options,
+                np_reply **reply);
 /* As np_call without that copy: the bytes must not change until release(context) is called, once, possibly on another thread,
-and also after an error. release may be NULL for bytes that live as long as the process. */
+   and also after an error. release may be NULL for bytes that live as long as the process. */
 np_code np_call_owned(np_endpoint *endpoint, const char *name, const void *payload, size_t bytes, np_free release, void *context,
                       const np_call_options *options, np_reply **reply);
 /* Sends a call without waiting, to make several calls at once. */
-np_code np_begin(np_endpoint *endpoint, const char *name, const void *payload, size_t bytes, const np_call_options *options, np_pending **pending);
+np_code np_begin(np_endpoint *endpoint, const char *name, const void *payload, size_t bytes, const np_call_options *options,
+                 np_pending **pending);
 /* Waits for the answer and frees pending. */
 np_code np_wait(np_endpoint *endpoint, np_pending *pending, np_reply **reply);
 /* Waits for the first of several answers. pending[0…count-1] may be NULL. *index is the answered call, whose entry becomes NULL.
-The code is that of this call; NP_MISUSE if all entries are NULL. */
+   The code is that of this call; NP_MISUSE if all entries are NULL. */
 np_code np_wait_any(np_endpoint *endpoint, np_pending **pending, size_t count, size_t *index, np_reply **reply);
 /* Cancels a call, notifies the callee and frees pending, which may be NULL. */
 void np_cancel(np_endpoint *endpoint, np_pending *pending);
@@ -124,22 +126,22 @@ np_code np_notify(np_endpoint *endpoint, const char *name, const void *payload, 
 /* ---- payloads written in place ---- */
 
 /* Allocates a draft of zeros, with its memory at *place: in shared memory if there is a free slot, else in private memory. No other
-process reads it before it is sent. NULL: out of memory. Send the draft once, or free it with np_draft_free, while its endpoint lives. */
+   process reads it before it is sent. NULL: out of memory. Send the draft once, or free it with np_draft_free, while its endpoint lives. */
 np_draft *np_draft_begin(np_endpoint *endpoint, size_t bytes, void **place);
 /* Shortens a draft to this number of bytes. draft may be NULL. */
 void np_draft_truncate(np_draft *draft, size_t bytes);
 /* Frees a draft. draft may be NULL. */
 void np_draft_free(np_draft *draft);
 /* As np_call, np_begin and np_notify, without a copy in shared memory. They consume draft, whatever they return: the memory at *place
-then belongs to the callee. Writing there is an error that the library cannot detect. */
+   then belongs to the callee. Writing there is an error that the library cannot detect. */
 np_code np_call_draft(np_endpoint *endpoint, const char *name, np_draft *draft, const np_call_options *options, np_reply **reply);
 np_code np_begin_draft(np_endpoint *endpoint, const char *name, np_draft *draft, const np_call_options *options, np_pending **pending);
 np_code np_notify_draft(np_endpoint *endpoint, const char *name, np_draft *draft, const np_call_options *options);
 
 /* Sends an event to one instance of each function of the domain that subscribes to the topic. *sent and *missed count the functions
-whose instance took it or could not; both may be NULL. Outside a domain there are no subscribers. */
-np_code np_publish(np_endpoint *endpoint, const char *topic, const void *payload, size_t bytes, const np_call_options *options, size_t *sent,
-                   size_t *missed);
+   whose instance took it or could not; both may be NULL. Outside a domain there are no subscribers. */
+np_code np_publish(np_endpoint *endpoint, const char *topic, const void *payload, size_t bytes, const np_call_options *options,
+                   size_t *sent, size_t *missed);
 
 /* ---- streamed calls ---- */
 
@@ -153,7 +155,7 @@ typedef enum np_step {
 /* Begins a call. The deadline covers the whole call, to the end of the answer. */
 np_code np_open(np_endpoint *endpoint, const char *name, const np_call_options *options, np_exchange **exchange);
 /* Copies and writes a piece of the body. Waits while eight parts are unread. A callee that answers while it reads waits as well: for
-large bodies to such a callee use np_next between the pieces. NP_UNWANTED: np_next returns the cause. */
+   large bodies to such a callee use np_next between the pieces. NP_UNWANTED: np_next returns the cause. */
 np_code np_write(np_endpoint *endpoint, np_exchange *exchange, const void *piece, size_t bytes);
 /* Completes the body. Without this the callee's next read after np_close fails: it gets an error, never an end. */
 np_code np_finish(np_endpoint *endpoint, np_exchange *exchange);
@@ -211,7 +213,8 @@ np_code np_answer_header(np_answer *answer, const char *name, const void *value,
 np_code np_answer_body(np_answer *answer, const void *body, size_t bytes);
 /* Sets the body without that copy; as np_call_owned. */
 np_code np_answer_body_owned(np_answer *answer, const void *body, size_t bytes, np_free release, void *context);
-/* Sets a body of zeros and returns its memory, to write in place: valid until the handler returns, or np_answer_open. NULL: out of memory. */
+/* Sets a body of zeros and returns its memory, to write in place: valid until the handler returns, or np_answer_open.
+   NULL: out of memory. */
 void *np_answer_begin(np_answer *answer, size_t bytes);
 /* Sets the body to a draft, which is consumed. */
 np_code np_answer_draft(np_answer *answer, np_draft *draft);

@@ -1,19 +1,19 @@
 'use strict';
-// Bodies that are read or written bit by bit: one part is under way at a time.
+// Streamed bodies: one part of each is in transit at a time.
 
 const { NearpathError, bytes } = require('./words');
 
 class Bodies {
   #native;
   #changed;
-  #waiting = new Map(); // who waits for a part, or for room, by body
+  #waiting = new Map(); // resolvers of pending reads and writes, by body
 
   constructor(native, changed) {
     this.#native = native;
     this.#changed = changed;
   }
 
-  /** Whether somebody waits here. */
+  /** Whether a read or a write is pending. */
   get busy() {
     return this.#waiting.size > 0;
   }
@@ -24,7 +24,7 @@ class Bodies {
     this.#waiting.delete(key);
   }
 
-  /** Who waits for a call's bodies waits no more. */
+  /** Ends the pending reads and writes of a call. */
   giveUp(id) {
     this.told({ id, taken: false });
     this.told({ id, taken: false, room: false });
@@ -42,7 +42,7 @@ class Bodies {
     });
   }
 
-  /** A body as it comes. Leaving a loop over it tells its writer that nobody reads. A signal ends it; `done` is told of its end. */
+  /** Streams a received body. Leaving a loop over it notifies its writer. A signal ends it; `done` is called at its end. */
   read(id, taken, signal, done = () => {}) {
     let over = false;
     const next = async () => {
@@ -65,7 +65,7 @@ class Bodies {
     return { next, return: leave, [Symbol.asyncIterator]() { return this; } };
   }
 
-  /** Writes a body as its pieces are made, until nobody wants more. What is thrown breaks it off. */
+  /** Streams the pieces of a body until the receiver takes no more. An exception aborts the body. */
   async write(id, taken, pieces) {
     const iterator = pieces[Symbol.asyncIterator]?.() ?? pieces[Symbol.iterator]();
     try {

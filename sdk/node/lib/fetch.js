@@ -1,5 +1,5 @@
 'use strict';
-// fetch, with calls of functions over the nearest path there is. Everything else goes out as ever.
+// fetch, with calls of functions over the nearest path. Other URLs use the global fetch.
 
 const dns = require('node:dns/promises');
 const { Kept } = require('./kept');
@@ -10,10 +10,10 @@ const { NearpathError } = require('./words');
 
 const MOST_REDIRECTS = 20;
 const MOVED = new Set([301, 302, 303, 307, 308]);
-/** What fetch says of itself. */
+/** The default header fields of fetch. */
 const OWN = { accept: '*/*', 'accept-language': '*', 'user-agent': 'node' };
 
-/** What a call of a function is made of. `half` makes calls. */
+/** fetch for functions; `half` makes the calls. */
 class Fetch {
   #half;
 
@@ -26,7 +26,7 @@ class Fetch {
     const wanted = target(url);
     if (wanted !== null) return this.#call({ input, init, url, wanted, redirects: 0 });
     if (!url.startsWith('nearpath:')) return globalThis.fetch(input, init);
-    throw new TypeError('fetch failed', { cause: new Error(`${url} names no function: nearpath://NAME or nearpath://NAME.NAMESPACE, in lower case`) });
+    throw new TypeError('fetch failed', { cause: new Error(`invalid URL ${url}: expected nearpath://NAME or nearpath://NAME.NAMESPACE, in lower case`) });
   }
 
   async #call(asked) {
@@ -42,7 +42,7 @@ class Fetch {
     return this.#far(...again, { ...wanted, obstacle });
   }
 
-  /** The answer through memory, or what stood against it. */
+  /** Returns the answer through shared memory, or the obstacle. */
   async #near(asked, request, body) {
     const { method, signal } = request;
     const headers = { ...OWN, ...Object.fromEntries(request.headers) };
@@ -58,7 +58,7 @@ class Fetch {
     return { response };
   }
 
-  /** An answer, or what it redirects to. */
+  /** Returns the answer, or the one to which it redirects. */
   async #moved(asked, request, body, answer) {
     const { location } = answer.headers;
     if (!MOVED.has(answer.status) || location === undefined || request.redirect === 'manual') {
@@ -71,7 +71,7 @@ class Fetch {
     const [to, { method, status }] = [new URL(location, asked.url), { method: request.method, status: answer.status }];
     const becomesGet = status === 303 ? method !== 'GET' && method !== 'HEAD' : status < 303 && method === 'POST';
     const bytes = body instanceof Kept ? isOfRequest(asked) && body.all : body;
-    if (!becomesGet && bytes !== null && !(bytes instanceof Uint8Array)) throw fault('a body that comes bit by bit cannot be sent again');
+    if (!becomesGet && bytes !== null && !(bytes instanceof Uint8Array)) throw fault('a streamed body cannot be sent again');
     const headers = new Headers(request.headers);
     if (becomesGet) for (const name of ['content-encoding', 'content-language', 'content-location', 'content-type']) headers.delete(name);
     if (to.host !== new URL(asked.url).host) for (const name of ['authorization', 'cookie', 'host']) headers.delete(name);
@@ -86,7 +86,7 @@ class Fetch {
     for (const [name, value] of Object.entries({ ...this.#half.handedOn(), [PATH]: '?' })) {
       if (!headers.has(name)) headers.set(name, value);
     }
-    // A Request that is made of one cannot follow a redirect that keeps its body.
+    // A Request made from another one cannot follow a redirect that keeps its body.
     const elsewhere = input instanceof Request && input.url !== far;
     const asked = elsewhere ? new Request(far, input) : input instanceof Request ? input : far;
     const response = await globalThis.fetch(asked, { ...init, headers });
@@ -97,9 +97,9 @@ class Fetch {
   }
 }
 
-/** What stood against memory for a call that provably did not run; the platform's answer; or why there is none, as fetch says it. */
+/** Returns the obstacle of a call that provably did not run, or the platform's answer; throws other errors in the form of fetch. */
 function failed(error, url, signal, body) {
-  const isOurs = error instanceof NearpathError; // else it was given up, or its body failed
+  const isOurs = error instanceof NearpathError; // else the call was cancelled, or its body failed
   if (isOurs && error.retryIsSafe && (body?.whole ?? true)) return { obstacle: error.path === Path.SHM ? Obstacle.NO_ROOM : Obstacle.NO_ENDPOINT };
   body?.leave?.();
   if (signal.aborted) throw error;
@@ -107,16 +107,16 @@ function failed(error, url, signal, body) {
   throw new TypeError('fetch failed', { cause: error });
 }
 
-/** Whether a body is that of a Request: those are mostly whole, and fetch sends them again. */
+/** Whether the body belongs to a Request: it is usually complete, and fetch sends it again. */
 function isOfRequest({ input, init }) {
   return input instanceof Request && (init?.body ?? null) === null;
 }
 
-/** A request as it goes out: its head, and its body as bytes where that is possible. */
+/** Returns the outgoing request and its body, as bytes if possible. */
 async function opened(input, init, wanted) {
   if (!process.env.NEARPATH_DISPATCH) return { body: null, obstacle: Obstacle.CALLER_NO_ENDPOINT };
   const request = new Request(input instanceof Request ? new Request(wanted.far, input) : wanted.far, init);
-  const isOthers = request.headers.has('upgrade') || request.integrity !== ''; // what only a connection, or fetch itself, can do
+  const isOthers = request.headers.has('upgrade') || request.integrity !== ''; // needs a connection, or fetch itself
   if (isOthers) return { body: null, obstacle: Obstacle.UPGRADE };
   if (request.signal.aborted) throw request.signal.reason;
   if (request.body === null) return { request, body: null, obstacle: null };

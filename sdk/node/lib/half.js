@@ -1,5 +1,5 @@
 'use strict';
-// JavaScript's side of the native half: numbers of calls, promises, and handlers that run.
+// The JavaScript side of the native module: call numbers, promises and running handlers.
 
 const { AsyncLocalStorage } = require('node:async_hooks');
 const { Bodies } = require('./bodies');
@@ -10,14 +10,14 @@ const SERVED = -1;
 class Half {
   #native = null;
   #last = 0;
-  #calls = new Map(); // made here, by number
-  #open = new Map(); // taken here: what tells a handler that its caller no longer waits
-  #running = new AsyncLocalStorage(); // the number of the call whose handler runs
+  #calls = new Map(); // promises of outgoing calls, by number
+  #open = new Map(); // abort controllers of incoming calls, by number
+  #running = new AsyncLocalStorage(); // the number of the running handler's call
   #served = null;
   #awake = null;
   #bodies = new Bodies(() => this.#native, () => this.#stayAwake());
 
-  /** Opened with the first call: a process that only asks for types has no thread. */
+  /** Opens the native module with the first call: a process without calls has no thread. */
   #opened(serves, streams = false) {
     if (this.#native === null || serves) {
       this.#native ??= require(process.env.NEARPATH_NODE_NATIVE ?? '../nearpath.node');
@@ -47,7 +47,7 @@ class Half {
     return told;
   }
 
-  /** Nobody waits for it any more: the callee is told. */
+  /** Cancels a call and notifies the callee. */
   #giveUp(id, reason) {
     this.#native.giveUp(id);
     this.#bodies.giveUp(id);
@@ -56,21 +56,21 @@ class Half {
     this.#stayAwake();
   }
 
-  /** The fields with which another client hands on what the handler that runs was given. */
+  /** Returns the header fields with which another client forwards the running handler's trace and deadline. */
   handedOn() {
     const { traceparent, late } = this.#open.get(this.#running.getStore())?.handed ?? {};
     const fields = traceparent ? { traceparent } : {};
     return late ? { ...fields, 'x-timeout': `${Math.max(1, Math.floor(late - performance.now()))}ms` } : fields;
   }
 
-  /** An event: for a function, for those who subscribe to a topic, or a call for the gateway's queue. */
+  /** Sends an event to a function or to a topic's subscribers, or queues a call at the gateway. */
   async tell(name, payload, how = {}, { topic = false, later = false } = {}) {
     const body = bytes(payload);
-    const [, told] = this.#made(how, (id, ask) => this.#native.tell(id, String(name), body, ask, topic, later));
+    const [, told] = this.#made(how, (id, ask) => this.#native.sendEvent(id, String(name), body, ask, topic, later));
     return told;
   }
 
-  /** Makes a call: its number, and what becomes of it. */
+  /** Makes a call and returns its number and its outcome. */
   #made(how, make) {
     const { method, path, headers, deadline, idempotent, nearOnly } = how;
     const parent = this.#running.getStore();
@@ -84,7 +84,7 @@ class Half {
   }
 
   serve(handler, { stream = false } = {}) {
-    if (typeof handler !== 'function') throw new TypeError('serve wants a function');
+    if (typeof handler !== 'function') throw new TypeError('invalid handler: expected a function');
     if (this.#served) throw new Error('this process serves already');
     return new Promise((resolve, reject) => {
       const stop = () => this.#native.stop();
@@ -116,7 +116,7 @@ class Half {
 
   #settle({ id, response, error, published, accepted }) {
     const call = this.#calls.get(id);
-    if (call === undefined) return; // it was given up
+    if (call === undefined) return; // the call was cancelled
     this.#calls.delete(id);
     if (error) call.reject(new NearpathError(error));
     else if (published) call.resolve({ sent: published[0], missed: published[1] });
@@ -141,12 +141,12 @@ class Half {
     }
     const { pieces, ...head } = response;
     this.#native.answer(id, head, pieces !== undefined);
-    if (pieces) await this.#bodies.write(id, true, pieces).catch(console.error); // and it was broken off
+    if (pieces) await this.#bodies.write(id, true, pieces).catch(console.error); // the error has aborted the body
     this.#open.delete(id);
     this.#native.leave(id, true);
   }
 
-  /** The native half keeps no process alive; something that is open does. */
+  /** Keeps the process alive during open calls; the native module does not. */
   #stayAwake() {
     const busy = this.#calls.size > 0 || this.#bodies.busy || this.#served !== null;
     if (busy && this.#awake === null) this.#awake = setInterval(() => {}, 0x7fffffff);

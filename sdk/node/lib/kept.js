@@ -1,7 +1,7 @@
 'use strict';
-// A body that comes bit by bit, and may have to be sent another way after its first pieces were taken.
+// A streamed body that may have to be sent on another path after its first pieces were read.
 
-/** The most that is kept of a body until it is known that its call was taken. */
+/** The maximum of bytes that are kept of a body until its call is accepted. */
 const MOST = 1 << 20;
 
 class Kept {
@@ -19,17 +19,17 @@ class Kept {
     return this;
   }
 
-  /** The call was taken: nothing is kept any more. */
+  /** Called when the call is accepted: drops the kept bytes. */
   taken() {
     this.#taken = null;
   }
 
-  /** Whether all of it can be sent again. */
+  /** Whether the whole body can be sent again. */
   get whole() {
     return this.#taken !== null;
   }
 
-  /** All of it, when it has come to its end and was kept; else nothing. */
+  /** The whole body if it has ended and was kept; else undefined. */
   get all() {
     return this.#ended && this.#taken !== null ? Buffer.concat(this.#taken) : undefined;
   }
@@ -49,18 +49,18 @@ class Kept {
     return step;
   }
 
-  /** Who reads it has left: for good, unless it may have to be sent again. */
+  /** Ends the source, unless the body may have to be sent again. */
   async return() {
     return this.whole ? { done: true, value: undefined } : this.#source.return();
   }
 
-  /** Nobody wants it any more. */
+  /** Drops the body and ends its source. */
   leave() {
     this.#taken = null;
-    Promise.resolve(this.#source.return?.()).catch(() => {}); // it may have failed already
+    Promise.resolve(this.#source.return?.()).catch(() => {}); // the source may have failed already
   }
 
-  /** All of it from the beginning. */
+  /** Yields the whole body from the beginning. */
   async *again() {
     await this.#next?.catch(() => {});
     yield* this.#taken;

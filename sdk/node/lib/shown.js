@@ -1,5 +1,5 @@
 'use strict';
-// Answers through memory as fetch shows them.
+// Conversion of answers through shared memory into responses of fetch.
 
 const http = require('node:http');
 const { pipeline } = require('node:stream');
@@ -8,18 +8,18 @@ const { Path } = require('./paths');
 
 const BODILESS = new Set([101, 103, 204, 205, 304]);
 const PATH = 'x-nearpath-path';
-// What was cut is shown as far as it came, as undici does.
+// Sync flush yields the complete part of a truncated body, as undici does.
 const GZIP = { flush: zlib.constants.Z_SYNC_FLUSH, finishFlush: zlib.constants.Z_SYNC_FLUSH };
 const BROTLI = { flush: zlib.constants.BROTLI_OPERATION_FLUSH, finishFlush: zlib.constants.BROTLI_OPERATION_FLUSH };
 const UNPACK = {
   gzip: () => zlib.createGunzip(GZIP),
   'x-gzip': () => zlib.createGunzip(GZIP),
-  // With a head of zlib's, as it should be, or without, as some send it.
+  // Some servers send deflate without the zlib header.
   deflate: (first) => ((first[0] & 0x0f) === 8 ? zlib.createInflate(GZIP) : zlib.createInflateRaw(GZIP)),
   br: () => zlib.createBrotliDecompress(BROTLI),
 };
 
-/** An answer through memory as a Response. */
+/** Converts an answer through shared memory into a Response. */
 function shown(answer, request, url, redirected) {
   const headers = new Headers(answer.fields);
   headers.set(PATH, Path.SHM);
@@ -39,7 +39,7 @@ function readable(parts, signal) {
         const { done, value } = await parts.next().catch((error) => {
           throw signal.aborted ? error : new TypeError('terminated', { cause: error });
         });
-        if (!done) return void controller.enqueue(new Uint8Array(value)); // a copy: it is given away
+        if (!done) return void controller.enqueue(new Uint8Array(value)); // a copy: the stream transfers its buffer
         controller.close();
         controller.byobRequest?.respond(0);
         return undefined;
@@ -50,7 +50,7 @@ function readable(parts, signal) {
   );
 }
 
-/** Codings are taken off in the order opposite to that in which they were put on; one that is not known leaves all of them. */
+/** Decodes the content codings in reverse order; with an unknown coding it decodes none. */
 function unpacked(parts, coding) {
   const codings = (coding ?? '').toLowerCase().split(',').map((each) => each.trim()).filter((each) => each !== '');
   if (!codings.every((each) => Object.hasOwn(UNPACK, each))) return parts;
@@ -64,16 +64,16 @@ async function* through(parts, make) {
     yield first;
     yield* parts;
   };
-  yield* pipeline(all(), make(first), () => {}); // whoever reads hears of a failure
+  yield* pipeline(all(), make(first), () => {}); // the reader gets the error
 }
 
-/** What the platform answered is an answer. */
+/** Converts an error of the platform into a Response. */
 function refused(error, url) {
   const headers = { 'content-type': 'text/plain', 'x-nearpath-reason': error.reason ?? '', [PATH]: Path.SHM };
   return placed(new Response(error.text ?? '', { status: error.status ?? 502, headers }), url, false);
 }
 
-/** A Response that says where it is from, and its clones, too. */
+/** Sets the url of a Response and of its clones. */
 function placed(response, url, redirected) {
   const clone = () => placed(Response.prototype.clone.call(response), url, redirected);
   const [from] = url.split('#', 1);

@@ -1,30 +1,30 @@
 'use strict';
-// Which URLs are calls of functions, and where they go over HTTP.
+// URLs of functions, and their URLs for calls over HTTP.
 //
-//   http://gateway:8080/function/NAME/path    the gateway: where the environment says it is, or at that address
-//   http://gateway.any:8080/function/…        a gateway by that name, or at the address that the environment names
-//   nearpath://NAME/path                      the same, whatever the gateway is called
-//   http://NAME/path                          a host of one word without a port, when nothing else answers to that name
+// http://gateway:8080/function/NAME/path    the gateway at the URL of the environment, or at that address
+// http://gateway.any:8080/function/…        a gateway of that name, or at the URL of the environment
+// nearpath://NAME/path                      the same for every gateway
+// http://NAME/path                          a host of one word without a port, if no host has that name
 
 const LABEL = '[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?';
 const NAME = new RegExp(`^${LABEL}(?:\\.${LABEL})?$`);
 const ROUTE = '/function/';
 
-/** Where calls go over HTTP, without a slash at the end. */
+/** Returns the gateway's URL, without a slash at the end. */
 function gateway() {
   return said() ?? 'http://gateway:8080';
 }
 
-/** As the environment says. */
+/** Returns the gateway's URL from the environment, or null. */
 function said() {
   const { NEARPATH_GATEWAY, gateway_url: named, gateway_hostname: host, OPENFAAS_URL, gateway: plain } = process.env;
   const url = NEARPATH_GATEWAY || named || (host && `http://${host}:8080`) || OPENFAAS_URL || plain;
   return url ? (url.includes('://') ? url : `http://${url}`).replace(/\/+$/, '') : null;
 }
 
-/** The function that a URL means: its name, the path after it, where it goes over HTTP, and whether only the host's name says so. */
+/** Returns the function of a URL: name, path, URL for HTTP, and in `bare` whether only the host's name denotes it; or null. */
 function target(address) {
-  if (!URL.canParse(address)) return null; // whoever sends it says what is wrong
+  if (!URL.canParse(address)) return null; // the global fetch reports the error
   const url = new URL(address);
   const known = URL.canParse(gateway()) ? new URL(gateway()) : null;
   if (url.protocol === 'nearpath:') return named(url.hostname, url, false);
@@ -42,7 +42,7 @@ function target(address) {
   return oneWord && !others.includes(url.hostname) ? named(url.hostname, url, true) : null;
 }
 
-/** As it was written: a URL forgets a port that is the usual one. */
+/** Returns the authority as written: a URL drops the default port. */
 function authority(address) {
   return String(address).split('/', 3)[2] ?? '';
 }
@@ -53,7 +53,7 @@ function named(name, url, bare) {
   return { name, path, far: gateway() + ROUTE + name + (path === '/' ? '' : path), bare };
 }
 
-/** What stands before the route at the gateway; null when it is no function of the gateway's. */
+/** Returns the gateway's path before the route; null if the URL is no function of the gateway. */
 function baseOf(url, known) {
   if (/^gateway(\.|$)/.test(url.hostname) && url.pathname.startsWith(ROUTE)) return '';
   const base = known?.pathname.replace(/\/+$/, '');

@@ -1,5 +1,5 @@
 'use strict';
-// What users see: errors, requests, and what a handler may return.
+// Errors, payloads and header fields of the public interface.
 
 class NearpathError extends Error {
   constructor({ message, kind, function: name, path, retryIsSafe, status, reason, text }) {
@@ -10,40 +10,40 @@ class NearpathError extends Error {
   }
 }
 
-/** Bytes of a payload; text is UTF-8. */
+/** Converts a payload to bytes; text is UTF-8. */
 function bytes(payload) {
   if (payload === undefined || payload === null) return Buffer.alloc(0);
   if (typeof payload === 'string') return Buffer.from(payload);
   if (Buffer.isBuffer(payload)) return payload;
   if (ArrayBuffer.isView(payload)) return Buffer.from(payload.buffer, payload.byteOffset, payload.byteLength);
   if (payload instanceof ArrayBuffer) return Buffer.from(payload);
-  throw new TypeError('a payload is a string, a Buffer, an ArrayBuffer or a view of one');
+  throw new TypeError('invalid payload: expected a string, a Buffer, an ArrayBuffer or a view of one');
 }
 
-/** Whether something is iterated rather than sent as it is. */
+/** Whether a payload is streamed by iteration. */
 function isPieces(payload) {
   if (payload === null || typeof payload !== 'object' || ArrayBuffer.isView(payload)) return false;
   return Symbol.asyncIterator in payload || (typeof payload.next === 'function' && Symbol.iterator in payload);
 }
 
-/** Names and values in turn, of an object. */
+/** Converts an object to a list of alternating names and values. */
 function inTurn(headers) {
   return Object.entries(headers ?? {}).flatMap(([name, value]) => [value].flat().flatMap((each) => [name, String(each)]));
 }
 
-/** An object, of names and values in turn; of a name that comes more than once the first value. */
+/** Converts a list of alternating names and values to an object; a repeated name has its first value. */
 function object(fields) {
   const headers = {};
   for (let k = 0; k < fields.length; k += 2) headers[fields[k]] ??= fields[k + 1];
   return headers;
 }
 
-/** Pairs, of names and values in turn. */
+/** Converts a list of alternating names and values to pairs. */
 function inPairs(fields) {
   return Array.from({ length: fields.length / 2 }, (_, k) => [fields[2 * k], fields[2 * k + 1]]);
 }
 
-/** What a handler returned, as the native half wants it. */
+/** Converts a handler's return value for the native module. */
 function answer(returned) {
   if (Array.isArray(returned)) return { ...answer(returned[1]), status: returned[0] };
   const plain = returned === undefined || returned === null || typeof returned === 'string';
@@ -52,7 +52,7 @@ function answer(returned) {
   }
   if (isPieces(returned)) return { status: 200, headers: [], body: bytes(null), pieces: returned };
   const { status = 200, headers, body, stream } = returned;
-  const pieces = isPieces(body) ? body : stream; // an answer that is passed on comes with a stream
+  const pieces = isPieces(body) ? body : stream; // a forwarded answer has a stream
   const head = { status, headers: inTurn(headers) };
   return pieces ? { ...head, body: bytes(null), pieces } : { ...head, body: bytes(body) };
 }

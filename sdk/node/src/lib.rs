@@ -71,7 +71,7 @@ pub fn call(
 /// Sends an event to a function or, with `topic`, to the subscribers of a topic. With `later` it is
 /// a call for the gateway's queue. A message with this number reports its end.
 #[napi]
-pub fn tell(
+pub fn send_event(
     id: f64,
     name: String,
     payload: &[u8],

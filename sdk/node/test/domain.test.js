@@ -18,7 +18,7 @@ describe('in a domain', { skip: missing() }, () => {
       } catch (error) {
         if (error.kind !== 'unsent') throw error;
       }
-      await new Promise((resolve) => setTimeout(resolve, 5)); // nobody tells when another process is there
+      await new Promise((resolve) => setTimeout(resolve, 5)); // there is no event for the start of another process
     }
     assert.fail(`${name} never comes`);
   };

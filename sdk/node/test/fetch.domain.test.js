@@ -18,7 +18,7 @@ describe('fetch in a domain', { skip: missing() }, async () => {
     const answer = await nearpath.call('callee', '', { nearOnly: true, path: '/hung' }).catch((error) => error);
     if (answer.status === 200) break;
     assert.equal(answer.kind, 'unsent', answer);
-    await new Promise((resolve) => setTimeout(resolve, 5)); // nobody tells when another process is there
+    await new Promise((resolve) => setTimeout(resolve, 5)); // there is no event for the start of another process
   }
   after(async () => {
     assert.deepEqual(await domain.stop(), [0]);

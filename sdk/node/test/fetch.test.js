@@ -96,7 +96,7 @@ describe('beside OpenFaaS', async () => {
     const answer = await nearpath.fetch(`${faas.url}/healthz`);
     assert.deepEqual([await answer.text(), answer.headers.get('x-nearpath-path')], ['OK', null]);
     await assert.rejects(nearpath.fetch('no scheme'), TypeError);
-    await assert.rejects(nearpath.fetch('nearpath://No_Name'), ({ cause }) => /names no function/.test(cause.message));
+    await assert.rejects(nearpath.fetch('nearpath://No_Name'), ({ cause }) => /expected nearpath:\/\/NAME/.test(cause.message));
     await assert.rejects(nearpath.fetch('http://127.0.0.1:9/function/x'), TypeError);
   });
 

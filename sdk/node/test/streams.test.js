@@ -33,7 +33,7 @@ describe('streams', { skip: missing() }, () => {
           break;
         } catch (error) {
           if (error.kind !== 'unsent' || tries > 6000) throw error;
-          await new Promise((resolve) => setTimeout(resolve, 5)); // nobody tells when another process is there
+          await new Promise((resolve) => setTimeout(resolve, 5)); // there is no event for the start of another process
         }
       }
     }

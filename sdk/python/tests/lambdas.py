@@ -92,7 +92,7 @@ class Lambdas:
         self.log.close()
 
 
-class Door:
+class DispatchSocket:
     """Where a function says that it is there, and waits to be let go."""
 
     def __init__(self):

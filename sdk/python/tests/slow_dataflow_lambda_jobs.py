@@ -8,7 +8,7 @@ import threading
 import unittest
 
 from store_jobs import LambdaStoreJobs
-from lambdas import Door, until
+from lambdas import DispatchSocket, until
 from fixtures import DEADLINE
 from test_dataflow_lambda_jobs import Jobs, sums
 
@@ -18,7 +18,7 @@ from nearpath import dataflow as flow
 class Whole(Jobs):
     def test_an_environment_that_is_killed_is_replaced_and_the_result_exact(self):
         self.lambdas.create("killed", self.zip, timeout=50)
-        door = Door()
+        door = DispatchSocket()
         self.addCleanup(door.socket.close)
         threading.Thread(target=self.kill_once, args=(door,), daemon=True).start()
         job = self.run_job("killed", "held", arguments={"door": door.port})

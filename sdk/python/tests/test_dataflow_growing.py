@@ -127,7 +127,7 @@ class ScaleOutTests(Growing):
         self.assertEqual(job.report.stages["pass"].workers, 3)
 
     def test_outside_a_job_and_without_most(self):
-        with self.assertRaisesRegex(RuntimeError, "does not run in a job"):
+        with self.assertRaisesRegex(RuntimeError, "outside a job"):
             flow.Worker().grow()
 
         class Hopeful(flow.Worker):

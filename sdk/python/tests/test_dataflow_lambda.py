@@ -6,7 +6,7 @@ import socket
 import threading
 import unittest
 
-from lambdas import Door, OnLambda, orders, until, zipped
+from lambdas import DispatchSocket, OnLambda, orders, until, zipped
 
 
 FUNCTIONS = """
@@ -47,7 +47,7 @@ class ThePlace(OnLambda):
 
     def setUp(self):
         super().setUp()
-        self.dispatch_socket = Door()
+        self.dispatch_socket = DispatchSocket()
         self.addCleanup(self.dispatch_socket.socket.close)
 
     def test_limit_and_memory_are_the_functions(self):

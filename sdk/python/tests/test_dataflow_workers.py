@@ -42,11 +42,11 @@ class FakeRendezvous:
     def __init__(self, *_):
         self.calls, self.may_answer = [], threading.Event()
 
-    def say(self, to, text):
-        self.calls.append("say")
+    def send(self, to, text):
+        self.calls.append("send")
 
-    def hear(self, seconds):
-        self.calls.append("hear")
+    def receive(self, seconds):
+        self.calls.append("receive")
         self.may_answer.wait(DEADLINE)
         return [("leader", Seal.of_job(ORDERS["key"]).close({"end": True}))]
 
@@ -62,7 +62,7 @@ class FirstMessageTests(Alarm):
         control.mark_done()
         control.connection.may_answer.set()
         self.assertIsNone(control.next_plan(0))
-        self.assertEqual(control.connection.calls, ["say", "hear"])
+        self.assertEqual(control.connection.calls, ["send", "receive"])
 
 
 class LastOutputTests(OwnTemp):

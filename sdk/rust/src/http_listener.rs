@@ -47,7 +47,7 @@ pub(crate) async fn accept_connections<H: Handler>(
 /// Serves requests until the client closes the connection or the function stops. A stop lets the open request finish.
 async fn serve_connection<H: Handler>(stream: TcpStream, service: Rc<HandlerService<H>>) {
     // The stop of the function waits for open connections, at most for its drain grace.
-    let _guard = service.open_work.start_one();
+    let _guard = service.open_work.acquire_guard();
     let http_service = service_fn(|request| {
         let service = Rc::clone(&service);
         async move { Ok::<_, Infallible>(handle_request(request, &service).await) }
@@ -58,7 +58,7 @@ async fn serve_connection<H: Handler>(stream: TcpStream, service: Rc<HandlerServ
     let mut connection = pin!(connection);
     tokio::select! {
         _ = connection.as_mut() => return, // no response is possible after an error
-        () = service.open_work.wait_ending() => connection.as_mut().graceful_shutdown(),
+        () = service.open_work.wait_for_stop() => connection.as_mut().graceful_shutdown(),
     }
     let _ = connection.await;
 }
@@ -67,7 +67,7 @@ async fn handle_request<H: Handler>(
     request: http::Request<Incoming>,
     service: &HandlerService<H>,
 ) -> http::Response<OutgoingBody> {
-    let request = match read_request(request, service.streams).await {
+    let request = match read_request(request, service.is_streaming).await {
         Ok(request) => request,
         Err(refusal) => return http_response(refusal).map(Either::Left),
     };

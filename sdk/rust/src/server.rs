@@ -152,15 +152,15 @@ pub(crate) struct HandlerService<H> {
     pub(crate) handler: H,
     pub(crate) open_work: OpenWork,
     /// Bodies are handed over as they come.
-    pub(crate) streams: bool,
+    pub(crate) is_streaming: bool,
 }
 
 impl<H> HandlerService<H> {
-    pub(crate) fn new(handler: H, streams: bool) -> Self {
+    pub(crate) fn new(handler: H, is_streaming: bool) -> Self {
         Self {
             handler,
             open_work: OpenWork::default(),
-            streams,
+            is_streaming,
         }
     }
 }
@@ -186,7 +186,7 @@ fn poll_then_spawn(mut handler: Pin<Box<impl Future<Output = ()> + 'static>>) {
 }
 
 async fn handle_call<H: Handler>(mut received: ReceivedCall, service: Rc<HandlerService<H>>) {
-    let _open = service.open_work.start_one();
+    let _open = service.open_work.acquire_guard();
     let request = Request::from_incoming(&mut received);
     let context = request.context;
     let answer = tokio::select! {
@@ -252,13 +252,13 @@ pub(crate) struct OpenWork {
 pub(crate) struct OpenWorkGuard<'a>(&'a OpenWork);
 
 impl OpenWork {
-    pub(crate) fn start_one(&self) -> OpenWorkGuard<'_> {
+    pub(crate) fn acquire_guard(&self) -> OpenWorkGuard<'_> {
         self.count.set(self.count.get() + 1);
         OpenWorkGuard(self)
     }
 
     /// Resolves when the function stops.
-    pub(crate) async fn wait_ending(&self) {
+    pub(crate) async fn wait_for_stop(&self) {
         let _ = self.ending.subscribe().wait_for(|ending| *ending).await; // the sender is here
     }
 

@@ -38,10 +38,10 @@ class Cloud:
     def __init__(self, log, denied):
         self.functions, self.log, self.denied = {}, log, denied
 
-    def create(self, asked, region):
-        if asked["FunctionName"] in self.functions:
-            raise Refusal(409, "ResourceConflictException", f"Function already exist: {asked['FunctionName']}")
-        function = self.functions[asked["FunctionName"]] = Function(asked, region, self.log)
+    def create(self, spec, region):
+        if spec["FunctionName"] in self.functions:
+            raise Refusal(409, "ResourceConflictException", f"Function already exist: {spec['FunctionName']}")
+        function = self.functions[spec["FunctionName"]] = Function(spec, region, self.log)
         return function
 
     def find(self, name, region):
@@ -84,7 +84,7 @@ class Requests(http.server.BaseHTTPRequestHandler):
     def act(self, url, body):
         parts = [urllib.parse.unquote(part) for part in url.path.strip("/").split("/")]
         if parts == ["standin", "environments"]:
-            return self.tell(200, {name: function.environments() for name, function in self.cloud.functions.items()})
+            return self.reply_json(200, {name: function.environments() for name, function in self.cloud.functions.items()})
         region = signature.region(self.command, f"http://{self.headers['Host']}{self.path}", self.headers, body)
         if region is None:
             raise Refusal(
@@ -92,22 +92,22 @@ class Requests(http.server.BaseHTTPRequestHandler):
             )
         match [self.command, *parts]:
             case ["POST", "2015-03-31", "functions"]:
-                self.tell(201, self.cloud.create(json.loads(body), region).configuration())
+                self.reply_json(201, self.cloud.create(json.loads(body), region).configuration())
             case ["GET", "2015-03-31", "functions", name]:
-                self.tell(200, {"Configuration": self.allowed("GetFunction", name, region).configuration()})
+                self.reply_json(200, {"Configuration": self.allowed("GetFunction", name, region).configuration()})
             case ["GET", "2015-03-31", "functions", name, "configuration"]:
-                self.tell(200, self.allowed("GetFunctionConfiguration", name, region).configuration())
+                self.reply_json(200, self.allowed("GetFunctionConfiguration", name, region).configuration())
             case ["PUT", "2015-03-31", "functions", name, "code"]:
                 function = self.allowed("UpdateFunctionCode", name, region)
                 function.update(json.loads(body))
-                self.tell(200, function.configuration())
+                self.reply_json(200, function.configuration())
             case ["DELETE", "2015-03-31", "functions", name]:
                 self.cloud.remove(self.allowed("DeleteFunction", name, region).name)
                 self.answer(204, b"", {})
             case ["PUT", "2017-10-31", "functions", name, "concurrency"]:
-                asked = json.loads(body)
-                self.allowed("PutFunctionConcurrency", name, region).concurrency = asked["ReservedConcurrentExecutions"]
-                self.tell(200, asked)
+                spec = json.loads(body)
+                self.allowed("PutFunctionConcurrency", name, region).concurrency = spec["ReservedConcurrentExecutions"]
+                self.reply_json(200, spec)
             case ["POST", "2015-03-31", "functions", name, "invocations"]:
                 self.invoke(self.allowed("InvokeFunction", name, region), body)
             case _:
@@ -124,8 +124,8 @@ class Requests(http.server.BaseHTTPRequestHandler):
     def invoke(self, function, payload):
         kind = self.headers.get("X-Amz-Invocation-Type", "RequestResponse")
         if len(payload) > LARGEST[kind]:
-            told = f"{len(payload)} byte payload is too large for the {kind} invocation type (limit {LARGEST[kind]} bytes)"
-            raise Refusal(413, "RequestTooLargeException", told)
+            match = f"{len(payload)} byte payload is too large for the {kind} invocation type (limit {LARGEST[kind]} bytes)"
+            raise Refusal(413, "RequestTooLargeException", match)
         try:
             json.loads(payload or b"{}")
         except ValueError as error:
@@ -144,13 +144,13 @@ class Requests(http.server.BaseHTTPRequestHandler):
         self.answer(200, outcome.body, headers)
 
     def refuse(self, refusal):
-        self.tell(refusal.status, refusal.fields, {"X-Amzn-ErrorType": refusal.kind})
+        self.reply_json(refusal.status, refusal.fields, {"X-Amzn-ErrorType": refusal.kind})
 
-    def tell(self, status, value, headers=None):
+    def reply_json(self, status, value, headers=None):
         self.answer(status, json.dumps(value).encode(), headers or {})
 
     def answer(self, status, body, headers):
-        with contextlib.suppress(ConnectionError):  # who asked has gone; what it asked for was done
+        with contextlib.suppress(ConnectionError):  # the client has gone; the action is done
             self.send_response(status)
             own = {"Content-Type": "application/json", "Content-Length": str(len(body)), "x-amzn-RequestId": self.request_id}
             for name, value in {**own, **headers}.items():
@@ -177,9 +177,9 @@ def main():
         metavar="ACTION",
         help="an action that IAM does not allow, GetFunctionConfiguration for example",
     )
-    asked = parser.parse_args()
-    Requests.cloud = Cloud(asked.log, set(asked.deny))
-    with Server(("127.0.0.1", asked.port), Requests) as server:
+    options = parser.parse_args()
+    Requests.cloud = Cloud(options.log, set(options.deny))
+    with Server(("127.0.0.1", options.port), Requests) as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True).start()
         print(
             f"export AWS_ENDPOINT_URL_LAMBDA=http://127.0.0.1:{server.server_address[1]} AWS_DEFAULT_REGION=eu-central-1", end=" "

@@ -22,7 +22,7 @@ starter = concurrent.futures.ThreadPoolExecutor(1)
 
 
 class Outcome:
-    """How an invocation ended: `error` is None, or what X-Amz-Function-Error says."""
+    """The result of an invocation. `error` is None or the value of X-Amz-Function-Error."""
 
     def __init__(self, body, error=None):
         self.body, self.error = body, error
@@ -74,7 +74,7 @@ class Environment:
             )
 
     def _started(self, invocation):
-        """None when it has asked for work; else what it said instead."""
+        """Returns None after the first request for work; otherwise the reported error."""
         self.current = invocation
         try:
             wrong = self._init.result(INIT)
@@ -167,7 +167,7 @@ def invocation_error(invocation, kind, message):
 
 
 def processes(root):
-    """It and all below it."""
+    """Returns a process and all its descendants."""
     children = {}
     for entry in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError), open(f"/proc/{entry}/stat") as file:

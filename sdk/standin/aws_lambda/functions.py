@@ -43,15 +43,15 @@ def unzip(content, folder):
 
 
 class Function:
-    def __init__(self, asked, region, log):
-        self.asked, self.region, self.log = asked, region, log
-        self.name = asked["FunctionName"]
+    def __init__(self, spec, region, log):
+        self.spec, self.region, self.log = spec, region, log
+        self.name = spec["FunctionName"]
         self.arn = f"arn:aws:lambda:{region}:{ACCOUNT}:function:{self.name}"
-        self.timeout, self.memory = asked.get("Timeout", 3), asked.get("MemorySize", 128)
+        self.timeout, self.memory = spec.get("Timeout", 3), spec.get("MemorySize", 128)
         self.place = tempfile.TemporaryDirectory(prefix="lambda-")
         self.concurrency = None
         self._lock, self._idle, self._all = threading.Lock(), [], {}
-        self.update(asked["Code"])
+        self.update(spec["Code"])
 
     def update(self, code):
         """Other code. Environments that are at work end with what they do; no worker comes to them any more."""
@@ -70,9 +70,9 @@ class Function:
         return {
             "FunctionName": self.name,
             "FunctionArn": self.arn,
-            "Runtime": self.asked.get("Runtime", f"python{sys.version_info[0]}.{sys.version_info[1]}"),
-            "Role": self.asked["Role"],
-            "Handler": self.asked["Handler"],
+            "Runtime": self.spec.get("Runtime", f"python{sys.version_info[0]}.{sys.version_info[1]}"),
+            "Role": self.spec["Role"],
+            "Handler": self.spec["Handler"],
             "CodeSize": self.size,
             "CodeSha256": self.digest,
             "Timeout": self.timeout,
@@ -81,8 +81,8 @@ class Function:
             "State": "Active",
             "LastUpdateStatus": "Successful",
             "PackageType": "Zip",
-            "Architectures": self.asked.get("Architectures", ["x86_64"]),
-            "Environment": self.asked.get("Environment", {"Variables": {}}),
+            "Architectures": self.spec.get("Architectures", ["x86_64"]),
+            "Environment": self.spec.get("Environment", {"Variables": {}}),
         }
 
     # Invocations.
@@ -141,8 +141,8 @@ class Function:
     def _variables(self, name, api):
         version = f"{sys.version_info[0]}.{sys.version_info[1]}"
         return {
-            **self.asked.get("Environment", {}).get("Variables", {}),
-            "_HANDLER": self.asked["Handler"],
+            **self.spec.get("Environment", {}).get("Variables", {}),
+            "_HANDLER": self.spec["Handler"],
             "AWS_ACCESS_KEY_ID": signature.KEY,
             "AWS_SECRET_ACCESS_KEY": signature.SECRET,
             "AWS_DEFAULT_REGION": self.region,

@@ -41,7 +41,7 @@ class Requests(http.server.BaseHTTPRequestHandler):
         if self.path != "/2018-06-01/runtime/invocation/next":
             return self.answer(404)
         invocation = self.environment.next()
-        if invocation is None:  # the environment has ended, and with it who asked
+        if invocation is None:  # the environment has ended, and its client with it
             return self.close()
         self.answer(
             200,

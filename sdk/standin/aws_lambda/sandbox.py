@@ -1,4 +1,4 @@
-"""What an environment is closed in: bubblewrap, with the code read-only, a /tmp of its own, and nothing installed but what Lambda has."""
+"""The sandbox of an environment: bubblewrap, read-only code, its own /tmp and Lambda's packages only."""
 
 import importlib.metadata
 import os
@@ -37,7 +37,7 @@ def sandbox(code, variables):
 
 
 def runtime_packages():
-    """What Lambda's runtime for Python has: its client, boto3, and what they need. (where it lies, its name)"""
+    """Returns (path, name) of the packages in Lambda's Python runtime: its client, boto3 and dependencies."""
     done, todo, found = set(), ["awslambdaric", "boto3"], {}
     while todo:
         name = todo.pop()

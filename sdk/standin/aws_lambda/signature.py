@@ -1,4 +1,4 @@
-"""Whether a request is signed as AWS wants it (Signature Version 4), with the one key that there is."""
+"""Checks request signatures of AWS (Signature Version 4), with a single key."""
 
 import os
 import re
@@ -14,13 +14,13 @@ FORM = re.compile(
 
 
 def region(method, url, headers, body):
-    """The region that it was signed for; None where it was not, or wrongly."""
-    told = FORM.fullmatch(headers.get("Authorization", ""))
-    if told is None or told[1] != KEY:
+    """Returns the region of a valid signature; otherwise None."""
+    match = FORM.fullmatch(headers.get("Authorization", ""))
+    if match is None or match[1] != KEY:
         return None
-    signed = {name: headers.get(name, "") for name in told[4].split(";")}
+    signed = {name: headers.get(name, "") for name in match[4].split(";")}
     request = AWSRequest(method, url, headers=signed, data=body)
     request.context["timestamp"] = headers.get("X-Amz-Date", "")
-    auth = SigV4Auth(Credentials(KEY, SECRET), "lambda", told[3])
+    auth = SigV4Auth(Credentials(KEY, SECRET), "lambda", match[3])
     text = auth.string_to_sign(request, auth.canonical_request(request))
-    return told[3] if auth.signature(text, request) == told[5] else None
+    return match[3] if auth.signature(text, request) == match[5] else None

@@ -10,8 +10,8 @@ use crate::pool::setup::{self, PoolNetwork, PoolNode};
 use crate::remote::BenchError;
 use crate::tally::RequestTally;
 
-/// The function that has a pool; the one for which nothing is kept warm: nobody looks at its calls;
-/// and the one that speaks HTTP alone: nobody need look at its, either.
+/// The function that has a pool; the one for which nothing is kept warm, whose calls are not
+/// inspected; and the one that speaks HTTP alone, which need not be inspected either.
 const FUNCTION_NAMES: [&str; 3] = ["pooled", "cold", "web"];
 /// Round trip at which the published figures were taken.
 const PUBLISHED_PLACE: NetworkPlace = NetworkPlace::Link(Duration::from_micros(250));
@@ -29,7 +29,7 @@ enum ConnectOrigin {
     Exit,
 }
 
-/// In the order of [`Way`].
+/// In the order of [`ConnectOrigin`].
 const CONNECT_ORIGINS: [(ConnectOrigin, &str); 3] = [
     (ConnectOrigin::Direct, "direct"),
     (ConnectOrigin::Pool, "pool"),

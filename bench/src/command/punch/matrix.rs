@@ -149,7 +149,7 @@ async fn set_up_pairs() -> Result<(RendezvousSetup, Vec<[NatWorker; 2]>, WorkerP
     }
     let mut couples = BTreeMap::new();
     for first in 0..workers.len() {
-        // Each pair once: calling is symmetric for NATs.
+        // Each pair once: which side calls makes no difference to the NATs.
         for second in first..workers.len() {
             couples.insert(
                 (first, second),

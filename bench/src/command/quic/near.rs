@@ -155,7 +155,7 @@ impl NearSetup<'_> {
         self.measure_first_call(comparison).await
     }
 
-    /// A worker that has served nobody, with so many sessions of this caller.
+    /// Starts a new worker with `sessions` sessions of this caller.
     fn start_worker(
         &self,
         sessions: usize,

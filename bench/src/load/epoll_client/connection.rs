@@ -66,7 +66,7 @@ impl EpollConnection {
         })
     }
 
-    /// Sends a request, or keeps what cannot be sent yet until [`Line::send_rest`].
+    /// Sends a request, or keeps what cannot be sent yet until [`EpollConnection::send_rest`].
     pub(super) fn send_request(
         &mut self,
         epoll: &OwnedFd,
@@ -152,7 +152,7 @@ impl EpollConnection {
     }
 }
 
-/// A whole answer and nothing behind it: nobody asked for more.
+/// Returns the shape of a complete answer. Bytes behind it are an error.
 fn whole_response(bytes: &[u8]) -> io::Result<Option<ResponseShape>> {
     let Some(shape) = ResponseShape::parse_head(bytes)? else {
         return Ok(None);

@@ -2,10 +2,8 @@
 //! bytes already, of an answer only what has to be known. For loads that share the processors with
 //! what they measure: what the client costs is missing from every rate.
 //!
-//! [`line`](self::line) is a connection, [`answer`](self::answer) finds out where an answer ends,
-//! [`round`](self::round) goes from one caller to the next. A caller that is answered asks again at
-//! once, on the same turn. What all of it cost is told beside what was counted, so that nobody has
-//! to guess.
+//! A caller that has its response sends the next request at once, on the same turn. The cost of the
+//! client itself is reported beside the counts.
 
 mod connection;
 mod event_loop;

@@ -63,7 +63,7 @@ impl ResponseShape {
         self.head.saturating_add(self.length)
     }
 
-    /// The body, when the status says success. `bytes` are [`Shape::whole`] at least.
+    /// The body, when the status says success. `bytes` are [`ResponseShape::total_bytes`] at least.
     pub(super) fn success_body<'a>(&self, bytes: &'a [u8]) -> Result<&'a [u8], RequestFailure> {
         match self.status {
             200..300 => Ok(&bytes[self.head..self.total_bytes()]),

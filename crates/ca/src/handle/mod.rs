@@ -15,7 +15,7 @@ use tokio::sync::{Semaphore, oneshot, watch};
 
 use crate::issuer::{Issuer, TimePoint};
 use crate::responder::HandshakeResponder;
-use crate::thread::{self, IssueRequest, IssuerJob};
+use crate::thread::{self, IssueRequest, IssuerCommand};
 pub use crate::types::{InstanceIdentity, IssuerSettings};
 
 /// Instances whose requests may be queued; more wait for a permit, first come, first served.
@@ -34,7 +34,7 @@ pub enum IssuerStartError {
 
 /// A handle to the issuer's thread, which ends with the last handle.
 pub struct IssuerHandle {
-    jobs: Sender<IssuerJob>,
+    jobs: Sender<IssuerCommand>,
     permits: Arc<Semaphore>,
 }
 
@@ -52,7 +52,7 @@ impl IssuerHandle {
         Ok((Self::new(jobs), caller))
     }
 
-    fn new(jobs: Sender<IssuerJob>) -> Self {
+    fn new(jobs: Sender<IssuerCommand>) -> Self {
         Self {
             jobs,
             // The queue itself is unbounded; the permits bound it, and waiting for one blocks no
@@ -77,7 +77,7 @@ impl IssuerHandle {
             // Before the request is sent: this future may be dropped at any await from here on.
             let mut pending = PendingIdentity { issued, jobs };
             // A thread that has ended drops the request, and the receiver below reports it.
-            let _ = pending.jobs.send(IssuerJob::Issue(IssueRequest {
+            let _ = pending.jobs.send(IssuerCommand::Issue(IssueRequest {
                 function,
                 instance,
                 reply,
@@ -92,7 +92,7 @@ impl IssuerHandle {
     /// Replaces the permitted callers of every function that others may call.
     pub fn set_callers(&self, callers: BTreeMap<FunctionId, Vec<FunctionId>>) {
         // Without its thread no instance is called any more.
-        let _ = self.jobs.send(IssuerJob::SetCallers(callers));
+        let _ = self.jobs.send(IssuerCommand::SetCallers(callers));
     }
 
     /// Creates the callee's half of a handshake with the instance at `caller`.
@@ -102,14 +102,14 @@ impl IssuerHandle {
 
     /// Revokes the identity of an instance that has ended.
     pub fn revoke(&self, name: &str) {
-        let _ = self.jobs.send(IssuerJob::Revoke(name.to_owned())); // as above
+        let _ = self.jobs.send(IssuerCommand::Revoke(name.to_owned())); // as above
     }
 }
 
 /// A request under way. Dropping it revokes an identity that was issued but not received.
 struct PendingIdentity {
     issued: oneshot::Receiver<Result<InstanceIdentity, String>>,
-    jobs: Sender<IssuerJob>,
+    jobs: Sender<IssuerCommand>,
 }
 
 impl Drop for PendingIdentity {
@@ -117,7 +117,9 @@ impl Drop for PendingIdentity {
         // Close first: a reply sent after this fails, and the thread then revokes it itself.
         self.issued.close();
         if let Ok(Ok(identity)) = self.issued.try_recv() {
-            let _ = self.jobs.send(IssuerJob::Revoke(identity.name.to_string()));
+            let _ = self
+                .jobs
+                .send(IssuerCommand::Revoke(identity.name.to_string()));
         }
     }
 }

@@ -26,7 +26,7 @@ fn settings() -> IssuerSettings {
 }
 
 /// A handle without a thread: the test serves its jobs.
-fn handle_without_thread() -> (IssuerHandle, Receiver<IssuerJob>) {
+fn handle_without_thread() -> (IssuerHandle, Receiver<IssuerCommand>) {
     let (jobs, receiver) = channel();
     (IssuerHandle::new(jobs), receiver)
 }
@@ -43,9 +43,9 @@ fn issue(handle: &IssuerHandle, id: u64) -> BoxFuture<'static, Result<InstanceId
     ))
 }
 
-fn issue_requests(jobs: impl Iterator<Item = IssuerJob>) -> impl Iterator<Item = IssueRequest> {
+fn issue_requests(jobs: impl Iterator<Item = IssuerCommand>) -> impl Iterator<Item = IssueRequest> {
     jobs.filter_map(|job| {
-        if let IssuerJob::Issue(request) = job {
+        if let IssuerCommand::Issue(request) = job {
             Some(request)
         } else {
             None

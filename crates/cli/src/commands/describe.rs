@@ -44,7 +44,7 @@ pub(super) fn run(args: &DescribeArgs) -> CommandResult {
 
 fn format_page(status: &FunctionStatus, url: &str, style: TextStyle) -> String {
     let spec = &status.spec;
-    let phase = ReadyPhase::of(status);
+    let phase = ReadyPhase::from_status(status);
     let mut page = KeyValuePage(String::new());
     page.add_line("Name", &status.name);
     page.add_line("Namespace", &spec.namespace);

@@ -11,7 +11,7 @@ use nearpath_types::FunctionId;
 use super::readiness::{ReadyPhase, WaitOutcome, WaitState};
 use crate::api::ApiClient;
 use crate::exit::{CommandError, ExitStatus};
-use crate::output::{TextColor, TextStyle};
+use crate::output::{TextMeaning, TextStyle};
 
 /// First interval between two looks; it doubles up to the last one.
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -60,7 +60,7 @@ pub(super) fn wait(
             .filter(|item| item.outcome == WaitOutcome::Pending)
         {
             // One call per item: a list would hold the whole namespace for a few functions.
-            let phase = ReadyPhase::of(&client.function(&item.id)?);
+            let phase = ReadyPhase::from_status(&client.function(&item.id)?);
             item.elapsed = start.elapsed();
             item.outcome = item.state.observe(item.elapsed, &phase);
             let changed = item.phase.as_ref() != Some(&phase);
@@ -176,7 +176,7 @@ impl ProgressScreen {
             let short: String = phase.to_text().chars().take(phase_width).collect();
             let (name, short) = (item.id.name.as_str(), style.paint(phase.color(), &short));
             let elapsed = style.paint(
-                TextColor::Faint,
+                TextMeaning::Faint,
                 &format!("{} ms", item.elapsed.as_millis()),
             );
             text += &format!("\x1b[2K{name:<width$}  {short}  {elapsed}\n");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nearpath_types::FunctionStatus;
 
-use crate::output::TextColor;
+use crate::output::TextMeaning;
 
 /// Time for which a start failure must be reported before waiting fails. During an update, a
 /// shorter one may come from an instance of the old revision.
@@ -17,11 +17,11 @@ pub(crate) enum ReadyPhase {
     /// All wanted instances are ready and run the newest revision.
     Ready { wanted: u64 },
     /// No instance is wanted: the function is scaled to zero.
-    Asleep,
+    ScaledToZero,
     /// Some instances are missing.
     Starting { ready: u64, wanted: u64 },
     /// Some instances are missing, and the node reports why, for example a failed start.
-    Trouble {
+    Failing {
         ready: u64,
         wanted: u64,
         why: String,
@@ -30,16 +30,16 @@ pub(crate) enum ReadyPhase {
 
 impl ReadyPhase {
     /// Derives the phase from a status.
-    pub(crate) fn of(status: &FunctionStatus) -> Self {
+    pub(crate) fn from_status(status: &FunctionStatus) -> Self {
         let (ready, wanted) = (count_ready(status), status.replicas);
         match &status.not_ready_reason {
             // The order matters: with enough instances ready, or none wanted, the status may still
             // report the failure of an earlier instance.
-            _ if wanted == 0 => Self::Asleep,
+            _ if wanted == 0 => Self::ScaledToZero,
             _ if ready >= wanted => Self::Ready { wanted },
             // The reason may include output of the tenant's code, whose escape sequences must not
             // reach the terminal.
-            Some(why) => Self::Trouble {
+            Some(why) => Self::Failing {
                 ready,
                 wanted,
                 why: why.replace(char::is_control, " "),
@@ -50,25 +50,25 @@ impl ReadyPhase {
 
     /// Returns whether there is nothing to wait for.
     pub(crate) fn is_settled(&self) -> bool {
-        matches!(self, Self::Ready { .. } | Self::Asleep)
+        matches!(self, Self::Ready { .. } | Self::ScaledToZero)
     }
 
     /// Formats the phase for the command line.
     pub(crate) fn to_text(&self) -> String {
         match self {
             Self::Ready { wanted } => format!("ready {wanted}/{wanted}"),
-            Self::Asleep => "asleep".to_owned(),
+            Self::ScaledToZero => "asleep".to_owned(),
             Self::Starting { ready, wanted } => format!("starting {ready}/{wanted}"),
-            Self::Trouble { ready, wanted, why } => format!("trouble {ready}/{wanted}: {why}"),
+            Self::Failing { ready, wanted, why } => format!("trouble {ready}/{wanted}: {why}"),
         }
     }
 
     /// Returns the colour of [`Self::to_text`].
-    pub(crate) fn color(&self) -> TextColor {
+    pub(crate) fn color(&self) -> TextMeaning {
         match self {
-            Self::Ready { .. } | Self::Asleep => TextColor::Good,
-            Self::Starting { .. } => TextColor::Warning,
-            Self::Trouble { .. } => TextColor::Bad,
+            Self::Ready { .. } | Self::ScaledToZero => TextMeaning::Good,
+            Self::Starting { .. } => TextMeaning::Warning,
+            Self::Failing { .. } => TextMeaning::Bad,
         }
     }
 }
@@ -119,13 +119,13 @@ impl WaitState {
     /// Evaluates the phase seen at `now`, the time since any fixed moment.
     pub(crate) fn observe(&mut self, now: Duration, phase: &ReadyPhase) -> WaitOutcome {
         match phase {
-            ReadyPhase::Ready { .. } | ReadyPhase::Asleep => WaitOutcome::Ready,
+            ReadyPhase::Ready { .. } | ReadyPhase::ScaledToZero => WaitOutcome::Ready,
             ReadyPhase::Starting { .. } => {
                 // The node tries again: a new failure must last for the whole `FAILURE_GRACE`.
                 self.trouble_since = None;
                 WaitOutcome::Pending
             }
-            ReadyPhase::Trouble { why, .. } => {
+            ReadyPhase::Failing { why, .. } => {
                 let since = *self.trouble_since.get_or_insert(now);
                 if now.saturating_sub(since) >= FAILURE_GRACE {
                     WaitOutcome::Failed(why.clone())
@@ -164,33 +164,33 @@ mod tests {
     #[test]
     fn instances_of_an_older_revision_do_not_count() {
         assert_eq!(
-            ReadyPhase::of(&status(1, 2, &[("ready", 1)], None)),
+            ReadyPhase::from_status(&status(1, 2, &[("ready", 1)], None)),
             ReadyPhase::Starting {
                 ready: 0,
                 wanted: 1
             }
         );
         assert_eq!(
-            ReadyPhase::of(&status(1, 2, &[("draining", 1), ("ready", 2)], None)),
+            ReadyPhase::from_status(&status(1, 2, &[("draining", 1), ("ready", 2)], None)),
             ReadyPhase::Ready { wanted: 1 }
         );
         assert_eq!(
-            ReadyPhase::of(&status(1, 0, &[("ready", 1), ("starting", 2)], None)),
+            ReadyPhase::from_status(&status(1, 0, &[("ready", 1), ("starting", 2)], None)),
             ReadyPhase::Starting {
                 ready: 0,
                 wanted: 1
             }
         );
         assert_eq!(
-            ReadyPhase::of(&status(0, 2, &[], Some("old"))),
-            ReadyPhase::Asleep
+            ReadyPhase::from_status(&status(0, 2, &[], Some("old"))),
+            ReadyPhase::ScaledToZero
         );
     }
 
     #[test]
     fn trouble_must_last_before_it_counts_as_failure() {
-        let crash = ReadyPhase::of(&status(1, 1, &[], Some("exit 1")));
-        let starting = ReadyPhase::of(&status(1, 1, &[], None));
+        let crash = ReadyPhase::from_status(&status(1, 1, &[], Some("exit 1")));
+        let starting = ReadyPhase::from_status(&status(1, 1, &[], None));
         let mut state = WaitState::default();
         assert_eq!(state.observe(Duration::ZERO, &crash), WaitOutcome::Pending);
         assert_eq!(

@@ -109,8 +109,8 @@ fn print_progress(id: &FunctionId, error: Option<&str>, json: bool) -> Result<()
 struct StackFileOnly<'a>(&'a Path);
 
 impl StackContext for StackFileOnly<'_> {
-    fn variable(&self, name: &str) -> Option<String> {
-        HostContext.variable(name)
+    fn env_variable(&self, name: &str) -> Option<String> {
+        HostContext.env_variable(name)
     }
 
     fn read_file(&self, path: &Path) -> io::Result<String> {

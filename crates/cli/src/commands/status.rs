@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use nearpath_types::{FunctionId, Namespace, StatusQuery, StatusReport};
 
-use super::status_tables::table;
+use super::status_tables::build_table;
 use crate::api::{ApiClient, GatewayTarget};
 use crate::exit::{CommandError, CommandResult, ExitStatus};
 use crate::gateway_args::GatewayArgs;
@@ -66,7 +66,7 @@ pub(super) fn show(query: StatusQuery, args: &StatusArgs) -> CommandResult {
     }
     match args.json {
         true => output::print_json(&report)?,
-        false => output::print(&table(&report).render())?,
+        false => output::print(&build_table(&report).render())?,
     }
     Ok(ExitStatus::Ok)
 }

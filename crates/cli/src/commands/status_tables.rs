@@ -6,7 +6,7 @@ use nearpath_types::status_query::StatusReport;
 
 use crate::output::TextTable;
 
-pub(super) fn table(report: &StatusReport) -> TextTable {
+pub(super) fn build_table(report: &StatusReport) -> TextTable {
     match report {
         StatusReport::Paths(rows) => paths_table(rows),
         StatusReport::Edges(rows) => edges_table(rows),

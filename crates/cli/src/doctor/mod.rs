@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use crate::data_dir::default_data_dir;
 use crate::exit::{CommandResult, ExitStatus};
-use crate::output::{self, TextColor, TextStyle};
+use crate::output::{self, TextMeaning, TextStyle};
 
 /// Options of `doctor`.
 #[derive(Debug, Args)]
@@ -139,9 +139,9 @@ fn format_page(checks: &[Check], usable: bool, style: TextStyle) -> String {
     for check in checks {
         // Padded before colouring: escape sequences would count as columns.
         let (color, status) = match check.status {
-            CheckStatus::Ok => (TextColor::Good, "ok  "),
-            CheckStatus::Warn => (TextColor::Warning, "warn"),
-            CheckStatus::Lost => (TextColor::Bad, "lost"),
+            CheckStatus::Ok => (TextMeaning::Good, "ok  "),
+            CheckStatus::Warn => (TextMeaning::Warning, "warn"),
+            CheckStatus::Lost => (TextMeaning::Bad, "lost"),
         };
         out += &format!(
             "{}  {:<width$}  {}\n",

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-pub(crate) use style::{TextColor, TextStyle};
+pub(crate) use style::{TextMeaning, TextStyle};
 pub(crate) use table::TextTable;
 
 use crate::exit::{CommandError, ExitStatus};

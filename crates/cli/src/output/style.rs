@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 
 /// Meaning of a text, which selects its colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum TextColor {
+pub(crate) enum TextMeaning {
     Good,
     Warning,
     Bad,
@@ -29,13 +29,13 @@ impl TextStyle {
     }
 
     /// Returns the text with escape sequences for that colour, or unchanged in the plain style.
-    pub(crate) fn paint(self, color: TextColor, text: &str) -> String {
+    pub(crate) fn paint(self, color: TextMeaning, text: &str) -> String {
         // SGR parameters (ECMA-48 section 8.3.117), which every terminal supports.
         let code = match color {
-            TextColor::Good => 32,    // green
-            TextColor::Warning => 33, // yellow
-            TextColor::Bad => 31,     // red
-            TextColor::Faint => 2,    // the terminal's colour with lower intensity
+            TextMeaning::Good => 32,    // green
+            TextMeaning::Warning => 33, // yellow
+            TextMeaning::Bad => 31,     // red
+            TextMeaning::Faint => 2,    // the terminal's colour with lower intensity
         };
         match self.has_colors {
             true => format!("\x1b[{code}m{text}\x1b[0m"),

@@ -161,7 +161,7 @@ pub struct TicketArgs {
     pub worker: String,
     /// Set the validity of the ticket
     #[arg(long = "for", default_value = "15m", value_parser = duration::parse_duration, value_name = "DURATION")]
-    pub life: Duration,
+    pub validity: Duration,
     /// Send reports without a recipient to this worker
     #[arg(long)]
     pub leader: bool,

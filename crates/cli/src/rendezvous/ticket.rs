@@ -20,7 +20,7 @@ pub(super) fn run(args: &TicketArgs) -> CommandResult {
             format!("{error}: the rendezvous creates it at its first start; copy it here, or name it with --key"),
         )
     })?;
-    let until = expiry(args.life);
+    let until = expiry(args.validity);
     let ticket = WorkerTicket {
         worker: worker.clone(),
         job: args.job.clone(),

@@ -11,6 +11,10 @@ use serde_json::json;
 use crate::fixture::{ControllerFixture, spec_json};
 
 #[tokio::test]
+#[expect(
+    clippy::too_many_lines,
+    reason = "a table of cases, or one conversation from begin to end"
+)]
 async fn a_function_is_deployed_described_scaled_and_removed() {
     let fixture = ControllerFixture::new().await;
     fixture
@@ -177,6 +181,10 @@ async fn the_json_of_a_function_is_the_documented_one() {
 }
 
 #[tokio::test]
+#[expect(
+    clippy::too_many_lines,
+    reason = "a table of cases, or one conversation from begin to end"
+)]
 async fn invalid_bodies_are_refused_with_the_field() {
     let fixture = ControllerFixture::new().await;
     let refused = |body: &'static str, words: &'static [&'static str]| (body, words);
@@ -304,6 +312,10 @@ async fn replicas_are_bounded() {
 }
 
 #[tokio::test]
+#[expect(
+    clippy::too_many_lines,
+    reason = "a table of cases, or one conversation from begin to end"
+)]
 async fn secret_values_are_never_returned() {
     let fixture = ControllerFixture::new().await;
     fixture
@@ -406,6 +418,10 @@ async fn secret_values_are_never_returned() {
 }
 
 #[tokio::test]
+#[expect(
+    clippy::too_many_lines,
+    reason = "a table of cases, or one conversation from begin to end"
+)]
 async fn namespaces_are_created_changed_and_removed() {
     let fixture = ControllerFixture::new().await;
     let body = r#"{"name":"dev","annotations":{"openfaas":"1"},"labels":{"openfaas":"1"}}"#;

@@ -159,6 +159,10 @@ fn an_ambiguous_request_is_read_in_one_way() {
 }
 
 #[test]
+#[expect(
+    clippy::too_many_lines,
+    reason = "a table of cases, or one conversation from begin to end"
+)]
 fn an_unsolicited_response_answers_no_request() {
     let poison = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\npoison";
     let answers = [

@@ -49,6 +49,10 @@ const SETUP: &str = "CREATE TABLE ledger (a int);
         PERFORM pg_advisory_lock(77), set_config('work_mem', '77MB', false); RETURN 1; END $$";
 
 /// Leaves the state behind.
+#[expect(
+    clippy::too_many_lines,
+    reason = "a table of cases, or one conversation from begin to end"
+)]
 async fn leave_behind(client: &mut RawClient, what: &str) {
     let orders = match what {
         "half-read reply" => {

@@ -88,7 +88,7 @@ async fn accept_connect(
                         connect.client_id = generated_id.into();
                     }
                     stream
-                        .send(&ServerPacket::ConnackParams(welcome))
+                        .send(&ServerPacket::Connack(welcome))
                         .await
                         .map_err(drop)?;
                     return Ok((*connect, session));

@@ -115,7 +115,7 @@ async fn serve(
     let socket = TcpListener::from_std(listener.socket)?;
     let server = Rc::new(MqttServer {
         routes: TopicRoutes::new(invoker.functions()).into(),
-        subscriptions: Subscriptions::new(listener.limits.max_queued, metrics.clone()),
+        subscriptions: Subscriptions::new(listener.limits.max_queued_messages, metrics.clone()),
         limits: listener.limits,
         password_check: listener.password_check,
         open_connections: Cell::new(0),

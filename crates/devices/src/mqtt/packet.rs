@@ -180,7 +180,7 @@ impl DisconnectReason {
 /// A packet to a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ServerPacket {
-    ConnackParams(ConnackParams),
+    Connack(ConnackParams),
     /// Refuses the connection.
     Reject(DisconnectReason),
     Puback(u16, PublishOutcome),

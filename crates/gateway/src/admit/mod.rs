@@ -158,7 +158,7 @@ fn timeout_error(
         .map(|trouble| format!(": {trouble}"))
         .unwrap_or_default();
     let setting = if limits.is_deadline_passed(now) {
-        call.deadlines.total_setting()
+        call.deadlines.deadline_setting()
     } else {
         setting
     };

@@ -78,7 +78,7 @@ pub(crate) fn timeout_error(
         }
         _ => (
             format!("instance {id} of {name} had not answered by the deadline"),
-            call.deadlines.total_setting(),
+            call.deadlines.deadline_setting(),
         ),
     };
     PlatformError::new(COMPONENT, reason, message).governed_by(setting)
@@ -100,7 +100,7 @@ pub(super) fn unsent_error(
 
 /// Returns the error for a call over shared memory that may have run, but whose response will not
 /// come.
-pub(crate) fn lost_reply_error(
+pub(crate) fn lost_response_error(
     call: &GatewayCall,
     endpoint: &InstanceEndpoint,
     error: CallError,

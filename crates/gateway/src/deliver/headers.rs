@@ -59,7 +59,7 @@ pub(crate) fn rewrite_request_headers(
 }
 
 fn set_deadline_header(headers: &mut HeaderMap, call: &GatewayCall) {
-    let is_callers = call.deadlines.total_setting() != policy::TOTAL_TIMEOUT;
+    let is_callers = call.deadlines.deadline_setting() != policy::TOTAL_TIMEOUT;
     // An event stream outlives the total timeout, so a function that honored it would end too
     // early.
     if call.options.wants_stream && !is_callers {

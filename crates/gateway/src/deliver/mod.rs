@@ -34,7 +34,7 @@ use nearpath_types::PlatformError;
 use nearpath_wire::Body;
 
 pub(crate) use content::ResponseContent;
-pub(crate) use delivery_errors::{lost_reply_error, timeout_error};
+pub(crate) use delivery_errors::{lost_response_error, timeout_error};
 pub(crate) use endpoint_slot::{EndpointSlot, pick_slot};
 pub(crate) use open_response::RequestGuard;
 pub use outgoing_request::function_uri;

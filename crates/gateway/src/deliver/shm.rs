@@ -18,7 +18,7 @@ use nearpath_types::{PlatformError, Reason};
 
 use super::attempt_outcome::AttemptOutcome;
 use super::buffered_request::BufferedRequest;
-use super::delivery_errors::{broken_call_error, lost_reply_error, timeout_error};
+use super::delivery_errors::{broken_call_error, lost_response_error, timeout_error};
 use super::instance_body::InstanceBody;
 use super::shm_body::ShmBody;
 use super::time_limits::await_within;
@@ -84,7 +84,7 @@ pub(super) async fn try_shm(
         {
             Err(broken_call_error(call, endpoint, None))
         }
-        Ok(Err(error)) => Err(lost_reply_error(call, endpoint, error)),
+        Ok(Err(error)) => Err(lost_response_error(call, endpoint, error)),
         Err(reason) => Err(timeout_error(call, endpoint, reason)),
     }
 }

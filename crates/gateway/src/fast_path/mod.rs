@@ -267,7 +267,7 @@ impl SentCall {
         };
         let error = match error {
             CallError::Timeout => deliver::timeout_error(&call, &slot.endpoint, limit),
-            error => deliver::lost_reply_error(&call, &slot.endpoint, error),
+            error => deliver::lost_response_error(&call, &slot.endpoint, error),
         };
         pipeline::refuse_call(*call, &error).map(ResponseContent::Platform)
     }

@@ -55,7 +55,7 @@ impl RequestDeadlines {
     }
 
     /// Returns the setting behind the deadline, as operators or callers write it.
-    pub(crate) fn total_setting(&self) -> &'static str {
+    pub(crate) fn deadline_setting(&self) -> &'static str {
         if self.is_callers {
             "X-Timeout"
         } else {
@@ -156,7 +156,7 @@ mod tests {
             let start = Instant::now();
             let deadlines = deadlines_with(start, Some(own));
             prop_assert_eq!(deadlines.deadline(), start + Duration::from_secs(own.min(60)));
-            prop_assert_eq!(deadlines.total_setting() == "X-Timeout", own < 60);
+            prop_assert_eq!(deadlines.deadline_setting() == "X-Timeout", own < 60);
         }
     }
 }

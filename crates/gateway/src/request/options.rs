@@ -13,7 +13,6 @@ pub(crate) const X_START_TIME: HeaderName = HeaderName::from_static("x-start-tim
 pub(crate) const X_SERVED_BY: HeaderName = HeaderName::from_static("x-served-by");
 /// Requests and reports the path of a request.
 pub(crate) const X_NEARPATH_PATH: HeaderName = HeaderName::from_static("x-nearpath-path");
-/// Timeout of the whole request.
 
 /// Options in the head of a request.
 #[derive(Debug)]

@@ -166,6 +166,10 @@ fn packets_that_are_not_allowed_are_dropped() {
 }
 
 #[test]
+#[expect(
+    clippy::too_many_lines,
+    reason = "a table of cases, or one conversation from begin to end"
+)]
 fn a_denied_connection_request_is_reset() {
     let forwarder = forwarder!();
     attach_a_and_gateway(&forwarder);

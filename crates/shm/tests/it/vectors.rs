@@ -123,6 +123,10 @@ fn descriptor_cases() -> Value {
     ])
 }
 
+#[expect(
+    clippy::too_many_lines,
+    reason = "a table of cases, or one conversation from begin to end"
+)]
 fn lease_word_cases() -> Value {
     let [p, q, r] = [1, 2, u16::MAX].map(endpoint_id);
     let step = |step: LeaseTransition| match step {
@@ -242,6 +246,10 @@ fn lease_word_cases() -> Value {
     ])
 }
 
+#[expect(
+    clippy::too_many_lines,
+    reason = "a table of cases, or one conversation from begin to end"
+)]
 fn envelope_cases() -> Value {
     let base = Envelope::new(MessageKind::Call, 1);
     let full = Envelope {

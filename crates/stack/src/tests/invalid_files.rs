@@ -3,6 +3,10 @@
 use super::{problem_lines, read_text, report_of, three_functions};
 
 #[test]
+#[expect(
+    clippy::too_many_lines,
+    reason = "a table of cases, or one conversation from begin to end"
+)]
 fn every_error_has_a_position() {
     for (text, wanted) in [
         ("", "1:1: error: the file is empty"),
@@ -165,6 +169,10 @@ fn a_mistyped_destination_setting_gets_a_suggestion() {
 }
 
 #[test]
+#[expect(
+    clippy::too_many_lines,
+    reason = "a table of cases, or one conversation from begin to end"
+)]
 fn edges_are_checked() {
     for (chains, wanted) in [
         (

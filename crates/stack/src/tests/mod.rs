@@ -13,7 +13,7 @@ use crate::{ParsedStack, StackContext, StackDocument, StackReport, StackSpec, pa
 struct TestContext;
 
 impl StackContext for TestContext {
-    fn variable(&self, name: &str) -> Option<String> {
+    fn env_variable(&self, name: &str) -> Option<String> {
         (name == "SET").then(|| "from-env".to_owned())
     }
 

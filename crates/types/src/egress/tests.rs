@@ -118,6 +118,10 @@ fn cache_writes_and_prefetch_are_read() {
 }
 
 #[test]
+#[expect(
+    clippy::too_many_lines,
+    reason = "a table of cases, or one conversation from begin to end"
+)]
 fn each_fault_has_its_message() {
     for (text, why) in [
         ("db", "write HOST:PORT, for example `db.example.com:5432`"),
@@ -323,6 +327,10 @@ fn any_cache_and_prefetch(
     )
 }
 
+#[expect(
+    clippy::too_many_lines,
+    reason = "a table of cases, or one conversation from begin to end"
+)]
 fn an_egress() -> impl Strategy<Value = EgressSpec> {
     let protocols = [
         EgressProtocol::Tcp,

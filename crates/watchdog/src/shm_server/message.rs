@@ -12,9 +12,9 @@ use nearpath_domain::{CallReply, CallResponse, IncomingCall};
 use nearpath_types::{PlatformError, Reason, duration};
 
 use crate::errors::{self, X_OPENFAAS_INTERNAL, watchdog_error};
-use nearpath_wire::hop::headers::strip_hop_headers;
 use crate::incoming_body::{IncomingBody, SharedMemoryBody};
 use crate::response_body::WatchdogBody;
+use nearpath_wire::hop::headers::strip_hop_headers;
 
 /// Header in which OpenFaaS's connectors put the topic of an event.
 const X_TOPIC: &str = "x-topic";

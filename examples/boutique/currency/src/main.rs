@@ -25,14 +25,21 @@ struct ConversionRequest {
     to: String,
 }
 
-async fn convert(Json(asked): Json<ConversionRequest>) -> Result<Json<MoneyAmount>, (StatusCode, String)> {
+async fn convert(
+    Json(asked): Json<ConversionRequest>,
+) -> Result<Json<MoneyAmount>, (StatusCode, String)> {
     rates::convert_amount(&asked.from, &asked.to)
         .map(Json)
         .map_err(|error| (StatusCode::BAD_REQUEST, error.to_string()))
 }
 
 async fn list_currencies() -> Json<Vec<&'static str>> {
-    Json(rates::CURRENCY_RATES.iter().map(|(code, _)| *code).collect())
+    Json(
+        rates::CURRENCY_RATES
+            .iter()
+            .map(|(code, _)| *code)
+            .collect(),
+    )
 }
 
 async fn serve_connection(

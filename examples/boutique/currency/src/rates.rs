@@ -76,7 +76,10 @@ fn find_rate(code: &str) -> Result<i128, ConversionError> {
 }
 
 /// Converts through the euro, rounded down to a billionth.
-pub(crate) fn convert_amount(amount: &MoneyAmount, to: &str) -> Result<MoneyAmount, ConversionError> {
+pub(crate) fn convert_amount(
+    amount: &MoneyAmount,
+    to: &str,
+) -> Result<MoneyAmount, ConversionError> {
     let (from_rate, to_rate) = (find_rate(&amount.currency)?, find_rate(to)?);
     let nanos = i128::from(amount.units) * BILLION + i128::from(amount.nanos);
     let result = nanos * to_rate / from_rate;

@@ -1,9 +1,9 @@
 //! The shop of ten functions, each a plain `async fn(&Request, &Peers) -> Result<Response,
 //! Problem>`.
 //!
-//! [`services`] decide and know no transport. A [`line`] carries their calls to each other:
+//! [`services`] decide and know no transport. A [`client`] carries their calls to each other:
 //! nearpath's SDK, HTTP or gRPC. A [`host`] takes the calls that come in, by the same three.
-//! [`goods`] is what they say to each other, written once: JSON through memory and over HTTP,
+//! [`api`] is what they say to each other, written once: JSON through memory and over HTTP,
 //! protobuf over gRPC. One process is one service with one thread.
 #![forbid(unsafe_code)]
 

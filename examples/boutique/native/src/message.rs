@@ -9,7 +9,7 @@ use crate::api::{MessageEncoding, ShopMessage};
 /// Headers that tie the calls of one request together; a service passes them on.
 pub(crate) const FORWARDED_HEADERS: [&str; 3] = ["x-call-id", "traceparent", "tracestate"];
 
-/// Headers of [`PASSED_ON`] that a request had.
+/// Headers of [`FORWARDED_HEADERS`] that a request had.
 pub(crate) type ForwardedHeaders = Vec<(&'static str, String)>;
 
 /// A request.

@@ -66,7 +66,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What workers do not need: each of them imports this module."""
+    """Imports on demand, because each worker imports this module and does not need it."""
     if name == "Functions":
         from ._functions import Functions
 
@@ -93,19 +93,18 @@ def run(
     fan_in: int | None = None,
     progress: bool | None = None,
 ) -> Job:
-    """Runs a job to its end: the stages that lead to `ends`, or a graph or topology, or a function that gives them (called with
-    `arguments`).
+    """Runs a job to its end. The job is its last stages, a graph, a topology, or a function that returns one of these.
 
-    `on` a place, workers run elsewhere. Then the job is a function at the top level of a module, which workers import, too; they meet
-    at `rendezvous` (`wss://HOST`), whose `key` (a file, or its 32 bytes) lets them in, and whose certificates `trust` says (a file of
-    PEM; else the system's). Who is `silence` seconds without a word while others speak is taken for dead;
-    who works much slower than the others of its stage is started anew once (`stragglers`).
+    `arguments` are the function's arguments. With a place for `on`, workers run there. Then the job is a function at the top level
+    of a module, because workers import it. They connect to `rendezvous` (`wss://HOST`), which `key` (a file, or its 32 bytes)
+    authorizes. `trust` is a PEM file of authorities; default: the system's. A worker counts as dead after `silence` seconds without
+    a message while others send. A worker much slower than its stage is restarted once (`stragglers`).
 
-    `every` so many seconds a checkpoint is made, at `checkpoints` (a folder or `s3://BUCKET/PREFIX` that all workers reach; for local
-    workers in `folder` where nothing is said); a worker that dies is replaced, and the job goes on from there, `retries` times (where
-    nothing is said: 3, and one more for every ten workers). A folder that is named stays when the job fails, and the next run goes on
-    from it. `window` bytes are on their way on each stream at most; `spill` bytes of disk are for each one that spills. `patience`:
-    seconds that workers have to be there. `progress` shows a line on stderr; where nothing is said, on terminals.
+    A checkpoint is made each `every` seconds at `checkpoints`: a folder or `s3://BUCKET/PREFIX` that all workers reach. Local workers
+    default to `folder`. After a worker's death the job continues from the last checkpoint, up to `retries` times (default: 3, and
+    one per ten workers). A named folder stays after a failure, and the next run continues from it. `window` bounds the unprocessed
+    bytes of a stream, `spill` the bytes on disk. Workers must report within `patience` seconds. `progress` shows a line on stderr;
+    default: on terminals.
     """
     if _code.is_worker:
         text = "a worker runs the job that it is part of: put the call of `run` behind `if __name__ == \"__main__\":`"

@@ -7,7 +7,7 @@ except ImportError as missing:
 
 Authority = _nearpath.dataflow.Authority
 Checkpoints = _nearpath.dataflow.Checkpoints
-Listener = _nearpath.dataflow.Door
+Listener = _nearpath.dataflow.Listener
 Growth = _nearpath.dataflow.Growth
 RendezvousConnection = _nearpath.dataflow.Line
 Outbox = _nearpath.dataflow.Outbox

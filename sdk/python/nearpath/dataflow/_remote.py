@@ -164,11 +164,11 @@ class RemoteBackend(WorkerBackend):
 
     def _send(self, name: str, text: str) -> None:
         with contextlib.suppress(ConnectionError):  # it is over: that is heard where one listens
-            self._connection.say(name, text)
+            self._connection.send(name, text)
 
     def poll(self, seconds: float) -> list[WorkerHandle]:
         changed: dict[str, RemoteWorker] = {}
-        for sender, text in self._connection.hear(seconds):
+        for sender, text in self._connection.receive(seconds):
             handle = self._handles.get(sender)
             if handle and handle.accept(text):
                 changed[sender] = handle

@@ -151,7 +151,7 @@ class Control:
             message = dict(self._state)
             if self._time_left:
                 message["left"] = round(self._time_left(), 1)
-            self.connection.say(None, self._seal.close(message))
+            self.connection.send(None, self._seal.close(message))
 
     def _run(self) -> None:
         try:
@@ -176,7 +176,7 @@ class Control:
                 due = now + self.orders.repeat
                 self._report()
                 self._send_state()
-            for sender, text in self.connection.hear(max(0.0, due - now)):
+            for sender, text in self.connection.receive(max(0.0, due - now)):
                 if sender == self.orders.leader and (message := self._seal.open(text)) is not None:
                     self._handle(message)
 

@@ -18,7 +18,7 @@ use pyo3::prelude::*;
 /// Adds the module `_nearpath.dataflow`.
 pub(crate) fn add_module(parent: &Bound<'_, PyModule>) -> PyResult<()> {
     let module = PyModule::new(parent.py(), "dataflow")?;
-    module.add_class::<worker::Door>()?;
+    module.add_class::<worker::Listener>()?;
     module.add_class::<worker::Streams>()?;
     module.add_class::<outbox::Outbox>()?;
     module.add_class::<files::Checkpoints>()?;

@@ -152,14 +152,14 @@ impl Line {
 
     /// Sends to a worker, or to the job's leader. Replaces an unsent message to the same receiver.
     #[pyo3(signature = (to, text))]
-    fn say(&self, to: Option<&str>, text: &str) -> PyResult<()> {
+    fn send(&self, to: Option<&str>, text: &str) -> PyResult<()> {
         self.connection()?
             .send_message(to, text)
             .map_err(value_error)
     }
 
     /// Returns received messages with their senders. ConnectionError when no more can arrive.
-    fn hear(&self, py: Python<'_>, seconds: f64) -> PyResult<Vec<(String, String)>> {
+    fn receive(&self, py: Python<'_>, seconds: f64) -> PyResult<Vec<(String, String)>> {
         let (connection, until) = (
             self.connection()?,
             Instant::now() + self::parse_seconds(seconds)?,

@@ -18,10 +18,10 @@ use crate::{payload, view};
 
 /// Listener that a worker's peers connect to.
 #[pyclass(frozen, module = "nearpath.dataflow")]
-pub(crate) struct Door(Mutex<Option<local::LocalListener>>);
+pub(crate) struct Listener(Mutex<Option<local::LocalListener>>);
 
 #[pymethods]
-impl Door {
+impl Listener {
     #[new]
     fn new() -> PyResult<Self> {
         Ok(Self(Mutex::new(Some(local::LocalListener::bind()?))))
@@ -68,13 +68,18 @@ pub(super) fn stream_error(failure: WorkerFailure) -> PyErr {
 impl Streams {
     /// Starts the streams from an assignment as JSON, with the ports of its peers by name.
     #[new]
-    fn new(orders: &str, door: &Door, token: &[u8], ports: HashMap<String, u16>) -> PyResult<Self> {
+    fn new(
+        orders: &str,
+        listener: &Listener,
+        token: &[u8],
+        ports: HashMap<String, u16>,
+    ) -> PyResult<Self> {
         let orders: WorkerAssignment = serde_json::from_str(orders).map_err(value_error)?;
         let token = token
             .try_into()
             .map_err(|_| value_error("invalid token: expected 32 bytes"))?;
         // Taken out: a listener serves a single set of streams.
-        let listener = door
+        let listener = listener
             .0
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

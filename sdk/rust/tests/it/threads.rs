@@ -313,6 +313,10 @@ fn over_http_too() {
     alone.stop();
 }
 
+#[expect(
+    clippy::too_many_lines,
+    reason = "a table of cases, or one conversation from begin to end"
+)]
 fn several_threads_answer_at_once_from_memory_and_from_http(new_domain: DomainFactory) {
     const THREADS: usize = 4;
     let mut domain = new_domain(&[("caller", "crew"), ("crew", "back")]);

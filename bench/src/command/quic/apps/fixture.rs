@@ -149,7 +149,7 @@ impl ReachableFunction {
 }
 
 impl FixtureBuilder<'_> {
-    /// Those that call nobody.
+    /// Starts the functions without callees.
     fn start_callees(
         &mut self,
         ground: &AppNetwork,

@@ -78,7 +78,7 @@ fn connect_v3(connect: v3::Connect) -> Connect {
 pub(super) fn to_v3(out: &ServerPacket) -> Option<v3::Packet> {
     use v3::SubscribeReturnCode as Code;
     Some(match out {
-        ServerPacket::ConnackParams(_) => connack_v3(v3::ConnectReturnCode::Accepted),
+        ServerPacket::Connack(_) => connack_v3(v3::ConnectReturnCode::Accepted),
         ServerPacket::Reject(end) => connack_v3(reject_v3(*end)?),
         ServerPacket::Puback(number, _) => v3::Packet::Puback(packet_id(*number)?),
         ServerPacket::Suback(number, granted) => {

@@ -98,7 +98,7 @@ fn connect_v5(connect: v5::Connect) -> Connect {
 /// Converts a packet to a client.
 pub(super) fn to_v5(out: &ServerPacket) -> Option<v5::Packet> {
     Some(match out {
-        ServerPacket::ConnackParams(welcome) => v5::Packet::Connack(connack_v5(welcome)),
+        ServerPacket::Connack(welcome) => v5::Packet::Connack(connack_v5(welcome)),
         ServerPacket::Reject(end) => v5::Packet::Connack(v5::Connack {
             session_present: false,
             reason_code: reject_v5(*end),

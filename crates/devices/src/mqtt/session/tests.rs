@@ -59,6 +59,7 @@ fn a_client_without_keep_alive_gets_the_default() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn invalid_connects_are_refused() {
     let will = |topic: &str, qos, retain| {
         Some(Publish {

@@ -136,6 +136,10 @@ pub(crate) fn control_a_body_in_private_memory_is_copied(mode: DeliveryMode) {
     assert!(b.join().unwrap() >= 1000);
 }
 
+#[expect(
+    clippy::too_many_lines,
+    reason = "a table of cases, or one conversation from begin to end"
+)]
 pub(crate) fn a_body_without_room_for_its_head_is_sent_as_a_copy(mode: DeliveryMode) {
     let node = TestNode::new(mode);
     node.edges(&[("a", "b")]);

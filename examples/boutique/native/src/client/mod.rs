@@ -1,4 +1,4 @@
-//! Calls to other services. [`Peers`] is what a service sees; a [`Line`] is the transport behind
+//! Calls to other services. [`PeerServices`] is what a service sees; a [`PeerClient`] is the transport behind
 //! it.
 
 mod grpc;

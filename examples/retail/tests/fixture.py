@@ -55,10 +55,10 @@ class Database:
 
     def until(self, statement, wanted):
         """Waits until a statement answers this: a server ends a connection a moment after its client has."""
-        deadline = time.monotonic() + standin.PATIENCE
+        deadline = time.monotonic() + standin.TIMEOUT_SECONDS
         while (answer := self.sql(statement)) != [wanted]:
             if time.monotonic() > deadline:
-                raise AssertionError(f"after {standin.PATIENCE} s `{statement}` answers {answer}")
+                raise AssertionError(f"after {standin.TIMEOUT_SECONDS} s `{statement}` answers {answer}")
             time.sleep(0.05)
 
     def accesses(self):
@@ -73,7 +73,7 @@ class Database:
         shutil.rmtree(self.folder)
 
 
-class House(standin.StandIn):
+class Shop(standin.StandIn):
     """The shop's functions, with the environment that stack.yml gives them."""
 
     def __init__(self):
