@@ -376,7 +376,7 @@ async fn what_did_not_arrive_is_reported_at_the_next_connection_and_in_the_log()
         .await;
     let log = String::from_utf8_lossy(log.body()).into_owned();
     assert!(
-        log.contains("a write to") && log.contains("did not get there"),
+        log.contains("acknowledged write to") && log.contains(" failed: "),
         "{log}"
     );
 }

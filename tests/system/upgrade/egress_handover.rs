@@ -316,7 +316,7 @@ async fn undeliverable_writes_are_reported_by_the_process_that_accepted_them() {
     let status = within(async { server.wait_exit().await }).await;
     assert!(status.success(), "{status}\n{}", server.log());
     let report = |line: &str| {
-        line.contains("did not get there")
+        line.contains("acknowledged write to")
             && line.contains("goes")
             && line.contains(&port.to_string())
     };
