@@ -299,6 +299,10 @@ fn child_processes(parent: i32) -> Vec<i32> {
 
 impl Drop for TestServer {
     fn drop(&mut self) {
+        // A test that fails shows what the server did meanwhile.
+        if std::thread::panicking() {
+            eprintln!("log of {}:\n{}", self.addr, self.log());
+        }
         let pid = rustix::process::Pid::from_raw(self.child.id() as i32).unwrap();
         if matches!(self.child.try_wait(), Ok(None)) {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
