@@ -67,7 +67,7 @@ examples/boutique/load.py --url "$OPENFAAS_URL/function/frontend" \
   --users 8 --wait-min 0.05 --wait-max 0.25 --duration "$seconds" || fail "requests failed" "frontend checkout"
 
 echo
-echo "== what each function was asked"
+echo "== calls of each function"
 nearpath ls
 cat <<TEXT
 

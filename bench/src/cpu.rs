@@ -62,8 +62,8 @@ impl CpuSnapshot {
             moment
                 .threads
                 .extend(thread_times(pid).map(|(tid, ns)| ((pid, tid), ns)));
-            // Every live process has an entry here, also with zero ticks: `spent_until` tells by it
-            // who still lives.
+            // Every live process has an entry here, also with zero ticks: `spent_until`
+            // recognises live processes by it.
             moment.ended.insert(pid, children_ticks(pid) * TICK_NS);
         }
         moment

@@ -26,7 +26,7 @@ pub(crate) const BATCH_BYTES: usize = 256 << 10;
 /// The link must have moved everywhere within this.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// See the module. It ends when it is dropped.
+/// A chain of dataflow workers, which ends when it is dropped.
 pub(crate) struct DataflowChain {
     /// Front to back; a line belongs to each.
     workers: Vec<Arc<DataflowWorker>>,

@@ -44,7 +44,7 @@ pub(crate) enum ControlTransport {
     Tls,
 }
 
-/// See the module. All of it ends with this value.
+/// A rendezvous and the machines around it. Dropping the value ends all of them.
 pub(crate) struct RendezvousSetup {
     _rendezvous: NodeThread,
     authority: Authority,

@@ -26,7 +26,7 @@ const PEER_TIMEOUT: Duration = Duration::from_secs(20);
 
 type AwaitedPeers = Arc<Mutex<HashMap<String, oneshot::Sender<PeerSession>>>>;
 
-/// See the module.
+/// A worker behind a NAT.
 pub(crate) struct NatWorker {
     pub(crate) machine: Arc<NodeThread>,
     pub(crate) id: SpiffeId,

@@ -13,7 +13,7 @@ const ROUTE_HEADER: HeaderName = HeaderName::from_static("x-call-id");
 /// Suffix of the transport's number for calls through the gateway.
 const GATEWAY_SUFFIX: &str = "-gateway";
 
-/// See the module's text.
+/// One call to a remote function.
 #[derive(Debug, Clone)]
 pub(crate) struct RemoteCall {
     path: String,

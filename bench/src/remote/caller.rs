@@ -46,7 +46,7 @@ pub(crate) struct SizedCall {
     pub(crate) answer: usize,
 }
 
-/// See the module's text. Must live inside a `LocalSet`.
+/// Caller of remote functions. Must live inside a `LocalSet`.
 pub(crate) struct RemoteCaller {
     identity: CallIdentity,
     early: Dialer,

@@ -19,7 +19,7 @@ const CREDENTIAL_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 /// Function of every instance here.
 const FUNCTION_NAME: &str = "echo";
 
-/// See the module's text.
+/// Certificate authority of one measurement.
 pub(crate) struct BenchAuthority {
     authority: Authority,
     trust: Trust,

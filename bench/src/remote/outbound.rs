@@ -56,7 +56,7 @@ struct WaitingConnection {
     opening: JoinHandle<Result<CallConnection, RequestFailure>>,
 }
 
-/// See the module's text.
+/// A caller of the outbound path, with its connections.
 struct OutboundCaller {
     caller: Rc<RemoteCaller>,
     callees: BTreeMap<String, CalleeAddress>,

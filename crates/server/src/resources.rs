@@ -17,7 +17,7 @@ use crate::listeners;
 use crate::network::Network;
 use crate::settings::ServerSettings;
 
-/// See the module.
+/// Exclusive resources of a server: data directory, sockets and network.
 pub(crate) struct Resources {
     pub(crate) data_dir: DataDir,
     pub(crate) run: RunLock,

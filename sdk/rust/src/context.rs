@@ -9,7 +9,7 @@ tokio::task_local! {
     pub(crate) static CONTEXT: CallContext;
 }
 
-/// See the module.
+/// Deadline and trace that a call passes on to the calls of its handler.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct CallContext {
     pub(crate) deadline: MonotonicNanos,

@@ -36,7 +36,7 @@ thread_local! {
     static CURRENT_THREAD: RefCell<Option<Rc<ThreadContext>>> = const { RefCell::new(None) };
 }
 
-/// See the module.
+/// State of the SDK that belongs to one thread.
 #[derive(Debug)]
 pub(crate) struct ThreadContext {
     pub(crate) environment: Environment,

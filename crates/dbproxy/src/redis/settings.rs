@@ -18,8 +18,8 @@ pub struct RedisIdentity {
     version: Option<u8>,
     db: u32,
     name: Vec<u8>,
-    library_name: Vec<u8>,
-    library_version: Vec<u8>,
+    lib_name: Vec<u8>,
+    lib_version: Vec<u8>,
 }
 
 /// The part of an identity that decides the reply to a read.
@@ -68,8 +68,8 @@ impl RedisIdentity {
             SettingChange::Auth(user, password) => after.auth = Some((user, password)),
             SettingChange::Select(db) => after.db = db,
             SettingChange::Name(name) => after.name = name,
-            SettingChange::Library(name) => after.library_name = name,
-            SettingChange::LibraryVersion(version) => after.library_version = version,
+            SettingChange::Library(name) => after.lib_name = name,
+            SettingChange::LibraryVersion(version) => after.lib_version = version,
             SettingChange::Hello {
                 version,
                 auth,
@@ -105,20 +105,20 @@ impl RedisIdentity {
         }
         let blank = Self::default();
         let before = before.unwrap_or(&blank);
-        if self.library_name != before.library_name {
+        if self.lib_name != before.lib_name {
             all.push(encode_command(&[
                 b"CLIENT",
                 b"SETINFO",
                 b"LIB-NAME",
-                &self.library_name,
+                &self.lib_name,
             ]));
         }
-        if self.library_version != before.library_version {
+        if self.lib_version != before.lib_version {
             all.push(encode_command(&[
                 b"CLIENT",
                 b"SETINFO",
                 b"LIB-VER",
-                &self.library_version,
+                &self.lib_version,
             ]));
         }
         all

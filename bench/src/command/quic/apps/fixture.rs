@@ -35,7 +35,7 @@ pub(super) struct ReachableFunction {
     threads: Vec<u32>,
 }
 
-/// See the module's text.
+/// Machines, identities and workers of one application.
 pub(super) struct AppFixture {
     /// Identity of callers from outside.
     pub(super) gateway: CallIdentity,

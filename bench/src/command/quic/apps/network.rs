@@ -18,7 +18,7 @@ pub(super) struct LinkHop {
     pub(super) to: IpAddr,
 }
 
-/// See the module's text.
+/// Network of the machines that run the applications.
 pub(super) struct AppNetwork {
     _lab: NetworkLab,
     pub(super) caller: LabNode,

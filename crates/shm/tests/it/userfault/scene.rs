@@ -23,7 +23,7 @@ const CLASS_SPECS: [ClassSpec; 1] = [ClassSpec {
     count: 2,
 }];
 
-/// See the module. The message has been sent.
+/// A sender that rewrites a message after it was sent.
 pub(crate) struct RewritingSender {
     pub(crate) receiver: ChannelEnd,
     /// Address of the message's slot in a view of the pool that is not the sender's.

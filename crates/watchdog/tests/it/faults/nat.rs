@@ -11,7 +11,7 @@ use tokio::task::AbortHandle;
 
 use crate::faults::caller::bind_socket;
 
-/// See the module's text. On the caller's machine.
+/// A NAT on the caller's machine.
 pub(crate) struct TestNat {
     node: LabNode,
     inside: Rc<UdpSocket>,

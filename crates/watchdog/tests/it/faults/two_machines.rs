@@ -28,7 +28,7 @@ const INSTANCE_NAME: &str = "i1.test.nearpath";
 const HOUR: Duration = Duration::from_secs(3600);
 const PORT: u16 = 8080;
 
-/// See the module's text.
+/// Two machines with a link between them: a caller on one, a watchdog on the other.
 pub(crate) struct TwoMachines {
     pub(crate) caller: FaultCaller,
     pub(crate) handler: CountingHandler,
