@@ -48,13 +48,15 @@ up: build ## controller, node and gateway in one process, until Ctrl-C
 
 test: setup setup-nextest ## every test that is fast; fails when more are skipped than tests/skips.allowed lists
 	@rm -f $(SKIPS)
-	NEARPATH_SKIP_LOG=$(SKIPS) $(MAKE) --no-print-directory test-rust test-python test-go test-sdk
+	$(CARGO) build --locked --workspace --all-targets
+	# The Rust tests and the others run side by side: most of them wait.
+	NEARPATH_SKIP_LOG=$(SKIPS) $(MAKE) --no-print-directory --jobs=2 --output-sync=target test-rust test-python test-go test-sdk
 	@tools/skips $(SKIPS)
 
 test-rust: setup-nextest ## the Rust tests of the workspace; those of a crate: `cargo nextest run -p nearpath-gateway`
 	# One build of everything: what tests start (programs, libraries of the SDKs, examples) has the features that tests have.
 	$(CARGO) build --locked --workspace --all-targets
-	$(CARGO) nextest run --locked --workspace --all-targets
+	+$(CARGO) nextest run --locked --workspace --all-targets # `+`: its progress is shown as it comes
 
 test-jobs: setup ## whole jobs of Python's that take their time: whoever dies, here, elsewhere, on Lambda's stand-in, with an object store
 	@rm -f $(SKIPS)-jobs
@@ -77,7 +79,7 @@ loom: setup ## every order of the steps on shared memory, by a model checker (cr
 asan: setup ## ten million forged descriptors and messages under the address sanitizer (crates/shm)
 	# No search for leaks: where a test plays a party that dies, it forgets what that party held.
 	CARGO_TARGET_DIR=$(TARGET_DIR)/asan RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address" ASAN_OPTIONS=detect_leaks=0 NEARPATH_SHM_RANDOM=10000000 \
-	$(CARGO) test --locked --release --target "$$(rustc -vV | sed -n 's/^host: //p')" -p nearpath-shm --test it random_input:: channel:: strict::
+	$(CARGO) test --locked --release --target "$$(rustc -vV | sed -n 's/^host: //p')" -p nearpath-shm --test it -- random_input:: channel:: strict::
 
 test-rendezvous: setup ## ten thousand workers at one rendezvous: memory of a line, and that all meet
 	$(CARGO) test --locked --release -p nearpath-rendezvous --test it -- --ignored --exact scale::ten_thousand_workers_connect --nocapture

@@ -1,7 +1,7 @@
 #!/bin/sh
-# The shop of examples/boutique on this machine, under load for some seconds. `make demo` builds what it needs and calls it.
-# Needs `nearpath` and `nearpath-watchdog` in PATH. Everything happens on loopback and in a temporary folder, and is gone
-# afterwards. DEMO_SECONDS: how long the load lasts (8). DEMO_KEEP=1: the shop stays up until Ctrl-C.
+# Deploys the shop of examples/boutique on this machine and puts it under load. `make demo` builds it and runs
+# this script. `nearpath` and `nearpath-watchdog` must be in PATH. The demo uses loopback and a temporary folder,
+# which it removes. DEMO_SECONDS: duration of the load (8). DEMO_KEEP=1: the shop runs until Ctrl-C.
 set -eu
 cd "$(dirname "$0")/.."
 stack=examples/boutique/stack.yml
@@ -20,7 +20,7 @@ stop() {
 trap stop EXIT
 trap 'exit 130' INT TERM
 
-# Says what went wrong, with the logs that explain it.
+# Prints the error with the related logs, and exits.
 fail() {
   echo "demo: $1" >&2
   if kill -0 "$up" 2>/dev/null; then
@@ -32,11 +32,11 @@ fail() {
   fi
   echo "--- nearpath up (last lines)" >&2
   tail -n 40 "$log" >&2
-  echo "--- \`nearpath doctor\` says what this machine lacks" >&2
+  echo "--- \`nearpath doctor\` checks this machine" >&2
   exit 1
 }
 
-# Two ports that nobody uses.
+# Two free ports.
 ports=$(python3 - <<'PYTHON'
 import socket
 probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
@@ -51,18 +51,18 @@ nearpath up --data-dir "$work/data" --listen "$listen" --admin-listen "$admin" -
 up=$!
 tries=0
 until python3 -c "import urllib.request; urllib.request.urlopen('http://$admin/healthz', timeout=2)" 2>/dev/null; do
-  kill -0 "$up" 2>/dev/null || fail "nearpath up ended"
+  kill -0 "$up" 2>/dev/null || fail "nearpath up exited"
   tries=$((tries + 1))
   [ "$tries" -lt 200 ] || fail "nearpath up is not ready"
   sleep 0.05
 done
 
 echo "== nearpath deploy -f $stack"
-nearpath deploy -f "$stack" || fail "not every function got ready"
+nearpath deploy -f "$stack" || fail "some functions are not ready"
 
 seconds=${DEMO_SECONDS:-8}
 echo
-echo "== the shop's customers, for $seconds seconds"
+echo "== load on the shop for $seconds seconds"
 examples/boutique/load.py --url "$OPENFAAS_URL/function/frontend" \
   --users 8 --wait-min 0.05 --wait-max 0.25 --duration "$seconds" || fail "requests failed" "frontend checkout"
 
@@ -71,18 +71,18 @@ echo "== calls of each function"
 nearpath ls
 cat <<TEXT
 
-To look further, start it yourself: \`make up\` in one terminal (or DEMO_KEEP=1 make demo), and in another
+To continue, run \`make up\` in one terminal (or DEMO_KEEP=1 make demo), and in another:
   nearpath deploy -f $stack
-  nearpath ls                                    what runs
-  nearpath describe frontend                     its instances, and what each phase of their start took
-  nearpath logs -f email                         what it writes
+  nearpath ls                                    list functions
+  nearpath describe frontend                     show instances and their start times by phase
+  nearpath logs -f email                         follow a log
   nearpath invoke currency -X GET --path /supported
   curl http://127.0.0.1:8080/function/frontend/product/OLJCESPC7Z
-  curl http://127.0.0.1:8082/metrics             calls, codes and latencies of every function
+  curl http://127.0.0.1:8082/metrics             calls, status codes and latencies per function
 TEXT
 
 if [ -n "${DEMO_KEEP:-}" ]; then
   echo
-  echo "The shop stays up until Ctrl-C: export OPENFAAS_URL=$OPENFAAS_URL; metrics: http://$admin/metrics"
+  echo "The shop runs until Ctrl-C: export OPENFAAS_URL=$OPENFAAS_URL; metrics: http://$admin/metrics"
   wait "$up" || true
 fi

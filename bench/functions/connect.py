@@ -1,6 +1,6 @@
-"""A short-lived function: connects to PostgreSQL, asks one question, prints how long that took in nanoseconds, and ends.
+"""A short-lived function: connects to PostgreSQL, makes one query, prints the duration in nanoseconds, and ends.
 
-$CLIENT is `libpq`, the C library that most drivers are made of, or `pg8000`, which is Python alone.
+$CLIENT is `libpq`, the C library below most drivers, or `pg8000`, pure Python.
 """
 
 import ctypes
@@ -10,7 +10,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "packages"))
 
-QUESTION = "SELECT 1"
+QUERY = "SELECT 1"
 
 
 class Pg8000:
@@ -19,9 +19,9 @@ class Pg8000:
 
         self.connect = pg8000.native.Connection
 
-    def ask(self, host, port, user, password, database):
+    def query(self, host, port, user, password, database):
         self.connection = self.connect(user, host=host, port=port, database=database, password=password, ssl_context=False)
-        return self.connection.run(QUESTION)[0][0]
+        return self.connection.run(QUERY)[0][0]
 
     def close(self):
         self.connection.close()
@@ -36,10 +36,10 @@ class Libpq:
             getattr(self.pq, name).restype = back
         self.pq.PQerrorMessage.restype = ctypes.c_char_p
 
-    def ask(self, host, port, user, password, database):
-        words = f"host={host} port={port} user={user} password={password} dbname={database}"
-        self.connection = ctypes.c_void_p(self.pq.PQconnectdb(words.encode()))
-        result = ctypes.c_void_p(self.pq.PQexec(self.connection, QUESTION.encode()))
+    def query(self, host, port, user, password, database):
+        options = f"host={host} port={port} user={user} password={password} dbname={database}"
+        self.connection = ctypes.c_void_p(self.pq.PQconnectdb(options.encode()))
+        result = ctypes.c_void_p(self.pq.PQexec(self.connection, QUERY.encode()))
         if self.pq.PQresultStatus(result) != self.TUPLES:
             raise RuntimeError(self.pq.PQerrorMessage(self.connection).decode())
         return int(self.pq.PQgetvalue(result, 0, 0))
@@ -51,7 +51,7 @@ class Libpq:
 client = {"libpq": Libpq, "pg8000": Pg8000}[os.environ["CLIENT"]]()
 host, _, port = os.environ["HOST"].rpartition(":")
 begun = time.perf_counter_ns()
-answer = client.ask(host, int(port), os.environ["USER"], os.environ["PASS"], os.environ["DBNAME"])
+answer = client.query(host, int(port), os.environ["USER"], os.environ["PASS"], os.environ["DBNAME"])
 took = time.perf_counter_ns() - begun
 assert answer == 1
 client.close()

@@ -1,4 +1,4 @@
-"""A job of three workers, each at a place of its own: one feeds batches, one forwards them, and one counts. Tells the rate as JSON.
+"""A job of three workers in separate places: one sends batches, one forwards them, one counts. Prints the rate as JSON.
 
 `forward.py SETTINGS`, JSON with `rendezvous`, `trust` (a file), `key` (hexadecimal), `places` (a command for each worker), `seconds`.
 """
@@ -17,7 +17,7 @@ BATCH = 256 << 10
 WARM_UP = 1.0  # seconds in which queues fill
 
 
-def forwarding(seconds, told):
+def forwarding(seconds, result):
     class Feed(flow.Worker):
         codec = "raw"
 
@@ -50,7 +50,7 @@ def forwarding(seconds, told):
         def finish(self):
             spent = resource.getrusage(resource.RUSAGE_SELF)
             text = json.dumps({"octets": self.count, "seconds": self.last - self.since, "cpu": spent.ru_utime + spent.ru_stime})
-            pathlib.Path(told).write_text(text)
+            pathlib.Path(result).write_text(text)
             return ()
 
     return flow.stage(Feed) >> flow.stage(Forward) >> flow.stage(Count)
@@ -59,17 +59,17 @@ def forwarding(seconds, told):
 def main():
     settings = json.loads(sys.argv[1])
     with tempfile.TemporaryDirectory() as folder:
-        told = os.path.join(folder, "told")
+        result = os.path.join(folder, "result")
         job = flow.run(
             forwarding,
             on=flow.Processes(lambda worker: settings["places"][worker.split(".")[0]]),
-            arguments={"seconds": settings["seconds"], "told": told},
+            arguments={"seconds": settings["seconds"], "result": result},
             rendezvous=settings["rendezvous"],
             key=bytes.fromhex(settings["key"]),
             trust=settings["trust"],
             progress=False,
         )
-        counted = json.loads(pathlib.Path(told).read_text())
+        counted = json.loads(pathlib.Path(result).read_text())
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(json.dumps({**counted, "all": spent.ru_utime + spent.ru_stime, "paths": job.report.paths}))
 

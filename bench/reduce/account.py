@@ -1,4 +1,4 @@
-"""What one worker took: seconds, processor time, memory; the same for every way."""
+"""Cost of one worker: seconds, processor time, memory, measured alike for every variant."""
 
 import glob
 import json
@@ -7,20 +7,20 @@ import resource
 import time
 from dataclasses import asdict, dataclass
 
-# What a function of one whole processor is paid for on AWS Lambda, in GB.
+# Billed memory of a function with one whole processor on AWS Lambda, in GB.
 FIXED = 1.769
 
 
 @dataclass
 class Spent:
-    """Of a process, from its first line to here."""
+    """Cost of a process from its start until now."""
 
     name: str
     began: float  # on the machine's monotonic clock, as `ended`
     ended: float
     processor: float  # seconds, of all its threads, in the kernel too
-    queued: float  # seconds in which its first thread was ready to run, and others had the processors
-    memory: float  # GB, the most that it had; what it shares with its mates counts for each
+    queued: float  # seconds for which its first thread was runnable but not running
+    memory: float  # peak GB; memory shared with siblings counts for each
 
     @property
     def seconds(self) -> float:
@@ -39,7 +39,7 @@ os.register_at_fork(after_in_child=_begin)
 
 
 def began() -> float:
-    """When this process was forked."""
+    """Returns the time of this process's fork."""
     return _began
 
 
@@ -51,7 +51,7 @@ def spent(name: str, began: float) -> Spent:
 
 
 def note(folder: str, one: Spent) -> None:
-    """For the driver: one file a process. The last note of one counts; it may be killed while it writes."""
+    """Writes the cost for the driver: one file per process. The rename keeps the last complete file if the process is killed."""
     path = os.path.join(folder, f"{one.name}.{os.getpid()}")
     with open(path, "w") as file:
         json.dump(asdict(one), file)
@@ -67,13 +67,13 @@ def notes(folder: str) -> list[Spent]:
 
 
 def bill(workers: list[Spent]) -> dict[str, float]:
-    """All of them together. `waiting` is the time in which a worker neither ran nor was ready to."""
+    """Sums the cost of all workers. `waiting_seconds` is the time in which a worker neither ran nor was runnable."""
     return {
         "worker_seconds": sum(one.seconds for one in workers),
         "gb_seconds": sum(one.seconds * one.memory for one in workers),
         "fixed_gb_seconds": sum(one.seconds * FIXED for one in workers),
-        "map_processor": sum(one.processor for one in workers if one.name.startswith("map")),
-        "reduce_processor": sum(one.processor for one in workers if one.name.startswith("reduce")),
-        "queued": sum(one.queued for one in workers),
-        "waiting": sum(max(0.0, one.seconds - one.processor - one.queued) for one in workers),
+        "map_cpu_seconds": sum(one.processor for one in workers if one.name.startswith("map")),
+        "reduce_cpu_seconds": sum(one.processor for one in workers if one.name.startswith("reduce")),
+        "queued_seconds": sum(one.queued for one in workers),
+        "waiting_seconds": sum(max(0.0, one.seconds - one.processor - one.queued) for one in workers),
     }

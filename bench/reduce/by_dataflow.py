@@ -13,11 +13,11 @@ import work
 from forks import Forks
 from work import Job
 from nearpath import dataflow as flow
-from nearpath.dataflow import arrow, elsewhere
+from nearpath.dataflow import arrow, remote_worker
 
 
 class Noted(arrow.ArrowWorker):
-    """Writes down what it took, when all is done but the last acknowledgements."""
+    """Records its cost after its work, before the last acknowledgements."""
 
     def __init__(self, job: Job) -> None:
         self._job, self._began = job, account.began()
@@ -53,14 +53,14 @@ class Reducer(Noted):
 
 
 def stages(**values: Any) -> flow.Stage:
-    """The job: its values are those of `Job`."""
+    """Builds the job; its arguments are those of `Job`."""
     job = Job(**values)
     mappers = flow.stage(lambda: Mapper(job), job.mappers, "map")
     return mappers >> flow.stage(lambda: Reducer(job), job.reducers, "reduce", reads="by-key")
 
 
 class Warm(flow.Place):
-    """Forks of this process, on the machines that there are."""
+    """Starts workers as forks of this process, on the available machines."""
 
     name = "warm"
 
@@ -68,7 +68,7 @@ class Warm(flow.Place):
         self._forks = forks
 
     def start(self, worker: str, orders: bytes) -> "Child":
-        return Child(self._forks.start(worker, lambda: elsewhere.run(orders)))
+        return Child(self._forks.start(worker, lambda: remote_worker.run(orders)))
 
 
 class Child(flow.Started):
@@ -92,7 +92,7 @@ class Child(flow.Started):
 
 
 def run(job: Job, **settings: Any) -> None:
-    """On this machine where no place is given."""
+    """Runs the job, on this machine without a place."""
     done = flow.run(stages, arguments=asdict(job), progress=False, **settings)
     for why in done.report.restarts:
         print(f"started again: {why}", file=sys.stderr, flush=True)

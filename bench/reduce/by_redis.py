@@ -1,4 +1,4 @@
-"""The same job over Redis: a list for each reducer, mappers push their parts, reducers pop them and wait where there is none."""
+"""The same job over Redis: a list per reducer. Mappers push their parts; reducers pop them and wait on empty lists."""
 
 import os
 import queue
@@ -17,7 +17,7 @@ CONNECTIONS = 4  # of a reducer
 
 
 def map_files(server: Server, prefix: str, job: Job, mapper: int) -> None:
-    """All its parts in one pipeline."""
+    """Pushes all parts in one pipeline."""
     with redis.Redis(*server) as line, line.pipeline(transaction=False) as pipe:
         for reducer, part in enumerate(work.parts(job, mapper)):
             pipe.rpush(f"{prefix}/{reducer}", part)
@@ -32,7 +32,7 @@ def reduce_part(server: Server, prefix: str, job: Job, reducer: int) -> None:
 
 
 def arriving(server: Server, key: str, mappers: int) -> Iterator[bytes]:
-    """Some connections wait at the list, so that parts come while others are added."""
+    """Several connections wait on the list, so that parts arrive while others are processed."""
     came: queue.Queue[bytes] = queue.Queue(2 * CONNECTIONS)
     for _ in range(CONNECTIONS):
         threading.Thread(target=pop, args=(server, key, came), daemon=True).start()

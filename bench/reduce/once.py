@@ -61,7 +61,7 @@ def run(given: argparse.Namespace) -> None:
 
 def settings(given: argparse.Namespace, forks: Forks) -> dict[str, Any]:
     """Of the job with nearpath."""
-    usual = {"retries": 20, "every": given.every * given.slow, "patience": 60 * given.slow, "silence": 10 * given.slow}
+    usual = {"retries": 20, "checkpoint_interval": given.every * given.slow, "contact_timeout": 60 * given.slow, "silence_timeout": 10 * given.slow}
     if not given.rendezvous:
         return usual
     url, key, trust = given.rendezvous

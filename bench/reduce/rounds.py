@@ -1,4 +1,4 @@
-"""Jobs one after another, by turns, each in a process of its own and checked; what is told is the median."""
+"""Jobs in sequence, in alternating order, each in its own process and checked; results are medians."""
 
 import json
 import math
@@ -12,28 +12,28 @@ from dataclasses import dataclass, field
 import check
 from killer import Killer
 
-# What takes as many seconds of a processor, however slow that is.
-PROCESSOR = ("map_processor", "reduce_processor")
+# Processor seconds, which the slowdown does not change.
+PROCESSOR = ("map_cpu_seconds", "reduce_cpu_seconds")
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 @dataclass
 class Case:
-    """One size of job, under the same conditions for every way."""
+    """One job size, with the same conditions for every variant."""
 
     name: str
-    folder: str  # of its files
+    folder: str  # folder of its files
     files: int
     workers: int
     reducers: int
     slow: float = 1.0
-    enter: list[str] = field(default_factory=list)  # the command that goes before
-    words: list[str] = field(default_factory=list)  # more of them for `once.py`
+    enter: list[str] = field(default_factory=list)  # command prefix
+    words: list[str] = field(default_factory=list)  # further arguments for `once.py`
 
 
 @dataclass
 class Row:
-    """One way in one case: medians over the rounds."""
+    """One variant in one case: medians over the rounds."""
 
     case: str
     variant: str
@@ -44,15 +44,15 @@ class Row:
     worker_seconds: float = math.nan
     gb_seconds: float = math.nan
     fixed_gb_seconds: float = math.nan
-    map_processor: float = math.nan
-    reduce_processor: float = math.nan
-    queued: float = math.nan
-    waiting: float = math.nan
+    map_cpu_seconds: float = math.nan
+    reduce_cpu_seconds: float = math.nan
+    queued_seconds: float = math.nan
+    waiting_seconds: float = math.nan
 
 
 @dataclass
 class Death:
-    """A job some of whose workers were killed."""
+    """A job with killed workers."""
 
     case: str
     seed: int
@@ -62,7 +62,7 @@ class Death:
 
 
 def compare(case: Case, ways: list[str], rounds: int, out: str) -> list[Row]:
-    """Every way in every round, in turned order every other one."""
+    """Runs every variant in every round, in alternating order."""
     took: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
     for number in range(rounds):
         for way in ways if number % 2 == 0 else reversed(ways):
@@ -76,13 +76,13 @@ def row(case: Case, way: str, rounds: int, took: list[dict[str, float]]) -> Row:
         return Row(case.name, way, rounds, math.nan, math.nan, rounds)
     middle = {name: statistics.median([one[name] for one in took]) for name in took[0]}
     seconds, spread = middle["seconds"], max(one["seconds"] for one in took) - min(one["seconds"] for one in took)
-    names = ("worker_seconds", "gb_seconds", "fixed_gb_seconds", "map_processor", "reduce_processor", "queued", "waiting")
-    told = {name: middle[name] for name in names}
-    return Row(case.name, way, rounds, seconds, spread / seconds, rounds - len(took), **told)
+    names = ("worker_seconds", "gb_seconds", "fixed_gb_seconds", "map_cpu_seconds", "reduce_cpu_seconds", "queued_seconds", "waiting_seconds")
+    values = {name: middle[name] for name in names}
+    return Row(case.name, way, rounds, seconds, spread / seconds, rounds - len(took), **values)
 
 
 def once(case: Case, way: str, out: str, killer: "tuple[int, float, int] | None" = None) -> dict[str, float]:
-    """One job. Times are those of a machine that is not slowed."""
+    """Runs one job. Times are converted to those without slowdown."""
     shutil.rmtree(out, ignore_errors=True)
     os.makedirs(out)
     words = [*case.enter, sys.executable, os.path.join(HERE, "once.py"), way, "--folder", case.folder, "--out", out]
@@ -91,9 +91,9 @@ def once(case: Case, way: str, out: str, killer: "tuple[int, float, int] | None"
         death = Killer(job.pid, *killer) if killer else None
         if death:
             death.start()
-        said, _ = job.communicate()
+        output, _ = job.communicate()
         killed = death.end() if death else 0
-    lines = said.splitlines()
+    lines = output.splitlines()
     took: dict[str, float] = json.loads(lines[-1]) if job.returncode == 0 else {"seconds": float("nan")}
     is_exact = job.returncode == 0 and check.is_exact(case.folder, out)
     shutil.rmtree(out)

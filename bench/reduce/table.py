@@ -1,4 +1,4 @@
-"""What is shown, and what is kept: bench/results/reduce.json."""
+"""The printed table, and the file bench/results/reduce.json."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from rounds import Death, Row
 
 @dataclass
 class Ratio:
-    """A number with a goal; without one it is only told."""
+    """A number with a goal; without one it is only reported."""
 
     name: str
     value: float
@@ -26,7 +26,7 @@ class Ratio:
 
 
 def ratios(rows: list[Row], case: str) -> list[Ratio]:
-    """nearpath beside the others, in one case."""
+    """Returns nearpath's ratios to the other variants, in one case."""
     by = {row.variant: row for row in rows if row.case == case}
     own, found = by.get("nearpath"), []
     for other, least, most in (("s3", 6.0, 0.40), ("s3, staged", None, None), ("redis", 1.5, None)):
@@ -44,7 +44,7 @@ def text(rows: Iterable[Row], found: Iterable[Ratio], deaths: Iterable[Death]) -
     for row in rows:
         lines.append(
             f"{row.case:<58}{row.variant:<13}{row.seconds:>8.2f}{row.spread:>8.0%}{row.gb_seconds:>9.2f}{row.fixed_gb_seconds:>12.1f}"
-            f"{row.map_processor:>9.2f}{row.reduce_processor:>9.2f}{row.queued:>9.1f}{row.waiting:>9.1f}{row.failed:>8}"
+            f"{row.map_cpu_seconds:>9.2f}{row.reduce_cpu_seconds:>9.2f}{row.queued_seconds:>9.1f}{row.waiting_seconds:>9.1f}{row.failed:>8}"
         )
     lines.append("")
     for one in found:

@@ -1,4 +1,4 @@
-//! Processes and their cost at rest: CPU time, wake-ups and memory, from `/proc`.
+//! Processes and their idle cost: CPU time, wake-ups and memory, from `/proc`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,26 +6,26 @@ use std::time::Duration;
 
 use crate::cpu::{self, CpuSnapshot};
 
-/// Every process of some families at a moment.
+/// All processes below some roots, at one time.
 pub(crate) struct ProcessCensus {
     cpu: CpuSnapshot,
-    /// By process and thread: times that it went to sleep by itself.
+    /// Voluntary context switches, by process and thread.
     wakes: BTreeMap<u32, BTreeMap<String, u64>>,
 }
 
-/// Cost of all processes of a name between two moments.
+/// Cost of all processes of one name between two times.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct ProcessCost {
     pub(crate) processes: u64,
     pub(crate) cpu: Duration,
-    /// Times that a thread went to sleep by itself, and so was woken again.
+    /// Wake-ups: voluntary context switches of the threads.
     pub(crate) wakes: u64,
     /// Proportional set size, at the end.
     pub(crate) pss_kib: u64,
 }
 
 impl ProcessCensus {
-    /// Looks at `roots` and all their descendants.
+    /// Reads `roots` and all their descendants.
     pub(crate) fn take_census(roots: &[u32]) -> Self {
         // Both censuses read wake-ups before CPU time, so the delay between the two readings
         // cancels.
@@ -39,8 +39,8 @@ impl ProcessCensus {
         }
     }
 
-    /// Returns the cost by name since this census. Processes that ended are not counted: at rest
-    /// there are none.
+    /// Returns the cost by name since this census. Ended processes are not counted: idle processes
+    /// do not end.
     pub(crate) fn usage_until(&self, later: &Self) -> BTreeMap<String, ProcessCost> {
         let mut lines = BTreeMap::<String, ProcessCost>::new();
         for (pid, end) in &later.wakes {
@@ -95,7 +95,7 @@ fn count_wakeups(pid: u32) -> BTreeMap<String, u64> {
     tasks.filter_map(read).collect()
 }
 
-/// The number on the line that begins with `key`; 0 without one.
+/// Returns the number on the line that begins with `key`, or 0.
 fn parse_field(text: &str, key: &str) -> u64 {
     let value = text.lines().find_map(|line| line.strip_prefix(key));
     value
@@ -103,7 +103,7 @@ fn parse_field(text: &str, key: &str) -> u64 {
         .unwrap_or(0)
 }
 
-/// The name of the program that a process runs, at most 15 bytes of it.
+/// Returns the name of a process's program, at most 15 bytes.
 pub(crate) fn process_name(pid: u32) -> String {
     fs::read_to_string(format!("/proc/{pid}/comm"))
         .unwrap_or_default()
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_slept_was_woken() {
+    fn a_sleep_counts_as_a_wakeup() {
         let me = std::process::id();
         let before = ProcessCensus::take_census(&[me]);
         std::thread::sleep(Duration::from_millis(2)); // what is counted, not a wait for anything

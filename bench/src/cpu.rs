@@ -1,9 +1,9 @@
 //! CPU time of processes and all their descendants, from `/proc`.
 //!
-//! Time of living threads comes from `/proc/PID/task/TID/schedstat` in nanoseconds (kernel:
-//! Documentation/scheduler/sched-stats.rst), time of children that ended and were waited for from `cutime` and `cstime` in
-//! `/proc/PID/stat` (proc_pid_stat(5)), which counts in ticks. Time of threads that ended is lost: what is measured here
-//! keeps its threads.
+//! The time of running threads comes from `/proc/PID/task/TID/schedstat` in nanoseconds (kernel:
+//! Documentation/scheduler/sched-stats.rst). The time of ended children comes from `cutime` and
+//! `cstime` in `/proc/PID/stat` (proc_pid_stat(5)), in ticks. The time of ended threads is lost:
+//! the measured programs keep their threads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,12 +12,13 @@ use std::time::Duration;
 /// `/proc` counts in USER_HZ, which is 100 on every architecture that nearpath runs on (kernel: asm-generic/param.h).
 const TICK_NS: u64 = 10_000_000;
 
-/// CPU time of processes without their descendants: cheap, so that looking is not what is measured.
+/// Returns the CPU time of processes without their descendants: a cheap read that disturbs the
+/// measurement little.
 pub(crate) fn processes_cpu(pids: &[u32]) -> Duration {
     Duration::from_nanos(pids.iter().map(|pid| threads_ns(*pid)).sum())
 }
 
-/// CPU time of some threads of this process.
+/// Returns the CPU time of some threads of this process.
 pub(crate) fn threads_cpu(threads: &[u32]) -> Duration {
     let spent = |thread: &u32| {
         // A thread that has ended has no file any more; it counts as zero.
@@ -27,9 +28,9 @@ pub(crate) fn threads_cpu(threads: &[u32]) -> Duration {
     Duration::from_nanos(threads.iter().filter_map(spent).sum())
 }
 
-/// Returns the time for which threads of `roots` and their descendants were runnable while other
-/// threads ran (the second field of schedstat). A slow request without such a delay waited for a
-/// wake-up that never came.
+/// Returns the time for which threads of `roots` and their descendants waited for a processor (the
+/// second field of schedstat). A slow request without such a delay waited for a wake-up that never
+/// came.
 pub(crate) fn run_queue_delay(roots: &[u32]) -> Duration {
     let nanos = process_tree(roots)
         .into_iter()
@@ -39,21 +40,20 @@ pub(crate) fn run_queue_delay(roots: &[u32]) -> Duration {
     Duration::from_nanos(nanos)
 }
 
-/// CPU time of some families, thread by thread, at a moment.
+/// CPU time of processes and descendants by thread, at one time.
 ///
-/// Between two moments threads may end, such as those of a runtime that had nothing to do: what
-/// they had spent before must not be missing from what the others spent since, as it would be in a
-/// difference of two sums.
+/// Threads may end between two snapshots, such as idle threads of a runtime. A difference of two
+/// sums would subtract their time from that of the others.
 #[derive(Debug, Default)]
 pub(crate) struct CpuSnapshot {
-    /// By process and thread.
+    /// Time by process and thread.
     threads: BTreeMap<(u32, u32), u64>,
-    /// Of children that ended and were waited for, by the parent.
+    /// Time of ended children that were waited for, by parent.
     ended: BTreeMap<u32, u64>,
 }
 
 impl CpuSnapshot {
-    /// Looks at `roots` and their descendants.
+    /// Reads `roots` and their descendants.
     pub(crate) fn read_now(roots: &[u32]) -> Self {
         let mut moment = Self::default();
         // One walk of /proc for all roots: a process that forks meanwhile is found in the next
@@ -105,12 +105,12 @@ impl CpuSnapshot {
     }
 }
 
-/// `roots` and everybody alive who descends from them.
+/// Returns `roots` and all running descendants.
 pub(crate) fn process_tree(roots: &[u32]) -> BTreeSet<u32> {
     descendants_of(roots, &read_parents())
 }
 
-/// `roots` and everybody who descends from them.
+/// Returns `roots` and all descendants.
 fn descendants_of(roots: &[u32], parents: &BTreeMap<u32, u32>) -> BTreeSet<u32> {
     // Rounds until nothing is added: /proc is in no order that puts parents first.
     let mut family: BTreeSet<u32> = roots.iter().copied().collect();
@@ -127,7 +127,7 @@ fn descendants_of(roots: &[u32], parents: &BTreeMap<u32, u32>) -> BTreeSet<u32> 
     }
 }
 
-/// The parent of every process.
+/// Reads the parent of every process.
 fn read_parents() -> BTreeMap<u32, u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -135,7 +135,7 @@ fn read_parents() -> BTreeMap<u32, u32> {
         .collect()
 }
 
-/// The fields of `/proc/PID/stat` from the third one (state) on.
+/// Reads the fields of `/proc/PID/stat` from the third one (state) on.
 fn read_stat(pid: u32) -> Option<Vec<String>> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     Some(
@@ -146,7 +146,7 @@ fn read_stat(pid: u32) -> Option<Vec<String>> {
     )
 }
 
-/// A process may have blanks and parentheses in its name.
+/// Skips the name of a process, which may have blanks and parentheses.
 fn after_name(stat: &str) -> Option<&str> {
     // The last parenthesis: everything behind the name is numbers and the state (proc_pid_stat(5)).
     stat.rsplit_once(')').map(|(_, rest)| rest)
@@ -156,12 +156,12 @@ fn threads_ns(pid: u32) -> u64 {
     thread_times(pid).map(|(_, ns)| ns).sum()
 }
 
-/// The living threads of a process and what each has spent.
+/// Returns the running threads of a process with their times.
 fn thread_times(pid: u32) -> impl Iterator<Item = (u32, u64)> {
     read_schedstat(pid, 0)
 }
 
-/// Reads a field of schedstat for each living thread of a process.
+/// Reads a field of schedstat for each running thread of a process.
 fn read_schedstat(pid: u32, field: usize) -> impl Iterator<Item = (u32, u64)> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task"))
         .into_iter()
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn who_ends_takes_nothing_from_what_others_spend() {
+    fn an_ended_thread_does_not_reduce_the_time_of_others() {
         let moment = |threads: &[((u32, u32), u64)], ended: &[(u32, u64)]| CpuSnapshot {
             threads: threads.iter().copied().collect(),
             ended: ended.iter().copied().collect(),
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn own_work_is_seen() {
+    fn own_cpu_time_is_counted() {
         let now = || CpuSnapshot::read_now(&[std::process::id()]);
         let before = now();
         let mut sum = 0_u64;

@@ -1,9 +1,9 @@
-//! `nearpath-bench`: load, and comparisons that can be believed.
+//! `nearpath-bench`: load generators and reproducible comparisons.
 //!
-//! [`load`] makes requests in a closed or an open loop, [`tally`] counts what became of them,
-//! [`cpu`] reads what the processes under test spent. [`compare`] is the one way to set variants
-//! against each other: interleaved, in rounds, medians. [`peers`] starts what is measured,
-//! [`command`] holds one file a subcommand. Everything runs on loopback.
+//! [`load`] makes requests in a closed or an open loop, and [`tally`] counts their outcomes.
+//! [`cpu`] reads the CPU time of the measured processes. [`compare`] compares variants:
+//! interleaved, in rounds, by medians. [`peers`] starts the measured programs. [`command`] has one
+//! file per subcommand. Everything runs on loopback.
 
 mod apps;
 mod audit;
@@ -24,7 +24,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// As in `nearpath`: what is measured here as `gateway` has to be what is shipped.
+/// The allocator of `nearpath`: the `gateway` command must measure the shipped configuration.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

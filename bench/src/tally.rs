@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-/// Longest latency that is told apart, in nanoseconds; longer ones count as this.
+/// Longest recorded latency in nanoseconds; longer ones count as this value.
 // Twice the request limit of 60 s, so that a latency from an overdue send time is still
 // distinguished.
 const MAX_LATENCY_NS: u64 = 120_000_000_000;
@@ -16,15 +16,15 @@ const MAX_LATENCY_NS: u64 = 120_000_000_000;
 pub(crate) enum RequestFailure {
     /// No connection could be made; the request was not sent.
     Connect,
-    /// The connection broke before the answer was complete.
+    /// The connection broke before the response was complete.
     Broken,
-    /// No answer in time.
+    /// No response within the time limit.
     Timeout,
-    /// Another status than expected, and the platform's reason for it, when it was the platform's.
+    /// An unexpected status, with the platform's reason if the platform returned it.
     Status(u16, String),
-    /// The status was right, the body was not.
+    /// The status was correct, the body was not.
     Body,
-    /// The load generator itself had too many requests under way.
+    /// The load generator had too many requests in flight.
     Generator,
 }
 
@@ -37,12 +37,12 @@ impl fmt::Display for RequestFailure {
             Self::Status(status, reason) if reason.is_empty() => write!(f, "status {status}"),
             Self::Status(status, reason) => write!(f, "status {status} {reason}"),
             Self::Body => f.write_str("unexpected body"),
-            Self::Generator => f.write_str("too many in flight for the load generator"),
+            Self::Generator => f.write_str("too many requests in flight for the load generator"),
         }
     }
 }
 
-/// Latencies of answered requests, and how many failed and why.
+/// Latencies of successful requests, and failures by kind.
 #[derive(Debug, Clone)]
 pub(crate) struct RequestTally {
     latencies: Histogram<u64>,
@@ -73,7 +73,7 @@ impl RequestTally {
         }
     }
 
-    /// Adds what another counted.
+    /// Adds the counts of another tally.
     pub(crate) fn merge(&mut self, other: &Self) {
         self.latencies
             .add(&other.latencies)
@@ -84,23 +84,22 @@ impl RequestTally {
         }
     }
 
-    /// Requests answered as they should be.
+    /// Returns the number of successful requests.
     pub(crate) fn answered_count(&self) -> u64 {
         self.latencies.len()
     }
 
-    /// Requests that were not.
+    /// Returns the number of failed requests.
     pub(crate) fn failed_count(&self) -> u64 {
         self.failures.values().sum()
     }
 
-    /// Failures by kind.
+    /// Returns the failures by kind.
     pub(crate) fn failures_by_kind(&self) -> &BTreeMap<String, u64> {
         &self.failures
     }
 
-    /// Latency in microseconds that the given share of the answered requests did not exceed; 0 when
-    /// there were none.
+    /// Returns the latency quantile in microseconds; 0 without requests.
     pub(crate) fn latency_us(&self, quantile: f64) -> f64 {
         self.latencies.value_at_quantile(quantile) as f64 / 1e3
     }

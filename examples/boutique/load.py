@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Customers of the shop: they visit it for some seconds, and a table says what became of their requests.
+"""Simulates customers of the shop and prints a table of their requests.
 
     python3 examples/boutique/load.py --url http://127.0.0.1:8080/function/frontend --users 20 --duration 8
 
-The mix is that of Online Boutique's published load. The exit code is 1 when a request failed, or when none was answered.
-An answer counts as failed when its status is not 200, and also when its body is not the page that was asked for.
+The mix is that of Online Boutique's published load. The exit code is 1 when a request failed or none succeeded.
+A response counts as failed when its status is not 200 or its body is not the requested page.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import threading
 import time
 import urllib.parse
 
-# Of 19 visits: how many begin with which page. What every right answer of that kind holds.
+# Number of visits, of 19, for each kind of request, and a part of each correct body.
 WEIGHTS = {"index": 1, "setCurrency": 2, "product": 10, "addToCart": 2, "viewCart": 3, "checkout": 1}
 MARKS = {
     "index": b'"products"',
@@ -43,7 +43,7 @@ Request = collections.namedtuple("Request", "kind method path body", defaults=["
 
 
 class Customer:
-    """Decides what one customer does. The same seed makes the same visits."""
+    """Chooses the requests of one customer. The same seed gives the same requests."""
 
     def __init__(self, seed):
         self.random = random.Random(seed)
@@ -52,8 +52,8 @@ class Customer:
     def cookie(self):
         return f"shop_session-id={self.session}; shop_currency={self.currency}"
 
-    def visit(self):
-        """The requests of the next visit, one to three. The first visit is the front page."""
+    def next_requests(self):
+        """Returns the next one to three requests, at first the front page."""
         kind = "index" if self.is_new else self.random.choices(list(WEIGHTS), WEIGHTS.values())[0]
         self.is_new = False
         match kind:
@@ -72,7 +72,7 @@ class Customer:
                 return [*self.add_to_cart(), Request(kind, "POST", "/cart/checkout", ORDER)]
 
     def add_to_cart(self):
-        """Looks at a product, then puts it into the cart."""
+        """Returns requests that show a product and add it to the cart."""
         product, quantity = self.random.choice(PRODUCTS), self.random.choice(QUANTITIES)
         add = Request("addToCart", "POST", f"/cart?product_id={product}&quantity={quantity}")
         return [Request("product", "GET", f"/product/{product}"), add]
@@ -87,7 +87,7 @@ class Client:
         self.connection = http.client.HTTPConnection(parts.hostname, parts.port or 80, timeout=REQUEST_TIMEOUT)
 
     def send(self, request):
-        """None if the answer is right, else why it is not."""
+        """Sends a request. Returns None for a correct response, else the cause of the failure."""
         try:
             headers = {"cookie": self.customer.cookie()}
             self.connection.request(request.method, self.base + request.path, request.body or None, headers)
@@ -128,7 +128,7 @@ class Report:
         return f"{name:<12} {len(latencies) + failed:>9} {p50:>9.1f} {p99:>9.1f} {failed:>9}"
 
     def table(self):
-        """A line a kind, one for all, and one a reason of failure."""
+        """Formats one line per kind, one for all, and one per cause of failure."""
         reasons = collections.Counter()
         for (_, reason), count in self.failures.items():
             reasons[reason] += count
@@ -136,7 +136,7 @@ class Report:
         lines = [self.line(kind, [kind]) for kind in WEIGHTS] + [self.line("all", WEIGHTS)]
         return "\n".join([head, *lines, *(f"{count} × {reason}" for reason, count in sorted(reasons.items()))])
 
-    def is_good(self):
+    def is_successful(self):
         return not self.failures and any(self.latencies.values())
 
 
@@ -145,11 +145,11 @@ def quantile(ordered, share):
 
 
 def run_customer(args, seed, until, report):
-    """Visits until the time is over, with a pause after each visit. A visit ends with its first failure."""
+    """Sends requests until a time, with pauses. A failure skips the rest of a visit."""
     customer = Customer(seed)
     client = Client(args.url, customer)
     while time.monotonic() < until:
-        for request in customer.visit():
+        for request in customer.next_requests():
             start = time.monotonic()
             failure = client.send(request)
             report.add(request.kind, time.monotonic() - start, failure)
@@ -181,7 +181,7 @@ def main():
     parser.add_argument("--duration", type=float, default=8, metavar="SECONDS", help="how long (8)")
     report = run(parser.parse_args())
     print(report.table())
-    return 0 if report.is_good() else 1
+    return 0 if report.is_successful() else 1
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ def graph(files, count, keys, reducers):
 
 
 def expected(files, count, keys):
-    """The same, without a job."""
+    """Returns the same sums without a job."""
     sums = {}
     for number in range(files):
         for key, value in pairs(number, count, keys):
@@ -32,10 +32,10 @@ def expected(files, count, keys):
 
 if __name__ == "__main__":
     options = argparse.ArgumentParser()
-    for name, usual in [("files", 4), ("pairs", 20_000), ("keys", 850), ("reducers", 3)]:
-        options.add_argument(f"--{name}", type=int, default=usual)
-    given = options.parse_args()
-    job = flow.run(graph(given.files, given.pairs, given.keys, given.reducers))
+    for name, default in [("files", 4), ("pairs", 20_000), ("keys", 850), ("reducers", 3)]:
+        options.add_argument(f"--{name}", type=int, default=default)
+    arguments = options.parse_args()
+    job = flow.run(graph(arguments.files, arguments.pairs, arguments.keys, arguments.reducers))
     print(job.report)
-    right = dict(job.results) == expected(given.files, given.pairs, given.keys)
-    raise SystemExit(None if right else "the sums are wrong")
+    is_correct = dict(job.results) == expected(arguments.files, arguments.pairs, arguments.keys)
+    raise SystemExit(None if is_correct else "the sums are wrong")

@@ -1,6 +1,6 @@
-"""How often each word is there: `python3 words.py`. The text is drawn at random, always the same.
+"""Counts each word of a pseudo-random text: `python3 words.py`.
 
-With `--functions` workers are functions of nearpath: README.md.
+With `--functions` workers are functions of nearpath, see README.md.
 """
 
 import argparse
@@ -13,7 +13,7 @@ WORDS = [f"word-{number}" for number in range(500)]
 
 
 def text(number, of, lines=4000):
-    """Each worker makes its share of the lines. Some words are frequent, most are rare."""
+    """Yields one worker's lines. Some words are frequent, most are rare."""
     for line in range(number, lines, of):
         draw = random.Random(line)
         yield " ".join(WORDS[int(len(WORDS) * draw.random() ** 3)] for _ in range(10))
@@ -33,10 +33,10 @@ def run_on_functions(workers):
 
 
 if __name__ == "__main__":
-    words = argparse.ArgumentParser(description="Counts words.")
-    words.add_argument("--functions", action="store_true", help="workers are functions of nearpath")
-    words.add_argument("--workers", type=int, default=2, help="of each stage; default %(default)s")
-    options = words.parse_args()
+    parser = argparse.ArgumentParser(description="Counts words.")
+    parser.add_argument("--functions", action="store_true", help="run workers as functions of nearpath")
+    parser.add_argument("--workers", type=int, default=2, help="workers of each stage; default %(default)s")
+    options = parser.parse_args()
     job = run_on_functions(options.workers) if options.functions else flow.run(graph(options.workers))
     for word, count in sorted(job.results, key=lambda pair: (-pair[1], pair[0]))[:5]:
         print(f"{count:6} {word}")

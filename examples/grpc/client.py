@@ -42,7 +42,7 @@ def show(message):
 
 
 def chat(call, words):
-    """Says a word only when the one before was answered."""
+    """Sends a word after the response to the previous one."""
     messages = queue.SimpleQueue()
     answers = call(iter(messages.get, None))
     for word in words:
@@ -53,7 +53,7 @@ def chat(call, words):
         show(answer)
 
 
-def talk(call, arguments):
+def run_method(call, arguments):
     words = arguments.words
     if arguments.method == "shout":
         show(call({"text": " ".join(words)}))
@@ -73,7 +73,7 @@ def main():
         options.append(("grpc.default_authority", arguments.function))
     with grpc.insecure_channel(arguments.gateway, options) as channel:
         try:
-            talk(stub(channel, arguments), arguments)
+            run_method(stub(channel, arguments), arguments)
         except grpc.RpcError as error:
             sys.exit(f"{error.code().name}: {error.details()}")
 

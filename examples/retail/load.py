@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Customers and photographers of the shop: each user goes through its three chains again and again.
+"""Simulates customers and photographers of the shop. Each user runs its three chains repeatedly.
 
 A round is a photo-request, the photo-acquire of that assignment, and a product-purchase. With --singles it is one request of each
-kind without a chain: database GET (f1) and POST (f7), pure GET (f10) and POST (f15). Prints a line a function, and exits with 1 when a
-request failed. Needs nothing but the standard library; the database must hold seed.sql.
+kind without a chain: database GET (f1) and POST (f7), pure GET (f10) and POST (f15). Prints one line per function, and exits with 1 after
+a failed request. It needs the standard library only. The database must contain seed.sql.
 """
 
 import argparse
@@ -71,7 +71,7 @@ class User(threading.Thread):
 
 
 def report(users):
-    """Prints a table; whether all went well."""
+    """Prints a table. Returns whether all requests succeeded."""
     print(f"{'function':<24} {'requests':>8} {'p50 ms':>8} {'p99 ms':>8}")
     for function in dict.fromkeys(function for user in users for function in user.times):
         times = [spent for user in users for spent in user.times.get(function, [])]

@@ -22,7 +22,7 @@ def skip(place, reason):
 
 
 def packages(example):
-    """A folder with the Python packages that an example's requirements.txt names, for this Python. Installed once."""
+    """Returns a folder with the packages of an example's requirements.txt, installed once per Python."""
     requirements = (ROOT / "examples" / example / "requirements.txt").read_text()
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve() / "examples"
     folder = target / f"{example}-{sys.implementation.cache_tag}"
@@ -32,7 +32,7 @@ def packages(example):
     fresh = pathlib.Path(tempfile.mkdtemp(dir=target))
     try:
         install(example, fresh)
-        fresh.chmod(0o755)  # others run tests here, too
+        fresh.chmod(0o755)  # tests of other users read it
         (fresh / "installed.txt").write_text(requirements)
         shutil.rmtree(folder, ignore_errors=True)
         fresh.rename(folder)

@@ -1,7 +1,7 @@
-"""A stand-in for nearpath: starts an example's functions as plain processes and routes /function/NAME between them.
+"""A test double of nearpath: starts an example's functions as processes and routes /function/NAME between them.
 
-It writes down every call, so that tests can hold the call graph against the example's README. The functions and their
-commands come from stack.yml, read with a few lines that know just the layout of these files (the standard library has no YAML).
+It records each call, so that tests can compare the call graph with the example's README. Functions and commands come from
+stack.yml, read with patterns for the layout of these files, because the standard library has no YAML parser.
 """
 
 import collections
@@ -17,13 +17,13 @@ import threading
 import time
 
 Function = collections.namedtuple("Function", "name folder command")
-TIMEOUT_SECONDS = 60  # seconds that something which must happen may take: machines that test are busy
+TIMEOUT_SECONDS = 60  # seconds for an expected event on a busy machine
 
 Call = collections.namedtuple("Call", "caller_id function method path")
 
 
 def functions(stack):
-    """The functions of a stack file that have a folder."""
+    """Returns the functions of a stack file that have a folder."""
     found = re.findall(r"^  ([a-z0-9-]+):\n(?:    .+\n)*?    handler: (.+)\n    fprocess: (.+)$", stack.read_text(), re.MULTILINE)
     return [Function(name, stack.parent / folder, command) for name, folder, command in found]
 
@@ -43,7 +43,7 @@ def free_port():
 class Server(http.server.ThreadingHTTPServer):
     """An HTTP server for tests, on a free loopback port."""
 
-    request_queue_size = 128  # Python's 5 overflow when many calls come at once
+    request_queue_size = 128  # Python's default of 5 overflows under load
     daemon_threads = True
 
     def __init__(self, handler):
@@ -61,7 +61,7 @@ class Server(http.server.ThreadingHTTPServer):
 
 
 class StandIn:
-    """A running application. `calls` lists what was called, in order; names in `broken` answer 503 like a platform error."""
+    """A running application. `calls` lists calls in order. Functions in `broken` return 503 like a platform error."""
 
     def __init__(self, stack, environment=None):
         self.stack, self.environment = stack, environment or {}
@@ -72,7 +72,7 @@ class StandIn:
         try:
             self.start_all()
             for name, port in self.ports.items():
-                self.until_listening(name, port)
+                self.wait_listening(name, port)
         except BaseException:
             self.stop()
             raise
@@ -83,14 +83,14 @@ class StandIn:
 
     def start(self, function):
         port = self.ports[function.name] = free_port()
-        words = function.command.replace("python3", sys.executable).replace(":PORT", f":{port}").split()
+        command = function.command.replace("python3", sys.executable).replace(":PORT", f":{port}").split()
         env = {"PATH": os.environ["PATH"], "PORT": str(port), "gateway_url": self.gateway, "OPENFAAS_NAME": function.name}
-        env["PYTHONDONTWRITEBYTECODE"] = "1"  # this folder is what gets deployed: leave nothing in it
+        env["PYTHONDONTWRITEBYTECODE"] = "1"  # the deployed folder must stay unchanged
         log = self.logs[function.name] = tempfile.TemporaryFile()
-        process = subprocess.Popen(words, cwd=function.folder, env={**env, **self.environment}, stderr=log)
+        process = subprocess.Popen(command, cwd=function.folder, env={**env, **self.environment}, stderr=log)
         self.processes.append(process)
 
-    def until_listening(self, name, port):
+    def wait_listening(self, name, port):
         until = time.monotonic() + TIMEOUT_SECONDS
         while time.monotonic() < until:
             try:
@@ -105,7 +105,7 @@ class StandIn:
         log = self.logs[name]
         return os.pread(log.fileno(), 1 << 20, 0).decode(errors="replace")
 
-    def until_logged(self, name, pattern):
+    def wait_logged(self, name, pattern):
         """Waits until a function has written this to standard error."""
         until = time.monotonic() + TIMEOUT_SECONDS
         while not re.search(pattern, self.log(name)):
@@ -121,18 +121,18 @@ class StandIn:
         for log in self.logs.values():
             log.close()
 
-    def note(self, call):
+    def record(self, call):
         with self.called:
             self.calls.append(call)
             self.called.notify_all()
 
-    def until_called(self, caller_id, count):
-        """Waits until a request has caused so many calls, itself and events included."""
+    def wait_called(self, caller_id, count):
+        """Waits until a request has caused `count` calls, including itself and events."""
         with self.called:
-            self.called.wait_for(lambda: len(self.of(caller_id)) >= count, timeout=TIMEOUT_SECONDS)
-            return self.of(caller_id)
+            self.called.wait_for(lambda: len(self.calls_of(caller_id)) >= count, timeout=TIMEOUT_SECONDS)
+            return self.calls_of(caller_id)
 
-    def of(self, caller_id):
+    def calls_of(self, caller_id):
         return [call for call in self.calls if call.caller_id == caller_id]
 
     def answer(self, name, method, path, headers, body):
@@ -160,7 +160,7 @@ class Router(http.server.BaseHTTPRequestHandler):
         target, mark, query = self.path.partition("?")
         _, _, name, *rest = target.split("/", 3)
         path = "/" + (rest[0] if rest else "") + mark + query
-        self.application.note(Call(self.headers.get("X-Call-Id"), name, self.command, path))
+        self.application.record(Call(self.headers.get("X-Call-Id"), name, self.command, path))
         headers = {k: v for k, v in self.headers.items() if k.lower() not in ("host", "connection")}
         status, kept, answer = self.application.answer(name, self.command, path, headers, body)
         self.send_response(status)

@@ -13,7 +13,7 @@ import (
 	"nearpath.io/nearpath/internal/reason"
 )
 
-// DefaultMaxBody is the default of the maximum of bytes of a body.
+// DefaultMaxBody is the default maximum of a body, in bytes.
 const DefaultMaxBody = 64 << 20
 
 // Client makes calls. Call uses the zero Client.
@@ -51,15 +51,15 @@ func Notify(ctx context.Context, name string, body []byte) error {
 	return standard.Notify(ctx, name, &Request{Body: body})
 }
 
-// Publish sends an event to one instance of each function of the domain that subscribes to the topic, and counts them. Outside a domain
-// there are no subscribers.
-func Publish(ctx context.Context, topic string, body []byte) (Published, error) {
+// Publish sends an event to one instance of each function of the domain that subscribes to the topic. Outside a domain there are no
+// subscribers.
+func Publish(ctx context.Context, topic string, body []byte) (PublishReport, error) {
 	return standard.Publish(ctx, topic, &Request{Body: body})
 }
 
-// Published is the result of a published event: Sent counts the functions to one of whose instances it was sent, Missed those whose
-// instances could not take it.
-type Published = endpoint.PublishOutcome
+// PublishReport is the result of a published event. Sent counts the functions to which it was sent, one instance of each; Missed
+// counts those whose instance could not take it.
+type PublishReport = endpoint.PublishReport
 
 // Do calls a function.
 func (c *Client) Do(ctx context.Context, name string, req *Request) (*Response, error) {
@@ -86,7 +86,7 @@ func (c *Client) attempt(ctx context.Context, name string, req *Request) (*Respo
 	}
 	response, err := c.overHTTP(ctx, "/function/", name, req)
 	if err == nil {
-		response.Path, response.NotNearer = reportedPath(response.Header, p, name)
+		response.Path, response.Obstacle = reportedPath(response.Header, p, name)
 	}
 	return response, callError(name, PathHTTP, err)
 }
@@ -114,8 +114,8 @@ func (c *Client) Notify(ctx context.Context, name string, req *Request) error {
 	return callError(name, PathHTTP, err)
 }
 
-// CallLater queues a call at the gateway, which later sends the answer as a POST to callback, unless that is empty. CallLater returns
-// the call's id (X-Call-Id), which the callback repeats, or an empty string if the gateway gives none.
+// CallLater queues a call at the gateway. The gateway later sends the answer as a POST to callback, unless that is empty. CallLater
+// returns the call's id (X-Call-Id), which the callback repeats, or an empty string if the gateway gives none.
 func CallLater(ctx context.Context, name string, body []byte, callback string) (string, error) {
 	return standard.CallLater(ctx, name, &Request{Body: body}, callback)
 }
@@ -149,14 +149,14 @@ func (c *Client) sendAsync(ctx context.Context, name string, req *Request) (stri
 }
 
 // Publish sends an event to one instance of each function that subscribes to the topic.
-func (c *Client) Publish(ctx context.Context, topic string, req *Request) (Published, error) {
+func (c *Client) Publish(ctx context.Context, topic string, req *Request) (PublishReport, error) {
 	if !endpoint.IsTopic(topic) {
-		return Published{}, callError("", "", fmt.Errorf("%w: invalid topic %q: expected 1 to 65535 bytes without wildcards", errName, topic))
+		return PublishReport{}, callError("", "", fmt.Errorf("%w: invalid topic %q: expected 1 to 65535 bytes without wildcards", errName, topic))
 	}
 	head, err := requestHead(req)
 	p := processMembership.endpointForCalls(ctx)
 	if err != nil || p == nil {
-		return Published{}, callError("", "", err)
+		return PublishReport{}, callError("", "", err)
 	}
 	return p.Publish(ctx, topic, c.callRequest(ctx, topic, req, head))
 }
@@ -165,7 +165,7 @@ var errName = errors.New("nearpath: invalid function name: expected NAME or NAME
 
 const maxLabelBytes = 63
 
-// checkName accepts NAME and NAME.NAMESPACE, each of lower-case letters, digits and inner dashes, with a letter in front.
+// checkName accepts NAME and NAME.NAMESPACE, each of a-z, 0-9 and inner dashes, beginning with a-z.
 func checkName(name string) error {
 	for label := range strings.SplitSeq(name, ".") {
 		if len(label) > maxLabelBytes || label == "" || label[0] < 'a' || label[0] > 'z' || label[len(label)-1] == '-' ||
@@ -242,7 +242,7 @@ func response(answer *endpoint.CallResponse) (*Response, error) {
 	header, err := readHead(answer.HeadBytes, nil)
 	if err != nil {
 		r.Release()
-		return nil, ErrCut
+		return nil, ErrTruncated
 	}
 	r.Header = header
 	return r, nil

@@ -16,10 +16,10 @@ import (
 var (
 	// ErrDied means that the instance died before it answered: the call may have run.
 	ErrDied = endpoint.ErrDied
-	// ErrCut means that the callee aborted its answer.
-	ErrCut = endpoint.ErrCut
-	// ErrTooBig means that the answer is larger than the Client's MaxBody.
-	ErrTooBig = endpoint.ErrTooBig
+	// ErrTruncated means that the callee aborted its answer.
+	ErrTruncated = endpoint.ErrTruncated
+	// ErrTooLarge means that the answer is larger than the Client's MaxBody.
+	ErrTooLarge = endpoint.ErrTooLarge
 	// ErrNoPeer means that shared memory does not reach the function, and the Client may not use HTTP.
 	ErrNoPeer = endpoint.ErrNoPeer
 )
@@ -29,15 +29,15 @@ type Kind string
 
 // The kinds.
 const (
-	KindName     Kind = "name"      // the function's name or the topic is invalid
-	KindHead     Kind = "head"      // a header field cannot be sent
-	KindUnsent   Kind = "unsent"    // the call was not sent
-	KindDied     Kind = "died"      // the called instance died, or the connection broke; the call may have run
-	KindTimeout  Kind = "timeout"   // no answer before the deadline; the call may have run
-	KindCut      Kind = "cut"       // the answer was aborted, or is invalid
-	KindTooLarge Kind = "too_large" // the answer is larger than the maximum
-	KindPlatform Kind = "platform"  // the platform answered, not the function: the error wraps a *PlatformError
-	KindListen   Kind = "listen"    // this process cannot listen for HTTP
+	KindName      Kind = "name"      // the function's name or the topic is invalid
+	KindHead      Kind = "head"      // a header field cannot be sent
+	KindUnsent    Kind = "unsent"    // the call was not sent
+	KindDied      Kind = "died"      // the called instance died, or the connection broke; the call may have run
+	KindTimeout   Kind = "timeout"   // no answer before the deadline; the call may have run
+	KindTruncated Kind = "truncated" // the answer was aborted, or is invalid
+	KindTooLarge  Kind = "too_large" // the answer is larger than the maximum
+	KindPlatform  Kind = "platform"  // the platform answered, not the function: the error wraps a *PlatformError
+	KindListen    Kind = "listen"    // this process cannot listen for HTTP
 )
 
 // Error describes a call without an answer of the function. context.Canceled is returned as it is.
@@ -111,9 +111,9 @@ func kindOf(err error) Kind {
 		return KindUnsent
 	case errors.Is(err, context.DeadlineExceeded):
 		return KindTimeout
-	case errors.Is(err, ErrCut), errors.Is(err, io.ErrUnexpectedEOF):
-		return KindCut
-	case errors.Is(err, ErrTooBig):
+	case errors.Is(err, ErrTruncated), errors.Is(err, io.ErrUnexpectedEOF):
+		return KindTruncated
+	case errors.Is(err, ErrTooLarge):
 		return KindTooLarge
 	case errors.Is(err, errName):
 		return KindName

@@ -11,12 +11,12 @@ import (
 	"nearpath.io/nearpath"
 )
 
-// gatewayOf plays a gateway that has one function.
+// gatewayOf starts a gateway with one function.
 func gatewayOf(answer string) *httptest.Server {
 	return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, answer) }))
 }
 
-// An unchanged client takes part. For a whole process: http.DefaultTransport = nearpath.Transport{}.
+// An unchanged client calls functions. For a whole process: http.DefaultTransport = nearpath.Transport{}.
 func ExampleTransport() {
 	gateway := gatewayOf("1.07")
 	defer gateway.Close()
@@ -44,7 +44,7 @@ func ExampleClient_Do() {
 }
 
 func ExampleGather() {
-	outcomes := nearpath.Gather(context.Background(), nearpath.To{Function: "no name"}, nearpath.To{Function: "No_Name"})
+	outcomes := nearpath.Gather(context.Background(), nearpath.GatherCall{Function: "no name"}, nearpath.GatherCall{Function: "No_Name"})
 	for _, outcome := range outcomes {
 		fmt.Println(nearpath.KindOf(outcome.Err))
 	}

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// The program in the README is the one in examples, and it runs outside of nearpath too.
-func TestTheExample(t *testing.T) {
+// The program in the README equals the one in examples, and runs outside a domain.
+func TestTheReadmeExampleRunsOutsideADomain(t *testing.T) {
 	source, err := os.ReadFile("examples/price/main.go")
 	if err != nil {
 		t.Fatal(err)
@@ -27,7 +27,7 @@ func TestTheExample(t *testing.T) {
 		t.Error("README.md and examples/price/main.go differ")
 	}
 	program := filepath.Join(t.TempDir(), "price")
-	build := exec.CommandContext(within(t), "go", "build", "-o", program, "./examples/price")
+	build := exec.CommandContext(testContext(t), "go", "build", "-o", program, "./examples/price")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -42,12 +42,12 @@ func TestTheExample(t *testing.T) {
 	}
 	_, port, _ := net.SplitHostPort(probe.Addr().String())
 	probe.Close()
-	child := exec.CommandContext(within(t), program)
+	child := exec.CommandContext(testContext(t), program)
 	child.Env = []string{"PORT=" + port, "gateway_url=" + gateway}
 	if err := child.Start(); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(testTimeout); ; time.Sleep(time.Millisecond) {
 		r, err := http.Post("http://127.0.0.1:"+port, "text/plain", strings.NewReader("hat"))
 		if err != nil && time.Now().Before(end) {
 			continue // not listening yet

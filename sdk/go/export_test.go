@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// Backoff is for tests.
+// Backoff returns the delays between attempts to join.
 func Backoff() func() time.Duration { return new(backoff).next }
 
-// ReportedPath is the path that a header field of an answer reports, to a process in no domain.
+// ReportedPath parses an answer's header field for a process outside a domain.
 func ReportedPath(field string) (Path, string) {
 	return reportedPath(http.Header{pathField: {field}}, nil, "function")
 }

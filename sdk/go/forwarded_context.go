@@ -85,8 +85,8 @@ func contextOf(r *http.Request) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, limit)
 }
 
-// reportedPath returns the path of a call over HTTP and the obstacle to a nearer one: as the answer reports, or else as known here
-// (OpenFaaS's gateway reports nothing). The field describes this call only, so it is removed from the answer's header.
+// reportedPath returns the path of a call over HTTP and the obstacle to a nearer one. Without a report, as from an OpenFaaS gateway, the
+// obstacle is that of this process. The field describes this call only, so it is removed from the answer's header.
 func reportedPath(header http.Header, p *endpoint.Endpoint, name string) (Path, string) {
 	reported, rest, _ := strings.Cut(header.Get(pathField), ";")
 	header.Del(pathField)
@@ -94,8 +94,8 @@ func reportedPath(header http.Header, p *endpoint.Endpoint, name string) (Path, 
 	if !path.isKnown() {
 		return PathHTTP, obstacle(p, name)
 	}
-	_, why, _ := strings.Cut(rest, "not_nearer=")
-	return path, strings.TrimSpace(why)
+	_, reason, _ := strings.Cut(rest, "obstacle=")
+	return path, strings.TrimSpace(reason)
 }
 
 func obstacle(p *endpoint.Endpoint, name string) string {

@@ -73,7 +73,7 @@ func (c *Client) overHTTP(ctx context.Context, prefix, name string, req *Request
 		return nil, err
 	}
 	if int64(len(body)) > limit {
-		return nil, ErrTooBig
+		return nil, ErrTooLarge
 	}
 	if reason := answer.Header.Get("X-Nearpath-Reason"); reason != "" {
 		return nil, &PlatformError{answer.StatusCode, reason, string(body)}

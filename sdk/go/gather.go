@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// To is one call of several.
-type To struct {
+// GatherCall is one call of Gather.
+type GatherCall struct {
 	// Function is the called function.
 	Function string
 	// Body is the payload, unless Request is set.
@@ -15,19 +15,21 @@ type To struct {
 	Request *Request
 }
 
-// Outcome is the result of one of several calls.
-type Outcome struct {
+// GatherOutcome is the result of one call of Gather.
+type GatherOutcome struct {
 	Response *Response
 	Err      error
 }
 
-// Gather makes several calls at once and waits for all of them. Outcomes are in the order of the calls; a failed call does not affect the
+// Gather makes several calls at once and waits for all of them. The outcomes are in the order of the calls; a failed call does not affect the
 // others. The end of ctx cancels all calls.
-func Gather(ctx context.Context, calls ...To) []Outcome { return standard.Gather(ctx, calls...) }
+func Gather(ctx context.Context, calls ...GatherCall) []GatherOutcome {
+	return standard.Gather(ctx, calls...)
+}
 
 // Gather makes several calls at once and waits for all of them.
-func (c *Client) Gather(ctx context.Context, calls ...To) []Outcome {
-	outcomes := make([]Outcome, len(calls))
+func (c *Client) Gather(ctx context.Context, calls ...GatherCall) []GatherOutcome {
+	outcomes := make([]GatherOutcome, len(calls))
 	var open sync.WaitGroup
 	for k := range calls {
 		open.Go(func() {

@@ -18,15 +18,17 @@ import (
 	"nearpath.io/nearpath/internal/fakenode"
 )
 
-// The test binary plays all parts: by itself it is function shop.fn of a domain whose node it plays too; started with
-// NEARPATH_TEST_ROLE it is another function, in a process of its own.
-const patience = 30 * time.Second
+// The test binary has every role. By default it is the function shop.fn and the fake node of its domain; with NEARPATH_TEST_ROLE it is
+// another function, in its own process.
+
+// testTimeout is the maximum time of a wait in a test.
+const testTimeout = 30 * time.Second
 
 var node *fakenode.Node
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv("NEARPATH_TEST_ROLE"); role != "" {
-		play(role)
+		runRole(role)
 	}
 	os.Exit(run(m))
 }
@@ -37,7 +39,7 @@ func run(m *testing.M) int {
 		panic(err)
 	}
 	defer os.RemoveAll(dir)
-	edges := [][2]string{{"shop.fn", "echo.fn"}, {"shop.fn", "mortal.fn"}, {"shop.fn", "web.fn"}, {"shop.fn", "chain.fn"}, {"chain.fn", "echo.fn"}, {"shop.fn", "flow.fn"}, {"shop.fn", "busy.fn"}, {"shop.fn", "alike.fn"}}
+	edges := [][2]string{{"shop.fn", "echo.fn"}, {"shop.fn", "mortal.fn"}, {"shop.fn", "web.fn"}, {"shop.fn", "chain.fn"}, {"chain.fn", "echo.fn"}, {"shop.fn", "flow.fn"}, {"shop.fn", "busy.fn"}, {"shop.fn", "parity.fn"}}
 	node, err = fakenode.Start(fakenode.Config{Dir: dir, Edges: edges, Terms: map[[2]string]endpoint.Peer{{"shop.fn", "flow.fn"}: {Topics: []string{"news/#"}}}})
 	if err != nil {
 		panic(err)
@@ -51,8 +53,8 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// play is what the other processes do.
-func play(role string) {
+// runRole runs the function of another process.
+func runRole(role string) {
 	var err error
 	switch role {
 	case "echo":
@@ -83,9 +85,9 @@ func play(role string) {
 			fmt.Fprintf(w, "%d bytes", len(body))
 		}))
 	case "busy":
-		err = playBusy()
-	case "alike":
-		err = nearpath.ServeHTTP(http.HandlerFunc(alike))
+		err = serveBusy()
+	case "parity":
+		err = nearpath.ServeHTTP(http.HandlerFunc(parity))
 	case "flow":
 		err = nearpath.ServeHTTP(http.HandlerFunc(flow))
 	}
@@ -96,8 +98,8 @@ func play(role string) {
 	os.Exit(0)
 }
 
-// playBusy answers every call with a platform error: the function has not run.
-func playBusy() error {
+// serveBusy answers every call with a platform error: the function has not run.
+func serveBusy() error {
 	config := endpoint.Config{Socket: os.Getenv("NEARPATH_DISPATCH"), Handle: func(in *endpoint.IncomingCall) {
 		_ = in.Respond(&endpoint.Reply{Status: 429, Reason: overload, Platform: true, BodyBytes: []byte("full")})
 	}}
@@ -116,8 +118,8 @@ const overload = 8 // of contract/reasons.toml
 
 var instances uint64 = 1
 
-// process starts a function and waits until it can be called.
-func process(t testing.TB, role string) (*exec.Cmd, io.Reader) {
+// startFunction starts a function and waits until it can be called.
+func startFunction(t testing.TB, role string) (*exec.Cmd, io.Reader) {
 	t.Helper()
 	instances++
 	socket, err := node.Listen(role+".fn", instances)
@@ -136,7 +138,7 @@ func process(t testing.TB, role string) (*exec.Cmd, io.Reader) {
 	}
 	t.Cleanup(func() { _ = child.Process.Kill(); _ = child.Wait() })
 	client := nearpath.Client{ShmOnly: true}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	for role != "mortal" {
 		if _, err := client.Do(ctx, role, &nearpath.Request{}); err == nil || nearpath.KindOf(err) == nearpath.KindPlatform {
@@ -150,38 +152,39 @@ func process(t testing.TB, role string) (*exec.Cmd, io.Reader) {
 	return child, out
 }
 
-func within(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+// testContext returns a context that ends after testTimeout.
+func testContext(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-func TestTwoProcesses(t *testing.T) {
-	process(t, "echo")
+func TestCallsBetweenProcessesUseSharedMemory(t *testing.T) {
+	startFunction(t, "echo")
 	header := http.Header{"X-Two": {"a", "b"}, "Connection": {"close"}}
-	r, err := nearpath.Do(within(t), "echo", &nearpath.Request{Header: header, Body: []byte("hello")})
+	r, err := nearpath.Do(testContext(t), "echo", &nearpath.Request{Header: header, Body: []byte("hello")})
 	if err != nil || r.Path != nearpath.PathShm || r.Status != 201 || string(r.Body) != "hello" || len(r.Header["X-Two"]) != 2 || r.Header["Connection"] != nil {
 		t.Fatalf("%v %+v", err, r)
 	}
 	big := make([]byte, 10<<20)
-	if r, err = nearpath.Call(within(t), "echo.fn", big); err != nil || len(r.Body) != len(big) {
+	if r, err = nearpath.Call(testContext(t), "echo.fn", big); err != nil || len(r.Body) != len(big) {
 		t.Fatalf("%v", err)
 	}
-	r, err = nearpath.Do(within(t), "echo", &nearpath.Request{Path: "/fail"})
+	r, err = nearpath.Do(testContext(t), "echo", &nearpath.Request{Path: "/fail"})
 	if err != nil || r.Status != 500 || string(r.Body) != "fail requested" {
 		t.Fatalf("%v %+v", err, r)
 	}
-	_, err = nearpath.Do(within(t), "echo", &nearpath.Request{Path: "/panic"})
+	_, err = nearpath.Do(testContext(t), "echo", &nearpath.Request{Path: "/panic"})
 	if fault := new(nearpath.PlatformError); !errors.As(err, &fault) || fault.Reason != "function_failed" || fault.Status != 500 {
 		t.Fatalf("%v", err)
 	}
 }
 
-func TestAChain(t *testing.T) {
-	process(t, "echo")
-	process(t, "chain")
+func TestCallsPassThroughAChainOfFunctions(t *testing.T) {
+	startFunction(t, "echo")
+	startFunction(t, "chain")
 	for {
-		r, err := nearpath.Call(within(t), "chain", []byte("through two"))
+		r, err := nearpath.Call(testContext(t), "chain", []byte("through two"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -194,15 +197,15 @@ func TestAChain(t *testing.T) {
 	}
 }
 
-func TestAKilledCalleeEndsItsCallsAtOnce(t *testing.T) {
-	child, out := process(t, "mortal")
+func TestAKilledCalleeFailsItsOpenCallsImmediately(t *testing.T) {
+	child, out := startFunction(t, "mortal")
 	const open = 20
 	results := make(chan error, open)
 	client := nearpath.Client{ShmOnly: true}
 	for range open {
 		go func() {
 			for {
-				_, err := client.Do(within(t), "mortal", &nearpath.Request{Body: make([]byte, 1000)})
+				_, err := client.Do(testContext(t), "mortal", &nearpath.Request{Body: make([]byte, 1000)})
 				if !errors.Is(err, nearpath.ErrNoPeer) {
 					results <- err
 					return
@@ -223,23 +226,23 @@ func TestAKilledCalleeEndsItsCallsAtOnce(t *testing.T) {
 			if !errors.Is(err, nearpath.ErrDied) {
 				t.Fatal(err)
 			}
-		case <-time.After(patience):
+		case <-time.After(testTimeout):
 			t.Fatal("a call to a dead instance hangs")
 		}
 	}
 	node.Await((*fakenode.View).Drained)
 	node.Sweep()
-	for deadline := time.Now().Add(patience); node.Pool.TakenSlots() > 0; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(testTimeout); node.Pool.TakenSlots() > 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d slots are lost", node.Pool.TakenSlots())
 		}
 	}
 }
 
-func TestAnUnchangedHTTPClientAndHandler(t *testing.T) {
-	process(t, "web")
-	client := http.Client{Transport: &nearpath.Transport{Base: refuse{}}}
-	r, _ := http.NewRequestWithContext(within(t), http.MethodPut, "http://gateway:8080/function/web/a/b?q=1", strings.NewReader("12345"))
+func TestAnUnchangedHTTPClientAndHandlerUseSharedMemory(t *testing.T) {
+	startFunction(t, "web")
+	client := http.Client{Transport: &nearpath.Transport{Base: refusingTransport{}}}
+	r, _ := http.NewRequestWithContext(testContext(t), http.MethodPut, "http://gateway:8080/function/web/a/b?q=1", strings.NewReader("12345"))
 	r.Header.Set("X-Sent", "yes")
 	answer, err := client.Do(r)
 	if err != nil {
@@ -259,13 +262,13 @@ func TestAnUnchangedHTTPClientAndHandler(t *testing.T) {
 	}
 }
 
-type refuse struct{}
+type refusingTransport struct{}
 
-var errRefused = errors.New("it went another way")
+var errRefused = errors.New("refused by the test transport")
 
-func (refuse) RoundTrip(*http.Request) (*http.Response, error) { return nil, errRefused }
+func (refusingTransport) RoundTrip(*http.Request) (*http.Response, error) { return nil, errRefused }
 
-func TestWithoutAPeerItGoesThroughTheGateway(t *testing.T) {
+func TestCallsWithoutAPeerUseTheGateway(t *testing.T) {
 	gateway := http.NewServeMux()
 	gateway.HandleFunc("/function/remote/x", func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -276,18 +279,18 @@ func TestWithoutAPeerItGoesThroughTheGateway(t *testing.T) {
 		w.WriteHeader(http.StatusNotFound)
 	})
 	c := nearpath.Client{Gateway: serveHTTP(t, gateway)}
-	r, err := c.Do(within(t), "remote", &nearpath.Request{Path: "/x", Header: http.Header{"X-A": {"b"}}, Body: []byte{1, 2}})
+	r, err := c.Do(testContext(t), "remote", &nearpath.Request{Path: "/x", Header: http.Header{"X-A": {"b"}}, Body: []byte{1, 2}})
 	if err != nil || r.Path != nearpath.PathHTTP || string(r.Body) != "0102 b" {
 		t.Fatalf("%v %+v", err, r)
 	}
-	_, err = c.Do(within(t), "unknown", &nearpath.Request{})
+	_, err = c.Do(testContext(t), "unknown", &nearpath.Request{})
 	if fault := new(nearpath.PlatformError); !errors.As(err, &fault) || fault.Reason != "no_function" || fault.Status != 404 {
 		t.Fatal(err)
 	}
 }
 
 func BenchmarkCallAnotherProcess(b *testing.B) {
-	process(b, "echo")
+	startFunction(b, "echo")
 	client := nearpath.Client{ShmOnly: true}
 	for _, size := range []int{64, 4096, 65536} {
 		body := make([]byte, size)

@@ -10,9 +10,9 @@ import (
 	"nearpath.io/nearpath/internal/memory"
 )
 
-// processMembership is this process in its domain: the endpoint that serves, or else one that only calls. After the node has disconnected
-// (it restarts, or cuts the process off), a new endpoint joins at the same socket, with growing delays. The old one finishes its open
-// calls and then leaves.
+// processMembership is this process in its domain: the endpoint that serves, or else one that only calls. The node disconnects it when it
+// restarts or removes the process. A new endpoint then joins at the same socket, with growing delays. The old one finishes its open calls
+// and then leaves.
 var processMembership membership
 
 type membership struct {

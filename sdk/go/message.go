@@ -20,7 +20,7 @@ type Request struct {
 	Header http.Header
 	// Body is the payload.
 	Body []byte
-	// Caller is the calling function, if known. Set by Serve.
+	// Caller is the calling function; empty: unknown. Set by Serve.
 	Caller string
 	// Topic is the topic of a published event. Set by Serve; an http.Handler finds it in X-Topic.
 	Topic string
@@ -38,8 +38,8 @@ type Response struct {
 	Body []byte
 	// Path is the path of the call, as the platform reports it. Set by Call.
 	Path Path
-	// NotNearer is the obstacle to a nearer path, a name that `nearpath paths` explains. Set by Call.
-	NotNearer string
+	// Obstacle is the obstacle to a nearer path, a name that `nearpath paths` explains. Set by Call.
+	Obstacle string
 	// Instance is the answering instance, 0 if unknown. Set by Call.
 	Instance uint64
 

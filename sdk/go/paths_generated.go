@@ -2,7 +2,7 @@
 
 package nearpath
 
-// Path is a way that a call can take.
+// Path is the path of a call.
 type Path string
 
 // The paths.
@@ -17,7 +17,7 @@ const (
 	PathPool   Path = "pool"   // A warm connection of the node's pool in the place of the function's own; else the egress proxy connects.
 )
 
-// Names of what stands against a nearer path.
+// Names of the obstacles to a nearer path.
 const (
 	obstacleExcluded         = "excluded"           // a setting excludes this path: the function's nearpath.io/transport, or the link's relay
 	obstacleOtherNode        = "other_node"         // the instance is on another machine
@@ -29,12 +29,12 @@ const (
 	obstacleUpgrade          = "upgrade"            // an upgraded connection needs a connection of its own
 	obstacleGRPC             = "grpc"               // gRPC needs HTTP/2 up to the function
 	obstacleCallerNoIdentity = "caller_no_identity" // the caller has no certificate: its calls go to the gateway over HTTP
-	obstacleNoIdentity       = "no_identity"        // the instance has no certificate; its log says why
-	obstacleUDPBlocked       = "udp_blocked"        // the instance did not answer over UDP lately; it is tried again from time to time
-	obstacleNoTLS            = "no_tls"             // caller and instance speak no TLS over TCP
+	obstacleNoIdentity       = "no_identity"        // the instance has no certificate; its log has the cause
+	obstacleUDPBlocked       = "udp_blocked"        // the instance did not answer over UDP recently; calls retry it from time to time
+	obstacleNoTLS            = "no_tls"             // caller and instance do not support TLS over TCP
 )
 
-// isKnown says whether this release knows the path.
+// isKnown reports whether this release defines the path.
 func (p Path) isKnown() bool {
 	switch p {
 	case PathShm, PathDirect, PathQUIC, PathTLS, PathHTTP, PathPunch, PathRelay, PathPool:

@@ -15,15 +15,15 @@ import (
 	"nearpath.io/nearpath"
 )
 
-// BenchmarkPingPong calls a function in another process, one call at a time, and reports the median. The two are held to one
-// processor, or to one each; "free" leaves them to the scheduler.
+// BenchmarkPingPong calls a function in another process, one call at a time, and reports the median. Both processes are
+// pinned to one processor, or to one each; "free" leaves the choice to the scheduler.
 func BenchmarkPingPong(b *testing.B) {
 	for _, place := range []struct {
 		name           string
 		caller, callee int
 	}{{"one core", 0, 0}, {"two cores", 0, 1}, {"free", -1, -1}} {
 		b.Run(place.name, func(b *testing.B) {
-			child, _ := process(b, "echo")
+			child, _ := startFunction(b, "echo")
 			pin(b, child, place.callee)
 			pin(b, nil, place.caller)
 			client := nearpath.Client{ShmOnly: true}
@@ -42,7 +42,7 @@ func BenchmarkPingPong(b *testing.B) {
 	}
 }
 
-// pin holds all threads of a process, or of this one, to a processor.
+// pin pins all threads of a process, or of this one, to a processor.
 func pin(b *testing.B, child *exec.Cmd, core int) {
 	if core < 0 {
 		return

@@ -9,9 +9,9 @@ import (
 	"nearpath.io/nearpath/internal/fakenode"
 )
 
-// The node hangs up on both sides, as one that restarts; both join again at their doors, and calls go through memory as before.
-func TestANodeThatRestarts(t *testing.T) {
-	process(t, "echo")
+// The node closes both connections, as a restarting node does. Both endpoints rejoin at their sockets, and calls use shared memory again.
+func TestEndpointsRejoinAfterANodeRestart(t *testing.T) {
+	startFunction(t, "echo")
 	old := map[string]uint16{}
 	node.Await(func(v *fakenode.View) bool {
 		for _, function := range []string{"echo.fn", "shop.fn"} {
@@ -23,8 +23,8 @@ func TestANodeThatRestarts(t *testing.T) {
 	})
 	node.CloseConnections("shop.fn")
 	node.CloseConnections("echo.fn")
-	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-		r, err := shmClient().Do(within(t), "echo", &nearpath.Request{Body: []byte("again")})
+	for end := time.Now().Add(testTimeout); ; time.Sleep(time.Millisecond) {
+		r, err := shmClient().Do(testContext(t), "echo", &nearpath.Request{Body: []byte("again")})
 		if err == nil && string(r.Body) == "again" && renewed(old) {
 			return
 		}
@@ -46,7 +46,7 @@ func renewed(old map[string]uint16) (all bool) {
 	return all
 }
 
-func TestPausesBetweenTriesToJoin(t *testing.T) {
+func TestRejoinDelaysGrowToTheMaximum(t *testing.T) {
 	pauses := nearpath.Backoff()
 	var sum time.Duration
 	for range 10 {

@@ -12,8 +12,8 @@ import (
 	"nearpath.io/nearpath/internal/memory"
 )
 
-// buffered is the number of bytes of an answer that wait for the rest, so that a short answer goes in one message.
-const buffered = 32 << 10
+// maxBufferedBytes is the maximum of bytes of an answer that wait for the rest: a short answer goes in one message.
+const maxBufferedBytes = 32 << 10
 
 // responseWriter is an http.ResponseWriter for a call through shared memory. Bytes beyond the buffer, or flushed ones, are sent at once;
 // a Write waits while the window is full, and fails after the caller has cancelled the call.
@@ -54,7 +54,7 @@ func (a *responseWriter) Write(piece []byte) (int, error) {
 		return 0, http.ErrContentLength
 	}
 	a.wrote += uint64(len(piece))
-	if a.body.Len()+len(piece) <= buffered {
+	if a.body.Len()+len(piece) <= maxBufferedBytes {
 		return a.body.Write(piece)
 	}
 	a.detectContentType(piece)

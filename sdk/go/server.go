@@ -181,7 +181,7 @@ func (s *Server) handleIncoming(in *endpoint.IncomingCall) {
 // request reads an incoming call without its body. It returns false if the call is refused, with the answer in reply.
 func (s *Server) request(in *endpoint.IncomingCall, req *Request, reply *endpoint.Reply) bool {
 	req.Caller, req.Event = in.Caller(), in.Kind == memory.KindEvent
-	if in.TooBig() {
+	if in.IsTooLarge() {
 		*reply = endpoint.Reply{Status: http.StatusRequestEntityTooLarge, Reason: reason.BodyTooLarge, Platform: true}
 		return false
 	}

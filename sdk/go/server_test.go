@@ -23,7 +23,7 @@ func serveHTTP(t testing.TB, handler http.Handler) string {
 	return server.URL
 }
 
-func TestServingOverHTTP(t *testing.T) {
+func TestTheServerRespondsOverHTTP(t *testing.T) {
 	probe, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -36,7 +36,7 @@ func TestServingOverHTTP(t *testing.T) {
 		}
 		return &nearpath.Response{Header: http.Header{"X-Path": {req.Path}}, Body: bytes.ToUpper(req.Body)}, nil
 	}}
-	ctx, stop := context.WithCancel(within(t))
+	ctx, stop := context.WithCancel(testContext(t))
 	ended := make(chan error, 1)
 	go func() { ended <- server.RunContext(ctx) }()
 	post := func(path, body string) (*http.Response, string) {
@@ -68,7 +68,7 @@ func TestServingOverHTTP(t *testing.T) {
 	}
 }
 
-func TestReasonsAreThoseOfTheContract(t *testing.T) {
+func TestReasonsEqualThoseOfTheContract(t *testing.T) {
 	text, err := os.ReadFile("../../contract/reasons.toml")
 	if err != nil {
 		t.Fatal(err)

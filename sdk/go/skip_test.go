@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// skip ends a test for want of something. `make test` prints and counts what was skipped.
+// skip ends a test that lacks a prerequisite. `make test` prints and counts the skipped tests.
 func skip(t *testing.T, why string) {
 	t.Helper()
 	if log := os.Getenv("NEARPATH_SKIP_LOG"); log != "" {

@@ -26,8 +26,8 @@ type Stream struct {
 	Body io.ReadCloser
 	// Path is the path of the call.
 	Path Path
-	// NotNearer is the obstacle to a nearer path.
-	NotNearer string
+	// Obstacle is the obstacle to a nearer path.
+	Obstacle string
 	// Instance is the answering instance, 0 if unknown.
 	Instance uint64
 }
@@ -129,7 +129,7 @@ func newStream(name string, x *endpoint.Exchange, answer *endpoint.CallResponse,
 	header, err := readHead(answer.HeadBytes, nil)
 	if err != nil {
 		x.Close()
-		return nil, ErrCut
+		return nil, ErrTruncated
 	}
 	status := int(answer.Status)
 	if status == 0 {
@@ -184,6 +184,6 @@ func (c *Client) streamOverHTTP(ctx context.Context, p *endpoint.Endpoint, name 
 	}
 	path, obstacle := reportedPath(answer.Header, p, name)
 	return &Stream{
-		Status: answer.StatusCode, Header: answer.Header, Length: answer.ContentLength, Body: answer.Body, Path: path, NotNearer: obstacle,
+		Status: answer.StatusCode, Header: answer.Header, Length: answer.ContentLength, Body: answer.Body, Path: path, Obstacle: obstacle,
 	}, nil
 }

@@ -15,7 +15,7 @@ import (
 	"nearpath.io/nearpath"
 )
 
-// flow is a handler that reads and writes at once.
+// flow is a handler that reads and writes concurrently.
 func flow(w http.ResponseWriter, r *http.Request) {
 	control := http.NewResponseController(w)
 	switch r.URL.Path {
@@ -38,7 +38,7 @@ func flow(w http.ResponseWriter, r *http.Request) {
 			body, _ := io.ReadAll(r.Body)
 			fmt.Printf("event: %s %s\n", topic, body)
 		}
-	case "/cut":
+	case "/truncated":
 		_, _ = io.WriteString(w, "half")
 		_ = control.Flush()
 		panic(http.ErrAbortHandler)
@@ -58,19 +58,19 @@ func flow(w http.ResponseWriter, r *http.Request) {
 
 func shmClient() *nearpath.Client { return &nearpath.Client{ShmOnly: true} }
 
-func TestStreamsThroughMemory(t *testing.T) {
-	_, out := process(t, "flow")
+func TestBodiesStreamThroughSharedMemory(t *testing.T) {
+	_, out := startFunction(t, "flow")
 	body := bytes.Repeat([]byte("0123456789"), 300_000)
-	stream, err := shmClient().Stream(within(t), "flow", &nearpath.Request{Path: "/echo", Body: body}, nil)
+	stream, err := shmClient().Stream(testContext(t), "flow", &nearpath.Request{Path: "/echo", Body: body}, nil)
 	if err != nil || stream.Status != 200 || stream.Path != nearpath.PathShm {
 		t.Fatalf("%v %+v", err, stream)
 	}
 	if got, err := io.ReadAll(stream.Body); err != nil || !bytes.Equal(got, body) {
 		t.Errorf("%v, %d bytes", err, len(got))
 	}
-	t.Run("turn by turn", turnByTurn)
-	for path, kind := range map[string]nearpath.Kind{"/cut": nearpath.KindCut, "/short": nearpath.KindCut} {
-		stream, err := shmClient().Stream(within(t), "flow", &nearpath.Request{Path: path}, nil)
+	t.Run("each line is answered before the next one is sent", exchangeLines)
+	for path, kind := range map[string]nearpath.Kind{"/truncated": nearpath.KindTruncated, "/short": nearpath.KindTruncated} {
+		stream, err := shmClient().Stream(testContext(t), "flow", &nearpath.Request{Path: path}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -78,7 +78,7 @@ func TestStreamsThroughMemory(t *testing.T) {
 			t.Errorf("%s: %q, %v", path, got, err)
 		}
 	}
-	if stream, err = shmClient().Stream(within(t), "flow", &nearpath.Request{Path: "/endless"}, nil); err != nil {
+	if stream, err = shmClient().Stream(testContext(t), "flow", &nearpath.Request{Path: "/endless"}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := io.ReadFull(stream.Body, make([]byte, 1<<20)); err != nil {
@@ -91,39 +91,39 @@ func TestStreamsThroughMemory(t *testing.T) {
 	}
 }
 
-func TestAnEventForATopic(t *testing.T) {
-	_, out := process(t, "flow")
+func TestAnEventReachesTheSubscribersOfItsTopic(t *testing.T) {
+	_, out := startFunction(t, "flow")
 	line := make(chan string, 1)
 	go func() {
 		text, _ := bufio.NewReader(out).ReadString('\n')
 		line <- text
 	}()
-	var published nearpath.Published
+	var published nearpath.PublishReport
 	var err error
-	for got, end := "", time.Now().Add(patience); got == ""; {
-		if published, err = nearpath.Publish(within(t), "news/today", []byte("it rains")); err != nil || published.Sent != 1 {
+	for got, end := "", time.Now().Add(testTimeout); got == ""; {
+		if published, err = nearpath.Publish(testContext(t), "news/today", []byte("payload")); err != nil || published.Sent != 1 {
 			t.Fatalf("%v %+v", err, published)
 		}
 		select {
 		case got = <-line:
-		case <-time.After(100 * time.Millisecond): // it may have gone to the dead instance of another test
+		case <-time.After(100 * time.Millisecond): // the event may have reached the dead instance of another test
 		}
-		if got != "" && got != "event: news/today it rains\n" || time.Now().After(end) {
+		if got != "" && got != "event: news/today payload\n" || time.Now().After(end) {
 			t.Fatalf("%q", got)
 		}
 	}
-	if published, err = nearpath.Publish(within(t), "weather", nil); err != nil || published.Sent != 0 {
+	if published, err = nearpath.Publish(testContext(t), "weather", nil); err != nil || published.Sent != 0 {
 		t.Errorf("%v %+v", err, published)
 	}
-	if _, err := nearpath.Publish(within(t), "news/#", nil); nearpath.KindOf(err) != nearpath.KindName {
+	if _, err := nearpath.Publish(testContext(t), "news/#", nil); nearpath.KindOf(err) != nearpath.KindName {
 		t.Error(err)
 	}
 }
 
-func turnByTurn(t *testing.T) {
+func exchangeLines(t *testing.T) {
 	lines, write := io.Pipe()
 	go func() { _, _ = io.WriteString(write, "0") }()
-	stream, err := shmClient().Stream(within(t), "flow", &nearpath.Request{Path: "/lines"}, lines)
+	stream, err := shmClient().Stream(testContext(t), "flow", &nearpath.Request{Path: "/lines"}, lines)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,11 +140,11 @@ func turnByTurn(t *testing.T) {
 	}
 }
 
-func TestABodyThatFails(t *testing.T) {
-	process(t, "flow")
-	broken := errors.New("the disk is on fire")
-	body := io.MultiReader(strings.NewReader("half"), fails{broken})
-	stream, err := shmClient().Stream(within(t), "flow", &nearpath.Request{Path: "/echo"}, body)
+func TestAFailingBodyEndsItsCallWithTheSameError(t *testing.T) {
+	startFunction(t, "flow")
+	broken := errors.New("disk error")
+	body := io.MultiReader(strings.NewReader("half"), failingReader{broken})
+	stream, err := shmClient().Stream(testContext(t), "flow", &nearpath.Request{Path: "/echo"}, body)
 	if err == nil {
 		_, err = io.ReadAll(stream.Body)
 	}
@@ -153,13 +153,13 @@ func TestABodyThatFails(t *testing.T) {
 	}
 }
 
-type fails struct{ error }
+type failingReader struct{ error }
 
-func (f fails) Read([]byte) (int, error) { return 0, f.error }
+func (f failingReader) Read([]byte) (int, error) { return 0, f.error }
 
-func TestStreamsOverHTTP(t *testing.T) {
+func TestBodiesStreamOverHTTP(t *testing.T) {
 	c := nearpath.Client{Gateway: serveHTTP(t, http.StripPrefix("/function/remote", http.HandlerFunc(flow)))}
-	stream, err := c.Stream(within(t), "remote", &nearpath.Request{Path: "/echo"}, strings.NewReader("over there"))
+	stream, err := c.Stream(testContext(t), "remote", &nearpath.Request{Path: "/echo"}, strings.NewReader("over there"))
 	if err != nil || stream.Path != nearpath.PathHTTP {
 		t.Fatal(err)
 	}
@@ -169,10 +169,10 @@ func TestStreamsOverHTTP(t *testing.T) {
 	}
 }
 
-func TestSeveralAtOnce(t *testing.T) {
-	process(t, "echo")
-	outcomes := shmClient().Gather(within(t), nearpath.To{Function: "echo", Body: []byte("a")}, nearpath.To{Function: "stranger"},
-		nearpath.To{Function: "echo", Request: &nearpath.Request{Path: "/fail"}})
+func TestGatherReturnsAnOutcomeForEachCall(t *testing.T) {
+	startFunction(t, "echo")
+	outcomes := shmClient().Gather(testContext(t), nearpath.GatherCall{Function: "echo", Body: []byte("a")}, nearpath.GatherCall{Function: "unknown"},
+		nearpath.GatherCall{Function: "echo", Request: &nearpath.Request{Path: "/fail"}})
 	if r := outcomes[0].Response; r == nil || string(r.Body) != "a" {
 		t.Errorf("%+v", outcomes[0])
 	}
@@ -184,7 +184,7 @@ func TestSeveralAtOnce(t *testing.T) {
 	}
 }
 
-func TestKindsOfErrors(t *testing.T) {
+func TestErrorsHaveTheKindOfTheirCause(t *testing.T) {
 	refusing := nearpath.Client{Gateway: "http://127.0.0.1:1"}
 	overload := nearpath.Client{Gateway: serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("X-Nearpath-Reason", "overload")
@@ -201,9 +201,9 @@ func TestKindsOfErrors(t *testing.T) {
 		kind   nearpath.Kind
 		safe   bool
 	}{
-		{&refusing, within(t), "remote", nearpath.Request{}, nearpath.KindUnsent, true},
-		{&refusing, within(t), "../system", nearpath.Request{}, nearpath.KindName, false},
-		{&overload, within(t), "remote", nearpath.Request{}, nearpath.KindPlatform, true},
+		{&refusing, testContext(t), "remote", nearpath.Request{}, nearpath.KindUnsent, true},
+		{&refusing, testContext(t), "../system", nearpath.Request{}, nearpath.KindName, false},
+		{&overload, testContext(t), "remote", nearpath.Request{}, nearpath.KindPlatform, true},
 		{&silent, shortContext, "remote", nearpath.Request{}, nearpath.KindTimeout, false},
 	} {
 		_, err := c.client.Do(c.ctx, c.name, &c.req)

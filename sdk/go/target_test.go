@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestWhichURLsMeanAFunction(t *testing.T) {
+func TestFunctionURLsAreRecognized(t *testing.T) {
 	for _, each := range []struct{ url, name, path, gatewayURL string }{
 		{"http://gateway:8080/function/echo", "echo", "/", "http://faas:31112/function/echo"},
 		{"http://gateway/function/echo/a%2Fb?c", "echo", "/a%2Fb?c", "http://faas:31112/function/echo/a%2Fb?c"},
@@ -32,7 +32,7 @@ func TestWhichURLsMeanAFunction(t *testing.T) {
 	}
 }
 
-func TestAllOthers(t *testing.T) {
+func TestOtherURLsNameNoFunction(t *testing.T) {
 	for _, each := range []string{
 		"http://example.com/function/echo", "http://localhost/function/echo", "http://faas/function/echo", "https://faas:31112/function/echo",
 		"http://faas:31112/async-function/echo", "http://gateway/", "http://gateway:8080/function/No_Name", "http://echo:80/", "https://echo/",
@@ -53,7 +53,7 @@ func parsed(t *testing.T, text string) *url.URL {
 	return u
 }
 
-func TestTraces(t *testing.T) {
+func TestInvalidTraceparentsAreRejected(t *testing.T) {
 	if _, ok := parseTrace("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"); !ok {
 		t.Error("a trace is refused")
 	}

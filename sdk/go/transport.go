@@ -11,14 +11,18 @@ import (
 	"nearpath.io/nearpath/internal/endpoint"
 )
 
-// Transport is an http.RoundTripper that sends requests for functions through shared memory where possible, else through the gateway,
-// and all others through Base. An unchanged HTTP client uses it:
+// Transport is an http.RoundTripper. It sends requests for functions through shared memory if possible, else through the gateway, and all
+// others through Base. An unchanged HTTP client uses it:
 //
 //	http.DefaultTransport = nearpath.Transport{}
 //
-// URLs of functions are http://gateway:8080/function/NAME (any host named gateway, or that of GatewayURL), nearpath://NAME,
-// and http://NAME if the domain has the function or no host has that name. Header X-Nearpath-Path of the response has the path of the
-// call and the obstacle to a nearer one. Bodies of both directions are streamed; requests that need a connection (an upgrade, trailers)
+// These are URLs of functions:
+//
+//   - http://gateway:8080/function/NAME, with any host named gateway, or that of GatewayURL
+//   - nearpath://NAME
+//   - http://NAME, if the domain has the function or no host has that name
+//
+// Header X-Nearpath-Path of the response has the path of the call and the obstacle to a nearer one. Bodies of both directions are streamed; requests that need a connection (an upgrade, trailers)
 // use HTTP. Transport forwards the deadline of the request's context and the trace of the request to which it belongs.
 type Transport struct {
 	// Base sends all requests outside shared memory; nil: the initial http.DefaultTransport of the process, and a pool of connections
@@ -128,7 +132,7 @@ func (t Transport) roundTripGateway(r *http.Request, wanted target, p *endpoint.
 	}
 	response.Request = r
 	if response.Header.Get(pathField) == "" {
-		response.Header.Set(pathField, string(PathHTTP)+"; not_nearer="+obstacle(p, wanted.name))
+		response.Header.Set(pathField, string(PathHTTP)+"; obstacle="+obstacle(p, wanted.name))
 	}
 	return response, nil
 }

@@ -21,10 +21,10 @@ import (
 
 const trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
-// openfaas is a gateway that knows nothing of nearpath.
-func openfaas(t *testing.T, words ...string) string {
+// startOpenFaaS starts a gateway without support for nearpath and returns its URL.
+func startOpenFaaS(t *testing.T, args ...string) string {
 	t.Helper()
-	child := exec.Command("python3", append([]string{"../standin/openfaas.py"}, words...)...)
+	child := exec.Command("python3", append([]string{"../standin/openfaas.py"}, args...)...)
 	child.Stderr = os.Stderr
 	stop, err := child.StdinPipe()
 	if err != nil {
@@ -35,7 +35,7 @@ func openfaas(t *testing.T, words ...string) string {
 		t.Fatal(err)
 	}
 	if err := child.Start(); err != nil {
-		skip(t, "python3 is missing: it plays the gateway")
+		skip(t, "python3 is missing: it runs the gateway")
 	}
 	t.Cleanup(func() { stop.Close(); _ = child.Wait() })
 	line, err := bufio.NewReader(out).ReadString('\n')
@@ -67,8 +67,8 @@ func mirror(t *testing.T, r *http.Response, err error) (request mirrored) {
 // gatewayClient is a client outside the domain of the gateway's functions.
 var gatewayClient = http.Client{Transport: nearpath.Transport{}}
 
-func TestTransportBesideOpenFaaS(t *testing.T) {
-	gateway := openfaas(t)
+func TestTransportCallsFunctionsThroughAnOpenFaaSGateway(t *testing.T) {
+	gateway := startOpenFaaS(t)
 	for _, where := range []string{gateway + "/function/mirror", "nearpath://mirror", "nearpath://mirror.openfaas-fn", "http://mirror"} {
 		for _, body := range []io.Reader{strings.NewReader("x"), io.MultiReader(strings.NewReader("x"))} {
 			r, err := gatewayClient.Post(where+"/a?b=c", "text/plain", body)
@@ -76,8 +76,8 @@ func TestTransportBesideOpenFaaS(t *testing.T) {
 			if request.Method != "POST" || request.Path != "/a" || request.Query != "b=c" || request.Body != "x" {
 				t.Errorf("%s: %+v", where, request)
 			}
-			if way := r.Header.Get("X-Nearpath-Path"); way != "http; not_nearer=no_endpoint" {
-				t.Errorf("%s: %q", where, way)
+			if path := r.Header.Get("X-Nearpath-Path"); path != "http; obstacle=no_endpoint" {
+				t.Errorf("%s: %q", where, path)
 			}
 			if r.Request.URL.String() != where+"/a?b=c" {
 				t.Errorf("%s: %s", where, r.Request.URL)
@@ -103,9 +103,9 @@ func TestTransportBesideOpenFaaS(t *testing.T) {
 	}
 }
 
-// The one line of the guide: every client of the process takes part, and nothing calls itself for ever.
-func TestAsTheDefaultTransport(t *testing.T) {
-	gateway := openfaas(t)
+// With the line of the guide every client of the process calls functions, and no request loops.
+func TestTransportWorksAsTheDefaultTransport(t *testing.T) {
+	gateway := startOpenFaaS(t)
 	before := http.DefaultTransport
 	defer func() { http.DefaultTransport = before }()
 	http.DefaultTransport = nearpath.Transport{}
@@ -125,12 +125,12 @@ func TestAsTheDefaultTransport(t *testing.T) {
 		t.Errorf("%+v", request)
 	}
 	if _, err := http.Get("nearpath://No_Name"); nearpath.KindOf(err) != nearpath.KindName {
-		t.Error("a name that no function can have was called", err)
+		t.Error("an invalid function name was called", err)
 	}
 }
 
-func TestWhatIsHandedOn(t *testing.T) {
-	gateway := openfaas(t)
+func TestCallsForwardDeadlineAndTrace(t *testing.T) {
+	gateway := startOpenFaaS(t)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	req, _ := http.NewRequestWithContext(ctx, "GET", gateway+"/function/mirror", nil)
@@ -149,7 +149,7 @@ func TestWhatIsHandedOn(t *testing.T) {
 		t.Errorf("the caller's own limit became %s", own)
 	}
 	answer, err := nearpath.Do(ctx, "mirror", &nearpath.Request{Header: http.Header{"Traceparent": {trace}}})
-	if err != nil || answer.Path != nearpath.PathHTTP || answer.NotNearer != "no_endpoint" || answer.Header.Get("X-Nearpath-Path") != "" {
+	if err != nil || answer.Path != nearpath.PathHTTP || answer.Obstacle != "no_endpoint" || answer.Header.Get("X-Nearpath-Path") != "" {
 		t.Fatalf("%+v %v", answer, err)
 	}
 	var request mirrored
@@ -158,9 +158,9 @@ func TestWhatIsHandedOn(t *testing.T) {
 	}
 }
 
-// A handler that was called over HTTP hands on the trace, and how long its caller still waits.
-func TestAHandlerHandsOnWhatItWasGiven(t *testing.T) {
-	gateway := openfaas(t)
+// A handler that was called over HTTP forwards the trace and the time left of its caller.
+func TestAHandlerForwardsDeadlineAndTraceOfItsRequest(t *testing.T) {
+	gateway := startOpenFaaS(t)
 	probe, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -176,7 +176,7 @@ func TestAHandlerHandsOnWhatItWasGiven(t *testing.T) {
 	})}
 	go func() { served <- server.RunContext(ctx) }()
 	defer func() { stop(); <-served }()
-	req, _ := http.NewRequestWithContext(within(t), "GET", "http://"+address, nil)
+	req, _ := http.NewRequestWithContext(testContext(t), "GET", "http://"+address, nil)
 	req.Header = http.Header{"Traceparent": {trace}, "X-Timeout": {"60"}}
 	r, err := http.DefaultClient.Do(req)
 	for errors.As(err, new(*net.OpError)) && req.Context().Err() == nil {
@@ -190,38 +190,38 @@ func TestAHandlerHandsOnWhatItWasGiven(t *testing.T) {
 	}
 }
 
-func TestACallForLater(t *testing.T) {
-	openfaas(t)
-	came := make(chan *http.Request, 1)
-	callback := serveHTTP(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { came <- r }))
-	id, err := nearpath.CallLater(within(t), "mirror", []byte("x"), callback)
+func TestAQueuedCallSendsItsAnswerToTheCallback(t *testing.T) {
+	startOpenFaaS(t)
+	callbacks := make(chan *http.Request, 1)
+	callback := serveHTTP(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { callbacks <- r }))
+	id, err := nearpath.CallLater(testContext(t), "mirror", []byte("x"), callback)
 	if err != nil {
 		t.Fatal(err)
 	}
 	select {
-	case r := <-came:
+	case r := <-callbacks:
 		if r.Method != "POST" || r.Header.Get("X-Call-Id") != id || id == "" || r.Header.Get("X-Function-Name") != "mirror" {
 			t.Errorf("%s %v", id, r.Header)
 		}
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Error("no callback arrived")
 	}
-	if _, err := nearpath.CallLater(within(t), "unknown", nil, ""); nearpath.KindOf(err) != nearpath.KindPlatform {
+	if _, err := nearpath.CallLater(testContext(t), "unknown", nil, ""); nearpath.KindOf(err) != nearpath.KindPlatform {
 		t.Error(err)
 	}
 }
 
 // A call that did not run, according to the callee's platform, goes over HTTP instead.
-func TestWhatDidNotRunGoesOverHTTP(t *testing.T) {
-	process(t, "busy")
-	was := make(chan string, 2)
+func TestACallThatDidNotRunIsSentOverHTTP(t *testing.T) {
+	startFunction(t, "busy")
+	requests := make(chan string, 2)
 	gateway := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
-		was <- r.URL.Path + " " + string(body)
+		requests <- r.URL.Path + " " + string(body)
 	}))
 	t.Setenv("NEARPATH_GATEWAY", gateway)
-	answer, err := nearpath.Call(within(t), "busy", []byte("x"))
-	if err != nil || answer.Path != nearpath.PathHTTP || answer.NotNearer != "no_room" {
+	answer, err := nearpath.Call(testContext(t), "busy", []byte("x"))
+	if err != nil || answer.Path != nearpath.PathHTTP || answer.Obstacle != "no_room" {
 		t.Fatalf("%+v %v", answer, err)
 	}
 	r, err := nearpath.Post("nearpath://busy", "text/plain", strings.NewReader("y"))
@@ -230,17 +230,17 @@ func TestWhatDidNotRunGoesOverHTTP(t *testing.T) {
 	}
 	r.Body.Close()
 	for _, wanted := range []string{"/function/busy x", "/function/busy y"} {
-		if got := <-was; got != wanted {
-			t.Errorf("%q came, %q was sent", got, wanted)
+		if got := <-requests; got != wanted {
+			t.Errorf("received %q, expected %q", got, wanted)
 		}
 	}
 	only := nearpath.Client{ShmOnly: true}
-	if _, err := only.Do(within(t), "busy", &nearpath.Request{}); nearpath.KindOf(err) != nearpath.KindPlatform {
+	if _, err := only.Do(testContext(t), "busy", &nearpath.Request{}); nearpath.KindOf(err) != nearpath.KindPlatform {
 		t.Error(err)
 	}
 }
 
-func TestWhereTheGatewayIs(t *testing.T) {
+func TestGatewayURLUsesTheFirstVariableThatIsSet(t *testing.T) {
 	names := []string{"NEARPATH_GATEWAY", "gateway_url", "gateway_hostname", "OPENFAAS_URL", "gateway"}
 	for k, each := range []struct{ words, url string }{
 		{"", "http://gateway:8080"},
@@ -264,21 +264,21 @@ func TestWhereTheGatewayIs(t *testing.T) {
 	}
 }
 
-// A later release may report names that this one does not know: a path counts as HTTP, an obstacle is handed on.
-func TestPathsThatAnAnswerReports(t *testing.T) {
+// A later release may report unknown names: a path counts as HTTP, an obstacle is forwarded.
+func TestReportedPathsAreParsed(t *testing.T) {
 	for _, c := range []struct {
-		field string
-		path  nearpath.Path
-		why   string
+		field    string
+		path     nearpath.Path
+		obstacle string
 	}{
 		{"shm", nearpath.PathShm, ""},
-		{"quic; not_nearer=no_domain", nearpath.PathQUIC, "no_domain"},
-		{"direct;not_nearer=fog", nearpath.PathDirect, "fog"},
-		{"pigeon; not_nearer=fog", nearpath.PathHTTP, "caller_no_endpoint"},
+		{"quic; obstacle=no_domain", nearpath.PathQUIC, "no_domain"},
+		{"direct;obstacle=later_obstacle", nearpath.PathDirect, "later_obstacle"},
+		{"unknown; obstacle=later_obstacle", nearpath.PathHTTP, "caller_no_endpoint"},
 		{"", nearpath.PathHTTP, "caller_no_endpoint"},
 	} {
-		if path, why := nearpath.ReportedPath(c.field); path != c.path || why != c.why {
-			t.Errorf("%q is %q, %q", c.field, path, why)
+		if path, obstacle := nearpath.ReportedPath(c.field); path != c.path || obstacle != c.obstacle {
+			t.Errorf("%q is %q, %q", c.field, path, obstacle)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-//! Tells the linker that Node brings the functions of its API.
+//! Configures the linker: Node provides the functions of its API.
 
 fn main() {
     napi_build::setup();

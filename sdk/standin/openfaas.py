@@ -8,7 +8,7 @@ Every answer has X-Call-Id, X-Start-Time and X-Duration-Seconds. It prints its U
 `/seen` is the tests' own: how many connections were made to it.
 
 Functions: `mirror` tells what it was asked, as JSON; `slow` waits for ever; `ticks` streams; `teapot` answers 418; `cookies` sets two; `moved` redirects;
-`packed` is gzip; `currency` is that of the guide's examples; `cut` breaks its answer off; `flaky` is busy twice; `long` answers 300,000 bytes;
+`packed` is gzip; `currency` is that of the guide's examples; `truncated` aborts its response; `flaky` is busy twice; `long` answers 300,000 bytes;
 `kept` redirects with the body.
 
 With `--tls FOLDER` it speaks TLS as `localhost`; the certificate to trust is FOLDER/authority.pem, which openssl makes.
@@ -126,7 +126,7 @@ def flaky(connection, request):
     connection.reply(503 if busy else 200, b"busy" if busy else b"%d times" % times[request["query"]], {})
 
 
-def cut(connection, request):
+def truncated(connection, request):
     connection.begin(200, [("Content-Length", "100")])
     connection.end_headers()
     connection.wfile.write(b"some")
@@ -142,7 +142,7 @@ FUNCTIONS = {
     "packed": lambda connection, request: connection.reply(200, gzip.compress(b"unpacked"), {"Content-Encoding": "gzip"}),
     "slow": slow,
     "ticks": ticks,
-    "cut": cut,
+    "truncated": truncated,
     "flaky": flaky,
     "kept": lambda connection, request: connection.reply(307, b"", {"Location": "/function/mirror"}),
     "long": lambda connection, request: connection.reply(200, bytes(300_000), {}),

@@ -1,7 +1,7 @@
-"""A function that has been taken over: it tries whatever a process in its place can try to reach another chain's memory.
+"""A compromised function, which tries to reach the memory of another chain.
 
-The request names a canary (hex, so that its bytes lie in no pool of this chain), a mark to leave, and the process ids of the
-other chain's instances as the machine counts them. The answer says what became of each attempt.
+The request has a canary (hex, so that its bytes are in no pool of this chain), a mark to write, and the host's process ids of the
+other chain's instances. The response has the result of each attempt.
 """
 
 import ctypes
@@ -18,13 +18,13 @@ LIBC.mmap.restype = ctypes.c_void_p
 LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
 PTRACE_ATTACH, PTRACE_SEIZE, PIDFD_OPEN, PIDFD_GETFD = 16, 0x4206, 434, 438
 HELLO = {"version": 1, "serves": False, "wakeup": "none", "delivery": ["ring"]}
-LIES = {"domain": "shop.openfaas-fn", "endpoint": 1, "function": "second.openfaas-fn", "instance": 1}
+FALSE_IDENTITY = {"domain": "shop.openfaas-fn", "endpoint": 1, "function": "second.openfaas-fn", "instance": 1}
 
 
-def attempt(what):
-    """What an attempt brought: nothing when it was refused."""
+def attempt(action):
+    """Runs an action and returns its result, or the error number of a refusal."""
     try:
-        return what()
+        return action()
     except OSError as error:
         return {"refused": error.errno}
 
@@ -37,28 +37,28 @@ def libc(name, *args):
 
 
 def join():
-    """Another endpoint of this instance, which says that it is somebody else. Its welcome, and what came with it."""
-    line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    line.connect(os.environ["NEARPATH_DISPATCH"])
-    line.send(json.dumps({"hello": HELLO | LIES}).encode())
-    line.settimeout(10)
-    text, fds, _, _ = socket.recv_fds(line, 4096, 8)
-    return line, json.loads(text)["welcome"], fds
+    """Joins as another endpoint with a false identity. Returns the connection, the welcome and its descriptors."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.connect(os.environ["NEARPATH_DISPATCH"])
+    connection.send(json.dumps({"hello": HELLO | FALSE_IDENTITY}).encode())
+    connection.settimeout(10)
+    text, fds, _, _ = socket.recv_fds(connection, 4096, 8)
+    return connection, json.loads(text)["welcome"], fds
 
 
-def replay(line, fds):
-    """Sends what it got back to the node, in its own name and in another's; what comes of that."""
-    for words in ({"ready": {}}, {"ready": LIES}, {"welcome": LIES}):
-        socket.send_fds(line, [json.dumps(words).encode()], fds)
-    line.settimeout(0.5)
+def replay(connection, fds):
+    """Sends the descriptors back to the node with both identities. Returns new descriptors."""
+    for message in ({"ready": {}}, {"ready": FALSE_IDENTITY}, {"welcome": FALSE_IDENTITY}):
+        socket.send_fds(connection, [json.dumps(message).encode()], fds)
+    connection.settimeout(0.5)
     try:
-        return list(socket.recv_fds(line, 4096, 8)[1])
+        return list(socket.recv_fds(connection, 4096, 8)[1])
     except TimeoutError:
         return []
 
 
-def memory(fds):
-    """All regions that can be had from descriptors, opened anew through /proc: for writing, where that goes."""
+def open_regions(fds):
+    """Opens all memory regions of the descriptors for writing through /proc."""
     regions = []
     for fd in {*map(int, os.listdir("/proc/self/fd")), *fds}:
         try:
@@ -69,19 +69,19 @@ def memory(fds):
     return regions
 
 
-def holds(fd, wanted):
+def contains(fd, wanted):
     with mmap.mmap(fd, 0, prot=mmap.PROT_READ) as region:
         return region.find(wanted) >= 0
 
 
-def leave(fd, mark):
-    """At the end of a pool, where its largest slot is: what forged descriptors of other slots name lies before that."""
+def write_mark(fd, mark):
+    """Writes a mark at the end of a pool, after the slots that forged descriptors name."""
     with mmap.mmap(fd, 0) as region:
         region[-4096 : -4096 + len(mark)] = mark
 
 
-def beyond(fd):
-    """The byte after a region's end, as a forged slot or offset would name it."""
+def access_beyond(fd):
+    """Accesses the byte after a region's end, as a forged slot or offset would."""
     size = os.fstat(fd).st_size
     read = {"read": len(os.pread(fd, 64, size)) + len(os.pread(fd, 64, size + (1 << 30)))}
     child = os.fork()
@@ -95,8 +95,8 @@ def beyond(fd):
     return read | {"signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0, "grown": grown, "written": written}
 
 
-def strike(pid):
-    """What can be tried with the number of a process."""
+def attack_process(pid):
+    """Tries each access to a process by its id."""
     vector = (ctypes.c_void_p * 2)(ctypes.addressof(ctypes.create_string_buffer(64)), 64)
     target = (ctypes.c_void_p * 2)(4096, 64)
     copies = {
@@ -115,25 +115,25 @@ def strike(pid):
     return copies | files | folders | traces | {"pidfd": pidfd, "stolen": [s for s in stolen if isinstance(s, int)]}
 
 
-def doors():
+def dispatch_sockets():
     folder = os.path.dirname(os.environ["NEARPATH_DISPATCH"])
     return [name for name in os.listdir(folder) if stat.S_ISSOCK(os.stat(os.path.join(folder, name)).st_mode)]
 
 
 def attack(canary, mark, pids):
-    line, welcome, fds = join()
-    regions = memory([*fds, *replay(line, fds)])
+    connection, welcome, fds = join()
+    regions = open_regions([*fds, *replay(connection, fds)])
     pool = max(regions, key=lambda fd: os.fstat(fd).st_size)
-    leave(pool, mark)
+    write_mark(pool, mark)
     return {
         "welcome": welcome,
         "regions": len(regions),
         "bytes": sum(os.fstat(fd).st_size for fd in regions),
-        "control": holds(pool, mark),
-        "leaked": [os.readlink(f"/proc/self/fd/{fd}") for fd in regions if holds(fd, canary)],
-        "beyond": beyond(pool),
-        "strikes": {str(pid): strike(pid) for pid in pids},
-        "doors": doors(),
+        "control": contains(pool, mark),
+        "leaked": [os.readlink(f"/proc/self/fd/{fd}") for fd in regions if contains(fd, canary)],
+        "beyond": access_beyond(pool),
+        "strikes": {str(pid): attack_process(pid) for pid in pids},
+        "doors": dispatch_sockets(),
         "bus": int(signal.SIGBUS),
     }
 
@@ -142,9 +142,9 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_POST(self):
-        asked = json.loads(self.rfile.read(int(self.headers["content-length"])) or b"null")
-        told = attack(bytes.fromhex(asked["canary"]), bytes.fromhex(asked["mark"]), asked["pids"]) if asked else {}
-        text = json.dumps(told).encode()
+        request = json.loads(self.rfile.read(int(self.headers["content-length"])) or b"null")
+        result = attack(bytes.fromhex(request["canary"]), bytes.fromhex(request["mark"]), request["pids"]) if request else {}
+        text = json.dumps(result).encode()
         self.send_response(200)
         self.send_header("content-length", str(len(text)))
         self.end_headers()

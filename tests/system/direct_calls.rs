@@ -223,7 +223,7 @@ async fn without_a_path_between_instances_calls_go_through_the_gateway() {
         let (status, text) = relay_call(&server, "a", "b").await;
         assert_eq!(
             (status, &*text),
-            (StatusCode::OK, "quic; not_nearer=no_domain from inside"),
+            (StatusCode::OK, "quic; obstacle=no_domain from inside"),
             "{}",
             server.log()
         );

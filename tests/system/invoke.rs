@@ -146,6 +146,6 @@ async fn a_handler_that_crashes_at_start_is_explained() {
     assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE, "{text}");
     assert!(answer.headers().contains_key("retry-after"));
     assert!(text.contains("no such database"), "{text}");
-    let trouble = server.describe("broken").await["notReadyReason"].to_string();
-    assert!(trouble.contains("no such database"), "{trouble}");
+    let reason = server.describe("broken").await["notReadyReason"].to_string();
+    assert!(reason.contains("no such database"), "{reason}");
 }

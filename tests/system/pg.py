@@ -1,11 +1,11 @@
-"""A client of PostgreSQL that has no driver: one column, text, and the server's words when it refuses."""
+"""A minimal PostgreSQL client: one text column, and the server's error message."""
 import socket, struct
 
 class Session:
     def __init__(self, host, port):
         self.socket = socket.create_connection((host, port), 60)
-        said = struct.pack("!i", 196608) + b"user\0postgres\0database\0postgres\0\0"
-        self.socket.sendall(struct.pack("!i", len(said) + 4) + said)
+        startup = struct.pack("!i", 196608) + b"user\0postgres\0database\0postgres\0\0"
+        self.socket.sendall(struct.pack("!i", len(startup) + 4) + startup)
         self.rows()
 
     def read(self, size):
@@ -31,8 +31,8 @@ class Session:
                 return rows
 
     def ask(self, statement):
-        said = statement.encode() + b"\0"
-        self.socket.sendall(b"Q" + struct.pack("!i", len(said) + 4) + said)
+        query = statement.encode() + b"\0"
+        self.socket.sendall(b"Q" + struct.pack("!i", len(query) + 4) + query)
         return self.rows()
 
     def close(self):

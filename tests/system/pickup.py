@@ -1,4 +1,4 @@
-"""A handler that knows HTTP and nothing else: it echoes what it gets, or asks another function and tells what came back."""
+"""An HTTP handler without the SDK. It echoes requests, or calls another function and returns the response."""
 
 import hashlib
 import http.client
@@ -17,7 +17,7 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
         what, _, rest = self.path.lstrip("/").partition("/")
         if self.headers.get("upgrade"):
-            return self.talk()
+            return self.echo_upgraded()
         if what == "sleep":
             open("/tmp/asleep", "w").close()
             time.sleep(float(rest))
@@ -55,11 +55,11 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(b"data: %d\n\n" % number)
             self.wfile.flush()
 
-    def talk(self):
-        """Says everything back in capitals until the caller hangs up."""
+    def echo_upgraded(self):
+        """Echoes received data in capitals until the caller disconnects."""
         self.wfile.write(b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n")
-        while said := self.connection.recv(1024):
-            self.connection.sendall(said.upper())
+        while data := self.connection.recv(1024):
+            self.connection.sendall(data.upper())
         self.close_connection = True
 
     do_GET = do_POST = do_PUT = do_HEAD = answer
@@ -69,25 +69,25 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def relay(host, method, rest, body):
-    """Asks a function, and tells what came back, which way it took included."""
+    """Calls a function and returns its response with the path."""
     connection = http.client.HTTPConnection(host, 8080, timeout=60)
-    asked = {"x-nearpath-path": "?", "x-caller": "first", "x-call-id": "one-id"}
-    connection.request(method, f"/function/{rest}", body or None, asked)
+    fields = {"x-nearpath-path": "?", "x-caller": "first", "x-call-id": "one-id"}
+    connection.request(method, f"/function/{rest}", body or None, fields)
     answer = connection.getresponse()
     headers = {name.lower(): value for name, value in answer.getheaders()}
     return {"status": answer.status, "headers": headers, "body": answer.read().decode()}
 
 
 def chat(name):
-    line = socket.create_connection(("gateway", 8080), timeout=60)
+    connection = socket.create_connection(("gateway", 8080), timeout=60)
     head = f"GET /function/{name} HTTP/1.1\r\nhost: gateway:8080\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
-    line.sendall(head.encode())
+    connection.sendall(head.encode())
     got = b""
     while b"\r\n\r\n" not in got:
-        got += line.recv(1024)
+        got += connection.recv(1024)
     assert got.startswith(b"HTTP/1.1 101"), got
-    line.sendall(b"hello")
-    return line.recv(1024).decode()
+    connection.sendall(b"hello")
+    return connection.recv(1024).decode()
 
 
 ThreadingHTTPServer(("127.0.0.1", 5000), Handler).serve_forever()

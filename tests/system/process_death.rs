@@ -41,6 +41,7 @@ pub(crate) async fn only_the_requests_inside_are_lost_of(
     let killer = async {
         let mut inside = 0;
         for _ in 0..4 {
+            // Requests reach the replacement before the next kill.
             tokio::time::sleep(Duration::from_secs(1)).await;
             let victim = server.instance_pids("work").await[0];
             let (under_way, begun) = (counts.under_way(), counts.begun());
@@ -57,7 +58,7 @@ pub(crate) async fn only_the_requests_inside_are_lost_of(
     // has written the head, and the caller misses that, too.
     let inside = [
         "instance_died",
-        "response_cut",
+        "response_truncated",
         "IncompleteBody",
         "IncompleteMessage",
     ];

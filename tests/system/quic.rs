@@ -102,21 +102,21 @@ async fn calls_of_all_sizes_go_over_quic() {
     );
     assert_eq!(
         path_of(&answer),
-        "quic; not_nearer=no_domain",
+        "quic; obstacle=no_domain",
         "{}",
         server.log()
     );
     let answer = send_traced(&server, Method::POST, "/function/mirror/", "a body").await;
     assert_eq!(
         (answer.body().as_ref(), path_of(&answer)),
-        (b"POST / a body".as_ref(), "quic; not_nearer=no_domain")
+        (b"POST / a body".as_ref(), "quic; obstacle=no_domain")
     );
     for size in [64 * 1024 - 4096, 64 * 1024, 1 << 20] {
         let body = Bytes::from(vec![b'b'; size]);
         let answer = send_traced(&server, Method::POST, "/function/mirror/", body).await;
         assert_eq!(
             (answer.body().len(), path_of(&answer)),
-            (size + "POST / ".len(), "quic; not_nearer=no_domain")
+            (size + "POST / ".len(), "quic; obstacle=no_domain")
         );
         let answer = send_traced(
             &server,
@@ -127,7 +127,7 @@ async fn calls_of_all_sizes_go_over_quic() {
         .await;
         assert_eq!(
             (answer.body().len(), path_of(&answer)),
-            (size, "quic; not_nearer=no_domain")
+            (size, "quic; obstacle=no_domain")
         );
     }
     let head = send_traced(&server, Method::HEAD, "/function/mirror/", "").await;
@@ -154,7 +154,7 @@ async fn the_first_call_of_a_function_that_slept_is_in_the_first_flight() {
         let answer = send_traced(&server, Method::GET, &format!("/function/{name}/"), "").await;
         assert_eq!(
             (answer.status(), path_of(&answer)),
-            (StatusCode::OK, "quic; not_nearer=no_domain"),
+            (StatusCode::OK, "quic; obstacle=no_domain"),
             "{}",
             server.log()
         );
@@ -191,7 +191,7 @@ async fn functions_without_a_sandbox_are_called_over_quic_too() {
     let answer = send_traced(&server, Method::GET, "/function/mirror", "").await;
     assert_eq!(
         (answer.status(), path_of(&answer)),
-        (StatusCode::OK, "quic; not_nearer=no_domain"),
+        (StatusCode::OK, "quic; obstacle=no_domain"),
         "{}",
         server.log()
     );
@@ -216,7 +216,7 @@ async fn a_function_that_forbids_early_data_gets_none() {
         let answer = send_traced(&server, method, &format!("/function/{name}"), "").await;
         assert_eq!(
             (answer.status(), path_of(&answer)),
-            (StatusCode::OK, "quic; not_nearer=no_domain"),
+            (StatusCode::OK, "quic; obstacle=no_domain"),
             "{}",
             server.log()
         );
@@ -351,7 +351,7 @@ async fn certificates_are_renewed_under_load_without_a_lost_call() {
     let answer = send_traced(&server, Method::GET, "/function/work", "").await;
     assert_eq!(
         path_of(&answer),
-        "quic; not_nearer=no_domain",
+        "quic; obstacle=no_domain",
         "{}",
         server.log()
     );
@@ -367,7 +367,7 @@ async fn a_restart_calls_the_same_functions_under_new_names() {
         .await;
     assert_eq!(
         path_of(&send_traced(&server, Method::GET, "/function/mirror", "").await),
-        "quic; not_nearer=no_domain"
+        "quic; obstacle=no_domain"
     );
     server.end_with(Signal::KILL);
     let again = TestServer::start_in(folder.path(), &[]).await;
@@ -375,7 +375,7 @@ async fn a_restart_calls_the_same_functions_under_new_names() {
     let answer = send_traced(&again, Method::GET, "/function/mirror", "").await;
     assert_eq!(
         (answer.status(), path_of(&answer)),
-        (StatusCode::OK, "quic; not_nearer=no_domain"),
+        (StatusCode::OK, "quic; obstacle=no_domain"),
         "{}",
         again.log()
     );
@@ -426,7 +426,7 @@ async fn wait_udp_blocked(server: &TestServer) {
         );
         assert_eq!(
             path_of(&answer),
-            "tls; not_nearer=udp_blocked",
+            "tls; obstacle=udp_blocked",
             "{}",
             server.log()
         );
@@ -458,7 +458,7 @@ async fn a_stalled_connection_loses_no_call_that_may_run_twice() {
     let answer = send_traced(&server, Method::GET, "/function/mirror", "").await;
     assert_eq!(
         path_of(&answer),
-        "quic; not_nearer=no_domain",
+        "quic; obstacle=no_domain",
         "the control: UDP gets through"
     );
     if let Err(why) = block_udp(&instances_namespace(&server, "mirror").await) {
@@ -467,7 +467,7 @@ async fn a_stalled_connection_loses_no_call_that_may_run_twice() {
     let answer = send_traced(&server, Method::GET, "/function/mirror", "").await;
     assert_eq!(
         (answer.status(), path_of(&answer)),
-        (StatusCode::OK, "tls; not_nearer=udp_blocked"),
+        (StatusCode::OK, "tls; obstacle=udp_blocked"),
         "{}",
         server.log()
     );

@@ -36,7 +36,7 @@ async fn a_second_server_on_the_same_folder_is_refused() {
         .await;
     let mut second =
         TestServer::spawn_with(Command::new(program("nearpath")), &server.data_dir, &[]);
-    let status = nearpath_testkit::within(async { second.wait_exit().await }).await;
+    let status = second.wait_exit().await;
     assert_eq!(status.code(), Some(1));
     let why = "it says who has the folder";
     eventually(why, async || {

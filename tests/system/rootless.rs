@@ -364,7 +364,7 @@ async fn a_handler_that_ignores_its_port_is_reported() {
             .to_string()
             .contains("the variable PORT")
     };
-    eventually("the trouble names PORT", report).await;
+    eventually("the failure names PORT", report).await;
 }
 
 #[tokio::test]
@@ -453,16 +453,16 @@ async fn doctor_shows_an_ordinary_user_what_is_missing() {
             .find(|check| check["name"] == name)
             .unwrap()
     };
-    assert_eq!(check("isolation")["verdict"], "warn");
+    assert_eq!(check("isolation")["status"], "warn");
     assert!(
-        check("isolation")["lost"]
+        check("isolation")["effect"]
             .as_str()
             .unwrap()
             .contains("under your user"),
         "{found}"
     );
     assert!(
-        check("memory limits")["lost"]
+        check("memory limits")["effect"]
             .as_str()
             .unwrap()
             .contains("limits.memory"),
@@ -476,7 +476,7 @@ async fn doctor_shows_an_ordinary_user_what_is_missing() {
         "{found}"
     );
     assert_eq!(
-        check("opened congestion windows")["verdict"],
+        check("initial congestion windows")["status"],
         "warn",
         "{found}"
     );

@@ -72,8 +72,11 @@ async fn an_instance_sees_its_secret_and_nothing_of_the_host() {
             .status()
             .is_success()
     );
-    let look = "cat /var/openfaas/secrets/key; echo; id -u; ls /root /home/app /sys 2>&1; ls -d /proc/[0-9]* | wc -l; touch /home/app/function/x 2>&1; true\n";
-    let mut spec = script_function(&server.data_dir, "look", look);
+    let look = format!(
+        "cat /var/openfaas/secrets/key; echo; id -u; ls /root /home/app /sys {} 2>&1; ls -d /proc/[0-9]* | wc -l; touch /home/app/function/x 2>&1; true\n",
+        server.data_dir.display() // nearpath.db is there
+    );
+    let mut spec = script_function(&server.data_dir, "look", &look);
     spec["secrets"] = json!(["key"]);
     server.deploy_ready(&spec).await;
     let reply = String::from_utf8_lossy(server.call_function("look", "").await.body()).into_owned();

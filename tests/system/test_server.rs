@@ -146,17 +146,16 @@ impl TestServer {
     }
 
     pub(crate) async fn wait_ready(&mut self) {
-        let addr = self.addr;
-        for _ in 0..6_000 {
-            if tokio::net::TcpStream::connect(addr).await.is_ok() {
-                return;
+        eventually("nearpath up listens", async || {
+            if tokio::net::TcpStream::connect(self.addr).await.is_ok() {
+                return true;
             }
             if let Some(status) = self.child.try_wait().unwrap() {
                 panic!("nearpath up ended with {status}:\n{}", self.log());
             }
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-        }
-        panic!("nearpath up does not listen after 30 s:\n{}", self.log());
+            false
+        })
+        .await;
     }
 
     pub(crate) fn log(&self) -> String {
@@ -176,12 +175,13 @@ impl TestServer {
 
     /// Waits for the process to end by itself.
     pub(crate) async fn wait_exit(&mut self) -> std::process::ExitStatus {
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status;
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-        }
+        let mut status = None;
+        eventually("nearpath up ends", async || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        })
+        .await;
+        status.unwrap()
     }
 
     /// Sends a request on a new connection.
@@ -307,6 +307,7 @@ impl Drop for TestServer {
         if matches!(self.child.try_wait(), Ok(None)) {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         }
+        // No `eventually`: a process that does not end is killed, and a panic here would abort.
         for _ in 0..1_000 {
             if !matches!(self.child.try_wait(), Ok(None)) {
                 return;

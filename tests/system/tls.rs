@@ -17,7 +17,7 @@ use crate::load::open_loop;
 use crate::quic::{MIRROR_BODY, full_body, instances_namespace, path_of, send_traced};
 use crate::test_server::{TestServer, http_function};
 
-const TLS_PATH: &str = "tls; not_nearer=no_domain";
+const TLS_PATH: &str = "tls; obstacle=no_domain";
 
 fn with_transport(mut function: Value, transport: &str) -> Value {
     function["annotations"] = json!({ "nearpath.io/transport": transport });
@@ -138,7 +138,7 @@ async fn an_upgraded_connection_goes_over_tls_also_where_the_function_asks_for_q
     for (transport, wanted) in [
         ("tls13", TLS_PATH),
         ("tls12", TLS_PATH),
-        ("quic", "tls; not_nearer=upgrade"),
+        ("quic", "tls; obstacle=upgrade"),
     ] {
         server
             .deploy_ready(&path_over(

@@ -13,10 +13,10 @@ use crate::test_server::{TestServer, http_function, script_function};
 
 /// Transports with their path header.
 const TRANSPORTS: [(&str, &str); 4] = [
-    ("tcp", "http; not_nearer=no_domain"),
-    ("quic", "quic; not_nearer=no_domain"),
-    ("tls13", "tls; not_nearer=no_domain"),
-    ("tls12", "tls; not_nearer=no_domain"),
+    ("tcp", "http; obstacle=no_domain"),
+    ("quic", "quic; obstacle=no_domain"),
+    ("tls13", "tls; obstacle=no_domain"),
+    ("tls12", "tls; obstacle=no_domain"),
 ];
 
 /// Waits for a file; records in another that it was called, or that its caller left.

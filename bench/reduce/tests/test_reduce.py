@@ -1,4 +1,4 @@
-"""The comparison's own parts: the data, the work, who is killed, what is told."""
+"""Parts of the comparison: data, work, killed workers, results."""
 
 import math
 import os
@@ -71,7 +71,7 @@ class Deaths(unittest.TestCase):
             self.assertEqual(killing.end(), 2)
 
 
-class Told(unittest.TestCase):
+class Results(unittest.TestCase):
     def rows(self, seconds):
         return [Row("c", way, 1, took, 0.0, 0, fixed_gb_seconds=took) for way, took in seconds.items()]
 
@@ -86,7 +86,7 @@ class Told(unittest.TestCase):
         bill = account.bill(workers)
         self.assertAlmostEqual(bill["gb_seconds"], 1.0)
         self.assertAlmostEqual(bill["fixed_gb_seconds"], 6 * account.FIXED)
-        self.assertAlmostEqual(bill["waiting"], 1.25 + 3.0)
+        self.assertAlmostEqual(bill["waiting_seconds"], 1.25 + 3.0)
 
 
 if __name__ == "__main__":

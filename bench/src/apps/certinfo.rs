@@ -1,4 +1,4 @@
-//! Certificate info: the function shakes hands with a TLS server on its own machine and reads its
+//! Certificate info: the function opens a TLS connection to a server on its machine and reads its
 //! certificate.
 
 use nearpath_testkit::lab::LabNode;
@@ -10,7 +10,7 @@ use crate::remote::BenchError;
 use crate::remote::call::RemoteCall;
 use crate::remote::worker::{KilledProcess, WorkerMachine, start_ready};
 
-/// The server, whose keys are in the folder.
+/// The TLS server and the folder with its keys.
 struct AuthorityServer {
     _process: KilledProcess,
     _folder: TempDir,
@@ -18,7 +18,7 @@ struct AuthorityServer {
 
 impl AppService for AuthorityServer {}
 
-/// `node` is what `machine` is in.
+/// Starts the TLS server on `machine`, which is in `node`.
 pub(super) fn start_app(
     python: PythonEnv,
     node: &LabNode,
@@ -48,7 +48,7 @@ pub(super) fn start_app(
         python,
         functions,
         cases,
-        aside: Box::new(AuthorityServer {
+        service: Box::new(AuthorityServer {
             _process: process,
             _folder: folder,
         }),

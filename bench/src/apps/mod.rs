@@ -1,9 +1,8 @@
-//! Applications of `examples/`, as they are: their functions, what runs beside them, and what they
-//! are asked.
+//! Applications of `examples/`: their functions, other processes and calls.
 //!
-//! Nothing here knows machines or transports: who measures starts the functions where it wants
-//! them. What an application needs and this machine lacks is a [`requirements::MissingRequirement`], so that a
-//! comparison can go on without it.
+//! This module does not depend on machines or transports: the measurement decides where functions
+//! start. A [`requirements::MissingRequirement`] is a dependency that this machine does not have,
+//! so that a comparison can continue without it.
 
 mod certinfo;
 pub(crate) mod requirements;
@@ -30,14 +29,14 @@ pub(crate) enum AppKind {
 /// Application that can be started.
 pub(crate) struct ExampleApp {
     python: PythonEnv,
-    /// Callees before callers.
+    /// The functions, callees before callers.
     pub(crate) functions: Vec<AppFunction>,
     pub(crate) cases: Vec<AppCase>,
-    /// Runs as long as this.
-    aside: Box<dyn AppService>,
+    /// Process that runs as long as the application.
+    service: Box<dyn AppService>,
 }
 
-/// A function: a program, and what it is told.
+/// A function: a program and its settings.
 #[derive(Debug, Clone)]
 pub(crate) struct AppFunction {
     pub(crate) name: &'static str,
@@ -52,7 +51,7 @@ pub(crate) struct AppFunction {
 /// Measured setup.
 #[derive(Debug, Clone)]
 pub(crate) struct AppCase {
-    /// As tables have it, without the application.
+    /// Name in tables, without the application.
     pub(crate) name: &'static str,
     pub(crate) function: &'static str,
     pub(crate) calls: CaseCalls,
@@ -61,25 +60,25 @@ pub(crate) struct AppCase {
 /// The calls of a measurement.
 #[derive(Debug, Clone)]
 pub(crate) enum CaseCalls {
-    /// The same again and again.
+    /// The same call, repeated.
     Same(RemoteCall),
-    /// [`retail::acquire_calls`]: each one ends an assignment of its own.
+    /// [`retail::acquire_calls`]: each call ends its own assignment.
     Acquire,
 }
 
-/// Processes and data that an application needs beside its functions.
+/// Processes and data of an application besides its functions.
 trait AppService: Send + Sync {
-    /// Whatever calls have changed is as it was.
+    /// Restores the data that calls have changed.
     fn restore_data(&self) -> Result<(), BenchError> {
         Ok(())
     }
 }
 
 impl AppKind {
-    /// All of them.
+    /// All applications.
     pub(crate) const ALL: [Self; 3] = [Self::Certinfo, Self::Resizer, Self::Retail];
 
-    /// As in `examples/`.
+    /// Name of the folder in `examples/`.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Certinfo => "certinfo",
@@ -88,10 +87,10 @@ impl AppKind {
         }
     }
 
-    /// Starts what runs beside the functions, on the machine of the functions without callees.
+    /// Starts the other processes, on the machine of the functions without callees.
     ///
     /// # Errors
-    /// [`requirements::MissingRequirement`] when this machine lacks something.
+    /// [`requirements::MissingRequirement`] when this machine has not all dependencies.
     pub(crate) fn start_app(
         self,
         python: PythonEnv,
@@ -136,12 +135,12 @@ impl ExampleApp {
         }
     }
 
-    /// Undoes what calls have changed.
+    /// Restores the data that calls have changed.
     ///
     /// # Errors
-    /// When what runs beside the functions does not answer.
+    /// When another process of the application does not respond.
     pub(crate) fn restore_data(&self) -> Result<(), BenchError> {
-        self.aside.restore_data()
+        self.service.restore_data()
     }
 }
 

@@ -6,11 +6,11 @@ use std::process::{Command, Stdio};
 
 use crate::remote::BenchError;
 
-/// Puts an example's packages into a folder of the build, as its tests do, and says where; see
+/// Script that installs an example's packages into a build folder and prints the folder; see
 /// examples/testing/need.py.
 const PACKAGES_SCRIPT: &str = "import sys\nsys.path.insert(0, '.')\nfrom testing import need\nprint(sys.executable)\nprint(need.packages(sys.argv[1]))";
 
-/// Something that this machine lacks, and what was said about it.
+/// A missing dependency, with the output about it.
 #[derive(Debug)]
 pub(crate) struct MissingRequirement(pub(crate) String);
 
@@ -22,17 +22,17 @@ impl fmt::Display for MissingRequirement {
 
 impl std::error::Error for MissingRequirement {}
 
-/// A Python with the packages of one example.
+/// Python with the packages of one example.
 pub(crate) struct PythonEnv {
     program: PathBuf,
     packages: PathBuf,
 }
 
 impl PythonEnv {
-    /// Installs what is not there yet.
+    /// Installs missing packages.
     ///
     /// # Errors
-    /// [`MissingRequirement`] without Python, without pip, or when a package cannot be had.
+    /// [`MissingRequirement`] without Python or pip, or when a package is not available.
     pub(crate) fn with_packages(example: &str) -> Result<Self, BenchError> {
         let mut command = Command::new("python3");
         command
@@ -42,10 +42,10 @@ impl PythonEnv {
         command
             .env("PYTHONDONTWRITEBYTECODE", "1")
             // The example's test helper would count a skip of its own there.
-            .env_remove("NEARPATH_SKIP_LOG"); // a skip is the comparison's to tell
+            .env_remove("NEARPATH_SKIP_LOG"); // the comparison reports skips
         let done = command
             .output()
-            .map_err(|error| MissingRequirement(format!("python3 cannot be started: {error}")))?;
+            .map_err(|error| MissingRequirement(format!("cannot start python3: {error}")))?;
         let text = String::from_utf8_lossy(&done.stdout).into_owned();
         match text.lines().collect::<Vec<_>>()[..] {
             // Exactly the two lines that the script prints; anything else is an error's text.
@@ -59,12 +59,12 @@ impl PythonEnv {
         }
     }
 
-    /// The folder of the packages.
+    /// Returns the folder of the packages.
     pub(crate) fn packages_folder(&self) -> &Path {
         &self.packages
     }
 
-    /// Runs a script, as a watchdog is told to; who starts it takes it along when it ends.
+    /// Returns the command line of a script for a watchdog; the script ends with its parent.
     pub(super) fn command_line(&self, script: &Path) -> String {
         format!(
             "setpriv --pdeathsig KILL '{}' '{}'",
@@ -73,7 +73,7 @@ impl PythonEnv {
         )
     }
 
-    /// A script with arguments.
+    /// Returns a command that runs a script with this Python.
     pub(crate) fn script_command(&self, script: &Path) -> Command {
         let mut command = Command::new(&self.program);
         command
@@ -84,7 +84,7 @@ impl PythonEnv {
         command
     }
 
-    /// Variables that point Python to the packages and keep bytecode out of the examples.
+    /// Returns variables that point Python to the packages and keep bytecode out of the examples.
     pub(super) fn env_variables(&self) -> impl Iterator<Item = (String, String)> + use<> {
         let variables = [
             ("PYTHONPATH", self.packages.display().to_string()),
@@ -96,7 +96,7 @@ impl PythonEnv {
     }
 }
 
-/// The folder of the examples.
+/// Returns the folder of the examples.
 pub(super) fn examples_folder() -> Result<PathBuf, BenchError> {
     let folder = Path::new("examples").canonicalize();
     folder.map_err(|error| {
@@ -104,12 +104,12 @@ pub(super) fn examples_folder() -> Result<PathBuf, BenchError> {
     })
 }
 
-/// Reason after `SKIP`, else the last line.
+/// Returns the reason after `SKIP`, else the last line.
 fn skip_reason(text: &str) -> String {
     let mut lines = text.lines().filter(|line| !line.trim().is_empty());
     let skip = text.lines().find_map(|line| line.strip_prefix("SKIP "));
     skip.or_else(|| lines.next_back())
-        .unwrap_or("python3 says nothing")
+        .unwrap_or("python3 printed nothing")
         .to_owned()
 }
 
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn why_something_is_missing_is_found_in_what_was_printed() {
+    fn the_reason_of_a_missing_dependency_is_found_in_the_output() {
         let skip = "SKIP examples/retail: no matching distribution\nTraceback …\nunittest.case.SkipTest: no\n";
         assert_eq!(
             skip_reason(skip),
@@ -128,6 +128,6 @@ mod tests {
             skip_reason("Traceback …\nModuleNotFoundError: no pip\n\n"),
             "ModuleNotFoundError: no pip"
         );
-        assert_eq!(skip_reason(""), "python3 says nothing");
+        assert_eq!(skip_reason(""), "python3 printed nothing");
     }
 }

@@ -1,5 +1,5 @@
-//! Image resizer: the function fetches a picture of 1920 × 1280 from a server on its own machine
-//! and makes it smaller.
+//! Image resizer: the function fetches a picture of 1920 × 1280 from a server on its machine and
+//! shrinks it.
 
 use super::requirements::{PythonEnv, examples_folder};
 use super::{AppCase, AppFunction, CaseCalls, ExampleApp};
@@ -10,7 +10,7 @@ use crate::remote::worker::WorkerMachine;
 /// Mark in the header of every JPEG file of this kind (JFIF 1.02, page 5).
 const JPEG_MARK: &str = "JFIF";
 
-/// The pictures' server is a function of the example, which the resizer asks without nearpath.
+/// The picture server is a function of the example. The resizer calls it without nearpath.
 pub(super) fn start_app(
     python: PythonEnv,
     machine: &WorkerMachine,
@@ -35,6 +35,6 @@ pub(super) fn start_app(
         python,
         functions,
         cases,
-        aside: Box::new(()),
+        service: Box::new(()),
     })
 }

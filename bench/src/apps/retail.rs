@@ -1,8 +1,7 @@
-//! Hello, Retail!: fourteen of its functions with their database. Four are asked alone, three begin
-//! chains.
+//! Hello, Retail!: fourteen of its functions with their database. Four are called alone, three
+//! start chains.
 //!
-//! The functions open a connection to the database for each access, on the machine where it runs;
-//! see examples/retail.
+//! Each access opens a connection to the database, on the database's machine; see examples/retail.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -17,7 +16,7 @@ use super::{AppCase, AppFunction, AppService, CaseCalls, ExampleApp};
 use crate::remote::BenchError;
 use crate::remote::call::RemoteCall;
 
-/// Functions without callees, and whether they use the database.
+/// Functions without callees; true: the function uses the database.
 const CALLEES: [(&str, bool); 11] = [
     ("product-catalog-api", true),
     ("photo-register", true),
@@ -31,25 +30,25 @@ const CALLEES: [(&str, bool); 11] = [
     ("product-purchase-authorize-cc", true),
     ("product-purchase-publish", false),
 ];
-/// Those that begin a chain.
+/// Functions that start a chain.
 const CALLERS: [&str; 3] = ["photo-request", "photo-acquire", "product-purchase"];
 /// Exit code of `examples/retail/database` when there is no PostgreSQL.
 const EXIT_UNAVAILABLE: i32 = 77;
 
-/// Functions that prepare the calls of [`CaseCalls::Acquire`]: the second one gets the answer of
+/// Functions that prepare the calls of [`CaseCalls::Acquire`]: the second one gets the response of
 /// the first.
 pub(crate) const ASSIGNERS: [&str; 2] = ["photo-assign", "photo-record"];
 
-/// The example's PostgreSQL, in a folder of its own. Ends with this.
+/// The example's PostgreSQL in its own folder. Dropping the value stops it.
 pub(crate) struct RetailDatabase {
     node: LabNode,
     script: PathBuf,
     folder: TempDir,
-    /// Address that the server listens on beside loopback.
+    /// Listening address of the server, besides loopback.
     listen: Option<Ipv4Addr>,
 }
 
-/// `node` is where the callees are to run.
+/// Starts the functions' database on `node`, the machine of the callees.
 pub(super) fn start_app(python: PythonEnv, node: &LabNode) -> Result<ExampleApp, BenchError> {
     let example = examples_folder()?.join("retail");
     let (database, variables) = RetailDatabase::start_database(node, None)?;
@@ -71,11 +70,11 @@ pub(super) fn start_app(python: PythonEnv, node: &LabNode) -> Result<ExampleApp,
         python,
         functions,
         cases: retail_cases(),
-        aside: Box::new(database),
+        service: Box::new(database),
     })
 }
 
-/// As the published system has them: by the number of the function, and what the four alone do.
+/// Cases of the published system, by function number, with the task of the four single functions.
 fn retail_cases() -> Vec<AppCase> {
     let same = |name, function, call| AppCase {
         name,
@@ -109,17 +108,17 @@ fn retail_cases() -> Vec<AppCase> {
             post(&sale, "\"purchased\""),
         ),
         same(
-            "chain f3 f4 f5 f6",
+            "chain f3-f4-f5-f6",
             "photo-request",
             post(&boot, "\"assignment\""),
         ),
         AppCase {
-            name: "chain f8 f9 f10 f11",
+            name: "chain f8-f9-f10-f11",
             function: "photo-acquire",
             calls: CaseCalls::Acquire,
         },
         same(
-            "chain f12 f13 f14 f15",
+            "chain f12-f13-f14-f15",
             "product-purchase",
             post(&purchase, "\"purchased\""),
         ),
@@ -138,12 +137,12 @@ pub(crate) fn assign_call() -> RemoteCall {
 /// Call to the second one, and the call that ends this assignment.
 ///
 /// # Errors
-/// When there is no assignment in what the first one has answered.
+/// When the response of the first call has no assignment.
 pub(crate) fn acquire_calls(assigned: &[u8]) -> Result<[RemoteCall; 2], BenchError> {
     let fields: Value = serde_json::from_slice(assigned)?;
     let assignment = fields["assignment"]
         .as_str()
-        .ok_or("photo-assign answers without an assignment")?;
+        .ok_or("photo-assign returned no assignment")?;
     let sent = json!({ "assignment": assignment, "photo": "x".repeat(600) });
     Ok([
         RemoteCall::for_post("/", assigned.to_vec(), "\"assignment\""),
@@ -152,8 +151,7 @@ pub(crate) fn acquire_calls(assigned: &[u8]) -> Result<[RemoteCall; 2], BenchErr
 }
 
 impl RetailDatabase {
-    /// With the variables that tell functions where it is: on loopback, or at an address of the
-    /// node.
+    /// Starts the database and returns the variables with its address: on loopback, or of the node.
     ///
     /// # Errors
     /// [`MissingRequirement`] when there is no PostgreSQL.
@@ -176,7 +174,7 @@ impl RetailDatabase {
         Ok((database, variables))
     }
 
-    /// The most connections at a time that its log tells of.
+    /// Returns the maximum of concurrent connections, from the server's log.
     pub(crate) fn max_connections(&self) -> std::io::Result<usize> {
         let log = std::fs::read_to_string(self.folder.path().join("log"))?;
         Ok(count_max_connections(&log))
@@ -224,7 +222,7 @@ impl Drop for RetailDatabase {
     }
 }
 
-/// Of the user of the functions; lines of the log are in the order of time.
+/// Counts connections of the functions' user; the log is in the order of time.
 fn count_max_connections(log: &str) -> usize {
     let (mut now, mut most) = (0_usize, 0);
     for line in log.lines().filter(|line| line.contains("user=retail")) {
@@ -248,7 +246,8 @@ fn make_readable(folder: &Path) -> std::io::Result<()> {
     std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o755))
 }
 
-/// `export RETAIL_DATABASE=HOST:PORT RETAIL_PASSWORD=PASSWORD` as stack.yml makes variables of it.
+/// Parses `export RETAIL_DATABASE=HOST:PORT RETAIL_PASSWORD=PASSWORD` into the variables of
+/// stack.yml.
 fn parse_address(printed: &str) -> Result<Vec<(String, String)>, BenchError> {
     let value = |name: &str| {
         printed
@@ -256,7 +255,7 @@ fn parse_address(printed: &str) -> Result<Vec<(String, String)>, BenchError> {
             .find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
     };
     let (Some(host), Some(password)) = (value("RETAIL_DATABASE"), value("RETAIL_PASSWORD")) else {
-        return Err(format!("the database does not say where it is: {printed:?}").into());
+        return Err(format!("the database printed no address: {printed:?}").into());
     };
     let variables = [
         ("HOST", host),
@@ -275,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_the_database_is() {
+    fn the_address_of_the_database_is_parsed() {
         let variables =
             parse_address("export RETAIL_DATABASE=127.0.0.1:5433 RETAIL_PASSWORD=abc\n").unwrap();
         assert_eq!(
@@ -301,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn every_case_asks_a_function_that_is_there() {
+    fn every_case_calls_an_existing_function() {
         let functions: Vec<_> = CALLEES
             .map(|(name, _)| name)
             .into_iter()
@@ -317,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn an_assignment_is_recorded_as_it_is_and_ended_by_its_number() {
+    fn an_assignment_is_recorded_unchanged_and_ended_by_its_number() {
         assert!(acquire_calls(b"{\"assignment\": \"a-1\"}").is_ok());
         assert!(acquire_calls(b"{}").is_err() && acquire_calls(b"no JSON").is_err());
     }

@@ -1,4 +1,4 @@
-//! The same by other programs: `perf stat` for system calls and context switches, `strace -c` for
+//! Counts by other programs: `perf stat` for system calls and context switches, `strace -c` for
 //! system calls.
 
 use std::collections::BTreeSet;
@@ -19,7 +19,7 @@ pub(crate) struct TracerCheck {
     pub(crate) switches: Option<f64>,
 }
 
-/// Counts while `load` runs, with perf. Nothing where there is no perf.
+/// Counts with perf while `load` runs. The result is empty without perf.
 pub(crate) async fn count_by_perf(
     pids: &BTreeSet<u32>,
     load: impl Future,
@@ -53,7 +53,8 @@ pub(crate) async fn count_by_perf(
     })
 }
 
-/// Counts while `load` runs, with strace, which slows everything down but counts in its own way.
+/// Counts with strace while `load` runs. strace slows everything down, but its count is
+/// independent.
 pub(crate) async fn count_by_strace(
     pids: &BTreeSet<u32>,
     load: impl Future,
@@ -75,7 +76,7 @@ pub(crate) async fn count_by_strace(
     })
 }
 
-/// Returns what `command` writes to standard error when it stops after `load`.
+/// Returns the standard error of `command`, which stops after `load`.
 async fn watch_load(mut command: Command, load: impl Future) -> io::Result<String> {
     command
         .stdin(Stdio::null())
@@ -89,7 +90,7 @@ async fn watch_load(mut command: Command, load: impl Future) -> io::Result<Strin
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(String::new()),
         Err(error) => return Err(error),
     };
-    sleep(Duration::from_secs(1)).await; // neither says when it has attached
+    sleep(Duration::from_secs(1)).await; // neither reports when it has attached
     load.await;
     interrupt_child(&child)?;
     // strace detaches from each thread before it prints, which takes long with many threads.

@@ -4,29 +4,29 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// Events of one process, or of several together.
+/// Events of one process, or of several processes together.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct EventCount {
     /// System calls.
     pub(crate) calls: u64,
-    /// Times that a thread went to sleep: a context switch that it asked for.
+    /// Voluntary context switches.
     pub(crate) slept: u64,
-    /// Times that a thread had to make way.
+    /// Involuntary context switches.
     pub(crate) preempted: u64,
-    /// Wake-ups that it caused.
+    /// Wake-ups caused by the process.
     pub(crate) woke: u64,
-    /// Soft interrupts that ran while it was on the processor: of the network, and others.
+    /// Softirqs while the process was on the processor: of the network, and others.
     pub(crate) net: u64,
     pub(crate) other_softirqs: u64,
-    /// Copies of more or fewer than 8 bytes between it and the kernel, and their bytes.
+    /// Copies of other sizes than 8 bytes between process and kernel, and their bytes.
     pub(crate) copies: u64,
     pub(crate) bytes: u64,
-    /// Copies of 8 bytes: an eventfd written or read.
-    pub(crate) bells: u64,
+    /// Copies of 8 bytes: reads and writes of an eventfd.
+    pub(crate) eventfd_transfers: u64,
     /// HTTP messages written and read.
     pub(crate) written: u64,
     pub(crate) parsed: u64,
-    /// System calls by name, those that are told.
+    /// System calls by name, for the traced names.
     pub(crate) named: BTreeMap<String, u64>,
 }
 
@@ -34,8 +34,7 @@ pub(crate) struct EventCount {
 const NET_SOFTIRQS: [u64; 2] = [2, 3];
 
 impl EventCount {
-    /// Adds what a map of bpftrace holds at one key; `what` is the part of the key after the
-    /// process.
+    /// Adds one entry of a bpftrace map. `subkey` is the part of the key after the process.
     fn note_event(&mut self, map: &str, what: &str, times: u64) {
         match map {
             "@calls" => self.calls += times,
@@ -52,7 +51,7 @@ impl EventCount {
             "@softirqs" => self.other_softirqs += times,
             "@copies" => self.copies += times,
             "@bytes" => self.bytes += times,
-            "@bells" => self.bells += times,
+            "@eventfd_transfers" => self.eventfd_transfers += times,
             "@written" => self.written += times,
             "@parsed" => self.parsed += times,
             "@named" => *self.named.entry(what.to_owned()).or_default() += times,
@@ -61,7 +60,7 @@ impl EventCount {
         }
     }
 
-    /// Adds another process's.
+    /// Adds the counts of another process.
     pub(crate) fn add_count(&mut self, other: &Self) {
         for (mine, theirs) in [
             (&mut self.calls, other.calls),
@@ -72,7 +71,7 @@ impl EventCount {
             (&mut self.other_softirqs, other.other_softirqs),
             (&mut self.copies, other.copies),
             (&mut self.bytes, other.bytes),
-            (&mut self.bells, other.bells),
+            (&mut self.eventfd_transfers, other.eventfd_transfers),
             (&mut self.written, other.written),
             (&mut self.parsed, other.parsed),
         ] {
@@ -84,7 +83,7 @@ impl EventCount {
     }
 }
 
-/// Reads what `bpftrace -f json` prints at its end.
+/// Parses the final output of `bpftrace -f json`.
 pub(super) fn parse_counts(lines: &str) -> BTreeMap<u32, EventCount> {
     let mut counts = BTreeMap::<u32, EventCount>::new();
     let lines = lines

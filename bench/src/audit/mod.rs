@@ -1,8 +1,8 @@
-//! Kernel events of a request, counted by tracing: the audit of the SPRIGHT paper's Tables I and
-//! II.
+//! Kernel events of a request, counted by tracing: the audit of Tables I and II of the SPRIGHT
+//! paper.
 //!
-//! [`script`] is what bpftrace runs, [`tracer`] starts and reads it, [`count`] is what came out, by
-//! process, [`check`] counts the same by `perf stat` and `strace -c`, [`page`] writes it down.
+//! [`script`] is the bpftrace program, [`tracer`] runs it, [`count`] parses its counts by process.
+//! [`check`] counts with `perf stat` and `strace -c`, and [`page`] renders the page.
 
 mod check;
 mod count;

@@ -1,4 +1,4 @@
-//! The page that the audit writes.
+//! Renders the page of the audit.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -11,10 +11,11 @@ pub(crate) struct AuditResult {
     pub(crate) callers: usize,
     /// Requests that were answered while bpftrace counted.
     pub(crate) requests: u64,
-    /// By name of the program.
+    /// Counts by program name.
     pub(crate) programs: BTreeMap<String, EventCount>,
-    /// For one caller only.
+    /// Counts of `perf`, for one caller only.
     pub(crate) perf: TracerCheck,
+    /// Counts of `strace`, for one caller only.
     pub(crate) strace: TracerCheck,
 }
 
@@ -32,20 +33,22 @@ impl AuditResult {
     }
 }
 
-/// A name and where its number is.
+/// Label of a line, and the function that reads its number.
 type PageLine = (&'static str, fn(&EventCount) -> u64);
 
 /// Lines of the page, in order.
 const PAGE_LINES: [PageLine; 12] = [
-    ("context switches: went to sleep", |count| count.slept),
-    ("context switches: had to make way", |count| count.preempted),
+    ("context switches, voluntary", |count| count.slept),
+    ("context switches, involuntary", |count| count.preempted),
     ("wake-ups caused", |count| count.woke),
     ("system calls", |count| count.calls),
-    ("soft interrupts, network", |count| count.net),
-    ("soft interrupts, others", |count| count.other_softirqs),
+    ("softirqs, network", |count| count.net),
+    ("softirqs, other", |count| count.other_softirqs),
     ("copies between process and kernel", |count| count.copies),
-    ("bytes copied so", |count| count.bytes),
-    ("doorbells (8 bytes on an eventfd)", |count| count.bells),
+    ("bytes of these copies", |count| count.bytes),
+    ("reads and writes of an eventfd (8 bytes)", |count| {
+        count.eventfd_transfers
+    }),
     ("HTTP messages parsed", |count| count.parsed),
     ("HTTP messages written", |count| count.written),
     ("HTTP messages parsed or written", |count| {
@@ -53,45 +56,57 @@ const PAGE_LINES: [PageLine; 12] = [
     }),
 ];
 
-const PAGE_HEAD: &str = "# What a request costs, counted by tracing
+const PAGE_HEAD: &str = "# Kernel work per request, counted by tracing
 
-Made by `nearpath-bench audit`; do not edit. Two functions in a chain, the first asks the second before it answers, each with 100
-bytes; behind an entry, as in `make bench-shm`. Everything is *by request*, and of all processes but the load generator. The
-number behind a variant is that of requests at a time.
+`nearpath-bench audit` generates this page; do not edit it. The chain has two functions: the first calls the
+second before it responds. Each response has 100 bytes. A front end receives the requests, as in
+`make bench-shm`. All numbers are *per request* and cover all processes except the load generator. The number
+after a variant is the number of concurrent requests.
 
-- `ring`: nearpath, functions in their sandboxes, calls through shared memory, woken by a doorbell.
-- `sockmap`: the same, but each descriptor goes from socket to socket, redirected by an eBPF program (the published mechanism).
-- `poll`: the same as `ring`, but nobody sleeps and nobody is woken. Its parties look at their rings all the time: what is counted of
-  that goes on between requests as well, and depends on how long they take.
-- `sidecars`: nginx in front, an nginx beside each function.
-- `direct http`: the caller asks the first function, that the second. Nothing in front: no gateway, no limits, no names.
+- `ring`: nearpath with sandboxed functions. Calls go through shared memory, and an eventfd wakes the
+  receiver.
+- `sockmap`: as `ring`, but an eBPF program redirects each descriptor from socket to socket (the published
+  mechanism).
+- `poll`: as `ring`, but no endpoint sleeps, and none is woken. The endpoints poll their rings all the time,
+  also between requests. The counts include this polling, so they depend on the duration of the requests.
+- `sidecars`: one nginx as front end, and one nginx beside each function.
+- `direct http`: the client calls the first function, which calls the second. There is no front end: no
+  gateway, no limits, no names.
 
-The audit that the SPRIGHT paper makes by reading code (its Tables I and II, for one request through two functions) counts for Knative 15
-copies, 15 context switches and 25 interrupts, for SPRIGHT 3, 7 and 11, front end included.
+The SPRIGHT paper makes the same audit by reading code (Tables I and II, one request through two functions).
+The paper counts 15 copies, 15 context switches and 25 interrupts for Knative. For SPRIGHT it counts 3, 7
+and 11. Both counts include the front end.
 ";
 
 const PAGE_TAIL: &str = "
-## How it was counted
+## Counting method
 
-- bpftrace on tracepoints: `sched_switch` and `sched_waking` by the process that was on the processor, `raw_syscalls`, `softirq_entry` (an
-  interrupt counts for the process that it interrupted), results of reading and writing system calls as copies.
-- HTTP messages: by the first four bytes in the buffer that was written or read. A message that comes in two reads counts once, two
-  that come in one read too; replies to the load generator are in, its requests when they are parsed.
-- **Not traced**: copies inside a process, and through shared memory, which no kernel event shows. By the code: the gateway copies
-  head and body of a request into the pool once and sends the answer out of the slot it was written in; a function copies its answer into a slot
-  once, and the head (not the body) of what it reads out once. Messages in memory (4 by request here: call and answer of each function)
-  are written and checked, 64 bytes of envelope each, but need no parser of HTTP; they are not in the table.
-- Copies inside the kernel (between socket buffers) are not there on loopback: a segment is handed over, not copied.
-- In `sockmap` a descriptor is a record of 32 bytes that is written to one socket and read from another: it is in the copies and the bytes.
-- Kernel probes (`_copy_to_iter` and the like) are not used: many kernels are built without them.
-- strace stops a thread at each call. At its pace a thread that is in time for the next message does not sleep, so `ring`, whose doorbell
-  is rung only for sleepers, makes fewer calls under it. Neither strace nor perf
-  looks at `poll`.
+- bpftrace counts at the tracepoints `sched_switch`, `sched_waking`, `raw_syscalls` and `softirq_entry`. An
+  event counts for the process on the processor. An interrupt thus counts for the process that it interrupts.
+  The copies are the results of the reading and writing system calls.
+- The first four bytes of a buffer that is written or read identify an HTTP message. A message in two reads
+  counts once. Two messages in one read also count once. The counts include responses to the load generator,
+  and its requests when they are parsed.
+- **Not traced**: copies inside a process and through shared memory, because no kernel event shows them. The
+  code shows these copies:
+  - The gateway copies head and body of a request into the pool once. It sends the response directly from the
+    response's slot.
+  - A function copies its response into a slot once. It copies the head of each message that it reads once,
+    and never the body.
+- Messages in shared memory are not in the table. A request here has 4: the call and the response of each
+  function. Each message has an envelope of 64 bytes, which is written and checked without an HTTP parser.
+- Copies inside the kernel, between socket buffers, do not occur on loopback: the kernel passes a segment on
+  without a copy.
+- In `sockmap` a descriptor is a record of 32 bytes, written to one socket and read from another. The copies
+  and the bytes include these records.
+- Kernel probes (`_copy_to_iter` and others) are not used: many kernels are built without them.
+- strace stops a thread at each call. The next message often arrives before such a slow thread sleeps. `ring`
+  wakes only sleeping endpoints, so it makes fewer calls under strace. Neither strace nor perf traces `poll`.
 ";
 
-/// The whole page. `stamp` says when and on what.
+/// Renders the whole page. `stamp` describes the date and the machine of the run.
 pub(crate) fn render_page(audits: &[AuditResult], stamp: &str) -> String {
-    let mut page = format!("{PAGE_HEAD}\n{stamp}\n\n## By request\n\n");
+    let mut page = format!("{PAGE_HEAD}\n{stamp}\n\n## Per request\n\n");
     write_header(&mut page, "", audits);
     for (name, value) in PAGE_LINES {
         let _ = write!(page, "| {name} |");
@@ -111,7 +126,7 @@ pub(crate) fn render_page(audits: &[AuditResult], stamp: &str) -> String {
     page.push_str("\n## System calls by name\n\n");
     write_call_names(&mut page, audits);
     page.push_str(
-        "\n## The same by others\n\nEach in a run of its own; empty: not measured, or the program is missing.\n\n",
+        "\n## Cross-check with other tracers\n\nEach tracer has its own run. An empty cell: not measured, or the tracer is not installed.\n\n",
     );
     write_checks(&mut page, audits);
     page.push_str(PAGE_TAIL);
@@ -129,7 +144,7 @@ fn write_header(page: &mut String, first: &str, audits: &[AuditResult]) {
 }
 
 fn per_request(times: u64, requests: u64) -> String {
-    // A run without answers is shown, and is a failure by its exit code.
+    // A run without responses is shown; its exit code reports the failure.
     let value = times as f64 / requests.max(1) as f64;
     if value >= 100.0 {
         format!("{value:.0}")
@@ -186,7 +201,7 @@ fn write_call_names(page: &mut String, audits: &[AuditResult]) {
         )
     };
     let values: Vec<_> = totals.iter().zip(audits).map(other).collect();
-    let _ = writeln!(page, "| others | {} |", values.join(" | "));
+    let _ = writeln!(page, "| other | {} |", values.join(" | "));
 }
 
 fn write_checks(page: &mut String, audits: &[AuditResult]) {
@@ -224,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_is_by_request() {
+    fn all_counts_are_per_request() {
         let count = EventCount {
             calls: 500,
             slept: 25,

@@ -1,16 +1,15 @@
-//! The bpftrace program. Only stable tracepoints: no kernel probes, which many kernels are built
-//! without.
+//! The bpftrace program, with stable tracepoints only: many kernels are built without kernel
+//! probes.
 //!
-//! Copies between a process and the kernel are seen as what they are made by: each reading or
-//! writing system call that moved bytes is one, its result their number. A write or read of 8 bytes
-//! on an eventfd is a doorbell and no message; it is told apart by its size. HTTP messages are told
-//! by their first four bytes in the buffer that a call wrote or read.
+//! Each reading or writing system call that moved bytes is one copy between process and kernel; its
+//! result is the number of bytes. A read or write of 8 bytes on an eventfd is a wake-up and no
+//! message; its size identifies it. The first four bytes of the buffer identify an HTTP message.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-/// System calls that copy from the process into the kernel, with the argument that is the buffer; a
-/// vector's first buffer.
+/// System calls that copy from the process into the kernel, with the argument of the buffer; of a
+/// vector, its first buffer.
 const OUTGOING_CALLS: [(&str, CallBuffer); 4] = [
     ("write", CallBuffer::Plain("buf")),
     ("sendto", CallBuffer::Plain("buff")),
@@ -25,7 +24,7 @@ const INCOMING_CALLS: [(&str, CallBuffer); 4] = [
     ("readv", CallBuffer::Vector("vec")),
     ("recvmsg", CallBuffer::None),
 ];
-/// Further system calls that are told by name.
+/// Further system calls that are counted by name.
 const NAMED_CALLS: [&str; 12] = [
     "futex",
     "epoll_wait",
@@ -40,7 +39,7 @@ const NAMED_CALLS: [&str; 12] = [
     "getsockopt",
     "sendfile64",
 ];
-/// First words of HTTP messages, as a little-endian machine reads them: "HTTP", "GET ", "POST".
+/// First four bytes of HTTP messages, as a little-endian number: "HTTP", "GET ", "POST".
 const HTTP_PREFIXES: [u32; 3] = [0x5054_5448, 0x2054_4547, 0x5453_4f50];
 
 enum CallBuffer {
@@ -60,7 +59,7 @@ impl CallBuffer {
     }
 }
 
-/// The program for these processes. It says `ready` when it counts.
+/// Writes the program for these processes, which prints `ready` when it counts.
 pub(super) fn write_script(pids: &BTreeSet<u32>) -> String {
     let mut text = String::from("BEGIN {");
     for pid in pids {
@@ -115,7 +114,7 @@ fn http_condition() -> String {
 }
 
 fn trace_outgoing(name: &str, buffer: &CallBuffer) -> String {
-    let look = buffer
+    let check = buffer
         .address_expression()
         .map_or_else(String::new, |address| {
             format!(
@@ -124,7 +123,7 @@ fn trace_outgoing(name: &str, buffer: &CallBuffer) -> String {
             )
         });
     format!(
-        "tracepoint:syscalls:sys_enter_{name} /@mine[pid]/ {{ @named[pid, \"{name}\"] = count(); {look} }}\n{}",
+        "tracepoint:syscalls:sys_enter_{name} /@mine[pid]/ {{ @named[pid, \"{name}\"] = count(); {check} }}\n{}",
         count_copies(name, "out", "")
     )
 }
@@ -136,7 +135,7 @@ fn trace_incoming(name: &str, buffer: &CallBuffer) -> String {
     let keep = buffer
         .address_expression()
         .map_or_else(String::new, |address| format!("@at[tid] = {address};"));
-    let look = match buffer {
+    let check = match buffer {
         CallBuffer::None => String::new(),
         _ => format!(
             "$w = *(uint32*)uptr(@at[tid]); if ({}) {{ @parsed[pid] = count(); }}",
@@ -145,14 +144,14 @@ fn trace_incoming(name: &str, buffer: &CallBuffer) -> String {
     };
     format!(
         "tracepoint:syscalls:sys_enter_{name} /@mine[pid]/ {{ @named[pid, \"{name}\"] = count(); {keep} }}\n{}",
-        count_copies(name, "in", &look)
+        count_copies(name, "in", &check)
     )
 }
 
-fn count_copies(name: &str, way: &str, look: &str) -> String {
+fn count_copies(name: &str, direction: &str, check: &str) -> String {
     format!(
-        "tracepoint:syscalls:sys_exit_{name} /@mine[pid] && args->ret > 0/ {{ if (args->ret == 8) {{ @bells[pid, \"{way}\"] = \
-         count(); }} else {{ @copies[pid, \"{way}\"] = count(); @bytes[pid, \"{way}\"] = sum(args->ret); {look} }} }}\n"
+        "tracepoint:syscalls:sys_exit_{name} /@mine[pid] && args->ret > 0/ {{ if (args->ret == 8) {{ @eventfd_transfers[pid, \"{direction}\"] = \
+         count(); }} else {{ @copies[pid, \"{direction}\"] = count(); @bytes[pid, \"{direction}\"] = sum(args->ret); {check} }} }}\n"
     )
 }
 
@@ -161,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_process_and_call_is_in_it_once() {
+    fn every_process_and_call_is_traced_once() {
         let text = write_script(&BTreeSet::from([7, 9]));
         assert!(
             text.starts_with("BEGIN { @mine[7] = 1; @mine[9] = 1; printf(\"ready\\n\"); }"),

@@ -1,4 +1,4 @@
-//! A running bpftrace.
+//! The bpftrace process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -13,17 +13,17 @@ use tokio::time::timeout;
 use super::count::{self, EventCount};
 use super::script;
 
-/// Limit for bpftrace to start, and to stop.
+/// Time limit for bpftrace to start, and to stop.
 const TRACER_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Counts until it is asked.
+/// A bpftrace process that counts until [`BpftraceProcess::stop_and_read`].
 pub(crate) struct BpftraceProcess {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
 impl BpftraceProcess {
-    /// Starts it for these processes and waits until it counts.
+    /// Starts bpftrace for these processes and waits until it counts.
     pub(crate) async fn start(pids: &BTreeSet<u32>) -> io::Result<Self> {
         let mut command = Command::new("bpftrace");
         command
@@ -36,7 +36,7 @@ impl BpftraceProcess {
             .kill_on_drop(true);
         let missing = |error| {
             io::Error::other(format!(
-                "bpftrace cannot be started: {error}; apt-get install bpftrace"
+                "cannot start bpftrace: {error}; run apt-get install bpftrace"
             ))
         };
         let mut child = command.spawn().map_err(missing)?;
@@ -50,13 +50,13 @@ impl BpftraceProcess {
                 Some(line) if line.contains("ready") => return Ok(Self { child, lines }),
                 // bpftrace prints how many probes it attached before the script's own line.
                 Some(_) => {}
-                // The end of the output: bpftrace has failed, and its standard error says why.
-                None => return Err(read_complaint(child).await),
+                // The end of the output: bpftrace has failed, and its standard error has the cause.
+                None => return Err(read_error(child).await),
             }
         }
     }
 
-    /// Ends it; what each process did since.
+    /// Stops bpftrace and returns the counts by process.
     pub(crate) async fn stop_and_read(mut self) -> io::Result<BTreeMap<u32, EventCount>> {
         // SIGINT and not SIGKILL: the maps are printed by the END block.
         interrupt_child(&self.child)?;
@@ -82,10 +82,10 @@ pub(super) fn interrupt_child(child: &Child) -> io::Result<()> {
     Ok(kill_process(pid, Signal::INT)?)
 }
 
-async fn read_complaint(mut child: Child) -> io::Error {
+async fn read_error(mut child: Child) -> io::Error {
     let mut text = String::new();
     if let Some(mut stderr) = child.stderr.take() {
         let _ = timeout(TRACER_TIMEOUT, stderr.read_to_string(&mut text)).await;
     }
-    io::Error::other(format!("bpftrace ended before it counted:\n{text}"))
+    io::Error::other(format!("bpftrace exited before it counted:\n{text}"))
 }

@@ -1,4 +1,4 @@
-//! Customers without pauses: a closed loop, to find out how many visits a shop can take.
+//! Customers without pauses: a closed loop that measures the capacity of the shop.
 
 use std::io::{self, Write};
 use std::vec::IntoIter;
@@ -11,7 +11,7 @@ use crate::load::MeasureWindow;
 use crate::load::epoll_client::{self, LoadCaller, LoadResult};
 use crate::tally::RequestFailure;
 
-/// So many customers until the window ends; counts the requests that were answered in it.
+/// Runs this number of customers until the window ends, and counts responses within it.
 ///
 /// # Errors
 /// When the client itself cannot run.
@@ -26,15 +26,14 @@ pub(crate) async fn run(
     epoll_client::run_each(shop.addr, all, window).await
 }
 
-/// A customer who makes the next request as soon as the last one is answered. A visit ends with its
-/// first failure.
+/// A customer that makes the next request after each response. A visit ends with its first failure.
 struct LoopCustomer {
     base: String,
     host: String,
     customer: ShopCustomer,
     cookie: String,
     steps: IntoIter<ShopRequest>,
-    /// Text that the right answer to the current request contains.
+    /// Text that the correct response to the current request contains.
     mark: &'static str,
     bytes: Vec<u8>,
 }

@@ -1,10 +1,9 @@
 //! Model of a customer: a session step is one to three requests. Pure: the next step follows from
 //! the seed alone.
 //!
-//! Weights, quantities and currencies are those of Online Boutique's published load (Locust):
-//! browsing is ten times as frequent as the front page or an order. Putting something into the cart
-//! looks at the product first; ordering puts something into the cart first, so the cart is never
-//! empty.
+//! Weights, quantities and currencies are those of Online Boutique's published load (Locust).
+//! Browsing is ten times as frequent as the front page or an order. A step that fills the cart
+//! first shows the product. An order first fills the cart, so the cart is never empty.
 
 use http::Method;
 use serde_json::json;
@@ -39,12 +38,12 @@ const CURRENCIES: [&str; 4] = ["EUR", "USD", "JPY", "CAD"];
 pub(crate) struct ShopRequest {
     pub(crate) kind: RequestKind,
     pub(crate) method: Method,
-    /// Below the frontend.
+    /// Path below the frontend.
     pub(crate) path: String,
     pub(crate) body: String,
 }
 
-/// A customer with a session and a currency, as a browser would keep them.
+/// A customer with a session and a currency, like a browser.
 #[derive(Debug, Clone)]
 pub(crate) struct ShopCustomer {
     session: String,
@@ -54,7 +53,7 @@ pub(crate) struct ShopCustomer {
 }
 
 impl ShopCustomer {
-    /// The same seed is the same customer.
+    /// Creates a customer; the same seed makes the same requests.
     pub(crate) fn new(seed: u64) -> Self {
         let mut rng = SplitMixRng::new(seed);
         Self {
@@ -68,7 +67,7 @@ impl ShopCustomer {
         }
     }
 
-    /// The cookies that a browser would send.
+    /// Returns the cookies that a browser would send.
     pub(crate) fn cookie_header(&self) -> String {
         format!(
             "shop_session-id={}; shop_currency={}",
@@ -76,7 +75,7 @@ impl ShopCustomer {
         )
     }
 
-    /// The next visit. The first one is the front page.
+    /// Returns the requests of the next visit. The first visit is the front page.
     pub(crate) fn next_requests(&mut self) -> Vec<ShopRequest> {
         let kind = if std::mem::take(&mut self.new) {
             RequestKind::Index
@@ -157,12 +156,12 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn visits_keep_the_weights() {
+    fn visits_follow_the_weights() {
         let mut customer = ShopCustomer::new(7);
         assert_eq!(
             customer.next_requests()[0].kind,
             RequestKind::Index,
-            "everybody starts at the front page"
+            "every customer starts at the front page"
         );
         let mut kinds = BTreeMap::<RequestKind, u32>::new();
         for step in (0..19_000).flat_map(|_| customer.next_requests()) {
@@ -182,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_has_something_in_its_cart() {
+    fn an_order_has_a_filled_cart() {
         let mut customer = ShopCustomer::new(3);
         let orders = (0..2_000)
             .map(|_| customer.next_requests())

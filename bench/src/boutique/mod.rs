@@ -1,7 +1,7 @@
-//! The users of `examples/boutique`: who asks for what, how often, in which order.
+//! The users of `examples/boutique`: their requests, weights and order.
 //!
-//! [`customer`] decides and knows no socket; [`session`] makes the requests and checks the answers,
-//! [`closed_loop`] makes as many as there can be; [`report`] prints.
+//! [`customer`] chooses the requests without sockets. [`session`] makes them and checks the
+//! responses, [`closed_loop`] makes as many as possible, and [`report`] prints.
 
 pub(crate) mod closed_loop;
 pub(crate) mod customer;
@@ -9,7 +9,7 @@ pub(crate) mod report;
 pub(crate) mod rng;
 pub(crate) mod session;
 
-/// The six kinds of request, by the page that they ask for.
+/// The six kinds of request, by their page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum RequestKind {
     Index,
@@ -41,7 +41,7 @@ impl RequestKind {
         }
     }
 
-    /// Text that every right answer of this kind contains; a status alone proves little.
+    /// Text that every correct response of this kind contains; a status alone proves little.
     pub(crate) fn answer_mark(self) -> &'static str {
         match self {
             Self::Index => "\"products\"",

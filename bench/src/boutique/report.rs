@@ -1,4 +1,4 @@
-//! The table that a visit to the shop ends with.
+//! The table of a load on the shop.
 
 use std::fmt::Write;
 
@@ -30,7 +30,7 @@ pub(crate) fn render_table(outcome: &OutcomeByKind) -> String {
     out
 }
 
-/// All kinds together.
+/// Returns the tally of all kinds together.
 pub(crate) fn total_tally(outcome: &OutcomeByKind) -> RequestTally {
     let mut all = RequestTally::default();
     outcome.values().for_each(|tally| all.merge(tally));
@@ -49,7 +49,7 @@ fn write_line(out: &mut String, name: &str, tally: &RequestTally) {
     );
 }
 
-/// The same for programs: one object a kind.
+/// Returns the report as JSON: one object per kind.
 pub(crate) fn to_json(outcome: &OutcomeByKind) -> Value {
     let one = |tally: &RequestTally| {
         json!({ "n": tally.answered_count(), "p50_us": tally.latency_us(0.5), "p99_us": tally.latency_us(0.99),
@@ -69,7 +69,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn every_kind_has_its_line() {
+    fn every_kind_has_a_line() {
         let mut outcome = OutcomeByKind::default();
         outcome
             .entry(RequestKind::Checkout)

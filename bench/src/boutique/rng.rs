@@ -1,7 +1,7 @@
-//! Random choices that a seed repeats: SplitMix64 (Steele, Lea, Flood: "Fast Splittable
+//! Reproducible random choices from a seed: SplitMix64 (Steele, Lea, Flood: "Fast Splittable
 //! Pseudorandom Number Generators").
 
-/// A generator. Not for secrets.
+/// A random number generator, not for secrets.
 #[derive(Debug, Clone)]
 pub(crate) struct SplitMixRng(u64);
 
@@ -24,7 +24,7 @@ impl SplitMixRng {
         choices[(self.next_u64() % choices.len() as u64) as usize]
     }
 
-    /// Picks an element of `choices`, each as likely as its weight says.
+    /// Picks an element of `choices` with a probability in proportion to its weight.
     pub(crate) fn pick_weighted<T: Copy>(&mut self, choices: &[(T, u64)]) -> T {
         let total: u64 = choices.iter().map(|(_, weight)| weight).sum();
         let mut left = self.next_u64() % total;
@@ -37,7 +37,7 @@ impl SplitMixRng {
         unreachable!("what is left is smaller than the sum of the weights")
     }
 
-    /// From 0 (inclusive) to 1 (exclusive).
+    /// Returns a number from 0 (inclusive) to 1 (exclusive).
     pub(crate) fn next_fraction(&mut self) -> f64 {
         // 53 bits: as many as an f64 represents exactly.
         (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn weights_are_kept() {
+    fn choices_follow_the_weights() {
         let mut rng = SplitMixRng::new(1);
         let mut counts = [0_u32; 3];
         (0..10_000).for_each(|_| counts[rng.pick_weighted(&[(0, 1), (1, 2), (2, 7)])] += 1);

@@ -1,4 +1,4 @@
-//! Makes a customer's requests and checks the answers.
+//! Makes a customer's requests and checks the responses.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -26,7 +26,7 @@ pub(crate) type OutcomeByKind = BTreeMap<RequestKind, RequestTally>;
 #[derive(Debug, Clone)]
 pub(crate) struct ShopAddress {
     pub(crate) addr: SocketAddr,
-    /// For example `/function/frontend`.
+    /// Path of the frontend, for example `/function/frontend`.
     pub(crate) base: String,
 }
 
@@ -46,8 +46,8 @@ impl ShopSession {
         }
     }
 
-    /// Makes the next requests of the customer. The first one was due at `due`, each other one when
-    /// its predecessor is answered. The first failure ends the sequence.
+    /// Makes the next requests of the customer. The first is due at `due`, each other one after the
+    /// response to its predecessor. The first failure ends the sequence.
     async fn make_requests(
         &mut self,
         due: Instant,
@@ -105,7 +105,7 @@ fn count_outcomes(
         .for_each(|(kind, result)| outcome.entry(kind).or_default().record_outcome(result));
 }
 
-/// `users` customers at a time, each pausing between `wait.0` and `wait.1` after a visit.
+/// Runs `users` concurrent customers, each pausing between `wait.0` and `wait.1` after a visit.
 pub(crate) async fn run_closed(
     shop: ShopAddress,
     users: u64,
@@ -134,8 +134,8 @@ pub(crate) async fn run_closed(
     total
 }
 
-/// Visits by the clock, whatever became of the earlier ones; the first request's latency counts
-/// from when it was due.
+/// Starts visits at a constant rate, independent of earlier ones. The latency of a visit's first
+/// request counts from its due time.
 pub(crate) async fn run_open(
     shop: ShopAddress,
     schedule: ArrivalSchedule,

@@ -1,5 +1,5 @@
-//! `audit`: what one request makes processes and the kernel do, in each way to build a chain of two functions. Writes
-//! `docs/reference/audit.md`.
+//! `audit`: counts the kernel work of one request, for each variant of a chain of two functions.
+//! Writes `docs/reference/audit.md`.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,33 +15,33 @@ use crate::load::{RequestTemplate, counted};
 use crate::peers::chain::FunctionChain;
 use crate::{census, cpu};
 
-/// Requests before anything is counted: connections and rings are there afterwards.
+/// Requests before the count starts: they open connections and rings.
 const WARM_UP_REQUESTS: u64 = 500;
 
-/// The way whose parties never sleep: it is there only while it is counted, or it would take the
-/// processors from the others.
+/// Variant whose endpoints never sleep. The variant runs only while it is counted: it would take
+/// the processors from the others.
 const POLL_VARIANT: &str = "poll";
 
 /// Options of `audit`.
 #[derive(clap::Args)]
 pub(crate) struct AuditArgs {
-    /// Requests that are counted in each case
+    /// Count this number of requests in each case
     #[arg(long, default_value_t = 5_000)]
     requests: u64,
 
-    /// Requests at a time, one case each
+    /// Set the numbers of concurrent requests, one case each
     #[arg(long, value_delimiter = ',', default_value = "1,32")]
     callers: Vec<usize>,
 
-    /// File to write the page to
+    /// Write the page to this file
     #[arg(long, default_value = "docs/reference/audit.md")]
     page: PathBuf,
 }
 
-/// Exit code 1 when a request failed.
+/// Runs the audit. The exit code is 1 if a request failed.
 pub(crate) async fn run(args: AuditArgs) -> BenchOutcome {
     // All chains run from the start: a warm-up of one is then no idle time of the others.
-    let standing = [
+    let chains = [
         ("ring", Some(FunctionChain::start_nearpath("ring").await?)),
         (
             "sockmap",
@@ -55,7 +55,7 @@ pub(crate) async fn run(args: AuditArgs) -> BenchOutcome {
     ];
     let mut audits = Vec::new();
     for &callers in &args.callers {
-        for (variant, chain) in &standing {
+        for (variant, chain) in &chains {
             audits.push(match chain {
                 Some(chain) => audit_chain(variant, chain, callers, args.requests).await?,
                 None => {
@@ -104,7 +104,7 @@ async fn audit_chain(
             .add_count(&count);
     }
     let (perf, strace) = match (callers, variant) {
-        (_, POLL_VARIANT) => (TracerCheck::default(), TracerCheck::default()), // they would stop it at each look
+        (_, POLL_VARIANT) => (TracerCheck::default(), TracerCheck::default()), // they would stop it at each poll
         (1, _) => (
             count_by_perf(&pids, load(requests)).await?,
             count_by_strace(&pids, load(requests)).await?,
@@ -115,7 +115,7 @@ async fn audit_chain(
     tally
         .failures_by_kind()
         .iter()
-        .for_each(|(what, times)| eprintln!("{variant}: {times} × {what}"));
+        .for_each(|(failure, times)| eprintln!("{variant}: {times} × {failure}"));
     Ok(AuditResult {
         variant,
         callers,
@@ -137,7 +137,7 @@ fn run_stamp(args: &AuditArgs) -> io::Result<String> {
         line("date", "+%F")?,
         crate::peers::count_cores(),
     );
-    let kernel = kernel.split('-').next().unwrap_or_default(); // what a distribution appends says little
+    let kernel = kernel.split('-').next().unwrap_or_default(); // a distribution's suffix is not relevant
     let requests = args.requests;
     Ok(format!(
         "{kernel}, {cores} cores, {date}; {requests} requests in each case. {}",
@@ -154,10 +154,8 @@ fn build_profile() -> io::Result<&'static str> {
     let same = own.and_then(|own| own.canonicalize().ok())
         == found.and_then(|found| found.canonicalize().ok());
     Ok(match (same, cfg!(debug_assertions)) {
-        (true, false) => "An optimised build.",
-        (true, true) => {
-            "**An unoptimised build**: `make audit` makes the page from an optimised one."
-        }
+        (true, false) => "The build is optimised.",
+        (true, true) => "**The build is not optimised**: `make audit` measures an optimised one.",
         (false, _) => {
             "**`nearpath` is from another build** than the functions and the load generator."
         }

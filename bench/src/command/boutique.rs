@@ -1,5 +1,6 @@
-//! `boutique`: the shop of ten services, by the ways to connect them, with as many customers as it can take. Each way runs
-//! the same services; CPU time is that of every process of the way.
+//! `boutique`: the shop of ten services with different connections between them, at its highest
+//! stable load. All variants run the same services; CPU time is that of every process of the
+//! variant.
 
 use std::io;
 use std::process::ExitCode;
@@ -11,7 +12,7 @@ use crate::boutique::closed_loop;
 use crate::compare::{BenchComparison, BetterDirection, LoadSample, RatioGoal, ReportRow};
 use crate::peers::boutique::{BoutiqueServer, ChainOptions};
 
-/// The ways: a name, and how it is built.
+/// Variants: a name, and how the shop is built.
 const SHOP_VARIANTS: [(&str, ShopKind); 7] = [
     (
         "ring",
@@ -46,12 +47,12 @@ const SHOP_VARIANTS: [(&str, ShopKind); 7] = [
         }),
     ),
 ];
-/// The way whose services never sleep: ten of them and the gateway's threads take turns on the
-/// processors. So it is there only while it is measured, and with few customers.
+/// Variant whose services never sleep: ten services and the gateway's threads compete for the
+/// processors. The variant runs only while it is measured, and with few customers.
 const POLL_VARIANT: &str = "poll";
 const HIGHEST_CASE: &str = "highest stable load";
 
-/// Ways to run the shop.
+/// Kinds of shops.
 enum ShopKind {
     Nearpath(ChainOptions),
     Sidecars,
@@ -64,32 +65,32 @@ pub(crate) struct BoutiqueArgs {
     #[command(flatten)]
     measure: RateOptions,
 
-    /// Customers at a time, one case each
+    /// Set the numbers of concurrent customers, one case each
     #[arg(long, value_delimiter = ',', default_value = "1,8,32,128")]
     customers: Vec<usize>,
 
-    /// Most customers that `poll` is measured with: its services take every processor from each
-    /// other
+    /// Limit the customers of `poll`: its services take every processor from each other
     #[arg(long, default_value_t = 8, value_name = "N")]
     poll_customers: usize,
 
-    /// A load is stable when no request fails and 99 of 100 are answered within this, in seconds
+    /// Set the latency limit in seconds of a stable load: no request fails, and 99 of 100 are
+    /// within it
     #[arg(long, default_value = "0.1", value_parser = parse_seconds)]
     bound: Duration,
 
-    /// Only the ways whose names are given
+    /// Run only the variants with these names
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
 }
 
-/// A way that was chosen. It stands for the whole run, if it can.
+/// A chosen variant, which runs during all rounds if possible.
 struct ChosenVariant {
     name: &'static str,
     way: &'static ShopKind,
     shop: Option<BoutiqueServer>,
 }
 
-/// Exit code 1 when a goal is missed.
+/// Runs the comparison. The exit code is 1 if a goal is missed.
 pub(crate) async fn run(args: BoutiqueArgs) -> BenchOutcome {
     let mut chosen = Vec::new();
     for (name, way) in SHOP_VARIANTS
@@ -129,7 +130,7 @@ pub(crate) async fn run(args: BoutiqueArgs) -> BenchOutcome {
     if names.contains(&POLL_VARIANT) {
         let cores = crate::peers::count_cores();
         println!(
-            "{POLL_VARIANT}: nobody sleeps; its processes take all {cores} cores from each other, called or not."
+            "{POLL_VARIANT}: its processes never sleep and compete for all {cores} cores, also when idle."
         );
     }
     Ok(if met {

@@ -1,10 +1,11 @@
-//! `chaos`: constant load while things happen. Every act says which requests it may cost; all others have to succeed.
+//! `chaos`: constant load during disturbances. Each scenario permits failures of some requests; all
+//! others must succeed.
 //!
-//! | act | what happens | what it may cost |
+//! | scenario | disturbance | permitted failures |
 //! | --- | --- | --- |
-//! | scale | 1 → 5 → 1 → 0 → 1 instances | nothing |
-//! | kill | one of three instances is killed with -9 every second | requests inside the killed one |
-//! | restart | `nearpath up` ends in good order and starts again | requests sent between the two |
+//! | scale | 1 → 5 → 1 → 0 → 1 instances | none |
+//! | kill | every second one of three instances is killed with -9 | requests inside it |
+//! | restart | `nearpath up` stops with SIGTERM and starts again | requests sent in the gap |
 
 use std::io;
 use std::process::ExitCode;
@@ -30,20 +31,20 @@ const FUNCTION_NAME: &str = "chaos";
 /// Options of `chaos`.
 #[derive(clap::Args)]
 pub(crate) struct ChaosArgs {
-    /// Requests a second
+    /// Send this number of requests per second
     #[arg(long, default_value = "200", value_parser = parse_rate)]
     rate: f64,
 
-    /// Length of each scenario in seconds; at least 5
+    /// Run each scenario for this number of seconds, at least 5
     #[arg(long, default_value = "15", value_parser = parse_seconds)]
     duration: Duration,
 }
 
-/// Failures that a scenario may cause.
+/// Permitted failures of a scenario.
 enum FailureBudget {
-    /// Requests that were inside an instance when it was killed.
+    /// Requests inside an instance when it was killed.
     Inside,
-    /// Requests under way at any moment of these spans, since the act's start.
+    /// Requests in flight at any time of these spans, since the start of the scenario.
     During(Vec<(Duration, Duration)>),
 }
 
@@ -53,7 +54,7 @@ impl FailureBudget {
             // A killed instance ends its requests either before the head of the response or within
             // its body.
             (Self::Inside, Err(RequestFailure::Status(_, reason))) => {
-                reason == "instance_died" || reason == "response_cut"
+                reason == "instance_died" || reason == "response_truncated"
             }
             (Self::During(spans), Err(_)) => spans
                 .iter()
@@ -65,7 +66,7 @@ impl FailureBudget {
     }
 }
 
-/// Exit code 1 when a request failed that should not have.
+/// Runs all scenarios. The exit code is 1 if a request failed without permission.
 pub(crate) async fn run(args: ChaosArgs) -> BenchOutcome {
     let folder = tempfile::tempdir()?;
     let mut server = NearpathServer::start(folder.path()).await?;
@@ -75,13 +76,15 @@ pub(crate) async fn run(args: ChaosArgs) -> BenchOutcome {
     server.wait_available(FUNCTION_NAME, 1).await?;
     // One round: a scenario is a test with figures, and a median would hide a failure.
     let mut comparison = BenchComparison::new("chaos", 1);
-    for act in ["scale", "kill", "restart"] {
-        let (done, cost, cpu) = run_scenario(act, &mut server, &args).await?;
+    for scenario in ["scale", "kill", "restart"] {
+        let (done, budget, cpu) = run_scenario(scenario, &mut server, &args).await?;
         let sample = RoundSample::from_tally(&open::tally_outcomes(&done), args.duration, cpu);
         comparison
-            .measure_case(act, &["nearpath"], async |_| Ok::<_, io::Error>(sample))
+            .measure_case(scenario, &["nearpath"], async |_| {
+                Ok::<_, io::Error>(sample)
+            })
             .await?;
-        comparison.add_figure(failure_ratio(act, &done, &cost));
+        comparison.add_figure(failure_ratio(scenario, &done, &budget));
     }
     Ok(if comparison.finish()? {
         ExitCode::SUCCESS
@@ -90,9 +93,9 @@ pub(crate) async fn run(args: ChaosArgs) -> BenchOutcome {
     })
 }
 
-/// Runs a scenario: the load and the disturbance, concurrently.
+/// Runs the load and the disturbance of a scenario concurrently.
 async fn run_scenario(
-    act: &str,
+    scenario: &str,
     server: &mut NearpathServer,
     args: &ChaosArgs,
 ) -> io::Result<(Vec<OpenLoopOutcome>, FailureBudget, Duration)> {
@@ -109,15 +112,15 @@ async fn run_scenario(
         ConnectionReuse::KeepAlive,
         start,
     );
-    let trouble = async {
-        match act {
+    let disturbance = async {
+        match scenario {
             "scale" => scale_repeatedly(server, start, args.duration).await,
             "kill" => kill_instances(server, start, args.duration).await,
             _ => restart_server(server, start, args.duration).await,
         }
     };
     // The disturbance must not wait for the load, nor the load for it.
-    let (done, cost) = tokio::join!(load, trouble);
+    let (done, budget) = tokio::join!(load, disturbance);
     let before = if server.pid() == pid {
         before
     } else {
@@ -125,7 +128,7 @@ async fn run_scenario(
     }; // after a restart: what the new one spent
     Ok((
         done?,
-        cost?,
+        budget?,
         before.spent_until(&CpuSnapshot::read_now(&[server.pid()])),
     ))
 }
@@ -163,7 +166,7 @@ async fn kill_instances(
     Ok(FailureBudget::Inside)
 }
 
-/// The watchdog of a ready instance: the first one, which is the oldest.
+/// Returns the watchdog of the first ready instance, the oldest one.
 fn ready_pid(described: &Value) -> Option<Pid> {
     let mut instances = described["instances"].as_array()?.iter();
     let ready = instances.find(|instance| instance["state"] == "ready")?;
@@ -183,24 +186,24 @@ async fn restart_server(
 }
 
 /// Counts failures beyond the budget and prints them.
-fn failure_ratio(act: &str, done: &[OpenLoopOutcome], cost: &FailureBudget) -> GoalRatio {
+fn failure_ratio(scenario: &str, done: &[OpenLoopOutcome], budget: &FailureBudget) -> GoalRatio {
     let mut outside = RequestTally::default();
     for one in done
         .iter()
-        .filter(|one| one.outcome.is_err() && !cost.allows_outcome(one))
+        .filter(|one| one.outcome.is_err() && !budget.allows_outcome(one))
     {
         outside.record_outcome(one.latency());
         eprintln!(
-            "{act}: request due at {:?} failed at {:?}: {:?}",
+            "{scenario}: request due at {:?} failed at {:?}: {:?}",
             one.intended, one.ended, one.outcome
         );
     }
-    if let FailureBudget::During(spans) = cost {
+    if let FailureBudget::During(spans) = budget {
         spans
             .iter()
-            .for_each(|(from, to)| eprintln!("{act}: gap from {from:?} to {to:?}"));
+            .for_each(|(from, to)| eprintln!("{scenario}: gap from {from:?} to {to:?}"));
     }
-    let name = format!("{act}: failures that it may not cost");
+    let name = format!("{scenario}: unexpected failures");
     GoalRatio {
         name,
         value: outside.failed_count() as f64,
@@ -222,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_act_may_cost() {
+    fn failures_within_the_budget_are_allowed() {
         let died = failed(1, 2, RequestFailure::Status(502, "instance_died".into()));
         assert!(FailureBudget::Inside.allows_outcome(&died));
         assert!(!FailureBudget::Inside.allows_outcome(&failed(

@@ -1,7 +1,7 @@
 //! `edge`: nearpath's gateway and nginx, in front of the same handler, under the same load.
 //!
-//! CPU time is that of the gateway or nginx alone, master and workers: the handler and the load
-//! generator are the same for both. Both have as many threads or workers as the machine has cores.
+//! CPU time is that of the gateway or nginx alone, master and workers: handler and load generator
+//! are the same for both. Both have one thread or worker per core.
 
 use std::io;
 use std::process::ExitCode;
@@ -22,12 +22,12 @@ pub(crate) struct EdgeArgs {
     #[command(flatten)]
     measure: RateOptions,
 
-    /// Connections at a time, one case each
+    /// Set the numbers of concurrent connections, one case each
     #[arg(long, value_delimiter = ',', default_value = "1,32,256")]
     connections: Vec<usize>,
 }
 
-/// Exit code 1 when a goal is missed.
+/// Runs the comparison. The exit code is 1 if a goal is missed.
 pub(crate) async fn run(args: EdgeArgs) -> BenchOutcome {
     let handler = own_programs::start_handler().await?;
     // As many workers as the gateway has threads.
@@ -35,12 +35,12 @@ pub(crate) async fn run(args: EdgeArgs) -> BenchOutcome {
     let gateway = own_programs::start_gateway(handler.addr, count_cores()).await?;
     let peers = [&gateway, &nginx.peer];
     let mut comparison = BenchComparison::new("edge", args.measure.rounds);
-    for (way, reuse) in [
+    for (connection_name, reuse) in [
         ("keep-alive", ConnectionReuse::KeepAlive),
         ("new-connection", ConnectionReuse::Fresh),
     ] {
         for &callers in &args.connections {
-            let case = format!("{way} {callers}");
+            let case = format!("{connection_name} {callers}");
             let one =
                 async |variant: usize| measure_peer(peers[variant], callers, reuse, &args).await;
             comparison.measure_loads(&case, &VARIANTS, one).await?;
@@ -74,7 +74,7 @@ async fn measure_peer(
     Ok(LoadSample::from_load(&loaded?, window, cpu))
 }
 
-/// Only the cases with 32 connections have goals.
+/// Adds goals for 32 connections.
 fn add_ratios(comparison: &mut BenchComparison) {
     // At 32 connections both are busy; at one, latency of the loop dominates.
     for case in ["keep-alive 32", "new-connection 32"] {

@@ -1,4 +1,4 @@
-//! `gateway`: nearpath's gateway without node and controller, as a process of its own.
+//! `gateway`: nearpath's gateway without node and controller, in a separate process.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -14,15 +14,15 @@ use super::BenchOutcome;
 /// Options of `gateway`.
 #[derive(clap::Args)]
 pub(crate) struct BareGatewayArgs {
-    /// Listening address
+    /// Listen at this address
     #[arg(long, default_value = "127.0.0.1:8080", value_name = "ADDR:PORT")]
     listen: SocketAddr,
 
-    /// A function's instance; may be given more than once
+    /// Add an instance of a function; may be repeated
     #[arg(long, required = true, value_name = "NAME=ADDR:PORT")]
     fixed: Vec<String>,
 
-    /// Serving threads; default: one a core
+    /// Set the number of serving threads; default: one per core
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
 }

@@ -1,5 +1,5 @@
-//! `handler`: what is behind every gateway. Small, so that the gateway is what is measured. With `--next` it is a function
-//! in a chain: it asks the next one before it answers.
+//! `handler`: the handler behind every gateway, with little work, so that the gateway dominates.
+//! With `--next` it is a function of a chain: it calls the next one before it responds.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -20,36 +20,36 @@ use nearpath_types::FunctionId;
 
 use super::BenchOutcome;
 
-/// Body of the answer to calls over HTTP.
+/// Response body of calls over HTTP.
 const HTTP_RESPONSE: &[u8] =
     b"{\"message\":\"a small response of one hundred bytes, as a function gives it to its caller each time\"}\n";
 
-/// Body of the answer to calls through shared memory. As long as the other, but different: a
-/// watchdog cannot have stood in for the function.
+/// Response body of calls through shared memory: as long as the other, but different, so that a
+/// watchdog's response is distinguishable.
 const SHM_RESPONSE: &[u8] =
     b"{\"message\":\"a small response of one hundred bytes, as a function gives it to its peers via memory\"}\n";
 
 /// Options of `handler`.
 #[derive(clap::Args)]
 pub(crate) struct HandlerArgs {
-    /// Listening address
+    /// Listen at this address
     #[arg(long, default_value = "127.0.0.1:9000", value_name = "ADDR:PORT")]
     listen: SocketAddr,
 
-    /// Address to call before answering
+    /// Call this address before the response
     #[arg(long, value_name = "ADDR:PORT")]
     next: Option<SocketAddr>,
 
-    /// Function to call before answering a call from shared memory
+    /// Call this function before the response to a call through shared memory
     #[arg(long, value_name = "NAME")]
     next_function: Option<FunctionId>,
 
-    /// Microseconds of work on each call that came through shared memory
+    /// Work this number of microseconds on each call through shared memory
     #[arg(long, default_value_t = 0, value_name = "MICROS")]
     work: u64,
 }
 
-/// Answers until it is killed.
+/// Serves until it is killed.
 pub(crate) async fn run(args: HandlerArgs) -> BenchOutcome {
     tokio::task::LocalSet::new()
         .run_until(serve_http(args))
@@ -105,7 +105,7 @@ async fn answer_request(
     Ok(response)
 }
 
-/// The next function of the chain, over kept connections.
+/// The next function of the chain, over keep-alive connections.
 struct NextFunction {
     addr: SocketAddr,
     idle: RefCell<Vec<SendRequest<Empty<Bytes>>>>,
@@ -138,7 +138,7 @@ impl NextFunction {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_responses_are_as_long_as_they_say() {
+    fn the_responses_have_their_stated_length() {
         assert_eq!(
             (super::HTTP_RESPONSE.len(), super::SHM_RESPONSE.len()),
             (100, 100)

@@ -1,8 +1,8 @@
 //! `idle`: the cost of warm chains without calls.
 //!
-//! In the table a "request" is one instance for one second: `cpu` is what that costs of all
-//! processes together, `rps` how often anybody woke up in a second, all together. There are no
-//! latencies. The goal for memory is what the sidecars take.
+//! In the table a "request" is one instance for one second: `cpu` is the CPU time of all processes
+//! per instance second, `rps` the wake-ups per second of all processes. There are no latencies. The
+//! memory goal is the sidecars' memory.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -16,40 +16,40 @@ use crate::compare::{BenchComparison, BetterDirection, GoalRatio, ROUNDS, RoundS
 use crate::peers::many_chains::ManyChains;
 
 const VARIANTS: [&str; 2] = ["ring", "sidecars"];
-/// Promised: CPU time of ten warm chains of five functions, in percent of one core.
+/// Goal: CPU time of ten warm chains of five functions, in percent of one core.
 const GOAL_PERCENT: f64 = 0.5;
 
-/// The functions themselves: the same program in every variant.
+/// Programs of the functions: the same in every variant.
 const FUNCTION_PROGRAMS: [&str; 2] = ["function", "nearpath-bench"];
 
 /// Options of `idle`.
 #[derive(clap::Args)]
 pub(crate) struct IdleArgs {
-    /// Rounds of each variant
+    /// Set the rounds of each variant
     #[arg(long, default_value_t = ROUNDS)]
     rounds: usize,
 
-    /// Length of a measurement in seconds
+    /// Set the length of a measurement in seconds
     #[arg(long, default_value = "5", value_parser = parse_seconds)]
     duration: Duration,
 
-    /// Idle time before the first measurement, in seconds
+    /// Set the idle time before the first measurement, in seconds
     #[arg(long, default_value = "10", value_parser = parse_seconds)]
     settle: Duration,
 
-    /// Chains
+    /// Set the number of chains
     #[arg(long, default_value_t = 10)]
     chains: usize,
 
-    /// Functions in a chain
+    /// Set the number of functions per chain
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=32))]
     length: u64,
 }
 
-/// Costs of every measurement, by variant and process name.
+/// Costs of all measurements, by variant and process name.
 type UsageByVariant = BTreeMap<(usize, String), Vec<ProcessCost>>;
 
-/// Exit code 1 when a goal is missed.
+/// Runs the comparison. The exit code is 1 if a goal is missed.
 pub(crate) async fn run(args: IdleArgs) -> BenchOutcome {
     let length = args.length as usize;
     let variants = [
@@ -65,7 +65,7 @@ pub(crate) async fn run(args: IdleArgs) -> BenchOutcome {
         BenchComparison::new("idle", args.rounds),
         RefCell::new(UsageByVariant::new()),
     );
-    let case = format!("{} chains of {}", args.chains, args.length);
+    let case = format!("{} chains of {} functions", args.chains, args.length);
     let one = async |variant: usize| {
         let lines = watch_usage(&variants[variant].process_ids(), args.duration).await;
         let sample = usage_sample(&lines, args.duration, args.chains * length);
@@ -170,12 +170,12 @@ fn add_figures(
         goal,
     };
     comparison.add_figure(figure(
-        "% of a core, all processes, ring",
+        "CPU of all processes, % of a core, ring",
         cpu(0),
         GOAL_PERCENT,
     ));
     comparison.add_figure(figure(
-        "KiB (PSS) an instance beside the function itself, ring",
+        "KiB (PSS) per instance, without the function itself, ring",
         memory(0),
         memory(1),
     ));
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_instance_second_is_the_unit() {
+    fn samples_are_per_instance_second() {
         let line = ProcessCost {
             processes: 50,
             cpu: Duration::from_millis(5),

@@ -19,47 +19,48 @@ use crate::tally::RequestTally;
 /// Options of `load`.
 #[derive(clap::Args)]
 pub(crate) struct LoadArgs {
-    /// Target: http://HOST:PORT/PATH
+    /// Send requests to this URL, http://HOST:PORT/PATH
     #[arg(long)]
     url: Uri,
 
-    /// Callers of the closed loop, each waiting for its answer before it asks again
+    /// Closed loop: set the number of callers, each waiting for its response before the next
+    /// request
     #[arg(long, default_value_t = 32, value_name = "N", conflicts_with = "rate")]
     connections: usize,
 
-    /// Open loop: so many requests a second, whatever became of the earlier ones; latency counts
-    /// from when each was due
+    /// Open loop: send this number of requests per second, independent of earlier ones; latency
+    /// counts from the due time
     #[arg(long, value_parser = parse_rate, value_name = "PER-SECOND")]
     rate: Option<f64>,
 
-    /// Length of the measurement in seconds
+    /// Set the length of the measurement in seconds
     #[arg(long, default_value = "10", value_parser = parse_seconds)]
     duration: Duration,
 
-    /// Warm-up before the measurement, in seconds
+    /// Set the warm-up before the measurement, in seconds
     #[arg(long, default_value = "1", value_parser = parse_seconds)]
     warm_up: Duration,
 
-    /// A new connection for every request
+    /// Open a new connection for every request
     #[arg(long)]
     new_connection: bool,
 
     #[arg(long, default_value = "GET")]
     method: Method,
 
-    /// A header field; may be given more than once
+    /// Add a header field; may be repeated
     #[arg(long, value_name = "NAME: VALUE")]
     header: Vec<String>,
 
-    /// The request's body
+    /// Send this body
     #[arg(long, default_value = "")]
     body: String,
 
-    /// Report the CPU time of this process and its descendants; may be given more than once
+    /// Report the CPU time of this process and its descendants; may be repeated
     #[arg(long, value_name = "PID")]
     pid: Vec<u32>,
 
-    /// Threads of the load generator
+    /// Set the number of threads of the load generator
     #[arg(long, default_value_t = 1, value_name = "N")]
     threads: usize,
 
@@ -68,7 +69,7 @@ pub(crate) struct LoadArgs {
     json: bool,
 }
 
-/// Exit code 1 when any request failed.
+/// Runs the load. The exit code is 1 if a request failed.
 pub(crate) fn run(args: &LoadArgs) -> BenchOutcome {
     let mut runtime = match args.threads {
         0 | 1 => tokio::runtime::Builder::new_current_thread(),
@@ -132,7 +133,7 @@ fn request_template(
     for header in &args.header {
         let (name, value) = header
             .split_once(':')
-            .ok_or_else(|| format!("--header {header:?} has no ':'"))?;
+            .ok_or_else(|| format!("invalid --header {header:?}: expected NAME: VALUE"))?;
         template.headers.push((
             HeaderName::try_from(name.trim())?,
             HeaderValue::try_from(value.trim())?,
@@ -147,13 +148,15 @@ fn request_template(
 pub(super) fn resolve_address(url: &Uri) -> Result<SocketAddr, String> {
     // No TLS here: the client is made to cost little.
     let host = url.host().filter(|_| url.scheme_str() == Some("http"));
-    let host = host.ok_or_else(|| format!("{url} is not http://HOST:PORT/PATH"))?;
+    let host = host.ok_or_else(|| format!("invalid URL {url}: expected http://HOST:PORT/PATH"))?;
     // `Uri` leaves the brackets of IPv6 literals, which the resolver does not take.
     let place = (host.trim_matches(['[', ']']), url.port_u16().unwrap_or(80));
     let mut found = place
         .to_socket_addrs()
         .map_err(|error| format!("{host}: {error}"))?;
-    found.next().ok_or_else(|| format!("{host} has no address"))
+    found
+        .next()
+        .ok_or_else(|| format!("no address found for {host}"))
 }
 
 fn print_result(args: &LoadArgs, tally: &RequestTally, cpu: Duration) {
@@ -184,7 +187,7 @@ fn print_result(args: &LoadArgs, tally: &RequestTally, cpu: Duration) {
         us(1.0)
     );
     if !args.pid.is_empty() {
-        println!("cpu: {cpu_us:.1} µs a request");
+        println!("cpu: {cpu_us:.1} µs per request");
     }
     tally
         .failures_by_kind()

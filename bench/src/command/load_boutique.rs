@@ -1,4 +1,4 @@
-//! `load-boutique`: the shop's users, as they come and go.
+//! `load-boutique`: the shop's users with realistic pauses.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -13,27 +13,27 @@ use crate::load::schedule::ArrivalSchedule;
 /// Options of `load-boutique`.
 #[derive(clap::Args)]
 pub(crate) struct LoadBoutiqueArgs {
-    /// The shop's frontend
+    /// Send requests to this frontend of the shop
     #[arg(long, default_value = "http://127.0.0.1:8080/function/frontend")]
     url: Uri,
 
-    /// Customers at a time
+    /// Set the number of concurrent customers
     #[arg(long, default_value_t = 20, value_name = "N", conflicts_with = "rate")]
     users: u64,
 
-    /// Open loop: so many visits a second, whatever became of the earlier ones
+    /// Open loop: start this number of visits per second, independent of earlier ones
     #[arg(long, value_parser = parse_rate, value_name = "PER-SECOND")]
     rate: Option<f64>,
 
-    /// Shortest pause of a customer after a visit, in seconds
+    /// Set the shortest pause after a visit, in seconds
     #[arg(long, default_value = "1", value_parser = parse_seconds)]
     wait_min: Duration,
 
-    /// Longest pause of a customer after a visit, in seconds
+    /// Set the longest pause after a visit, in seconds
     #[arg(long, default_value = "10", value_parser = parse_seconds)]
     wait_max: Duration,
 
-    /// Length of the run in seconds
+    /// Set the length of the run in seconds
     #[arg(long, default_value = "8", value_parser = parse_seconds)]
     duration: Duration,
 
@@ -42,7 +42,7 @@ pub(crate) struct LoadBoutiqueArgs {
     json: bool,
 }
 
-/// Exit code 1 when any request failed, or none was answered.
+/// Runs the load. The exit code is 1 if a request failed, or without responses.
 pub(crate) async fn run(args: LoadBoutiqueArgs) -> BenchOutcome {
     let base = args.url.path().trim_end_matches('/').to_owned();
     let shop = ShopAddress {

@@ -12,21 +12,21 @@ use crate::load::MeasureWindow;
 /// Options of every comparison of rates.
 #[derive(Debug, clap::Args)]
 pub(super) struct RateOptions {
-    /// Rounds of each variant in each case
+    /// Set the rounds of each variant in each case
     #[arg(long, default_value_t = ROUNDS)]
     pub(super) rounds: usize,
 
-    /// Length of a measurement in seconds
+    /// Set the length of a measurement in seconds
     #[arg(long, default_value = "2", value_parser = parse_seconds)]
     duration: Duration,
 
-    /// Warm-up before a measurement, in seconds
+    /// Set the warm-up before a measurement, in seconds
     #[arg(long, default_value = "0.5", value_parser = parse_seconds)]
     warm_up: Duration,
 }
 
 impl RateOptions {
-    /// Begins now.
+    /// Starts a window now.
     pub(super) fn start_window(&self) -> MeasureWindow {
         MeasureWindow::starting_after(self.warm_up, self.duration)
     }

@@ -1,9 +1,9 @@
-//! `mint`: the cost of many workers that start at once, and of many idle connections.
+//! `mint`: the cost of many concurrent worker starts, and of many idle connections.
 //!
-//! Calls go on over one connection while sessions are minted: by none, by one thread of low
-//! priority, as the issuer of a node has it, and by two ordinary threads, which is the control. CPU
-//! time is that of the calls alone, both sides. Then connections are opened, and the memory that
-//! they hold on each side is looked at. All is on loopback; it needs no root.
+//! Calls run over one connection during minting: by no thread, by one low-priority thread like a
+//! node's issuer, and by two normal threads as control. CPU time is that of the calls alone, both
+//! sides. The second part opens connections and measures their memory on each side. Everything runs
+//! on loopback without root.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::ExitCode;
@@ -24,33 +24,33 @@ use crate::remote::sink::SinkProcess;
 use crate::remote::{BenchError, RemoteTransport};
 
 const CALLER_ADDR: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-/// Niceness of the issuer's thread.
+/// Niceness of the issuer thread.
 const ISSUER_NICENESS: i32 = 10;
-const VARIANTS: [&str; 3] = ["nothing", "the issuer's thread", "ordinary threads"];
-/// CPU time of a key, its certificate and a session, in microseconds.
+const VARIANTS: [&str; 3] = ["no minting", "issuer thread", "normal threads"];
+/// Goal for the CPU time of a key, its certificate and a session, in microseconds.
 const GOAL_US: f64 = 1000.0;
-/// Goal for the 99th percentile of calls beside the issuer's thread, as a ratio.
+/// Goal for the 99th percentile of calls during minting by the issuer thread, as a ratio.
 const GOAL_P99: f64 = 1.5;
-/// Memory of an idle connection, on each side.
+/// Goal for the memory of an idle connection, on each side, in KiB.
 const GOAL_KIB: f64 = 96.0;
 
 /// Options of `mint`.
 #[derive(clap::Args)]
 pub(crate) struct MintArgs {
-    /// Rounds of each variant
+    /// Set the rounds of each variant
     #[arg(long, default_value_t = ROUNDS)]
     rounds: usize,
 
-    /// Length of a measurement in seconds
+    /// Set the length of a measurement in seconds
     #[arg(long, default_value = "1", value_parser = parse_seconds)]
     duration: Duration,
 
-    /// Connections whose memory is looked at
+    /// Set the number of connections in the memory measurement
     #[arg(long, default_value_t = 1000)]
     connections: usize,
 }
 
-/// Exit code 1 when a goal is missed.
+/// Runs the comparison. The exit code is 1 if a goal is missed.
 pub(crate) async fn run(args: MintArgs) -> BenchOutcome {
     LocalSet::new().run_until(measure_mints(args)).await
 }
@@ -80,11 +80,11 @@ async fn measure_mints(args: MintArgs) -> BenchOutcome {
     for at_a_time in [1, 32] {
         let one = async |variant: usize| {
             let minting = MintThreads::start_threads(variant, &site, &gateway);
-            let ask = SizedCall::for_post(100);
-            let took = drive::call_kept(
+            let sized_call = SizedCall::for_post(100);
+            let took = drive::call_keep_alive(
                 &caller,
                 (RemoteTransport::QuicReady, &callee),
-                (&ask, at_a_time),
+                (&sized_call, at_a_time),
                 plan,
                 worker,
             )
@@ -117,7 +117,7 @@ async fn measure_mints(args: MintArgs) -> BenchOutcome {
 }
 
 fn case_name(at_a_time: usize) -> String {
-    format!("calls beside minting, {at_a_time} at a time")
+    format!("calls during minting, {at_a_time} concurrent")
 }
 
 fn add_figures(
@@ -132,17 +132,17 @@ fn add_figures(
             goal: GOAL_P99,
         };
         let name = format!(
-            "p99 beside the issuer's thread, {at_a_time} at a time, by that beside nothing"
+            "p99 during minting by the issuer thread / without minting, {at_a_time} concurrent"
         );
         comparison.add_ratio(&name, &case_name(at_a_time), VARIANTS[1], VARIANTS[0], goal);
     }
     for (variant, (done, us)) in VARIANTS.iter().zip(mints).skip(1) {
         println!(
-            "{variant}: {:.0} mints a second",
+            "{variant}: {:.0} mints per second",
             done.load(Ordering::Relaxed) as f64 / seconds
         );
         let value = us.load(Ordering::Relaxed) as f64 / done.load(Ordering::Relaxed).max(1) as f64;
-        let name = format!("CPU µs of a key, its certificate and a session, {variant}");
+        let name = format!("CPU µs per key, certificate and session, {variant}");
         comparison.add_figure(GoalRatio {
             name,
             value,
@@ -191,7 +191,7 @@ impl MintThreads {
     }
 }
 
-/// A thread's life: how much of `work` went well, and the CPU time of all of it.
+/// Runs `work` until `stop` is set. Returns the number of successes and the CPU time.
 fn mint_until(
     stop: &AtomicBool,
     nice: i32,
@@ -207,8 +207,7 @@ fn mint_until(
     (done, drive::thread_cpu())
 }
 
-/// Opens connections, makes one call on each, and looks at what both processes hold more than
-/// before.
+/// Opens connections, makes one call on each, and measures the memory growth of both processes.
 async fn measure_memory(
     comparison: &mut BenchComparison,
     args: &MintArgs,
@@ -238,7 +237,7 @@ async fn measure_memory(
         .zip(before.into_iter().zip(after))
     {
         let value = (after - before) / args.connections as f64;
-        let name = format!("KiB (RSS) of an idle connection, {side}");
+        let name = format!("KiB (RSS) per idle connection, {side}");
         comparison.add_figure(GoalRatio {
             name,
             value,

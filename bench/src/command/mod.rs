@@ -1,4 +1,4 @@
-//! Subcommands, a file for each.
+//! Subcommands, one file each.
 
 mod audit;
 mod boutique;
@@ -30,51 +30,51 @@ use std::time::Duration;
 
 use clap::Subcommand;
 
-/// Result of a subcommand: an exit code, or an error that is printed.
+/// Result of a subcommand: an exit code, or a printed error.
 pub(crate) type BenchOutcome = Result<ExitCode, Box<dyn Error + Send + Sync>>;
 
 /// Subcommands of the program.
 #[derive(Subcommand)]
 pub(crate) enum BenchCommand {
-    /// Requests to one URL, in a closed loop or at a constant rate
+    /// Send requests to one URL, in a closed loop or at a constant rate
     Load(load::LoadArgs),
-    /// Users of examples/boutique
+    /// Simulate users of examples/boutique
     LoadBoutique(load_boutique::LoadBoutiqueArgs),
-    /// The shop of ten services, by the ways to connect them; needs `nearpath` and
+    /// Compare connections between the ten services of a shop; needs `nearpath` and
     /// `boutique-native` in PATH
     Boutique(boutique::BoutiqueArgs),
     /// Compare nearpath's gateway with nginx as a reverse proxy
     Edge(edge::EdgeArgs),
     /// Measure the start of instances by phase; needs `nearpath` in PATH
     Start(start::StartArgs),
-    /// Constant load while instances are scaled and killed and nearpath restarts; needs `nearpath`
-    /// in PATH
-    Chaos(chaos::ChaosArgs),
-    /// Messages around processes in shared memory, by each way to be woken
-    Ring(ring::RingArgs),
-    /// A chain of two functions, by the ways to build it
-    Shm(shm::ShmArgs),
-    /// Warm chains without calls: CPU, wake-ups, memory; needs `nearpath` in PATH
-    Idle(idle::IdleArgs),
-    /// The motion example: the warm chain beside scale to zero; needs `nearpath` in PATH
-    Motion(motion::MotionArgs),
-    /// The parking example: bursts of pictures, and what the time between them costs; needs
+    /// Measure failures while instances are scaled and killed and nearpath restarts; needs
     /// `nearpath` in PATH
+    Chaos(chaos::ChaosArgs),
+    /// Measure messages between processes through shared memory, by wakeup method
+    Ring(ring::RingArgs),
+    /// Compare implementations of a chain of two functions
+    Shm(shm::ShmArgs),
+    /// Measure warm chains without calls: CPU, wake-ups, memory; needs `nearpath` in PATH
+    Idle(idle::IdleArgs),
+    /// Compare a warm chain with scale to zero in the motion example; needs `nearpath` in PATH
+    Motion(motion::MotionArgs),
+    /// Measure bursts and idle periods of the parking example; needs `nearpath` in PATH
     Parking(parking::ParkingArgs),
-    /// Count by tracing what a request makes the kernel do, and write docs/reference/audit.md;
-    /// needs bpftrace and root
+    /// Count the kernel work of a request by tracing, and write docs/reference/audit.md; needs
+    /// bpftrace and root
     Audit(audit::AuditArgs),
-    /// Calls to another machine, by the transports; needs `nearpath-watchdog` in PATH and root
+    /// Compare transports for calls to another machine; needs `nearpath-watchdog` in PATH and root
     Quic(quic::QuicArgs),
-    /// Calls beside minting for many workers, and the memory of idle QUIC connections
+    /// Measure calls during minting for many workers, and the memory of idle QUIC connections
     Mint(mint::MintArgs),
-    /// Connections of functions to servers elsewhere, warm and new; needs `nearpath` in PATH and
-    /// root
+    /// Compare warm and new connections of functions to external servers; needs `nearpath` in PATH
+    /// and root
     Pool(pool::PoolArgs),
-    /// Workers behind NATs: how fast, how soon, which of them meet directly; needs `nft` and root
+    /// Measure workers behind NATs: throughput, time to the first byte, direct paths; needs `nft`
+    /// and root
     Punch(punch::PunchArgs),
-    /// Reduce-by-key behind NATs: nearpath.dataflow, an object store, Redis; needs root, `nearpath`
-    /// in PATH and Python's packages
+    /// Compare reduce-by-key behind NATs: nearpath.dataflow, an object store, Redis; needs root,
+    /// `nearpath` in PATH and Python packages
     Reduce(reduce::ReduceArgs),
     /// Write the page with the results of all comparisons, docs/reference/results.md
     Report(report::ReportArgs),
@@ -90,14 +90,14 @@ pub(crate) enum BenchCommand {
     QuicHandler(crate::remote::handler::QuicHandlerArgs),
     #[command(hide = true)]
     RingEndpoint(crate::shm_ring::RingEndpointArgs),
-    /// A plain HTTP handler with a small fixed response
+    /// Serve plain HTTP with a small fixed response
     Handler(handler::HandlerArgs),
-    /// nearpath's gateway alone, in front of endpoints that never change
+    /// Run nearpath's gateway alone, with fixed endpoints
     Gateway(gateway::BareGatewayArgs),
 }
 
-/// Runs one. Everything but the gateway, which has threads of its own, lives on one thread: what is
-/// measured gets the rest of the machine.
+/// Runs a subcommand. Everything except the gateway, which has its own threads, runs on one thread:
+/// the measured programs get the rest of the machine.
 pub(crate) fn run(command: BenchCommand) -> BenchOutcome {
     match command {
         BenchCommand::Load(args) => load::run(&args),
@@ -141,7 +141,7 @@ fn on_one_thread(what: impl Future<Output = BenchOutcome>) -> BenchOutcome {
         .block_on(what)
 }
 
-/// Seconds, with a fraction or without, or Go's notation: for arguments.
+/// Parses seconds, with or without a fraction, or Go's notation, for arguments.
 fn parse_seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(number) => Duration::try_from_secs_f64(number).map_err(|error| error.to_string()),
@@ -149,13 +149,13 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A positive, finite rate: for arguments.
+/// Parses a positive, finite rate, for arguments.
 fn parse_rate(text: &str) -> Result<f64, String> {
     let number: f64 = text
         .parse()
-        .map_err(|_| format!("{text:?} is not a number"))?;
+        .map_err(|_| format!("invalid rate {text:?}: expected a number"))?;
     (number > 0.0 && number.is_finite())
         // An infinite rate parses as f64, but has no due times.
         .then_some(number)
-        .ok_or_else(|| "a rate is greater than 0".to_owned())
+        .ok_or_else(|| "invalid rate: expected a number greater than 0".to_owned())
 }

@@ -1,9 +1,10 @@
-//! `motion`: a sensor and an actuator that have little to do, warm in a chain, and scaled to zero whenever they rest.
+//! `motion`: a sensor and an actuator with little work, warm in a chain, and scaled to zero when
+//! idle.
 //!
 //! The trace is that of `sensing::motion`, compressed: gaps, times within a run and the idle
-//! time-out are all divided by the same number, so each run begins with a cold start exactly where
-//! it would at full length. What is not divided is what is measured. Nothing overlaps that would
-//! not otherwise, as long as an answer takes less than the shortest gap.
+//! timeout are divided by the same number. Each run thus begins with a cold start exactly as at
+//! full length. Measured times are not divided. Requests do not overlap additionally, as long as a
+//! response takes less than the shortest gap.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -34,29 +35,29 @@ const VARIANTS: [&str; 4] = ["ring, mqtt", "ring, http", "direct http", "scale t
 /// p99 of the published system's scale to zero, in seconds (SPRIGHT, motion detection on Knative).
 /// Quoted, not measured.
 const PUBLISHED_S: f64 = 9.0;
-/// Promised against it: two orders of magnitude.
+/// Goal relative to it: two orders of magnitude.
 const GOAL_RATIO: f64 = 100.0;
 
 /// Options of `motion`.
 #[derive(clap::Args)]
 pub(crate) struct MotionArgs {
-    /// Rounds of each variant; every round takes the next seed
+    /// Set the rounds of each variant; every round uses the next seed
     #[arg(long, default_value_t = 3)]
     rounds: usize,
 
-    /// Seed of the first trace
+    /// Set the seed of the first trace
     #[arg(long, default_value_t = 1)]
     seed: u64,
 
-    /// Length of the trace before compression, in seconds
+    /// Set the length of the trace before compression, in seconds
     #[arg(long, default_value = "1200", value_parser = parse_seconds)]
     length: Duration,
 
-    /// Compression of the trace; 1 keeps the gaps as they are
+    /// Set the compression of the trace; 1 keeps all gaps
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=120))]
     compress: u32,
 
-    /// Idle time after which both functions are scaled to zero, before compression, in seconds
+    /// Set the idle time before both functions are scaled to zero, before compression, in seconds
     #[arg(long, default_value = "20", value_parser = parse_seconds)]
     idle: Duration,
 }
@@ -106,25 +107,25 @@ impl MotionSetup {
     }
 }
 
-/// Exit code 1 when a goal is missed.
+/// Runs the comparison. The exit code is 1 if a goal is missed.
 pub(crate) async fn run(args: MotionArgs) -> BenchOutcome {
-    let stage = MotionSetup::build().await?;
+    let setup = MotionSetup::build().await?;
     let mut comparison = BenchComparison::new("motion", args.rounds);
     let (phases, mut seeds) = (RefCell::new(PhaseTimes::new()), [args.seed; VARIANTS.len()]);
     let mut held_up = [const { Vec::new() }; VARIANTS.len()];
     let case = format!(
-        "{} s of sensors, {} times faster",
+        "{} s of sensor events, {} times faster",
         args.length.as_secs(),
         args.compress
     );
     let one = async |variant: usize| {
         // Every variant plays the same traces in the same order.
         seeds[variant] += 1;
-        let pids = stage.entry_address(VARIANTS[variant]).1;
+        let pids = setup.entry_address(VARIANTS[variant]).1;
         // A long latency with a busy machine is the machine's, and not the variant's.
         let before = cpu::run_queue_delay(&pids);
         let sample = play_trace(
-            &stage,
+            &setup,
             VARIANTS[variant],
             seeds[variant] - 1,
             &args,
@@ -138,7 +139,7 @@ pub(crate) async fn run(args: MotionArgs) -> BenchOutcome {
     };
     comparison.measure_case(&case, &VARIANTS, one).await?;
     print_phases(&phases.into_inner());
-    println!("threads ready to run while the processors were busy with others, ms a second:");
+    println!("run-queue delay of threads, ms per second:");
     for (variant, ms) in VARIANTS.iter().zip(held_up) {
         println!("{variant:14} {:.2}", median_of(ms.into_iter()));
     }
@@ -153,7 +154,7 @@ pub(crate) async fn run(args: MotionArgs) -> BenchOutcome {
 
 /// Plays a trace through a variant.
 async fn play_trace(
-    stage: &MotionSetup,
+    setup: &MotionSetup,
     variant: &str,
     seed: u64,
     args: &MotionArgs,
@@ -165,20 +166,20 @@ async fn play_trace(
         .iter()
         .map(|event| Duration::from_millis(event.at_ms))
         .collect();
-    let (addr, pids) = stage.entry_address(variant);
+    let (addr, pids) = setup.entry_address(variant);
     let before = CpuSnapshot::read_now(&pids);
     let tally = match variant {
-        "ring, mqtt" => publish_mqtt(stage.mqtt, &events, &moments).await?,
+        "ring, mqtt" => publish_mqtt(setup.mqtt, &events, &moments).await?,
         "scale to zero" => {
             let idle = args.idle / args.compress;
             // A trace begins with a gap, so the functions are asleep at its first event.
-            scale_to_zero(&stage.cold, phases).await;
+            scale_to_zero(&setup.cold, phases).await;
             // A real idle time-out would need the uncompressed trace; scaling by hand does the same
             // at compressed times.
             let rest = async |until_next: Duration| {
                 if until_next > idle {
                     tokio::time::sleep(idle).await;
-                    scale_to_zero(&stage.cold, phases).await;
+                    scale_to_zero(&setup.cold, phases).await;
                 }
             };
             post_http(addr, &events, &moments, rest).await?
@@ -205,11 +206,11 @@ async fn publish_mqtt(
     let mut publisher = MqttPublisher::open(addr)
         .await
         .map_err(|failure| io::Error::other(failure.to_string()))?;
-    let ask = async |number: usize| publisher.publish(&topic, event_body(&events[number])).await;
-    Ok(trace::run_trace(moments, ask, async |_| {}).await)
+    let send = async |number: usize| publisher.publish(&topic, event_body(&events[number])).await;
+    Ok(trace::run_trace(moments, send, async |_| {}).await)
 }
 
-/// Over one connection, and each answer is looked at.
+/// Sends events over one connection and checks each response.
 async fn post_http(
     addr: SocketAddr,
     events: &[Event],
@@ -225,7 +226,7 @@ async fn post_http(
     let mut connection = LoadConnection::open(addr)
         .await
         .map_err(|failure| io::Error::other(failure.to_string()))?;
-    let ask = async |number: usize| {
+    let send = async |number: usize| {
         let event = events[number];
         let request = RequestTemplate {
             body: event_body(&event),
@@ -241,7 +242,7 @@ async fn post_http(
             Err(RequestFailure::Body)
         }
     };
-    Ok(trace::run_trace(moments, ask, rest).await)
+    Ok(trace::run_trace(moments, send, rest).await)
 }
 
 fn event_body(event: &Event) -> Bytes {
@@ -250,7 +251,7 @@ fn event_body(event: &Event) -> Bytes {
         .into()
 }
 
-/// Scales both functions to zero, after noting how the instances that go had started.
+/// Scales both functions to zero, after recording the start phases of their instances.
 async fn scale_to_zero(server: &NearpathServer, phases: &RefCell<PhaseTimes>) {
     // Phases are read before scaling: afterwards the instances are gone.
     for (name, _) in sensors::MOTION_CHAIN {
@@ -270,7 +271,7 @@ async fn scale_to_zero(server: &NearpathServer, phases: &RefCell<PhaseTimes>) {
         }
         // Not fatal: the run goes on and its cold starts are fewer.
         if let Err(error) = server.scale_function(name, 0).await {
-            eprintln!("{name} stays up: {error}");
+            eprintln!("{name} was not scaled to zero: {error}");
         }
     }
 }

@@ -1,10 +1,10 @@
-//! `parking`: every four minutes 164 pictures at once, and nothing between. The period is compressed, the functions' own
-//! times are not.
+//! `parking`: 164 pictures at once every four minutes, and no requests between. The period is
+//! compressed, the functions' own times are not.
 //!
-//! A round is a period: the burst, then the rest. `p50` and `p99` are of pictures, `rps` is
-//! pictures per second until the last answer. `cpu` is the CPU time of the whole period by picture.
-//! The variant that scales to zero rests after an idle time-out and starts some time before the
-//! next burst, as an operator who knows the schedule would do.
+//! A round is a period: the burst, then the idle time. `p50` and `p99` are of pictures, `rps` is
+//! pictures per second until the last response. `cpu` is the CPU time of the whole period per
+//! picture. The variant with scale to zero stops after an idle timeout. The next start precedes the
+//! next burst, like by an operator with the schedule.
 
 use std::cell::RefCell;
 use std::io;
@@ -35,20 +35,20 @@ const VARIANTS: [&str; 3] = ["ring", "direct http", "scale to zero, pre-warmed"]
 /// Options of `parking`.
 #[derive(clap::Args)]
 pub(crate) struct ParkingArgs {
-    /// Periods that each variant is measured in
+    /// Set the number of periods per variant
     #[arg(long, default_value_t = 5)]
     rounds: usize,
 
-    /// Seed of the plates and pictures
+    /// Set the seed of the plates and pictures
     #[arg(long, default_value_t = 1)]
     seed: u64,
 
-    /// Compression of the period of 240 s; 1 keeps it as it is
+    /// Set the compression of the period of 240 s; 1 keeps it
     #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..=60))]
     compress: u32,
 
-    /// Idle time after a burst before scaling to zero, and lead time before the next; before
-    /// compression, in seconds
+    /// Set the idle time after a burst before scaling to zero, and the lead time before the next;
+    /// before compression, in seconds
     #[arg(long, default_value = "20", value_parser = parse_seconds)]
     idle: Duration,
 }
@@ -92,7 +92,7 @@ impl ParkingSetup {
     }
 
     async fn scale_functions(&self, replicas: u64) -> io::Result<()> {
-        // All are asked before any is awaited, so that they start concurrently.
+        // All requests are sent before any is awaited, so that they start concurrently.
         for (name, _) in sensors::PARKING_CHAIN {
             self.cold.scale_function(name, replicas).await?;
         }
@@ -106,15 +106,15 @@ impl ParkingSetup {
 /// Measured period of a variant.
 struct PeriodStats {
     variant: usize,
-    /// Until the last answer.
+    /// Time until the last response.
     burst: Duration,
-    /// CPU time from then on, as a share of that time.
+    /// CPU time after the last response, as a share of that time.
     rest: f64,
 }
 
-/// Exit code 1 when a goal is missed.
+/// Runs the comparison. The exit code is 1 if a goal is missed.
 pub(crate) async fn run(args: ParkingArgs) -> BenchOutcome {
-    let stage = ParkingSetup::build().await?;
+    let setup = ParkingSetup::build().await?;
     let mut comparison = BenchComparison::new("parking", args.rounds);
     let (periods, mut bursts) = (RefCell::new(Vec::new()), [0; VARIANTS.len()]);
     let case = format!(
@@ -123,7 +123,7 @@ pub(crate) async fn run(args: ParkingArgs) -> BenchOutcome {
     );
     let one = async |variant: usize| {
         bursts[variant] += 1;
-        let (sample, period) = run_period(&stage, variant, bursts[variant], &args).await?;
+        let (sample, period) = run_period(&setup, variant, bursts[variant], &args).await?;
         periods.borrow_mut().push(period);
         Ok::<_, io::Error>(sample)
     };
@@ -137,12 +137,12 @@ pub(crate) async fn run(args: ParkingArgs) -> BenchOutcome {
 }
 
 async fn run_period(
-    stage: &ParkingSetup,
+    setup: &ParkingSetup,
     variant: usize,
     number: u64,
     args: &ParkingArgs,
 ) -> io::Result<(RoundSample, PeriodStats)> {
-    let (addr, pids) = stage.entry_address(variant);
+    let (addr, pids) = setup.entry_address(variant);
     let (start, before) = (Instant::now(), CpuSnapshot::read_now(&pids));
     let tally = send_burst(addr, args.seed, number).await?;
     let (burst, after_burst) = (start.elapsed(), CpuSnapshot::read_now(&pids));
@@ -150,11 +150,11 @@ async fn run_period(
     let end = start + PERIOD / args.compress;
     if variant == 2 {
         sleep_until(start + burst + args.idle / args.compress).await;
-        stage.scale_functions(0).await?;
+        setup.scale_functions(0).await?;
         // The pre-warming that a known schedule allows; without it each burst would be a cold
         // start.
         sleep_until(end - args.idle / args.compress).await;
-        stage.scale_functions(1).await?;
+        setup.scale_functions(1).await?;
     }
     sleep_until(end).await;
     let spent = CpuSnapshot::read_now(&pids);
@@ -176,9 +176,8 @@ async fn run_period(
     ))
 }
 
-/// All cameras at once, each on a connection of its own, opened before: 164 at once overflow a
-/// listener's queue of 128, and those that have to knock again after a second would be what is
-/// measured.
+/// Sends from all cameras at once, each on a connection opened before. 164 new connections would
+/// overflow a listener's queue of 128, and their retries after a second would dominate the result.
 async fn send_burst(addr: SocketAddr, seed: u64, number: u64) -> io::Result<RequestTally> {
     let template =
         RequestTemplate::for_get(addr, "/function/detection").map_err(io::Error::other)?;
@@ -220,7 +219,7 @@ async fn send_burst(addr: SocketAddr, seed: u64, number: u64) -> io::Result<Requ
 fn add_figures(comparison: &mut BenchComparison, case: &str, periods: &[PeriodStats]) {
     println!(
         "{:26} {:>14} {:>24}",
-        "variant", "burst, p50 ms", "at rest, % of a core"
+        "variant", "burst, p50 ms", "idle, % of a core"
     );
     for (variant, name) in VARIANTS.iter().enumerate() {
         let of = |value: fn(&PeriodStats) -> f64| {
@@ -237,7 +236,7 @@ fn add_figures(comparison: &mut BenchComparison, case: &str, periods: &[PeriodSt
         );
         println!("{name:26} {burst:>14.1} {rest:>24.3}");
         if variant == 0 {
-            let name = "% of a core between bursts, ring".to_owned();
+            let name = "CPU between bursts, % of a core, ring".to_owned();
             comparison.add_figure(GoalRatio {
                 name,
                 value: rest,
@@ -261,7 +260,7 @@ fn add_figures(comparison: &mut BenchComparison, case: &str, periods: &[PeriodSt
     );
     let cpu = goal(|row| row.cpu_us_per_request, 1.0);
     comparison.add_ratio(
-        "CPU of a period, ring / scale to zero",
+        "CPU per period, ring / scale to zero",
         case,
         VARIANTS[0],
         VARIANTS[2],

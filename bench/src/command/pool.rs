@@ -1,7 +1,7 @@
-//! `pool`: connections of short-lived functions to servers elsewhere, by who opens them.
+//! `pool`: connections of short-lived functions to external servers, by opener.
 //!
-//! In the tables of connections a "request" is one connection: from socket() to the answer's first
-//! byte, or to its last one. `direct` is the same program without nearpath, on the same machine.
+//! In the tables of connections a "request" is one connection: from socket() to the first or to the
+//! last byte of the response. `direct` is the same program without nearpath, on the same machine.
 
 mod connections;
 mod database;
@@ -22,40 +22,40 @@ use crate::remote::BenchError;
 /// Options of `pool`.
 #[derive(clap::Args)]
 pub(crate) struct PoolArgs {
-    /// Rounds of each variant in each case
+    /// Set the rounds of each variant in each case
     #[arg(long, default_value_t = ROUNDS)]
     rounds: usize,
 
-    /// Connections of a measurement
+    /// Set the number of connections of a measurement
     #[arg(long, default_value_t = 200)]
     count: usize,
 
-    /// Delays of the link one way, in milliseconds: half of the round trip; `loopback` for no link
-    /// at all
+    /// Set the one-way delays of the link, in milliseconds: half of the round trip; `loopback`: no
+    /// link
     #[arg(long, value_delimiter = ',', default_value = "loopback,0,0.25,1")]
     delays: Vec<NetworkPlace>,
 
-    /// Between two connections, in seconds
+    /// Set the pause between two connections, in seconds
     #[arg(long, default_value = "0.002", value_parser = parse_seconds)]
     pause: Duration,
 
-    /// Time before a packet is due at which the link's thread stops sleeping, in seconds
+    /// Set the time before a packet is due at which the link's thread stops sleeping, in seconds
     #[arg(long, default_value = "0.00005", value_parser = parse_seconds)]
     awake: Duration,
 
-    /// Only cases whose name begins so
+    /// Run only cases whose name has this prefix
     #[arg(long, default_value = "")]
     case: String,
 }
 
 impl PoolArgs {
-    /// Returns true if a wanted case may begin with this text.
+    /// Returns whether a wanted case may begin with this text.
     fn wants_case(&self, case: &str) -> bool {
         case.starts_with(&self.case) || self.case.starts_with(case)
     }
 }
 
-/// Exit code 1 when a goal is missed.
+/// Runs the comparison. The exit code is 1 if a goal is missed.
 pub(crate) fn run(args: &PoolArgs) -> BenchOutcome {
     let mut comparison = BenchComparison::new("pool", args.rounds);
     for &place in &args.delays {
@@ -77,7 +77,7 @@ pub(crate) fn run(args: &PoolArgs) -> BenchOutcome {
     })
 }
 
-/// On this thread, whose namespace the sockets are in.
+/// Runs on this thread, whose namespace the sockets use.
 fn run_local<T>(what: impl Future<Output = Result<T, BenchError>>) -> Result<T, BenchError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -86,7 +86,7 @@ fn run_local<T>(what: impl Future<Output = Result<T, BenchError>>) -> Result<T, 
     LocalSet::new().block_on(&runtime, what)
 }
 
-/// The machines, so far apart.
+/// Creates the machines at this distance.
 fn build_network(args: &PoolArgs, place: NetworkPlace) -> Result<PoolNetwork, BenchError> {
     let link = match place {
         NetworkPlace::Loopback => None,
@@ -99,7 +99,7 @@ fn build_network(args: &PoolArgs, place: NetworkPlace) -> Result<PoolNetwork, Be
     PoolNetwork::new(link.as_ref())
 }
 
-/// As the published system says it.
+/// Formats the distance like the published system.
 fn round_trip_name(place: NetworkPlace) -> String {
     match place {
         NetworkPlace::Loopback => "loopback".to_owned(),

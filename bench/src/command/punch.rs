@@ -1,8 +1,10 @@
-//! `punch`: workers behind NATs, from two that meet to a chain of fifty.
+//! `punch`: workers behind NATs, from a pair to a chain of fifty.
 //!
-//! Sites behind routers that translate addresses, a rendezvous that is the real one, and workers' own code (`nearpath-p2p`) on machines behind
-//! those routers, all of it network namespaces. In the tables of throughput a "request" is one megabyte (10⁶ octets), so that rps times 8 is Mbit/s and
-//! `cpu µs` is the CPU time of a gigabyte in milliseconds, both sides with all that the kernel does for them. In those of meetings it is one meeting.
+//! The lab has sites behind NAT routers, a real rendezvous, and the workers' own code
+//! (`nearpath-p2p`). All machines are network namespaces. In the tables of throughput a "request"
+//! is one megabyte (10⁶ bytes), so rps times 8 is Mbit/s. `cpu µs` is the CPU time of a gigabyte in
+//! milliseconds, both sides with their kernel work. In the tables of sessions a request is one
+//! session.
 
 mod chain;
 mod first;
@@ -24,52 +26,52 @@ use crate::remote::BenchError;
 /// Options of `punch`.
 #[derive(clap::Args)]
 pub(crate) struct PunchArgs {
-    /// Rounds of each variant in each case
+    /// Set the rounds of each variant in each case
     #[arg(long, default_value_t = ROUNDS)]
     rounds: usize,
 
-    /// Megabytes of a measurement of throughput
+    /// Set the megabytes of a throughput measurement
     #[arg(long, default_value_t = 200)]
     megabytes: usize,
 
-    /// Cap of a machine's rate in Mbit/s: the published platform's
+    /// Set the rate limit of a machine in Mbit/s, that of the published platform
     #[arg(long, default_value_t = 680)]
     cap: u64,
 
-    /// Round trips in milliseconds, RENDEZVOUS:PEERS; that to the rendezvous is at least half of
-    /// that between peers
+    /// Set round trips in milliseconds, RENDEZVOUS:PEERS; the first is at least half of the second
     #[arg(long, value_delimiter = ',', default_value = "10:20,40:80,40:40,40:20")]
     rtts: Vec<RoundTrips>,
 
-    /// Meetings of a measurement of times
+    /// Set the number of sessions of a time measurement
     #[arg(long, default_value_t = 10)]
-    meetings: usize,
+    sessions: usize,
 
-    /// Meetings of each pair of the matrix, over each transport; 0: none
+    /// Set the number of sessions of each pair of the matrix, over each transport; 0: none
     #[arg(long, default_value_t = 100)]
     tries: usize,
 
-    /// Meetings of the matrix at the same time
+    /// Set the number of concurrent sessions of the matrix
     #[arg(long, default_value_t = 64)]
     at_once: usize,
 
-    /// Workers of the chain; 0: none
+    /// Set the number of workers of the chain; 0: none
     #[arg(long, default_value_t = 50)]
     workers: usize,
 
-    /// Cap of a chain machine's rate in Mbit/s: so low that the processors do not limit it
+    /// Set the rate limit of a machine in the chain in Mbit/s: low enough that the processors do
+    /// not limit it
     #[arg(long, default_value_t = 20)]
     chain_cap: u64,
 
-    /// Length of a rate measurement of chains and of forwarding Python code, in seconds
+    /// Set the length of a rate measurement of chains and Python forwarding, in seconds
     #[arg(long, default_value = "3", value_parser = parse_seconds)]
     seconds: Duration,
 
-    /// Only cases whose name begins so: throughput, first byte, matrix, chain, forward
+    /// Run only cases whose name has this prefix: throughput, first byte, matrix, chain, forward
     #[arg(long, default_value = "")]
     case: String,
 
-    /// A fast look: few rounds, megabytes and meetings; says little about the goals
+    /// Run few rounds, megabytes and sessions; the result says little about the goals
     #[arg(long)]
     quick: bool,
 
@@ -91,7 +93,7 @@ impl FromStr for RoundTrips {
     fn from_str(text: &str) -> Result<Self, String> {
         let bad = || {
             format!(
-                "{text:?} is not RENDEZVOUS:PEERS in milliseconds, the first at least half of the second"
+                "invalid round trips {text:?}: expected RENDEZVOUS:PEERS in milliseconds, the first at least half of the second"
             )
         };
         let millis = |text: &str| Duration::try_from_secs_f64(text.parse::<f64>().ok()? / 1e3).ok();
@@ -108,7 +110,7 @@ impl FromStr for RoundTrips {
 }
 
 impl RoundTrips {
-    /// The line of a site: a quarter of the way there and back.
+    /// Returns the link of a site: a quarter of the round trip.
     fn site_link(self) -> LinkConditions {
         LinkConditions {
             // A round trip between peers passes two site links in each direction.
@@ -117,7 +119,7 @@ impl RoundTrips {
         }
     }
 
-    /// The rendezvous' line has what is left.
+    /// Returns the link of the rendezvous, with the remaining delay.
     fn rendezvous_link(self) -> LinkConditions {
         LinkConditions {
             delay: self.rendezvous / 2 - self.peers / 4,
@@ -139,7 +141,7 @@ impl std::fmt::Display for RoundTrips {
 }
 
 impl PunchArgs {
-    /// Returns true if a wanted case may begin with this text.
+    /// Returns whether a wanted case may begin with this text.
     fn wants_case(&self, case: &str) -> bool {
         case.starts_with(&self.case) || self.case.starts_with(case)
     }
@@ -148,7 +150,7 @@ impl PunchArgs {
         if self.quick {
             self.rounds = self.rounds.min(2);
             self.megabytes = self.megabytes.min(50);
-            self.meetings = self.meetings.min(3);
+            self.sessions = self.sessions.min(3);
             self.workers = self.workers.min(5);
             self.seconds = self.seconds.min(Duration::from_secs(1));
             self.tries = self.tries.min(2);
@@ -158,12 +160,12 @@ impl PunchArgs {
     }
 }
 
-/// Exit code 1 when a goal is missed.
+/// Runs the comparison. The exit code is 1 if a goal is missed.
 pub(crate) fn run(args: PunchArgs) -> BenchOutcome {
     let args = args.with_short_runs();
     // Checked first: a missing tool would otherwise fail after minutes.
     if !nearpath_testkit::lab::nat::check_available() {
-        return Err("it needs nft, for routers that translate addresses (apt-get install nftables), and root".into());
+        return Err("punch needs root, and nft for NAT routers (apt-get install nftables)".into());
     }
     let mut comparison = BenchComparison::new("punch", args.rounds);
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -188,7 +190,7 @@ async fn measure_all(args: &PunchArgs, comparison: &mut BenchComparison) -> Resu
         first::measure(args, trips, comparison).await?;
     }
     chain::measure(args, comparison).await?;
-    // The matrix comes last: its concurrent meetings take all processors.
+    // The matrix comes last: its concurrent sessions take all processors.
     forward::measure(args, comparison).await?;
     matrix::measure(args, comparison).await
 }
@@ -198,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trips_are_what_lines_make_of_them() {
+    fn round_trips_are_split_over_the_links() {
         let trips: RoundTrips = "40:20".parse().unwrap();
         let (site, line) = (trips.site_link().delay, trips.rendezvous_link().delay);
         assert_eq!(

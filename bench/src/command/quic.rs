@@ -1,8 +1,8 @@
-//! `quic`: calls to another machine, by the transports, over links with delay.
+//! `quic`: calls to another machine, by transport, over links with delay.
 //!
 //! Caller and worker have a namespace each. CPU time is that of both sides, the caller's thread and
-//! the worker's process; not that of the handler behind the worker, which is the same for all, and
-//! not that of the link, in whose thread packets are delivered.
+//! the worker's process. Excluded are the handler behind the worker, which is the same for all, and
+//! the link's thread, which delivers packets.
 
 mod apps;
 mod chain;
@@ -23,55 +23,55 @@ use crate::remote::{BenchError, RemoteTransport};
 /// Options of `quic`.
 #[derive(clap::Args)]
 pub(crate) struct QuicArgs {
-    /// Rounds of each variant in each case
+    /// Set the rounds of each variant in each case
     #[arg(long, default_value_t = ROUNDS)]
     rounds: usize,
 
-    /// Length of a measurement in seconds
+    /// Set the length of a measurement in seconds
     #[arg(long, default_value = "0.3", value_parser = parse_seconds)]
     duration: Duration,
 
-    /// Calls of a measurement at the least
+    /// Set the minimum number of calls of a measurement
     #[arg(long, default_value_t = 20)]
     least: u64,
 
-    /// Delays of the link one way, in milliseconds, or `loopback` for no link at all
+    /// Set the one-way delays of the link, in milliseconds, or `loopback` for no link
     #[arg(long, value_delimiter = ',', default_value = "loopback,0,0.5,1,2,3")]
     delays: Vec<NetworkPlace>,
 
-    /// Workers that are started to be called once, a measurement; 0: none
+    /// Set the number of workers started for one call each, per measurement; 0: none
     #[arg(long, default_value_t = 5)]
     starts: usize,
 
-    /// Functions of the chains; 0: none
+    /// Set the number of functions of the chains; 0: none
     #[arg(long, default_value_t = 6)]
     longest: usize,
 
-    /// Delay of the links of the chains, one way, in milliseconds
+    /// Set the one-way delay of the links of the chains, in milliseconds
     #[arg(long, default_value = "0.5")]
     chain_delay: NetworkPlace,
 
-    /// Applications of the published system: those of examples/ with these names
+    /// Run these applications of examples/
     #[arg(long, value_enum, value_delimiter = ',', default_value = "all")]
     apps: Vec<apps::WantedApps>,
 
-    /// Delays of the links of the applications, one way, in milliseconds, or `loopback`
+    /// Set the one-way delays of the links of the applications, in milliseconds, or `loopback`
     #[arg(long, value_delimiter = ',', default_value = "0.5")]
     app_delays: Vec<NetworkPlace>,
 
-    /// Sessions to mint one after another, and at once
+    /// Set the number of sessions to mint, in sequence and concurrently
     #[arg(long, default_value_t = 1000)]
     mints: usize,
 
-    /// Time before a packet is due at which the link's thread stops sleeping, in seconds
+    /// Set the time before a packet is due at which the link's thread stops sleeping, in seconds
     #[arg(long, default_value = "0", value_parser = parse_seconds)]
     awake: Duration,
 
-    /// Only cases whose name begins so
+    /// Run only cases whose name has this prefix
     #[arg(long, default_value = "")]
     case: String,
 
-    /// Only variants of these names
+    /// Run only variants with these names
     #[arg(long, value_delimiter = ';')]
     variants: Vec<String>,
 }
@@ -79,9 +79,9 @@ pub(crate) struct QuicArgs {
 /// Network between caller and worker.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 pub(crate) enum NetworkPlace {
-    /// They are on one machine.
+    /// Caller and worker are on one machine.
     Loopback,
-    /// A link with that delay, one way.
+    /// A link with this one-way delay.
     Link(Duration),
 }
 
@@ -94,7 +94,7 @@ impl std::str::FromStr for NetworkPlace {
         }
         let millis: f64 = text
             .parse()
-            .map_err(|_| format!("{text:?} is neither a number nor `loopback`"))?;
+            .map_err(|_| format!("invalid delay {text:?}: expected milliseconds or `loopback`"))?;
         Duration::try_from_secs_f64(millis / 1e3)
             .map(Self::Link)
             .map_err(|error| error.to_string())
@@ -118,10 +118,11 @@ impl QuicArgs {
         }
     }
 
-    /// Those of `ways` that are wanted.
-    fn wanted_transports(&self, ways: &[RemoteTransport]) -> Vec<RemoteTransport> {
-        ways.iter()
-            .filter(|way| self.has_variant(way.name()))
+    /// Returns the wanted ones of `transports`.
+    fn wanted_transports(&self, transports: &[RemoteTransport]) -> Vec<RemoteTransport> {
+        transports
+            .iter()
+            .filter(|transport| self.has_variant(transport.name()))
             .copied()
             .collect()
     }
@@ -135,13 +136,13 @@ impl QuicArgs {
         case.starts_with(&self.case)
     }
 
-    /// Returns true if a wanted case may begin with this text.
+    /// Returns whether a wanted case may begin with this text.
     fn may_want(&self, begin: &str) -> bool {
         self.wants_case(begin) || self.case.starts_with(begin)
     }
 }
 
-/// Exit code 1 when a goal is missed.
+/// Runs the comparison. The exit code is 1 if a goal is missed.
 pub(crate) fn run(args: &QuicArgs) -> BenchOutcome {
     let mut comparison = BenchComparison::new("quic", args.rounds);
     // First, while no worker runs: its latency is CPU time.
@@ -161,12 +162,15 @@ pub(crate) fn run(args: &QuicArgs) -> BenchOutcome {
     })
 }
 
-/// As a table has them.
-fn transport_names(ways: &[RemoteTransport]) -> Vec<&'static str> {
-    ways.iter().map(|way| way.name()).collect()
+/// Returns the names in tables.
+fn transport_names(transports: &[RemoteTransport]) -> Vec<&'static str> {
+    transports
+        .iter()
+        .map(|transport| transport.name())
+        .collect()
 }
 
-/// On this thread, whose namespace the sockets are in.
+/// Runs on this thread, whose namespace the sockets use.
 fn run_local<T>(what: impl Future<Output = Result<T, BenchError>>) -> Result<T, BenchError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -1,5 +1,6 @@
-//! `reduce`: reduce-by-key with 104 workers, by what goes between mappers and reducers. The jobs and their comparison are
-//! Python (`bench/reduce`); here are the machines that they run on: some behind a NAT each, and one that all of them reach.
+//! `reduce`: reduce-by-key with 104 workers, by the transport between mappers and reducers. The
+//! jobs and their comparison are in Python (`bench/reduce`). This file creates their machines: some
+//! behind a NAT each, and one that all of them reach.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,27 +17,27 @@ use crate::remote::BenchError;
 /// Options of `reduce`.
 #[derive(clap::Args)]
 pub(crate) struct ReduceArgs {
-    /// The Python that has pyarrow, boto3, redis, numpy and nearpath
+    /// Use this Python, which has pyarrow, boto3, redis, numpy and nearpath
     #[arg(long, default_value = "python3")]
     python: PathBuf,
 
-    /// Folder of the jobs
+    /// Set the folder of the jobs
     #[arg(long, default_value = "bench/reduce")]
     jobs: PathBuf,
 
-    /// Machines with workers, each behind a NAT of its own
+    /// Set the number of machines with workers, each behind its own NAT
     #[arg(long, default_value_t = 4)]
     machines: u8,
 
-    /// Round trip between two machines, in seconds
+    /// Set the round trip between two machines, in seconds
     #[arg(long, default_value = "0.001", value_parser = parse_seconds)]
     round_trip: Duration,
 
-    /// Slowdown that stands for a processor per worker
+    /// Set the slowdown that simulates a processor per worker
     #[arg(long, default_value_t = 64.0)]
     slow: f64,
 
-    /// Options of the comparison, after `--`; `--help` among them
+    /// Pass options to the comparison, after `--`; `--help` lists them
     #[arg(last = true)]
     comparison: Vec<String>,
 }
@@ -45,14 +46,14 @@ pub(crate) struct ReduceArgs {
 #[derive(Serialize)]
 struct LabDescription {
     slow: f64,
-    /// The namespace of the machine that all reach, and its addresses.
+    /// Namespace of the machine that all reach, and its addresses.
     server: PathBuf,
     addresses: Vec<String>,
-    /// The namespaces of the machines with workers.
+    /// Namespaces of the machines with workers.
     machines: Vec<PathBuf>,
 }
 
-/// Exit code 1 when a goal is missed.
+/// Runs the comparison. The exit code is 1 if a goal is missed.
 pub(crate) fn run(args: &ReduceArgs) -> BenchOutcome {
     // At full speed all workers share the processors; slowed down, each one has what a machine of
     // its own would give.
@@ -60,13 +61,13 @@ pub(crate) fn run(args: &ReduceArgs) -> BenchOutcome {
         .map(|slow| build_lab(args, slow))
         .into_iter()
         .collect::<Result<Vec<_>, _>>()?;
-    let told: Vec<_> = labs
+    let descriptions: Vec<_> = labs
         .iter()
         .map(|(internet, sites, slow)| describe_lab(internet, sites, *slow))
         .collect();
     let file = tempfile::NamedTempFile::new()?;
     // A file, since the description of 104 machines is too long for an argument.
-    fs::write(file.path(), serde_json::to_vec(&told)?)?;
+    fs::write(file.path(), serde_json::to_vec(&descriptions)?)?;
     let status = comparison_command(args, file.path()).status()?;
     Ok(if status.success() {
         ExitCode::SUCCESS
@@ -75,7 +76,8 @@ pub(crate) fn run(args: &ReduceArgs) -> BenchOutcome {
     })
 }
 
-/// A round trip between machines passes two lines each way, and so does one to the rendezvous.
+/// Creates the lab. A round trip between machines passes two links each way, and so does one to the
+/// rendezvous.
 fn build_lab(args: &ReduceArgs, slow: f64) -> Result<(LabInternet, Vec<NatSite>, f64), BenchError> {
     let line = LinkConditions {
         // Four links in a round trip.

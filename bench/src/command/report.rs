@@ -9,7 +9,7 @@ use crate::compare::results_page;
 /// Options of `report`.
 #[derive(clap::Args)]
 pub(crate) struct ReportArgs {
-    /// The page to write
+    /// Write the page to this file
     #[arg(long, default_value = "docs/reference/results.md", value_name = "FILE")]
     out: PathBuf,
 }

@@ -1,7 +1,8 @@
-//! `ring`: messages around a circle of processes in shared memory, by each way to be woken, beside bare descriptors.
+//! `ring`: messages around a ring of processes in shared memory, by wakeup method, and bare
+//! descriptors.
 //!
-//! Messages go round the ring one after another: 2 endpoints are a ping-pong, 3 are gateway,
-//! function, function. CPU time is that of all endpoints, by round.
+//! Messages pass the ring in sequence: 2 endpoints are a ping-pong, 3 are gateway, function,
+//! function. CPU time is that of all endpoints, per round trip.
 
 use std::io;
 use std::process::ExitCode;
@@ -25,28 +26,28 @@ const CORE_PLACES: [(&str, usize); 2] = [("one core", 1), ("two cores", 2)];
 /// Options of `ring`.
 #[derive(clap::Args)]
 pub(crate) struct RingArgs {
-    /// Rounds of each variant in each case
+    /// Set the rounds of each variant in each case
     #[arg(long, default_value_t = ROUNDS)]
     rounds: usize,
 
-    /// Length of a measurement in seconds
+    /// Set the length of a measurement in seconds
     #[arg(long, default_value = "0.4", value_parser = parse_seconds)]
     duration: Duration,
 
-    /// Warm-up before a measurement, in seconds
+    /// Set the warm-up before a measurement, in seconds
     #[arg(long, default_value = "0.1", value_parser = parse_seconds)]
     warm_up: Duration,
 
-    /// Requests underway at a time, at most 64, one case each
+    /// Set the numbers of requests in flight, at most 64, one case each
     #[arg(long, value_delimiter = ',', default_value = "1,32", value_parser = clap::value_parser!(u64).range(1..=64))]
     in_flight: Vec<u64>,
 }
 
-/// Exit code 1 when a goal is missed.
+/// Runs the comparison. The exit code is 1 if a goal is missed.
 pub(crate) async fn run(args: RingArgs) -> BenchOutcome {
     let names = VARIANTS.map(|(name, _)| name);
     let mut comparison = BenchComparison::new("ring", args.rounds);
-    for (circle, parties) in RING_SIZES {
+    for (ring, endpoints) in RING_SIZES {
         for (place, cores) in CORE_PLACES
             .into_iter()
             // Pinning to a processor that is not there fails.
@@ -54,13 +55,13 @@ pub(crate) async fn run(args: RingArgs) -> BenchOutcome {
         {
             for &in_flight in &args.in_flight {
                 let plan = RingPlan {
-                    parties,
+                    endpoints,
                     cores,
                     in_flight,
                     warm_up: args.warm_up,
                     duration: args.duration,
                 };
-                let case = format!("{circle}, {place}, {in_flight}");
+                let case = format!("{ring}, {place}, {in_flight}");
                 let one = async |variant: usize| shm_ring::measure_ring(plan, VARIANTS[variant].1);
                 comparison
                     .measure_case::<io::Error>(&case, &names, one)
@@ -77,7 +78,7 @@ pub(crate) async fn run(args: RingArgs) -> BenchOutcome {
     })
 }
 
-/// Only the chain on one core, one at a time, has goals.
+/// Adds goals for the chain on one core with one request in flight.
 fn add_goals(comparison: &mut BenchComparison) {
     // On one core every hand-over is a context switch: the wake-up's cost is all that differs.
     let case = "chain, one core, 1";

@@ -1,5 +1,5 @@
-//! `shm`: a chain of two functions behind an entry, by the ways to build it. The first function asks the second before it
-//! answers. CPU time is that of every process of the chain.
+//! `shm`: implementations of a chain of two functions behind a front end. The first function calls
+//! the second before it responds. CPU time is that of every process of the chain.
 
 use std::cell::RefCell;
 use std::io;
@@ -18,8 +18,8 @@ use crate::load::closed::ConnectionReuse;
 use crate::load::{RequestTemplate, epoll_client};
 use crate::peers::chain::FunctionChain;
 
-/// All but the last stand for the whole run. Parties that poll would take every processor from the
-/// others: that chain is there only while it is measured.
+/// All variants except the last run during all rounds. Polling endpoints would take the processors
+/// from the others: their chain runs only while it is measured.
 const VARIANTS: [&str; 7] = [
     "ring",
     "ring, one core",
@@ -39,12 +39,12 @@ pub(crate) struct ShmArgs {
     #[command(flatten)]
     measure: RateOptions,
 
-    /// Connections at a time, one case each
+    /// Set the numbers of concurrent connections, one case each
     #[arg(long, value_delimiter = ',', default_value = "1,32")]
     connections: Vec<usize>,
 }
 
-/// Exit code 1 when a goal is missed.
+/// Runs the comparison. The exit code is 1 if a goal is missed.
 pub(crate) async fn run(args: ShmArgs) -> BenchOutcome {
     // In the order of VARIANTS; the last one, poll, is started for each measurement.
     let chains = [
@@ -56,12 +56,12 @@ pub(crate) async fn run(args: ShmArgs) -> BenchOutcome {
         FunctionChain::start_behind_nginx().await?,
     ];
     let mut comparison = BenchComparison::new("shm", args.measure.rounds);
-    for (way, reuse) in [
+    for (connection_name, reuse) in [
         ("keep-alive", ConnectionReuse::KeepAlive),
         ("new-connection", ConnectionReuse::Fresh),
     ] {
         for &callers in &args.connections {
-            let case = format!("{way} {callers}");
+            let case = format!("{connection_name} {callers}");
             let ring = RefCell::new(Vec::new());
             let one = async |variant: usize| {
                 let (sample, functions) = match chains.get(variant) {
@@ -95,7 +95,8 @@ pub(crate) async fn run(args: ShmArgs) -> BenchOutcome {
     })
 }
 
-/// The sample, and what the functions alone spent on a request, in microseconds.
+/// Measures a chain. Returns the sample, and the CPU time of the functions alone per request, in
+/// microseconds.
 async fn measure_chain(
     chain: &FunctionChain,
     callers: usize,
@@ -124,8 +125,9 @@ async fn measure_chain(
     Ok((LoadSample::from_load(&loaded, window, cpu), us))
 }
 
-/// The published program on such a machine, 32 connections, each closed after its answer: 59 µs of
-/// CPU a request, 29 of them in the two functions. To be reached: a half, and a third.
+/// Goals relative to the published system on such a machine with 32 connections, each closed after
+/// its response: 59 µs of CPU per request, 29 of them in the two functions. The goals are a half
+/// and a third.
 fn add_published(comparison: &mut BenchComparison, case: &str, functions: Vec<f64>) {
     const TOTAL_US: f64 = 59.0;
     const FUNCTIONS_US: f64 = 29.0;
@@ -146,13 +148,13 @@ fn add_published(comparison: &mut BenchComparison, case: &str, functions: Vec<f6
         comparison.add_figure(figure("all", value, TOTAL_US / 2.0));
     }
     comparison.add_figure(figure(
-        "the functions",
+        "functions",
         median_of(functions.into_iter()),
         FUNCTIONS_US / 3.0,
     ));
 }
 
-/// Only concurrency 32 has goals.
+/// Adds goals for 32 connections.
 fn add_goals(comparison: &mut BenchComparison) {
     let rate: fn(&ReportRow) -> f64 = |row| row.rps;
     let goal = |value, better, goal| RatioGoal {

@@ -1,4 +1,4 @@
-//! The handler as a function of a chain: the same answer, to calls that come through shared memory.
+//! The handler as a function of a chain: the same response, to calls through shared memory.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -12,15 +12,15 @@ use nearpath_types::{FunctionId, Reason};
 /// Variable that names the dispatch socket of a domain; see `contract/dispatch.md`.
 const DISPATCH_VAR: &str = "NEARPATH_DISPATCH";
 
-/// Takes calls beside HTTP, if there is a door, any number at a time. Each takes `work` of
-/// its own; `next` is asked before each answer.
+/// Serves calls through shared memory beside HTTP if there is a dispatch socket, without a limit of
+/// concurrency. Each takes `work` of CPU time; `next` is called before each response.
 pub(super) async fn serve_shm(next: Option<FunctionId>, work: Duration, answer: &'static [u8]) {
     // Outside a chain there is no dispatch socket, and HTTP is all there is.
-    let Some(door) = std::env::var_os(DISPATCH_VAR) else {
+    let Some(socket_path) = std::env::var_os(DISPATCH_VAR) else {
         return;
     };
     let (post, driver) =
-        match AsyncEndpoint::dial(Path::new(&door), EndpointSettings::default()).await {
+        match AsyncEndpoint::dial(Path::new(&socket_path), EndpointSettings::default()).await {
             Ok(joined) => joined,
             Err(error) => return eprintln!("shared memory: {error}"),
         };
@@ -45,7 +45,7 @@ pub(super) async fn serve_shm(next: Option<FunctionId>, work: Duration, answer: 
     }
 }
 
-/// Burns CPU as a handler that computes does: nothing else runs on its thread meanwhile.
+/// Burns CPU like a computing handler: no other work runs on its thread meanwhile.
 fn burn_cpu(work: Duration) {
     // No clock reading without work: it would be a measurable part of a call.
     let end = (!work.is_zero()).then(|| Instant::now() + work);
@@ -61,15 +61,15 @@ async fn answer_call(
     received: ReceivedCall,
     answer: &'static [u8],
 ) {
-    let asked = match post.call(CallDestination::Function(&next), &CallRequest::default()) {
+    let next_response = match post.call(CallDestination::Function(&next), &CallRequest::default()) {
         Ok(call) => call.await.map(drop).map_err(|error| error.to_string()),
         Err(unsent) => Err(unsent.to_string()),
     };
-    received.send_response(match asked {
+    received.send_response(match next_response {
         Ok(()) => CallResponse::ok(answer),
         Err(error) => {
             eprintln!("{error}");
-            CallResponse::platform_error(Reason::InstanceDied, "the next function did not answer")
+            CallResponse::platform_error(Reason::InstanceDied, "the next function did not respond")
         }
     });
 }

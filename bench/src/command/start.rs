@@ -1,8 +1,8 @@
-//! `start`: how long instances take from asking for them to ready, and how much of it is the platform's.
+//! `start`: the time of an instance's start, and the platform's share of it.
 //!
 //! In the table a "request" is one start: p50 and p99 are the platform's time of one instance
-//! (every phase but the tenant's own), rps is instances ready by second since they were asked for,
-//! cpu is that of `nearpath up` and all it started.
+//! (every phase except the tenant's). rps is ready instances per second since the request. cpu is
+//! that of `nearpath up` and its descendants.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -20,27 +20,27 @@ use crate::peers::nearpath::{self, NearpathServer};
 use crate::tally::RequestTally;
 
 const VARIANTS: [&str; 2] = ["cat", "python"];
-/// The phase that is the tenant's own.
+/// The tenant's phase.
 const TENANT_PHASE: &str = "handler";
-/// Promised: what the platform adds to a start, in milliseconds.
+/// Goal: the platform's share of a start, in milliseconds.
 const GOAL_MS: f64 = 20.0;
 
 /// Options of `start`.
 #[derive(clap::Args)]
 pub(crate) struct StartArgs {
-    /// Rounds of each variant in each case
+    /// Set the rounds of each variant in each case
     #[arg(long, default_value_t = ROUNDS)]
     rounds: usize,
 
-    /// Instances asked for at once, one case each
+    /// Set the numbers of concurrently requested instances, one case each
     #[arg(long, value_delimiter = ',', default_value = "1,5")]
     instances: Vec<u64>,
 }
 
-/// Milliseconds of every phase of every start seen, by case, variant and phase.
+/// Milliseconds of every phase of all starts, by case, variant and phase.
 type StartPhases = BTreeMap<(String, &'static str, String), Vec<f64>>;
 
-/// Exit code 1 when the goal is missed.
+/// Runs the comparison. The exit code is 1 if the goal is missed.
 pub(crate) async fn run(args: StartArgs) -> BenchOutcome {
     let folder = tempfile::tempdir()?;
     let server = NearpathServer::start(folder.path()).await?;
@@ -49,7 +49,7 @@ pub(crate) async fn run(args: StartArgs) -> BenchOutcome {
         RefCell::new(StartPhases::new()),
     );
     for &count in &args.instances {
-        let case = format!("{count} at once");
+        let case = format!("{count} concurrent");
         let one = async |variant: usize| {
             let (sample, described) = measure_start(&server, VARIANTS[variant], count).await?;
             note_phases(
@@ -72,7 +72,7 @@ pub(crate) async fn run(args: StartArgs) -> BenchOutcome {
     })
 }
 
-/// Deploys one instance, then asks for `count` more at once: the folder is on the node by then.
+/// Deploys one instance, then requests `count` more at once: the folder is on the node by then.
 async fn measure_start(
     server: &NearpathServer,
     variant: &str,
@@ -86,12 +86,12 @@ async fn measure_start(
     server.deploy_function(&spec).await?;
     // The first start copies the image to the node, which the later ones do not pay.
     let first = instance_ids(&server.wait_available("start", 1).await?);
-    let (asked, cpu) = (Instant::now(), CpuSnapshot::read_now(&[server.pid()]));
+    let (started, cpu) = (Instant::now(), CpuSnapshot::read_now(&[server.pid()]));
     server.scale_function("start", count + 1).await?;
     // Before the removal, since the phases are in the description.
     let mut described = server.wait_available("start", count + 1).await?;
     let (took, cpu) = (
-        asked.elapsed(),
+        started.elapsed(),
         cpu.spent_until(&CpuSnapshot::read_now(&[server.pid()])),
     );
     // Every round starts from nothing.
@@ -129,7 +129,7 @@ fn instance_ids(described: &Value) -> Vec<Value> {
         .collect()
 }
 
-/// The phases of every instance's start, in milliseconds.
+/// Returns the phases of every instance's start, in milliseconds.
 fn read_phases(described: &Value) -> impl Iterator<Item = BTreeMap<String, f64>> {
     let instances = described["instances"].as_array().into_iter().flatten();
     instances.filter_map(|instance| serde_json::from_value(instance["startMs"].clone()).ok())
@@ -144,7 +144,7 @@ fn note_phases(phases: &mut StartPhases, case: &str, variant: &'static str, desc
     }
 }
 
-/// The goal holds for single starts; concurrent starts share the machine's cores.
+/// Adds the goal for single starts; concurrent starts share the machine's cores.
 fn add_goals(comparison: &mut BenchComparison, phases: &StartPhases) {
     let first = phases
         .keys()
@@ -155,7 +155,7 @@ fn add_goals(comparison: &mut BenchComparison, phases: &StartPhases) {
         *case == first && *variant == "cat" && phase != TENANT_PHASE
     });
     let value = of_cat.map(|(_, all)| median_of(all.iter().copied())).sum();
-    let name = format!("platform's part of a start, ms, {first}");
+    let name = format!("platform's share of a start, ms, {first}");
     comparison.add_figure(GoalRatio {
         name,
         value,
@@ -185,12 +185,12 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn phases_of_all_instances() {
+    fn phases_of_all_instances_are_collected() {
         let described = json!({ "instances": [{ "startMs": { "spawn": 1.5, "handler": 50.0 } }, { "startMs": { "spawn": 2.5 } }] });
         let mut phases = StartPhases::new();
-        note_phases(&mut phases, "1 at once", "cat", &described);
+        note_phases(&mut phases, "1 concurrent", "cat", &described);
         assert_eq!(
-            phases[&("1 at once".to_owned(), "cat", "spawn".to_owned())],
+            phases[&("1 concurrent".to_owned(), "cat", "spawn".to_owned())],
             [1.5, 2.5]
         );
         assert_eq!(phases.len(), 2);

@@ -1,9 +1,9 @@
-//! The one way to set variants against each other.
+//! Comparison of variants.
 //!
-//! A machine's speed drifts, and its neighbours make noise. So the variants of a case run one after
-//! the other within each round, in turned order every other round, and what is reported is the
-//! median over the rounds. The spread (largest minus smallest, by the median) is printed beside it:
-//! a difference smaller than the spread is none.
+//! A machine's speed drifts, and other processes disturb it. So the variants of a case run in
+//! sequence within each round, in alternating order. The report has the median over the rounds. The
+//! spread (largest minus smallest, divided by the median) is printed beside it. A difference below
+//! the spread is not significant.
 
 mod report;
 pub(crate) mod results_page;
@@ -18,7 +18,7 @@ use crate::tally::RequestTally;
 
 pub(crate) use report::{BetterDirection, ComparisonReport, GoalRatio, ReportRow};
 
-/// Rounds that every comparison makes at least.
+/// Minimum number of rounds of a comparison.
 pub(crate) const ROUNDS: usize = 5;
 
 /// Figures of a variant in a round.
@@ -30,14 +30,14 @@ pub(crate) struct RoundSample {
     pub(crate) failed: u64,
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
-    /// Requests answered a second.
+    /// Responses per second.
     pub(crate) rps: f64,
-    /// CPU time of the processes under test, by request answered.
+    /// CPU time of the processes under test, per response.
     pub(crate) cpu_us_per_request: f64,
 }
 
 impl RoundSample {
-    /// Makes a sample of a tally, the length of its window and the CPU time in it.
+    /// Creates a sample from a tally, the length of its window and the CPU time in it.
     pub(crate) fn from_tally(tally: &RequestTally, length: Duration, cpu: Duration) -> Self {
         Self {
             n: tally.answered_count(),
@@ -50,16 +50,16 @@ impl RoundSample {
     }
 }
 
-/// A sample, and what the load generator spent beside it.
+/// A sample with the cost of the load generator.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LoadSample {
     sample: RoundSample,
-    /// CPU time of the load generator itself, in microseconds by request answered; none: not known.
+    /// CPU time of the load generator, in microseconds per response; `None`: unknown.
     client_us: Option<f64>,
 }
 
 impl LoadSample {
-    /// Makes a sample of a load, its window and the CPU time in it.
+    /// Creates a sample from a load, its window and the CPU time in it.
     pub(crate) fn from_load(loaded: &LoadResult, window: MeasureWindow, cpu: Duration) -> Self {
         Self {
             sample: RoundSample::from_tally(&loaded.tally, window.length(), cpu),
@@ -69,7 +69,7 @@ impl LoadSample {
 }
 
 impl LoadSample {
-    /// Of which the load generator's part is known; `sample` has it in its CPU time where the
+    /// Creates a sample with a known part of the load generator. `sample` includes it if the
     /// generator is one of the two sides.
     pub(crate) fn with_client(sample: RoundSample, client_us: f64) -> Self {
         Self {
@@ -88,27 +88,27 @@ impl From<RoundSample> for LoadSample {
     }
 }
 
-/// Figures of a row that only the printed table has.
+/// Figures of a row that appear only in the printed table.
 #[derive(Debug, Clone, Copy)]
 struct RowNote {
-    /// Of the rates, as a share of the median.
+    /// Spread of the rates, divided by the median.
     spread: f64,
     /// See [`LoadSample`].
     client_us: Option<f64>,
 }
 
-/// A comparison that is being made.
+/// A comparison in progress.
 pub(crate) struct BenchComparison {
     report: ComparisonReport,
-    /// Notes, an entry for each row.
+    /// Notes, one per row.
     notes: Vec<RowNote>,
-    /// Lines below the table, for people only.
+    /// Lines below the printed table.
     remarks: Vec<String>,
     rounds: usize,
 }
 
 impl BenchComparison {
-    /// `name` is the file's name in `bench/results`.
+    /// Creates a comparison; `name` is the file name in `bench/results`.
     pub(crate) fn new(name: &str, rounds: usize) -> Self {
         Self {
             report: ComparisonReport::new(name),
@@ -132,7 +132,7 @@ impl BenchComparison {
         .await
     }
 
-    /// The same, where it is known what the load cost itself.
+    /// Measures a case like [`Self::measure_case`], with the cost of the load generator.
     pub(crate) async fn measure_loads<E>(
         &mut self,
         case: &str,
@@ -157,7 +157,7 @@ impl BenchComparison {
         Ok(())
     }
 
-    /// Adds a row that is no median of rounds: what it counts was done once.
+    /// Adds a row of a single measurement instead of a median of rounds.
     pub(crate) fn add_single(&mut self, case: &str, variant: &str, measured: LoadSample) {
         self.report
             .rows
@@ -186,8 +186,8 @@ impl BenchComparison {
         }
     }
 
-    /// A case of its own: of each variant the row with the highest rate among those of all cases
-    /// that `stable` lets through.
+    /// Adds a case with the best row of each variant: the highest rate among rows that `stable`
+    /// accepts.
     pub(crate) fn add_best(
         &mut self,
         case: &str,
@@ -216,7 +216,7 @@ impl BenchComparison {
         }
     }
 
-    /// A number of one row, for a goal of its own.
+    /// Returns a number of one row, for a separate goal.
     pub(crate) fn row_value(
         &self,
         case: &str,

@@ -29,7 +29,7 @@ pub(crate) enum BetterDirection {
 }
 
 impl BetterDirection {
-    /// The relation of a value to its goal.
+    /// Returns the relation of a value to its goal.
     pub(crate) fn goal_sign(self) -> &'static str {
         match self {
             Self::Lower => "≤",

@@ -1,14 +1,15 @@
-//! The page with the results of all comparisons, from the JSON of their last runs.
+//! Renders the page of all comparisons from the JSON of their last runs.
 
 use std::fmt::Write;
 use std::path::Path;
 use std::{fs, io};
 
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::report::{GoalRatio, results_folder};
 
-/// Columns in the order of the page; others follow by name.
+/// Column order of the page; other columns follow by name.
 const COLUMN_ORDER: [&str; 9] = [
     "case",
     "variant",
@@ -24,9 +25,10 @@ const COLUMN_ORDER: [&str; 9] = [
 const INTRODUCTION: &str = "\
 # Results
 
-Made by `make bench-report` from the last run of each comparison in [bench/results](../../bench/results); do not edit. What the
-comparisons are, and how they are made, is in [the guide](../guide/measuring.md). Each was run on a machine of two cores, some of them
-beside other work: compare variants within a case, never times across pages.
+`make bench-report` generates this page from the last run of each comparison in
+[bench/results](../../bench/results); do not edit it. [The guide](../guide/measuring.md) describes the
+comparisons and their method. Each comparison ran on a machine with two cores, in some cases beside other
+work. Compare variants within a case, never times across pages.
 ";
 
 /// Renders the page from every JSON file of the results folder, by name.
@@ -61,10 +63,9 @@ fn report_name(path: &Path) -> String {
 
 fn render_report(name: &str, report: &Value) -> String {
     let mut out = format!("\n## {name}\n\n`make bench-{name}`\n");
-    let ratios: Vec<GoalRatio> =
-        serde_json::from_value(report["ratios"].clone()).unwrap_or_default();
+    let ratios: Vec<_> = report["ratios"].as_array().into_iter().flatten().collect();
     if !ratios.is_empty() {
-        out += "\n| figure | value | goal | |\n| --- | ---: | ---: | --- |\n";
+        out += "\n| figure | value | goal | result |\n| --- | ---: | ---: | --- |\n";
         ratios.iter().for_each(|ratio| out += &ratio_line(ratio));
     }
     let rows: Vec<_> = report["rows"]
@@ -80,15 +81,21 @@ fn render_report(name: &str, report: &Value) -> String {
     out
 }
 
-fn ratio_line(ratio: &GoalRatio) -> String {
-    let met = if ratio.is_met() { "met" } else { "**missed**" };
-    format!(
-        "| {} | {:.2} | {} {} | {met} |\n",
-        escape_cell(&ratio.name),
-        ratio.value,
-        ratio.better.goal_sign(),
-        ratio.goal
-    )
+/// Returns the table line of a ratio; some are only reported and have no goal.
+fn ratio_line(ratio: &Value) -> String {
+    let (name, value) = (
+        escape_cell(ratio["name"].as_str().unwrap_or_default()),
+        ratio["value"].as_f64().unwrap_or(f64::NAN),
+    );
+    let Ok(with_goal) = GoalRatio::deserialize(ratio) else {
+        return format!("| {name} | {value:.2} | – | – |\n");
+    };
+    let result = match with_goal.is_met() {
+        true => "met",
+        false => "**missed**",
+    };
+    let (sign, goal) = (with_goal.better.goal_sign(), with_goal.goal);
+    format!("| {name} | {value:.2} | {sign} {goal} | {result} |\n")
 }
 
 fn table_columns(row: &Map<String, Value>) -> Vec<String> {
@@ -136,7 +143,7 @@ fn value_cell(value: &Value) -> String {
     }
 }
 
-/// Three significant digits, and no more precision than the measurement has.
+/// Formats a number with three significant digits: the measurement has no more precision.
 fn format_number(number: f64) -> String {
     match number.abs() {
         n if n >= 100.0 || n == n.trunc() => format!("{number:.0}"),
@@ -145,7 +152,7 @@ fn format_number(number: f64) -> String {
     }
 }
 
-/// A bar would end the cell.
+/// Escapes the bar, which would end the cell.
 fn escape_cell(text: &str) -> String {
     text.replace('|', "\\|")
 }
@@ -159,13 +166,17 @@ mod tests {
     fn a_report_becomes_two_tables() {
         let report = json!({
             "rows": [{ "case": "a | b", "variant": "v", "rps": 1234.5, "p50_us": 6.04, "n": 10, "failed": 0, "extra": null }],
-            "ratios": [{ "name": "speed", "value": 0.5, "better": "higher", "goal": 0.8 }],
+            "ratios": [
+                { "name": "speed", "value": 0.5, "better": "higher", "goal": 0.8 },
+                { "name": "memory", "value": 4.9, "better": "lower", "goal": null },
+            ],
         });
         let page = render_report("edge", &report);
         assert!(
             page.contains("| speed | 0.50 | ≥ 0.8 | **missed** |"),
             "{page}"
         );
+        assert!(page.contains("| memory | 4.90 | – | – |"), "{page}");
         assert!(
             page.contains("| case | variant | n | p50 µs | rps | failed | extra |"),
             "{page}"

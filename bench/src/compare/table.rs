@@ -1,12 +1,12 @@
-//! A comparison as a table for people.
+//! Renders a comparison as a text table.
 
 use std::fmt::Write;
 
 use super::RowNote;
 use super::report::{ComparisonReport, GoalRatio, ReportRow};
 
-/// The whole report; `notes` has one entry a row. What the load generator cost itself has a column
-/// where it is known.
+/// Renders the whole report; `notes` has one entry per row. The load generator's cost has a column
+/// if it is known.
 pub(super) fn render_table(report: &ComparisonReport, notes: &[RowNote]) -> String {
     let mut out = String::new();
     let width = |of: fn(&ReportRow) -> &String, least: usize| {

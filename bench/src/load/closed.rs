@@ -1,4 +1,5 @@
-//! The closed loop: a fixed number of callers, each waiting for its answer before it asks again.
+//! The closed loop: a fixed number of callers, each of which waits for its response before the next
+//! request.
 //!
 //! The closed loop shows capacity but hides stalls: a server that stops for a second delays few
 //! requests, not the hundreds that would have come. For behaviour under stress use [`super::open`].
@@ -16,13 +17,13 @@ use crate::tally::{RequestFailure, RequestTally};
 /// Connection handling of the callers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ConnectionReuse {
-    /// A kept connection for each caller.
+    /// A keep-alive connection for each caller.
     KeepAlive,
     /// A new connection for every request.
     Fresh,
 }
 
-/// Runs `callers` callers until the window ends and counts what was answered in it.
+/// Runs `callers` callers until the window ends, and counts the responses within it.
 pub(crate) async fn run_closed(
     template: &RequestTemplate,
     callers: usize,
@@ -60,15 +61,17 @@ async fn run_caller(
             return tally;
         }
         let outcome = match reuse {
-            ConnectionReuse::KeepAlive => ask_kept(&mut kept, &template).await,
-            ConnectionReuse::Fresh => connection::ask_once(template.addr, template.build_request())
-                .await
-                .and_then(|a| a.require_success().map(drop)),
+            ConnectionReuse::KeepAlive => call_keep_alive(&mut kept, &template).await,
+            ConnectionReuse::Fresh => {
+                connection::send_once(template.addr, template.build_request())
+                    .await
+                    .and_then(|a| a.require_success().map(drop))
+            }
         };
         // Taken before the pause below, which is no part of a latency.
         let end = Instant::now();
         if outcome.is_err() {
-            tokio::time::sleep(std::time::Duration::from_millis(1)).await; // a dead server is not asked at full speed
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await; // no requests to a dead server at full speed
         }
         if window.contains_moment(end) {
             tally.record_outcome(outcome.map(|()| end - start));
@@ -76,7 +79,7 @@ async fn run_caller(
     }
 }
 
-async fn ask_kept(
+async fn call_keep_alive(
     kept: &mut Option<LoadConnection>,
     template: &RequestTemplate,
 ) -> Result<(), RequestFailure> {

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 
 use crate::tally::RequestFailure;
 
-/// Limit for a request; a slower one counts as failed.
+/// Time limit for a request; a slower one counts as failed.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// An open connection. Dropping it closes it.
@@ -22,18 +22,18 @@ pub(crate) struct LoadConnection {
     driver: JoinHandle<()>,
 }
 
-/// A complete answer.
+/// A complete response.
 pub(crate) struct LoadResponse {
     pub(crate) status: StatusCode,
-    /// The platform's reason for an error (`X-Nearpath-Reason`); empty when there is none.
+    /// The platform's reason for an error (`X-Nearpath-Reason`); empty without one.
     pub(crate) reason: String,
-    /// The path that the call took (`X-Nearpath-Path`); empty when it is not told.
+    /// The path of the call (`X-Nearpath-Path`); empty if it is not reported.
     pub(crate) path: String,
     pub(crate) body: Bytes,
 }
 
 impl LoadResponse {
-    /// The answer, when its status says success.
+    /// Returns the response if its status is a success.
     pub(crate) fn require_success(self) -> Result<Self, RequestFailure> {
         match self.status.is_success() {
             true => Ok(self),
@@ -58,12 +58,12 @@ impl LoadConnection {
         Ok(Self { sender, driver })
     }
 
-    /// Returns true if another request may be sent.
+    /// Returns whether another request may be sent.
     pub(crate) fn is_open(&self) -> bool {
         !self.sender.is_closed()
     }
 
-    /// Sends a request and returns its whole answer, whatever its status.
+    /// Sends a request and returns its whole response, with any status.
     pub(crate) async fn send_request(
         &mut self,
         request: Request<Full<Bytes>>,
@@ -89,14 +89,17 @@ impl LoadConnection {
             .await
             .map_err(|_| RequestFailure::Broken)?;
         let (head, body) = response.into_parts();
-        let told = |name| {
+        let header_value = |name| {
             head.headers
                 .get(name)
                 .and_then(|value| value.to_str().ok())
                 .unwrap_or_default()
                 .to_owned()
         };
-        let (reason, path) = (told("x-nearpath-reason"), told("x-nearpath-path"));
+        let (reason, path) = (
+            header_value("x-nearpath-reason"),
+            header_value("x-nearpath-path"),
+        );
         let body = body
             .collect()
             .await
@@ -119,7 +122,7 @@ impl Drop for LoadConnection {
 }
 
 /// Sends a request on a new connection.
-pub(crate) async fn ask_once(
+pub(crate) async fn send_once(
     addr: SocketAddr,
     request: Request<Full<Bytes>>,
 ) -> Result<LoadResponse, RequestFailure> {

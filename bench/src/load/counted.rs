@@ -1,4 +1,4 @@
-//! A known number of requests, so many at a time.
+//! A fixed number of requests with a fixed concurrency.
 
 use std::cell::Cell;
 
@@ -6,7 +6,7 @@ use super::RequestTemplate;
 use super::connection::LoadConnection;
 use crate::tally::{RequestFailure, RequestTally};
 
-/// Makes `total` requests over `callers` kept connections.
+/// Makes `total` requests over `callers` keep-alive connections.
 pub(crate) async fn run_counted(
     template: &RequestTemplate,
     callers: usize,

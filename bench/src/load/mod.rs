@@ -1,6 +1,6 @@
-//! Requests, in a closed loop ([`closed`]: the next one when the last is answered) or an open one
-//! ([`open`]: by the clock, whatever became of the earlier ones), or as a [`trace`] says. [`epoll_client`]
-//! is the closed loop of the comparisons.
+//! Requests in a closed loop ([`closed`]: the next one after each response), in an open one
+//! ([`open`]: at a constant rate, independent of earlier ones), or from a [`trace`].
+//! [`epoll_client`] is the closed loop of the comparisons.
 
 pub(crate) mod closed;
 pub(crate) mod connection;
@@ -20,7 +20,7 @@ use http::{HeaderName, HeaderValue, Method, Request, Uri};
 use http_body_util::Full;
 use tokio::time::Instant;
 
-/// A request that can be made any number of times.
+/// A request that can be sent any number of times.
 #[derive(Debug, Clone)]
 pub(crate) struct RequestTemplate {
     pub(crate) addr: SocketAddr,
@@ -32,7 +32,7 @@ pub(crate) struct RequestTemplate {
 }
 
 impl RequestTemplate {
-    /// A GET of `path` at `addr`.
+    /// Creates a GET of `path` at `addr`.
     pub(crate) fn for_get(addr: SocketAddr, path: &str) -> Result<Self, http::Error> {
         let host = HeaderValue::try_from(addr.to_string())?;
         let headers = vec![(http::header::HOST, host)];
@@ -45,7 +45,7 @@ impl RequestTemplate {
         })
     }
 
-    /// The same, asking the server to close the connection afterwards.
+    /// Returns the request with `Connection: close`.
     pub(crate) fn with_close(mut self) -> Self {
         self.headers
             .push((http::header::CONNECTION, HeaderValue::from_static("close")));
@@ -60,7 +60,7 @@ impl RequestTemplate {
         request
     }
 
-    /// The same as bytes of HTTP/1.1.
+    /// Returns the request as bytes of HTTP/1.1.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = format!("{} {} HTTP/1.1\r\n", self.method, self.path).into_bytes();
         for (name, value) in &self.headers {
@@ -76,8 +76,8 @@ impl RequestTemplate {
     }
 }
 
-/// The time in which requests are counted. What ends before it warms up, what ends after it is not
-/// counted.
+/// The time in which requests are counted. Requests that end before it are warm-up; later ones are
+/// not counted.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MeasureWindow {
     pub(crate) from: Instant,
@@ -85,7 +85,7 @@ pub(crate) struct MeasureWindow {
 }
 
 impl MeasureWindow {
-    /// Begins after `warm_up` from now.
+    /// Creates a window that begins after `warm_up` from now.
     pub(crate) fn starting_after(warm_up: Duration, length: Duration) -> Self {
         let from = Instant::now() + warm_up;
         Self {

@@ -1,5 +1,5 @@
-//! A client of MQTT 3.1.1 that publishes with QoS 1 and waits for the acknowledgement: nearpath's
-//! gateway gives it when the function has answered.
+//! An MQTT 3.1.1 client that publishes with QoS 1 and waits for the acknowledgement. nearpath's
+//! gateway acknowledges after the function's response.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use super::connection::REQUEST_TIMEOUT;
 use crate::tally::RequestFailure;
 
-/// A connection that was welcomed.
+/// A connection after CONNACK.
 pub(crate) struct MqttPublisher {
     stream: TcpStream,
     pid: Pid,
@@ -43,7 +43,7 @@ impl MqttPublisher {
         }
     }
 
-    /// Publishes and waits for the acknowledgement.
+    /// Publishes a message and waits for the acknowledgement.
     pub(crate) async fn publish(
         &mut self,
         topic: &TopicName,
@@ -72,8 +72,8 @@ impl MqttPublisher {
         self.receive_packet().await
     }
 
-    /// The next packet. The server says nothing unasked, so what has come is one packet or the
-    /// beginning of one.
+    /// Receives the next packet. The server sends only responses, so the received bytes are one
+    /// packet or a part of it.
     async fn receive_packet(&mut self) -> Result<v3::Packet, RequestFailure> {
         let mut bytes = BytesMut::new();
         loop {

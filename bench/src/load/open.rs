@@ -1,8 +1,7 @@
-//! The open loop: requests start when they are due, whatever became of the earlier ones.
+//! The open loop: requests start when they are due, independent of earlier ones.
 //!
-//! Latency counts from the moment at which a request *should* have been sent. So a stall of the
-//! server, or of this program, is part of every latency that it delayed ("coordinated omission" is
-//! leaving that out).
+//! Latency counts from the *intended* send time. A stall of the server or of this program is part
+//! of every latency that it delayed. Omitting it is "coordinated omission".
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,8 +17,8 @@ use super::pacer;
 use super::schedule::ArrivalSchedule;
 use crate::tally::{RequestFailure, RequestTally};
 
-/// Requests under way at once. More are counted as failures of the generator: they are not silently
-/// left out.
+/// Maximum of requests in flight. Further ones count as failures of the generator and are not
+/// omitted silently.
 pub(crate) const MAX_IN_FLIGHT: usize = 10_000;
 
 /// Outcome of request `n`.
@@ -32,7 +31,7 @@ pub(crate) struct OpenLoopOutcome {
 }
 
 impl OpenLoopOutcome {
-    /// Its latency from the intended moment, or why it failed.
+    /// Latency from the intended send time, or the failure.
     pub(crate) fn latency(&self) -> Result<Duration, RequestFailure> {
         self.outcome
             .clone()
@@ -40,8 +39,7 @@ impl OpenLoopOutcome {
     }
 }
 
-/// Calls `begin` for every arrival at its time and gathers the results, in the order in which they
-/// end.
+/// Calls `begin` for every arrival at its time and collects the results in the order of completion.
 pub(crate) async fn drive_schedule<F, T>(
     schedule: ArrivalSchedule,
     start: Instant,
@@ -66,7 +64,7 @@ where
     Ok(done)
 }
 
-/// Requests at the rate and for the length of `schedule`. Returns what became of each.
+/// Sends requests at the rate and for the length of `schedule`. Returns the outcome of each.
 pub(crate) async fn run_open(
     template: &RequestTemplate,
     schedule: ArrivalSchedule,
@@ -88,7 +86,7 @@ pub(crate) async fn run_open(
     drive_schedule(schedule, start, begin).await
 }
 
-/// Counts all of them.
+/// Counts the outcomes.
 pub(crate) fn tally_outcomes(done: &[OpenLoopOutcome]) -> RequestTally {
     let mut tally = RequestTally::default();
     done.iter()
@@ -96,7 +94,7 @@ pub(crate) fn tally_outcomes(done: &[OpenLoopOutcome]) -> RequestTally {
     tally
 }
 
-/// Idle connections, and the number of requests under way.
+/// Idle connections, and the number of requests in flight.
 struct LoadConnections {
     template: RequestTemplate,
     reuse: ConnectionReuse,
@@ -126,7 +124,7 @@ impl LoadConnections {
         }
         if self.reuse == ConnectionReuse::Fresh {
             let answer =
-                connection::ask_once(self.template.addr, self.template.build_request()).await?;
+                connection::send_once(self.template.addr, self.template.build_request()).await?;
             return answer.require_success().map(drop);
         }
         let mut connection = match self.take_idle() {
@@ -156,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn latency_counts_from_the_intended_moment() {
+    fn latency_counts_from_the_intended_send_time() {
         let ms = Duration::from_millis;
         let done = OpenLoopOutcome {
             intended: ms(100),
@@ -171,7 +169,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn arrivals_do_not_wait_for_answers() {
+    async fn arrivals_do_not_wait_for_responses() {
         let schedule = ArrivalSchedule::new(1_000.0, Duration::from_millis(50));
         let gate = Arc::new(tokio::sync::Barrier::new(50)); // opens when all fifty are under way at once
         let begin = |n| {

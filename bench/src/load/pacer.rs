@@ -1,6 +1,6 @@
 //! A clock with the kernel's resolution: a thread that sleeps until the next arrival is due and
-//! says so. Tokio's own timer rounds up to a millisecond, which an open loop would report as
-//! latency of the server.
+//! then signals it. Tokio's own timer rounds up to a millisecond, which an open loop would report
+//! as latency of the server.
 
 use std::io;
 use std::time::Instant;
@@ -9,7 +9,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::schedule::ArrivalSchedule;
 
-/// Numbers of arrivals, each sent when it is due. The channel ends after the last one.
+/// Starts a thread that sends the number of each arrival when it is due. The channel ends after the
+/// last one.
 pub(crate) fn start_pacer(
     schedule: ArrivalSchedule,
     start: Instant,

@@ -1,4 +1,5 @@
-//! Due times of the requests of an open loop. No clock: time since the start is an argument.
+//! Due times of the requests of an open loop, without a clock: the time since the start is an
+//! argument.
 
 use std::time::Duration;
 
@@ -10,7 +11,8 @@ pub(crate) struct ArrivalSchedule {
 }
 
 impl ArrivalSchedule {
-    /// `per_second` arrivals a second for `length`. Needs a positive, finite rate.
+    /// Creates a schedule of `per_second` arrivals per second for `length`. The rate must be
+    /// positive and finite.
     pub(crate) fn new(per_second: f64, length: Duration) -> Self {
         assert!(
             per_second > 0.0 && per_second.is_finite(),
@@ -50,7 +52,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn two_hundred_a_second() {
+    fn arrivals_are_two_hundred_per_second() {
         let schedule = ArrivalSchedule::new(200.0, Duration::from_secs(3));
         assert_eq!(schedule.total_arrivals(), 600);
         assert_eq!(schedule.arrival_time(200), Duration::from_secs(1));
@@ -69,7 +71,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn exactly_those_not_later_than_now(rate in 0.5f64..100_000.0, millis in 1u64..20_000, at in 0u64..30_000_000) {
+        fn arrivals_are_due_up_to_now(rate in 0.5f64..100_000.0, millis in 1u64..20_000, at in 0u64..30_000_000) {
             let schedule = ArrivalSchedule::new(rate, Duration::from_millis(millis));
             let elapsed = Duration::from_micros(at);
             let due = schedule.due_arrivals(elapsed);

@@ -1,8 +1,8 @@
-//! Requests at the moments of a trace, one after the other.
+//! Requests at the times of a trace, in sequence.
 //!
-//! Latency counts from when a request was due, or from when it was sent if the generator only slept
-//! too long: tokio's timer has milliseconds. A request that is late because the one before it is
-//! not answered yet counts from when it was due.
+//! Latency counts from the due time of a request. If only the generator's sleep was too long,
+//! latency counts from the send time: tokio's timer has a resolution of 1 ms. A request delayed by
+//! its predecessor's response counts from its due time.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::tally::{RequestFailure, RequestTally};
 
-/// Asks at each of `moments` since now, which ascend. `ask` gets the number of the moment. After
-/// each answer `rest` gets the time until the next moment, and may use it.
+/// Sends a request at each of `moments` since now, which ascend. `send` gets the number of the
+/// moment. After each response `rest` gets the time until the next moment, and may use it.
 pub(crate) async fn run_trace(
     moments: &[Duration],
-    mut ask: impl AsyncFnMut(usize) -> Result<(), RequestFailure>,
+    mut send: impl AsyncFnMut(usize) -> Result<(), RequestFailure>,
     mut rest: impl AsyncFnMut(Duration),
 ) -> RequestTally {
     let (start, mut tally) = (Instant::now(), RequestTally::default());
@@ -23,7 +23,7 @@ pub(crate) async fn run_trace(
         let ahead = Instant::now() < due;
         sleep_until(due).await;
         let from = if ahead { Instant::now() } else { due };
-        let outcome = ask(number).await;
+        let outcome = send(number).await;
         tally.record_outcome(outcome.map(|()| from.elapsed()));
         if let Some(next) = moments.get(number + 1) {
             rest((start + *next).saturating_duration_since(Instant::now())).await;
@@ -37,35 +37,35 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn every_moment_is_asked_and_between_two_is_rest() {
+    async fn every_moment_sends_a_request_and_rest_runs_between() {
         let moments = [0, 1, 1].map(Duration::from_millis);
-        let (mut asked, mut rests) = (Vec::new(), 0);
-        let ask = async |number| {
-            asked.push(number);
+        let (mut sent, mut rests) = (Vec::new(), 0);
+        let send = async |number| {
+            sent.push(number);
             if number == 1 {
                 Err(RequestFailure::Broken)
             } else {
                 Ok(())
             }
         };
-        let tally = run_trace(&moments, ask, async |_| rests += 1).await;
+        let tally = run_trace(&moments, send, async |_| rests += 1).await;
         assert_eq!(
             (tally.answered_count(), tally.failed_count(), rests),
             (2, 1, 2)
         );
-        assert_eq!(asked, [0, 1, 2]);
+        assert_eq!(sent, [0, 1, 2]);
     }
 
     #[tokio::test]
-    async fn who_is_late_because_of_the_one_before_counts_from_when_it_was_due() {
+    async fn a_request_delayed_by_its_predecessor_counts_from_its_due_time() {
         let moments = [Duration::ZERO; 2];
-        let ask = async |number| {
+        let send = async |number| {
             if number == 0 {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
             Ok(())
         };
-        let tally = run_trace(&moments, ask, async |_| {}).await;
+        let tally = run_trace(&moments, send, async |_| {}).await;
         assert!(
             tally.latency_us(0.0) >= 19e3,
             "the second waited for the first: {tally:?}"

@@ -1,6 +1,7 @@
-//! A chain of workers of a job, each on a machine of its own behind a NAT of its own: the first one
-//! sends, the others forward, and the last one gets it all. Streams are those of any job
-//! ([`nearpath_dataflow::worker`]) over links that met ([`nearpath_dataflow::remote::connector`]).
+//! A chain of workers of a job, each on its own machine behind its own NAT. The first worker sends,
+//! the others forward, and the last one receives. Streams are those of any job
+//! ([`nearpath_dataflow::worker`]) over established links
+//! ([`nearpath_dataflow::remote::connector`]).
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -18,27 +19,27 @@ use nearpath_testkit::lab::nat::{IpFamily, NatSite};
 use super::fixture::{ControlTransport, RendezvousSetup};
 use crate::remote::BenchError;
 
-/// Defaults of a job's worker: bytes in flight on an edge, and the limit for peers to come.
+/// Defaults of a job's worker: bytes in flight on an edge, and the time limit for peers.
 const EDGE_WINDOW_BYTES: usize = 4 << 20;
 const PEER_TIMEOUT: Duration = Duration::from_secs(120);
-/// Bytes sent at a time, as in the SDK.
+/// Bytes per batch, as in the SDK.
 pub(crate) const BATCH_BYTES: usize = 256 << 10;
-/// The link must have moved everywhere within this.
+/// Time limit for all links to become direct.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A chain of dataflow workers, which ends when it is dropped.
+/// A chain of dataflow workers; dropping it stops them.
 pub(crate) struct DataflowChain {
-    /// Front to back; a line belongs to each.
+    /// The workers in order, each with its control connection.
     workers: Vec<Arc<DataflowWorker>>,
     forwarding: Vec<JoinHandle<()>>,
-    _lines: Vec<RendezvousConnection>,
-    /// From the moment at which all lines were there until the last worker had the first batch.
+    _connections: Vec<RendezvousConnection>,
+    /// Time from the last control connection to the first batch at the last worker.
     pub(crate) first: Duration,
 }
 
 impl DataflowChain {
-    /// A worker in each of these sites, called `stage.N`. Returns when the first batch has gone
-    /// through.
+    /// Starts a worker in each of these sites, called `stage.N`. Returns after the first batch has
+    /// passed.
     pub(crate) fn start(
         fixture: &RendezvousSetup,
         stage: &str,
@@ -54,14 +55,14 @@ impl DataflowChain {
                     .enter(|| RendezvousConnection::open(settings))?,
             )
         };
-        let lines: Vec<RendezvousConnection> = sites
+        let connections: Vec<RendezvousConnection> = sites
             .iter()
             .enumerate()
             .map(open)
             .collect::<Result<_, _>>()?;
-        for (at, line) in lines.iter().enumerate() {
-            if !line.wait_connected(PEER_TIMEOUT)? {
-                return Err(format!("{stage}.{at} does not get to the rendezvous").into());
+        for (at, connection) in connections.iter().enumerate() {
+            if !connection.wait_connected(PEER_TIMEOUT)? {
+                return Err(format!("{stage}.{at} cannot connect to the rendezvous").into());
             }
         }
         // Issued before the clock starts: keys are no part of the start of a chain.
@@ -71,13 +72,13 @@ impl DataflowChain {
         // The clock of `first` starts here: each worker connects from its start on.
         let begun = Instant::now();
         let mut workers = Vec::new();
-        for ((at, identity), (line, site)) in identities
+        for ((at, identity), (connection, site)) in identities
             .into_iter()
             .enumerate()
-            .zip(lines.iter().zip(sites))
+            .zip(connections.iter().zip(sites))
         {
             let orders = worker_assignment(stage, at, sites.len());
-            let met = RemoteConnector::new(line, identity, &orders)?;
+            let met = RemoteConnector::new(connection, identity, &orders)?;
             workers.push(Arc::new(
                 site.first_machine()
                     .node
@@ -93,7 +94,7 @@ impl DataflowChain {
         let mut chain = Self {
             workers,
             forwarding,
-            _lines: lines,
+            _connections: connections,
             first: Duration::ZERO,
         };
         // One byte through all edges: the chain stands when it arrives.
@@ -103,8 +104,7 @@ impl DataflowChain {
         Ok(chain)
     }
 
-    /// Sends batches one after another until every edge has moved from the relay; tells how long
-    /// that took.
+    /// Sends batches in sequence until every edge is direct. Returns the duration.
     pub(crate) fn wait_direct(&self) -> Result<Duration, BenchError> {
         let begun = Instant::now();
         while !self.is_direct() {
@@ -112,14 +112,14 @@ impl DataflowChain {
             self.send_through(BATCH_BYTES)?;
             if begun.elapsed() > SETTLE_TIMEOUT {
                 return Err(
-                    format!("some edges stay on the relay: {:?}", self.edge_paths()).into(),
+                    format!("some edges are still relayed: {:?}", self.edge_paths()).into(),
                 );
             }
         }
         Ok(begun.elapsed())
     }
 
-    /// Sends a batch through the whole idle chain.
+    /// Sends a batch through the idle chain.
     pub(crate) fn send_through(&self, octets: usize) -> Result<Duration, BenchError> {
         let begun = Instant::now();
         self.send_batch(octets)?;
@@ -127,8 +127,8 @@ impl DataflowChain {
         Ok(begun.elapsed())
     }
 
-    /// Sends as fast as it goes, for so long, and calls `seen` with the size of every batch that
-    /// arrives; what is still underway then is taken out.
+    /// Sends at full speed for this duration and calls `seen` with the size of every received
+    /// batch. Batches still in flight are received at the end.
     pub(crate) fn stream_batches(
         &self,
         duration: Duration,
@@ -159,7 +159,7 @@ impl DataflowChain {
         match self.workers.last().map(|last| last.receive_next()) {
             Some(Ok(InputEvent::Batch { data, .. })) => Ok(data.len()),
             Some(Err(failure)) => Err(failure.into()),
-            other => Err(format!("{other:?} came instead of a batch").into()),
+            other => Err(format!("expected a batch, got {other:?}").into()),
         }
     }
 
@@ -214,7 +214,7 @@ fn worker_assignment(stage: &str, at: usize, all: usize) -> WorkerAssignment {
     }
 }
 
-/// The worker's code: it hands on what comes. It ends with the first edge that does.
+/// Starts the worker's code, which forwards batches and ends with its first edge.
 fn spawn_forwarder(worker: Arc<DataflowWorker>) -> JoinHandle<()> {
     thread::spawn(move || {
         while let Ok(InputEvent::Batch { data, .. }) = worker.receive_next() {

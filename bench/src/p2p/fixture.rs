@@ -1,4 +1,4 @@
-//! An internet, a rendezvous in it that is the real one, and what workers need to get to it.
+//! An internet with a real rendezvous, and the settings of workers.
 
 use std::fs;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -27,9 +27,9 @@ const CONTROL_PORT: u16 = 8443;
 const OBSERVER_PORT: u16 = 3478;
 const CREDENTIAL_LIFETIME: Duration = Duration::from_secs(3600);
 const JOB_NAME: &str = "bench";
-/// The rendezvous'.
+/// Key of the rendezvous.
 pub(crate) const RENDEZVOUS_KEY: [u8; 32] = [5; 32];
-/// The lab asks more of one rendezvous, from few addresses, than workers anywhere would.
+/// Rate limit of the lab: few addresses make more requests to the rendezvous than real workers.
 const LAB_RATE_LIMIT: RateLimit = RateLimit {
     per_second: 100_000,
     burst: 100_000,
@@ -38,9 +38,9 @@ const LAB_RATE_LIMIT: RateLimit = RateLimit {
 /// Transports of control connections and relays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ControlTransport {
-    /// `ws`: a round trip less.
+    /// `ws`: one round trip less.
     Plain,
-    /// `wss`, as anywhere outside a lab.
+    /// `wss`, as outside a lab.
     Tls,
 }
 
@@ -51,15 +51,15 @@ pub(crate) struct RendezvousSetup {
     trust: Trust,
     key: RendezvousKey,
     tls: Arc<ClientConfig>,
-    /// The rendezvous' certificate.
+    /// Certificate of the rendezvous.
     pub(crate) pem: String,
     _drain: drain::DrainTrigger,
-    /// Last: what runs in it ends before it.
+    /// Last field: the programs in it stop before it.
     pub(crate) internet: LabInternet,
 }
 
 impl RendezvousSetup {
-    /// `line`: between the rendezvous and the internet.
+    /// Creates the fixture; `line` is the link between the rendezvous and the internet.
     pub(crate) async fn new(line: &LinkConditions) -> Result<Self, BenchError> {
         let internet = LabInternet::new(line)?;
         let rendezvous = NodeThread::start(&internet.rendezvous)?;
@@ -70,13 +70,13 @@ impl RendezvousSetup {
             [IpFamily::V4, IpFamily::V6].map(|family| internet.rendezvous_addresses(family)[0]);
         let (pem, server) = issue_certificate(&addresses)?;
         let tls = control::client_config(Some(pem.as_bytes()))?;
-        for (lines, tls) in [
+        for (transport, tls) in [
             (ControlTransport::Plain, None),
             (ControlTransport::Tls, Some(server)),
         ] {
             let (key, drain) = (key.clone(), drain.clone());
             rendezvous
-                .run_in_node(async move { serve_rendezvous(lines, tls, key, addresses, drain) })
+                .run_in_node(async move { serve_rendezvous(transport, tls, key, addresses, drain) })
                 .await?;
         }
         Ok(Self {
@@ -91,11 +91,11 @@ impl RendezvousSetup {
         })
     }
 
-    /// Settings of a worker's control connection; `family` is that of its machine.
+    /// Returns the settings of a worker's control connection; `family` is that of its machine.
     pub(crate) fn control_settings(
         &self,
         worker: &SpiffeId,
-        lines: ControlTransport,
+        transport: ControlTransport,
         family: IpFamily,
     ) -> Result<ControlSettings, BenchError> {
         // Longer than any run: a ticket that expires within a round would look like a broken path.
@@ -107,7 +107,7 @@ impl RendezvousSetup {
             leader: false,
             until,
         };
-        let place = self.control_address(lines, family).parse()?;
+        let place = self.control_address(transport, family).parse()?;
         Ok(ControlSettings {
             url: place,
             ticket: ticket.mint(&self.key),
@@ -115,15 +115,15 @@ impl RendezvousSetup {
         })
     }
 
-    /// URL of the control connections.
-    pub(crate) fn control_address(&self, lines: ControlTransport, family: IpFamily) -> String {
+    /// Returns the URL of the control connections.
+    pub(crate) fn control_address(&self, transport: ControlTransport, family: IpFamily) -> String {
         let at = SocketAddr::new(
             self.internet.rendezvous_addresses(family)[0],
-            lines.control_port(),
+            transport.control_port(),
         );
         format!(
             "{}://{at}",
-            if lines == ControlTransport::Tls {
+            if transport == ControlTransport::Tls {
                 "wss"
             } else {
                 "ws"
@@ -131,7 +131,7 @@ impl RendezvousSetup {
         )
     }
 
-    /// Identity that a job's worker shows to peers.
+    /// Returns the identity of a job's worker for its peers.
     pub(crate) fn worker_identity(&self, worker: &str) -> Result<WorkerIdentity, BenchError> {
         Ok(WorkerIdentity::from_json(&identity::issue_identity(
             &self.authority,
@@ -141,7 +141,7 @@ impl RendezvousSetup {
         )?)?)
     }
 
-    /// The same for one that is in no job's graph.
+    /// Issues credentials for a worker outside of a job's graph.
     pub(crate) fn issue_credentials(&self, id: &SpiffeId) -> Result<Credentials, BenchError> {
         let (request, name) = (CertificateRequest::new()?, worker_dns_name(id));
         let issued = self.authority.issue(
@@ -154,7 +154,7 @@ impl RendezvousSetup {
         Ok(request.into_credentials(id.clone(), name, issued))
     }
 
-    /// TLS configuration of the owner of `credentials` towards a peer.
+    /// Returns the TLS configuration of the owner of `credentials` towards a peer.
     pub(crate) fn peer_tls(
         &self,
         credentials: &Credentials,
@@ -168,13 +168,13 @@ impl RendezvousSetup {
     }
 }
 
-/// Name of the job of all workers.
+/// Returns the name of the job of all workers.
 pub(crate) fn job_name() -> JobName {
-    JOB_NAME.parse().expect("letters name a job")
+    JOB_NAME.parse().expect("a valid job name")
 }
 
 impl ControlTransport {
-    /// Each kind has a rendezvous of its own.
+    /// Returns the port; each transport has its own rendezvous.
     fn control_port(self) -> u16 {
         if self == Self::Tls {
             CONTROL_PORT
@@ -194,9 +194,10 @@ impl ControlTransport {
     }
 }
 
-/// Takes lines and relays on both families, and tells on one address of each how workers are seen.
+/// Serves control connections and relays on both address families, and reflexive-address probes on
+/// one address of each.
 fn serve_rendezvous(
-    lines: ControlTransport,
+    transport: ControlTransport,
     tls: Option<Arc<ServerConfig>>,
     key: RendezvousKey,
     addresses: [IpAddr; 2],
@@ -204,12 +205,14 @@ fn serve_rendezvous(
 ) -> Result<(), BenchError> {
     // As the program binds it: in the standard library's backlog there is room for 128, and here all come at once.
     let mut listeners = nearpath_wire::sockets::bind_tcp(
-        SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), lines.control_port()),
+        SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), transport.control_port()),
         1,
     )?;
-    let listener = listeners.pop().ok_or("no socket was opened for lines")?;
+    let listener = listeners
+        .pop()
+        .ok_or("no socket was opened for control connections")?;
     let place = |ip| ObserverBinding {
-        bind: SocketAddr::new(ip, lines.observer_port()),
+        bind: SocketAddr::new(ip, transport.observer_port()),
         public: None,
     };
     let limits = RendezvousLimits {
@@ -230,7 +233,7 @@ fn serve_rendezvous(
     Ok(())
 }
 
-/// For a server at these addresses, as PEM, and what the server has of it.
+/// Issues a certificate for a server at these addresses, as PEM, with the server's key.
 fn issue_certificate(addresses: &[IpAddr]) -> Result<(String, Arc<ServerConfig>), BenchError> {
     // The lab has no DNS: the certificate names the addresses.
     let names: Vec<_> = addresses.iter().map(ToString::to_string).collect();

@@ -1,6 +1,6 @@
-//! Workers behind NATs: a [`fixture`] with a real rendezvous and sites behind real routers,
-//! [`node_thread`]s in it on which workers run, the [`worker`]s themselves, and streams between two of
-//! them that bytes are sent through ([`stream`]); and [`chain`]s of many.
+//! Workers behind NATs. A [`fixture`] has a real rendezvous and sites behind real routers. Its
+//! [`node_thread`]s run the [`worker`]s, with streams between pairs ([`stream`]) and [`chain`]s of
+//! many.
 
 pub(crate) mod chain;
 pub(crate) mod fixture;

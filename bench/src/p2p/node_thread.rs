@@ -1,4 +1,4 @@
-//! A machine of the lab, with one thread on which all that it does runs.
+//! A machine of the lab, with one thread for all its work.
 
 use std::io;
 use std::thread::JoinHandle;
@@ -8,7 +8,7 @@ use nearpath_testkit::lab::LabNode;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::oneshot;
 
-/// Ends with its last task, or when it is dropped.
+/// A thread in a node; it ends with its last task, or when it is dropped.
 pub(crate) struct NodeThread {
     handle: Handle,
     end: Option<oneshot::Sender<()>>,
@@ -16,7 +16,7 @@ pub(crate) struct NodeThread {
 }
 
 impl NodeThread {
-    /// Starts the thread, in the node.
+    /// Starts the thread in the node.
     pub(crate) fn start(node: &LabNode) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
@@ -36,10 +36,10 @@ impl NodeThread {
         })
     }
 
-    /// Does something there. Sockets that it opens are the machine's.
+    /// Runs `work` in the node. Its sockets belong to the node.
     ///
     /// # Panics
-    /// When `work` does.
+    /// If `work` panics.
     pub(crate) async fn run_in_node<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,

@@ -8,25 +8,26 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::tally::RequestTally;
 
-/// A megabyte, as networks count.
+/// Bytes of a megabyte, as in network rates.
 pub(crate) const MEGABYTE: usize = 1_000_000;
 /// Bytes written or read at a time.
 const CHUNK_BYTES: usize = 256 << 10;
-/// Byte that opens a measurement in both directions: its reader knows that the other side is there.
+/// Byte that starts a measurement in both directions: it shows that the other side is ready.
 const READY_BYTE: u8 = b'r';
 
 /// Figures of an end of a stream.
 pub(crate) struct TransferStats {
-    /// From its first byte to its last one.
+    /// Time from the first byte to the last one.
     pub(crate) took: Duration,
-    /// CPU time of the thread, which stands for its machine. Packets that it sends pass routers and
-    /// the peer's sockets on its account: the kernel processes them in the sender's context.
+    /// CPU time of the thread, which stands for its machine. The kernel processes sent packets
+    /// through routers and the peer's sockets in the sender's context.
     pub(crate) cpu: Duration,
-    /// Of each megabyte, how long it took; the receiver alone knows.
+    /// Time of each megabyte; only the receiver has it.
     pub(crate) megabytes: RequestTally,
 }
 
-/// Sends or receives `megabytes`, after a byte in each direction; both sides end with the last one.
+/// Sends or receives `megabytes` after one byte in each direction; both sides end with the last
+/// byte.
 pub(crate) async fn transfer_bytes(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     sends: bool,

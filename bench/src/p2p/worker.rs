@@ -1,4 +1,4 @@
-//! A worker on a machine of the fixture: its line to the rendezvous, and links to others.
+//! A worker on a machine of the fixture: its control connection, and links to others.
 
 use std::collections::HashMap;
 use std::io;
@@ -21,7 +21,7 @@ use super::fixture::{ControlTransport, RendezvousSetup};
 use super::node_thread::NodeThread;
 use crate::remote::BenchError;
 
-/// A peer may take so long to come.
+/// Time limit for a peer.
 const PEER_TIMEOUT: Duration = Duration::from_secs(20);
 
 type AwaitedPeers = Arc<Mutex<HashMap<String, oneshot::Sender<PeerSession>>>>;
@@ -30,15 +30,15 @@ type AwaitedPeers = Arc<Mutex<HashMap<String, oneshot::Sender<PeerSession>>>>;
 pub(crate) struct NatWorker {
     pub(crate) machine: Arc<NodeThread>,
     pub(crate) id: SpiffeId,
-    line: ControlConnection,
+    connection: ControlConnection,
     credentials: Credentials,
     awaited: AwaitedPeers,
-    listening: AbortHandle,
+    dispatcher: AbortHandle,
 }
 
-/// Two workers that know of each other what they need to be introduced.
+/// Two workers with the data that their introduction needs.
 pub(crate) struct WorkerPair {
-    /// In this order they call and are called.
+    /// The caller and the callee.
     sides: [(ControlConnection, Arc<PeerTlsConfig>, Arc<NodeThread>); 2],
     awaited: AwaitedPeers,
 }
@@ -51,7 +51,7 @@ pub(crate) struct LinkOptions {
 }
 
 impl LinkOptions {
-    /// Over these transports, and the relay until then.
+    /// Creates options with these transports for hole punching, and the relay.
     pub(crate) fn over_transports(transports: &[Transport]) -> Self {
         Self {
             over: transports.to_vec(),
@@ -61,30 +61,30 @@ impl LinkOptions {
 }
 
 impl NatWorker {
-    /// Opens the line of the worker of that name, and waits until it is there.
+    /// Opens the control connection of the worker of that name, and waits until it is established.
     pub(crate) async fn start_worker(
         fixture: &RendezvousSetup,
         place: &Place,
         name: &str,
-        lines: ControlTransport,
+        transport: ControlTransport,
     ) -> Result<Self, BenchError> {
         Self::start_on(
             fixture,
             place,
             Arc::new(NodeThread::start(&place.node)?),
             name,
-            lines,
+            transport,
         )
         .await
     }
 
-    /// The same on a machine that runs already.
+    /// Starts a worker on a running machine.
     pub(crate) async fn start_on(
         fixture: &RendezvousSetup,
         place: &Place,
         machine: Arc<NodeThread>,
         name: &str,
-        lines: ControlTransport,
+        transport: ControlTransport,
     ) -> Result<Self, BenchError> {
         let id = SpiffeId::for_gateway("bench", name);
         let family = if place.address_of(IpFamily::V4).is_some() {
@@ -93,33 +93,33 @@ impl NatWorker {
             IpFamily::V6
         };
         let (settings, awaited) = (
-            fixture.control_settings(&id, lines, family)?,
+            fixture.control_settings(&id, transport, family)?,
             AwaitedPeers::default(),
         );
-        let hearing = awaited.clone();
-        let (line, listening) = machine
+        let dispatched = awaited.clone();
+        let (connection, dispatcher) = machine
             .run_in_node(async move {
-                let (line, heard) = ControlConnection::open(settings);
+                let (connection, events) = ControlConnection::open(settings);
                 // Spawned before the welcome: a call may arrive with it.
-                let listening = tokio::spawn(dispatch_peers(heard, hearing)).abort_handle();
+                let dispatcher = tokio::spawn(dispatch_peers(events, dispatched)).abort_handle();
                 // Only a registered worker can be called.
-                let here = tokio::time::timeout(PEER_TIMEOUT, line.welcome()).await;
-                here.ok().flatten().map(|_| (line, listening))
+                let welcomed = tokio::time::timeout(PEER_TIMEOUT, connection.welcome()).await;
+                welcomed.ok().flatten().map(|_| (connection, dispatcher))
             })
             .await
-            .ok_or_else(|| format!("{id} does not get to the rendezvous"))?;
+            .ok_or_else(|| format!("{id} cannot connect to the rendezvous"))?;
         let credentials = fixture.issue_credentials(&id)?;
         Ok(Self {
             machine,
             id,
-            line,
+            connection,
             credentials,
             awaited,
-            listening,
+            dispatcher,
         })
     }
 
-    /// This one will call, the other one be called.
+    /// Returns a pair with this worker as caller and the other as callee.
     pub(crate) fn pair_with(
         &self,
         peer: &Self,
@@ -127,7 +127,7 @@ impl NatWorker {
     ) -> Result<WorkerPair, BenchError> {
         let one = |worker: &Self, other: &Self| {
             Ok::<_, BenchError>((
-                worker.line.clone(),
+                worker.connection.clone(),
                 worker.peer_tls(other, fixture)?,
                 worker.machine.clone(),
             ))
@@ -138,7 +138,7 @@ impl NatWorker {
         })
     }
 
-    /// TLS configuration of this worker towards a peer.
+    /// Returns the TLS configuration of this worker towards a peer.
     pub(crate) fn peer_tls(
         &self,
         peer: &Self,
@@ -150,16 +150,16 @@ impl NatWorker {
 
 impl Drop for NatWorker {
     fn drop(&mut self) {
-        self.listening.abort();
+        self.dispatcher.abort();
     }
 }
 
-async fn dispatch_peers(mut heard: mpsc::Receiver<ControlEvent>, awaited: AwaitedPeers) {
-    while let Some(heard) = heard.recv().await {
-        if let ControlEvent::IncomingCall(meeting) = heard {
-            let taker = lock_awaited(&awaited).remove(&meeting.grant.about);
-            if let Some(taker) = taker {
-                let _ = taker.send(meeting); // without a receiver the session is dropped, which hangs up
+async fn dispatch_peers(mut events: mpsc::Receiver<ControlEvent>, awaited: AwaitedPeers) {
+    while let Some(event) = events.recv().await {
+        if let ControlEvent::IncomingCall(session) = event {
+            let receiver = lock_awaited(&awaited).remove(&session.grant.about);
+            if let Some(receiver) = receiver {
+                let _ = receiver.send(session); // without a receiver the session is dropped, which hangs up
             }
         }
     }
@@ -173,11 +173,11 @@ fn lock_awaited(
 }
 
 impl WorkerPair {
-    /// Makes a link, and does something with it at each end: `work` is told whether it is the
-    /// caller's, and when both sides were ready and the call began.
-    pub(crate) async fn run_meeting<T, F>(
+    /// Opens a link and runs `work` at each end. `work` gets its role (caller or not), and the time
+    /// at which both sides were ready and the call began.
+    pub(crate) async fn run_session<T, F>(
         &self,
-        how: &LinkOptions,
+        options: &LinkOptions,
         work: impl Fn(P2pLink, bool, Instant) -> F + Send + Sync + Clone + 'static,
     ) -> io::Result<[T; 2]>
     where
@@ -185,33 +185,35 @@ impl WorkerPair {
         F: Future<Output = io::Result<T>> + Send,
     {
         // Unique over all pairs, since workers are shared between them.
-        static MEETINGS: AtomicU64 = AtomicU64::new(0);
+        static NEXT_SESSION: AtomicU64 = AtomicU64::new(0);
         // Relaxed: only uniqueness matters, nothing is published by it.
-        let about = MEETINGS.fetch_add(1, Ordering::Relaxed).to_string();
-        let (tell, called) = oneshot::channel();
+        let about = NEXT_SESSION.fetch_add(1, Ordering::Relaxed).to_string();
+        let (call_sender, called) = oneshot::channel();
         // Before the call goes out: the callee's dispatcher drops calls that are not expected.
-        lock_awaited(&self.awaited).insert(about.clone(), tell);
+        lock_awaited(&self.awaited).insert(about.clone(), call_sender);
         let [
-            (line, pair, machine),
-            (other_line, other_pair, other_machine),
+            (connection, pair, machine),
+            (other_connection, other_pair, other_machine),
         ] = &self.sides;
         let begun = Instant::now();
         let calls = {
-            let (line, pair, about, how, work) = (
-                line.clone(),
+            let (connection, pair, about, options, work) = (
+                connection.clone(),
                 pair.clone(),
                 about.clone(),
-                how.clone(),
+                options.clone(),
                 work.clone(),
             );
             machine.run_in_node(async move {
-                let ports = LocalPorts::bind(&how.over)?;
-                let meeting = line
+                let ports = LocalPorts::bind(&options.over)?;
+                let session = connection
                     .call_for(&pair, &about, PEER_TIMEOUT)
                     .await
                     .map_err(io::Error::other)?;
                 work(
-                    line.connect(meeting, pair, ports, how.settings).await?,
+                    connection
+                        .connect(session, pair, ports, options.settings)
+                        .await?,
                     true,
                     begun,
                 )
@@ -219,12 +221,18 @@ impl WorkerPair {
             })
         };
         let is_called = {
-            let (line, pair, how) = (other_line.clone(), other_pair.clone(), how.clone());
+            let (connection, pair, options) = (
+                other_connection.clone(),
+                other_pair.clone(),
+                options.clone(),
+            );
             other_machine.run_in_node(async move {
-                let ports = LocalPorts::bind(&how.over)?;
-                let meeting = called.await.map_err(io::Error::other)?;
+                let ports = LocalPorts::bind(&options.over)?;
+                let session = called.await.map_err(io::Error::other)?;
                 work(
-                    line.connect(meeting, pair, ports, how.settings).await?,
+                    connection
+                        .connect(session, pair, ports, options.settings)
+                        .await?,
                     false,
                     begun,
                 )
@@ -232,7 +240,7 @@ impl WorkerPair {
             })
         };
         let met = tokio::try_join!(calls, is_called);
-        // A failed meeting leaves its entry, which would keep a channel for ever.
+        // A failed session leaves its entry, which would keep a channel for ever.
         lock_awaited(&self.awaited).remove(&about);
         met.map(|(caller, callee)| [caller, callee])
     }

@@ -1,5 +1,5 @@
-//! The native shop (`examples/boutique/native`), deployed as functions of one chain, or run bare
-//! with what others put between services.
+//! The native shop (`examples/boutique/native`): as functions of one chain, or as plain processes
+//! with the proxies of other systems.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,7 +21,7 @@ use crate::load::connection::LoadConnection;
 
 const PROGRAM: &str = "boutique-native";
 
-/// Services and whom they call, callees first.
+/// Services and their callees, callees first.
 const SERVICES: [(&str, &str); 10] = [
     // Callees first: a deployed caller finds its callees, and bare ones get their addresses.
     ("ad", ""),
@@ -46,7 +46,7 @@ const ENTRY_SERVICE: &str = "frontend";
 /// Deployment options of a chain on nearpath.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ChainOptions {
-    /// `nearpath.io/delivery`; none: what nearpath does by itself.
+    /// `nearpath.io/delivery`; `None`: nearpath's default.
     pub(crate) delivery: Option<&'static str>,
     /// Further arguments of the services.
     pub(crate) arguments: &'static str,
@@ -61,8 +61,8 @@ pub(crate) struct BoutiqueServer {
 }
 
 impl BoutiqueServer {
-    /// Ten functions of one chain, each in its sandbox, one instance each. Calls that memory does
-    /// not take fail: what is measured went through memory.
+    /// Starts ten functions of one chain, each sandboxed with one instance. Calls outside of shared
+    /// memory fail, so every measured call used it.
     pub(crate) async fn start_nearpath(chain: ChainOptions) -> io::Result<Self> {
         let folder = tempfile::tempdir()?;
         let bin = folder.path().join("shop");
@@ -95,7 +95,7 @@ impl BoutiqueServer {
         Ok(shop)
     }
 
-    /// Ten processes, each of which knows the addresses of the others; HTTP or gRPC between them.
+    /// Starts ten processes, each with the addresses of the others; HTTP or gRPC between them.
     pub(crate) async fn start_bare(transport: &str) -> io::Result<Self> {
         let mut peers = BTreeMap::new();
         let mut services = Vec::new();
@@ -116,8 +116,8 @@ impl BoutiqueServer {
         })
     }
 
-    /// nginx in front, and an nginx beside each service, which calls go through on their way in:
-    /// what a service mesh makes of it. A sidecar has one worker, as it serves one process.
+    /// Starts nginx as front end, and an nginx beside each service for incoming calls, like a
+    /// service mesh. A sidecar has one worker, since it serves one process.
     pub(crate) async fn start_sidecars() -> io::Result<Self> {
         let (mut peers, mut services, mut proxies) = (BTreeMap::new(), Vec::new(), Vec::new());
         for (name, _) in SERVICES {
@@ -141,7 +141,7 @@ impl BoutiqueServer {
         })
     }
 
-    /// Every process of it.
+    /// Returns the process ids of the shop.
     pub(crate) fn process_ids(&self) -> Vec<u32> {
         let proxies = self.proxies.iter().map(|proxy| proxy.peer.pid());
         let server = self.server.iter().map(|(server, _)| server.pid());
@@ -153,7 +153,7 @@ impl BoutiqueServer {
             .collect()
     }
 
-    /// Waits until pages come through memory, and those that they are made of.
+    /// Waits until pages and their parts arrive through shared memory.
     async fn wait_for_shm(&self) -> io::Result<()> {
         let mut last = String::new();
         // 15 s: sandboxes of ten services start one after another on two cores.
@@ -166,7 +166,7 @@ impl BoutiqueServer {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         Err(io::Error::other(format!(
-            "no page through memory within 15 s: {last}"
+            "no page through shared memory within 15 s: {last}"
         )))
     }
 
@@ -190,7 +190,7 @@ impl BoutiqueServer {
     }
 }
 
-/// Deployment of a service.
+/// Returns the spec of a service.
 fn function_spec(folder: &str, name: &str, calls: &str, chain: ChainOptions) -> Value {
     let arguments = chain.arguments;
     let mut annotations = json!({ "nearpath.io/chain": "shop", "nearpath.io/calls": calls });
@@ -200,7 +200,7 @@ fn function_spec(folder: &str, name: &str, calls: &str, chain: ChainOptions) -> 
     json!({
         "service": name,
         "image": format!("file://{folder}"),
-        "envProcess": format!("./{PROGRAM} --service {name} --near-only {arguments}"),
+        "envProcess": format!("./{PROGRAM} --service {name} --shm-only {arguments}"),
         "envVars": { "mode": "http", "upstream_url": "http://127.0.0.1:5000" },
         "annotations": annotations,
     })

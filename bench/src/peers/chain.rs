@@ -1,5 +1,4 @@
-//! Two functions that call each other: in a chain of nearpath's, and the ways that others build it,
-//! with a proxy beside each or bare.
+//! Two functions that call each other: in a nearpath chain, behind sidecars, or without a proxy.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,7 +12,7 @@ use super::nearpath::NearpathServer;
 use super::nginx::NginxServer;
 use super::{PeerProcess, count_cores, own_programs};
 
-/// Functions with what stands around them. The entry is whom callers ask.
+/// Functions and their proxies. Callers send requests to the entry.
 pub(crate) struct FunctionChain {
     functions: Vec<PeerProcess>,
     proxies: Vec<NginxServer>,
@@ -22,7 +21,7 @@ pub(crate) struct FunctionChain {
 }
 
 impl FunctionChain {
-    /// Two functions, the first of which asks the second over HTTP, and nothing else.
+    /// Starts two functions; the first calls the second over HTTP, without a proxy.
     pub(crate) async fn start_direct() -> io::Result<Self> {
         let second = own_programs::start_function(None).await?;
         let first = own_programs::start_function(Some(second.addr)).await?;
@@ -34,8 +33,8 @@ impl FunctionChain {
         })
     }
 
-    /// nginx in front, and an nginx beside each function, which calls go through on their way in:
-    /// what a service mesh makes of it. A sidecar has one worker, as it serves one function.
+    /// Starts nginx as front end, and an nginx beside each function for incoming calls, like a
+    /// service mesh. A sidecar has one worker, since it serves one function.
     pub(crate) async fn start_sidecars() -> io::Result<Self> {
         let second = own_programs::start_function(None).await?;
         let beside_second = NginxServer::start(second.addr, 1, "/").await?;
@@ -51,8 +50,7 @@ impl FunctionChain {
         })
     }
 
-    /// nginx in front of one function without callees: the least that an edge in front of
-    /// anything costs.
+    /// Starts nginx in front of one function without callees: the minimal cost of a front end.
     pub(crate) async fn start_behind_nginx() -> io::Result<Self> {
         let only = own_programs::start_function(None).await?;
         let front = NginxServer::start(only.addr, count_cores(), "/").await?;
@@ -64,14 +62,14 @@ impl FunctionChain {
         })
     }
 
-    /// A running nearpath with both as functions of one chain, each in its sandbox, one instance
-    /// each; `delivery` is how their descriptors go.
+    /// Starts nearpath with both functions in one chain, each sandboxed with one instance;
+    /// `delivery` is the descriptor delivery.
     pub(crate) async fn start_nearpath(delivery: &str) -> io::Result<Self> {
         Self::start_placed(delivery, "auto", Duration::ZERO).await
     }
 
-    /// The same at a place (`nearpath.io/placement`), where each function works for so long on a
-    /// call.
+    /// Starts the same chain with a placement (`nearpath.io/placement`), where each call takes this
+    /// CPU time.
     pub(crate) async fn start_placed(
         delivery: &str,
         place: &str,
@@ -98,7 +96,7 @@ impl FunctionChain {
         })
     }
 
-    /// Every process of it.
+    /// Returns the process ids of the chain.
     pub(crate) fn process_ids(&self) -> Vec<u32> {
         let proxies = self.proxies.iter().map(|proxy| proxy.peer.pid());
         let server = self.server.iter().map(|(server, _)| server.pid());
@@ -111,7 +109,7 @@ impl FunctionChain {
     }
 }
 
-/// A folder with this program as `function`, to be deployed.
+/// Creates a folder with this program as `function`, for deployment.
 pub(super) fn program_folder(folder: &Path) -> io::Result<String> {
     let program = folder.join("function");
     std::fs::create_dir(&program)?;
@@ -119,7 +117,7 @@ pub(super) fn program_folder(folder: &Path) -> io::Result<String> {
     Ok(program.display().to_string())
 }
 
-/// Deployment of this program as a handler, which calls `next` through memory.
+/// Returns the spec of this program as a handler, which calls `next` through shared memory.
 pub(super) fn function_spec(
     folder: &str,
     chain: &str,

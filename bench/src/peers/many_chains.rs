@@ -1,5 +1,4 @@
-//! Many chains at once, each function asking the next: deployed on nearpath, or with a proxy beside
-//! each.
+//! Many chains at once, each function calling the next: on nearpath, or behind sidecars.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,7 +13,7 @@ use super::nginx::NginxServer;
 use super::{PeerProcess, chain, own_programs};
 use crate::load::connection;
 
-/// Functions with what stands around them.
+/// Functions and their proxies.
 pub(crate) struct ManyChains {
     functions: Vec<PeerProcess>,
     proxies: Vec<NginxServer>,
@@ -24,8 +23,8 @@ pub(crate) struct ManyChains {
 }
 
 impl ManyChains {
-    /// A running nearpath with `chains` chains of `length` functions, each in its sandbox, one
-    /// instance each.
+    /// Starts nearpath with `chains` chains of `length` functions, each sandboxed with one
+    /// instance.
     pub(crate) async fn start_nearpath(chains: usize, length: usize) -> io::Result<Self> {
         let folder = tempfile::tempdir()?;
         let program = chain::program_folder(folder.path())?;
@@ -59,7 +58,8 @@ impl ManyChains {
         })
     }
 
-    /// The same functions as plain processes, an nginx of one worker beside each, and one in front.
+    /// Starts the same functions as plain processes, with an nginx of one worker beside each, and
+    /// one as front end.
     pub(crate) async fn start_sidecars(chains: usize, length: usize) -> io::Result<Self> {
         let (mut functions, mut proxies, mut entries) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..chains {
@@ -87,8 +87,7 @@ impl ManyChains {
         })
     }
 
-    /// Asks every chain once, all the way through, and again until nearpath's have gone through
-    /// memory.
+    /// Calls every chain once, and repeats until nearpath's calls use shared memory.
     pub(crate) async fn warm_chains(&self) -> io::Result<()> {
         for (addr, path) in &self.entries {
             // Each attempt is a call through the whole chain, so all of its edges get warm.
@@ -99,7 +98,7 @@ impl ManyChains {
                 let request = request
                     .body(Full::<Bytes>::default())
                     .map_err(io::Error::other)?;
-                let answer = connection::ask_once(*addr, request)
+                let answer = connection::send_once(*addr, request)
                     .await
                     .and_then(connection::LoadResponse::require_success);
                 let answer =
@@ -112,7 +111,7 @@ impl ManyChains {
                     }
                     other => {
                         return Err(io::Error::other(format!(
-                            "{path} still goes by {other}, not shm"
+                            "{path} still uses path {other}, not shm"
                         )));
                     }
                 }
@@ -121,7 +120,7 @@ impl ManyChains {
         Ok(())
     }
 
-    /// Every process of it, or its parent.
+    /// Returns the process ids, or those of their parents.
     pub(crate) fn process_ids(&self) -> Vec<u32> {
         let proxies = self.proxies.iter().map(|proxy| proxy.peer.pid());
         let server = self.server.iter().map(|(server, _)| server.pid());

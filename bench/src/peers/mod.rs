@@ -1,4 +1,4 @@
-//! Measured peers: child processes on free loopback ports, ended by their own process id.
+//! Measured programs: child processes on free loopback ports, each stopped by its process id.
 
 pub(crate) mod boutique;
 pub(crate) mod chain;
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Finds a program beside this one or in `PATH`.
+/// Finds a program in this program's folder or in `PATH`.
 // The functions are built with a faster profile than the comparisons, so the folders differ.
 fn find_program(name: &str) -> io::Result<PathBuf> {
     let own = std::env::current_exe()?;
@@ -31,12 +31,12 @@ fn find_program(name: &str) -> io::Result<PathBuf> {
         .find(|file| file.is_file());
     found.ok_or_else(|| {
         io::Error::other(format!(
-            "{name} is in no folder of PATH; `make build build-bench` builds it"
+            "{name} is not in PATH: run `make build build-bench`"
         ))
     })
 }
 
-/// A running server. Dropping it asks it to stop and waits: its children stop with it.
+/// A running server. Dropping it stops it and waits; its children stop with it.
 pub(crate) struct PeerProcess {
     pub(crate) addr: SocketAddr,
     child: Child,
@@ -49,7 +49,7 @@ impl PeerProcess {
         let failed = |error: io::Error| {
             io::Error::new(
                 error.kind(),
-                format!("{what} cannot be started: {error}; is its folder in PATH?"),
+                format!("cannot start {what}: {error}; check PATH"),
             )
         };
         let child = command.stdin(Stdio::null()).spawn().map_err(failed)?;
@@ -62,7 +62,7 @@ impl PeerProcess {
             // A program that fails at once is reported at once.
             if let Some(status) = peer.child.try_wait()? {
                 return Err(io::Error::other(format!(
-                    "{what} ended with {status} before it listened on {addr}"
+                    "{what} exited with {status} before it listened on {addr}"
                 )));
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -76,13 +76,13 @@ impl PeerProcess {
         self.child.id()
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the server.
     pub(crate) fn send_signal(&self, signal: Signal) -> io::Result<()> {
         let pid = Pid::from_raw(self.child.id().cast_signed()).ok_or(io::ErrorKind::NotFound)?;
         Ok(kill_process(pid, signal)?)
     }
 
-    /// Waits for its end without blocking the runtime.
+    /// Waits for its exit without blocking the runtime.
     pub(crate) async fn wait_end(&mut self) -> io::Result<()> {
         while self.child.try_wait()?.is_none() {
             // Polling: `Child::wait` would block the only thread.
@@ -99,13 +99,13 @@ impl Drop for PeerProcess {
     }
 }
 
-/// A loopback address that nothing listens on at this moment.
+/// Returns a free loopback address.
 pub(crate) fn free_addr() -> io::Result<SocketAddr> {
     // Free at this moment only; the kernel hands out such ports in turn, so a clash is unlikely.
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
 }
 
-/// This machine's cores.
+/// Returns the number of this machine's cores.
 pub(crate) fn count_cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }

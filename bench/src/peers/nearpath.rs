@@ -1,4 +1,4 @@
-//! A running `nearpath up`, spoken to over its REST API.
+//! A running `nearpath up`, controlled over its REST API.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::{PeerProcess, free_addr};
 use crate::load::connection;
 
-/// `nearpath up` from `PATH`, in a folder of its own.
+/// `nearpath up` from `PATH`, in its own folder.
 pub(crate) struct NearpathServer {
     peer: PeerProcess,
     folder: PathBuf,
@@ -24,12 +24,12 @@ pub(crate) struct NearpathServer {
 }
 
 impl NearpathServer {
-    /// Starts it and waits until it answers. Its log is `up.log` in `folder`.
+    /// Starts the server and waits until it responds. Its log is `up.log` in `folder`.
     pub(crate) async fn start(folder: &Path) -> io::Result<Self> {
         Self::start_with(folder, Vec::new()).await
     }
 
-    /// The same, with further options of `nearpath up`.
+    /// Starts the server with further options of `nearpath up`.
     pub(crate) async fn start_with(folder: &Path, options: Vec<String>) -> io::Result<Self> {
         let (addr, admin) = (free_addr()?, free_addr()?);
         let peer = PeerProcess::start(up_command(folder, addr, admin, &options)?, addr).await?;
@@ -49,7 +49,7 @@ impl NearpathServer {
         self.peer.pid()
     }
 
-    /// Ends it in good order and starts it again, on the same ports and data.
+    /// Stops the server with SIGTERM and restarts it on the same ports and data.
     pub(crate) async fn restart(&mut self) -> io::Result<()> {
         self.peer.send_signal(Signal::TERM)?;
         self.peer.wait_end().await?;
@@ -76,7 +76,7 @@ impl NearpathServer {
         let request = request
             .body(Full::from(Bytes::from(body.to_string())))
             .map_err(io::Error::other)?;
-        let answer = connection::ask_once(self.addr(), request).await;
+        let answer = connection::send_once(self.addr(), request).await;
         let answer = answer.map_err(|failure| io::Error::other(format!("{path}: {failure}")))?;
         Ok((
             answer.status,
@@ -89,7 +89,7 @@ impl NearpathServer {
         match status.is_success() {
             true => Ok(()),
             false => Err(io::Error::other(format!(
-                "{method} {path} answered {status}: {answer}"
+                "{method} {path} returned {status}: {answer}"
             ))),
         }
     }
@@ -109,7 +109,7 @@ impl NearpathServer {
         .await
     }
 
-    /// Removes a function and waits until it is gone.
+    /// Removes a function and waits until it is removed.
     pub(crate) async fn remove_function(&self, name: &str) -> io::Result<()> {
         self.send_order(
             Method::DELETE,
@@ -117,7 +117,7 @@ impl NearpathServer {
             &json!({ "functionName": name }),
         )
         .await?;
-        self.poll_function(&format!("{name} is gone"), name, |status, _| {
+        self.poll_function(&format!("{name} is removed"), name, |status, _| {
             status == StatusCode::NOT_FOUND
         })
         .await
@@ -133,7 +133,7 @@ impl NearpathServer {
         .await
     }
 
-    /// Waits until so many instances are ready, and returns the description that said so.
+    /// Waits until this number of instances is ready, and returns the description.
     pub(crate) async fn wait_available(&self, name: &str, replicas: u64) -> io::Result<Value> {
         let what = format!("{name} has {replicas} ready instances");
         self.poll_function(&what, name, |_, answer| {
@@ -157,7 +157,9 @@ impl NearpathServer {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         let log = std::fs::read_to_string(self.folder.join("up.log")).unwrap_or_default();
-        Err(io::Error::other(format!("not within 30 s: {what}\n{log}")))
+        Err(io::Error::other(format!(
+            "timeout after 30 s: {what}\n{log}"
+        )))
     }
 }
 
@@ -189,14 +191,14 @@ fn up_command(
     Ok(command)
 }
 
-/// A function that is `cat`, once a request: nothing of the tenant's own has to start.
+/// Returns the spec of a function that runs `cat` per request: no tenant code has to start.
 pub(crate) fn cat_spec(name: &str) -> io::Result<Value> {
     Ok(
         json!({ "service": name, "image": echo_folder()?, "envProcess": "cat", "envVars": { "mode": "streaming" } }),
     )
 }
 
-/// A function that is a server in Python.
+/// Returns the spec of a server in Python.
 pub(crate) fn python_spec(name: &str) -> io::Result<Value> {
     let vars = json!({ "mode": "http", "upstream_url": "http://127.0.0.1:5000" });
     Ok(
@@ -204,14 +206,14 @@ pub(crate) fn python_spec(name: &str) -> io::Result<Value> {
     )
 }
 
-/// `examples/echo`, from the root of the repository.
+/// Returns `examples/echo`, from the root of the repository.
 fn echo_folder() -> io::Result<String> {
     let folder = Path::new("examples/echo/handler")
         .canonicalize()
         .map_err(|error| {
             io::Error::new(
                 error.kind(),
-                format!("examples/echo/handler: {error}: run this from the root of the repository"),
+                format!("examples/echo/handler: {error}: run it from the root of the repository"),
             )
         })?;
     Ok(format!("file://{}", folder.display()))

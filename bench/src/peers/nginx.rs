@@ -1,5 +1,5 @@
-//! nginx as a reverse proxy, the yardstick of `edge` and of `shm`: kept connections to the handler,
-//! no access log, as many workers as the gateway has threads.
+//! nginx as a reverse proxy, the baseline of `edge` and `shm`: keep-alive connections to the
+//! handler, no access log, as many workers as the gateway has threads.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ pub(crate) struct NginxServer {
 }
 
 impl NginxServer {
-    /// Starts it in front of `handler`, where every path below `location` leads.
+    /// Starts nginx in front of `handler` for all paths below `location`.
     pub(crate) async fn start(
         handler: SocketAddr,
         workers: usize,
@@ -43,7 +43,7 @@ impl NginxServer {
     }
 }
 
-/// Debian keeps it where a user's PATH does not lead.
+/// Finds nginx, which Debian installs outside of a user's PATH.
 fn find_nginx() -> io::Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders =
@@ -51,9 +51,7 @@ fn find_nginx() -> io::Result<PathBuf> {
     let found = folders
         .map(|folder| folder.join("nginx"))
         .find(|file| file.is_file());
-    found.ok_or_else(|| {
-        io::Error::other("nginx is missing. Install with: sudo apt-get install -y nginx-light")
-    })
+    found.ok_or_else(|| io::Error::other("nginx is missing: run apt-get install nginx-light"))
 }
 
 fn nginx_config(
@@ -112,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_configuration_names_all_that_was_asked() {
+    fn the_configuration_has_all_settings() {
         let addr = |port| SocketAddr::from(([127, 0, 0, 1], port));
         let text = nginx_config(Path::new("/tmp/x"), addr(1), addr(2), 3, "/f");
         for line in [

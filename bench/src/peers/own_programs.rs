@@ -1,5 +1,4 @@
-//! This program itself, as handler or gateway: a process of its own, so that its CPU time is its
-//! own.
+//! This program as handler or gateway: in a separate process, so that its CPU time is separate.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,12 +6,12 @@ use std::process::Command;
 
 use super::{PeerProcess, free_addr};
 
-/// A plain HTTP handler with a small fixed response.
+/// Starts a plain HTTP handler with a small fixed response.
 pub(crate) async fn start_handler() -> io::Result<PeerProcess> {
     start_function(None).await
 }
 
-/// The same, which asks `next` before it answers.
+/// Starts the handler, which calls `next` before it responds.
 pub(crate) async fn start_function(next: Option<SocketAddr>) -> io::Result<PeerProcess> {
     let addr = free_addr()?;
     let mut command = Command::new(std::env::current_exe()?);
@@ -24,7 +23,7 @@ pub(crate) async fn start_function(next: Option<SocketAddr>) -> io::Result<PeerP
     PeerProcess::start(command, addr).await
 }
 
-/// nearpath's gateway alone, with one function `echo` at `handler`.
+/// Starts nearpath's gateway alone, with one function `echo` at `handler`.
 pub(crate) async fn start_gateway(handler: SocketAddr, threads: usize) -> io::Result<PeerProcess> {
     let addr = free_addr()?;
     let mut command = Command::new(std::env::current_exe()?);

@@ -12,7 +12,7 @@ use super::{PeerProcess, find_program, free_addr};
 
 const PROGRAM: &str = "sensing";
 
-/// A function, and whom it calls.
+/// A function and its callees.
 pub(crate) type FunctionEdges = (&'static str, &'static [&'static str]);
 
 /// Callees before callers.
@@ -28,8 +28,8 @@ pub(crate) const PARKING_CHAIN: [FunctionEdges; 5] = [
 /// Topic whose messages call the sensor.
 pub(crate) const SENSOR_TOPIC: &str = "sensors/1/motion";
 
-/// Deploys a chain and waits until each of its functions has an instance. `folder` is where the
-/// program is put.
+/// Deploys a chain and waits until each of its functions has an instance. `folder` is for the
+/// program.
 pub(crate) async fn deploy_chain(
     server: &NearpathServer,
     folder: &Path,
@@ -68,8 +68,8 @@ fn function_spec(image: &str, chain: &str, name: &str, calls: &[&str]) -> Value 
     })
 }
 
-/// The same functions as plain processes that call each other over HTTP, always on; the last one is
-/// the entry.
+/// Starts the same functions as plain processes that call each other over HTTP; the last one is the
+/// entry.
 pub(crate) async fn start_direct(functions: &[FunctionEdges]) -> io::Result<Vec<PeerProcess>> {
     let mut peers: Vec<(&str, PeerProcess)> = Vec::new();
     // In the order of the table: callees have an address before their callers start.

@@ -1,8 +1,8 @@
-//! A program that opens connections, one after another, and says what each one took: from socket()
-//! to the answer's first byte, and to its last.
+//! A program that opens connections in sequence and prints the duration of each: from socket() to
+//! the first and to the last byte of the response.
 //!
-//! As a function it is started once a request, as a short-lived function is; the plan is the
-//! request, what it prints the answer.
+//! A function of this program is started once per request, like a short-lived function. The plan is
+//! the request, and the output is the response.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -16,26 +16,26 @@ use super::server;
 /// Options of the dial program.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct DialPlan {
-    /// `HOST:PORT`; nothing: a server of its own, on its own loopback.
+    /// `HOST:PORT`; `None`: its own server on its own loopback.
     pub(crate) to: Option<String>,
-    /// Connections that count; one more comes before them.
+    /// Number of measured connections; one more precedes them.
     pub(crate) count: usize,
     /// Protocol of the requests.
-    pub(crate) speech: RequestProtocol,
-    /// Bytes of an answer.
+    pub(crate) protocol: RequestProtocol,
+    /// Bytes of a response.
     pub(crate) down: u32,
-    /// Bytes of a request, beside its head.
+    /// Bytes of a request after its head.
     pub(crate) up: u32,
-    /// Binds the socket before it connects: then no other socket can replace it.
+    /// Bind the socket before connect(): then no other socket can replace it.
     pub(crate) bound: bool,
-    /// Between two connections.
+    /// Pause between two connections.
     pub(crate) pause: Duration,
 }
 
 /// Protocols of the requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum RequestProtocol {
-    /// A hundred bytes, and an answer without a head.
+    /// A hundred bytes, and a response without a head.
     Plain,
     /// HTTP/1.1.
     Http,
@@ -44,15 +44,15 @@ pub(crate) enum RequestProtocol {
 /// Times and failures of the connections.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct DialResult {
-    /// From socket() to the first byte, in nanoseconds.
+    /// Times from socket() to the first byte, in nanoseconds.
     pub(crate) first: Vec<u64>,
-    /// To the last one.
+    /// Times to the last byte, in nanoseconds.
     pub(crate) last: Vec<u64>,
     /// Errors of the failed connections.
     pub(crate) failures: Vec<String>,
 }
 
-/// Reads a plan and prints what came of it.
+/// Reads a plan and prints its result.
 pub(crate) fn run() -> io::Result<()> {
     let plan: DialPlan = serde_json::from_reader(io::stdin())?;
     let found = plan.run_plan()?;
@@ -86,11 +86,11 @@ impl DialPlan {
         let mut addresses = to.to_socket_addrs()?;
         addresses
             .next()
-            .ok_or_else(|| io::Error::other(format!("{to} has no address")))
+            .ok_or_else(|| io::Error::other(format!("no address found for {to}")))
     }
 
     fn connect_once(&self, to: SocketAddr) -> io::Result<(Duration, Duration)> {
-        let mut request = match self.speech {
+        let mut request = match self.protocol {
             RequestProtocol::Plain => server::plain_request(self.down, self.up),
             RequestProtocol::Http => server::web_request(&to.to_string(), self.down, self.up),
         };
@@ -106,12 +106,12 @@ impl DialPlan {
         Ok((first, begun.elapsed()))
     }
 
-    /// Reads an answer. When its first byte came.
+    /// Reads a response. Returns the time of its first byte.
     fn read_answer(&self, stream: &mut TcpStream, begun: Instant) -> io::Result<Duration> {
         let (mut piece, mut start) = ([0; 65_536], 0);
         let (mut first, mut left) = (
             None,
-            (self.speech == RequestProtocol::Plain).then_some(self.down as usize),
+            (self.protocol == RequestProtocol::Plain).then_some(self.down as usize),
         );
         while left != Some(0) {
             let read = match stream.read(&mut piece[start..])? {
@@ -133,7 +133,7 @@ impl DialPlan {
     }
 }
 
-/// A connection by a socket that was given an address of its own first.
+/// Connects with a socket that is bound first.
 fn connect_bound(to: SocketAddr) -> io::Result<TcpStream> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
     let socket = socket_with(
@@ -147,7 +147,7 @@ fn connect_bound(to: SocketAddr) -> io::Result<TcpStream> {
     Ok(socket.into())
 }
 
-/// A server in this process.
+/// Starts a server in this process.
 fn start_own_server() -> io::Result<SocketAddr> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let address = listener.local_addr()?;
@@ -168,7 +168,7 @@ mod tests {
         DialPlan {
             to,
             count,
-            speech: RequestProtocol::Plain,
+            protocol: RequestProtocol::Plain,
             down: 1,
             up: 0,
             bound: false,
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn each_connection_is_answered() {
+    fn each_connection_gets_a_response() {
         let plan = DialPlan {
             down: 70_000,
             up: 9,
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_told() {
+    fn a_failure_is_reported() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let to = Some(listener.local_addr().unwrap().to_string());
         drop(listener);

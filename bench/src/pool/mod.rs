@@ -1,10 +1,8 @@
-//! Short-lived functions and the connections that they open to a server elsewhere, with the pool
-//! and without.
+//! Short-lived functions and their connections to an external server, with and without the pool.
 //!
-//! [`server`] is what they connect to. [`dial`] connects, again and again: as a function, in an
-//! instance of a `nearpath up` that lives in a machine of the lab, and as an ordinary program of
-//! that machine, which is what it is compared with. [`setup`] sets both up; [`pgbouncer`] is for
-//! databases what the pool is compared with.
+//! [`server`] is their destination. [`dial`] connects repeatedly: as a function in an instance of a
+//! `nearpath up` on a machine of the lab. The baseline is the same program on that machine without
+//! nearpath. [`setup`] starts both; [`pgbouncer`] is the baseline for databases.
 
 pub(crate) mod dial;
 pub(crate) mod pgbouncer;

@@ -1,4 +1,4 @@
-//! PgBouncer, what a pool of database connections is compared with.
+//! PgBouncer, the baseline of the pool for database connections.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -15,9 +15,9 @@ use crate::remote::BenchError;
 /// Authentication of clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AuthMethod {
-    /// For the password, by SCRAM: as the server does.
+    /// Password by SCRAM, as at the server.
     Scram,
-    /// For nothing (`auth_type = any`): as a pool that knows otherwise who comes.
+    /// No authentication (`auth_type = any`), like a pool with other authentication.
     Nothing,
 }
 
@@ -35,7 +35,7 @@ impl AuthMethod {
     }
 }
 
-/// A running one. Ends with this.
+/// A running PgBouncer. Dropping it stops it.
 pub(crate) struct PgBouncer {
     child: Child,
     _folder: TempDir,
@@ -44,8 +44,8 @@ pub(crate) struct PgBouncer {
 }
 
 impl PgBouncer {
-    /// In front of a database, with so many connections at most; in transaction mode. `None`: it is
-    /// not installed.
+    /// Starts PgBouncer in front of a database in transaction mode, with a connection limit.
+    /// `None`: it is not installed.
     pub(crate) fn start(
         node: &LabNode,
         database: &str,
@@ -99,7 +99,7 @@ fn ini_settings(
 ) -> Result<String, BenchError> {
     let (host, port) = database
         .rsplit_once(':')
-        .ok_or("the database has no port")?;
+        .ok_or("missing port of the database")?;
     // Without client passwords, PgBouncer needs its own for the server.
     let login = if auth == AuthMethod::Nothing {
         format!("user=retail password={password}")

@@ -1,15 +1,16 @@
-//! A server whose every connection has a thread: a request says how much comes back.
+//! A server with a thread per connection: a request states the size of its response.
 //!
-//! A plain request has a hundred bytes and the body that they announce. Another port speaks
-//! HTTP/1.1: the path states the length of the answer, `content-length` that of the request.
+//! A plain request has a head of a hundred bytes and the body that it announces. Another port
+//! speaks HTTP/1.1: the path states the length of the response, `content-length` that of the
+//! request.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
-/// Bytes of a plain request.
+/// Bytes of a plain request's head.
 pub(crate) const REQUEST_BYTES: usize = 100;
-/// Bytes sent at a time.
+/// Bytes per write.
 const CHUNK_BYTES: usize = 65_536;
 
 /// Options of `pool-server`.
@@ -34,7 +35,7 @@ pub(crate) fn run(args: &PoolServerArgs) -> io::Result<()> {
     accept_loop(&TcpListener::bind(args.web)?, answer_web)
 }
 
-/// Serves plainly until accepting fails.
+/// Serves plain requests until accept() fails.
 pub(crate) fn serve_plain(listener: &TcpListener) -> io::Result<()> {
     accept_loop(listener, answer_plain)
 }
@@ -51,8 +52,7 @@ fn accept_loop(listener: &TcpListener, answer: fn(TcpStream) -> io::Result<()>) 
     Ok(())
 }
 
-/// A plain request's bytes: how many are to come, and how many the request has beside these
-/// hundred.
+/// Formats a plain request: the length of the response, and the length of its body after the head.
 pub(crate) fn plain_request(down: u32, up: u32) -> Vec<u8> {
     let mut request = vec![0; REQUEST_BYTES];
     request[..4].copy_from_slice(&down.to_le_bytes());
@@ -60,7 +60,7 @@ pub(crate) fn plain_request(down: u32, up: u32) -> Vec<u8> {
     request
 }
 
-/// The same in HTTP, without its body.
+/// Formats the same request in HTTP, without its body.
 pub(crate) fn web_request(host: &str, down: u32, up: u32) -> Vec<u8> {
     let method = if up == 0 { "GET" } else { "POST" };
     format!("{method} /{down} HTTP/1.1\r\nhost: {host}\r\ncontent-length: {up}\r\n\r\n")
@@ -100,7 +100,7 @@ fn answer_web(mut stream: TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// A request's head: how much is to go and how much comes. `None` at the connection's end.
+/// Reads a request's head: the lengths of response and body. `None` at the end of the connection.
 fn read_head(reader: &mut impl BufRead) -> io::Result<Option<(usize, usize)>> {
     let (mut line, mut down, mut up) = (String::new(), None, 0);
     loop {
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heads_say_how_much() {
+    fn heads_state_the_lengths() {
         let mut reader = &web_request("host", 7, 9)[..];
         assert_eq!(read_head(&mut reader).unwrap(), Some((7, 9)));
         assert_eq!(read_head(&mut reader).unwrap(), None);

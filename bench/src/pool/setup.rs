@@ -1,5 +1,5 @@
-//! Two machines of the lab: on one a `nearpath up` with functions that connect, on the other what
-//! they connect to.
+//! Two machines of the lab: one with a `nearpath up` and functions that connect, the other with
+//! their destinations.
 
 use std::fs;
 use std::io::{self, Write};
@@ -24,25 +24,24 @@ use crate::remote::BenchError;
 /// Ports of the server: plain, a second plain one, and HTTP.
 const SERVER_PORTS: [u16; 3] = [9000, 9001, 9080];
 
-/// The machines, and what runs on the far one.
+/// The machines, and the servers on the far one.
 pub(crate) struct PoolNetwork {
     _lab: NetworkLab,
     /// Machine of the functions.
     pub(crate) near: LabNode,
-    /// Machine of the server: the same one, if there is no link.
+    /// Machine of the server; the same one without a link.
     pub(crate) far: LabNode,
     /// The server.
     pub(crate) server: SocketAddr,
-    /// The same under another port.
+    /// The same server at another port.
     pub(crate) other: SocketAddr,
-    /// The server that speaks HTTP.
+    /// The HTTP server.
     pub(crate) web: SocketAddr,
     program: Child,
 }
 
 impl PoolNetwork {
-    /// With a link of that delay between them. Loopback is a link, too: that of the near machine to
-    /// itself.
+    /// Creates two machines with a link of that delay. Loopback uses the near machine for both.
     pub(crate) fn new(link: Option<&LinkConditions>) -> Result<Self, BenchError> {
         let mut lab = NetworkLab::new()?;
         let (near, other) = (lab.add_node("near")?, lab.add_node("far")?);
@@ -61,7 +60,7 @@ impl PoolNetwork {
             &web.to_string(),
         ]);
         let program = far.spawn(&mut command)?;
-        let ground = Self {
+        let network = Self {
             _lab: lab,
             near,
             far,
@@ -71,8 +70,8 @@ impl PoolNetwork {
             program,
         };
         // From the near machine: the link, too, must be up.
-        ground.wait_for_servers()?;
-        Ok(ground)
+        network.wait_for_servers()?;
+        Ok(network)
     }
 
     fn wait_for_servers(&self) -> Result<(), BenchError> {
@@ -90,7 +89,7 @@ impl Drop for PoolNetwork {
     }
 }
 
-/// Waits until something listens there.
+/// Waits until a server listens there.
 pub(crate) fn wait_for_listener(node: &LabNode, address: SocketAddr) -> Result<(), BenchError> {
     for _ in 0..1_000 {
         if node.enter(|| TcpStream::connect(address)).is_ok() {
@@ -98,17 +97,17 @@ pub(crate) fn wait_for_listener(node: &LabNode, address: SocketAddr) -> Result<(
         }
         thread::sleep(Duration::from_millis(10));
     }
-    Err(format!("nothing listens at {address} after 10 s").into())
+    Err(format!("no listener at {address} after 10 s").into())
 }
 
-/// A `nearpath up` on the near machine. Made, and used, on a thread of that machine.
+/// A `nearpath up` on the near machine, created and used on a thread of that machine.
 pub(crate) struct PoolNode {
     server: NearpathServer,
     folder: TempDir,
 }
 
 impl PoolNode {
-    /// With further options of `nearpath up`.
+    /// Starts the server with further options of `nearpath up`.
     pub(crate) async fn start(options: &[&str]) -> Result<Self, BenchError> {
         let folder = tempfile::Builder::new()
             .prefix("nearpath-pool.")
@@ -118,7 +117,7 @@ impl PoolNode {
         Ok(Self { server, folder })
     }
 
-    /// Makes a secret.
+    /// Creates a secret.
     pub(crate) async fn create_secret(&self, name: &str, value: &str) -> Result<(), BenchError> {
         let secret = json!({ "name": name, "value": value });
         let (status, answer) = self
@@ -128,12 +127,11 @@ impl PoolNode {
         if status.is_success() {
             Ok(())
         } else {
-            Err(format!("the secret {name}: {status} {answer}").into())
+            Err(format!("cannot create secret {name}: {status} {answer}").into())
         }
     }
 
-    /// Deploys the program that connects, as a function that may reach these destinations, and
-    /// waits for its first instance.
+    /// Deploys the dial program as a function with this egress, and waits for its first instance.
     pub(crate) async fn deploy_dialler(&self, name: &str, egress: &str) -> Result<(), BenchError> {
         let image = self.create_image(name, |folder| {
             fs::copy(own_program()?, folder.join("dial"))?;
@@ -143,7 +141,7 @@ impl PoolNode {
             .await
     }
 
-    /// A folder for a function, filled by `fill`.
+    /// Creates a folder for a function; `fill` writes its files.
     pub(crate) fn create_image(
         &self,
         name: &str,
@@ -155,8 +153,8 @@ impl PoolNode {
         Ok(folder)
     }
 
-    /// Deploys a function: one that is started once a request, unless the variables say otherwise.
-    /// It has the secrets that its egress names.
+    /// Deploys a function with the secrets of its egress: started once per request by default, or
+    /// as its variables say.
     pub(crate) async fn deploy_function(
         &self,
         name: &str,
@@ -189,7 +187,7 @@ impl PoolNode {
         Ok(())
     }
 
-    /// Has a function do what the plan says.
+    /// Runs a plan in a function.
     pub(crate) async fn dial_from(
         &self,
         name: &str,
@@ -208,7 +206,7 @@ impl PoolNode {
             .await
     }
 
-    /// A request of another kind.
+    /// Sends a request with any method.
     pub(crate) async fn send_request(
         &self,
         name: &str,
@@ -218,7 +216,7 @@ impl PoolNode {
         let request = request
             .header("host", self.server.addr().to_string())
             .body(Full::from(body))?;
-        let answer = connection::ask_once(self.server.addr(), request).await;
+        let answer = connection::send_once(self.server.addr(), request).await;
         let answer = answer.map_err(|failure| format!("{name}: {failure}"))?;
         match answer.status.is_success() {
             true => Ok(answer.body),
@@ -232,7 +230,7 @@ impl PoolNode {
     }
 }
 
-/// Has an ordinary program of this machine do what the plan says.
+/// Runs a plan in a plain program of this machine.
 pub(crate) fn dial_outside(plan: &DialPlan) -> Result<DialResult, BenchError> {
     let mut command = Command::new(own_program()?);
     let mut program = command

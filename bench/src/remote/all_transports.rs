@@ -1,5 +1,4 @@
-//! A server of the bench's own that is reached by every transport, as a worker is; and threads for
-//! such servers.
+//! A server of the bench that all transports reach, like a worker, and threads for such servers.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::rc::Rc;
@@ -19,15 +18,15 @@ use super::caller::CalleeAddress;
 use super::port::{self, PortProtocol};
 use super::{BenchError, tls};
 
-/// As the watchdog's, and QUIC's over UDP.
+/// Port of the watchdog, and of QUIC over UDP.
 const WORKER_PORT: u16 = 8001;
 /// Port for callers without a certificate.
 const SERVER_TLS_PORT: u16 = 8002;
 
-/// To be called when all is ready.
+/// Callback for the ready server.
 pub(super) type ReadyCallback = Box<dyn FnOnce()>;
 
-/// Address of the server in a node with this address: at most one server runs in a node.
+/// Returns the address of the server in a node with this address: a node has at most one server.
 pub(crate) fn callee_address(addr: IpAddr, provision: &Provision) -> CalleeAddress {
     let at = |port| SocketAddr::new(addr, port);
     let name = provision.credentials.name.clone();
@@ -38,8 +37,8 @@ pub(crate) fn callee_address(addr: IpAddr, provision: &Provision) -> CalleeAddre
     }
 }
 
-/// Answers for ever: `http` what comes over TCP, with TLS or without, `quic` the rest. Must run
-/// inside a `LocalSet`.
+/// Serves forever: `http` for TCP with or without TLS, `quic` for QUIC. Must run inside a
+/// `LocalSet`.
 pub(super) async fn serve_all<H, F, Q, G>(
     provision: Provision,
     http: H,
@@ -73,22 +72,23 @@ where
     Ok(())
 }
 
-/// Does `work` on a thread of its own in a node, which goes on as long as the process. Returns the
-/// thread's number, when all is ready.
+/// Runs `work` on a separate thread in a node until the process exits. Returns the thread id when
+/// the server is ready.
 pub(super) fn spawn_in_node<W>(node: &LabNode, name: &str, work: W) -> Result<u32, BenchError>
 where
     W: AsyncFnOnce(ReadyCallback) -> Result<(), BenchError> + Send + 'static,
 {
-    let (tell, told) = mpsc::channel();
+    let (ready_sender, ready_receiver) = mpsc::channel();
     let thread = std::thread::Builder::new().name(name.to_owned());
     // Created inside the namespace, which the thread inherits.
-    node.enter(move || thread.spawn(move || run_work(work, &tell)))?;
-    told.recv()
-        .map_err(|_| format!("{name} ended before it was ready"))?
+    node.enter(move || thread.spawn(move || run_work(work, &ready_sender)))?;
+    ready_receiver
+        .recv()
+        .map_err(|_| format!("{name} exited before it was ready"))?
         .map_err(BenchError::from)
 }
 
-fn run_work<W>(work: W, tell: &mpsc::Sender<Result<u32, String>>)
+fn run_work<W>(work: W, ready_sender: &mpsc::Sender<Result<u32, String>>)
 where
     W: AsyncFnOnce(ReadyCallback) -> Result<(), BenchError>,
 {
@@ -96,7 +96,7 @@ where
         .as_raw_nonzero()
         .get()
         .unsigned_abs();
-    let ready = tell.clone();
+    let ready = ready_sender.clone();
     let done = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -107,6 +107,6 @@ where
     // A send after readiness has no receiver any more, so late errors are lost; the calls fail
     // then.
     if let Err(error) = done {
-        let _ = tell.send(Err(error.to_string()));
+        let _ = ready_sender.send(Err(error.to_string()));
     }
 }

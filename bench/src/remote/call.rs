@@ -1,4 +1,4 @@
-//! A request to a function of an application, and what tells a right answer from a wrong one.
+//! A request to a function of an application, and the check of its response.
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HOST, HeaderName};
@@ -7,62 +7,62 @@ use http::{HeaderValue, Method, Request, Response, StatusCode};
 use super::RemoteTransport;
 use crate::tally::RequestFailure;
 
-/// Header with the route of the calls that a function makes; functions pass it on.
+/// Header with the route of a function's calls; functions forward it.
 // A header that functions and watchdogs pass on anyway, so the applications need no change.
 const ROUTE_HEADER: HeaderName = HeaderName::from_static("x-call-id");
 /// Suffix of the transport's number for calls through the gateway.
 const GATEWAY_SUFFIX: &str = "-gateway";
 
-/// One call to a remote function.
+/// Call to a remote function.
 #[derive(Debug, Clone)]
 pub(crate) struct RemoteCall {
     path: String,
-    /// None: a GET.
+    /// `None`: a GET.
     body: Option<Bytes>,
-    /// A part of every right answer.
+    /// A part of every correct response.
     holds: &'static [u8],
-    detour: bool,
+    via_gateway: bool,
 }
 
 /// Route of the calls that a function makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CallRoute {
-    pub(super) way: RemoteTransport,
-    /// To the gateway, which calls the callee, and not to the callee.
-    pub(super) detour: bool,
+    pub(super) transport: RemoteTransport,
+    /// Set if the gateway calls the callee.
+    pub(super) via_gateway: bool,
 }
 
 impl RemoteCall {
-    /// A GET whose right answers hold so much.
+    /// Creates a GET with a part of its correct response.
     pub(crate) fn for_get(path: &str, holds: &'static str) -> Self {
         Self {
             path: path.to_owned(),
             body: None,
             holds: holds.as_bytes(),
-            detour: false,
+            via_gateway: false,
         }
     }
 
-    /// A POST of that.
+    /// Creates a POST of this body.
     pub(crate) fn for_post(path: &str, body: impl Into<Bytes>, holds: &'static str) -> Self {
         Self {
             path: path.to_owned(),
             body: Some(body.into()),
             holds: holds.as_bytes(),
-            detour: false,
+            via_gateway: false,
         }
     }
 
-    /// The same, but what it causes shall go through the gateway.
+    /// Returns the call with the route of its nested calls through the gateway.
     pub(crate) fn through_gateway(self) -> Self {
         Self {
-            detour: true,
+            via_gateway: true,
             ..self
         }
     }
 
-    /// As it is sent; what it causes shall go `way`.
-    pub(crate) fn build_request(&self, way: RemoteTransport) -> Request<Bytes> {
+    /// Builds the request; its nested calls use `transport`.
+    pub(crate) fn build_request(&self, transport: RemoteTransport) -> Request<Bytes> {
         let mut request = Request::new(self.body.clone().unwrap_or_default());
         *request.method_mut() = if self.body.is_some() {
             Method::POST
@@ -77,52 +77,52 @@ impl RemoteCall {
         headers.insert(
             ROUTE_HEADER,
             CallRoute {
-                way,
-                detour: self.detour,
+                transport,
+                via_gateway: self.via_gateway,
             }
             .header_value(),
         );
         request
     }
 
-    /// Checks that the answer is the expected one.
-    pub(crate) fn check_answer(&self, answer: &Response<Bytes>) -> Result<(), RequestFailure> {
-        match answer.status() {
-            StatusCode::OK if memchr::memmem::find(answer.body(), self.holds).is_some() => Ok(()),
+    /// Checks that the response is the expected one.
+    pub(crate) fn check_response(&self, response: &Response<Bytes>) -> Result<(), RequestFailure> {
+        match response.status() {
+            StatusCode::OK if memchr::memmem::find(response.body(), self.holds).is_some() => Ok(()),
             StatusCode::OK => Err(RequestFailure::Body),
             other => Err(RequestFailure::Status(
                 other.as_u16(),
-                error_excerpt(answer.body()),
+                error_excerpt(response.body()),
             )),
         }
     }
 }
 
 impl CallRoute {
-    /// The route that [`RemoteCall::build_request`] wrote.
+    /// Parses the route that [`RemoteCall::build_request`] wrote.
     pub(super) fn from_request<B>(request: &Request<B>) -> Option<Self> {
         let text = request.headers().get(ROUTE_HEADER)?.to_str().ok()?;
         let place = text.strip_suffix(GATEWAY_SUFFIX).unwrap_or(text);
         // By number: names of transports have blanks and commas, which a header could hold, but not
         // a log line.
-        let way = *RemoteTransport::ALL.get(place.parse::<usize>().ok()?)?;
+        let transport = *RemoteTransport::ALL.get(place.parse::<usize>().ok()?)?;
         Some(Self {
-            way,
-            detour: place.len() < text.len(),
+            transport,
+            via_gateway: place.len() < text.len(),
         })
     }
 
     fn header_value(self) -> HeaderValue {
         let text = format!(
             "{}{}",
-            self.way as usize,
-            if self.detour { GATEWAY_SUFFIX } else { "" }
+            self.transport as usize,
+            if self.via_gateway { GATEWAY_SUFFIX } else { "" }
         );
         HeaderValue::try_from(text).expect("digits and letters")
     }
 }
 
-/// Excerpt of an error body, short enough for a line.
+/// Returns a one-line excerpt of an error body.
 fn error_excerpt(body: &[u8]) -> String {
     String::from_utf8_lossy(body)
         .trim()
@@ -136,23 +136,29 @@ fn error_excerpt(body: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    fn answer(status: u16, body: &'static str) -> Response<Bytes> {
-        let mut answer = Response::new(Bytes::from_static(body.as_bytes()));
-        *answer.status_mut() = StatusCode::from_u16(status).unwrap();
-        answer
+    fn response(status: u16, body: &'static str) -> Response<Bytes> {
+        let mut response = Response::new(Bytes::from_static(body.as_bytes()));
+        *response.status_mut() = StatusCode::from_u16(status).unwrap();
+        response
     }
 
     #[test]
-    fn the_route_is_read_as_written() {
-        for way in RemoteTransport::ALL {
+    fn the_route_is_parsed_as_written() {
+        for transport in RemoteTransport::ALL {
             let call = RemoteCall::for_get("/", "");
             assert_eq!(
-                CallRoute::from_request(&call.build_request(way)),
-                Some(CallRoute { way, detour: false })
+                CallRoute::from_request(&call.build_request(transport)),
+                Some(CallRoute {
+                    transport,
+                    via_gateway: false
+                })
             );
             assert_eq!(
-                CallRoute::from_request(&call.through_gateway().build_request(way)),
-                Some(CallRoute { way, detour: true })
+                CallRoute::from_request(&call.through_gateway().build_request(transport)),
+                Some(CallRoute {
+                    transport,
+                    via_gateway: true
+                })
             );
         }
         let mut other = RemoteCall::for_get("/", "").build_request(RemoteTransport::Tcp);
@@ -165,16 +171,16 @@ mod tests {
     }
 
     #[test]
-    fn only_the_right_answer_is_right() {
+    fn only_the_expected_response_is_accepted() {
         let call = RemoteCall::for_post("/", "{}", "\"done\"");
-        assert_eq!(call.check_answer(&answer(200, "{\"done\": 1}")), Ok(()));
+        assert_eq!(call.check_response(&response(200, "{\"done\": 1}")), Ok(()));
         assert_eq!(
-            call.check_answer(&answer(200, "{}")),
+            call.check_response(&response(200, "{}")),
             Err(RequestFailure::Body)
         );
         let refused = RequestFailure::Status(502, "{\"error\": \"done\"}".to_owned());
         assert_eq!(
-            call.check_answer(&answer(502, "{\"error\": \"done\"}\n")),
+            call.check_response(&response(502, "{\"error\": \"done\"}\n")),
             Err(refused)
         );
     }

@@ -1,4 +1,4 @@
-//! Connections of one thread, in every way.
+//! Connections of one thread, for every transport.
 
 use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -23,27 +23,27 @@ use super::identities::CallIdentity;
 use super::{BenchError, RemoteTransport};
 use crate::tally::RequestFailure;
 
-/// Limit for every step of a call.
+/// Time limit for every step of a call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Addresses and name of a worker.
 #[derive(Debug, Clone)]
 pub(crate) struct CalleeAddress {
-    /// TCP, without TLS or with certificates on both sides, and QUIC over UDP.
+    /// Address for TCP, without TLS or with certificates on both sides, and for QUIC over UDP.
     pub(crate) worker: SocketAddr,
-    /// TLS with the worker's certificate alone.
+    /// Address for TLS with the worker's certificate alone.
     pub(crate) server: SocketAddr,
     pub(crate) name: String,
 }
 
-/// Call with known sizes of body and answer.
+/// Call with known sizes of body and response.
 #[derive(Debug, Clone)]
 pub(crate) struct SizedCall {
     pub(crate) path: String,
-    /// With one it is a POST.
+    /// Body; with a body the call is a POST.
     pub(crate) body: Bytes,
-    /// Bytes of the answer.
-    pub(crate) answer: usize,
+    /// Bytes of the response.
+    pub(crate) response: usize,
 }
 
 /// Caller of remote functions. Must live inside a `LocalSet`.
@@ -51,8 +51,8 @@ pub(crate) struct RemoteCaller {
     identity: CallIdentity,
     early: Dialer,
     full: Dialer,
-    /// There was a handshake that leaves a session for the next one.
-    met: Cell<bool>,
+    /// Set after a handshake that leaves a session for the next one.
+    has_session: Cell<bool>,
 }
 
 /// An open connection.
@@ -62,7 +62,7 @@ pub(crate) enum CallConnection {
 }
 
 impl CalleeAddress {
-    /// The same worker, for callers who reach its machine by another address.
+    /// Returns the same worker at another address of its machine.
     pub(crate) fn at_address(&self, addr: IpAddr) -> Self {
         let at = |old: SocketAddr| SocketAddr::new(addr, old.port());
         Self {
@@ -74,7 +74,7 @@ impl CalleeAddress {
 }
 
 impl RemoteCaller {
-    /// Its sockets belong to the namespace of the thread that this runs on.
+    /// Creates a caller. Its sockets belong to the current thread's namespace.
     pub(crate) fn new(identity: CallIdentity) -> Result<Self, BenchError> {
         let dialer = |config: &ClientConfig| -> Result<Dialer, BenchError> {
             // A socket for each configuration: sessions with and without early data must not mix.
@@ -97,34 +97,35 @@ impl RemoteCaller {
             identity,
             early,
             full,
-            met: Cell::new(false),
+            has_session: Cell::new(false),
         })
     }
 
     /// Opens a connection.
     ///
     /// # Errors
-    /// [`RequestFailure::Connect`] also when a call is to go in the first flight and there is no session for it.
+    /// [`RequestFailure::Connect`] also if a call needs the first flight and there is no session
+    /// for it.
     pub(crate) async fn open_connection(
         &self,
-        way: RemoteTransport,
+        transport: RemoteTransport,
         callee: &CalleeAddress,
     ) -> Result<CallConnection, RequestFailure> {
         let opening = async {
-            match way {
+            match transport {
                 RemoteTransport::Tcp => {
                     CallConnection::http_connection(connect_tcp(callee.worker).await?).await
                 }
                 RemoteTransport::Tls12Server | RemoteTransport::Tls13Server => {
-                    self.connect_unnamed(way, callee).await
+                    self.connect_unnamed(transport, callee).await
                 }
                 RemoteTransport::Tls12 | RemoteTransport::Tls13 | RemoteTransport::Tls13Resumed => {
-                    self.connect_tls(way, callee).await
+                    self.connect_tls(transport, callee).await
                 }
                 RemoteTransport::Quic
                 | RemoteTransport::QuicResumed
                 | RemoteTransport::QuicEarly
-                | RemoteTransport::QuicReady => self.connect_quic(way, callee).await,
+                | RemoteTransport::QuicReady => self.connect_quic(transport, callee).await,
             }
         };
         tokio::time::timeout(CALL_TIMEOUT, opening)
@@ -134,13 +135,13 @@ impl RemoteCaller {
 
     async fn connect_unnamed(
         &self,
-        way: RemoteTransport,
+        transport: RemoteTransport,
         callee: &CalleeAddress,
     ) -> Result<CallConnection, RequestFailure> {
         let config = self
             .identity
             .nameless
-            .for_transport(way)
+            .for_transport(transport)
             .ok_or(RequestFailure::Connect)?;
         let name =
             ServerName::try_from(callee.name.clone()).map_err(|_| RequestFailure::Connect)?;
@@ -152,7 +153,7 @@ impl RemoteCaller {
 
     async fn connect_tls(
         &self,
-        way: RemoteTransport,
+        transport: RemoteTransport,
         callee: &CalleeAddress,
     ) -> Result<CallConnection, RequestFailure> {
         let CallIdentity {
@@ -160,7 +161,7 @@ impl RemoteCaller {
             tls_full: (full, sessions),
             ..
         } = &self.identity;
-        let (connector, version) = match way {
+        let (connector, version) = match transport {
             RemoteTransport::Tls13Resumed => (tls_resumed, TlsVersion::Tls13),
             RemoteTransport::Tls12 => (full, TlsVersion::Tls12),
             _ => (full, TlsVersion::Tls13),
@@ -179,7 +180,8 @@ impl RemoteCaller {
         let (stream, _) = stream.map_err(|_| RequestFailure::Connect)?;
         let resumed = stream.get_ref().1.handshake_kind() == Some(HandshakeKind::Resumed);
         // The first handshake cannot resume anything; only later ones must.
-        if way == RemoteTransport::Tls13Resumed && !resumed && self.met.replace(true) {
+        if transport == RemoteTransport::Tls13Resumed && !resumed && self.has_session.replace(true)
+        {
             return Err(RequestFailure::Connect); // what is measured would be something else
         }
         CallConnection::http_connection(stream).await
@@ -187,10 +189,10 @@ impl RemoteCaller {
 
     async fn connect_quic(
         &self,
-        way: RemoteTransport,
+        transport: RemoteTransport,
         callee: &CalleeAddress,
     ) -> Result<CallConnection, RequestFailure> {
-        let (dialer, early) = match way {
+        let (dialer, early) = match transport {
             RemoteTransport::QuicEarly => (&self.early, EarlyData::Allowed),
             RemoteTransport::QuicResumed => (&self.early, EarlyData::Never),
             _ => {
@@ -222,7 +224,7 @@ impl CallConnection {
         Ok(Self::Http(sender))
     }
 
-    /// Another handle for calls at the same time, where the transport has such.
+    /// Returns another handle for concurrent calls, if the transport multiplexes.
     pub(crate) fn clone_handle(&self) -> Option<Self> {
         match self {
             // HTTP/1.1 takes one request at a time; QUIC has a stream for each.
@@ -231,41 +233,41 @@ impl CallConnection {
         }
     }
 
-    /// Makes a call and reads its whole answer.
-    pub(crate) async fn make_call(&mut self, ask: &SizedCall) -> Result<(), RequestFailure> {
-        tokio::time::timeout(CALL_TIMEOUT, self.exchange(ask))
+    /// Makes a call and reads its whole response.
+    pub(crate) async fn make_call(&mut self, sized_call: &SizedCall) -> Result<(), RequestFailure> {
+        tokio::time::timeout(CALL_TIMEOUT, self.exchange(sized_call))
             .await
             .unwrap_or(Err(RequestFailure::Timeout))
     }
 
-    async fn exchange(&mut self, ask: &SizedCall) -> Result<(), RequestFailure> {
+    async fn exchange(&mut self, sized_call: &SizedCall) -> Result<(), RequestFailure> {
         let (status, length) = match self {
             Self::Http(sender) => {
                 sender.ready().await.map_err(|_| RequestFailure::Broken)?;
-                let answer = sender
-                    .send_request(ask.build_request().map(Full::new))
+                let response = sender
+                    .send_request(sized_call.build_request().map(Full::new))
                     .await
                     .map_err(|_| RequestFailure::Broken)?;
-                (answer.status(), count_body(answer.into_body()).await?)
+                (response.status(), count_body(response.into_body()).await?)
             }
             Self::Quic(line, early) => {
-                let answer = line
-                    .call_buffered(ask.build_request(), *early)
+                let response = line
+                    .call_buffered(sized_call.build_request(), *early)
                     .await
                     .map_err(|_| RequestFailure::Broken)?;
-                (answer.status(), count_body(answer.into_body()).await?)
+                (response.status(), count_body(response.into_body()).await?)
             }
         };
         match status {
             // The content is not compared, which would cost the caller CPU time; the length shows
             // truncation.
-            StatusCode::OK if length == ask.answer => Ok(()),
+            StatusCode::OK if length == sized_call.response => Ok(()),
             StatusCode::OK => Err(RequestFailure::Body),
             other => Err(RequestFailure::Status(other.as_u16(), String::new())),
         }
     }
 
-    /// Any request and its answer as a whole.
+    /// Sends any request and returns its whole response.
     pub(crate) async fn request_whole(
         &mut self,
         request: Request<Bytes>,
@@ -282,11 +284,11 @@ impl CallConnection {
         match self {
             Self::Http(sender) => {
                 sender.ready().await.map_err(|_| RequestFailure::Broken)?;
-                let answer = sender
+                let response = sender
                     .send_request(request.map(Full::new))
                     .await
                     .map_err(|_| RequestFailure::Broken)?;
-                collect_body(answer).await
+                collect_body(response).await
             }
             Self::Quic(line, early) => {
                 collect_body(
@@ -299,11 +301,11 @@ impl CallConnection {
         }
     }
 
-    /// Ends it when what a worker gives to each caller has come, sessions among it: they follow the
-    /// handshake, which a call in the first flight does not wait for.
+    /// Closes the connection after the worker's data for each caller, such as sessions, has
+    /// arrived. The data follows the handshake, for which a call in the first flight does not wait.
     ///
     /// # Errors
-    /// [`RequestFailure::Broken`] when the worker did not take the first flight: the call went a second time.
+    /// [`RequestFailure::Broken`] if the worker rejected the first flight: the call was sent twice.
     pub(crate) async fn close_gracefully(self) -> Result<(), RequestFailure> {
         let Self::Quic(line, early) = self else {
             return Ok(());
@@ -320,21 +322,21 @@ impl CallConnection {
 }
 
 impl SizedCall {
-    /// A GET that is answered with so many bytes.
-    pub(crate) fn for_get(answer: usize) -> Self {
+    /// Creates a GET with a response of this size.
+    pub(crate) fn for_get(response: usize) -> Self {
         Self {
-            path: format!("/{answer}"),
+            path: format!("/{response}"),
             body: Bytes::new(),
-            answer,
+            response,
         }
     }
 
-    /// A POST that is answered with its body, so many bytes.
+    /// Creates a POST of this size, which the response returns.
     pub(crate) fn for_post(bytes: usize) -> Self {
         Self {
             path: "/".to_owned(),
             body: vec![b'x'; bytes].into(),
-            answer: bytes,
+            response: bytes,
         }
     }
 
@@ -364,9 +366,9 @@ async fn connect_tcp(addr: SocketAddr) -> Result<TcpStream, RequestFailure> {
 }
 
 async fn collect_body<B: http_body::Body<Data = Bytes>>(
-    answer: Response<B>,
+    response: Response<B>,
 ) -> Result<Response<Bytes>, RequestFailure> {
-    let (head, body) = answer.into_parts();
+    let (head, body) = response.into_parts();
     let body = body.collect().await.map_err(|_| RequestFailure::Broken)?;
     Ok(Response::from_parts(head, body.to_bytes()))
 }

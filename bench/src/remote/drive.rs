@@ -1,7 +1,7 @@
-//! Calls, one after another or some at a time, and what they took.
+//! Calls, in sequence or concurrent, and their durations.
 //!
-//! Time between two calls on new connections (waiting for session tickets, closing) is in no
-//! latency, but it is in the CPU time: it belongs to the connection.
+//! Time between two calls on new connections (session tickets, close) is in no latency, but in the
+//! CPU time: it belongs to the connection.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::tally::{RequestFailure, RequestTally};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CallPlan {
     pub(crate) duration: Duration,
-    /// Calls that are made at least, however long they take.
+    /// Minimum number of calls, in any time.
     pub(crate) least: u64,
 }
 
@@ -27,14 +27,14 @@ pub(crate) struct CallPlan {
 #[derive(Debug, Default)]
 pub(crate) struct CallTimes {
     pub(crate) tally: RequestTally,
-    /// In which calls were under way.
+    /// Time with calls in flight.
     pub(crate) time: Duration,
     pub(crate) caller: Duration,
     pub(crate) worker: Duration,
 }
 
 impl CallTimes {
-    /// CPU time of the caller, in microseconds a call.
+    /// Returns the CPU time of the caller, in microseconds per call.
     pub(crate) fn caller_us(&self) -> f64 {
         self.per_call(self.caller)
     }
@@ -43,7 +43,7 @@ impl CallTimes {
         time.as_nanos() as f64 / 1e3 / self.tally.answered_count().max(1) as f64
     }
 
-    /// As a comparison has it: CPU time is that of both sides.
+    /// Converts the times to a sample with the CPU time of both sides.
     pub(crate) fn to_sample(&self) -> LoadSample {
         let sample = RoundSample {
             n: self.tally.answered_count(),
@@ -63,7 +63,7 @@ impl CallTimes {
     }
 }
 
-/// CPU time of the calling thread.
+/// Returns the CPU time of the calling thread.
 pub(crate) fn thread_cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(
@@ -72,20 +72,20 @@ pub(crate) fn thread_cpu() -> Duration {
     )
 }
 
-/// A new connection for every call.
+/// Makes each call on a new connection.
 pub(crate) async fn call_fresh(
     caller: &RemoteCaller,
-    (way, callee): (RemoteTransport, &CalleeAddress),
-    ask: &SizedCall,
+    (transport, callee): (RemoteTransport, &CalleeAddress),
+    sized_call: &SizedCall,
     plan: CallPlan,
     worker: impl Fn() -> Duration,
 ) -> CallTimes {
     let mut took = CallTimes::default();
-    let of = (way, callee);
+    let of = (transport, callee);
     call_first(
         caller,
         of,
-        async |to| to.make_call(ask).await,
+        async |to| to.make_call(sized_call).await,
         &mut CallTimes::default(),
     )
     .await; // what only the first one pays has a case of its own
@@ -96,36 +96,10 @@ pub(crate) async fn call_fresh(
         // At least this many: at long delays the duration alone gives too few for a p99.
         || took.tally.answered_count() + took.tally.failed_count() < plan.least
     {
-        call_first(caller, of, async |to| to.make_call(ask).await, &mut took).await;
-    }
-    (took.caller, took.worker) = (thread_cpu() - own_before, worker() - worker_before);
-    took
-}
-
-/// Each of `calls` on a new connection. The first one is not counted.
-pub(crate) async fn call_each(
-    caller: &RemoteCaller,
-    (way, callee): (RemoteTransport, &CalleeAddress),
-    calls: &[RemoteCall],
-    worker: impl Fn() -> Duration,
-) -> CallTimes {
-    let (mut took, of) = (CallTimes::default(), (way, callee));
-    let Some((before, calls)) = calls.split_first() else {
-        return took;
-    };
-    call_first(
-        caller,
-        of,
-        async |to| make_call(to, before, way).await,
-        &mut CallTimes::default(),
-    )
-    .await;
-    let (own_before, worker_before) = (thread_cpu(), worker());
-    for call in calls {
         call_first(
             caller,
             of,
-            async |to| make_call(to, call, way).await,
+            async |to| to.make_call(sized_call).await,
             &mut took,
         )
         .await;
@@ -134,11 +108,42 @@ pub(crate) async fn call_each(
     took
 }
 
-/// All of `calls` on one connection, which is open when the first one begins. That one is not
-/// counted.
+/// Makes each of `calls` on a new connection. The first one is not counted.
+pub(crate) async fn call_each(
+    caller: &RemoteCaller,
+    (transport, callee): (RemoteTransport, &CalleeAddress),
+    calls: &[RemoteCall],
+    worker: impl Fn() -> Duration,
+) -> CallTimes {
+    let (mut took, of) = (CallTimes::default(), (transport, callee));
+    let Some((before, calls)) = calls.split_first() else {
+        return took;
+    };
+    call_first(
+        caller,
+        of,
+        async |to| make_call(to, before, transport).await,
+        &mut CallTimes::default(),
+    )
+    .await;
+    let (own_before, worker_before) = (thread_cpu(), worker());
+    for call in calls {
+        call_first(
+            caller,
+            of,
+            async |to| make_call(to, call, transport).await,
+            &mut took,
+        )
+        .await;
+    }
+    (took.caller, took.worker) = (thread_cpu() - own_before, worker() - worker_before);
+    took
+}
+
+/// Makes all of `calls` on one connection, opened before the first. That call is not counted.
 pub(crate) async fn call_on_one(
     caller: &RemoteCaller,
-    (way, callee): (RemoteTransport, &CalleeAddress),
+    (transport, callee): (RemoteTransport, &CalleeAddress),
     calls: &[RemoteCall],
     worker: impl Fn() -> Duration,
 ) -> CallTimes {
@@ -146,19 +151,19 @@ pub(crate) async fn call_on_one(
     let Some((before, calls)) = calls.split_first() else {
         return took;
     };
-    let mut connection = match caller.open_connection(way, callee).await {
+    let mut connection = match caller.open_connection(transport, callee).await {
         Ok(connection) => connection,
         Err(failure) => {
             took.record_outcome(Err(failure));
             return took;
         }
     };
-    let _ = make_call(&mut connection, before, way).await; // a failure shows again
+    let _ = make_call(&mut connection, before, transport).await; // a failure shows again
     let (own_before, worker_before) = (thread_cpu(), worker());
     for call in calls {
         let begun = Instant::now();
         took.record_outcome(
-            make_call(&mut connection, call, way)
+            make_call(&mut connection, call, transport)
                 .await
                 .map(|()| begun.elapsed()),
         );
@@ -170,27 +175,31 @@ pub(crate) async fn call_on_one(
 async fn make_call(
     connection: &mut CallConnection,
     call: &RemoteCall,
-    way: RemoteTransport,
+    transport: RemoteTransport,
 ) -> Result<(), RequestFailure> {
-    call.check_answer(&connection.request_whole(call.build_request(way)).await?)
+    call.check_response(
+        &connection
+            .request_whole(call.build_request(transport))
+            .await?,
+    )
 }
 
 /// Runs `errand` on a new connection.
 pub(crate) async fn call_first(
     caller: &RemoteCaller,
-    (way, callee): (RemoteTransport, &CalleeAddress),
+    (transport, callee): (RemoteTransport, &CalleeAddress),
     errand: impl AsyncFnOnce(&mut CallConnection) -> Result<(), RequestFailure>,
     took: &mut CallTimes,
 ) {
-    let ready = match way {
+    let ready = match transport {
         // Opened before the clock starts: that is the variant.
-        RemoteTransport::QuicReady => Some(caller.open_connection(way, callee).await),
+        RemoteTransport::QuicReady => Some(caller.open_connection(transport, callee).await),
         _ => None,
     };
     let begun = Instant::now();
     let opened = match ready {
         Some(ready) => ready,
-        None => caller.open_connection(way, callee).await,
+        None => caller.open_connection(transport, callee).await,
     };
     match opened {
         Ok(mut connection) => {
@@ -203,17 +212,17 @@ pub(crate) async fn call_first(
     }
 }
 
-/// Connections that stay: one with so many calls at a time where the transport allows it, else so
-/// many.
-pub(crate) async fn call_kept(
+/// Measures calls on open connections: one with this concurrency if the transport multiplexes, else
+/// this number of connections.
+pub(crate) async fn call_keep_alive(
     caller: &RemoteCaller,
-    (way, callee): (RemoteTransport, &CalleeAddress),
-    (ask, at_a_time): (&SizedCall, usize),
+    (transport, callee): (RemoteTransport, &CalleeAddress),
+    (sized_call, at_a_time): (&SizedCall, usize),
     plan: CallPlan,
     worker: impl Fn() -> Duration,
 ) -> CallTimes {
     let mut took = CallTimes::default();
-    let mut connections = match open_connections(caller, (way, callee), at_a_time).await {
+    let mut connections = match open_connections(caller, (transport, callee), at_a_time).await {
         Ok(connections) => connections,
         Err(failure) => {
             took.record_outcome(Err(failure));
@@ -221,13 +230,18 @@ pub(crate) async fn call_kept(
         }
     };
     for connection in &mut connections {
-        let _ = connection.make_call(ask).await; // windows and paths are no news afterwards; a failure shows again
+        let _ = connection.make_call(sized_call).await; // windows and paths are no news afterwards; a failure shows again
     }
     let (own_before, worker_before) = (thread_cpu(), worker());
     let begun = Instant::now();
     let mut running = JoinSet::new();
     for connection in connections {
-        running.spawn_local(repeat_calls(connection, ask.clone(), plan, at_a_time));
+        running.spawn_local(repeat_calls(
+            connection,
+            sized_call.clone(),
+            plan,
+            at_a_time,
+        ));
     }
     while let Some(done) = running.join_next().await {
         took.tally.merge(&done.expect("a caller does not panic"));
@@ -255,7 +269,7 @@ async fn open_connections(
 
 async fn repeat_calls(
     mut connection: CallConnection,
-    ask: SizedCall,
+    sized_call: SizedCall,
     plan: CallPlan,
     at_a_time: usize,
 ) -> RequestTally {
@@ -263,8 +277,13 @@ async fn repeat_calls(
     // The minimum is of all callers together.
     let least = plan.least.div_ceil(at_a_time as u64);
     while begun.elapsed() < plan.duration || tally.answered_count() + tally.failed_count() < least {
-        let asked = Instant::now();
-        tally.record_outcome(connection.make_call(&ask).await.map(|()| asked.elapsed()));
+        let started = Instant::now();
+        tally.record_outcome(
+            connection
+                .make_call(&sized_call)
+                .await
+                .map(|()| started.elapsed()),
+        );
     }
     tally
 }

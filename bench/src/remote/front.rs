@@ -1,8 +1,8 @@
-//! TLS over TCP in the watchdog's place, for callers who show no certificate: ends it, and passes
-//! calls on to the handler over kept connections.
+//! TLS over TCP instead of the watchdog, for callers without certificates: it terminates TLS and
+//! forwards calls to the handler over keep-alive connections.
 //!
-//! The front does less for a call than the watchdog (no limits, metrics or deadlines), so it is a
-//! strong baseline.
+//! The front does less per call than the watchdog (no limits, metrics or deadlines): a strong
+//! baseline.
 
 use std::cell::RefCell;
 use std::io::Read;
@@ -22,7 +22,7 @@ use nearpath_wire::zero_rtt::Provision;
 use super::port::{self, PortProtocol};
 use super::{BenchError, tls};
 
-/// Options of `quic-front`. Credentials come by standard input, as a provision.
+/// Options of `quic-front`. Standard input has its credentials, as a provision.
 #[derive(clap::Args)]
 pub(crate) struct QuicFrontArgs {
     /// Address for callers
@@ -42,7 +42,7 @@ struct FrontUpstream {
     idle: RefCell<Vec<RequestSender>>,
 }
 
-/// Answers until it is killed; says `ready` when it does.
+/// Serves until it is killed; prints `ready` when it serves.
 pub(crate) async fn run(args: QuicFrontArgs) -> Result<ExitCode, BenchError> {
     let mut frame = Vec::new();
     std::io::stdin().read_to_end(&mut frame)?;
@@ -53,8 +53,8 @@ pub(crate) async fn run(args: QuicFrontArgs) -> Result<ExitCode, BenchError> {
         idle: RefCell::default(),
     });
     let handler = move |request| forward_request(Rc::clone(&upstream), request);
-    let door = PortProtocol::Nameless(tls::callee_config(&provision)?.into());
-    let serving = port::serve_port(port::listen_on(args.listen)?, door, handler);
+    let protocol = PortProtocol::Nameless(tls::callee_config(&provision)?.into());
+    let serving = port::serve_port(port::listen_on(args.listen)?, protocol, handler);
     println!("ready");
     tokio::task::LocalSet::new().run_until(serving).await;
     Ok(ExitCode::FAILURE)
@@ -65,7 +65,7 @@ async fn forward_request(
     request: Request<Incoming>,
 ) -> Response<BoxBody<Bytes, hyper::Error>> {
     match upstream.send_request(request).await {
-        Ok(answer) => answer.map(BodyExt::boxed),
+        Ok(response) => response.map(BodyExt::boxed),
         Err(_) => {
             let mut broken = Response::new(Empty::new().map_err(|never| match never {}).boxed());
             *broken.status_mut() = StatusCode::BAD_GATEWAY;
@@ -84,13 +84,13 @@ impl FrontUpstream {
             Some(sender) => sender,
             None => nearpath_wire::client::connect_http1(self.addr, Duration::from_secs(5)).await?,
         };
-        let answer = sender.send_request(request).await?;
+        let response = sender.send_request(request).await?;
         // Pushed before the body is read; `take_ready` skips it until then.
         self.idle.borrow_mut().push(sender);
-        Ok(answer)
+        Ok(response)
     }
 
-    /// A connection whose last answer has gone out as a whole.
+    /// Returns a connection whose last response is complete.
     fn take_ready(&self) -> Option<RequestSender> {
         let mut idle = self.idle.borrow_mut();
         // The last one: used most recently, so least likely to be closed.

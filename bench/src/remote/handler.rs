@@ -1,4 +1,4 @@
-//! The tenant's code behind every worker: a POST is answered with its body, GET `/N` with N bytes.
+//! The tenant's code of every worker: a POST returns its body, GET `/N` returns N bytes.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -10,8 +10,8 @@ use hyper::body::Incoming;
 
 use super::{BenchError, port};
 
-/// Largest answer to a GET.
-const MAX_ANSWER_BYTES: usize = 16 << 20;
+/// Largest response to a GET.
+const MAX_RESPONSE_BYTES: usize = 16 << 20;
 
 /// Options of `quic-handler`.
 #[derive(clap::Args)]
@@ -21,22 +21,22 @@ pub(crate) struct QuicHandlerArgs {
     listen: SocketAddr,
 }
 
-/// Answers until it is killed; says `ready` when it does.
+/// Serves until it is killed; prints `ready` when it serves.
 pub(crate) async fn run(args: QuicHandlerArgs) -> Result<ExitCode, BenchError> {
     let listener = port::listen_on(args.listen)?;
     println!("ready");
     // Allocated once: an answer is a slice of it and costs no copy here.
-    let content = Bytes::from(vec![b'x'; MAX_ANSWER_BYTES]);
+    let content = Bytes::from(vec![b'x'; MAX_RESPONSE_BYTES]);
     let serving = port::serve_port(listener, port::PortProtocol::Plain, move |request| {
-        answer_request(request, content.clone())
+        handle_request(request, content.clone())
     });
     tokio::task::LocalSet::new().run_until(serving).await;
     Ok(ExitCode::FAILURE)
 }
 
-async fn answer_request(request: Request<Incoming>, content: Bytes) -> Response<Full<Bytes>> {
+async fn handle_request(request: Request<Incoming>, content: Bytes) -> Response<Full<Bytes>> {
     let (head, body) = request.into_parts();
-    let asked = head
+    let length = head
         .uri
         .path()
         .trim_start_matches('/')
@@ -46,7 +46,7 @@ async fn answer_request(request: Request<Incoming>, content: Bytes) -> Response<
         .min(content.len());
     match body.collect().await {
         Ok(body) if head.method == Method::POST => Response::new(Full::new(body.to_bytes())),
-        Ok(_) => Response::new(Full::new(content.slice(..asked))),
+        Ok(_) => Response::new(Full::new(content.slice(..length))),
         Err(_) => {
             let mut broken = Response::new(Full::default());
             *broken.status_mut() = StatusCode::BAD_REQUEST;

@@ -1,4 +1,4 @@
-//! An installation in small: one authority, who calls and who is called.
+//! A small installation: one authority, callers and callees.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -29,14 +29,14 @@ pub(crate) struct BenchAuthority {
 #[derive(Clone)]
 pub(crate) struct CallIdentity {
     pub(crate) trust: Trust,
-    /// For calls with a session.
+    /// Configuration for calls with a session.
     pub(crate) early: (ClientConfig, Arc<CallerSessions>),
-    /// For calls without: what it gets of them is forgotten.
+    /// Configuration for calls without a session: new sessions are dropped.
     pub(crate) full: (ClientConfig, Arc<CallerSessions>),
-    /// Over TCP, likewise.
+    /// Configuration for TLS over TCP, also without sessions.
     pub(crate) tls_resumed: MtlsConnector,
     pub(crate) tls_full: (MtlsConnector, Arc<CallerSessions>),
-    /// Over TCP, without showing a certificate.
+    /// Configuration for TLS over TCP without a caller's certificate.
     pub(crate) nameless: tls::CallerTlsConfigs,
 }
 
@@ -47,7 +47,7 @@ impl BenchAuthority {
         Ok(Self { authority, trust })
     }
 
-    /// A gateway.
+    /// Creates the identity of a gateway.
     pub(crate) fn gateway_identity(&self) -> Result<CallIdentity, BenchError> {
         self.caller_identity(&self.issue_credentials(
             SpiffeId::for_gateway(TRUST_DOMAIN, "gateway"),
@@ -55,7 +55,7 @@ impl BenchAuthority {
         )?)
     }
 
-    /// Makes the identity of a caller with these credentials.
+    /// Creates the identity of a caller with these credentials.
     pub(crate) fn caller_identity(
         &self,
         credentials: &Credentials,
@@ -81,7 +81,7 @@ impl BenchAuthority {
         })
     }
 
-    /// Provision of worker `number`, without sessions.
+    /// Creates the provision of worker `number`, without sessions.
     pub(crate) fn worker_provision(&self, number: u64) -> Result<Provision, BenchError> {
         let id = SpiffeId::for_instance(TRUST_DOMAIN, FUNCTION_NAME.parse()?, InstanceId(number));
         Ok(Provision {
@@ -108,8 +108,7 @@ impl BenchAuthority {
     }
 }
 
-/// Mints a session: one half stays with the caller, who will call from address `from`, the other
-/// goes into the provision.
+/// Mints a session. The caller, at address `from`, keeps one half; the provision gets the other.
 pub(crate) fn mint_session(
     provision: &mut Provision,
     caller: &CallIdentity,

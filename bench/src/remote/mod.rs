@@ -1,11 +1,11 @@
-//! Calls to another machine, by the transports: who calls, who answers and what lies between them.
+//! Calls to another machine by transport: caller, callee and the network between them.
 //!
-//! [`identities`] is an installation in small: an authority, and sessions that are minted. [`caller`]
-//! opens connections in each [`RemoteTransport`], [`drive`] makes calls with it and counts. On the other side
-//! is the real watchdog ([`worker`]) or, for TLS where callers show no certificate, a [`front`] in
-//! its place; behind both the same [`handler`]. [`chain_hop`] is a function that calls the next one.
-//! Functions of whole applications are called with a [`call::RemoteCall`]; the calls that they make leave
-//! their machine by [`outbound`].
+//! [`identities`] is a small installation: an authority and minted sessions. [`caller`] opens
+//! connections in each [`RemoteTransport`], and [`drive`] makes and counts calls. The callee is the
+//! real watchdog ([`worker`]) or, for TLS without a caller's certificate, a [`front`]; behind both
+//! is the same [`handler`]. [`chain_hop`] is a function that calls the next one. A
+//! [`call::RemoteCall`] calls functions of whole applications; their own calls leave the machine
+//! through [`outbound`].
 
 pub(crate) mod all_transports;
 pub(crate) mod call;
@@ -27,30 +27,30 @@ pub(crate) type BenchError = Box<dyn std::error::Error + Send + Sync>;
 /// Transports of calls to another machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RemoteTransport {
-    /// Nothing but TCP.
+    /// TCP without TLS.
     Tcp,
     /// TLS 1.2 with certificates on both sides, a full handshake.
     Tls12,
-    /// TLS 1.3, likewise.
+    /// TLS 1.3 with the same certificates.
     Tls13,
     /// TLS 1.3 with a session of an earlier connection.
     Tls13Resumed,
-    /// TLS 1.2 where only the callee has a certificate.
+    /// TLS 1.2 with a certificate of the callee only.
     Tls12Server,
     /// TLS 1.3, likewise.
     Tls13Server,
     /// QUIC with a full handshake, certificates on both sides.
     Quic,
-    /// QUIC with a session; the call waits for the handshake.
+    /// QUIC with a session; the call waits for the handshake (1-RTT).
     QuicResumed,
-    /// QUIC with a session; the call is in the first flight.
+    /// QUIC with a session; the call is in the first flight (0-RTT).
     QuicEarly,
-    /// QUIC on a connection that was opened before there was a call.
+    /// QUIC on a connection opened before the call.
     QuicReady,
 }
 
 impl RemoteTransport {
-    /// All of them.
+    /// All transports.
     pub(crate) const ALL: [Self; 10] = [
         Self::Tcp,
         Self::Tls12,
@@ -64,15 +64,15 @@ impl RemoteTransport {
         Self::QuicReady,
     ];
 
-    /// As tables have it.
+    /// Returns the name in tables.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
             Self::Tls12 => "tls 1.2",
             Self::Tls13 => "tls 1.3",
             Self::Tls13Resumed => "tls 1.3 resumed",
-            Self::Tls12Server => "tls 1.2, server's certificate only",
-            Self::Tls13Server => "tls 1.3, server's certificate only",
+            Self::Tls12Server => "tls 1.2, server certificate only",
+            Self::Tls13Server => "tls 1.3, server certificate only",
             Self::Quic => "quic 1-rtt",
             Self::QuicResumed => "quic 1-rtt resumed",
             Self::QuicEarly => "quic 0-rtt",
@@ -80,7 +80,8 @@ impl RemoteTransport {
         }
     }
 
-    /// Returns true if the front answers: nearpath's workers take no callers without certificates.
+    /// Returns whether the front is the callee: nearpath's workers reject callers without
+    /// certificates.
     pub(crate) fn needs_front(self) -> bool {
         matches!(self, Self::Tls12Server | Self::Tls13Server)
     }
@@ -91,15 +92,17 @@ mod tests {
     use super::RemoteTransport;
 
     #[test]
-    fn every_way_has_a_name_and_a_place_of_its_own() {
-        let names: std::collections::BTreeSet<_> =
-            RemoteTransport::ALL.iter().map(|way| way.name()).collect();
+    fn every_transport_has_a_unique_name_and_index() {
+        let names: std::collections::BTreeSet<_> = RemoteTransport::ALL
+            .iter()
+            .map(|transport| transport.name())
+            .collect();
         assert_eq!(names.len(), RemoteTransport::ALL.len());
         assert!(
             RemoteTransport::ALL
                 .iter()
                 .enumerate()
-                .all(|(place, way)| *way as usize == place)
+                .all(|(place, transport)| *transport as usize == place)
         );
     }
 }

@@ -1,9 +1,8 @@
-//! The way out of a machine: what functions there call at `/function/NAME`, it calls on another
-//! machine, by the route that the call came with. A gateway between machines is the same, but
-//! reached by every transport.
+//! The outbound proxy of a machine, which forwards calls to `/function/NAME` to another machine, by
+//! the route in the call. A gateway between machines works likewise, but all transports reach it.
 //!
-//! The proxy stands in for the caller's watchdog. A call takes a new connection, a connection
-//! opened ahead, or with [`ConnectionPolicy::Kept`] always the same one.
+//! The proxy replaces the caller's watchdog. A call uses a new connection, a connection opened
+//! ahead, or with [`ConnectionPolicy::Kept`] always the same one.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -26,7 +25,7 @@ use super::port::{self, PortProtocol};
 use super::{BenchError, RemoteTransport, all_transports};
 use crate::tally::RequestFailure;
 
-/// A connection that has waited longer is not used: its other end may have given it up.
+/// Maximum age of an idle connection: the other end may have closed an older one.
 const MAX_IDLE_AGE: Duration = Duration::from_secs(3);
 
 /// Choice of the connection for a call.
@@ -41,68 +40,68 @@ pub(crate) enum ConnectionPolicy {
 /// Parts of an outbound proxy.
 pub(crate) struct OutboundPlan {
     pub(crate) node: LabNode,
-    /// As whom it calls.
+    /// Identity of the calls.
     pub(crate) identity: CallIdentity,
-    /// By name.
+    /// Callees by name.
     pub(crate) callees: BTreeMap<String, CalleeAddress>,
-    pub(crate) manner: ConnectionPolicy,
+    pub(crate) policy: ConnectionPolicy,
     /// Gateway for calls that do not go to their callee directly.
     pub(crate) gateway: Option<CalleeAddress>,
 }
 
-/// A connection that waits for a call.
+/// An open connection without a call.
 struct WaitingConnection {
     since: Instant,
     opening: JoinHandle<Result<CallConnection, RequestFailure>>,
 }
 
-/// A caller of the outbound path, with its connections.
+/// Caller of the outbound proxy, with its connections.
 struct OutboundCaller {
     caller: Rc<RemoteCaller>,
     callees: BTreeMap<String, CalleeAddress>,
-    manner: ConnectionPolicy,
+    policy: ConnectionPolicy,
     gateway: Option<CalleeAddress>,
-    /// By name of the callee.
+    /// Connections by name of the callee.
     waiting: RefCell<BTreeMap<String, WaitingConnection>>,
-    /// A call did not go as it should have, which was seen only after its answer: a first flight
-    /// was not taken.
-    untrue: Cell<bool>,
+    /// Set if a call used an unexpected route, detected after its response: a first flight was
+    /// rejected.
+    route_missed: Cell<bool>,
 }
 
-/// Starts the way out of a machine, at that port of its loopback, on a thread of its own, which
-/// goes on as long as the process. Returns the thread's number.
+/// Starts the outbound proxy at this loopback port, on a separate thread until the process exits.
+/// Returns the thread id.
 pub(crate) fn start_outbound(plan: OutboundPlan, port: u16) -> Result<u32, BenchError> {
     all_transports::spawn_in_node(&plan.node.clone(), "outward", async move |ready| {
         let listener = port::listen_on(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
-        let outward = OutboundCaller::new(plan)?;
+        let outbound = OutboundCaller::new(plan)?;
         ready();
         port::serve_port(listener, PortProtocol::Plain, move |request| {
-            answer_call(Rc::clone(&outward), request)
+            handle_call(Rc::clone(&outbound), request)
         })
         .await;
         Ok(())
     })
 }
 
-/// Starts a gateway likewise, which callers find where [`all_transports::callee_address`] says.
+/// Starts a gateway likewise, at [`all_transports::callee_address`].
 pub(crate) fn start_gateway(plan: OutboundPlan, provision: Provision) -> Result<u32, BenchError> {
     all_transports::spawn_in_node(&plan.node.clone(), "between", async move |ready| {
-        let outward = OutboundCaller::new(plan)?;
-        let again = Rc::clone(&outward);
-        let http = move |request| answer_call(Rc::clone(&outward), request);
-        let quic = move |call: ServedCall| answer_call(Rc::clone(&again), call.request);
+        let outbound = OutboundCaller::new(plan)?;
+        let again = Rc::clone(&outbound);
+        let http = move |request| handle_call(Rc::clone(&outbound), request);
+        let quic = move |call: ServedCall| handle_call(Rc::clone(&again), call.request);
         all_transports::serve_all(provision, http, quic, ready).await
     })
 }
 
-async fn answer_call<B>(outward: Rc<OutboundCaller>, request: Request<B>) -> Response<Full<Bytes>>
+async fn handle_call<B>(outbound: Rc<OutboundCaller>, request: Request<B>) -> Response<Full<Bytes>>
 where
     B: http_body::Body<Data = Bytes>,
 {
     let (head, body) = request.into_parts();
     let passed = match body.collect().await {
         Ok(body) => {
-            outward
+            outbound
                 .forward_call(Request::from_parts(head, body.to_bytes()))
                 .await
         }
@@ -110,17 +109,17 @@ where
     };
     passed.map_or_else(
         |failure| refusal_response(&failure),
-        |answer| answer.map(Full::new),
+        |response| response.map(Full::new),
     )
 }
 
 fn refusal_response(failure: &RequestFailure) -> Response<Full<Bytes>> {
-    let mut answer = Response::new(Full::from(failure.to_string()));
-    *answer.status_mut() = StatusCode::BAD_GATEWAY;
-    answer
+    let mut response = Response::new(Full::from(failure.to_string()));
+    *response.status_mut() = StatusCode::BAD_GATEWAY;
+    response
 }
 
-/// `/function/NAME/PATH` → name and `/PATH`.
+/// Parses `/function/NAME/PATH` into the name and `/PATH`.
 fn parse_target(target: &str) -> Option<(String, String)> {
     let rest = target.strip_prefix("/function/")?;
     let end = rest.find(['/', '?']).unwrap_or(rest.len());
@@ -140,40 +139,42 @@ impl OutboundCaller {
         let OutboundPlan {
             identity,
             callees,
-            manner,
+            policy,
             gateway,
             ..
         } = plan;
         let caller = Rc::new(RemoteCaller::new(identity)?);
-        let (waiting, untrue) = (RefCell::default(), Cell::new(false));
+        let (waiting, route_missed) = (RefCell::default(), Cell::new(false));
         Ok(Rc::new(Self {
             caller,
             callees,
-            manner,
+            policy,
             gateway,
             waiting,
-            untrue,
+            route_missed,
         }))
     }
 
-    /// The call after an untrue one fails, so that somebody notices.
+    /// Forwards a call. The call after an unexpected route fails, so that the error is visible.
     async fn forward_call(
         self: &Rc<Self>,
         mut request: Request<Bytes>,
     ) -> Result<Response<Bytes>, RequestFailure> {
         // The failure belongs to the call before, whose answer has gone out; failing this one makes
         // it visible.
-        if self.untrue.take() {
+        if self.route_missed.take() {
             return Err(RequestFailure::Broken);
         }
         let (route, name, callee) = self
             .resolve_route(&mut request)
             .ok_or(RequestFailure::Connect)?;
-        request.headers_mut().remove(http::header::CONNECTION); // it speaks of the connection that ends here
-        let mut connection = self.take_connection(route.way, &name, &callee).await?;
-        let answer = connection.request_whole(request).await?;
-        self.prepare_next(route.way, &name, callee, connection);
-        Ok(answer)
+        request.headers_mut().remove(http::header::CONNECTION); // it applies to the connection that ends here
+        let mut connection = self
+            .take_connection(route.transport, &name, &callee)
+            .await?;
+        let response = connection.request_whole(request).await?;
+        self.prepare_next(route.transport, &name, callee, connection);
+        Ok(response)
     }
 
     /// Resolves the next callee and its name. Only the callee itself gets a path without the name.
@@ -183,7 +184,7 @@ impl OutboundCaller {
     ) -> Option<(CallRoute, String, CalleeAddress)> {
         let route = CallRoute::from_request(request)?;
         let (name, path) = parse_target(request.uri().path_and_query()?.as_str())?;
-        if let (true, Some(gateway)) = (route.detour, &self.gateway) {
+        if let (true, Some(gateway)) = (route.via_gateway, &self.gateway) {
             return Some((route, name, gateway.clone()));
         }
         // After the gateway's case: a gateway needs the name to route.
@@ -194,7 +195,7 @@ impl OutboundCaller {
 
     async fn take_connection(
         &self,
-        way: RemoteTransport,
+        transport: RemoteTransport,
         name: &str,
         callee: &CalleeAddress,
     ) -> Result<CallConnection, RequestFailure> {
@@ -205,35 +206,35 @@ impl OutboundCaller {
             // An old one is dropped rather than tried: a retry would be part of a latency.
             .filter(|waiting| waiting.since.elapsed() < MAX_IDLE_AGE);
         match waiting {
-            Some(waiting) if self.is_ahead(way) => waiting
+            Some(waiting) if self.opens_ahead(transport) => waiting
                 .opening
                 .await
                 .unwrap_or(Err(RequestFailure::Connect)),
-            _ => self.caller.open_connection(way, callee).await,
+            _ => self.caller.open_connection(transport, callee).await,
         }
     }
 
-    /// Returns true if connections of this transport are opened ahead.
-    fn is_ahead(&self, way: RemoteTransport) -> bool {
-        self.manner == ConnectionPolicy::Kept || way == RemoteTransport::QuicReady
+    /// Returns whether connections of this transport are opened ahead.
+    fn opens_ahead(&self, transport: RemoteTransport) -> bool {
+        self.policy == ConnectionPolicy::Kept || transport == RemoteTransport::QuicReady
     }
 
-    /// Prepares the next call after the answer, so that the answer does not wait for it.
+    /// Prepares the next call after the response, so that the response does not wait for it.
     fn prepare_next(
         self: &Rc<Self>,
-        way: RemoteTransport,
+        transport: RemoteTransport,
         name: &str,
         callee: CalleeAddress,
         connection: CallConnection,
     ) {
-        let opening = match (self.manner, way) {
+        let opening = match (self.policy, transport) {
             (ConnectionPolicy::Kept, _) => spawn_local(async { Ok(connection) }),
             (ConnectionPolicy::New, RemoteTransport::QuicReady) => {
                 // Each call of this variant has a connection of its own, only its handshake is done
                 // ahead.
                 self.close_connection(connection);
                 let caller = Rc::clone(&self.caller);
-                spawn_local(async move { caller.open_connection(way, &callee).await })
+                spawn_local(async move { caller.open_connection(transport, &callee).await })
             }
             (ConnectionPolicy::New, _) => return self.close_connection(connection),
         };
@@ -247,10 +248,10 @@ impl OutboundCaller {
     }
 
     fn close_connection(self: &Rc<Self>, connection: CallConnection) {
-        let outward = Rc::clone(self);
+        let outbound = Rc::clone(self);
         spawn_local(async move {
             if connection.close_gracefully().await.is_err() {
-                outward.untrue.set(true);
+                outbound.route_missed.set(true);
             }
         });
     }
@@ -279,7 +280,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_composed_is_read(name in "[a-z][a-z0-9-]{0,20}", path in "/[a-z0-9/?=&]{0,30}") {
+        fn a_composed_target_is_parsed(name in "[a-z][a-z0-9-]{0,20}", path in "/[a-z0-9/?=&]{0,30}") {
             prop_assert_eq!(parse_target(&format!("/function/{name}{path}")), Some((name, path)));
         }
     }

@@ -1,4 +1,4 @@
-//! HTTP/1.1 on a listening socket: as the watchdog's takes it, or in TLS where callers show no
+//! HTTP/1.1 on a listening socket: with the watchdog's protocols, or with TLS without a caller's
 //! certificate.
 
 use std::convert::Infallible;
@@ -27,9 +27,9 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
 pub(super) enum PortProtocol {
     /// Plain HTTP.
     Plain,
-    /// That, and TLS with certificates on both sides.
+    /// Plain HTTP, and TLS with certificates on both sides.
     Worker(Rc<MtlsAcceptor>),
-    /// TLS where callers show none.
+    /// TLS without a caller's certificate.
     Nameless(TlsAcceptor),
 }
 
@@ -41,8 +41,8 @@ pub(super) fn listen_on(addr: SocketAddr) -> Result<TcpListener, BenchError> {
     Ok(TcpListener::from_std(socket)?)
 }
 
-/// Answers what comes, for ever. Must run inside a `LocalSet`.
-pub(super) async fn serve_port<H, F, B>(listener: TcpListener, door: PortProtocol, handler: H)
+/// Serves requests forever. Must run inside a `LocalSet`.
+pub(super) async fn serve_port<H, F, B>(listener: TcpListener, protocol: PortProtocol, handler: H)
 where
     H: Fn(Request<Incoming>) -> F + Clone + 'static,
     F: Future<Output = Response<B>> + 'static,
@@ -51,13 +51,17 @@ where
 {
     // An accept error ends the server, and the run with it: the lab has no reason for one.
     while let Ok(accepted) = listener.accept().await {
-        tokio::task::spawn_local(serve_connection(door.clone(), accepted, handler.clone()));
+        tokio::task::spawn_local(serve_connection(
+            protocol.clone(),
+            accepted,
+            handler.clone(),
+        ));
     }
 }
 
-/// Serves a connection. A broken one is counted by its caller.
+/// Serves a connection. The caller counts a broken one.
 async fn serve_connection<H, F, B>(
-    door: PortProtocol,
+    protocol: PortProtocol,
     (stream, from): (TcpStream, SocketAddr),
     handler: H,
 ) where
@@ -66,7 +70,7 @@ async fn serve_connection<H, F, B>(
     B: Body<Data = Bytes> + 'static,
     B::Error: Into<BenchError>,
 {
-    match door {
+    match protocol {
         PortProtocol::Plain => serve_http(stream, handler).await,
         PortProtocol::Nameless(tls) => {
             // The caller counts a failed handshake.
@@ -75,18 +79,18 @@ async fn serve_connection<H, F, B>(
             };
             serve_http(stream, handler).await;
         }
-        PortProtocol::Worker(entrance) => {
+        PortProtocol::Worker(acceptor) => {
             let Ok(begun) = PeekedStream::peek(stream).await else {
                 return;
             };
             if begun.detected_protocol() == DetectedProtocol::Plain {
                 return serve_http(begun, handler).await;
             }
-            let Ok((stream, guest)) = entrance.accept_peer(begun, from, HANDSHAKE_TIMEOUT).await
+            let Ok((stream, peer)) = acceptor.accept_peer(begun, from, HANDSHAKE_TIMEOUT).await
             else {
                 return;
             };
-            if guest.admit_peer(SystemTime::now()).is_ok() {
+            if peer.admit_peer(SystemTime::now()).is_ok() {
                 serve_http(stream, handler).await;
             }
         }
@@ -101,8 +105,8 @@ where
     B::Error: Into<BenchError>,
 {
     let service = service_fn(|request| {
-        let answer = handler(request);
-        async { Ok::<_, Infallible>(answer.await) }
+        let response = handler(request);
+        async { Ok::<_, Infallible>(response.await) }
     });
     let _ = http1::Builder::new()
         .serve_connection(TokioIo::new(stream), service)

@@ -1,4 +1,4 @@
-//! A worker with nothing behind it, as a process of its own: what is counted there is QUIC alone.
+//! A worker without a handler, in a separate process: it measures QUIC alone.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -13,15 +13,15 @@ use tokio::task::LocalSet;
 
 use super::BenchError;
 
-/// Options of `quic-sink`. Credentials come by standard input, as a provision; it ends with that.
+/// Options of `quic-sink`. Standard input has its provision; the process ends with its input.
 #[derive(clap::Args)]
 pub(crate) struct QuicSinkArgs {
-    /// Connections that it takes
+    /// Accept this number of connections
     #[arg(long)]
     connections: usize,
 }
 
-/// Answers with what came; says where when it does.
+/// Returns each body as the response; prints its address when it serves.
 pub(crate) async fn run(args: QuicSinkArgs) -> Result<ExitCode, BenchError> {
     let mut input = std::io::stdin();
     let mut length = [0; 4];
@@ -52,7 +52,7 @@ async fn echo_call(call: ServedCall) -> Response<Full<Bytes>> {
     ))
 }
 
-/// Such a process; it ends when this is dropped.
+/// The process; dropping it stops it.
 pub(crate) struct SinkProcess {
     process: Child,
     _input: ChildStdin,

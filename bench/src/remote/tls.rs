@@ -1,6 +1,6 @@
-//! TLS where only the callee has a certificate, as most use it: the same ones and the same ciphers
-//! as in QUIC, so that the transport is the difference. Where both have one, it is the product's
-//! own ([`nearpath_wire::mutual`]).
+//! TLS with a certificate of the callee only, the common form: with the certificates and ciphers of
+//! QUIC, so that only the transport differs. With certificates on both sides the product's own
+//! configuration is used ([`nearpath_wire::mutual`]).
 
 use std::sync::Arc;
 
@@ -42,9 +42,9 @@ impl CallerTlsConfigs {
         })
     }
 
-    /// Nothing for any other way.
-    pub(super) fn for_transport(&self, way: RemoteTransport) -> Option<&Arc<ClientConfig>> {
-        match way {
+    /// Returns the configuration of a transport; `None` for others.
+    pub(super) fn for_transport(&self, transport: RemoteTransport) -> Option<&Arc<ClientConfig>> {
+        match transport {
             RemoteTransport::Tls12Server => Some(&self.tls12),
             RemoteTransport::Tls13Server => Some(&self.tls13),
             _ => None,
@@ -52,7 +52,7 @@ impl CallerTlsConfigs {
     }
 }
 
-/// The callee's configuration.
+/// Returns the callee's configuration.
 pub(super) fn callee_config(provision: &Provision) -> Result<Arc<ServerConfig>, BenchError> {
     let builder = ServerConfig::builder_with_provider(crypto_provider())
         .with_protocol_versions(&[&TLS12, &TLS13])?;
@@ -63,7 +63,7 @@ pub(super) fn callee_config(provision: &Provision) -> Result<Arc<ServerConfig>, 
     Ok(Arc::new(config))
 }
 
-/// AES-128 first, as QUIC has it here.
+/// Returns a provider with AES-128 first, as in QUIC here.
 fn crypto_provider() -> Arc<CryptoProvider> {
     let mut provider = ring::default_provider();
     // One suite for each version: a negotiated difference would be measured as the transport's.

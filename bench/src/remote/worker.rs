@@ -1,5 +1,5 @@
-//! Workers as processes in a namespace: the handler, the watchdog in front of it, or the TLS front
-//! in its place.
+//! Workers as processes in a namespace: the handler with the watchdog, or with the TLS front
+//! instead.
 
 use std::cell::Cell;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,10 +15,10 @@ use super::BenchError;
 use super::caller::CalleeAddress;
 
 const HANDLER_PORT: u16 = 9000;
-/// The first worker's ports; each has two.
+/// Ports of the first worker; each has two.
 const FIRST_WORKER_PORT: u16 = 9001;
 
-/// A process that is killed when this is dropped.
+/// A process that is killed on drop.
 pub(crate) struct KilledProcess(Child);
 
 // SIGKILL: workers keep no state, and a graceful end would take the time of the next case.
@@ -29,18 +29,18 @@ impl Drop for KilledProcess {
     }
 }
 
-/// Machine on which workers can be started.
+/// Machine that starts workers.
 pub(crate) struct WorkerMachine {
     node: LabNode,
     addr: IpAddr,
     next: Cell<u16>,
-    /// Handler behind workers without code of their own.
+    /// Handler for workers without tenant code.
     _handler: Option<KilledProcess>,
 }
 
 /// A tenant's code, as the watchdog starts it.
 pub(crate) struct TenantCode {
-    /// Port of the machine's loopback that it listens on.
+    /// Listening port on the machine's loopback.
     pub(crate) port: u16,
     pub(crate) fprocess: String,
     pub(crate) variables: Vec<(String, String)>,
@@ -49,12 +49,12 @@ pub(crate) struct TenantCode {
 /// A running worker.
 pub(crate) struct StartedWorker {
     pub(crate) callee: CalleeAddress,
-    dog: Option<(KilledProcess, UnixStream)>,
+    watchdog: Option<(KilledProcess, UnixStream)>,
     front: Option<KilledProcess>,
 }
 
 impl WorkerMachine {
-    /// `addr` is where callers find it.
+    /// Address and name for callers.
     pub(crate) fn new(node: &LabNode, addr: IpAddr) -> Result<Self, BenchError> {
         let mut command = Command::new(std::env::current_exe()?);
         command
@@ -68,7 +68,7 @@ impl WorkerMachine {
         })
     }
 
-    /// Machine whose workers have code of their own.
+    /// Creates a machine whose workers have tenant code.
     pub(crate) fn without_handler(node: &LabNode, addr: IpAddr) -> Self {
         Self {
             node: node.clone(),
@@ -78,7 +78,7 @@ impl WorkerMachine {
         }
     }
 
-    /// So many ports in a row, the first of which this is.
+    /// Allocates this number of consecutive ports and returns the first.
     pub(crate) fn allocate_ports(&self, count: u16) -> u16 {
         let first = self.next.get();
         self.next.set(if first > 60_000 {
@@ -89,12 +89,12 @@ impl WorkerMachine {
         first
     }
 
-    /// Starts a worker: its watchdog, its TLS front, or both; it has served no call when this
-    /// returns.
+    /// Starts a worker: its watchdog, its TLS front, or both. The returned worker has served no
+    /// call.
     pub(crate) fn start_worker(
         &self,
         provision: &Provision,
-        dog: bool,
+        watchdog: bool,
         front: bool,
     ) -> Result<StartedWorker, BenchError> {
         let code = TenantCode {
@@ -102,10 +102,10 @@ impl WorkerMachine {
             fprocess: "sleep 100000".to_owned(),
             variables: Vec::new(),
         };
-        self.start_parts(provision, &code, dog, front)
+        self.start_parts(provision, &code, watchdog, front)
     }
 
-    /// The same with code of the worker's own, which its watchdog starts.
+    /// Starts a worker with tenant code, which its watchdog starts.
     pub(crate) fn start_function(
         &self,
         provision: &Provision,
@@ -119,7 +119,7 @@ impl WorkerMachine {
         &self,
         provision: &Provision,
         code: &TenantCode,
-        dog: bool,
+        watchdog: bool,
         front: bool,
     ) -> Result<StartedWorker, BenchError> {
         let first = self.allocate_ports(2);
@@ -130,16 +130,20 @@ impl WorkerMachine {
             server: at(1),
             name,
         };
-        let dog = dog
+        let watchdog = watchdog
             .then(|| self.start_watchdog(provision, first, code))
             .transpose()?;
         let front = front
             .then(|| self.start_front(provision, &callee, code))
             .transpose()?;
-        Ok(StartedWorker { callee, dog, front })
+        Ok(StartedWorker {
+            callee,
+            watchdog,
+            front,
+        })
     }
 
-    /// The node's part is to say who it is; then it waits until both ways in are open.
+    /// Acts as the node: sends the provision, then waits until both listeners are ready.
     fn start_watchdog(
         &self,
         provision: &Provision,
@@ -207,11 +211,11 @@ impl WorkerMachine {
 }
 
 impl StartedWorker {
-    /// Of the front, or of the watchdog.
+    /// Returns the process id of the front or of the watchdog.
     pub(crate) fn pid(&self, front: bool) -> Option<u32> {
         match front {
             true => self.front.as_ref().map(|front| front.0.id()),
-            false => self.dog.as_ref().map(|(dog, _)| dog.0.id()),
+            false => self.watchdog.as_ref().map(|(watchdog, _)| watchdog.0.id()),
         }
     }
 }
@@ -224,7 +228,7 @@ fn any_address(port: u16) -> String {
     format!("0.0.0.0:{port}")
 }
 
-/// Starts a program that says `ready`, in a line of its own, when it is.
+/// Starts a program that prints a line `ready` when it is.
 pub(crate) fn start_ready(
     node: &LabNode,
     command: &mut Command,
@@ -235,22 +239,22 @@ pub(crate) fn start_ready(
     Ok(process)
 }
 
-/// Reads lines until one is `wanted`. The rest goes on being read, so that the writer never blocks.
+/// Reads lines until one is `wanted`. A thread reads the rest, so that the writer never blocks.
 fn read_until(
     from: Option<impl Read + Send + 'static>,
     wanted: impl Fn(&str) -> bool,
 ) -> Result<(), BenchError> {
     let mut reader = BufReader::new(from.ok_or("no pipe")?);
-    let mut heard = String::new();
+    let mut output = String::new();
     loop {
-        let from = heard.len();
-        if reader.read_line(&mut heard)? == 0 {
+        let from = output.len();
+        if reader.read_line(&mut output)? == 0 {
             return Err(format!(
-                "it ended before it was ready; is nearpath-watchdog in PATH? {heard}"
+                "the process exited before it was ready; check that nearpath-watchdog is in PATH: {output}"
             )
             .into());
         }
-        if wanted(heard[from..].trim_end()) {
+        if wanted(output[from..].trim_end()) {
             break;
         }
     }

@@ -1,5 +1,5 @@
-//! A lane of bare descriptors: what a ring and a bell cost by themselves. No leases, no envelopes,
-//! no checks.
+//! A lane of bare descriptors: the cost of a ring and a wakeup alone, without leases, envelopes and
+//! checks.
 
 use std::io;
 use std::sync::Arc;
@@ -19,13 +19,13 @@ pub(super) struct BareLane {
 }
 
 impl BareLane {
-    pub(super) fn new(seat: &RingEndpoint) -> io::Result<Self> {
+    pub(super) fn new(endpoint: &RingEndpoint) -> io::Result<Self> {
         Ok(Self {
-            before: RingConsumer::new(bare_ring(&seat.before.1)?, 0),
-            after: RingProducer::new(bare_ring(&seat.after.1)?, 0),
-            channel: seat.before.0.clone(),
-            core: seat.before.2.clone(),
-            next: seat.after.2.clone(),
+            before: RingConsumer::new(bare_ring(&endpoint.before.1)?, 0),
+            after: RingProducer::new(bare_ring(&endpoint.after.1)?, 0),
+            channel: endpoint.before.0.clone(),
+            core: endpoint.before.2.clone(),
+            next: endpoint.after.2.clone(),
         })
     }
 }
@@ -58,7 +58,7 @@ impl RingLane for BareLane {
         Ok(item)
     }
 
-    fn pass_on(&mut self, item: Descriptor) -> io::Result<()> {
+    fn forward_item(&mut self, item: Descriptor) -> io::Result<()> {
         self.after
             .push_descriptor(Descriptor {
                 // The length counts the endpoints that worked on it; a bare descriptor has no
@@ -95,7 +95,7 @@ impl RingLane for BareLane {
         self.next.wake();
     }
 
-    fn core_before(&self) -> u32 {
+    fn previous_core(&self) -> u32 {
         self.core.last_core()
     }
 }

@@ -1,4 +1,4 @@
-//! The first seat of a circle: it makes what goes around, and measures how long that takes.
+//! The first endpoint of a ring: it creates items and measures their round trips.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -16,21 +16,21 @@ use super::{EndpointRing, RingEndpoint, RingLane, RingVariant};
 use crate::compare::RoundSample;
 use crate::cpu::CpuSnapshot;
 
-/// A circle in which nothing moves for so long is broken.
+/// Time without progress after which a ring counts as broken.
 const STALL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Shape of a ring, and the length of its measurement.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RingPlan {
-    pub(crate) parties: u16,
-    /// On two processors in turn, or all on one.
+    pub(crate) endpoints: u16,
+    /// Number of processors: endpoints alternate between two, or share one.
     pub(crate) cores: usize,
     pub(crate) in_flight: u64,
     pub(crate) warm_up: Duration,
     pub(crate) duration: Duration,
 }
 
-/// Starts the other parties, measures, and ends them.
+/// Starts the other endpoints, measures, and stops them.
 pub(crate) fn measure_ring(plan: RingPlan, variant: RingVariant) -> io::Result<RoundSample> {
     // Restored below: the next variant, or comparison, may need all processors.
     let before = sched_getaffinity(None)?;
@@ -47,23 +47,23 @@ pub(crate) fn measure_ring(plan: RingPlan, variant: RingVariant) -> io::Result<R
 }
 
 fn run_ring(plan: RingPlan, variant: RingVariant) -> io::Result<RoundSample> {
-    let circle = EndpointRing::create(plan.parties, variant)?;
-    let mut others = (1..plan.parties)
-        .map(|k| spawn_endpoint(&circle, k, plan, variant))
+    let ring = EndpointRing::create(plan.endpoints, variant)?;
+    let mut others = (1..plan.endpoints)
+        .map(|k| spawn_endpoint(&ring, k, plan, variant))
         .collect::<io::Result<Vec<_>>>()?;
-    let mut fds = circle
+    let mut fds = ring
         .endpoint_fds(0)
         .into_iter()
         .map(|fd| fd.try_clone_to_owned())
         .collect::<io::Result<Vec<_>>>()?;
-    let seat = RingEndpoint::open(&mut fds.drain(..), 0, plan.parties, variant)?;
+    let endpoint = RingEndpoint::open(&mut fds.drain(..), 0, plan.endpoints, variant)?;
     let sample = match variant {
-        RingVariant::Bare => drive_lane(BareLane::new(&seat)?, seat, plan),
-        RingVariant::Sockmap => drive_lane(SockmapLane::new(&seat)?, seat, plan),
-        _ => drive_lane(MessageLane::new(&seat), seat, plan),
+        RingVariant::Bare => drive_lane(BareLane::new(&endpoint)?, endpoint, plan),
+        RingVariant::Sockmap => drive_lane(SockmapLane::new(&endpoint)?, endpoint, plan),
+        _ => drive_lane(MessageLane::new(&endpoint), endpoint, plan),
     };
     // Before the waits: the others end only when a channel closes.
-    circle.close_all();
+    ring.close_all();
     for other in &mut others {
         if sample.is_err() {
             let _ = other.kill(); // it may hang as the circle does
@@ -74,14 +74,14 @@ fn run_ring(plan: RingPlan, variant: RingVariant) -> io::Result<RoundSample> {
 }
 
 fn spawn_endpoint(
-    circle: &EndpointRing,
-    seat: u16,
+    ring: &EndpointRing,
+    index: u16,
     plan: RingPlan,
     variant: RingVariant,
 ) -> io::Result<Child> {
     // Copies without close-on-exec, for as long as it takes to start the child.
-    let copies = circle
-        .endpoint_fds(seat.into())
+    let copies = ring
+        .endpoint_fds(index.into())
         .into_iter()
         .map(rustix::io::dup)
         .collect::<Result<Vec<OwnedFd>, _>>()?;
@@ -96,20 +96,24 @@ fn spawn_endpoint(
             &numbers.join(","),
         ])
         .args([
-            "--seat",
-            &seat.to_string(),
+            "--index",
+            &index.to_string(),
             "--of",
-            &plan.parties.to_string(),
+            &plan.endpoints.to_string(),
         ])
-        .args(["--core", &(usize::from(seat) % plan.cores).to_string()])
+        .args(["--core", &(usize::from(index) % plan.cores).to_string()])
         .spawn()
 }
 
-fn drive_lane(lane: impl RingLane, seat: RingEndpoint, plan: RingPlan) -> io::Result<RoundSample> {
+fn drive_lane(
+    lane: impl RingLane,
+    endpoint: RingEndpoint,
+    plan: RingPlan,
+) -> io::Result<RoundSample> {
     let histogram = Histogram::new_with_max(60_000_000_000, 3).map_err(io::Error::other)?;
     let mut driver = LaneDriver {
         lane,
-        seat,
+        endpoint,
         plan,
         // As many places as the ring has (RING_CAPACITY), so an index is free when its number
         // returns.
@@ -144,7 +148,7 @@ fn drive_lane(lane: impl RingLane, seat: RingEndpoint, plan: RingPlan) -> io::Re
 
 struct LaneDriver<L> {
     lane: L,
-    seat: RingEndpoint,
+    endpoint: RingEndpoint,
     plan: RingPlan,
     started: Vec<Instant>,
     made: u64,
@@ -153,7 +157,7 @@ struct LaneDriver<L> {
 }
 
 impl<L: RingLane> LaneDriver<L> {
-    /// Keeps as many underway as the plan says, then lets the last ones come home.
+    /// Keeps the planned number of items in flight, then collects the last ones.
     fn run_for(&mut self, duration: Duration) -> io::Result<()> {
         let end = Instant::now() + duration;
         let mut now = Instant::now();
@@ -166,7 +170,7 @@ impl<L: RingLane> LaneDriver<L> {
             }
             self.lane.flush_batch();
             self.lane
-                .wait_ready(&mut self.seat.wakeup, Some(STALL_TIMEOUT));
+                .wait_ready(&mut self.endpoint.wakeup, Some(STALL_TIMEOUT));
             now = self.collect_items()?;
         }
         Ok(())
@@ -178,9 +182,9 @@ impl<L: RingLane> LaneDriver<L> {
             let (number, worked) = self.lane.finish_item(item);
             // Not a statistic but a check: an endpoint that skips its work would win the
             // comparison.
-            if worked != self.plan.parties - 1 {
+            if worked != self.plan.endpoints - 1 {
                 return Err(io::Error::other(format!(
-                    "request {number} came back after {worked} parties"
+                    "request {number} returned after {worked} endpoints"
                 )));
             }
             now = Instant::now();
@@ -193,7 +197,9 @@ impl<L: RingLane> LaneDriver<L> {
         if self.made > self.ended
             && now.duration_since(self.started[self.ended as usize % 64]) > STALL_TIMEOUT
         {
-            return Err(io::Error::other("nothing came back for seconds"));
+            return Err(io::Error::other(
+                "no request returned within the stall timeout",
+            ));
         }
         Ok(now)
     }

@@ -1,4 +1,4 @@
-//! A process of a circle that hands on what comes.
+//! A process of a ring that forwards items.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -17,7 +17,7 @@ pub(crate) struct RingEndpointArgs {
     #[arg(long)]
     pub(super) variant: RingVariant,
     #[arg(long)]
-    pub(super) seat: u16,
+    pub(super) index: u16,
     #[arg(long)]
     pub(super) of: u16,
     #[arg(long)]
@@ -26,33 +26,33 @@ pub(crate) struct RingEndpointArgs {
     pub(super) fds: Vec<RawFd>,
 }
 
-/// Hands on until the circle is closed.
+/// Forwards items until the ring is closed.
 pub(crate) fn serve_ring(args: &RingEndpointArgs) -> io::Result<()> {
     // The parent may be killed; an endpoint that polls would then use a processor for ever.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     pin_thread(&[args.core])?;
-    let seat = RingEndpoint::open(
+    let endpoint = RingEndpoint::open(
         &mut inherited_fds(&args.fds).into_iter(),
-        args.seat,
+        args.index,
         args.of,
         args.variant,
     )?;
     match args.variant {
-        RingVariant::Bare => pass_items(BareLane::new(&seat)?, seat),
-        RingVariant::Sockmap => pass_items(SockmapLane::new(&seat)?, seat),
-        _ => pass_items(MessageLane::new(&seat), seat),
+        RingVariant::Bare => forward_items(BareLane::new(&endpoint)?, endpoint),
+        RingVariant::Sockmap => forward_items(SockmapLane::new(&endpoint)?, endpoint),
+        _ => forward_items(MessageLane::new(&endpoint), endpoint),
     }
     Ok(())
 }
 
-fn pass_items(mut lane: impl RingLane, mut seat: RingEndpoint) {
+fn forward_items(mut lane: impl RingLane, mut endpoint: RingEndpoint) {
     // A peer that waits on the same core yields instead of spinning (see WakeupCell).
-    seat.wakeup.record_core();
+    endpoint.wakeup.record_core();
     loop {
         loop {
             match lane
                 .take_item()
-                .and_then(|item| item.map(|item| lane.pass_on(item)).transpose())
+                .and_then(|item| item.map(|item| lane.forward_item(item)).transpose())
             {
                 Ok(Some(())) => {}
                 Ok(None) => break,
@@ -62,7 +62,7 @@ fn pass_items(mut lane: impl RingLane, mut seat: RingEndpoint) {
         }
         // One wake-up for a batch: as the gateway and the watchdogs do it.
         lane.flush_batch();
-        lane.wait_ready(&mut seat.wakeup, None);
+        lane.wait_ready(&mut endpoint.wakeup, None);
     }
 }
 

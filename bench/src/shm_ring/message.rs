@@ -1,4 +1,4 @@
-//! A lane of whole messages: leases, heads, bodies.
+//! A lane of complete messages: leases, heads, bodies.
 
 use std::io;
 use std::sync::Arc;
@@ -20,22 +20,22 @@ pub(super) struct MessageLane {
 }
 
 impl MessageLane {
-    pub(super) fn new(seat: &RingEndpoint) -> Self {
-        let member = seat.pool_endpoint();
-        let [before, _, after] = seat.numbers;
-        let mut before = seat.before.0.attach_end(
+    pub(super) fn new(endpoint: &RingEndpoint) -> Self {
+        let member = endpoint.pool_endpoint();
+        let [before, _, after] = endpoint.numbers;
+        let mut before = endpoint.before.0.attach_end(
             ChannelSide::Callee,
             Arc::clone(&member),
             before,
-            seat.before.2.clone(),
+            endpoint.before.2.clone(),
         );
-        let mut after = seat.after.0.attach_end(
+        let mut after = endpoint.after.0.attach_end(
             ChannelSide::Caller,
             Arc::clone(&member),
             after,
-            seat.after.2.clone(),
+            endpoint.after.2.clone(),
         );
-        if let Some([first, second]) = &seat.foreign {
+        if let Some([first, second]) = &endpoint.peer_pools {
             before = before.with_peer_pool(first.clone());
             after = after.with_peer_pool(second.clone());
         }
@@ -47,24 +47,24 @@ impl MessageLane {
         }
     }
 
-    /// The same over the seat's socket.
-    pub(super) fn over_sockmap(seat: &RingEndpoint, wire: &SockmapSocket) -> Self {
+    /// Creates a lane over the endpoint's socket.
+    pub(super) fn over_sockmap(endpoint: &RingEndpoint, sockmap: &SockmapSocket) -> Self {
         let Self {
             before,
             after,
             member,
             body,
-        } = Self::new(seat);
-        let [first, second] = seat.channels;
+        } = Self::new(endpoint);
+        let [first, second] = endpoint.channels;
         Self {
-            before: before.via_sockmap(wire.clone(), first),
-            after: after.via_sockmap(wire.clone(), second),
+            before: before.via_sockmap(sockmap.clone(), first),
+            after: after.via_sockmap(sockmap.clone(), second),
             member,
             body,
         }
     }
 
-    /// A new message with the body at hand.
+    /// Writes a new message with the prepared body.
     fn write_message(&self, envelope: Envelope) -> io::Result<OutgoingMessage> {
         // 256 bytes: the smaller class, into which head and body fit.
         let mut draft = MessageDraft::new(self.member.claim_slot(256).map_err(io::Error::other)?);
@@ -79,13 +79,12 @@ impl MessageLane {
         Ok(draft.finish(envelope))
     }
 
-    /// Before the socket is read.
+    /// Polls the rings before the socket is read.
     pub(super) fn poll_messages(&mut self) {
-        let _ = (self.before.observe_state(), self.after.observe_state()); // who is closed, `take` tells
+        let _ = (self.before.observe_state(), self.after.observe_state()); // `take` reports a closed channel
     }
 
-    /// Handles a record from the socket; only records from the endpoint before are more than a
-    /// wake-up.
+    /// Handles a record from the socket; only records from the previous endpoint carry messages.
     pub(super) fn handle_record(&mut self, record: &SockmapRecord) {
         self.before.deliver_record(record);
     }
@@ -98,7 +97,7 @@ impl RingLane for MessageLane {
         self.before.receive_message().map_err(io::Error::other)
     }
 
-    fn pass_on(&mut self, item: ReceivedMessage) -> io::Result<()> {
+    fn forward_item(&mut self, item: ReceivedMessage) -> io::Result<()> {
         self.body.resize(item.body_len() as usize, 0);
         // Read even though it is forwarded: a function that ignores its input would be no example.
         item.copy_body(&mut self.body);
@@ -149,7 +148,7 @@ impl RingLane for MessageLane {
         self.before.flush_batch();
     }
 
-    fn core_before(&self) -> u32 {
+    fn previous_core(&self) -> u32 {
         self.before.peer_signal().last_core()
     }
 }

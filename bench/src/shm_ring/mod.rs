@@ -1,10 +1,9 @@
-//! Parties in a circle that pass messages on through shared memory: this process makes them, the
-//! others hand them on.
+//! Endpoints in a ring that forward messages through shared memory: this process creates them, the
+//! others forward them.
 //!
-//! Two in a circle are a ping-pong; three are a gateway, a function and the function that it calls.
-//! Each party is a process, each neighbourhood a channel. A [`RingLane`] is what a party does with
-//! them: whole messages with leases ([`message`]), or bare descriptors ([`bare`]) as the floor to
-//! measure against.
+//! Two endpoints are a ping-pong; three are a gateway, a function and its callee. Each endpoint is
+//! a process, and each pair of neighbours has a channel. A [`RingLane`] defines the items: complete
+//! messages with leases ([`message`]), or bare descriptors ([`bare`]) as the baseline.
 
 mod bare;
 mod drive;
@@ -45,7 +44,7 @@ const SLOT_CLASSES: [ClassSpec; 2] = [
 /// Bytes of a lane of bare descriptors.
 const BARE_BYTES: usize = 4096;
 
-/// Wake-up methods of the endpoints, and what they pass on.
+/// Wakeup methods and items of the endpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum RingVariant {
     /// Descriptors without leases or envelopes, futex
@@ -54,9 +53,9 @@ pub(crate) enum RingVariant {
     Futex,
     /// Messages, woken by eventfd
     Eventfd,
-    /// Messages between pools that only their makers can write, woken by futex
+    /// Messages between pools that only their owners can write, woken by futex
     Strict,
-    /// Messages whose descriptors the kernel carries, asleep in a read
+    /// Messages with descriptors through sockmap, sleeping in a read
     Sockmap,
     /// Messages, never sleeping
     Poll,
@@ -73,41 +72,41 @@ impl RingVariant {
     }
 }
 
-/// Operations of an endpoint on what comes from the endpoint before it.
+/// Operations of an endpoint on items from the previous endpoint.
 trait RingLane {
-    /// Item on its way round the ring.
+    /// Item in flight on the ring.
     type Item;
-    /// The next one; nothing when there is none now; an error when there will never be one.
+    /// Takes the next item; `None` if there is none now; an error after the close.
     fn take_item(&mut self) -> io::Result<Option<Self::Item>>;
-    /// Works on it and hands it on.
-    fn pass_on(&mut self, item: Self::Item) -> io::Result<()>;
-    /// Makes a new one.
+    /// Processes an item and forwards it.
+    fn forward_item(&mut self, item: Self::Item) -> io::Result<()>;
+    /// Creates an item.
     fn make_item(&mut self, number: u64) -> io::Result<()>;
-    /// Ends one that has been around: its number, and how many parties worked on it.
+    /// Finishes an item after its round. Returns its number and the number of endpoints that
+    /// processed it.
     fn finish_item(&mut self, item: Self::Item) -> (u64, u16);
-    /// Returns true if [`RingLane::take_item`] would return an item or an error.
+    /// Returns whether [`RingLane::take_item`] would return an item or an error.
     fn is_ready(&mut self) -> bool;
-    /// Ends a batch.
+    /// Flushes a batch.
     fn flush_batch(&mut self);
-    /// The processor of the party before.
-    fn core_before(&self) -> u32;
+    /// Returns the processor of the previous endpoint.
+    fn previous_core(&self) -> u32;
     /// Waits until [`RingLane::is_ready`], at most for the timeout.
     fn wait_ready(&mut self, wakeup: &mut WakeupCell, timeout: Option<Duration>) {
-        wakeup.wait_until(self.core_before(), timeout, || self.is_ready());
+        wakeup.wait_until(self.previous_core(), timeout, || self.is_ready());
     }
 }
 
 /// Shared parts of a ring.
 struct EndpointRing {
     pool: Arc<SlotPool>,
-    desks: Vec<WakeupCell>,
+    wakeup_cells: Vec<WakeupCell>,
     channels: Vec<Channel>,
     bare: Vec<Arc<Region>>,
-    /// With `sockmap`: who carries, and the sockets in the order of the seats.
-    carrier: Option<(SockmapRouter, Vec<bpf::SockmapPair>)>,
-    /// With `strict`: over which pairs give each other their pools, by the number of the one
-    /// before.
-    introductions: Vec<(OwnedFd, OwnedFd)>,
+    /// With `sockmap`: the router, and the sockets in the order of the endpoints.
+    router: Option<(SockmapRouter, Vec<bpf::SockmapPair>)>,
+    /// With `strict`: the socket pairs that exchange pools, by the number of the previous endpoint.
+    pool_sockets: Vec<(OwnedFd, OwnedFd)>,
 }
 
 /// Endpoint of a ring: its wakeup cell, and its channels to both sides.
@@ -117,97 +116,98 @@ struct RingEndpoint {
     before: (Channel, Arc<Region>, WakeupSignal),
     after: (Channel, Arc<Region>, WakeupSignal),
     numbers: [EndpointId; 3],
-    /// The number of the channel to the party before, and to the one after.
+    /// Numbers of the channels to the previous and the next endpoint.
     channels: [u32; 2],
-    wire: Option<SockmapSocket>,
-    /// The pools of the party before and of the one after, where each has its own.
-    foreign: Option<[PeerPool; 2]>,
+    sockmap: Option<SockmapSocket>,
+    /// Pools of the previous and the next endpoint, in strict rings.
+    peer_pools: Option<[PeerPool; 2]>,
 }
 
 /// Sockets of a ring: endpoint `k` sends on channel `k + 1` and receives on that of the endpoint
 /// before.
-fn sockmap_pairs(parties: u16) -> io::Result<(SockmapRouter, Vec<bpf::SockmapPair>)> {
+fn sockmap_pairs(endpoints: u16) -> io::Result<(SockmapRouter, Vec<bpf::SockmapPair>)> {
     let exchange = SockmapRouter::create()?;
-    let seats = (1..=parties)
+    let sockets = (1..=endpoints)
         .map(|number| exchange.add_endpoint(number))
         .collect::<io::Result<Vec<_>>>()?;
-    for number in 1..=parties {
+    for number in 1..=endpoints {
         // Numbers begin at 1; the last one's next is the first.
-        let next = number % parties + 1;
+        let next = number % endpoints + 1;
         exchange.allow_channel(number, number.into(), next)?;
         exchange.allow_channel(next, number.into(), number)?;
     }
-    Ok((exchange, seats))
+    Ok((exchange, sockets))
 }
 
 impl EndpointRing {
-    fn create(parties: u16, variant: RingVariant) -> io::Result<Self> {
-        let bell = variant.wakeup_kind();
-        let carrier = (variant == RingVariant::Sockmap)
-            .then(|| sockmap_pairs(parties))
+    fn create(endpoints: u16, variant: RingVariant) -> io::Result<Self> {
+        let kind = variant.wakeup_kind();
+        let router = (variant == RingVariant::Sockmap)
+            .then(|| sockmap_pairs(endpoints))
             .transpose()?;
         let strict = if variant == RingVariant::Strict {
-            parties
+            endpoints
         } else {
             0
         };
         Ok(Self {
-            carrier,
-            introductions: (0..strict)
+            router,
+            pool_sockets: (0..strict)
                 .map(|_| strict::socket_pair())
                 .collect::<io::Result<_>>()?,
             pool: Arc::new(SlotPool::create(&SLOT_CLASSES, PageKind::Small)?),
-            desks: (0..parties)
-                .map(|_| WakeupCell::create(bell, SpinPolicy::default()))
+            wakeup_cells: (0..endpoints)
+                .map(|_| WakeupCell::create(kind, SpinPolicy::default()))
                 .collect::<io::Result<_>>()?,
-            channels: (0..parties)
+            channels: (0..endpoints)
                 .map(|_| Channel::create(RING_CAPACITY))
                 .collect::<io::Result<_>>()?,
-            bare: (0..parties)
+            bare: (0..endpoints)
                 .map(|_| Region::create("bench-bare", BARE_BYTES, PageKind::Small))
                 .collect::<io::Result<_>>()?,
         })
     }
 
-    /// Descriptors of one seat, in the order in which [`RingEndpoint::open`] reads them.
-    fn endpoint_fds(&self, seat: usize) -> Vec<BorrowedFd<'_>> {
-        let n = self.desks.len();
-        let (before, after) = ((seat + n - 1) % n, (seat + 1) % n);
+    /// Returns the descriptors of one endpoint, in the order in which [`RingEndpoint::open`] reads
+    /// them.
+    fn endpoint_fds(&self, index: usize) -> Vec<BorrowedFd<'_>> {
+        let n = self.wakeup_cells.len();
+        let (before, after) = ((index + n - 1) % n, (index + 1) % n);
         let mut fds = vec![self.pool.as_fd()];
-        for k in [seat, before, after] {
-            fds.push(self.desks[k].as_fd());
-            fds.extend(self.desks[k].eventfd());
+        for k in [index, before, after] {
+            fds.push(self.wakeup_cells[k].as_fd());
+            fds.extend(self.wakeup_cells[k].eventfd());
         }
         fds.extend(
-            [before, seat]
+            [before, index]
                 .iter()
                 .flat_map(|&k| [self.channels[k].as_fd(), self.bare[k].as_fd()]),
         );
         fds.extend(
-            self.carrier
+            self.router
                 .iter()
-                .map(|(_, seats)| seats[seat].endpoint.as_fd()),
+                .map(|(_, sockets)| sockets[index].endpoint.as_fd()),
         );
-        if !self.introductions.is_empty() {
+        if !self.pool_sockets.is_empty() {
             fds.extend([
-                self.introductions[before].1.as_fd(),
-                self.introductions[seat].0.as_fd(),
+                self.pool_sockets[before].1.as_fd(),
+                self.pool_sockets[index].0.as_fd(),
             ]);
         }
         fds
     }
 
-    /// Closes all channels: endpoints that wait wake up and end.
+    /// Closes all channels: waiting endpoints wake and exit.
     fn close_all(&self) {
-        for (channel, wakeup) in self.channels.iter().zip(&self.desks) {
+        for (channel, wakeup) in self.channels.iter().zip(&self.wakeup_cells) {
             channel.close_with(nearpath_shm::channel::ChannelState::CallerDead);
             wakeup.wakeup_signal().wake();
         }
-        for wakeup in &self.desks {
+        for wakeup in &self.wakeup_cells {
             wakeup.wakeup_signal().wake();
         }
-        for seat in self.carrier.iter().flat_map(|(_, seats)| seats) {
-            let _ = rustix::io::write(&seat.node, &[0; RECORD_BYTES]); // one that has ended needs no bell
+        for index in self.router.iter().flat_map(|(_, sockets)| sockets) {
+            let _ = rustix::io::write(&index.node, &[0; RECORD_BYTES]); // one that has ended needs no bell
         }
     }
 }
@@ -215,17 +215,17 @@ impl EndpointRing {
 impl RingEndpoint {
     fn open(
         fds: &mut impl Iterator<Item = OwnedFd>,
-        seat: u16,
+        index: u16,
         of: u16,
         variant: RingVariant,
     ) -> io::Result<Self> {
-        let bell = variant.wakeup_kind();
+        let kind = variant.wakeup_kind();
         let mut next = || {
             fds.next()
                 .ok_or_else(|| io::Error::other("too few descriptors"))
         };
         let event = |next: &mut dyn FnMut() -> io::Result<OwnedFd>| -> io::Result<Option<OwnedFd>> {
-            if bell == wakeup_cell::WakeupKind::Eventfd {
+            if kind == wakeup_cell::WakeupKind::Eventfd {
                 next().map(Some)
             } else {
                 Ok(None)
@@ -243,26 +243,26 @@ impl RingEndpoint {
             ))
         };
         let (before, after) = (edge()?, edge()?);
-        let mut foreign = None;
+        let mut peer_pools = None;
         if variant == RingVariant::Strict {
             pool = SlotPool::create_strict(&SLOT_CLASSES)?;
-            foreign = Some(strict::exchange_pools(&pool, [next()?, next()?])?);
+            peer_pools = Some(strict::exchange_pools(&pool, [next()?, next()?])?);
         }
-        let wire = next()
+        let sockmap = next()
             .ok()
             .map(|socket| SockmapSocket::new(socket, Duration::from_secs(5)))
             .transpose()?;
-        let channels = [(seat + of - 1) % of, seat].map(|before| u32::from(before) + 1);
+        let channels = [(index + of - 1) % of, index].map(|before| u32::from(before) + 1);
         let number = |k: u16| EndpointId::new(k % of + 1).expect("one more than something");
         Ok(Self {
             pool: Arc::new(pool),
-            foreign,
+            peer_pools,
             wakeup,
             before: (before.0, before.1, waker_before),
             after: (after.0, after.1, waker_after),
-            numbers: [number(seat + of - 1), number(seat), number(seat + 1)],
+            numbers: [number(index + of - 1), number(index), number(index + 1)],
             channels,
-            wire,
+            sockmap,
         })
     }
 
@@ -271,7 +271,7 @@ impl RingEndpoint {
     }
 }
 
-/// Descriptors that were inherited at these numbers.
+/// Returns descriptors inherited at these numbers.
 #[allow(unsafe_code)]
 fn inherited_fds(numbers: &[RawFd]) -> Vec<OwnedFd> {
     // SAFETY: the parent left these open for this process, and no other code here knows them.

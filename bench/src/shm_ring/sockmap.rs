@@ -1,4 +1,4 @@
-//! A lane of whole messages whose descriptors the kernel carries (`sockmap`).
+//! A lane of complete messages whose descriptors pass through sockmap.
 
 use std::io;
 use std::time::Duration;
@@ -9,23 +9,23 @@ use nearpath_shm::{ReceivedMessage, SockmapRecord, SockmapSocket, WakeupCell};
 use super::message::MessageLane;
 use super::{RingEndpoint, RingLane};
 
-/// Messages, and the socket that brings them.
+/// Messages, and the socket with their records.
 pub(super) struct SockmapLane {
     messages: MessageLane,
-    wire: SockmapSocket,
+    sockmap: SockmapSocket,
     buffer: Vec<u8>,
 }
 
 impl SockmapLane {
-    pub(super) fn new(seat: &RingEndpoint) -> io::Result<Self> {
-        let wire = seat
-            .wire
+    pub(super) fn new(endpoint: &RingEndpoint) -> io::Result<Self> {
+        let sockmap = endpoint
+            .sockmap
             .clone()
-            .ok_or_else(|| io::Error::other("no socket came with the seat"))?;
-        let messages = MessageLane::over_sockmap(seat, &wire);
+            .ok_or_else(|| io::Error::other("the endpoint has no sockmap socket"))?;
+        let messages = MessageLane::over_sockmap(endpoint, &sockmap);
         Ok(Self {
             messages,
-            wire,
+            sockmap,
             // As many records as can be under way (RING_CAPACITY), so one read takes all.
             buffer: vec![0; 64 * RECORD_BYTES],
         })
@@ -39,8 +39,8 @@ impl RingLane for SockmapLane {
         self.messages.take_item()
     }
 
-    fn pass_on(&mut self, item: ReceivedMessage) -> io::Result<()> {
-        self.messages.pass_on(item)
+    fn forward_item(&mut self, item: ReceivedMessage) -> io::Result<()> {
+        self.messages.forward_item(item)
     }
 
     fn make_item(&mut self, number: u64) -> io::Result<()> {
@@ -59,18 +59,18 @@ impl RingLane for SockmapLane {
         self.messages.flush_batch();
     }
 
-    fn core_before(&self) -> u32 {
-        self.messages.core_before()
+    fn previous_core(&self) -> u32 {
+        self.messages.previous_core()
     }
 
-    /// Sleeps in the read, as a party does.
+    /// Waits in the read, like an endpoint.
     fn wait_ready(&mut self, _: &mut WakeupCell, _: Option<Duration>) {
-        self.messages.poll_messages(); // also when the circle is closed: only what was looked at ends
+        self.messages.poll_messages(); // also when the ring is closed: only polled messages end
         // Tested after the poll: with a message at hand, a blocking read may never return.
         if self.is_ready() {
             return;
         }
-        let Ok(bytes) = self.wire.read_records(&mut self.buffer, true) else {
+        let Ok(bytes) = self.sockmap.read_records(&mut self.buffer, true) else {
             return;
         };
         let (records, _) = self.buffer[..bytes].as_chunks::<RECORD_BYTES>();

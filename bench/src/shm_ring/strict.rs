@@ -1,4 +1,4 @@
-//! How pairs of a strict circle give each other their pools, as the node does in a domain.
+//! Exchange of pools between neighbours of a strict ring, as by the node in a domain.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use nearpath_domain::packet;
 use nearpath_shm::{PeerPool, SlotPool};
 
-/// For two pairs: the end of the one before, and of the one after.
+/// Creates a socket pair: one end for the previous endpoint, one for the next.
 pub(super) fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let (before, after) = packet::socket_pair()?;
     // The domain's sockets are non-blocking, but here an endpoint waits for its peer to start.
@@ -15,7 +15,7 @@ pub(super) fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((before, after))
 }
 
-/// Gives the own pool to both pairs and takes theirs.
+/// Sends the own pool to both neighbours and receives theirs.
 pub(super) fn exchange_pools(pool: &SlotPool, pairs: [OwnedFd; 2]) -> io::Result<[PeerPool; 2]> {
     // Both are sent before either is received: two endpoints that receive first would wait for each
     // other.
@@ -31,7 +31,7 @@ pub(super) fn exchange_pools(pool: &SlotPool, pairs: [OwnedFd; 2]) -> io::Result
 
 fn receive_pool(neighbour: &OwnedFd, bytes: usize) -> io::Result<PeerPool> {
     let packet = packet::receive_packet(neighbour)?
-        .ok_or_else(|| io::Error::other("a neighbour has gone"))?;
+        .ok_or_else(|| io::Error::other("a neighbour has exited"))?;
     let pool = packet
         .descriptors
         .into_iter()

@@ -1,4 +1,4 @@
-//! The native shop, deployed from its stack file as a user would: somebody buys something, and
+//! The native shop, deployed from its stack file as by a user: a customer buys something, and
 //! every call on the way goes through memory.
 
 use std::path::Path;
@@ -27,9 +27,9 @@ fn stack_file(folder: &Path) -> std::path::PathBuf {
     let text = std::fs::read_to_string(SHOP_PATH).unwrap();
     let near = text.replace(
         "boutique-native --service",
-        "boutique-native --near-only --service",
+        "boutique-native --shm-only --service",
     );
-    assert_eq!(near.matches("--near-only").count(), 10, "ten services");
+    assert_eq!(near.matches("--shm-only").count(), 10, "ten services");
     let path = folder.join("stack.yml");
     std::fs::write(&path, near).unwrap();
     path
@@ -92,7 +92,7 @@ async fn fetch_page(server: &TestServer, method: Method, path: &str, body: &Valu
 }
 
 #[tokio::test]
-async fn somebody_buys_something_and_all_of_it_goes_through_memory() {
+async fn a_purchase_uses_only_shared_memory() {
     nearpath_testkit::need_root!();
     let folder = tempfile::tempdir().unwrap();
     let server = TestServer::start().await;

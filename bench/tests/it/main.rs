@@ -1,8 +1,5 @@
 //! The real program, and the native shop on a real `nearpath up`.
-#![allow(
-    clippy::unwrap_used,
-    reason = "a test that cannot go on says so by panicking"
-)]
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue panics")]
 
 mod boutique;
 mod smoke;

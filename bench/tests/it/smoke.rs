@@ -1,4 +1,4 @@
-//! Every subcommand once, as a user calls it. None of these asks how fast anything was.
+//! Every subcommand once, as a user calls it. These tests check no speed.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -87,7 +87,7 @@ async fn load_through_the_gateway() {
 }
 
 #[tokio::test]
-async fn an_open_loop_sends_all_that_is_due() {
+async fn an_open_loop_sends_all_due_requests() {
     let addr = free_addr();
     let _handler = start_server(addr, &["handler"]).await;
     assert_eq!(
@@ -98,7 +98,7 @@ async fn an_open_loop_sends_all_that_is_due() {
 }
 
 #[test]
-fn failures_are_told_by_kind_and_by_the_exit_code() {
+fn failures_are_counted_by_kind_and_set_the_exit_code() {
     let output = run_load(free_addr(), &["--rate", "50"]);
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(parse_json(&output)["failures"]["no connection"], 15);
@@ -118,7 +118,7 @@ fn a_wrong_url_is_an_error() {
 }
 
 #[tokio::test]
-async fn the_shops_users_notice_a_wrong_answer() {
+async fn shop_users_report_a_wrong_response() {
     let addr = free_addr();
     let _handler = start_server(addr, &["handler"]).await;
     let url = format!("http://{addr}/function/frontend");
@@ -300,12 +300,11 @@ fn quic_writes_its_file() {
     assert!(report["ratios"].as_array().unwrap().len() > 10, "{report}");
 }
 
-/// Fails when an application's answers are not what they should be. One that cannot be had here is
-/// a skip.
+/// Fails if an application's responses are wrong. An unavailable application is a skip.
 fn run_quic_apps(case: &str, apps: &str, (cases, variants): (usize, &str)) {
     let few = ["--case", case, "--apps", apps, "--variants", variants];
     let (report, table) = run_quic(&few, &path_with_watchdog());
-    if let Some(line) = table.lines().find(|line| line.starts_with("left out: ")) {
+    if let Some(line) = table.lines().find(|line| line.starts_with("omitted: ")) {
         skip!("{line}");
     }
     let rows = report["rows"].as_array().expect("rows");
@@ -340,7 +339,7 @@ fn quic_measures_certificate_info_and_the_image_resizer() {
 #[test]
 fn quic_measures_the_chains_of_the_retailer() {
     nearpath_testkit::need_root!();
-    let gateway = "tls 1.2, server's certificate only, gateway between;quic 0-rtt, gateway between";
+    let gateway = "tls 1.2, server certificate only, via gateway;quic 0-rtt, via gateway";
     run_quic_apps(
         "app retail chain",
         "retail",
@@ -349,13 +348,13 @@ fn quic_measures_the_chains_of_the_retailer() {
 }
 
 #[test]
-fn an_application_that_cannot_be_had_is_left_out_with_the_reason() {
+fn an_unavailable_application_is_omitted_with_the_reason() {
     let (report, table) = run_quic(&["--case", "app"], "/nowhere");
     assert_eq!(report["rows"].as_array().map(Vec::len), Some(0), "{report}");
     for name in ["certinfo", "resizer", "retail"] {
         assert!(
             table.contains(&format!(
-                "left out: app {name}, 0.5 ms: python3 cannot be started"
+                "omitted: app {name}, 0.5 ms: cannot start python3"
             )),
             "{table}"
         );
@@ -363,7 +362,7 @@ fn an_application_that_cannot_be_had_is_left_out_with_the_reason() {
 }
 
 #[test]
-fn what_needs_nearpath_says_so() {
+fn commands_report_a_missing_nearpath() {
     for command in [
         "start", "chaos", "idle", "motion", "parking", "audit", "boutique",
     ] {
@@ -376,13 +375,13 @@ fn what_needs_nearpath_says_so() {
             .unwrap();
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(
-            !output.status.success() && text.contains("nearpath cannot be started"),
+            !output.status.success() && text.contains("cannot start nearpath"),
             "{text}"
         );
     }
 }
 
-/// Nothing of it is asked how fast it was; but pairs of the matrix go the way that theory says.
+/// Checks no speed, but that pairs of the matrix are direct or relayed as theory permits.
 #[test]
 fn punch_writes_its_file() {
     nearpath_testkit::need_nat!();
@@ -400,7 +399,7 @@ fn punch_writes_its_file() {
         .args([
             "--megabytes",
             "3",
-            "--meetings",
+            "--sessions",
             "1",
             "--rtts",
             "2:4",

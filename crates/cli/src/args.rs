@@ -27,7 +27,7 @@ pub enum Command {
     /// Run controller, node and gateway in one process, until Ctrl-C
     // Boxed where options are many: the enum is as large as its largest variant.
     Up(Box<UpArgs>),
-    /// Deploy the functions of a stack file, or one function by its options
+    /// Deploy the functions of a stack file, or one function from options
     Deploy(Box<DeployArgs>),
     /// List functions
     #[command(visible_alias = "list")]
@@ -45,7 +45,7 @@ pub enum Command {
     Rendezvous(Box<RendezvousArgs>),
     /// Show the log lines of a function's instances
     Logs(LogsArgs),
-    /// Set the number of instances of a function; 0 puts it to sleep
+    /// Set the number of instances of a function; 0 scales it to zero
     Scale(ScaleArgs),
     /// Remove functions
     #[command(visible_alias = "remove")]

@@ -12,9 +12,9 @@ pub enum ExitStatus {
     Ok = 0,
     /// The operation failed.
     Failed = 1,
-    /// The command line is not understood.
+    /// The command line is invalid.
     Usage = 2,
-    /// No gateway answers.
+    /// There is no gateway at the address.
     Unreachable = 3,
     /// No such function.
     NotFound = 4,
@@ -24,36 +24,30 @@ pub enum ExitStatus {
     BadStack = 6,
     /// The change was accepted, but the function did not become ready.
     NotReady = 7,
-    /// The called function answered with an error status.
+    /// The called function returned an error status.
     FunctionError = 8,
 }
 
 impl ExitStatus {
     /// Every code with its meaning, for the help text and the documents.
     pub const TABLE: &'static [(ExitStatus, &'static str)] = &[
-        (ExitStatus::Ok, "done"),
+        (ExitStatus::Ok, "success"),
         (ExitStatus::Failed, "the operation failed"),
-        (ExitStatus::Usage, "the command line is not understood"),
-        (
-            ExitStatus::Unreachable,
-            "no gateway answers at that address",
-        ),
+        (ExitStatus::Usage, "invalid command line"),
+        (ExitStatus::Unreachable, "no gateway at that address"),
         (ExitStatus::NotFound, "no such function"),
-        (
-            ExitStatus::Unauthorised,
-            "the credentials are missing or wrong",
-        ),
+        (ExitStatus::Unauthorised, "missing or wrong credentials"),
         (
             ExitStatus::BadStack,
             "the stack file is invalid; nothing was sent",
         ),
         (
             ExitStatus::NotReady,
-            "accepted, but not ready in time or crashed at start",
+            "deployed, but not ready in time or failed to start",
         ),
         (
             ExitStatus::FunctionError,
-            "the called function answered with an error status",
+            "the called function returned an error status",
         ),
     ];
 }
@@ -70,7 +64,7 @@ impl From<ExitStatus> for ExitCode {
 pub struct CommandError {
     /// The exit code.
     pub exit: ExitStatus,
-    /// What happened, the cause, and the remedy. Empty if everything has been printed already.
+    /// The event, the cause, and the remedy. Empty if everything has been printed already.
     pub text: String,
 }
 

@@ -1,13 +1,13 @@
-//! Options that every command has which calls the gateway.
+//! Options of every command that calls the gateway.
 
 use std::path::PathBuf;
 
 use clap::Args;
 
-/// The gateway to talk to, and the credentials for it.
+/// The gateway to use, and the credentials for it.
 #[derive(Debug, Clone, Default, Args)]
 pub struct GatewayArgs {
-    /// Talk to the gateway at this address [default: $OPENFAAS_URL, the stack file's
+    /// Use the gateway at this address [default: $OPENFAAS_URL, the stack file's
     /// provider.gateway, http://127.0.0.1:8080]
     #[arg(short, long, value_name = "URL", help_heading = "Gateway")]
     pub gateway: Option<String>,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use nearpath_types::egress::{EgressHost, EgressProtocol, EgressSpec, EgressTls, WriteMode};
+use nearpath_types::egress::{EgressHost, EgressSpec, EgressTls, WriteMode};
 
 /// A destination that a function declared.
 #[derive(Debug, Clone)]
@@ -83,12 +83,9 @@ impl EgressDestination {
     /// Returns the name if it stands for a single server, which another may replace: a database.
     pub fn single_server_name(&self) -> Option<&str> {
         // Names of HTTP and raw TCP servers may have several addresses, all of them valid.
-        let is_database = matches!(
-            self.egress.protocol,
-            EgressProtocol::Postgres | EgressProtocol::Mysql | EgressProtocol::Redis
-        );
+        let is_single_server = self.egress.protocol.traits().single_server;
         match &self.egress.host {
-            EgressHost::Name(name) if is_database => Some(name),
+            EgressHost::Name(name) if is_single_server => Some(name),
             _ => None,
         }
     }
@@ -99,7 +96,7 @@ impl EgressDestination {
 pub fn can_be_handed_over(to: &EgressSpec) -> bool {
     let sync = to.writes == WriteMode::Sync; // otherwise the node has to see what is written
     // Adapters, TLS and logins need the node in the path of every byte.
-    sync && to.protocol == EgressProtocol::Tcp
+    sync && to.protocol.is_opaque()
         && to.tls == EgressTls::Pass
         && to.login.is_none()
         && to.warm > 0

@@ -62,6 +62,7 @@ impl ReadySlot {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nearpath_testkit::eventually_blocking;
     use std::io::Write;
     use std::net::{TcpListener, TcpStream};
 
@@ -85,9 +86,7 @@ mod tests {
                 .iter()
                 .any(|(_, socket)| !is_quiet(socket))
         };
-        while !has_bytes(&slot) {
-            std::thread::yield_now();
-        }
+        eventually_blocking("the bytes arrive", || has_bytes(&slot));
         assert!(slot.take().is_none(), "it has something to read");
         assert!(slot.len() == 1 && slot.take_back(other) && slot.is_empty());
     }
@@ -109,9 +108,7 @@ mod tests {
             })
             .into();
         peers[2].write_all(b"!").unwrap();
-        while is_quiet(&slot.lock_sockets()[2].1) {
-            std::thread::yield_now();
-        }
+        eventually_blocking("the byte arrives", || !is_quiet(&slot.lock_sockets()[2].1));
         assert_eq!(slot.take().map(|(socket, _)| socket), Some(SocketId(2)));
         assert!(slot.take_back(SocketId(3)) && !slot.take_back(SocketId(2)));
         assert_eq!(slot.take().map(|(socket, _)| socket), Some(SocketId(1)));

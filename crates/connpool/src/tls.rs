@@ -82,10 +82,8 @@ fn build_connector(to: &EgressDestination) -> Result<TlsConnector, String> {
         .map_err(|error| error.to_string())?
         .with_root_certificates(roots)
         .with_no_client_auth();
-    // Without ALPN, a server that also speaks HTTP/2 may choose that.
-    if to.egress.protocol == nearpath_types::egress::EgressProtocol::Http {
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    }
+    let alpn = to.egress.protocol.traits().alpn;
+    config.alpn_protocols = alpn.into_iter().map(<[u8]>::to_vec).collect();
     Ok(TlsConnector::from(Arc::new(config)))
 }
 

@@ -85,7 +85,7 @@ struct StoreThread {
 impl std::fmt::Debug for Controller {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Controller")
-            .field("trouble", &self.read_only_reason())
+            .field("read_only_reason", &self.read_only_reason())
             .finish_non_exhaustive()
     }
 }

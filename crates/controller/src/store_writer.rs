@@ -93,11 +93,11 @@ impl PublishedState {
         *self.model.write().unwrap_or_else(PoisonError::into_inner) = model;
     }
 
-    fn set_read_only_reason(&self, trouble: Option<Arc<str>>) {
+    fn set_read_only_reason(&self, reason: Option<Arc<str>>) {
         *self
             .read_only_reason
             .write()
-            .unwrap_or_else(PoisonError::into_inner) = trouble;
+            .unwrap_or_else(PoisonError::into_inner) = reason;
     }
 }
 

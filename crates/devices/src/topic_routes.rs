@@ -153,7 +153,7 @@ mod tests {
                 .into(),
                 replicas: 1,
                 instances: Vec::new(),
-                trouble: None,
+                start_failure: None,
             }
         });
         gateway.publish(&RoutingSnapshot {

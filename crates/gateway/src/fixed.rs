@@ -64,7 +64,7 @@ pub fn build_snapshot(
         policy: policy.clone(),
         replicas: u32::try_from(instances.len()).unwrap_or(u32::MAX),
         instances,
-        trouble: None,
+        start_failure: None,
     };
     RoutingSnapshot {
         version: 1,

@@ -113,9 +113,9 @@ impl fmt::Display for CapabilityFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.problem {
             None => write!(f, "yes  {}", self.name),
-            Some(trouble) => write!(
+            Some(problem) => write!(
                 f,
-                "no   {}: {trouble}; lost: {}; remedy: {}",
+                "no   {}: {problem}; effect: {}; remedy: {}",
                 self.name, self.impact, self.remedy
             ),
         }
@@ -132,16 +132,16 @@ impl fmt::Display for MachineCapabilities {
 
 fn root_finding(namespaces: &io::Result<()>) -> CapabilityFinding {
     let root = rustix::process::geteuid().is_root();
-    let trouble = if root {
+    let problem = if root {
         error_text(namespaces)
     } else {
         Some("not running as root".into())
     };
     CapabilityFinding {
         name: "namespaces as root",
-        problem: trouble,
+        problem,
         optional: false,
-        impact: "a separate user for each instance",
+        impact: "instances have no user of their own",
         remedy: if root {
             "give this root CAP_SYS_ADMIN and CAP_NET_ADMIN (a container: --privileged)"
         } else {
@@ -155,7 +155,7 @@ fn user_namespace_finding(namespaces: &io::Result<()>) -> CapabilityFinding {
         name: "user namespaces",
         problem: error_text(namespaces),
         optional: false,
-        impact: "isolation without root",
+        impact: "no isolation without root",
         remedy: "set kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0 and \
                  user.max_user_namespaces above 0, or run as root",
     }
@@ -172,37 +172,37 @@ fn seccomp_finding() -> CapabilityFinding {
                 .map(|error| error.to_string())
         }),
         optional: false,
-        impact: "the system call filter; instances will not start",
+        impact: "no system call filter, so instances do not start",
         remedy: "use a kernel with CONFIG_SECCOMP_FILTER on x86_64 or aarch64",
     }
 }
 
 fn sockmap_finding() -> CapabilityFinding {
     CapabilityFinding {
-        name: "descriptors carried by the kernel",
+        name: "descriptor delivery by sockmap",
         problem: error_text(&crate::bpf::check_sockmap_support()),
         optional: true,
-        impact: "`nearpath.io/delivery: sockmap`; such chains use HTTP",
+        impact: "chains with `nearpath.io/delivery: sockmap` use HTTP",
         remedy: "run as root with CAP_BPF, CAP_NET_ADMIN and CAP_SYS_ADMIN, with a nearpath that was built with clang",
     }
 }
 
 fn forwarding_finding() -> CapabilityFinding {
     CapabilityFinding {
-        name: "packets forwarded by the kernel",
+        name: "packet forwarding by BPF",
         problem: error_text(&crate::bpf::check_forwarding_support()),
         optional: true,
-        impact: "`nearpath up --forward tc`",
+        impact: "`nearpath up --forward tc` does not start",
         remedy: "run as root with CAP_BPF and CAP_NET_ADMIN, on Linux 6.6 or later, with a nearpath that was built with clang",
     }
 }
 
 fn interception_finding() -> CapabilityFinding {
     CapabilityFinding {
-        name: "warm sockets in the place of a function's own",
+        name: "socket interception",
         problem: error_text(&check_interception_support()),
         optional: true,
-        impact: "direct warm sockets for plain TCP destinations of `egress`; connections go through the node's proxy",
+        impact: "plain TCP connections to `egress` destinations pass the node's proxy",
         remedy: "run as root with CAP_BPF, CAP_NET_ADMIN and CAP_SYS_PTRACE, on Linux 6.9 or later with cgroup v2, with a nearpath that was built with clang; \
                  in a container, allow seccomp listeners",
     }
@@ -213,17 +213,17 @@ fn listener_finding() -> CapabilityFinding {
         name: "seccomp listeners",
         problem: error_text(&try_listener()),
         optional: true,
-        impact: "direct warm sockets for plain TCP destinations of `egress`",
+        impact: "no socket interception for plain TCP destinations of `egress`",
         remedy: "use Linux 6.6 or later; in a container, allow seccomp() and run without another seccomp listener",
     }
 }
 
 fn window_finding() -> CapabilityFinding {
     CapabilityFinding {
-        name: "opened congestion windows",
+        name: "initial congestion windows",
         problem: error_text(&check_window_support()),
         optional: true,
-        impact: "initial windows learned from earlier connections; every connection starts with ten segments",
+        impact: "every connection starts with a window of ten segments",
         remedy: "run as root with CAP_BPF and CAP_NET_ADMIN, on Linux 5.15 or later with cgroup v2, with a nearpath that was built with clang",
     }
 }
@@ -291,14 +291,14 @@ fn with_context(what: &str, error: &io::Error) -> io::Error {
 }
 
 fn usr_finding() -> CapabilityFinding {
-    let trouble = std::fs::read_dir("/usr")
+    let problem = std::fs::read_dir("/usr")
         .err()
         .map(|error| format!("/usr: {error}"));
     CapabilityFinding {
-        name: "a host system to share",
-        problem: trouble,
+        name: "host /usr",
+        problem,
         optional: false,
-        impact: "interpreters and libraries of instances",
+        impact: "instances have no interpreters and libraries",
         remedy: "let nearpath read /usr",
     }
 }
@@ -307,13 +307,13 @@ fn cgroup_findings() -> Vec<CapabilityFinding> {
     let cgroups = NodeCgroups::detect(&format!("probe-{}", std::process::id()));
     let missing = cgroups.missing_controllers();
     cgroups.remove_node_folders();
-    let finding = |controller: crate::cgroup::CgroupController, name, lost| CapabilityFinding {
+    let finding = |controller: crate::cgroup::CgroupController, name, impact| CapabilityFinding {
         name,
         problem: missing
             .contains(&controller)
             .then(|| "no cgroup hierarchy is writable".to_owned()),
         optional: false,
-        impact: lost,
+        impact,
         remedy: "run as root, or delegate cgroups to this user (systemd: Delegate=yes)",
     };
     use crate::cgroup::CgroupController::{Cpu, Memory, Pids};
@@ -321,14 +321,14 @@ fn cgroup_findings() -> Vec<CapabilityFinding> {
         finding(
             Memory,
             "memory limits",
-            "`limits.memory`; one instance can exhaust the machine's memory",
+            "`limits.memory` is not enforced: one instance can exhaust the machine's memory",
         ),
         finding(
             Cpu,
             "CPU limits",
-            "`limits.cpu`; one instance can slow down all others",
+            "`limits.cpu` is not enforced: one instance can slow down all others",
         ),
-        finding(Pids, "process limits", "protection against fork bombs"),
+        finding(Pids, "process limits", "no protection against fork bombs"),
     ]
 }
 

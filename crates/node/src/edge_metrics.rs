@@ -225,7 +225,6 @@ mod tests {
     use nearpath_domain::{CallDestination, CallRequest, CallResponse, packet};
     use nearpath_types::{FunctionId, InstanceId};
     use std::os::fd::OwnedFd;
-    use std::time::{Duration, Instant};
 
     fn function_id(name: &str) -> FunctionId {
         name.parse().unwrap()
@@ -258,11 +257,9 @@ mod tests {
             ..endpoint::EndpointSettings::default()
         };
         let mut front = BlockingEndpoint::join(admitted_socket(hub, 1, "front"), settings).unwrap();
-        let end = Instant::now() + Duration::from_secs(30);
-        while front.callable_functions().is_empty() {
-            assert!(Instant::now() < end, "the callee never joined");
-            std::thread::yield_now();
-        }
+        nearpath_testkit::eventually_blocking("the callee joins", || {
+            !front.callable_functions().is_empty()
+        });
         for _ in 0..times {
             front
                 .call(

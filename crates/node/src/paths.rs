@@ -224,7 +224,7 @@ fn status(
         caller_instance: from.map(|from| from.id.to_string()),
         callee_instance: Some(to.id.to_string()),
         path: Some(choice.path.name().to_owned()),
-        not_nearer: choice.obstacle.map(|obstacle| obstacle.name().to_owned()),
+        obstacle: choice.obstacle.map(|obstacle| obstacle.name().to_owned()),
         reason: choice.obstacle.map(|obstacle| obstacle.to_string()),
         ..entry.clone()
     }
@@ -247,7 +247,7 @@ fn or_missing(
         return pairs;
     }
     let how = if missing.replicas == 0 {
-        "is asleep"
+        "is scaled to zero"
     } else {
         "has no ready instance"
     };
@@ -296,7 +296,7 @@ mod tests {
             policy: Arc::new(policy),
             replicas,
             instances,
-            trouble: None,
+            start_failure: None,
         }
     }
 
@@ -345,7 +345,7 @@ mod tests {
         };
         paths
             .iter()
-            .map(|path| (line(path), path.not_nearer.as_deref().unwrap_or("")))
+            .map(|path| (line(path), path.obstacle.as_deref().unwrap_or("")))
             .collect()
     }
 
@@ -452,7 +452,8 @@ mod tests {
         );
         assert_eq!(paths.len(), 3);
         let asleep = |path: &&PathStatus| {
-            path.reason.as_deref() == Some("back.openfaas-fn is asleep") && path.path.is_none()
+            path.reason.as_deref() == Some("back.openfaas-fn is scaled to zero")
+                && path.path.is_none()
         };
         assert_eq!(paths.iter().filter(asleep).count(), 2);
     }

@@ -3,7 +3,7 @@
 
 use std::ffi::CStr;
 
-/// How a call, a link or a connection travels. Each kind of traffic has its paths, the nearest first.
+/// Path of a call, a link or a connection; within each kind of traffic the nearest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Path {
@@ -38,7 +38,7 @@ impl Path {
         Self::Pool,
     ];
 
-    /// Its name in records, metrics and headers.
+    /// Returns the name in records, metrics and headers.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Shm => "shm",
@@ -52,7 +52,7 @@ impl Path {
         }
     }
 
-    /// Its name with a NUL at the end, for the C ABI.
+    /// Returns the name with a NUL at the end, for the C ABI.
     pub const fn c_name(self) -> &'static CStr {
         match self {
             Self::Shm => c"shm",
@@ -66,18 +66,18 @@ impl Path {
         }
     }
 
-    /// Returns whether no code carries it out yet, so that nothing selects it.
+    /// Returns whether the path is planned: no code implements it, and nothing selects it.
     pub const fn is_planned(self) -> bool {
         matches!(self, Self::Direct)
     }
 
-    /// Returns whether the path itself does not encrypt bytes that leave the machine.
+    /// Returns whether the path leaves bytes between machines unencrypted.
     pub const fn is_clear(self) -> bool {
         matches!(self, Self::Http | Self::Pool)
     }
 }
 
-/// Why a nearer path was not taken.
+/// Obstacle to a nearer path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Obstacle {
@@ -101,15 +101,15 @@ pub enum Obstacle {
     Grpc,
     /// The caller has no certificate: its calls go to the gateway over HTTP.
     CallerNoIdentity,
-    /// The instance has no certificate; its log says why.
+    /// The instance has no certificate; its log has the cause.
     NoIdentity,
-    /// The instance did not answer over UDP lately; it is tried again from time to time.
+    /// The instance did not answer over UDP recently; calls retry it from time to time.
     UdpBlocked,
-    /// Caller and instance speak no TLS over TCP.
+    /// Caller and instance do not support TLS over TCP.
     NoTls,
     /// The link has carried too little to be worth the search for a direct connection.
     ShortLink,
-    /// The search for a direct connection is not over.
+    /// The search for a direct connection is still running.
     Searching,
     /// The peer has not sent its candidates in time: it may be an older version, or busy.
     NoOffer,
@@ -178,7 +178,7 @@ impl Obstacle {
         Self::NotInspectable,
     ];
 
-    /// Its name in records, metrics and headers.
+    /// Returns the name in records, metrics and headers.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Excluded => "excluded",
@@ -214,7 +214,7 @@ impl Obstacle {
         }
     }
 
-    /// Explains it to people.
+    /// Returns an explanation for users.
     pub const fn text(self) -> &'static str {
         match self {
             Self::Excluded => "a setting excludes this path: the function's nearpath.io/transport, or the link's relay",
@@ -227,11 +227,11 @@ impl Obstacle {
             Self::Upgrade => "an upgraded connection needs a connection of its own",
             Self::Grpc => "gRPC needs HTTP/2 up to the function",
             Self::CallerNoIdentity => "the caller has no certificate: its calls go to the gateway over HTTP",
-            Self::NoIdentity => "the instance has no certificate; its log says why",
-            Self::UdpBlocked => "the instance did not answer over UDP lately; it is tried again from time to time",
-            Self::NoTls => "caller and instance speak no TLS over TCP",
+            Self::NoIdentity => "the instance has no certificate; its log has the cause",
+            Self::UdpBlocked => "the instance did not answer over UDP recently; calls retry it from time to time",
+            Self::NoTls => "caller and instance do not support TLS over TCP",
             Self::ShortLink => "the link has carried too little to be worth the search for a direct connection",
-            Self::Searching => "the search for a direct connection is not over",
+            Self::Searching => "the search for a direct connection is still running",
             Self::NoOffer => "the peer has not sent its candidates in time: it may be an older version, or busy",
             Self::NoPort => "this worker has no port to search from",
             Self::NoDirectRoute => "no direct connection was found: NATs or firewalls between the two workers drop their packets",
@@ -250,7 +250,7 @@ impl Obstacle {
         }
     }
 
-    /// The paths that it stands against.
+    /// Returns the paths that the obstacle excludes.
     pub const fn against(self) -> &'static [Path] {
         match self {
             Self::Excluded => &[Path::Quic, Path::Tls, Path::Http, Path::Relay],
@@ -287,5 +287,5 @@ impl Obstacle {
     }
 }
 
-/// Most paths of one kind of traffic.
+/// Maximum number of paths of one kind of traffic.
 pub(crate) const MAX_CANDIDATES: usize = 4;

@@ -37,8 +37,7 @@ pub trait Facts: Sized + 'static {
 #[derive(Debug)]
 pub struct Candidate<F> {
     pub(crate) path: Path,
-    /// Returns what stands against the path, the most lasting obstacle first: its reader can mend
-    /// that one.
+    /// Returns the obstacle to the path, the most lasting one first: users can remove that one.
     pub(crate) obstacle: fn(&F) -> Option<Obstacle>,
 }
 

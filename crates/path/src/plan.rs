@@ -37,7 +37,7 @@ impl PathPlan {
         self
     }
 
-    /// Returns the paths to try, in order; none when something stands against each of them.
+    /// Returns the paths to try, in order; none if each has an obstacle.
     pub fn usable_paths(&self) -> impl Iterator<Item = Path> {
         self.all_candidates()
             .filter_map(|(path, obstacle)| obstacle.is_none().then_some(path))
@@ -54,8 +54,8 @@ impl PathPlan {
         self.usable_paths().any(|allowed| allowed == path)
     }
 
-    /// Returns the first path to try. If something stands against all of them, it is the last one
-    /// that no setting excludes: opening that fails, and the failure names the cause.
+    /// Returns the first path to try. If each has an obstacle, it is the last one that no setting
+    /// excludes: opening that fails, and the failure names the cause.
     pub fn first_choice(&self) -> PathChoice {
         // Begins with the nearest path, so that there is a choice even if settings exclude all of
         // them.

@@ -137,7 +137,7 @@ impl GatewayControl for ControlHandle {
 
 fn draining_response() -> Response<nearpath_wire::Body> {
     let mut response = Response::new(nearpath_wire::Body::from(
-        "controller: draining: not taking orders now\n",
+        "controller: draining: no changes are accepted now\n",
     ));
     *response.status_mut() = http::StatusCode::SERVICE_UNAVAILABLE;
     response

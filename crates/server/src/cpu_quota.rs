@@ -19,7 +19,7 @@ const MIN_AUTO_MILLIS: u64 = 100;
 /// CPU that the gateway's threads may use together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum CpuQuota {
-    /// As much as there is.
+    /// Unlimited CPU time.
     #[default]
     Unlimited,
     /// Follows the request rate.

@@ -37,7 +37,7 @@ impl Fleet for LocalFleet {
             // Called on the thread of the controller's store, never on one of the runtime.
             .block_on(async { tokio::time::timeout(APPLY_TIMEOUT, routed).await.is_err() });
         if late {
-            tracing::warn!(timeout = ?APPLY_TIMEOUT, "the gateway has not taken over a change yet");
+            tracing::warn!(timeout = ?APPLY_TIMEOUT, "gateway: a change is not applied yet");
         }
     }
 

@@ -125,7 +125,7 @@ impl Network {
         // this one outside.
         let opened = std::thread::spawn(open)
             .join()
-            .unwrap_or_else(|_| Err(io::Error::other("its thread panicked")));
+            .unwrap_or_else(|_| Err(io::Error::other("the network thread panicked")));
         let sockets = opened.map_err(StartError::component("the gateway's inner listener"))?;
         Ok(GatewayListener {
             zone: ListenerZone::Internal,

@@ -179,7 +179,9 @@ impl Server {
     /// Stops callers first, so that nothing new comes in, then instances, and the store last.
     async fn shut_down(self, replaced: bool) -> Result<(), StartError> {
         match replaced {
-            true => tracing::info!("another process has taken over: finishing running requests"),
+            true => tracing::info!(
+                "draining: another process has taken over, finishing running requests"
+            ),
             false => {
                 tracing::info!("draining: refusing new connections, finishing running requests")
             }
@@ -259,7 +261,7 @@ async fn finish_handover(
         let (data_dir, node_id) = (settings.data_dir.clone(), node_id.to_owned());
         old_process.finish(move || {
             if let Err(error) = nearpath_node::run_lock::sweep_ended_runs(&data_dir, &node_id) {
-                tracing::warn!(%error, "cannot remove what the old process left; the next start tries again");
+                tracing::warn!(%error, "handover: cannot remove files of the old process, the next start retries");
             }
         });
     }

@@ -220,7 +220,7 @@ fn a_receiver_gets_messages_of_a_dead_sender() {
 }
 
 #[test]
-#[should_panic(expected = "what is in a ring is not reclaimed")]
+#[should_panic(expected = "a slot in a ring is not reclaimed")]
 fn control_committing_before_accepting_loses_the_slot() {
     sweep_while_the_receiver_accepts(false);
 }

@@ -2,6 +2,7 @@
 //! with links between them (feature `lab`).
 #![forbid(unsafe_code)]
 
+use std::fmt::Debug;
 use std::future::Future;
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
@@ -117,16 +118,53 @@ pub async fn within<F: Future>(what: F) -> F::Output {
         .expect("the test hung for 30 s")
 }
 
+/// Time between two checks of [`eventually`] and [`read_until`].
+const CHECK_INTERVAL: Duration = Duration::from_millis(5);
+/// Checks in 30 s.
+const MAX_CHECKS: u32 = 6_000;
+
 /// Waits until `ready` returns true, checking every 5 ms for at most 30 s. For states that are not
 /// announced.
+///
+/// # Panics
+/// When it does not become true.
 pub async fn eventually(what: &str, mut ready: impl AsyncFnMut() -> bool) {
-    for _ in 0..6_000 {
+    for _ in 0..MAX_CHECKS {
         if ready().await {
             return;
         }
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
     }
     panic!("not within 30 s: {what}");
+}
+
+/// Does the same as [`eventually`] and blocks the calling thread, for tests without a runtime.
+///
+/// # Panics
+/// When it does not become true.
+pub fn eventually_blocking(what: &str, ready: impl FnMut() -> bool) {
+    read_until(what, ready, |ready| *ready);
+}
+
+/// Reads a value every 5 ms for at most 30 s until it is `enough`, and returns it. Blocks the
+/// calling thread.
+///
+/// # Panics
+/// When it does not become enough; the message shows the last value.
+pub fn read_until<T: Debug>(
+    what: &str,
+    mut read: impl FnMut() -> T,
+    enough: impl Fn(&T) -> bool,
+) -> T {
+    let mut value = read();
+    for _ in 0..MAX_CHECKS {
+        if enough(&value) {
+            return value;
+        }
+        std::thread::sleep(CHECK_INTERVAL);
+        value = read();
+    }
+    panic!("not within 30 s: {what}; last: {value:?}");
 }
 
 /// Path of a program of this workspace that was built with the running test (`nearpath`,

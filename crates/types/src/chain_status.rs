@@ -125,7 +125,7 @@ pub struct PathStatus {
     pub path: Option<String>,
     /// Obstacle of the next nearer path; none: there is no nearer one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub not_nearer: Option<String>,
+    pub obstacle: Option<String>,
     /// The obstacle as a sentence, or the reason why there is no path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,

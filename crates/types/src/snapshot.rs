@@ -58,7 +58,7 @@ pub struct FunctionRoute {
     pub instances: Vec<InstanceRoute>,
     /// Reason why no instance is ready when one should be (a handler that crashes at start), for
     /// the caller's error text.
-    pub trouble: Option<Arc<str>>,
+    pub start_failure: Option<Arc<str>>,
 }
 
 /// All functions that can be called on this node, at one moment.

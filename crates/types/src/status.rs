@@ -146,7 +146,7 @@ pub struct ObservedFunction {
     /// Its instances, whatever their state and revision.
     pub instances: Vec<ObservedInstance>,
     /// Last reason why an instance failed to start or died, until one becomes ready.
-    pub trouble: Option<String>,
+    pub start_failure: Option<String>,
 }
 
 impl ObservedFunction {

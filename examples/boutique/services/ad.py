@@ -1,4 +1,4 @@
-"""Advertisements: those that fit what the customer looks at, else two at random."""
+"""Returns advertisements of the customer's categories, else two at random."""
 
 import random
 
@@ -17,8 +17,8 @@ ADS = {
 @shop.route("GET", "/ads")
 def get_ads(request):
     wanted = request.query.get("categories", "").split(",")
-    fitting = [text for category, text in ADS.items() if category in wanted]
-    return fitting or random.sample(list(ADS.values()), 2)
+    matching = [text for category, text in ADS.items() if category in wanted]
+    return matching or random.sample(list(ADS.values()), 2)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Turns a cart into an order. One after the other, because each step needs the one before:
+"""Turns a cart into an order. The steps run in sequence, because each needs the previous one:
 
 GetCart, GetProduct and Convert for each item, GetQuote, Convert, Charge, ShipOrder, EmptyCart, SendOrderConfirmation.
 """
@@ -11,7 +11,7 @@ from money import total
 
 
 def priced(request, items, currency):
-    """Each item with what it costs in the customer's currency."""
+    """Returns the items with prices in the customer's currency."""
     products = [request.call("productcatalog", "GET", f"/products/{quote(i['productId'])}") for i in items]
     wanted = [{"from": product["price"], "to": currency} for product in products]
     prices = [request.call("currency", "POST", "/convert", body) for body in wanted]
@@ -26,12 +26,12 @@ def place_order(request):
     if not items:
         raise shop.Problem(409, "the cart is empty")
     lines = priced(request, items, currency)
-    parcel = {"items": items, "address": address}
-    shipping = request.call("shipping", "POST", "/quote", parcel)
+    shipment = {"items": items, "address": address}
+    shipping = request.call("shipping", "POST", "/quote", shipment)
     shipping = request.call("currency", "POST", "/convert", {"from": shipping, "to": currency})
     amount = total([(line["price"], line["quantity"]) for line in lines] + [(shipping, 1)], currency)
     payment = request.call("payment", "POST", "/charge", {"amount": amount, "card": order["card"]})
-    shipped = request.call("shipping", "POST", "/orders", parcel)
+    shipped = request.call("shipping", "POST", "/orders", shipment)
     request.call("cart", "DELETE", f"/carts/{quote(user)}")
     done = {"orderId": str(uuid.uuid4()), "items": lines, "shipping": shipping, "total": amount, **payment, **shipped}
     request.call("email", "POST", "/", {"order": done, "email": order["email"]})

@@ -1,4 +1,4 @@
-"""What customers talk to. It gathers every page from the other services, in the order that README.md lists.
+"""The shop's frontend. It builds each page from the other services, in the order of README.md.
 
 The session and the currency are cookies, as a browser would keep them.
 """
@@ -52,7 +52,7 @@ def recommended(request, seen):
 
 
 def ads(request, categories):
-    """A page without advertisements is better than no page."""
+    """Returns advertisements, or none after an error, because a page does not need them."""
     try:
         return request.call("ad", "GET", f"/ads?categories={quote(','.join(categories))}", timeout=AD_TIMEOUT)
     except shop.Problem:

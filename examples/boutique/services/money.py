@@ -1,19 +1,19 @@
-"""Amounts of money: a currency, whole units, and billionths of a unit, so that nothing is lost to binary fractions."""
+"""Amounts of money: a currency, whole units, and billionths of a unit, to avoid rounding of binary fractions."""
 
 BILLION = 1_000_000_000
 
 
 def money(currency, nanos):
-    """An amount given in billionths."""
+    """Returns an amount from billionths of a unit."""
     return {"currency": currency, "units": nanos // BILLION, "nanos": nanos % BILLION}
 
 
 def nanos(amount):
-    """An amount in billionths of its unit."""
+    """Returns an amount in billionths of its unit."""
     return amount["units"] * BILLION + amount["nanos"]
 
 
 def total(amounts, currency):
-    """The sum of (amount, quantity) pairs that are all in `currency`."""
+    """Sums (amount, quantity) pairs in `currency`."""
     assert all(amount["currency"] == currency for amount, _ in amounts), "amounts of different currencies"
     return money(currency, sum(nanos(amount) * quantity for amount, quantity in amounts))

@@ -1,4 +1,4 @@
-"""Up to five products that the customer is not looking at already."""
+"""Recommends up to five products that the customer has not seen."""
 
 import json
 import pathlib

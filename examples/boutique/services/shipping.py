@@ -5,8 +5,8 @@ import uuid
 import shop
 from money import money
 
-BASE = 4_990_000_000  # billionths of a dollar for a parcel
-EACH = 1_500_000_000  # and for each thing in it
+BASE_NANOS = 4_990_000_000  # billionths of a dollar per shipment
+ITEM_NANOS = 1_500_000_000  # billionths of a dollar per item
 
 
 def pieces(request):
@@ -17,7 +17,7 @@ def pieces(request):
 @shop.route("POST", "/quote")
 def get_quote(request):
     count = pieces(request)
-    return money("USD", BASE + EACH * count if count else 0)
+    return money("USD", BASE_NANOS + ITEM_NANOS * count if count else 0)
 
 
 @shop.route("POST", "/orders")

@@ -1,6 +1,6 @@
-"""What the shop's Python services share: a small HTTP server, and calls to other functions.
+"""Shared HTTP server and client of the shop's Python services.
 
-Plain HTTP in both directions and nothing but the standard library: a service listens on 127.0.0.1:$PORT, and calls
+It uses plain HTTP and the standard library. A service listens on 127.0.0.1:$PORT, and calls
 function NAME at $gateway_url/function/NAME. Bodies are JSON.
 """
 
@@ -15,8 +15,8 @@ import urllib.parse
 
 GATEWAY = urllib.parse.urlsplit(os.environ.get("gateway_url", "http://gateway:8080"))
 PORT = int(os.environ.get("PORT", "5000"))
-CALL_TIMEOUT = 10.0  # seconds that a call to another function may be silent
-PASSED_ON = ("X-Call-Id", "traceparent", "tracestate")  # what ties the calls of one request together
+CALL_TIMEOUT = 10.0  # seconds of silence in a call to another function
+FORWARDED_HEADERS = ("X-Call-Id", "traceparent", "tracestate")  # identify the calls of one request
 
 
 class Problem(Exception):
@@ -44,8 +44,8 @@ class Request:
             raise Problem(400, f"the body is not JSON: {error}") from None
 
     def call(self, function, method, path, body=None, timeout=CALL_TIMEOUT):
-        """Calls another function and returns its answer. Its refusals (4xx) become ours, anything else is a 502."""
-        headers = {name: self.headers[name] for name in PASSED_ON if name in self.headers}
+        """Calls another function and returns its response. Forwards its status 4xx; other errors become 502."""
+        headers = {name: self.headers[name] for name in FORWARDED_HEADERS if name in self.headers}
         try:
             status, platform, answer = exchange(method, f"/function/{function}{path}", headers, body, timeout)
         except (OSError, http.client.HTTPException) as error:
@@ -81,7 +81,7 @@ def exchange(method, path, headers, body, timeout):
 
 
 def take_connection():
-    """A kept connection that is still open, else a new one. One that became readable was closed by the gateway."""
+    """Returns an idle connection, or a new one. A readable idle connection was closed by the gateway."""
     while IDLE:
         try:
             connection = IDLE.pop()
@@ -109,7 +109,7 @@ def route(method, pattern):
 
 
 def find(method, path):
-    """The handler for a request and its arguments."""
+    """Returns the handler of a request and its arguments."""
     segments, status = [urllib.parse.unquote(part) for part in path.split("/")], 404
     for known, pattern, handler in ROUTES:
         if len(pattern) != len(segments) or any(p not in ("{}", s) for p, s in zip(pattern, segments)):
@@ -121,7 +121,7 @@ def find(method, path):
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """Answers with what the route's handler returns, as JSON."""
+    """Responds with the handler's result as JSON."""
 
     protocol_version = "HTTP/1.1"  # keep-alive
     disable_nagle_algorithm = True
@@ -132,14 +132,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
         request = Request(self.path, self.headers, body)
         status, result = 200, None
         try:
-            if "Transfer-Encoding" in self.headers:  # http.server does not decode chunks: what follows is unreadable
+            if "Transfer-Encoding" in self.headers:  # http.server does not decode chunks
                 self.close_connection = True
                 raise Problem(411, "send the body with a Content-Length")
             handler, arguments = find(self.command, urllib.parse.urlsplit(self.path).path)
             result = handler(request, *arguments)
         except Problem as problem:
             status, result = problem.status, {"error": str(problem)}
-        except Exception as error:  # a fault of ours: the caller learns its name, the log everything
+        except Exception as error:  # a bug: the caller gets the exception's text, the log the traceback
             self.log_error("%s %s: %r", self.command, self.path, error)
             status, result = 500, {"error": repr(error)}
         self.reply(status, json.dumps(result).encode(), request.reply_headers)

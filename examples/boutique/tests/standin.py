@@ -1,4 +1,4 @@
-"""The shop on the examples' stand-in for nearpath: `email` is a script, `currency` is compiled, and so is the native shop."""
+"""Runs the shop without nearpath. `email` is a script; `currency` and the native shop are compiled."""
 
 import os
 import pathlib
@@ -15,7 +15,7 @@ edges = standin.edges
 
 
 def program(name):
-    """The newest build of a compiled service."""
+    """Returns the newest build of a compiled service."""
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     built = [target / profile / name for profile in ("debug", "release", "dist") if (target / profile / name).exists()]
     if not built:
@@ -35,7 +35,7 @@ class StandIn(standin.StandIn):
         if self.native:
             command = f"{program('boutique-native')} --service {name} --transport http --listen 127.0.0.1:PORT"
         elif name == "email":
-            return  # a process a request
+            return  # one process per request
         elif name == "currency":
             command = program("boutique-currency")
         super().start(function._replace(command=command))

@@ -1,4 +1,4 @@
-"""The shop's services, all ten of them, against the call graph in README.md. `make test` runs this."""
+"""Compares the calls of the shop's ten services with the call graph in README.md. `make test` runs this."""
 
 import collections
 import datetime
@@ -33,7 +33,7 @@ def order_calls(n):
     return ["checkout /orders", "cart /carts", *items, *tail, *after]
 
 
-class Shop(unittest.TestCase):
+class ShopTests(unittest.TestCase):
     native, stack = False, standin.BOUTIQUE / "stack.yml"
 
     @classmethod
@@ -60,45 +60,45 @@ class Shop(unittest.TestCase):
         response = connection.getresponse()
         answer = Answer(response.status, response.headers, json.loads(response.read()))
         connection.close()
-        made = [call for call in self.shop.calls if call.caller_id == call_id][1:]  # without our own
+        made = [call for call in self.shop.calls if call.caller_id == call_id][1:]  # without the test's own
         self.made = self.order([f"{call.function} /{re.split('[/?]', call.path)[1]}" for call in made])
         return answer
 
     def add(self, product, quantity=1):
         return self.ask("POST", f"/cart?product_id={product}&quantity={quantity}")
 
-    # The six kinds of request: which calls, in which order, how many.
+    # The calls of the six kinds of request, with order and number.
 
-    def test_index(self):
+    def test_the_index_makes_thirteen_calls(self):
         answer = self.ask("GET", "/")
         self.assertEqual((answer.status, self.made, len(self.made)), (200, self.order(INDEX), 13))
         self.assertEqual(len(answer.body["products"]), 9)
         self.assertTrue(all(p["price"]["currency"] == "EUR" for p in answer.body["products"]))
 
-    def test_set_currency(self):
+    def test_set_currency_makes_no_calls(self):
         answer = self.ask("POST", "/setCurrency?currency_code=JPY")
         self.assertEqual((answer.status, self.made), (200, []))
         self.assertIn("shop_currency=JPY", answer.headers["Set-Cookie"])
 
-    def test_product(self):
+    def test_a_product_page_makes_six_calls(self):
         answer = self.ask("GET", "/product/OLJCESPC7Z")
         self.assertEqual((answer.status, self.made, len(self.made)), (200, self.order(PRODUCT), 6))
         self.assertNotIn("OLJCESPC7Z", answer.body["recommendations"])
         self.assertEqual(len(answer.body["recommendations"]), 5)
 
-    def test_add_to_cart(self):
+    def test_add_to_cart_makes_two_calls(self):
         answer = self.add("OLJCESPC7Z", 3)
         self.assertEqual((answer.status, self.made, len(self.made)), (200, self.order(ADD), 2))
         self.assertEqual(answer.body["items"], [{"productId": "OLJCESPC7Z", "quantity": 3}])
 
-    def test_view_cart(self):
+    def test_the_calls_of_the_cart_page_grow_with_its_items(self):
         for n, product in enumerate(["OLJCESPC7Z", "6E92ZMYYFZ", "L9ECAV7KIM"]):
             answer = self.ask("GET", "/cart")
             items = ["productcatalog /products"] * n + ["currency /convert"] * n
             self.assertEqual((answer.status, self.made, len(self.made)), (200, self.order(VIEW + items), 5 + 2 * n))
             self.add(product)
 
-    def test_checkout(self):
+    def test_the_calls_of_a_checkout_grow_with_its_items(self):
         for n in (1, 2, 3):
             for product in ["OLJCESPC7Z", "6E92ZMYYFZ", "L9ECAV7KIM"][:n]:
                 self.add(product)
@@ -122,7 +122,7 @@ class Shop(unittest.TestCase):
         cart = self.ask("GET", "/cart").body
         self.assertEqual([(i["product"], i["quantity"]) for i in cart["items"]], [("Mug", 5)])
         order = self.ask("POST", "/cart/checkout", ORDER).body["order"]
-        self.assertEqual(order["total"], cart["total"], "the cart's page showed what the order costs")
+        self.assertEqual(order["total"], cart["total"], "the cart page showed the order's total")
         self.assertEqual(self.ask("GET", "/cart").body["items"], [])
 
     def test_the_total_is_exact(self):
@@ -130,7 +130,7 @@ class Shop(unittest.TestCase):
         self.add("OLJCESPC7Z", 2)  # 2 × 19.99 and 4.99 + 2 × 1.50 for shipping
         self.assertEqual(self.ask("GET", "/cart").body["total"], {"currency": "USD", "units": 47, "nanos": 970_000_000})
 
-    def test_carts_are_apart(self):
+    def test_each_session_has_its_own_cart(self):
         self.add("OLJCESPC7Z")
         self.session = str(uuid.uuid4())
         self.assertEqual(self.ask("GET", "/cart").body["items"], [])
@@ -163,7 +163,7 @@ class Shop(unittest.TestCase):
         self.addCleanup(connection.close)
         connection.putrequest("POST", "/quote")
         connection.putheader("Transfer-Encoding", "chunked")
-        connection.endheaders()  # and no body: the answer does not wait for it, and would be lost if the peer closed on it
+        connection.endheaders()  # without a body, because the response does not wait for it
         response = connection.getresponse()
         self.assertEqual((response.status, response.getheader("Connection")), (411, "close"))
 
@@ -178,7 +178,7 @@ class Shop(unittest.TestCase):
             self.refused(400, text, "POST", "/cart/checkout", order)
         self.assertEqual(len(self.ask("GET", "/cart").body["items"]), 1)
 
-    def test_an_unknown_currency_is_the_customers_fault(self):
+    def test_an_unknown_currency_is_refused_with_400(self):
         self.currency = "XXX"
         self.refused(400, "no currency", "GET", "/product/6E92ZMYYFZ")
 
@@ -186,7 +186,7 @@ class Shop(unittest.TestCase):
         self.shop.broken.add("recommendation")
         self.refused(502, "recommendation answered 503", "GET", "/product/6E92ZMYYFZ")
 
-    def test_a_page_does_without_advertisements(self):
+    def test_a_page_is_returned_without_advertisements(self):
         self.shop.broken.add("ad")
         answer = self.ask("GET", "/")
         self.assertEqual((answer.status, answer.body["ads"]), (200, []))
@@ -196,8 +196,8 @@ class Shop(unittest.TestCase):
         self.assertEqual((status, text), (500, b"no e-mail address in the order\n"))
 
 
-class ReadMe(unittest.TestCase):
-    def test_it_lists_the_same_counts(self):
+class ReadMeTests(unittest.TestCase):
+    def test_the_readme_lists_the_same_counts(self):
         text = (pathlib.Path(__file__).parent.parent / "README.md").read_text()
         for kind, count in [("index", "13"), ("setCurrency", "0"), ("product", "6"), ("addToCart", "2")]:
             self.assertRegex(text, rf"\| {kind} \|.*\| {count} \|")

@@ -1,7 +1,7 @@
-"""What the TLS certificate of a host says: POST a host name, or HOST:PORT; text, or JSON with `?output=json`.
+"""Shows the TLS certificate of a host: POST a host name or HOST:PORT. Returns text, or JSON with `?output=json`.
 
-A certificate that is not trusted is shown as well, with the reason: that is when one wants to see it. Each request opens
-one connection, and a second one only in that case.
+An untrusted certificate is shown with the reason. Each request opens one connection, and a second one for untrusted
+certificates.
 """
 
 import datetime
@@ -19,7 +19,7 @@ from cryptography import x509
 PORT = int(os.environ.get("PORT", "5000"))
 TLS_PORT = int(os.environ.get("TLS_PORT") or 443)
 TIMEOUT = 5.0  # seconds: to connect, and for every step of the handshake
-LONGEST = 300  # bytes of a body; a host name has at most 253
+MAX_BODY_BYTES = 300  # a host name has at most 253
 
 CHECKED = ssl.create_default_context(cafile=os.environ.get("CA_FILE") or None)
 UNCHECKED = ssl.create_default_context()
@@ -35,7 +35,7 @@ class Problem(Exception):
 
 
 def target(text):
-    """Host and port out of `HOST`, `HOST:PORT`, `[IPv6]:PORT` or a URL."""
+    """Parses host and port of `HOST`, `HOST:PORT`, `[IPv6]:PORT` or a URL."""
     text = text.strip().removeprefix("https://").split("/")[0]
     found = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([A-Za-z0-9._-]{1,253}))(?::([0-9]{1,5}))?", text)
     port = int(found[3] or TLS_PORT) if found else 0
@@ -45,14 +45,14 @@ def target(text):
 
 
 def handshake(host, port, context):
-    """The host's certificate (DER), and what was agreed on."""
+    """Returns the host's certificate (DER), the TLS version and the cipher."""
     with socket.create_connection((host, port), timeout=TIMEOUT) as raw:
         with context.wrap_socket(raw, server_hostname=host) as tls:
             return tls.getpeercert(binary_form=True), tls.version(), tls.cipher()[0]
 
 
-def look(host, port):
-    """Shakes hands as `handshake` does, and returns why the certificate is not trusted."""
+def inspect(host, port):
+    """Makes a handshake, and also returns the reason if the certificate is untrusted."""
     try:
         try:
             return *handshake(host, port, CHECKED), None
@@ -63,8 +63,8 @@ def look(host, port):
 
 
 def info(host, port):
-    """The certificate's fields."""
-    der, version, cipher, distrust = look(host, port)
+    """Returns the certificate's fields."""
+    der, version, cipher, distrust = inspect(host, port)
     certificate = x509.load_der_x509_certificate(der)
     now = datetime.datetime.now(datetime.timezone.utc)
     return {
@@ -85,7 +85,7 @@ def info(host, port):
 
 
 def names(certificate):
-    """The names and addresses that it is for."""
+    """Returns the certificate's names and addresses."""
     try:
         found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
@@ -94,9 +94,9 @@ def names(certificate):
 
 
 def text(fields):
-    """A line a field."""
-    shown = {**fields, "names": ", ".join(fields["names"]), "trusted": "yes" if fields["trusted"] else "no"}
-    return "".join(f"{name + ':':<11} {value}\n" for name, value in shown.items() if value != "")
+    """Formats one line per field."""
+    values = {**fields, "names": ", ".join(fields["names"]), "trusted": "yes" if fields["trusted"] else "no"}
+    return "".join(f"{name + ':':<11} {value}\n" for name, value in values.items() if value != "")
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -115,9 +115,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def body(self):
         length = int(self.headers.get("Content-Length") or 0)
-        if length > LONGEST or "Transfer-Encoding" in self.headers:  # http.server does not decode chunks
+        if length > MAX_BODY_BYTES or "Transfer-Encoding" in self.headers:  # http.server does not decode chunks
             self.close_connection = True
-            raise Problem(413, f"a host name has a Content-Length of at most {LONGEST}")
+            raise Problem(413, f"a host name has a Content-Length of at most {MAX_BODY_BYTES} bytes")
         return self.rfile.read(length).decode(errors="replace")
 
     def reply(self, status, body, kind):
@@ -135,10 +135,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 class Server(http.server.ThreadingHTTPServer):
-    request_queue_size = 128  # connections that may wait to be accepted; Python's 5 overflow when many calls come at once
+    request_queue_size = 128  # pending connections; Python's default of 5 overflows under load
 
     def handle_error(self, request, client_address):
-        """A caller who went away is no error of ours."""
+        """Ignores disconnected callers."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 

@@ -1,6 +1,6 @@
-"""A certificate authority made on the fly, and TLS servers on loopback with certificates of it.
+"""A test certificate authority, and TLS servers on loopback with its certificates.
 
-`authority.py FOLDER PORT` is such a server for localhost, whose authority is FOLDER/ca.pem; it says `ready` when it is.
+`authority.py FOLDER PORT` runs a server for localhost with the authority FOLDER/ca.pem, and prints `ready`.
 """
 
 import datetime
@@ -23,7 +23,7 @@ def name(text):
 
 
 class Authority:
-    """Keys and certificates are kept in `folder`; `file` is what clients trust."""
+    """Issues certificates in `folder`. `file` is the authority's certificate."""
 
     def __init__(self, folder):
         self.folder = pathlib.Path(folder)
@@ -42,7 +42,7 @@ class Authority:
         return x509.CertificateBuilder(self.name, subject, key, x509.random_serial_number(), begin, end)
 
     def issue(self, host, days, signer=None):
-        """A certificate for this host and 127.0.0.1, in a file with its key. It ends in `days` (negative: it has ended)."""
+        """Returns a file with key and certificate for a host and 127.0.0.1, valid for `days` (negative: expired)."""
         key = ec.generate_private_key(ec.SECP256R1())
         alternative = [x509.DNSName(host), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
         builder = self.unsigned(name(host), key.public_key(), days)
@@ -78,7 +78,7 @@ class TlsServer:
                 with self.context.wrap_socket(connection, server_side=True) as tls:
                     tls.recv(1)
             except OSError:
-                pass  # a client that trusts us not goes away in the middle
+                pass  # a client without trust disconnects during the handshake
 
     def stop(self):
         self.socket.shutdown(socket.SHUT_RDWR)

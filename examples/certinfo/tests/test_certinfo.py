@@ -1,4 +1,4 @@
-"""The function against TLS servers on loopback, with certificates of an authority made on the fly."""
+"""Tests the function with TLS servers on loopback and a test authority."""
 
 import http.client
 import json
@@ -17,10 +17,10 @@ def setUpModule():
     global PACKAGES, authority
     PACKAGES = need.packages("certinfo")
     sys.path.insert(0, PACKAGES)
-    import authority  # it needs the function's own dependency
+    import authority  # imported late, because it needs the function's dependency
 
 
-class CertInfo(unittest.TestCase):
+class CertInfoTests(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         folder = tempfile.TemporaryDirectory()
@@ -50,7 +50,7 @@ class CertInfo(unittest.TestCase):
         self.assertEqual(status, 200, body)
         return json.loads(body)
 
-    def test_the_fields(self):
+    def test_the_fields_of_a_certificate_are_returned(self):
         before = self.good.connections
         fields = self.fields("localhost")
         self.assertEqual((fields["subject"], fields["issuer"]), ("CN=localhost", "CN=Test authority"))
@@ -59,18 +59,18 @@ class CertInfo(unittest.TestCase):
         self.assertEqual((fields["port"], fields["protocol"]), (self.good.port, "TLSv1.3"))
         self.assertEqual((self.good.connections - before, self.good.requested_names[-1]), (1, "localhost"))
 
-    def test_as_text(self):
+    def test_the_fields_are_returned_as_text(self):
         status, body = self.ask("localhost")
         self.assertEqual(status, 200, body)
         self.assertRegex(body, r"(?m)^subject: +CN=localhost$")
         self.assertRegex(body, r"(?m)^trusted: +yes$")
         self.assertNotIn("reason", body)
 
-    def test_ways_to_write_a_host(self):
+    def test_each_form_of_a_host_is_accepted(self):
         for host in ("https://localhost/path", "127.0.0.1", f"localhost:{self.good.port}", " localhost\n"):
             self.assertTrue(self.fields(host)["trusted"], host)
 
-    def test_what_is_not_trusted_is_shown_with_the_reason(self):
+    def test_an_untrusted_certificate_is_shown_with_the_reason(self):
         other = authority.ec.generate_private_key(authority.ec.SECP256R1())
         for file, host, reason in [
             (self.authority.issue("localhost", -1), "localhost", "expired"),
@@ -82,7 +82,7 @@ class CertInfo(unittest.TestCase):
             self.assertIn(reason, fields["reason"])
         self.assertLess(self.fields(f"localhost:{self.server(self.authority.issue('localhost', -2)).port}")["daysLeft"], 0)
 
-    def test_who_shows_none(self):
+    def test_a_host_without_a_certificate_is_reported(self):
         self.assertEqual(self.ask(f"localhost:{standin.free_port()}")[0], 502)
         plain = standin.Server(standin.Router)
         self.addCleanup(plain.stop)
@@ -90,7 +90,7 @@ class CertInfo(unittest.TestCase):
         self.assertEqual(status, 502)
         self.assertIn("shows no certificate", body)
 
-    def test_what_is_no_host(self):
+    def test_an_invalid_host_is_refused(self):
         for text in ("", "a b", "localhost:0", "localhost:99999", "::1", "-" * 254):
             self.assertEqual(self.ask(text)[0], 400, text)
         self.assertEqual(self.ask("x" * 301)[0], 413)

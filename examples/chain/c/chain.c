@@ -1,4 +1,4 @@
-/* Answers its name, and the path of its call to the function in NEXT. */
+/* Returns its name and the path of its call to the function in NEXT. */
 #include <nearpath.h>
 #include <stdio.h>
 #include <stdlib.h>

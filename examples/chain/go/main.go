@@ -1,4 +1,4 @@
-// Says its name, and how it reached the function that NEXT names.
+// Returns its name and the path of its call to the function in NEXT.
 package main
 
 import (
@@ -10,20 +10,20 @@ import (
 	"nearpath.io/nearpath"
 )
 
-func say(ctx context.Context, req *nearpath.Request) (*nearpath.Response, error) {
+func handleRequest(ctx context.Context, req *nearpath.Request) (*nearpath.Response, error) {
 	next := os.Getenv("NEXT")
 	if next == "" {
 		return &nearpath.Response{Body: []byte("go")}, nil
 	}
-	answer, err := nearpath.Call(ctx, next, req.Body)
+	response, err := nearpath.Call(ctx, next, req.Body)
 	if err != nil {
 		return nil, err
 	}
-	return &nearpath.Response{Body: fmt.Appendf(nil, "go -%s-> %s", answer.Path, answer.Body)}, nil
+	return &nearpath.Response{Body: fmt.Appendf(nil, "go -%s-> %s", response.Path, response.Body)}, nil
 }
 
 func main() {
-	if err := nearpath.Serve(say); err != nil {
+	if err := nearpath.Serve(handleRequest); err != nil {
 		log.Fatal(err)
 	}
 }

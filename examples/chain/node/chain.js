@@ -1,11 +1,11 @@
 'use strict';
-// Says its name, and how it reached the function that NEXT names.
+// Returns its name and the path of its call to the function in NEXT.
 
 const nearpath = require('nearpath');
 
 nearpath.serve(async ({ body }) => {
   const next = process.env.NEXT;
   if (!next) return 'node';
-  const answer = await nearpath.call(next, body);
-  return `node -${answer.path}-> ${answer.body}`;
+  const response = await nearpath.call(next, body);
+  return `node -${response.path}-> ${response.body}`;
 });

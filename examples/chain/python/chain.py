@@ -1,15 +1,15 @@
-"""Says its name, and how it reached the function that NEXT names."""
+"""Returns its name and the path of its call to the function in NEXT."""
 
 import os
 
 import nearpath
 
 
-def say(request):
-    if not (following := os.environ.get("NEXT")):
+def handle_request(request):
+    if not (next_function := os.environ.get("NEXT")):
         return "python"
-    answer = nearpath.call(following, request.body)
-    return f"python -{answer.path}-> {bytes(answer.body).decode()}"
+    response = nearpath.call(next_function, request.body)
+    return f"python -{response.path}-> {bytes(response.body).decode()}"
 
 
-nearpath.serve(say)
+nearpath.serve(handle_request)

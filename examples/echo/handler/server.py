@@ -1,4 +1,4 @@
-"""Sends back what it gets, with its content type."""
+"""Returns the request's body with its content type."""
 
 import http.server
 import os
@@ -26,7 +26,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 class Server(http.server.ThreadingHTTPServer):
-    request_queue_size = 128  # connections that may wait to be accepted; Python's 5 overflow when many calls come at once
+    request_queue_size = 128  # pending connections; Python's default of 5 overflows under load
 
 
 Server(("127.0.0.1", int(os.environ.get("PORT", "5000"))), Handler).serve_forever()

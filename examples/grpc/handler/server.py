@@ -1,7 +1,7 @@
 """A gRPC service with a method of every kind: example.Words.
 
-Messages are JSON, so that no code has to be generated: gRPC does not care what a message is. With generated code only
-the two serializers differ.
+Messages are JSON, so no generated code is needed: gRPC permits any encoding. With generated code only the two serializers
+differ.
 """
 
 import json
@@ -22,21 +22,21 @@ def shout(request, context):
 
 
 def count(request, context):
-    """Streams 1, 2, 3 … with a pause of so many seconds before each."""
+    """Streams 1, 2, 3 … with a pause in seconds before each."""
     for number in range(1, request["to"] + 1):
         time.sleep(request.get("pause", 0))
         if not context.is_active():
-            return  # the caller has gone, or its deadline has passed
+            return  # the caller has disconnected, or its deadline has passed
         yield {"number": number}
 
 
 def join(requests, _context):
-    """Many messages in, one out."""
+    """Returns one message for many messages."""
     return {"text": " ".join(request["text"] for request in requests)}
 
 
 def chat(requests, context):
-    """Many in, many out, each answered when it comes."""
+    """Streams one message for each received message."""
     for request in requests:
         yield shout(request, context)
 

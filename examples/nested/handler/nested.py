@@ -1,6 +1,6 @@
 """f(n) calls f(n-1), down to f(1), and gathers when each call started, invoked the next one and returned.
 
-Times are Unix nanoseconds, outermost call first. The innermost call invokes nobody, so `invoke` is one shorter.
+Times are Unix nanoseconds, outermost call first. The innermost call invokes no function, so `invoke` is one shorter.
 """
 
 import http.server
@@ -11,7 +11,7 @@ import urllib.parse
 import urllib.request
 
 GATEWAY = os.environ.get("gateway_url", "http://gateway:8080")
-DEEPEST = 100
+MAX_DEPTH = 100
 
 
 def nested(n):
@@ -36,8 +36,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         text = dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(self.path).query)).get("n", "1")
-        if not text.isdecimal() or not 1 <= int(text) <= DEEPEST:
-            return self.answer(400, {"error": f"n is a number from 1 to {DEEPEST}"})
+        if not text.isdecimal() or not 1 <= int(text) <= MAX_DEPTH:
+            return self.answer(400, {"error": f"n is a number from 1 to {MAX_DEPTH}"})
         try:
             self.answer(200, nested(int(text)))
         except (OSError, ValueError) as error:
@@ -56,7 +56,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 class Server(http.server.ThreadingHTTPServer):
-    request_queue_size = 128  # connections that may wait to be accepted; Python's 5 overflow when many calls come at once
+    request_queue_size = 128  # pending connections; Python's default of 5 overflows under load
 
 
 Server(("127.0.0.1", int(os.environ.get("PORT", "5000"))), Handler).serve_forever()

@@ -1,4 +1,4 @@
-"""Answers each request with what a server outside says; a POST names another server, which is out of reach."""
+"""Returns the response of an outside server. A POST names another server, which is unreachable."""
 import http.server
 import os
 import socketserver
@@ -12,12 +12,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         self.fetch(self.rfile.read(int(self.headers["Content-Length"])).decode())
 
-    def fetch(self, place):
+    def fetch(self, address):
         try:
-            with urllib.request.urlopen(f"http://{place}/", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://{address}/", timeout=10) as answer:
                 self.answer(200, answer.read())
         except OSError as error:
-            self.answer(502, f"{place}: {error}\n".encode())
+            self.answer(502, f"{address}: {error}\n".encode())
 
     def answer(self, status, body):
         self.send_response(status)

@@ -1,4 +1,4 @@
-"""A server of pictures, so that there are some without the internet: `large.jpg`, `large.png`, `small.jpg`; drawn at the start."""
+"""Serves generated pictures, so that the example needs no internet: `large.jpg`, `large.png`, `small.jpg`."""
 
 import io
 
@@ -11,7 +11,7 @@ KINDS = {"jpg": "JPEG", "png": "PNG"}
 
 
 def draw(size, kind):
-    """Soft colours that differ in every pixel."""
+    """Draws gradients."""
     gradients = (Image.radial_gradient("L"), Image.linear_gradient("L"), Image.linear_gradient("L").rotate(90))
     red, green, blue = (gradient.resize(size) for gradient in gradients)
     file = io.BytesIO()

@@ -18,7 +18,7 @@ class Problem(Exception):
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """Answers with what `server.answer` returns."""
+    """Responds with the result of `server.answer`."""
 
     protocol_version = "HTTP/1.1"  # keep-alive
     disable_nagle_algorithm = True
@@ -44,10 +44,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 class Server(http.server.ThreadingHTTPServer):
-    request_queue_size = 128  # connections that may wait to be accepted; Python's 5 overflow when many calls come at once
+    request_queue_size = 128  # pending connections; Python's default of 5 overflows under load
 
     def handle_error(self, request, client_address):
-        """A caller who went away is no error of ours."""
+        """Ignores disconnected callers."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 

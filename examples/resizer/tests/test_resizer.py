@@ -1,4 +1,4 @@
-"""The function against a server of pictures on loopback: its own, and one that sends what it should not."""
+"""Tests the function with its own picture server, and with one that sends invalid files."""
 
 import http.client
 import http.server
@@ -22,7 +22,7 @@ def setUpModule():
 
 
 class Files(http.server.BaseHTTPRequestHandler):
-    """A server outside of nearpath. `content` is what it has."""
+    """A server outside nearpath. `content` maps paths to bodies."""
 
     content = {}
 
@@ -43,7 +43,7 @@ def file(size, kind, mode="RGB", **options):
     return data.getvalue()
 
 
-class Resizer(unittest.TestCase):
+class ResizerTests(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.application = standin.StandIn(RESIZER / "stack.yml", {"PYTHONPATH": PACKAGES})
@@ -69,36 +69,36 @@ class Resizer(unittest.TestCase):
         Files.content["/it"] = body
         return self.ask(url=f"{self.outside}/it", size=size)
 
-    def test_a_picture_of_another_function(self):
+    def test_a_picture_is_fetched_from_another_function(self):
         kind, small = self.resized("/function/pictures/large.jpg", 200)
         self.assertEqual((kind, small.format, small.size), ("image/jpeg", "JPEG", (200, 133)))
-        calls = [(call.function, call.path) for call in self.application.of(self.id())[1:]]
+        calls = [(call.function, call.path) for call in self.application.calls_of(self.id())[1:]]
         self.assertEqual(calls, [("pictures", "/large.jpg")])
         self.assertEqual(standin.edges(RESIZER / "stack.yml"), {"resizer": {"pictures"}})
 
-    def test_the_format_stays(self):
+    def test_the_format_is_kept(self):
         for name, kind in [("large.png", "image/png"), ("large.jpg", "image/jpeg")]:
             self.assertEqual(self.resized(f"/function/pictures/{name}", 64)[0], kind)
         self.assertEqual(self.from_outside(file((300, 300), "GIF", "P"))[:2], (200, "image/png"))
 
-    def test_a_small_picture_does_not_grow(self):
+    def test_a_small_picture_is_not_enlarged(self):
         self.assertEqual(self.resized("/function/pictures/small.jpg", 1000)[1].size, (160, 120))
 
-    def test_a_picture_that_lies_on_its_side_is_put_upright(self):
+    def test_a_rotated_picture_is_put_upright(self):
         exif = Image.Exif()
         exif[0x0112] = 6  # orientation: turned by 90°
         status, _, body = self.from_outside(file((400, 200), "JPEG", exif=exif.tobytes()))
         self.assertEqual((status, Image.open(io.BytesIO(body)).size), (200, (50, 100)))
 
-    def test_what_is_no_picture(self):
+    def test_an_invalid_file_is_refused(self):
         whole = file((300, 300), "PNG")
         for body in (b"", b"hello", whole[:60], file((10, 10), "BMP")):
             status, _, text = self.from_outside(body)
             self.assertEqual(status, 422, text)
 
-    def test_what_is_too_large(self):
+    def test_a_picture_above_the_limits_is_refused(self):
         self.assertEqual(self.from_outside(b"x" * ((20 << 20) + 1))[0], 413)
-        self.assertEqual(self.from_outside(file((8000, 7000), "PNG", "1"))[0], 413)  # a file of some kilobytes
+        self.assertEqual(self.from_outside(file((8000, 7000), "PNG", "1"))[0], 413)  # a small file with many pixels
 
     def test_wrong_input_is_refused(self):
         url = "/function/pictures/small.jpg"

@@ -1,4 +1,4 @@
-"""Takes in the photo of an assignment: it is stored, found good, and the photographer is done with it."""
+"""Receives the photo of an assignment: stores and accepts it, and completes the assignment."""
 
 from urllib.parse import urlencode
 

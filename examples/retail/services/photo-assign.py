@@ -1,4 +1,4 @@
-"""Chooses the photographer who has least to do, of five at most, and puts the assignment on his or her list."""
+"""Assigns a photo to the photographer with the fewest assignments, of at most five."""
 
 import random
 import uuid
@@ -6,8 +6,8 @@ import uuid
 import store
 import web
 
-CHOICE = 5  # photographers that are looked at
-ATTEMPTS = 20  # rounds in which others may be quicker
+MAX_CANDIDATES = 5  # photographers to choose from
+MAX_ATTEMPTS = 20  # tries after concurrent changes
 
 
 def choose(photographers):
@@ -19,16 +19,16 @@ def choose(photographers):
 def assign(request):
     product = request.json("product")["product"]
     assignment = str(uuid.uuid4())
-    for attempt in range(ATTEMPTS):
-        photographers = store.scan(store.PHOTOGRAPHERS, limit=CHOICE)
+    for attempt in range(MAX_ATTEMPTS):
+        photographers = store.scan(store.PHOTOGRAPHERS, limit=MAX_CANDIDATES)
         if not photographers:
             raise web.Problem(409, "no photographer is registered")
-        least = choose(photographers) if attempt == 0 else random.choice(photographers)  # who lost once keeps out of the way
-        busier = {**least, "open": [*least["open"], assignment]}
-        if store.replace(store.PHOTOGRAPHERS, least["id"], least, busier):
-            photographer = {key: least[key] for key in ("id", "name", "email")}
+        chosen = choose(photographers) if attempt == 0 else random.choice(photographers)  # after a conflict a random choice avoids the next one
+        updated = {**chosen, "open": [*chosen["open"], assignment]}
+        if store.replace(store.PHOTOGRAPHERS, chosen["id"], chosen, updated):
+            photographer = {key: chosen[key] for key in ("id", "name", "email")}
             return {"assignment": assignment, "photographer": photographer, "product": product}
-    raise web.Problem(503, f"other requests took every photographer first, {ATTEMPTS} times")
+    raise web.Problem(503, f"other requests took every photographer first, {MAX_ATTEMPTS} times")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Writes to the photographer. "Sending" is a line in the log."""
+"""Sends a mail to the photographer, as a line in the log."""
 
 import sys
 

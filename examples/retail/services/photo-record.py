@@ -1,4 +1,4 @@
-"""Writes down who photographs what."""
+"""Records an assignment."""
 
 import store
 import web

@@ -1,4 +1,4 @@
-"""Registers a photographer. One who registers again starts anew: assignments that were open stay without a report."""
+"""Registers a photographer. A repeated registration drops open assignments."""
 
 import store
 import web
@@ -6,8 +6,8 @@ import web
 
 @web.route("POST")
 def register(request):
-    given = request.json("id", "name", "email")
-    photographer = {"id": given["id"], "name": given["name"], "email": given["email"], "open": [], "done": 0}
+    fields = request.json("id", "name", "email")
+    photographer = {"id": fields["id"], "name": fields["name"], "email": fields["email"], "open": [], "done": 0}
     store.put(store.PHOTOGRAPHERS, photographer["id"], photographer)
     return photographer
 

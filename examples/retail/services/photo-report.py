@@ -1,15 +1,15 @@
-"""Takes an assignment off the photographer's list and ends it. An assignment that is reported twice counts once."""
+"""Removes an assignment from the photographer's list. A repeated report counts once."""
 
 import store
 import web
 
-ATTEMPTS = 20  # times that others may change the photographer first
+MAX_ATTEMPTS = 20  # tries after concurrent changes of the photographer
 
 
 @web.route("POST")
 def report(request):
     done = request.json("assignment", "photographer")
-    for _ in range(ATTEMPTS):
+    for _ in range(MAX_ATTEMPTS):
         photographer = store.get(store.PHOTOGRAPHERS, done["photographer"])
         if photographer is None or done["assignment"] not in photographer["open"]:
             raise web.Problem(409, f"{done['photographer']} has no open assignment {done['assignment']!r}")
@@ -18,7 +18,7 @@ def report(request):
         if store.replace(store.PHOTOGRAPHERS, photographer["id"], photographer, after):
             store.delete(store.ASSIGNMENTS, done["assignment"])
             return {"photographer": photographer["id"], "done": after["done"]}
-    raise web.Problem(503, f"other requests changed {done['photographer']} first, {ATTEMPTS} times")
+    raise web.Problem(503, f"other requests changed {done['photographer']} first, {MAX_ATTEMPTS} times")
 
 
 if __name__ == "__main__":

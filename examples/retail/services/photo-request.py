@@ -1,6 +1,6 @@
-"""Asks for a photo of a product: a photographer is chosen, gets a mail, and the assignment is written down.
+"""Requests a photo of a product: chooses a photographer, sends a mail and records the assignment.
 
-The mail is sent off and not waited for: an order for a photo does not fail because a mail is slow.
+The mail is not awaited, so a slow mail does not fail the request.
 """
 
 import web
@@ -10,7 +10,7 @@ import web
 def request_photo(request):
     product = request.json("id", "name")
     assigned = request.call("photo-assign", {"product": {"id": product["id"], "name": product["name"]}})
-    request.tell("photo-message", assigned)
+    request.notify("photo-message", assigned)
     return request.call("photo-record", assigned)
 
 

@@ -11,7 +11,7 @@ def categories(_request):
 
 @web.route("GET", "/products")
 def products(request):
-    """`?id=` for one product, `?category=` for those of a category."""
+    """Returns one product for `?id=`, or the products of `?category=`."""
     if "id" not in request.query:
         return store.scan(store.PRODUCTS, **{key: request.query[key] for key in ("category",) if key in request.query})
     product = store.get(store.PRODUCTS, request.query["id"])

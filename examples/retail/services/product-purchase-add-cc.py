@@ -1,11 +1,11 @@
-"""Keeps a customer's card: its last four digits, when it ends and what it covers. The number itself is not kept."""
+"""Stores a customer's card: its last four digits, expiry and limit. The number is not stored."""
 
 import re
 
 import store
 import web
 
-LIMIT = 100_000  # cents that a card covers, unless its owner wants less
+MAX_LIMIT_CENTS = 100_000  # default and maximum limit of a card
 
 
 def luhn(number):
@@ -17,17 +17,17 @@ def luhn(number):
 
 @web.route("POST")
 def add_card(request):
-    given = request.json("user", "number", "expires")
-    number = re.sub("[ -]", "", str(given["number"]))
+    fields = request.json("user", "number", "expires")
+    number = re.sub("[ -]", "", str(fields["number"]))
     if not re.fullmatch("[0-9]{12,19}", number) or not luhn(number):
         raise web.Problem(400, "the card number is not valid")
-    if not re.fullmatch("[0-9]{4}-(0[1-9]|1[0-2])", str(given["expires"])):
+    if not re.fullmatch("[0-9]{4}-(0[1-9]|1[0-2])", str(fields["expires"])):
         raise web.Problem(400, "expires is a year and a month, as in 2031-07")
-    limit = given.get("limit", LIMIT)
-    if not isinstance(limit, int) or not 0 <= limit <= LIMIT:
-        raise web.Problem(400, f"limit is a whole number of cents up to {LIMIT}")
-    card = {"user": given["user"], "last4": number[-4:], "expires": given["expires"], "limit": limit}
-    store.put(store.CARDS, given["user"], card)
+    limit = fields.get("limit", MAX_LIMIT_CENTS)
+    if not isinstance(limit, int) or not 0 <= limit <= MAX_LIMIT_CENTS:
+        raise web.Problem(400, f"limit is a whole number of cents up to {MAX_LIMIT_CENTS}")
+    card = {"user": fields["user"], "last4": number[-4:], "expires": fields["expires"], "limit": limit}
+    store.put(store.CARDS, fields["user"], card)
     return card
 
 

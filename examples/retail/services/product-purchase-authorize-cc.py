@@ -1,4 +1,4 @@
-"""Asks whether the customer's card covers an amount. It checks the card, and moves no money."""
+"""Checks whether the customer's card covers an amount, without a payment."""
 
 import datetime
 import uuid

@@ -1,8 +1,8 @@
 """The shop's tables: JSON values by key, in PostgreSQL.
 
-Every access opens a connection, lists the tables, runs its statement and closes, as the original does; a put is a
-transaction of DELETE and INSERT. There is no pool here: sparing functions like these their connections is the platform's job.
-$HOST (HOST:PORT), $USER, $PASS and $DBNAME say where the database is.
+Each access opens a connection, lists the tables, runs its statement and closes, like the original. A put is a transaction of
+DELETE and INSERT. The functions have no pool, because the platform pools their connections. $HOST (HOST:PORT), $USER, $PASS and
+$DBNAME name the database.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from web import Problem
 PHOTOGRAPHERS, ASSIGNMENTS, PHOTOS = "photographers", "photo_assignments", "stored_photos"
 CATEGORIES, PRODUCTS, PRICES, CARDS = "product_category", "product_catalog", "product_price", "credit_cards"
 
-TIMEOUT = 10.0  # seconds: to connect, and for every answer
+TIMEOUT = 10.0  # seconds to connect, and for each response
 
 
 def connect():
@@ -29,18 +29,18 @@ def connect():
             database=os.environ["DBNAME"],
             password=os.environ["PASS"],
             timeout=TIMEOUT,
-            ssl_context=False,  # the default reads all of the machine's root certificates, for every connection
+            ssl_context=False,  # the default loads all root certificates for each connection
             application_name=os.environ.get("OPENFAAS_NAME", "retail"),
         )
-    except pg8000.native.InterfaceError as error:  # what pg8000 makes of an OSError
+    except pg8000.native.InterfaceError as error:  # pg8000's wrapper of an OSError
         raise Problem(503, f"the database at {host}:{port} cannot be reached: {error.__cause__ or error}") from error
 
 
 @contextlib.contextmanager
 def access(table, key=""):
-    """A connection for one access to this table."""
+    """Yields a connection for one access to a table."""
     if not isinstance(key, str):
-        raise Problem(400, f"{key!r} is no key: it must be text")
+        raise Problem(400, f"{key!r} is no key: expected text")
     connection = connect()
     try:
         tables = connection.run("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
@@ -52,21 +52,21 @@ def access(table, key=""):
 
 
 def get(table, key):
-    """The value of this key, or None."""
+    """Returns the value of a key, or None."""
     with access(table, key) as connection:
         rows = connection.run(f"SELECT value FROM {table} WHERE key = :key", key=key)
     return rows[0][0] if rows else None
 
 
 def scan(table, limit=None, **fields):
-    """Values in the order of their keys: those that have these fields, at most `limit` of them."""
+    """Returns up to `limit` values with the given fields, in the order of their keys."""
     statement = f"SELECT value FROM {table} WHERE value @> CAST(:fields AS jsonb) ORDER BY key LIMIT :limit"
     with access(table) as connection:
         return [value for (value,) in connection.run(statement, fields=json.dumps(fields), limit=limit)]
 
 
 def put(table, key, value):
-    """Sets the value of a key, whatever it was."""
+    """Sets the value of a key."""
     with access(table, key) as connection:
         connection.run("START TRANSACTION")
         connection.run(f"DELETE FROM {table} WHERE key = :key", key=key)
@@ -75,19 +75,19 @@ def put(table, key, value):
 
 
 def replace(table, key, old, new):
-    """Sets the value of a key that has the value `old`. False when another was quicker and it has not."""
+    """Replaces the value `old` of a key. Returns False after a concurrent change."""
     with access(table, key) as connection:
         connection.run("START TRANSACTION")
         statement = f"DELETE FROM {table} WHERE key = :key AND value = CAST(:old AS jsonb) RETURNING key"
-        there = connection.run(statement, key=key, old=json.dumps(old))
-        if there:
+        deleted = connection.run(statement, key=key, old=json.dumps(old))
+        if deleted:
             insert(connection, table, key, new)
         connection.run("COMMIT")
-    return bool(there)
+    return bool(deleted)
 
 
 def insert(connection, table, key, value):
-    """The second half of a put. Two puts of a new key at a time delete nothing, so the later one finds the key taken."""
+    """Inserts a value. Concurrent puts of a new key delete nothing, so the later one updates the key."""
     statement = f"INSERT INTO {table} VALUES (:key, CAST(:value AS jsonb)) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
     connection.run(statement, key=key, value=json.dumps(value))
 

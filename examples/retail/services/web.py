@@ -1,7 +1,7 @@
-"""What the services share: a small HTTP server, and calls to other functions.
+"""Shared HTTP server and client of the services.
 
-Nothing but the standard library. A service listens on 127.0.0.1:$PORT and calls function NAME at
-$gateway_url/function/NAME, over a connection of its own for every call, as the original does. Bodies are JSON.
+It uses the standard library. A service listens on 127.0.0.1:$PORT and calls function NAME at
+$gateway_url/function/NAME, with a new connection for each call, like the original. Bodies are JSON.
 """
 
 import http.client
@@ -14,8 +14,8 @@ import urllib.parse
 
 GATEWAY = urllib.parse.urlsplit(os.environ.get("gateway_url", "http://gateway:8080"))
 PORT = int(os.environ.get("PORT", "5000"))
-CALL_TIMEOUT = 20.0  # seconds that a call to another function may be silent
-PASSED_ON = ("X-Call-Id", "traceparent", "tracestate")  # what ties the calls of one request together
+CALL_TIMEOUT = 20.0  # seconds of silence in a call to another function
+FORWARDED_HEADERS = ("X-Call-Id", "traceparent", "tracestate")  # identify the calls of one request
 
 
 class Problem(Exception):
@@ -46,8 +46,8 @@ class Request:
         return body
 
     def call(self, function, body=None, path="/"):
-        """POSTs the body to another function, or GETs without one. Its refusals (4xx) become ours, the rest a 502."""
-        headers = {name: self.headers[name] for name in PASSED_ON if name in self.headers}
+        """POSTs the body to another function, or GETs without one. Forwards its status 4xx; other errors become 502."""
+        headers = {name: self.headers[name] for name in FORWARDED_HEADERS if name in self.headers}
         try:
             status, platform, answer = exchange(f"/function/{function}{path}", headers, body)
         except (OSError, http.client.HTTPException) as error:
@@ -57,7 +57,7 @@ class Request:
         text = answer.decode(errors="replace").strip()
         raise Problem(status if 400 <= status < 500 and not platform else 502, f"{function} answered {status}: {text}")
 
-    def tell(self, function, body):
+    def notify(self, function, body):
         """Calls without waiting for the response. A failure is logged; the end of this process loses the call."""
 
         def deliver():
@@ -87,7 +87,7 @@ ROUTES = {}  # (method, path) → handler
 
 
 def route(method, path="/"):
-    """Registers what answers this method on this path."""
+    """Registers the handler of a method and path."""
 
     def register(handler):
         ROUTES[method, path] = handler
@@ -97,7 +97,7 @@ def route(method, path="/"):
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """Answers with what the route's handler returns, as JSON."""
+    """Responds with the handler's result as JSON."""
 
     protocol_version = "HTTP/1.1"  # keep-alive
     disable_nagle_algorithm = True
@@ -106,18 +106,18 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def answer(self):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         try:
-            status, result = 200, self.ask(Request(self.path, self.headers, body))
+            status, result = 200, self.run_handler(Request(self.path, self.headers, body))
         except Problem as problem:
             status, result = problem.status, {"error": str(problem)}
-        except Exception as error:  # a fault of ours: the caller learns its name, the log everything
+        except Exception as error:  # a bug: the caller gets the exception's text, the log the traceback
             self.log_error("%s %s: %r", self.command, self.path, error)
             status, result = 500, {"error": repr(error)}
         self.reply(status, json.dumps(result).encode())
 
     do_GET = do_POST = answer
 
-    def ask(self, request):
-        if "Transfer-Encoding" in self.headers:  # http.server does not decode chunks: what follows is unreadable
+    def run_handler(self, request):
+        if "Transfer-Encoding" in self.headers:  # http.server does not decode chunks
             self.close_connection = True
             raise Problem(411, "send the body with a Content-Length")
         path = urllib.parse.urlsplit(self.path).path
@@ -143,7 +143,7 @@ class Server(http.server.ThreadingHTTPServer):
     request_queue_size = 128
 
     def handle_error(self, request, client_address):
-        """A caller who went away is no error of ours."""
+        """Ignores disconnected callers."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 

@@ -1,4 +1,4 @@
-"""The running shop: its functions on the examples' stand-in for nearpath, and a database of its own."""
+"""Runs the shop without nearpath, with its own database."""
 
 import http.client
 import json
@@ -18,11 +18,11 @@ from testing import need, standin  # noqa: E402
 
 
 class Database:
-    """PostgreSQL in a temporary folder. `accesses` tells who connected to it."""
+    """PostgreSQL in a temporary folder. `accesses` lists the connecting functions."""
 
     def __init__(self):
         self.folder = tempfile.mkdtemp(prefix="nearpath-retail-test.")
-        pathlib.Path(self.folder).chmod(0o755)  # the server runs as a user of its own
+        pathlib.Path(self.folder).chmod(0o755)  # the server runs as another user
         started = self.command("start")
         if started.returncode == 77:
             shutil.rmtree(self.folder)
@@ -33,8 +33,8 @@ class Database:
         self.connection = self.connect()
 
     def connect(self):
-        """The test's own connection."""
-        import pg8000.native  # the functions' own dependency: need.packages has brought it
+        """Opens the test's own connection."""
+        import pg8000.native  # installed by need.packages
 
         host, _, port = self.variables["RETAIL_DATABASE"].rpartition(":")
         own = {"password": self.variables["RETAIL_PASSWORD"], "application_name": "test", "ssl_context": False}
@@ -46,15 +46,15 @@ class Database:
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
 
     def seed(self):
-        """Everything is as at the start."""
+        """Resets the database."""
         self.connection.run((RETAIL / "seed.sql").read_text())
 
     def sql(self, statement):
-        """The values of the first column."""
+        """Runs a statement and returns the first column."""
         return [row[0] for row in self.connection.run(statement) or []]
 
-    def until(self, statement, wanted):
-        """Waits until a statement answers this: a server ends a connection a moment after its client has."""
+    def wait_until(self, statement, wanted):
+        """Waits until a statement returns a value, because a server ends a connection after its client."""
         deadline = time.monotonic() + standin.TIMEOUT_SECONDS
         while (answer := self.sql(statement)) != [wanted]:
             if time.monotonic() > deadline:
@@ -62,7 +62,7 @@ class Database:
             time.sleep(0.05)
 
     def accesses(self):
-        """Which functions connected, in order. The server writes the line before it answers the client."""
+        """Returns the connecting functions in order. The server logs before it responds."""
         log = (pathlib.Path(self.folder) / "log").read_text()
         names = re.findall(r"connection authorized: .*application_name=(\S+)", log)
         return [name for name in names if name not in ("psql", "test")]
@@ -74,14 +74,14 @@ class Database:
 
 
 class Shop(standin.StandIn):
-    """The shop's functions, with the environment that stack.yml gives them."""
+    """The shop's functions with the environment of stack.yml."""
 
     def __init__(self):
         packages = need.packages("retail")
         sys.path.insert(0, packages)
         self.database = Database()
-        given = self.database.variables
-        environment = {"HOST": given["RETAIL_DATABASE"], "PASS": given["RETAIL_PASSWORD"]}
+        variables = self.database.variables
+        environment = {"HOST": variables["RETAIL_DATABASE"], "PASS": variables["RETAIL_PASSWORD"]}
         environment |= {"USER": "retail", "DBNAME": "retail", "PYTHONPATH": packages}
         try:
             super().__init__(RETAIL / "stack.yml", environment)
@@ -89,8 +89,8 @@ class Shop(standin.StandIn):
             self.database.stop()
             raise
 
-    def ask(self, function, body):
-        """Asks a function itself, without the stand-in: status and answer."""
+    def send(self, function, body):
+        """Sends a request to a function directly. Returns status and body."""
         connection = http.client.HTTPConnection("127.0.0.1", self.ports[function], timeout=30)
         try:
             connection.request("POST", "/", json.dumps(body))

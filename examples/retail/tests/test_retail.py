@@ -1,4 +1,4 @@
-"""The shop's sixteen functions on a real PostgreSQL: who calls whom, and who opens how many connections, as README.md says.
+"""Compares calls and database connections of the shop's sixteen functions with README.md, on a real PostgreSQL.
 
 `make test-python` runs this.
 """
@@ -22,7 +22,7 @@ BOOT = {"id": "boot-1", "name": "Hiking boot"}
 COAT = {"id": "coat-9", "category": "coats", "name": "Cape", "price": 4200}
 
 
-class Retail(unittest.TestCase):
+class RetailTests(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.fixture = fixture.Shop()
@@ -41,7 +41,7 @@ class Retail(unittest.TestCase):
         response = connection.getresponse()
         answer = Answer(response.status, json.loads(response.read()))
         connection.close()
-        made = self.fixture.until_called(call_id, 1 if calls is None else calls + 1)[1:]  # without our own
+        made = self.fixture.wait_called(call_id, 1 if calls is None else calls + 1)[1:]  # without the test's own
         self.made = [call.function for call in made]
         self.accessed = self.fixture.database.accesses()[before:]
         return answer
@@ -58,18 +58,18 @@ class Retail(unittest.TestCase):
     def rows(self, table):
         return self.fixture.database.sql(f"SELECT count(*) FROM {table}")[0]
 
-    # The three chains: who is called, in which order, and who connects to the database.
+    # The three chains, with the order of calls and the database connections.
 
-    def test_photo_request(self):
+    def test_a_photo_request_makes_three_calls(self):
         assigned = self.request_ok("photo-request", BOOT, calls=3)
-        self.assertCountEqual(self.made, REQUEST)  # the mail and the record go side by side
+        self.assertCountEqual(self.made, REQUEST)  # mail and record are concurrent
         self.assertEqual(self.made[0], "photo-assign")
         self.assertEqual(self.accessed, ["photo-assign"] * 2 + ["photo-record"])
         self.assertEqual(assigned["product"], BOOT)
         self.assertEqual(self.photographer(assigned["photographer"]["id"])["open"], [assigned["assignment"]])
         self.assertEqual(self.rows("photo_assignments"), 1)
 
-    def test_photo_acquire(self):
+    def test_acquiring_a_photo_makes_three_calls(self):
         assigned = self.request_ok("photo-request", BOOT)
         done = self.request_ok("photo-acquire", {"assignment": assigned["assignment"], "photo": "aGVsbG8="})
         self.assertEqual(self.made, ACQUIRE)
@@ -78,7 +78,7 @@ class Retail(unittest.TestCase):
         self.assertEqual(self.photographer(done["photographer"])["open"], [])
         self.assertEqual((self.rows("photo_assignments"), self.rows("stored_photos")), (0, 1))
 
-    def test_purchase(self):
+    def test_a_purchase_makes_three_calls(self):
         sold = self.request_ok("product-purchase", {"id": "boot-1", "user": "ann"})
         self.assertEqual(self.made, PURCHASE)
         self.assertEqual(self.accessed, PURCHASE[:2])
@@ -111,22 +111,22 @@ class Retail(unittest.TestCase):
         self.assertEqual(self.request_ok("product-purchase", {"id": "hat-1", "user": "new"})["card"], "0004")
         self.assertNotIn("5500", self.fixture.database.sql("SELECT value::text FROM credit_cards WHERE key = 'new'")[0])
 
-    def test_photographers_register(self):
+    def test_a_photographer_is_registered(self):
         self.request_ok("photo-register", {"id": "abe", "name": "Abe", "email": "abe@example.com"})
         self.assertEqual(self.accessed, ["photo-register"])
         self.assertEqual(self.photographer("abe")["open"], [])
 
-    # Photographers at work.
+    # Assignments.
 
-    def test_the_mail_is_sent(self):
+    def test_a_photo_request_sends_a_mail(self):
         assigned = self.request_ok("photo-request", BOOT, calls=3)
         mail = f"mail to {assigned['photographer']['email']}: .* assignment {assigned['assignment']}\n"
-        self.fixture.until_logged("photo-message", mail)
+        self.fixture.wait_logged("photo-message", mail)
 
     def test_a_mail_that_cannot_be_sent_does_not_stop_a_request(self):
         self.fixture.broken.add("photo-message")
         self.request_ok("photo-request", BOOT, calls=3)
-        self.fixture.until_logged("photo-request", "notification failed: photo-message answered 503")
+        self.fixture.wait_logged("photo-request", "notification failed: photo-message answered 503")
 
     def test_five_photographers_share_the_work(self):
         names = {self.request_ok("photo-request", BOOT)["photographer"]["id"] for _ in range(5)}
@@ -134,7 +134,7 @@ class Retail(unittest.TestCase):
 
     def test_requests_at_the_same_time_lose_no_assignment(self):
         with concurrent.futures.ThreadPoolExecutor(8) as customers:
-            answers = list(customers.map(lambda _: self.fixture.ask("photo-assign", {"product": BOOT}), range(16)))
+            answers = list(customers.map(lambda _: self.fixture.send("photo-assign", {"product": BOOT}), range(16)))
         given = sorted(answer["assignment"] for status, answer in answers if status == 200)
         held = self.fixture.database.sql("SELECT jsonb_array_elements_text(value->'open') FROM photographers")
         self.assertEqual((given, {status for status, _ in answers} - {503}), (sorted(held), {200}))
@@ -143,7 +143,7 @@ class Retail(unittest.TestCase):
         assigned = self.request_ok("photo-request", BOOT)
         report = {"assignment": assigned["assignment"], "photographer": assigned["photographer"]["id"]}
         with concurrent.futures.ThreadPoolExecutor(4) as photographers:
-            answers = list(photographers.map(lambda _: self.fixture.ask("photo-report", report), range(4)))
+            answers = list(photographers.map(lambda _: self.fixture.send("photo-report", report), range(4)))
         self.assertEqual(sorted(status for status, _ in answers), [200, 409, 409, 409])
         self.assertEqual(self.photographer(report["photographer"])["done"], 1)
 
@@ -168,12 +168,12 @@ class Retail(unittest.TestCase):
         self.refused(404, "no assignment", "photo-acquire", {"assignment": "none", "photo": "x"})
         self.refused(404, "no price", "product-purchase", {"id": "none", "user": "ann"})
 
-    def test_a_card_that_does_not_pay_ends_the_chain(self):
-        for user, text in [("nobody", "has no card"), ("dee", "expired"), ("flo", "does not cover")]:
+    def test_a_refused_card_ends_the_chain(self):
+        for user, text in [("unknown", "has no card"), ("dee", "expired"), ("flo", "does not cover")]:
             self.refused(402, text, "product-purchase", {"id": "boot-1", "user": user})
             self.assertEqual(self.made, PURCHASE[:2])
 
-    def test_without_photographers_there_is_no_photo(self):
+    def test_a_photo_request_without_photographers_is_refused(self):
         self.fixture.database.sql("DELETE FROM photographers")
         self.refused(409, "no photographer", "photo-request", BOOT)
         self.assertEqual(self.made, ["photo-assign"])
@@ -183,28 +183,28 @@ class Retail(unittest.TestCase):
         assigned = self.request_ok("photo-request", BOOT)
         self.refused(502, "photo-success answered 503", "photo-acquire", {"assignment": assigned["assignment"], "photo": "x"})
 
-    def test_a_missing_table_is_told(self):
+    def test_a_missing_table_is_reported(self):
         self.fixture.database.sql("DROP TABLE product_price")
         self.refused(502, "load seed.sql", "product-purchase", {"id": "boot-1", "user": "ann"})
 
     def test_a_failed_access_leaves_no_connection(self):
         self.fixture.database.sql("ALTER TABLE photo_assignments ADD CONSTRAINT never CHECK (false)")
         self.assertEqual(self.ask("photo-record", {"assignment": "x", "photographer": {"id": "ada"}, "product": BOOT}).status, 500)
-        self.fixture.database.until("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'photo-record'", 0)
+        self.fixture.database.wait_until("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'photo-record'", 0)
 
 
-class ReadMe(unittest.TestCase):
+class ReadMeTests(unittest.TestCase):
     def setUp(self):
         text = (fixture.RETAIL / "README.md").read_text()
         self.rows = re.findall(r"^\| (f\d+) \| ([a-z-]+)(?: → ([^|]+))? \|.*\| ([^|]+) \|$", text, re.MULTILINE)
 
-    def test_it_lists_every_function_and_edge(self):
+    def test_the_readme_lists_every_function_and_edge(self):
         stack, names = fixture.RETAIL / "stack.yml", {number: name for number, name, _, _ in self.rows}
         self.assertEqual(sorted(names.values()), sorted(function.name for function in fixture.standin.functions(stack)))
         edges = {name: {names[number] for number in callees.split(", ")} for _, name, callees, _ in self.rows if callees}
         self.assertEqual(edges, fixture.standin.edges(stack))
 
-    def test_it_lists_the_connections_that_the_tests_above_count(self):
+    def test_the_readme_lists_the_tested_connections(self):
         listed = {name: count for _, name, _, count in self.rows}
         none = ["photo-request", "photo-message", "photo-acquire", "photo-success", "product-purchase", "product-purchase-publish"]
         one = ["photo-record", "photo-register", "product-catalog-api", *PURCHASE[:2], "product-purchase-add-cc"]

@@ -33,7 +33,7 @@ typedef enum np_code {
     NP_PLATFORM = 8,  /* the platform answered, not the function; np_error returns its status and reason */
     NP_LISTEN = 9,    /* this process cannot listen for HTTP, or has no event loop */
     NP_MISUSE = 10,   /* an argument is NULL or not UTF-8, or a handler called np_serve */
-    NP_UNWANTED = 11  /* the receiver takes no more of this body: it has answered already, or is gone */
+    NP_UNWANTED = 11  /* the receiver takes no more of this body: it has answered already, or has disconnected */
 } np_code;
 
 typedef struct np_endpoint np_endpoint; /* a thread's membership in its domain */
@@ -195,7 +195,7 @@ const char *np_request_header(const np_request *request, const char *name, size_
 /* Returns NAME.NAMESPACE of the calling function, according to the node, without a NUL at the end; NULL: the gateway. */
 const char *np_request_caller(const np_request *request, size_t *bytes);
 /* Returns the path on which the call arrived: NP_PATH_SHM or NP_PATH_HTTP. */
-const char *np_request_came_over(const np_request *request);
+const char *np_request_arrival_path(const np_request *request);
 /* Reports whether the call is an event: its answer is dropped. */
 bool np_request_is_event(const np_request *request);
 /* Returns the topic of a published event, without a NUL at the end; NULL for other calls. */
@@ -222,7 +222,7 @@ np_code np_answer_draft(np_answer *answer, np_draft *draft);
 np_code np_answer_reply(np_answer *answer, np_reply *reply);
 /* Begins a streamed answer with the present status, header and body. */
 np_code np_answer_open(np_endpoint *endpoint, np_answer *answer);
-/* Writes a piece, which is sent at once. Waits while eight parts are unread. NP_UNWANTED: the caller is gone. */
+/* Writes a piece, which is sent at once. Waits while eight parts are unread. NP_UNWANTED: the caller has disconnected. */
 np_code np_answer_write(np_endpoint *endpoint, np_answer *answer, const void *piece, size_t bytes);
 /* Completes the answer. Without this it is aborted when the handler returns: its reader gets an error, never an end. */
 np_code np_answer_finish(np_endpoint *endpoint, np_answer *answer);

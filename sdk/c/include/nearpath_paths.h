@@ -2,7 +2,7 @@
 #ifndef NEARPATH_PATHS_H
 #define NEARPATH_PATHS_H
 
-/* The paths that np_reply_path names. A later release may know more. */
+/* The paths that np_reply_path returns. A later release may add paths. */
 #define NP_PATH_SHM "shm" /* Shared memory of one machine: a descriptor moves, the payload stays. */
 #define NP_PATH_DIRECT "direct" /* TCP from instance to instance on another machine, through a virtual switch. */
 #define NP_PATH_QUIC "quic" /* A stream of a QUIC connection to the instance's watchdog. */

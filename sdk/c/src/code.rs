@@ -19,7 +19,7 @@ const NAMES: [&CStr; 12] = [
     c"unsent",
     c"died",
     c"timeout",
-    c"cut",
+    c"truncated",
     c"too_large",
     c"platform",
     c"listen",

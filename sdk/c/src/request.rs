@@ -114,7 +114,7 @@ pub unsafe extern "C" fn np_request_caller(
 
 /// See `nearpath.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn np_request_came_over(request: *const CRequest) -> *const c_char {
+pub unsafe extern "C" fn np_request_arrival_path(request: *const CRequest) -> *const c_char {
     // SAFETY: NULL, or the request of a handler that runs.
     let path = unsafe { request.as_ref() }.map(|request| request.0.arrival_path());
     crate::reply::path_name(path)

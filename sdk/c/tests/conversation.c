@@ -45,7 +45,7 @@ static void handler(np_endpoint *endpoint, const np_request *request, np_answer 
         CHECK(!np_request_is_event(request));
         CHECK(np_request_time_left(request) < UINT64_C(60000000000)); /* over HTTP, too: X-Timeout */
         field = np_request_caller(request, &fields);
-        if (strcmp(np_request_came_over(request), NP_PATH_SHM) == 0) {
+        if (strcmp(np_request_arrival_path(request), NP_PATH_SHM) == 0) {
             CHECK(is(field, fields, "caller.openfaas-fn"));
         } else {
             CHECK(field == NULL);
@@ -53,7 +53,7 @@ static void handler(np_endpoint *endpoint, const np_request *request, np_answer 
         CHECK(np_answer_header(answer, "X-By", "c", 1) == NP_OK);
         CHECK(np_answer_header(answer, "no name", "c", 1) == NP_HEAD);
         np_answer_status(answer, 203);
-        CHECK(np_answer_body(answer, np_request_came_over(request), strlen(np_request_came_over(request))) == NP_OK);
+        CHECK(np_answer_body(answer, np_request_arrival_path(request), strlen(np_request_arrival_path(request))) == NP_OK);
     } else {
         CHECK(np_answer_body(answer, body, bytes) == NP_OK);
     }

@@ -1,4 +1,4 @@
 // Code generated from contract/paths.toml by `cargo xtask generate`. DO NOT EDIT.
 
-/** The path that a call takes. */
+/** The path of a call. */
 export type Path = 'shm' | 'direct' | 'quic' | 'tls' | 'http' | 'punch' | 'relay' | 'pool';

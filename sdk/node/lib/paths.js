@@ -1,7 +1,7 @@
 'use strict';
 // Code generated from contract/paths.toml by `cargo xtask generate`. DO NOT EDIT.
 
-/** Paths that a call can take. */
+/** Paths of calls. */
 const Path = Object.freeze({
   /** Shared memory of one machine: a descriptor moves, the payload stays. */
   SHM: 'shm',
@@ -21,7 +21,7 @@ const Path = Object.freeze({
   POOL: 'pool',
 });
 
-/** Names of what stands against a nearer path. */
+/** Names of the obstacles to a nearer path. */
 const Obstacle = Object.freeze({
   /** a setting excludes this path: the function's nearpath.io/transport, or the link's relay */
   EXCLUDED: 'excluded',
@@ -43,11 +43,11 @@ const Obstacle = Object.freeze({
   GRPC: 'grpc',
   /** the caller has no certificate: its calls go to the gateway over HTTP */
   CALLER_NO_IDENTITY: 'caller_no_identity',
-  /** the instance has no certificate; its log says why */
+  /** the instance has no certificate; its log has the cause */
   NO_IDENTITY: 'no_identity',
-  /** the instance did not answer over UDP lately; it is tried again from time to time */
+  /** the instance did not answer over UDP recently; calls retry it from time to time */
   UDP_BLOCKED: 'udp_blocked',
-  /** caller and instance speak no TLS over TCP */
+  /** caller and instance do not support TLS over TCP */
   NO_TLS: 'no_tls',
 });
 

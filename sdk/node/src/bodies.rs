@@ -29,7 +29,7 @@ impl BodyTable {
 
     /// Adds a body to write, and returns it as a stream.
     pub(crate) fn open_outgoing(&self, key: BodyKey) -> impl Stream<Item = BodyPiece> + use<> {
-        // One piece is buffered: JavaScript learns through `write_piece` when the callee has
+        // One piece is buffered: `write_piece` reports to JavaScript when the callee has
         // capacity.
         let (sender, pieces) = channel(1);
         self.outgoing.borrow_mut().insert(key, sender);
@@ -50,17 +50,17 @@ impl BodyTable {
         part
     }
 
-    /// Writes a piece. Returns true if more is wanted.
+    /// Writes a piece. Returns true if the receiver wants more.
     pub(crate) async fn write_piece(&self, key: BodyKey, piece: BodyPiece) -> bool {
         // Cloned, so that the borrow ends before the await.
         let sender = self.outgoing.borrow().get(&key).cloned();
         let Some(sender) = sender else { return false };
         // `reserve` waits until the piece is consumed, which is the back-pressure on JavaScript.
-        let has_room = sender.send(piece).await.is_ok() && sender.reserve().await.is_ok();
-        if !has_room {
+        let wants_more = sender.send(piece).await.is_ok() && sender.reserve().await.is_ok();
+        if !wants_more {
             self.finish_outgoing(key);
         }
-        has_room
+        wants_more
     }
 
     /// Ends a body.

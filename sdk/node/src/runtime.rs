@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, spawn_local};
 
 use crate::bodies::{BodyKey, BodyPiece, BodyTable};
-use crate::types::{AskOfJs, FinishedCall, Message, RequestOfJs, ResponseOfJs};
+use crate::types::{FinishedCall, JsCallOptions, JsRequest, JsResponse, Message};
 
 /// Callback that passes messages to JavaScript. It does not keep the process alive; `index.js` does
 /// while something is open.
@@ -33,33 +33,33 @@ pub(crate) enum RuntimeCommand {
         id: f64,
         name: String,
         payload: Vec<u8>,
-        options: AskOfJs,
+        options: JsCallOptions,
         kind: CallKind,
     },
-    /// `pieces`: the body is pushed.
-    Answer {
+    /// `pieces`: JavaScript writes the body.
+    Respond {
         id: f64,
-        response: ResponseOfJs,
+        response: JsResponse,
         pieces: bool,
     },
     /// A piece of a body; `None` ends it.
-    Push {
+    WritePiece {
         body: BodyKey,
         piece: Option<BodyPiece>,
     },
     /// Requests the next part of a body.
-    Pull {
+    RequestPart {
         body: BodyKey,
     },
     /// Drops a body that is not read any more.
-    Leave {
+    CloseBody {
         body: BodyKey,
     },
     /// Cancels a call.
-    GiveUp {
+    CancelCall {
         id: f64,
     },
-    Stop,
+    StopServing,
 }
 
 /// Kind of an outgoing call.
@@ -68,7 +68,7 @@ pub(crate) enum CallKind {
     Event,
     Topic,
     Queued,
-    /// `pieces`: its body is pushed. `stream`: its response is read as it arrives.
+    /// `pieces`: JavaScript writes its body. `stream`: JavaScript reads its response as it arrives.
     Call {
         pieces: bool,
         stream: bool,
@@ -122,7 +122,7 @@ struct CallRuntime {
 struct HandlerRequest {
     /// Options that the handler's own calls inherit.
     options: CallOptions,
-    answer: oneshot::Sender<HandlerResponse>,
+    response_sender: oneshot::Sender<HandlerResponse>,
 }
 
 impl CallRuntime {
@@ -149,7 +149,7 @@ impl CallRuntime {
         };
         let served = server
             .run_until(commands_done)
-            .map(|()| FinishedCall::Answer(Response::new("")));
+            .map(|()| FinishedCall::Response(Response::new("")));
         runtime.send_message(Message::for_outcome(SERVING_ENDED_ID, &served));
     }
 
@@ -163,12 +163,12 @@ impl CallRuntime {
     async fn handle_request(self: Rc<Self>, mut request: Request) -> HandlerResponse {
         // Numbers of received and outgoing calls are separate, see `BodyKey`.
         let id = self.last_id.replace(self.last_id.get() + 1.0) + 1.0;
-        let (answer, answered) = oneshot::channel();
+        let (response_sender, response_receiver) = oneshot::channel();
         self.open_requests.borrow_mut().insert(
             id_key(id),
             HandlerRequest {
                 options: CallOptions::from_request(&request),
-                answer,
+                response_sender,
             },
         );
         let guard = AbandonGuard { runtime: &self, id };
@@ -177,14 +177,14 @@ impl CallRuntime {
                 .insert_incoming((true, id_key(id)), request.take_stream());
         }
         self.send_message(Message {
-            request: Some(RequestOfJs::from_request(&request)),
+            request: Some(JsRequest::from_request(&request)),
             ..Message::new_for(id)
         });
         drop(request); // frees its slot
-        let answered = answered.await;
+        let response = response_receiver.await;
         // The call has a response, so its caller was not lost.
         std::mem::forget(guard);
-        answered.unwrap_or_else(|_| {
+        response.unwrap_or_else(|_| {
             Response::new("the function is stopping\n")
                 .with_status(503)
                 .into()
@@ -224,7 +224,7 @@ impl Drop for AbandonGuard<'_> {
             .remove(&id_key(self.id));
         self.runtime.bodies.drop_incoming((true, id_key(self.id)));
         self.runtime.send_message(Message {
-            given_up: Some(true),
+            is_cancelled: Some(true),
             ..Message::new_for(self.id)
         });
     }
@@ -245,7 +245,7 @@ async fn handle_commands(
     // Ends when the handle is dropped.
     while let Some(command) = commands.recv().await {
         match command {
-            RuntimeCommand::Stop => {
+            RuntimeCommand::StopServing => {
                 // Handlers of open calls may still make calls, and their responses are sent.
                 spawn_local(drain_commands(runtime, commands));
                 return;
@@ -306,27 +306,29 @@ fn handle_command(
                 .borrow_mut()
                 .insert(id_key(id), abort_handle);
         }
-        RuntimeCommand::GiveUp { id } => abort_call(runtime, id),
-        RuntimeCommand::Push {
+        RuntimeCommand::CancelCall { id } => abort_call(runtime, id),
+        RuntimeCommand::WritePiece {
             body,
             piece: Some(piece),
         } => write_piece(runtime, body, piece),
-        RuntimeCommand::Push { body, piece: None } => runtime.bodies.finish_outgoing(body),
-        RuntimeCommand::Pull { body } => read_part(runtime, body),
-        RuntimeCommand::Leave { body } => runtime.bodies.drop_incoming(body),
-        RuntimeCommand::Answer {
+        RuntimeCommand::WritePiece { body, piece: None } => runtime.bodies.finish_outgoing(body),
+        RuntimeCommand::RequestPart { body } => read_part(runtime, body),
+        RuntimeCommand::CloseBody { body } => runtime.bodies.drop_incoming(body),
+        RuntimeCommand::Respond {
             id,
             response,
             pieces,
         } => {
             // A response to an unknown call is ignored: its caller has gone.
             if let Some(open) = runtime.open_requests.borrow_mut().remove(&id_key(id)) {
-                let _ =
-                    open.answer
-                        .send(runtime.build_response(id, response.into_response(), pieces));
+                let _ = open.response_sender.send(runtime.build_response(
+                    id,
+                    response.into_response(),
+                    pieces,
+                ));
             }
         }
-        RuntimeCommand::Stop => {}
+        RuntimeCommand::StopServing => {}
     }
 }
 
@@ -340,13 +342,13 @@ fn abort_call(runtime: &CallRuntime, id: f64) {
     runtime.bodies.drop_incoming(body);
 }
 
-/// Writes a piece in the background, and tells JavaScript whether more is wanted.
+/// Writes a piece in the background, and reports to JavaScript whether the receiver wants more.
 fn write_piece(runtime: &Rc<CallRuntime>, body: BodyKey, piece: BodyPiece) {
     let runtime = Rc::clone(runtime);
     spawn_local(async move {
-        let room = Some(runtime.bodies.write_piece(body, piece).await);
+        let wants_more = Some(runtime.bodies.write_piece(body, piece).await);
         runtime.send_message(Message {
-            room,
+            wants_more,
             ..Message::for_body(body)
         });
     });
@@ -374,7 +376,7 @@ async fn make_call(
         CallKind::Event => {
             return nearpath::notify_with(name, payload, options)
                 .await
-                .map(|()| FinishedCall::Answer(Response::new("")));
+                .map(|()| FinishedCall::Response(Response::new("")));
         }
         CallKind::Queued => {
             return nearpath::call_later(name, payload, options)
@@ -392,7 +394,7 @@ async fn make_call(
         } => {
             return nearpath::call_with(name, payload, options)
                 .await
-                .map(FinishedCall::Answer);
+                .map(FinishedCall::Response);
         }
         CallKind::Call { pieces: true, .. } => {
             nearpath::call_stream_with(name, runtime.bodies.open_outgoing(body), options).await?
@@ -404,9 +406,9 @@ async fn make_call(
         }
     };
     if !matches!(kind, CallKind::Call { stream: true, .. }) {
-        return streaming.collect_body().await.map(FinishedCall::Answer);
+        return streaming.collect_body().await.map(FinishedCall::Response);
     }
     let (response, rest) = streaming.into_parts();
     runtime.bodies.insert_incoming(body, rest);
-    Ok(FinishedCall::Answer(response))
+    Ok(FinishedCall::Response(response))
 }

@@ -10,7 +10,7 @@ use nearpath::{CallOptions, Error, ErrorKind, HeaderFields, PublishReport, Reque
 /// Options of a call.
 #[napi(object)]
 #[derive(Debug)]
-pub struct AskOfJs {
+pub struct JsCallOptions {
     /// HTTP method; POST by default.
     pub method: Option<String>,
     /// Path; `/` by default.
@@ -22,18 +22,18 @@ pub struct AskOfJs {
     /// The call may be repeated safely.
     pub idempotent: Option<bool>,
     /// Only shared memory may be used.
-    pub near_only: Option<bool>,
+    pub shm_only: Option<bool>,
     /// Number of the call whose handler makes this one.
     pub parent: Option<f64>,
 }
 
-impl AskOfJs {
-    /// Converts to the SDK's options; `following` holds those of the handler's call.
+impl JsCallOptions {
+    /// Converts to the SDK's options; `inherited` holds those of the handler's call.
     pub(crate) fn into_options(
         self,
-        following: Option<&CallOptions>,
+        inherited: Option<&CallOptions>,
     ) -> Result<CallOptions, Error> {
-        let mut options = following.cloned().unwrap_or_default();
+        let mut options = inherited.cloned().unwrap_or_default();
         options = self.method.into_iter().fold(options, CallOptions::method);
         options = self.path.into_iter().fold(options, CallOptions::path);
         for pair in self.headers.chunks_exact(2) {
@@ -49,7 +49,7 @@ impl AskOfJs {
         } else {
             options
         };
-        Ok(if self.near_only == Some(true) {
+        Ok(if self.shm_only == Some(true) {
             options.shm_only()
         } else {
             options
@@ -59,7 +59,7 @@ impl AskOfJs {
 
 /// A response: received, or returned by a handler.
 #[napi(object)]
-pub struct ResponseOfJs {
+pub struct JsResponse {
     /// HTTP status.
     pub status: u16,
     /// Names and values, alternating.
@@ -68,30 +68,30 @@ pub struct ResponseOfJs {
     pub body: Buffer,
     /// Path of the call.
     pub path: Option<String>,
-    /// Obstacle of the next shorter path.
-    pub not_nearer: Option<String>,
+    /// Obstacle to the next nearer path.
+    pub obstacle: Option<String>,
     /// Instance that responded.
     pub instance: Option<f64>,
     /// Announced length of the whole body in bytes.
     pub length: Option<f64>,
 }
 
-impl std::fmt::Debug for ResponseOfJs {
+impl std::fmt::Debug for JsResponse {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ResponseOfJs")
+        f.debug_struct("JsResponse")
             .field("status", &self.status)
             .finish_non_exhaustive()
     }
 }
 
-impl ResponseOfJs {
+impl JsResponse {
     pub(crate) fn from_response(response: &Response) -> Self {
         Self {
             status: response.status(),
             headers: flatten_headers(response.head()),
             body: response.body().to_vec().into(),
             path: response.path().map(|path| path.name().to_owned()),
-            not_nearer: response.not_nearer().map(str::to_owned),
+            obstacle: response.obstacle().map(str::to_owned),
             instance: response.instance().map(|instance| instance as f64),
             length: response.length().map(|length| length as f64),
         }
@@ -115,8 +115,8 @@ impl ResponseOfJs {
 
 /// A received call.
 #[napi(object)]
-pub struct RequestOfJs {
-    /// HTTP method; POST by default.
+pub struct JsRequest {
+    /// HTTP method.
     pub method: String,
     /// Path and query after the function's name.
     pub path: String,
@@ -127,7 +127,7 @@ pub struct RequestOfJs {
     /// Calling function.
     pub caller: Option<String>,
     /// Path of the call.
-    pub came_over: String,
+    pub arrival_path: String,
     /// True for an event, which has no response.
     pub is_event: bool,
     /// Topic of a published event.
@@ -138,20 +138,20 @@ pub struct RequestOfJs {
     pub traceparent: Option<String>,
 }
 
-impl RequestOfJs {
+impl JsRequest {
     pub(crate) fn from_request(request: &Request) -> Self {
-        let handed_on = CallOptions::from_request(request).propagated_fields();
+        let propagated_fields = CallOptions::from_request(request).propagated_fields();
         Self {
             method: request.method().to_owned(),
             path: request.path().to_owned(),
             headers: flatten_headers(request.head()),
             body: request.body().to_vec().into(),
             caller: request.caller().map(str::to_owned),
-            came_over: request.arrival_path().name().to_owned(),
+            arrival_path: request.arrival_path().name().to_owned(),
             is_event: request.is_event(),
             topic: request.topic().map(str::to_owned),
             time_left: request.time_left().map(|left| left.as_secs_f64() * 1000.0),
-            traceparent: handed_on
+            traceparent: propagated_fields
                 .into_iter()
                 .find_map(|(name, value)| (name == "traceparent").then_some(value)),
         }
@@ -168,10 +168,10 @@ fn flatten_headers(head: &HeaderFields) -> Vec<String> {
 /// Reason why a call has no response.
 #[napi(object)]
 #[derive(Debug)]
-pub struct ErrorOfJs {
+pub struct JsCallError {
     /// Name of the error's kind.
     pub kind: String,
-    /// Message for people.
+    /// Message for users.
     pub message: String,
     /// Function that was called.
     pub function: String,
@@ -179,15 +179,15 @@ pub struct ErrorOfJs {
     pub path: Option<String>,
     /// True if the call provably did not run.
     pub retry_is_safe: bool,
-    /// Of the platform's answer.
+    /// Status of the platform's response.
     pub status: Option<u16>,
-    /// Of the platform's answer.
+    /// Reason of the platform's response.
     pub reason: Option<String>,
     /// Text of the platform's response.
     pub text: Option<String>,
 }
 
-impl ErrorOfJs {
+impl JsCallError {
     fn from_error(error: &Error) -> Self {
         let (status, reason, text) = match error.kind() {
             ErrorKind::Platform {
@@ -216,21 +216,21 @@ pub struct Message {
     /// Number of the call; negative: about serving.
     pub id: f64,
     /// A received call.
-    pub request: Option<RequestOfJs>,
+    pub request: Option<JsRequest>,
     /// A response.
-    pub response: Option<ResponseOfJs>,
+    pub response: Option<JsResponse>,
     /// A failure.
-    pub error: Option<ErrorOfJs>,
+    pub error: Option<JsCallError>,
     /// True when the caller no longer waits.
-    pub given_up: Option<bool>,
+    pub is_cancelled: Option<bool>,
     /// True for the body of a received call, false for that of an outgoing one.
-    pub taken: Option<bool>,
+    pub is_incoming: Option<bool>,
     /// A part of the body.
     pub part: Option<Buffer>,
     /// Ends a body.
     pub end: Option<bool>,
-    /// True if another piece of the body is wanted.
-    pub room: Option<bool>,
+    /// True if the receiver wants another piece of the body.
+    pub wants_more: Option<bool>,
     /// Number of functions that received an event, and of those that missed it.
     pub published: Option<Vec<u32>>,
     /// Id of a queued call from the gateway; empty: none.
@@ -244,20 +244,20 @@ impl Message {
             request: None,
             response: None,
             error: None,
-            given_up: None,
-            taken: None,
+            is_cancelled: None,
+            is_incoming: None,
             part: None,
             end: None,
-            room: None,
+            wants_more: None,
             published: None,
             accepted: None,
         }
     }
 
     /// Creates a message about a body.
-    pub(crate) fn for_body((taken, id): (bool, u64)) -> Self {
+    pub(crate) fn for_body((is_incoming, id): (bool, u64)) -> Self {
         Self {
-            taken: Some(taken),
+            is_incoming: Some(is_incoming),
             ..Self::new_for(id as f64)
         }
     }
@@ -274,7 +274,7 @@ impl Message {
                 ..Self::for_body(body)
             },
             Some(Err(error)) => Self {
-                error: Some(ErrorOfJs::from_error(&error)),
+                error: Some(JsCallError::from_error(&error)),
                 ..Self::for_body(body)
             },
         }
@@ -290,12 +290,12 @@ impl Message {
                 accepted: Some(call.clone().unwrap_or_default()),
                 ..Self::new_for(id)
             },
-            Ok(FinishedCall::Answer(response)) => Self {
-                response: Some(ResponseOfJs::from_response(response)),
+            Ok(FinishedCall::Response(response)) => Self {
+                response: Some(JsResponse::from_response(response)),
                 ..Self::new_for(id)
             },
             Err(error) => Self {
-                error: Some(ErrorOfJs::from_error(error)),
+                error: Some(JsCallError::from_error(error)),
                 ..Self::new_for(id)
             },
         }
@@ -306,7 +306,7 @@ impl Message {
 #[derive(Debug)]
 pub(crate) enum FinishedCall {
     /// A response, whose body may still be arriving.
-    Answer(Response),
+    Response(Response),
     /// A published event.
     Published(PublishReport),
     /// A call in the gateway's queue, with its id.

@@ -1,33 +1,36 @@
 'use strict';
-// fetch beside an OpenFaaS gateway.
+// fetch with an OpenFaaS gateway.
 
 const assert = require('node:assert/strict');
 const { once } = require('node:events');
 const http = require('node:http');
 const { after, describe, test } = require('node:test');
 
-const { scenes } = require('./fetch.scenes');
-const { openfaas } = require('./surroundings');
-const { gateway, target } = require('../lib/urls');
+const { fetchCases } = require('./fetch.cases');
+const { startOpenFaaS } = require('./fixtures');
+const { gatewayUrl, targetOf } = require('../lib/urls');
 
-const NAMES = ['NEARPATH_GATEWAY', 'gateway_url', 'gateway_hostname', 'OPENFAAS_URL', 'gateway'];
+const GATEWAY_VARIABLES = ['NEARPATH_GATEWAY', 'gateway_url', 'gateway_hostname', 'OPENFAAS_URL', 'gateway'];
 const TRACE = '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01';
 
-/** With the variables that name a gateway, and no others. */
-function within(words, work) {
-  const before = Object.fromEntries(NAMES.map((name) => [name, process.env[name]]));
-  for (const name of NAMES) delete process.env[name];
-  Object.assign(process.env, words);
+/** Runs a function with these variables for the gateway, and no others. */
+function withGatewayVariables(variables, run) {
+  const before = Object.fromEntries(GATEWAY_VARIABLES.map((name) => [name, process.env[name]]));
+  for (const name of GATEWAY_VARIABLES) delete process.env[name];
+  Object.assign(process.env, variables);
   try {
-    return work();
+    return run();
   } finally {
-    for (const name of NAMES) before[name] === undefined ? delete process.env[name] : (process.env[name] = before[name]);
+    for (const name of GATEWAY_VARIABLES) {
+      if (before[name] === undefined) delete process.env[name];
+      else process.env[name] = before[name];
+    }
   }
 }
 
-test('which URLs mean a function', () => {
-  within({ NEARPATH_GATEWAY: 'http://faas:31112' }, () => {
-    for (const [url, name, path, far] of [
+test('targetOf recognizes the URLs of functions', () => {
+  withGatewayVariables({ NEARPATH_GATEWAY: 'http://faas:31112' }, () => {
+    for (const [url, name, path, atGateway] of [
       ['http://gateway:8080/function/echo', 'echo', '/', 'http://faas:31112/function/echo'],
       ['http://gateway.openfaas:8080/function/echo.dev/a/b?c=d', 'echo.dev', '/a/b?c=d'],
       ['http://faas:31112/function/echo?c=d', 'echo', '/?c=d'],
@@ -35,8 +38,8 @@ test('which URLs mean a function', () => {
       ['nearpath://echo.dev/a?b', 'echo.dev', '/a?b', 'http://faas:31112/function/echo.dev/a?b'],
       ['http://echo/a', 'echo', '/a', 'http://faas:31112/function/echo/a'],
     ]) {
-      const told = target(url);
-      assert.deepEqual([told?.name, told?.path, told?.far], [name, path, far ?? url], url);
+      const found = targetOf(url);
+      assert.deepEqual([found?.name, found?.path, found?.gatewayUrl], [name, path, atGateway ?? url], url);
     }
     for (const url of [
       'http://example.com/function/echo',
@@ -54,84 +57,85 @@ test('which URLs mean a function', () => {
       'ftp://echo/',
       'no scheme',
     ]) {
-      assert.equal(target(url), null, url);
+      assert.equal(targetOf(url), null, url);
     }
   });
 });
 
-test('an environment that says nothing', () => {
-  assert.equal(within({}, () => target('http://gateway/function/echo/').far), 'http://gateway/function/echo/');
+test('targetOf keeps a gateway URL without variables', () => {
+  assert.equal(withGatewayVariables({}, () => targetOf('http://gateway/function/echo/').gatewayUrl), 'http://gateway/function/echo/');
 });
 
-test('where the gateway is', () => {
-  for (const [words, url] of [
+test('gatewayUrl uses the first variable that is set', () => {
+  for (const [variables, url] of [
     [{}, 'http://gateway:8080'],
     [{ OPENFAAS_URL: 'http://127.0.0.1:31112/', gateway: 'http://g' }, 'http://127.0.0.1:31112'],
     [{ gateway: 'gateway.openfaas:8080' }, 'http://gateway.openfaas:8080'],
     [{ gateway_hostname: 'g', OPENFAAS_URL: 'http://o' }, 'http://g:8080'],
     [{ NEARPATH_GATEWAY: 'http://n:1', gateway_url: 'http://u' }, 'http://n:1'],
   ]) {
-    assert.equal(within(words, gateway), url);
+    assert.equal(withGatewayVariables(variables, gatewayUrl), url);
   }
 });
 
-describe('beside OpenFaaS', async () => {
-  const faas = await openfaas();
+describe('with OpenFaaS', async () => {
+  const faas = await startOpenFaaS();
   process.env.NEARPATH_GATEWAY = faas.url;
   delete process.env.NEARPATH_DISPATCH;
   const nearpath = require('..');
   after(() => faas.stop());
-  const at = (path) => `${faas.url}/function/${path}`;
+  const urlOf = (path) => `${faas.url}/function/${path}`;
 
-  scenes({ at, way: 'http; not_nearer=caller_no_endpoint', names: { teapot: 'teapot', slow: 'slow', cut: 'cut' } });
+  const names = { teapot: 'teapot', slow: 'slow', truncated: 'truncated' };
+  fetchCases({ urlOf, reportedPath: 'http; obstacle=caller_no_endpoint', names });
 
-  test('names instead of the gateway', async () => {
+  test('fetch accepts function names instead of gateway URLs', async () => {
     for (const url of ['nearpath://mirror/a?b=c', 'nearpath://mirror.openfaas-fn/a?b=c', 'http://mirror/a?b=c', new URL('nearpath://mirror/a?b=c')]) {
-      const told = await (await nearpath.fetch(url, { method: 'POST', body: 'x' })).json();
-      assert.deepEqual([told.path, told.query, told.body], ['/a', 'b=c', 'x']);
+      const mirrored = await (await nearpath.fetch(url, { method: 'POST', body: 'x' })).json();
+      assert.deepEqual([mirrored.path, mirrored.query, mirrored.body], ['/a', 'b=c', 'x']);
     }
   });
 
-  test('all else goes out as ever', async () => {
-    const answer = await nearpath.fetch(`${faas.url}/healthz`);
-    assert.deepEqual([await answer.text(), answer.headers.get('x-nearpath-path')], ['OK', null]);
+  test('fetch passes other URLs to the global fetch', async () => {
+    const response = await nearpath.fetch(`${faas.url}/healthz`);
+    assert.deepEqual([await response.text(), response.headers.get('x-nearpath-path')], ['OK', null]);
     await assert.rejects(nearpath.fetch('no scheme'), TypeError);
     await assert.rejects(nearpath.fetch('nearpath://No_Name'), ({ cause }) => /expected nearpath:\/\/NAME/.test(cause.message));
     await assert.rejects(nearpath.fetch('http://127.0.0.1:9/function/x'), TypeError);
   });
 
-  test('connections are kept', async () => {
+  test('connections to the gateway are reused', async () => {
     const count = async () => Number(await (await fetch(`${faas.url}/seen`)).text());
     for (let k = 0; k < 5; k += 1) {
-      await (await nearpath.fetch(at('mirror'))).text();
+      await (await nearpath.fetch(urlOf('mirror'))).text();
       await nearpath.call('mirror');
     }
     const before = await count();
     for (let k = 0; k < 5; k += 1) {
-      await (await nearpath.fetch(at('mirror'))).text();
+      await (await nearpath.fetch(urlOf('mirror'))).text();
       await nearpath.call('mirror');
     }
     assert.ok((await count()) - before <= 1, 'a connection for a call');
   });
 
-  test('a call says its way, and a call for later calls back', async () => {
-    const answer = await nearpath.call('mirror.openfaas-fn', 'x', { path: '/a?b', deadline: 30_000, headers: { traceparent: TRACE } });
-    assert.deepEqual([answer.path, answer.notNearer], ['http', 'caller_no_endpoint']);
-    const { headers, path } = JSON.parse(answer.body);
+  test('a call reports its path, and a queued call invokes its callback', async () => {
+    const response = await nearpath.call('mirror.openfaas-fn', 'x', { path: '/a?b', deadline: 30_000, headers: { traceparent: TRACE } });
+    assert.deepEqual([response.path, response.obstacle], ['http', 'caller_no_endpoint']);
+    const { headers, path } = JSON.parse(response.body);
     assert.deepEqual([path, headers.traceparent], ['/a', TRACE]);
     assert.match(headers['x-timeout'], /^[0-9]+m?s$/);
     const server = http.createServer().listen(0, '127.0.0.1');
     await once(server, 'listening');
     const called = once(server, 'request');
     const id = await nearpath.callLater('mirror', 'x', { callback: `http://127.0.0.1:${server.address().port}/` });
-    const [request, response] = await called;
-    assert.deepEqual([request.headers['x-call-id'], request.headers['x-function-name']], [id, 'mirror']);
-    assert.equal(JSON.parse(Buffer.concat(await request.toArray())).body, 'x');
-    response.end(() => server.close());
-    await assert.rejects(nearpath.callLater('nobody'), { kind: 'platform', status: 404 });
+    const [callback, reply] = await called;
+    assert.deepEqual([callback.headers['x-call-id'], callback.headers['x-function-name']], [id, 'mirror']);
+    assert.equal(JSON.parse(Buffer.concat(await callback.toArray())).body, 'x');
+    reply.end(() => server.close());
+    await assert.rejects(nearpath.callLater('unknown'), { kind: 'platform', status: 404 });
   });
 
-  test('a call is given up by its signal', async () => {
+  test('an aborted signal rejects a call with its reason', async () => {
     await assert.rejects(nearpath.call('slow', '', { signal: AbortSignal.timeout(50) }), { name: 'TimeoutError' });
     await assert.rejects(nearpath.call('mirror', '', { signal: AbortSignal.abort() }), { name: 'AbortError' });
   });

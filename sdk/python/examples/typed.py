@@ -16,7 +16,7 @@ def price(request: nearpath.Request) -> nearpath.Response:
     except nearpath.Error as error:
         return nearpath.Response(f"{error.function}: {error.kind}, {error.text or ''}", status=error.status or 502)
     path: str | None = rate.path
-    why: str | None = rate.not_nearer
+    why: str | None = rate.obstacle
     print(path, why, rate.fields)
     return rate
 
@@ -27,13 +27,13 @@ def report() -> float:
         answer.raise_for_status()
         print(answer.headers["X-Nearpath-Path"])
     try:
-        return float(requests.post("http://gateway:8080/function/currency", json={"to": "EUR"}, headers=dict(nearpath.handed_on())).text)
+        return float(requests.post("http://gateway:8080/function/currency", json={"to": "EUR"}, headers=dict(nearpath.propagated_fields())).text)
     except requests.exceptions.ReadTimeout:
         return 0.0
 
 
 def later() -> str | None:
-    with nearpath.call("currency", pieces(), stream=True, silence=1.0) as answer:
+    with nearpath.call("currency", pieces(), stream=True, idle_timeout=1.0) as answer:
         print(sum(len(part) for part in answer.stream))
     first, second = nearpath.gather(("currency", b"EUR"), ("currency", "USD"))
     print(bytes(first.body), second.status)

@@ -1,24 +1,24 @@
-"""Functions that take calls and make them, over the nearest path there is.
+"""Serves and calls functions over the nearest path.
 
     import nearpath
     nearpath.serve(lambda request: nearpath.call("currency", request.body))
 
-Inside a domain a call goes through shared memory, everywhere else over HTTP through the gateway; Response.path tells which. The
-same program runs inside nearpath, beside a plain OpenFaaS gateway, and alone.
+Inside a domain a call goes through shared memory, elsewhere over HTTP through the gateway. Response.path names the path. The
+same program runs inside nearpath, with a plain OpenFaaS gateway, and alone.
 
-`from nearpath import requests` is `requests` whose calls of functions take the same way.
+`from nearpath import requests` is the package `requests` with function calls over the same paths.
 
-`nearpath.buffer(n)` is memory to write a payload in that goes out where it lies.
+`nearpath.buffer(n)` is memory for a payload that is sent without a copy.
 
-A thread is a party of its own from its first call on; `serve` runs one call at a time, on the thread that calls it, or several
-with `threads=N`. An iterator as a payload, or as what a handler returns, is sent as it yields. Bodies are
-read-only memoryviews of shared memory: nothing is copied, and the memory is free when the last view is gone. Keep bytes(body),
-not the view. A child that was forked is a party of its own; what came before is its parent's.
+Each thread is its own endpoint from its first call on. `serve` runs one call at a time on the calling thread, or several with
+`threads=N`. An iterator as payload or response is streamed as it yields. Bodies are read-only memoryviews of shared memory.
+Nothing is copied, and the last view frees the memory: keep bytes(body), not the view. A forked child is its own endpoint.
+Earlier objects belong to the parent.
 """
 
 try:
     from . import _nearpath as _implementation
-except ImportError as error:  # another system than the one that the wheel is for: HTTP is what is left
+except ImportError as error:  # a system without the native module uses HTTP
     if error.name != "nearpath._nearpath":
         raise
     from . import _http as _implementation
@@ -33,7 +33,7 @@ __all__ = [
     "call",
     "call_later",
     "gather",
-    "handed_on",
+    "propagated_fields",
     "notify",
     "publish",
     "serve",

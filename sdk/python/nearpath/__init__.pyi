@@ -19,7 +19,7 @@ Pieces: TypeAlias = Iterator[Payload]
 Headers: TypeAlias = Mapping[str, str | bytes]
 
 class Error(Exception):
-    kind: Literal["name", "head", "unsent", "died", "timeout", "cut", "too_large", "platform", "listen"]
+    kind: Literal["name", "head", "unsent", "died", "timeout", "truncated", "too_large", "platform", "listen"]
     function: str
     path: Path | None
     retry_is_safe: bool
@@ -39,7 +39,7 @@ class Request:
     @property
     def caller(self) -> str | None: ...
     @property
-    def came_over(self) -> Path: ...
+    def arrival_path(self) -> Path: ...
     @property
     def is_event(self) -> bool: ...
     @property
@@ -60,7 +60,7 @@ class Response:
     @property
     def path(self) -> Path | None: ...
     @property
-    def not_nearer(self) -> str | None: ...
+    def obstacle(self) -> str | None: ...
     @property
     def fields(self) -> list[tuple[str, str]]: ...
     @property
@@ -96,9 +96,9 @@ def call(
     path: str | None = None,
     headers: Headers | None = None,
     deadline: float | None = None,
-    silence: float | None = None,
+    idle_timeout: float | None = None,
     idempotent: bool = False,
-    near_only: bool = False,
+    shm_only: bool = False,
 ) -> Response: ...
 def call_later(
     name: str,
@@ -110,7 +110,7 @@ def call_later(
     path: str | None = None,
     headers: Headers | None = None,
 ) -> str | None: ...
-def handed_on() -> list[tuple[str, str]]: ...
+def propagated_fields() -> list[tuple[str, str]]: ...
 @overload
 def gather(
     *calls: tuple[str, Payload],
@@ -120,7 +120,7 @@ def gather(
     headers: Headers | None = None,
     deadline: float | None = None,
     idempotent: bool = False,
-    near_only: bool = False,
+    shm_only: bool = False,
 ) -> list[Response]: ...
 @overload
 def gather(
@@ -131,7 +131,7 @@ def gather(
     headers: Headers | None = None,
     deadline: float | None = None,
     idempotent: bool = False,
-    near_only: bool = False,
+    shm_only: bool = False,
 ) -> list[Response | Error]: ...
 def notify(
     name: str,
@@ -142,7 +142,7 @@ def notify(
     path: str | None = None,
     headers: Headers | None = None,
     deadline: float | None = None,
-    near_only: bool = False,
+    shm_only: bool = False,
 ) -> None: ...
 def publish(
     topic: str,

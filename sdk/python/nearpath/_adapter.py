@@ -10,7 +10,7 @@ from requests.utils import default_headers, rewind_body
 from urllib3 import Timeout
 from urllib3.exceptions import NameResolutionError
 
-from . import Error, call, handed_on
+from . import Error, call, propagated_fields
 from ._paths import CALLER_NO_ENDPOINT, NO_ENDPOINT, NO_ROOM
 from ._raw import raw_response
 from ._retries import Retries
@@ -25,7 +25,7 @@ def _gateway_adapter() -> HTTPAdapter:
 
 
 class _GatewayConnections:
-    """Connections to the gateway, of all sessions of the process. They hold no cookies and no credentials."""
+    """Shares gateway connections among the sessions of the process, without cookies or credentials."""
 
     adapter = _gateway_adapter()
 
@@ -38,7 +38,7 @@ os.register_at_fork(after_in_child=_GatewayConnections.reset_after_fork)
 
 
 class LazyProxies(dict[str, str]):
-    """Proxies that read the environment only for calls over HTTP, because that takes longer than a call."""
+    """Reads proxies from the environment only for calls over HTTP, because that takes longer than a call."""
 
     def __init__(self, proxies: Mapping[str, str], load: Callable[[], dict[str, Any]]) -> None:
         super().__init__(proxies)
@@ -46,14 +46,14 @@ class LazyProxies(dict[str, str]):
 
 
 class Adapter(BaseAdapter):
-    """Takes requests for functions, and gives all others to another adapter.
+    """Sends requests for functions over the nearest path, and all others with another adapter.
 
-    Of functions are `http://gateway:8080/function/NAME` (any host named gateway, or the one that the environment names),
-    `nearpath://NAME`, and `http://NAME` where the domain knows the function, or no host has that name. Over HTTP a call goes
-    through `base`, or, when there is none, through connections that all sessions have in common.
+    URLs of functions are `http://gateway:8080/function/NAME` (any host named gateway, or the gateway of the environment),
+    `nearpath://NAME`, and `http://NAME` if the domain has the function or no host has that name. Over HTTP a call uses `base`,
+    by default the connections that all sessions share.
 
-    A timeout is that of `requests`, except that through memory it is for the whole call, unless with `stream=True`. A call that
-    provably did not run is made again over HTTP.
+    A timeout works as in `requests`. Through shared memory it limits the whole call, except with `stream=True`. A call that
+    provably did not run is repeated over HTTP.
     """
 
     def __init__(self, base: BaseAdapter | None = None) -> None:
@@ -69,7 +69,7 @@ class Adapter(BaseAdapter):
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
-            raise AttributeError(name)  # while it is unpickled there is no base
+            raise AttributeError(name)  # during unpickling there is no base
         return getattr(self.base, name)
 
     def close(self) -> None:
@@ -100,11 +100,11 @@ class Adapter(BaseAdapter):
                 return self.base.send(request, **http_options)
             except exceptions.ConnectionError as error:
                 if not _is_unknown_host(error):
-                    raise  # else nothing was sent
+                    raise  # for an unknown host nothing was sent
         return self._send_via_http(request, target, outcome, http_options)
 
     def _send_via_shm(self, request: PreparedRequest, body: "_Body", target: Target, stream: bool, timeout: float | None) -> Response | str:
-        """The answer through memory, or what stood against it."""
+        """Returns the response through shared memory, or the obstacle of that path."""
         if "upgrade" in request.headers:
             return "upgrade"
         retries, fields = Retries(self._base, request), _fields(request.headers)
@@ -118,7 +118,7 @@ class Adapter(BaseAdapter):
                 body.rewind()
                 continue
             if isinstance(outcome, Response):
-                return retries.note(outcome)
+                return retries.record(outcome)
             raise _EXCEPTIONS.get(outcome.kind, exceptions.ConnectionError)(outcome, request=request) from outcome
 
     def _call_once(
@@ -133,8 +133,8 @@ class Adapter(BaseAdapter):
                 path=target.path,
                 headers=fields,
                 deadline=None if stream else timeout,
-                silence=timeout if stream else None,
-                near_only=True,
+                idle_timeout=timeout if stream else None,
+                shm_only=True,
             )
         except Error as error:
             return error
@@ -157,13 +157,13 @@ class Adapter(BaseAdapter):
         adapter = _GatewayConnections.adapter if self._uses_shared else self.base
         response = adapter.send(sent, **options)
         response.request, response.url = request, request.url or target.url
-        response.headers.setdefault(_PATH_HEADER, f"http; not_nearer={obstacle}")
+        response.headers.setdefault(_PATH_HEADER, f"http; obstacle={obstacle}")
         return response
 
 
 _EXCEPTIONS: dict[str, type[exceptions.RequestException]] = {
     "timeout": exceptions.ReadTimeout,
-    "cut": exceptions.ChunkedEncodingError,
+    "truncated": exceptions.ChunkedEncodingError,
     "head": exceptions.InvalidHeader,
     "name": exceptions.InvalidURL,
 }
@@ -176,8 +176,8 @@ def _obstacle(error: Error) -> str:
 
 
 def _context_headers(limit: float | None) -> dict[str, str]:
-    """The trace, the nearer of both deadlines, and the question which way the call takes."""
-    fields = dict(handed_on())
+    """Returns fields with the trace, the earlier of both deadlines, and the request for the call's path."""
+    fields = dict(propagated_fields())
     if limit is not None:
         remaining = min(limit, _parse_seconds(fields.get("x-timeout"), limit))
         fields["x-timeout"] = f"{max(1, int(1000 * remaining))}ms"
@@ -199,17 +199,17 @@ def _read_timeout(timeout: Any) -> float | None:
             raise ValueError(f"Invalid timeout {timeout}. Pass a (connect, read) timeout tuple, or a single float for both.")
         timeout = Timeout(connect=timeout[0], read=timeout[1])
     timeouts = timeout.clone() if isinstance(timeout, Timeout) else Timeout(connect=timeout, read=timeout)
-    timeouts.start_connect()  # of a total
+    timeouts.start_connect()  # starts the clock of a total timeout
     value = timeouts.read_timeout
     return float(value) if isinstance(value, (int, float)) else None
 
 
 def _fields(headers: Mapping[Any, str | bytes]) -> dict[str, bytes]:
-    """Text goes as http.client sends it. What `requests` offers by itself to save bytes on a wire is not offered where there is none."""
-    offered = default_headers().get("Accept-Encoding")
+    """Encodes header values like http.client. Drops the default Accept-Encoding, because shared memory needs no compression."""
+    default = default_headers().get("Accept-Encoding")
     pairs = ((name.decode("ascii") if isinstance(name, bytes) else name, value) for name, value in headers.items())
-    kept = ((name, value) for name, value in pairs if name.lower() != "accept-encoding" or value != offered)
-    return {name: value.encode("latin-1") if isinstance(value, str) else value for name, value in kept}
+    sent = ((name, value) for name, value in pairs if name.lower() != "accept-encoding" or value != default)
+    return {name: value.encode("latin-1") if isinstance(value, str) else value for name, value in sent}
 
 
 class _Body:
@@ -219,7 +219,7 @@ class _Body:
         self._request, self._is_started = request, False
 
     def payload(self) -> Any:
-        """Bytes as they are; a file, or an iterable, as it is read."""
+        """Returns bytes unchanged, and iterates over files and iterables."""
         body: Any = self._request.body
         return body if body is None or isinstance(body, (bytes, str, bytearray, memoryview)) else self._iterate(body)
 

@@ -1,4 +1,4 @@
-"""The same names over HTTP alone, with the standard library: for systems that the native half is not built for."""
+"""Implements the SDK over HTTP with the standard library, for systems without the native module."""
 
 import collections
 import collections.abc
@@ -21,15 +21,15 @@ from ._urls import NAME, gateway
 MAX_BODY_BYTES = 64 << 20
 CONNECTION = {"connection", "content-length", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
 PATH_HEADER = "x-nearpath-path"
-# What the handler that runs hands on to its calls: its traceparent, and when it is too late for an answer.
+# The running handler's traceparent and deadline, which its calls propagate.
 CALL_CONTEXT = contextvars.ContextVar("nearpath", default=(None, None))
 
 
 class Error(Exception):
-    """Why there is no answer: .kind, .function, .path, .retry_is_safe"""
+    """A failed call: .kind, .function, .path, .retry_is_safe, .status, .reason, .text"""
 
-    def __init__(self, kind, function, why, path="http", status=None, reason=None, text=None):
-        super().__init__(f"nearpath: {function}{' over ' + path if path else ''}: {why}")
+    def __init__(self, kind, function, cause, path="http", status=None, reason=None, text=None):
+        super().__init__(f"nearpath: {function}{' over ' + path if path else ''}: {cause}")
         self.kind, self.function, self.path, self.status, self.reason, self.text = kind, function, path, status, reason, text
         self.retry_is_safe = kind == "unsent" or reason in RETRY_IS_SAFE
 
@@ -47,7 +47,7 @@ class Buffer(bytearray):
 
     def _take(self):
         if self._is_taken:
-            raise BufferError("the buffer was handed over: make another one")
+            raise BufferError("the buffer was consumed by an earlier call: create another one")
         payload = bytes(self)
         self.clear()  # BufferError while a view exists
         self._is_taken = True
@@ -55,15 +55,15 @@ class Buffer(bytearray):
 
 
 def buffer(length, /):
-    """So many zeros to write a payload in."""
+    """Returns a zeroed buffer for a payload."""
     return Buffer(length)
 
 
 class Response:
-    """An answer: one that came, or that of a handler."""
+    """A response: received, or returned by a handler."""
 
     def __init__(self, body=None, status=200, headers=None):
-        self.status, self.headers, self.path, self.not_nearer, self.instance = status, dict(headers or {}), None, None, None
+        self.status, self.headers, self.path, self.obstacle, self.instance = status, dict(headers or {}), None, None, None
         self.length = None
         self.fields = list(self.headers.items())
         self._stream = body if _is_iterator(body) else None
@@ -93,11 +93,11 @@ class Response:
 
 
 class Request:
-    """A call that came in."""
+    """A received call."""
 
     def __init__(self, method, path, headers, body):
         self.method, self.path, self.headers, self.body = method, path, headers, memoryview(body)
-        self.caller, self.came_over, self.is_event, self.topic = None, "http", False, None
+        self.caller, self.arrival_path, self.is_event, self.topic = None, "http", False, None
         self._expires_at = _expires_at(headers.get("x-timeout"))
 
     @property
@@ -132,35 +132,35 @@ def _expires_at(timeout):
     return time.monotonic() + seconds if seconds > 0 else None
 
 
-def handed_on():
-    """The fields with which another client hands on what the handler that runs was given: traceparent and x-timeout."""
+def propagated_fields():
+    """Returns the header fields with which another client propagates trace and deadline: traceparent and x-timeout."""
     trace, expires_at = CALL_CONTEXT.get()
     fields = [] if trace is None else [("traceparent", trace)]
     return fields if expires_at is None else [*fields, ("x-timeout", f"{max(1, int(1000 * (expires_at - time.monotonic())))}ms")]
 
 
 def _remaining_seconds(deadline):
-    """The nearer of a call's own deadline and that of the handler that makes it, in seconds from now; None: neither."""
+    """Returns the seconds until the earlier of the call's and the handler's deadline; None without one."""
     if deadline is not None and not deadline >= 0:
-        raise ValueError("a deadline is a number of seconds from now, not below 0")
+        raise ValueError(f"invalid duration {deadline}: expected seconds, 0 or more")
     expires_at = CALL_CONTEXT.get()[1]
     left = None if expires_at is None else max(0.001, expires_at - time.monotonic())
     return min((limit for limit in (deadline, left) if limit is not None), default=None)
 
 
 def _send(
-    route, name, payload, method=None, path=None, headers=None, deadline=None, silence=None, idempotent=False, near_only=False, stream=False
+    route, name, payload, method=None, path=None, headers=None, deadline=None, idle_timeout=None, idempotent=False, shm_only=False, stream=False
 ):
     if not NAME.fullmatch(name):
-        raise Error("name", name, "no function can have that name", path=None)
-    if near_only:
-        raise Error("unsent", name, "shared memory does not reach it, and the call may take no other path", path=None)
+        raise Error("name", name, "invalid function name: expected NAME or NAME.NAMESPACE in lower case", path=None)
+    if shm_only:
+        raise Error("unsent", name, "not sent: shared memory does not reach it, and shm_only permits no other path", path=None)
     path = "" if path in (None, "/") else path
     slash = "" if not path or path[0] in "/?" else "/"
     url = f"{gateway()}/{route}/{name}{slash}{path}"
     limit = _remaining_seconds(deadline)
     fields = _fields(route, headers, limit)
-    limit = min((limit for limit in (limit, silence) if limit is not None), default=None)
+    limit = min((limit for limit in (limit, idle_timeout) if limit is not None), default=None)
     send_once = lambda data: _send_once(name, url, method or "POST", fields, data, limit, stream)
     if _is_iterator(payload):
         return send_once(map(_bytes, payload))
@@ -176,7 +176,7 @@ def _send(
 def _fields(route, headers, limit):
     fields = {"content-type": "application/octet-stream", **{name.lower(): value for name, value in (headers or {}).items()}}
     fields = {name: value for name, value in fields.items() if name not in CONNECTION}
-    own = dict(handed_on())
+    own = dict(propagated_fields())
     if route == "function":
         own[PATH_HEADER] = "?"
         if limit is not None:
@@ -190,7 +190,7 @@ def _send_once(name, url, method, fields, data, limit, stream):
     try:
         answer = _wire.send(url, method, fields, data, limit)
     except _wire.Unreachable as error:
-        raise Error("unsent", name, f"not sent: the gateway cannot be reached: {error}") from None
+        raise Error("unsent", name, f"not sent: the gateway is unreachable: {error}") from None
     except TimeoutError:
         raise Error("timeout", name, "no answer before the deadline; the call may have run") from None
     except (http.client.HTTPException, OSError) as error:
@@ -206,7 +206,7 @@ def _parts(name, answer):
             except TimeoutError:
                 raise Error("timeout", name, "no answer before the deadline; the call may have run") from None
             except (http.client.HTTPException, OSError) as error:
-                raise Error("cut", name, f"the answer was broken off: {error!r}") from None
+                raise Error("truncated", name, f"the answer was truncated: {error!r}") from None
             if not part:
                 return
             yield memoryview(part)
@@ -221,7 +221,7 @@ def _read(name, answer, stream):
         except TimeoutError:
             raise Error("timeout", name, "no answer before the deadline; the call may have run") from None
         except (http.client.HTTPException, OSError) as error:
-            raise Error("cut", name, f"the answer was broken off: {error!r}") from None
+            raise Error("truncated", name, f"the answer was truncated: {error!r}") from None
     if len(body) > MAX_BODY_BYTES:
         raise Error("too_large", name, f"the answer is larger than {MAX_BODY_BYTES} bytes")
     if reason := answer.headers.get("x-nearpath-reason"):
@@ -235,33 +235,33 @@ def _response(body, answer):
     response = Response(body, answer.status, dict(reversed(fields)))
     response.fields = fields
     response.length = int(length) if (length := answer.headers.get("content-length", "")).isdecimal() else None
-    response.path, response.not_nearer = reported_path(answer.headers.get(PATH_HEADER, ""))
+    response.path, response.obstacle = reported_path(answer.headers.get(PATH_HEADER, ""))
     return response
 
 
 def reported_path(field):
-    """The path that an answer reports, and what stood against a nearer one. One of a later release counts as HTTP."""
-    path, *parts = [word.strip() for word in field.split(";")]
+    """Returns the path of a response and the obstacle of a nearer one. An unknown path counts as HTTP."""
+    path, *parts = [part.strip() for part in field.split(";")]
     if path not in PATHS:
         return "http", CALLER_NO_ENDPOINT
-    why = [word.removeprefix("not_nearer=") for word in parts if word.startswith("not_nearer=")]
-    return path, why[0] if why else None if path == "shm" else CALLER_NO_ENDPOINT
+    obstacles = [part.removeprefix("obstacle=") for part in parts if part.startswith("obstacle=")]
+    return path, obstacles[0] if obstacles else None if path == "shm" else CALLER_NO_ENDPOINT
 
 
 def call(name, payload=None, /, **options):
-    """Calls a function and waits for its answer, whatever status that has."""
+    """Calls a function and returns its response, whatever its status."""
     return _send("function", name, payload, **options)
 
 
 def gather(*calls, return_errors=False, **options):
-    """Calls several functions at once: each is (name, payload). The answers come in the same order."""
+    """Calls several functions concurrently, each given as (name, payload). The responses have the same order."""
     with ThreadPoolExecutor(max(1, len(calls))) as threads:
         futures = [threads.submit(contextvars.copy_context().run, call, *each, **options) for each in calls]
     return [each.exception() if return_errors and isinstance(each.exception(), Error) else each.result() for each in futures]
 
 
 def call_later(name, payload=None, /, *, callback=None, headers=None, **options):
-    """Has a function called later: the gateway queues the call, and POSTs the answer to callback. The call's id, if it has one."""
+    """Queues a call at the gateway, which POSTs the response to callback. Returns the call's id, if it has one."""
     headers = dict(headers or {}) | ({"X-Callback-Url": callback} if callback else {})
     accepted = _send("async-function", name, payload, headers=headers, **options)
     if not 200 <= accepted.status < 300:
@@ -271,15 +271,15 @@ def call_later(name, payload=None, /, *, callback=None, headers=None, **options)
 
 
 def notify(name, payload=None, /, **options):
-    """Sends an event. There is no response."""
+    """Sends an event, which has no response."""
     call_later(name, payload, **options)
 
 
 def publish(topic, payload=None, /, **options):
-    """Sends an event to the topic's subscribers. Over HTTP alone there are none."""
-    _bytes(payload)  # taken, as everywhere
-    if not topic or len(topic.encode()) > 0xFFFF or any(sign in topic for sign in "+#\0"):
-        raise Error("name", "", f"no event can have that topic: {topic!r} is empty, too long, or has a wildcard", path=None)
+    """Sends an event to the topic's subscribers. Over HTTP there are none."""
+    _bytes(payload)  # consumes a buffer, like all calls
+    if not topic or len(topic.encode()) > 0xFFFF or any(character in topic for character in "+#\0"):
+        raise Error("name", "", f"invalid topic {topic!r}: expected 1 to 65535 bytes without wildcards (+, #)", path=None)
     return Published(0, 0)
 
 
@@ -301,18 +301,18 @@ def _listen():
 
 
 def serve(handler, /, *, threads=1, stream=False):
-    """Serves until the process is told to stop (SIGTERM, SIGINT). Requests come whole here, also with stream."""
+    """Serves until SIGTERM or SIGINT. Requests are read completely, also with stream."""
     import signal
     import threading
 
-    free = threading.BoundedSemaphore(threads)
+    slots = threading.BoundedSemaphore(threads)
 
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version, disable_nagle_algorithm = "HTTP/1.1", True
 
         def _take(self):
             CALL_CONTEXT.set((self.headers.get("traceparent"), _expires_at(self.headers.get("x-timeout"))))
-            with free:
+            with slots:
                 self._answer(self._body())
 
         def _body(self):
@@ -336,7 +336,7 @@ def serve(handler, /, *, threads=1, stream=False):
                 self.wfile.write(b"0\r\n\r\n")
             except Exception:
                 traceback.print_exc(file=sys.stderr)
-                self.close_connection = True  # without an end: the reader gets an error
+                self.close_connection = True  # without the final chunk, so the reader gets an error
 
         def _answer(self, body):
             headers = {key.lower(): value for key, value in self.headers.items()}
@@ -368,7 +368,7 @@ def serve(handler, /, *, threads=1, stream=False):
     try:
         server = Server(address, Handler)
     except OSError as error:
-        text = f"cannot listen on {address[0]}:{address[1]}: {error}; `upstream_url` or `PORT` names the port for HTTP"
+        text = f"cannot listen on {address[0]}:{address[1]}: {error}; set another port with `upstream_url` or `PORT`"
         raise Error("listen", "", text, path=None) from None
     stop = lambda *_: threading.Thread(target=server.shutdown).start()
     if threading.current_thread() is threading.main_thread():

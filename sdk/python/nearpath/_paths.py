@@ -1,5 +1,5 @@
 # Code generated from contract/paths.toml by `cargo xtask generate`. DO NOT EDIT.
-"""Paths that a call can take, and names of what stands against a nearer one."""
+"""Paths of calls, and names of the obstacles to a nearer path."""
 
 from typing import Final, Literal, TypeAlias
 
@@ -16,6 +16,6 @@ NO_ROOM: Final = "no_room"  # the channel or the memory pool had no room for the
 UPGRADE: Final = "upgrade"  # an upgraded connection needs a connection of its own
 GRPC: Final = "grpc"  # gRPC needs HTTP/2 up to the function
 CALLER_NO_IDENTITY: Final = "caller_no_identity"  # the caller has no certificate: its calls go to the gateway over HTTP
-NO_IDENTITY: Final = "no_identity"  # the instance has no certificate; its log says why
-UDP_BLOCKED: Final = "udp_blocked"  # the instance did not answer over UDP lately; it is tried again from time to time
-NO_TLS: Final = "no_tls"  # caller and instance speak no TLS over TCP
+NO_IDENTITY: Final = "no_identity"  # the instance has no certificate; its log has the cause
+UDP_BLOCKED: Final = "udp_blocked"  # the instance did not answer over UDP recently; calls retry it from time to time
+NO_TLS: Final = "no_tls"  # caller and instance do not support TLS over TCP

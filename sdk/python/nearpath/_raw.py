@@ -1,4 +1,4 @@
-"""An answer that came through memory, as urllib3 shows one."""
+"""Wraps a response from shared memory as a response of urllib3."""
 
 import http.client
 import io
@@ -14,7 +14,7 @@ from . import Error, Response
 
 
 class _Parts(io.BufferedIOBase):
-    """The parts of a body as a file: `read1` gives what has come, and waits only where nothing has."""
+    """Reads the parts of a body as a file. `read1` returns received data, and waits only without any."""
 
     def __init__(self, answer: Response, url: str) -> None:
         self._answer, self._parts, self._url = answer, answer.stream, url
@@ -50,13 +50,13 @@ class _Parts(io.BufferedIOBase):
 
     def close(self) -> None:
         if not self.closed:
-            self._rest = memoryview(b"")  # its slot is free
+            self._rest = memoryview(b"")  # frees its slot
             self._answer.close()
         super().close()
 
 
 class _StreamedResponse(HTTPResponse):
-    """Parts of a body without a length are handed on as they come, as those of a chunked answer are."""
+    """Streams a body without a length part by part, like a chunked response."""
 
     def stream(self, amt: int | None = 65536, decode_content: bool | None = None) -> Iterator[bytes]:  # type: ignore[override]
         if self.length_remaining is not None:
@@ -68,7 +68,7 @@ class _StreamedResponse(HTTPResponse):
 
 
 class _OriginalResponse:
-    """Headers in the form of http.client, where cookie jars look for them."""
+    """Holds header fields in the form of http.client, which cookie jars read."""
 
     def __init__(self, fields: list[tuple[str, str]]) -> None:
         self.msg = http.client.HTTPMessage()
@@ -83,7 +83,7 @@ class _OriginalResponse:
 
 
 def raw_response(request: PreparedRequest, status: int, fields: list[tuple[str, str]], body: Any, stream: bool) -> HTTPResponse:
-    """`body` is an answer, or bytes; with `stream` an answer's body is read as it comes."""
+    """Returns a response of urllib3. `body` is bytes or a response, which `stream` reads as it arrives."""
     url = request.url or ""
     response_class: type[HTTPResponse] = _StreamedResponse
     file: io.BufferedIOBase

@@ -1,5 +1,5 @@
 # Code generated from contract/reasons.toml by `cargo xtask generate`. DO NOT EDIT.
-"""Reasons for which the platform refuses, cuts or loses a request."""
+"""Reasons of platform errors."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Retries that a session was given, as urllib3 makes them, for answers that came through memory."""
+"""Applies a session's retries of urllib3 to responses from shared memory."""
 
 from requests import PreparedRequest, Response, exceptions
 from urllib3 import Retry
@@ -22,7 +22,7 @@ class Retries:
         try:
             if isinstance(outcome, Error):
                 return self._after_error(self._retry, outcome)
-            return self._retry_after_answer(self._retry, outcome)
+            return self._retry_after_response(self._retry, outcome)
         except MaxRetryError as error:
             if isinstance(outcome, Error):
                 raise exceptions.ConnectionError(error, request=self._request) from outcome
@@ -31,7 +31,7 @@ class Retries:
                 raise exceptions.RetryError(error, request=self._request) from None
             return False
 
-    def _retry_after_answer(self, retry: Retry, answer: Response) -> bool:
+    def _retry_after_response(self, retry: Retry, answer: Response) -> bool:
         method, url = self._request.method or "", self._request.url
         if not retry.is_retry(method, answer.status_code, "Retry-After" in answer.headers):
             return False
@@ -47,12 +47,12 @@ class Retries:
             return False
         try:
             self._retry = retry.increment(method, url, error=failures[error.kind])
-        except (ReadTimeoutError, ProtocolError):  # reads are not made again, or not with that method
+        except (ReadTimeoutError, ProtocolError):  # the settings permit no retry of reads, or of that method
             return False
         self._retry.sleep()
         return True
 
-    def note(self, answer: Response) -> Response:
-        """Leaves on an answer what became of them, where urllib3 does."""
+    def record(self, answer: Response) -> Response:
+        """Records the retries in the response, like urllib3."""
         answer.raw.retries = self._retry
         return answer

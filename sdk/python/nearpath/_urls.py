@@ -1,9 +1,9 @@
-"""Which URLs are calls of functions, and where they go over HTTP.
+"""Recognises URLs of functions and returns their URLs over HTTP.
 
-    http://gateway:8080/function/NAME/path    the gateway: where the environment says it is, or at that address
-    http://gateway.any:8080/function/…        a gateway by that name, or at the address that the environment names
-    nearpath://NAME/path                      the same, whatever the gateway is called
-    http://NAME/path                          a host of one word without a port, when nothing else answers to that name
+    http://gateway:8080/function/NAME/path    the gateway of the environment, else that address
+    http://gateway.any:8080/function/…        a gateway with that name, or with the address in the environment
+    nearpath://NAME/path                      the same, without the gateway's name
+    http://NAME/path                          a host name of one label without a port, if no other host has it
 
 All other URLs belong to other servers.
 """
@@ -19,7 +19,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class Target(NamedTuple):
-    """A function that a URL means."""
+    """The function that a URL names."""
 
     name: str
     path: str
@@ -46,7 +46,7 @@ def _configured_gateway() -> str | None:
 
 
 def parse_target(url: str) -> Target | None:
-    """The function that a URL means, if it means one."""
+    """Returns the function that a URL names; None for other URLs."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
@@ -62,9 +62,9 @@ def parse_target(url: str) -> Target | None:
         configured = _configured_gateway() if host == "gateway" else None
         http_url = f"{configured}{_ROUTE}{name}{'' if path == '/' else path}" if configured else url
         return Target(name, path, http_url, False) if NAME.fullmatch(name) else None
-    one_word = parts.scheme == "http" and port is None and not parts.username and "." not in host
+    is_single_label = parts.scheme == "http" and port is None and not parts.username and "." not in host
     other_hosts = ("localhost", "gateway", urlsplit(gateway()).hostname)
-    return _target(host, parts, bare=True) if one_word and host not in other_hosts else None
+    return _target(host, parts, bare=True) if is_single_label and host not in other_hosts else None
 
 
 def _target(name: str, parts: SplitResult, bare: bool) -> Target | None:

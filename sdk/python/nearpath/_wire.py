@@ -1,4 +1,4 @@
-"""Connections to the gateway for who has only the standard library: kept, and used again."""
+"""Pools connections to the gateway, with the standard library."""
 
 import functools
 import http.client
@@ -18,23 +18,23 @@ _idle: dict[tuple[str, str], list[tuple[float, http.client.HTTPConnection]]] = {
 
 
 def _reset_after_fork() -> None:
-    """Two processes must not read one connection, nor wait for a thread that only one of them has."""
+    """Resets the pool in a forked child: two processes must not share a connection or a held lock."""
     global _lock
     _lock = threading.Lock()
     while _idle:
         for _, connection in _idle.popitem()[1]:
-            connection.close()  # here only: the parent goes on with it
+            connection.close()  # the parent's descriptor stays open
 
 
 os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 class Unreachable(OSError):
-    """No connection could be made: nothing was sent."""
+    """Reports a failed connection. Nothing was sent."""
 
 
 class PooledResponse:
-    """An answer and its connection, which is kept when all of it was read."""
+    """A response and its connection, which is reused after a complete read."""
 
     def __init__(self, key: tuple[str, str], connection: http.client.HTTPConnection, response: http.client.HTTPResponse):
         self._key, self._connection, self._response = key, connection, response
@@ -59,10 +59,10 @@ class PooledResponse:
 
 
 def send(url: str, method: str, headers: dict[str, str], body: bytes | Iterable[bytes], timeout: float | None) -> PooledResponse:
-    """Sends a request and waits for the head of its answer. TimeoutError, OSError or HTTPException when none comes."""
+    """Sends a request and waits for the response's head. Raises TimeoutError, OSError or HTTPException without one."""
     parts = urllib.parse.urlsplit(url)
     key = parts.scheme, parts.netloc
-    connection = _take(key) or _connect(key, timeout)
+    connection = _take_idle(key) or _connect(key, timeout)
     try:
         if connection.sock is not None:
             connection.sock.settimeout(timeout)
@@ -74,7 +74,7 @@ def send(url: str, method: str, headers: dict[str, str], body: bytes | Iterable[
         raise
 
 
-def _take(key: tuple[str, str]) -> http.client.HTTPConnection | None:
+def _take_idle(key: tuple[str, str]) -> http.client.HTTPConnection | None:
     """Returns an idle connection that the peer has not closed."""
     while True:
         with _lock:
@@ -103,7 +103,7 @@ def _connect(key: tuple[str, str], timeout: float | None) -> http.client.HTTPCon
             connection = http.client.HTTPConnection(key[1], timeout=timeout)
         connection.connect()
     except ssl.SSLCertVerificationError as error:
-        raise Unreachable(f"{error}; SSL_CERT_FILE names a file with the authorities that are trusted") from error
+        raise Unreachable(f"{error}; set SSL_CERT_FILE to a file with the trusted authorities") from error
     except OSError as error:
         raise Unreachable(str(error)) from error
     return connection

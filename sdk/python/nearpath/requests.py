@@ -4,9 +4,9 @@
 
     requests.get("http://gateway:8080/function/currency/EUR")
 
-Everything that `requests` has is here. What goes to a function (see `Adapter`) goes through shared memory inside a domain, and
-over pooled connections to the gateway elsewhere; the answer's header `X-Nearpath-Path` says which way it took and why no nearer
-one. All other URLs go out as ever. `pip install nearpath[requests]`.
+This module has all names of `requests`. Calls of functions (see `Adapter`) go through shared memory inside a domain, and over
+pooled connections to the gateway elsewhere. The response's header `X-Nearpath-Path` names the path and the obstacle of a nearer
+one. Other URLs are sent by `requests` itself. `pip install nearpath[requests]`.
 """
 
 import sys
@@ -43,7 +43,7 @@ from ._adapter import Adapter as Adapter
 from ._adapter import LazyProxies
 
 
-# `from nearpath.requests.exceptions import Timeout`, where there was `from requests.exceptions import Timeout`.
+# Permits `from nearpath.requests.exceptions import Timeout`, as with `requests`.
 for _module in ("adapters", "auth", "compat", "cookies", "exceptions", "hooks", "models", "status_codes", "structures", "utils"):
     sys.modules[f"{__name__}.{_module}"] = getattr(_requests, _module)
 
@@ -55,7 +55,7 @@ def __getattr__(name: str) -> Any:
 class Session(_requests.Session):
     """A `requests.Session` whose calls of functions take the nearest path.
 
-    An adapter that is mounted keeps its say over what goes over HTTP.
+    A mounted adapter still sends all requests over HTTP.
     """
 
     def __init__(self) -> None:
@@ -80,53 +80,53 @@ class Session(_requests.Session):
         if url.startswith("nearpath://"):
             target = _urls.parse_target(url)
             if target is None:
-                raise exceptions.InvalidURL(f"{url!r} names no function: nearpath://NAME or nearpath://NAME.NAMESPACE, in lower case")
-            request.url = target.url  # requests adds no parameters to a URL that it does not know
+                raise exceptions.InvalidURL(f"{url!r} names no function: expected nearpath://NAME or nearpath://NAME.NAMESPACE in lower case")
+            request.url = target.url  # requests adds no parameters to an unknown scheme
         return super().prepare_request(request)
 
 
 def session() -> Session:
-    """A new session."""
+    """Returns a new session."""
     return Session()
 
 
-def request(method: str, url: str, **how: Any) -> Response:
-    """Sends one request; see `requests.request`. Connections to the gateway are kept and used again."""
-    with Session() as once:
-        return once.request(method, url, **how)
+def request(method: str, url: str, **kwargs: Any) -> Response:
+    """Sends one request, see `requests.request`. Connections to the gateway are reused."""
+    with Session() as session:
+        return session.request(method, url, **kwargs)
 
 
-def get(url: str, params: Any = None, **how: Any) -> Response:
+def get(url: str, params: Any = None, **kwargs: Any) -> Response:
     """Sends a GET."""
-    return request("get", url, params=params, **how)
+    return request("get", url, params=params, **kwargs)
 
 
-def options(url: str, **how: Any) -> Response:
+def options(url: str, **kwargs: Any) -> Response:
     """Sends an OPTIONS."""
-    return request("options", url, **how)
+    return request("options", url, **kwargs)
 
 
-def head(url: str, **how: Any) -> Response:
+def head(url: str, **kwargs: Any) -> Response:
     """Sends a HEAD; redirects are not followed."""
-    how.setdefault("allow_redirects", False)
-    return request("head", url, **how)
+    kwargs.setdefault("allow_redirects", False)
+    return request("head", url, **kwargs)
 
 
-def post(url: str, data: Any = None, json: Any = None, **how: Any) -> Response:
+def post(url: str, data: Any = None, json: Any = None, **kwargs: Any) -> Response:
     """Sends a POST."""
-    return request("post", url, data=data, json=json, **how)
+    return request("post", url, data=data, json=json, **kwargs)
 
 
-def put(url: str, data: Any = None, **how: Any) -> Response:
+def put(url: str, data: Any = None, **kwargs: Any) -> Response:
     """Sends a PUT."""
-    return request("put", url, data=data, **how)
+    return request("put", url, data=data, **kwargs)
 
 
-def patch(url: str, data: Any = None, **how: Any) -> Response:
+def patch(url: str, data: Any = None, **kwargs: Any) -> Response:
     """Sends a PATCH."""
-    return request("patch", url, data=data, **how)
+    return request("patch", url, data=data, **kwargs)
 
 
-def delete(url: str, **how: Any) -> Response:
+def delete(url: str, **kwargs: Any) -> Response:
     """Sends a DELETE."""
-    return request("delete", url, **how)
+    return request("delete", url, **kwargs)

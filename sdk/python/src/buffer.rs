@@ -22,12 +22,12 @@ struct BufferState {
     exports: usize,
 }
 
-fn buffer_error(why: &str) -> PyErr {
-    PyBufferError::new_err(why.to_owned())
+fn buffer_error(reason: &str) -> PyErr {
+    PyBufferError::new_err(reason.to_owned())
 }
 
-fn handed_over_error() -> PyErr {
-    buffer_error("the buffer was handed over: make another one")
+fn consumed_error() -> PyErr {
+    buffer_error("the buffer was consumed by an earlier call: create another one")
 }
 
 fn still_exported_error() -> PyErr {
@@ -59,7 +59,7 @@ impl Buffer {
             .draft
             .take()
             .map(CallBody::from)
-            .ok_or_else(handed_over_error)
+            .ok_or_else(consumed_error)
     }
 }
 
@@ -70,7 +70,7 @@ impl Buffer {
             .draft
             .as_ref()
             .map(|draft| draft.len())
-            .ok_or_else(handed_over_error)
+            .ok_or_else(consumed_error)
     }
 
     /// Cuts the unused end.
@@ -83,7 +83,7 @@ impl Buffer {
             .draft
             .as_mut()
             .map(|draft| draft.truncate(bytes))
-            .ok_or_else(handed_over_error)
+            .ok_or_else(consumed_error)
     }
 
     /// Returns true if the buffer is in shared memory, so that sending does not copy it.
@@ -93,13 +93,13 @@ impl Buffer {
             .draft
             .as_ref()
             .map(BodyDraft::is_in_slot)
-            .ok_or_else(handed_over_error)
+            .ok_or_else(consumed_error)
     }
 
     fn __repr__(&self) -> String {
         match &self.lock_state().draft {
             Some(draft) => format!("<nearpath.Buffer {} bytes>", draft.len()),
-            None => "<nearpath.Buffer, handed over>".to_owned(),
+            None => "<nearpath.Buffer, consumed>".to_owned(),
         }
     }
 
@@ -111,17 +111,19 @@ impl Buffer {
         flags: c_int,
     ) -> PyResult<()> {
         if view.is_null() {
-            return Err(buffer_error("missing buffer view"));
+            return Err(buffer_error(
+                "missing buffer view: expected a pointer to one",
+            ));
         }
         let mut state = slf.get().lock_state();
-        let draft = state.draft.as_mut().ok_or_else(handed_over_error)?;
-        let (place, length) = (draft.as_mut_ptr(), draft.len() as isize);
+        let draft = state.draft.as_mut().ok_or_else(consumed_error)?;
+        let (address, length) = (draft.as_mut_ptr(), draft.len() as isize);
         // SAFETY: `view` can be written; it takes a reference to `slf`, which holds the draft.
         // `exports` counts it, so the draft is neither moved, cut nor consumed before
         // `__releasebuffer__`. Python's threads write under Python's rules; Rust does not read
         // meanwhile.
         let filled =
-            unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), place.cast(), length, 0, flags) };
+            unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), address.cast(), length, 0, flags) };
         if filled != 0 {
             return Err(PyErr::fetch(slf.py()));
         }

@@ -9,6 +9,10 @@ use pyo3::types::{PyBytes, PyDict, PyMapping, PyString};
 
 use crate::error::to_python_error;
 
+/// Names of the call options, for error messages.
+const OPTION_NAMES: &str =
+    "method, path, headers, deadline, idle_timeout, callback, idempotent, shm_only";
+
 /// Reads keyword arguments.
 pub(crate) fn read_options(
     py: Python<'_>,
@@ -27,7 +31,7 @@ pub(crate) fn read_options(
             "path" => options.path(value.extract::<String>()?),
             "headers" => add_headers(py, options, value.cast::<PyMapping>()?)?,
             "deadline" => options.deadline(parse_duration(value.extract()?)?),
-            "silence" => options.idle_timeout(parse_duration(value.extract()?)?),
+            "idle_timeout" => options.idle_timeout(parse_duration(value.extract()?)?),
             "callback" => options
                 .callback(value.extract()?)
                 .map_err(|error| to_python_error(py, &error))?,
@@ -38,7 +42,7 @@ pub(crate) fn read_options(
                     options
                 }
             }
-            "near_only" => {
+            "shm_only" => {
                 if value.is_truthy()? {
                     options.shm_only()
                 } else {
@@ -48,7 +52,7 @@ pub(crate) fn read_options(
             // A misspelled option must not be ignored.
             _ => {
                 return Err(PyValueError::new_err(format!(
-                    "unknown call option {name:?}"
+                    "unknown call option {name:?}: expected one of {OPTION_NAMES}"
                 )));
             }
         };
@@ -84,6 +88,8 @@ pub(crate) fn with_field_value<T>(
 fn parse_duration(seconds: f64) -> PyResult<Duration> {
     let duration = Duration::try_from_secs_f64(seconds);
     duration.map_err(|_| {
-        PyValueError::new_err("a deadline is a number of seconds from now, not below 0")
+        PyValueError::new_err(format!(
+            "invalid duration {seconds}: expected seconds, 0 or more"
+        ))
     })
 }

@@ -9,7 +9,7 @@ use crate::buffer::Buffer;
 use crate::endpoint::{has_pending_error, run_detached, with_endpoint};
 use crate::error::to_python_error;
 use crate::messages::Response;
-use crate::stream::{StreamReader, collect_parts, is_pieces};
+use crate::stream::{StreamReader, collect_parts, is_iterator};
 use crate::{call_options, payload};
 
 /// Creates a zeroed buffer for a payload, in shared memory if possible.
@@ -20,34 +20,34 @@ pub(crate) fn buffer(py: Python<'_>, bytes: usize) -> PyResult<Buffer> {
     draft
         .or_else(|| heap_draft(bytes))
         .map(Buffer::new)
-        .ok_or_else(|| PyMemoryError::new_err("no memory for the buffer"))
+        .ok_or_else(|| PyMemoryError::new_err(format!("no memory for a buffer of {bytes} bytes")))
 }
 
 fn heap_draft(bytes: usize) -> Option<BodyDraft> {
-    let mut own = Vec::new();
+    let mut zeros = Vec::new();
     // A huge size raises MemoryError instead of aborting the process.
-    own.try_reserve_exact(bytes).ok()?;
-    own.resize(bytes, 0);
-    Some(BodyDraft::from_vec(own))
+    zeros.try_reserve_exact(bytes).ok()?;
+    zeros.resize(bytes, 0);
+    Some(BodyDraft::from_vec(zeros))
 }
 
 /// Calls a function and waits for its response, whatever its status. A payload that is an iterator
 /// is sent as it yields. With stream the response is returned when it begins, and read as it
 /// arrives.
 #[pyfunction]
-#[pyo3(signature = (name, payload=None, /, *, stream=false, **how))]
+#[pyo3(signature = (name, payload=None, /, *, stream=false, **keywords))]
 pub(crate) fn call(
     py: Python<'_>,
     name: &str,
     payload: Option<&Bound<'_, PyAny>>,
     stream: bool,
-    how: Option<&Bound<'_, PyDict>>,
+    keywords: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<Response> {
-    let pieces = payload.filter(|payload| is_pieces(payload));
+    let pieces = payload.filter(|payload| is_iterator(payload));
     if stream || pieces.is_some() {
-        return stream_call(py, name, payload, stream, how);
+        return stream_call(py, name, payload, stream, keywords);
     }
-    let options = call_options::read_options(py, how)?;
+    let options = call_options::read_options(py, keywords)?;
     let payload = payload
         .map(payload::read_payload)
         .transpose()?
@@ -61,21 +61,21 @@ fn stream_call(
     name: &str,
     payload: Option<&Bound<'_, PyAny>>,
     stream: bool,
-    how: Option<&Bound<'_, PyDict>>,
+    keywords: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<Response> {
-    let options = call_options::read_options(py, how)?;
+    let options = call_options::read_options(py, keywords)?;
     let pieces = payload.map(payload_pieces).transpose()?;
     let mut exchange = with_endpoint(py, |endpoint| endpoint.open_call(name, &options))?;
     // Without a payload the request ends at once.
     if pieces.is_none() {
         run_detached(py, |endpoint| endpoint.finish_body(&mut exchange));
     }
-    let (response, reading) = StreamReader::open(py, exchange, pieces)?;
+    let (response, reader) = StreamReader::open(py, exchange, pieces)?;
     if stream {
-        return Ok(Response::with_reader(response, reading));
+        return Ok(Response::with_reader(response, reader));
     }
     // The caller wants a complete response, though the request was streamed.
-    let body = collect_parts(py, || reading.next_part(py))?;
+    let body = collect_parts(py, || reader.next_part(py))?;
     Ok(Response::new(response.with_payload(body)))
 }
 
@@ -90,14 +90,14 @@ fn payload_pieces(payload: &Bound<'_, PyAny>) -> PyResult<Py<PyIterator>> {
 /// Queues a call at the gateway, which POSTs the response to callback. Returns the call's id; None
 /// when the gateway gives none.
 #[pyfunction]
-#[pyo3(signature = (name, payload=None, /, **how))]
+#[pyo3(signature = (name, payload=None, /, **keywords))]
 pub(crate) fn call_later(
     py: Python<'_>,
     name: &str,
     payload: Option<&Bound<'_, PyAny>>,
-    how: Option<&Bound<'_, PyDict>>,
+    keywords: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<Option<String>> {
-    let options = call_options::read_options(py, how)?;
+    let options = call_options::read_options(py, keywords)?;
     let payload = payload
         .map(payload::read_payload)
         .transpose()?
@@ -108,28 +108,28 @@ pub(crate) fn call_later(
 /// Header fields with which another client propagates the running handler's context: traceparent
 /// and x-timeout.
 #[pyfunction]
-pub(crate) fn handed_on(py: Python<'_>) -> Vec<(&'static str, String)> {
+pub(crate) fn propagated_fields(py: Python<'_>) -> Vec<(&'static str, String)> {
     run_detached(py, |endpoint| endpoint.propagated_fields())
 }
 
 /// Calls several functions concurrently, each given as (name, payload). The responses have the same
 /// order.
 #[pyfunction]
-#[pyo3(signature = (*calls, return_errors=false, **how))]
+#[pyo3(signature = (*calls, return_errors=false, **keywords))]
 pub(crate) fn gather<'py>(
     py: Python<'py>,
     calls: &Bound<'py, PyTuple>,
     return_errors: bool,
-    how: Option<&Bound<'py, PyDict>>,
+    keywords: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Vec<Py<PyAny>>> {
-    let options = call_options::read_options(py, how)?;
-    let mut wanted = Vec::with_capacity(calls.len());
-    for each in calls {
-        let (name, payload): (String, Bound<'_, PyAny>) = each.extract()?;
-        wanted.push((name, payload::read_payload(&payload)?));
+    let options = call_options::read_options(py, keywords)?;
+    let mut requests = Vec::with_capacity(calls.len());
+    for call in calls {
+        let (name, payload): (String, Bound<'_, PyAny>) = call.extract()?;
+        requests.push((name, payload::read_payload(&payload)?));
     }
     let outcomes = with_endpoint(py, |endpoint| {
-        let pending_calls: Vec<_> = wanted
+        let pending_calls: Vec<_> = requests
             .into_iter()
             .map(|(name, payload)| endpoint.begin_call(&name, payload, &options))
             .collect();
@@ -157,14 +157,14 @@ pub(crate) fn gather<'py>(
 
 /// Sends an event, which has no response.
 #[pyfunction]
-#[pyo3(signature = (name, payload=None, /, **how))]
+#[pyo3(signature = (name, payload=None, /, **keywords))]
 pub(crate) fn notify(
     py: Python<'_>,
     name: &str,
     payload: Option<&Bound<'_, PyAny>>,
-    how: Option<&Bound<'_, PyDict>>,
+    keywords: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<()> {
-    let options = call_options::read_options(py, how)?;
+    let options = call_options::read_options(py, keywords)?;
     let payload = payload
         .map(payload::read_payload)
         .transpose()?
@@ -198,14 +198,14 @@ impl Published {
 
 /// Sends an event to one instance of each function of the domain that subscribes to the topic.
 #[pyfunction]
-#[pyo3(signature = (topic, payload=None, /, **how))]
+#[pyo3(signature = (topic, payload=None, /, **keywords))]
 pub(crate) fn publish(
     py: Python<'_>,
     topic: &str,
     payload: Option<&Bound<'_, PyAny>>,
-    how: Option<&Bound<'_, PyDict>>,
+    keywords: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<Published> {
-    let options = call_options::read_options(py, how)?;
+    let options = call_options::read_options(py, keywords)?;
     let payload = payload
         .map(payload::read_payload)
         .transpose()?

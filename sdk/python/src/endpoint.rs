@@ -19,12 +19,12 @@ thread_local! {
 fn check_signals() -> bool {
     // Called from a detached thread, so the interpreter's lock is taken for the check only.
     let raised = Python::attach(|py| py.check_signals().err());
-    let stops = raised.is_some();
-    if stops {
+    let is_interrupted = raised.is_some();
+    if is_interrupted {
         PENDING_ERROR.set(raised);
     }
     // An earlier exception must stop all further waits until it is raised.
-    stops || has_pending_error()
+    is_interrupted || has_pending_error()
 }
 
 /// Returns true if an exception waits to be raised.
@@ -41,7 +41,7 @@ pub(crate) fn swap_endpoint(endpoint: &mut ThreadEndpoint) {
 /// Resets the endpoint in the child of a fork, on its only thread: two processes must not use one
 /// ring or connection.
 #[pyfunction]
-pub(crate) fn forked() {
+pub(crate) fn reset_after_fork() {
     ENDPOINT.with(|endpoint| {
         endpoint
             // A fork during a call finds the endpoint borrowed, and skips the reset.

@@ -9,7 +9,7 @@ create_exception!(
     nearpath,
     Error,
     PyException,
-    "Why there is no answer: .kind, .function, .path, .retry_is_safe"
+    "A failed call: .kind, .function, .path, .retry_is_safe, .status, .reason, .text"
 );
 
 /// Converts an error, with its details as attributes.

@@ -1,4 +1,4 @@
-//! The native half of the SDK for Python; users import `nearpath/__init__.py`.
+//! The native module of the SDK for Python; users import `nearpath/__init__.py`.
 //!
 //! A Python thread is an endpoint for blocking threads ([`nearpath::blocking`]), which releases the
 //! interpreter's lock while it waits. Bodies are views: they keep their slot while Python refers to
@@ -35,19 +35,19 @@ fn _nearpath(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(calls::call, module)?)?;
     module.add_function(wrap_pyfunction!(calls::call_later, module)?)?;
     module.add_function(wrap_pyfunction!(calls::gather, module)?)?;
-    module.add_function(wrap_pyfunction!(calls::handed_on, module)?)?;
+    module.add_function(wrap_pyfunction!(calls::propagated_fields, module)?)?;
     module.add_function(wrap_pyfunction!(calls::notify, module)?)?;
     module.add_function(wrap_pyfunction!(calls::publish, module)?)?;
     module.add_function(wrap_pyfunction!(serve::serve, module)?)?;
     dataflow::add_module(module)?;
-    let after = PyDict::new(module.py());
-    after.set_item(
+    let hooks = PyDict::new(module.py());
+    hooks.set_item(
         "after_in_child",
-        wrap_pyfunction!(endpoint::forked, module)?,
+        wrap_pyfunction!(endpoint::reset_after_fork, module)?,
     )?;
     module
         .py()
         .import("os")?
-        .call_method("register_at_fork", (), Some(&after))
+        .call_method("register_at_fork", (), Some(&hooks))
         .map(drop)
 }

@@ -10,7 +10,7 @@ use pyo3::types::{PyDict, PyMapping, PyMemoryView, PyTuple};
 
 use crate::endpoint::with_endpoint;
 use crate::error::to_python_error;
-use crate::stream::{StreamReader, collect_parts, is_pieces};
+use crate::stream::{StreamReader, collect_parts, is_iterator};
 use crate::view::memoryview;
 use crate::{call_options, payload};
 
@@ -82,7 +82,7 @@ impl Request {
 
     /// Path of the call: "shm" or "http".
     #[getter]
-    fn came_over(&self) -> &'static str {
+    fn arrival_path(&self) -> &'static str {
         self.lock_request().arrival_path().name()
     }
 
@@ -124,9 +124,9 @@ pub(crate) struct Response {
     /// Iterable of body pieces, for a handler's response.
     pieces: Option<Py<PyAny>>,
     /// Reader of the rest of a streamed response.
-    reading: Option<StreamReader>,
+    reader: Option<StreamReader>,
     /// Collected body of a streamed response.
-    whole: Mutex<Option<Bytes>>,
+    collected_body: Mutex<Option<Bytes>>,
 }
 
 impl Response {
@@ -134,22 +134,22 @@ impl Response {
         Self {
             inner,
             pieces: None,
-            reading: None,
-            whole: Mutex::default(),
+            reader: None,
+            collected_body: Mutex::default(),
         }
     }
 
-    pub(crate) fn with_reader(inner: nearpath::Response, stream_reader: StreamReader) -> Self {
+    pub(crate) fn with_reader(inner: nearpath::Response, reader: StreamReader) -> Self {
         Self {
-            reading: Some(stream_reader),
+            reader: Some(reader),
             ..Self::new(inner)
         }
     }
 
     pub(crate) fn next_part(&self, py: Python<'_>) -> PyResult<Option<Bytes>> {
-        self.reading
+        self.reader
             .as_ref()
-            .map_or(Ok(None), |reading| reading.next_part(py))
+            .map_or(Ok(None), |reader| reader.next_part(py))
     }
 }
 
@@ -164,7 +164,7 @@ impl Response {
     ) -> PyResult<Self> {
         // A generator is not read here: `serve` streams it.
         let pieces = body
-            .filter(|body| is_pieces(body))
+            .filter(|body| is_iterator(body))
             .map(|body| body.clone().unbind());
         let body = body
             .filter(|_| pieces.is_none())
@@ -208,16 +208,19 @@ impl Response {
     /// collects the unread rest.
     #[getter]
     fn body<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMemoryView>> {
-        if self.reading.is_none() {
+        if self.reader.is_none() {
             return memoryview(py, self.inner.share_body());
         }
-        let known = self
-            .whole
+        let collected = self
+            .collected_body
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
-        let body = known.map_or_else(|| collect_parts(py, || self.next_part(py)), Ok)?;
-        *self.whole.lock().unwrap_or_else(PoisonError::into_inner) = Some(body.clone());
+        let body = collected.map_or_else(|| collect_parts(py, || self.next_part(py)), Ok)?;
+        *self
+            .collected_body
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(body.clone());
         memoryview(py, body.into())
     }
 
@@ -229,17 +232,17 @@ impl Response {
 
     /// Stops reading and cancels the rest at the callee. The end of a with block calls it.
     fn close(&self, py: Python<'_>) {
-        self.reading
+        self.reader
             .iter()
-            .for_each(|reading| reading.close_stream(py));
+            .for_each(|reader| reader.close_stream(py));
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {
         slf
     }
 
-    #[pyo3(signature = (*_why))]
-    fn __exit__(&self, py: Python<'_>, _why: &Bound<'_, PyTuple>) {
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) {
         self.close(py);
     }
 
@@ -251,8 +254,8 @@ impl Response {
 
     /// Obstacle of the next shorter path; None: there is no shorter one.
     #[getter]
-    fn not_nearer(&self) -> Option<&str> {
-        self.inner.not_nearer()
+    fn obstacle(&self) -> Option<&str> {
+        self.inner.obstacle()
     }
 
     /// All header fields in order, as pairs.
@@ -355,14 +358,14 @@ fn latin1_text(value: &[u8]) -> String {
 }
 
 /// Response of a handler: complete, or a head with an iterable of pieces.
-pub(crate) type HandlerAnswer<'py> = (nearpath::Response, Option<Bound<'py, PyAny>>);
+pub(crate) type HandlerResponse<'py> = (nearpath::Response, Option<Bound<'py, PyAny>>);
 
 /// Converts a handler's return value: a Response, a payload, an iterator of payloads, (status,
 /// payload), or None.
-pub(crate) fn read_answer<'py>(returned: &Bound<'py, PyAny>) -> PyResult<HandlerAnswer<'py>> {
+pub(crate) fn read_response<'py>(returned: &Bound<'py, PyAny>) -> PyResult<HandlerResponse<'py>> {
     if let Ok(response) = returned.cast::<Response>() {
         let (response, py) = (response.get(), returned.py());
-        let pieces = match (&response.pieces, &response.reading) {
+        let pieces = match (&response.pieces, &response.reader) {
             (Some(pieces), _) => Some(pieces.bind(py).clone()),
             (None, Some(_)) => Some(returned.getattr("stream")?), // forwarded as it arrives
             (None, None) => None,
@@ -375,12 +378,12 @@ pub(crate) fn read_answer<'py>(returned: &Bound<'py, PyAny>) -> PyResult<Handler
     if let Ok(pair) = returned.cast::<PyTuple>() {
         // The first element must be a status, so other tuples are no valid responses.
         let (status, inner): (u16, Bound<'_, PyAny>) = pair.extract().map_err(|_| {
-            PyTypeError::new_err("a handler that returns a tuple returns (status, payload)")
+            PyTypeError::new_err("invalid tuple from a handler: expected (status, payload)")
         })?;
-        let (response, pieces) = read_answer(&inner)?;
+        let (response, pieces) = read_response(&inner)?;
         return Ok((response.with_status(status), pieces));
     }
-    if is_pieces(returned) {
+    if is_iterator(returned) {
         return Ok((nearpath::Response::new(""), Some(returned.clone())));
     }
     payload::read_payload(returned).map(|body| (nearpath::Response::new(body), None))

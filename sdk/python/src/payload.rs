@@ -52,7 +52,9 @@ pub(crate) fn read_payload(payload: &Bound<'_, PyAny>) -> PyResult<CallBody> {
     }
     // Copied: the memory of other buffers may change or move.
     let buffer = PyBuffer::<u8>::get(payload).map_err(|_| {
-        PyTypeError::new_err("a payload is bytes, text, or anything with a buffer of bytes")
+        PyTypeError::new_err(
+            "invalid payload: expected bytes, text or an object with a buffer of bytes",
+        )
     })?;
     buffer.to_vec(payload.py()).map(CallBody::from)
 }

@@ -22,8 +22,8 @@ pub(crate) fn serve(
     threads: usize,
     stream: bool,
 ) -> PyResult<()> {
-    let threads =
-        NonZeroUsize::new(threads).ok_or_else(|| PyValueError::new_err("threads is at least 1"))?;
+    let threads = NonZeroUsize::new(threads)
+        .ok_or_else(|| PyValueError::new_err("invalid number of threads 0: expected 1 or more"))?;
     // Detached while it waits: handlers attach again for each call.
     let served = py.detach(|| {
         let endpoint = ThreadEndpoint::default();
@@ -55,7 +55,7 @@ fn handle_request(
     let returned = handler
         .bind(py)
         .call1((Request::new(request),))
-        .and_then(|returned| messages::read_answer(&returned));
+        .and_then(|returned| messages::read_response(&returned));
     match returned {
         Ok((response, None)) => response,
         Ok((response, Some(pieces))) => write_stream(response, &pieces),

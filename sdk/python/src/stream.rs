@@ -15,36 +15,36 @@ use crate::payload;
 const MAX_BODY_BYTES: usize = 64 << 20;
 
 /// Returns true for an iterator of pieces, false for a payload.
-pub(crate) fn is_pieces(payload: &Bound<'_, PyAny>) -> bool {
+pub(crate) fn is_iterator(payload: &Bound<'_, PyAny>) -> bool {
     payload.cast::<PyIterator>().is_ok()
 }
 
 /// Collects parts into one body.
 pub(crate) fn collect_parts(
     py: Python<'_>,
-    part: impl Fn() -> PyResult<Option<Bytes>>,
+    next_part: impl Fn() -> PyResult<Option<Bytes>>,
 ) -> PyResult<Bytes> {
-    let Some(first) = part()? else {
+    let Some(first) = next_part()? else {
         return Ok(Bytes::new());
     };
     // A body of one part is returned without a copy.
-    let Some(mut next) = part()? else {
+    let Some(mut part) = next_part()? else {
         return Ok(first);
     };
-    let mut all = BytesMut::from(&first[..]);
+    let mut collected = BytesMut::from(&first[..]);
     drop(first); // frees its slot
     loop {
-        if all.len() + next.len() > MAX_BODY_BYTES {
+        if collected.len() + part.len() > MAX_BODY_BYTES {
             return Err(PyValueError::new_err(format!(
-                "the body is larger than {MAX_BODY_BYTES} bytes: read its stream"
+                "the body is longer than {MAX_BODY_BYTES} bytes: read its stream"
             )));
         }
-        all.extend_from_slice(&next);
+        collected.extend_from_slice(&part);
         // Ctrl-C must interrupt a long body.
         py.check_signals()?;
-        match part()? {
-            Some(part) => next = part,
-            None => return Ok(all.freeze()),
+        match next_part()? {
+            Some(next) => part = next,
+            None => return Ok(collected.freeze()),
         }
     }
 }
@@ -119,10 +119,12 @@ impl ReaderState {
     /// Waits for the next event, and writes a piece when there is capacity.
     fn run_step(&mut self, py: Python<'_>) -> PyResult<StreamEvent> {
         let Self { exchange, pieces } = self;
-        // Only then the endpoint waits for capacity, too.
-        let writes = pieces.is_some();
-        let step = with_endpoint(py, |endpoint| endpoint.next_event(exchange, writes))?;
-        if let (StreamEvent::Writable, Some(iterator)) = (&step, pieces.as_ref()) {
+        // With a request body the endpoint waits for capacity, too.
+        let has_request_body = pieces.is_some();
+        let event = with_endpoint(py, |endpoint| {
+            endpoint.next_event(exchange, has_request_body)
+        })?;
+        if let (StreamEvent::Writable, Some(iterator)) = (&event, pieces.as_ref()) {
             match iterator.bind(py).clone().next().transpose()? {
                 Some(piece) => {
                     let piece = payload::read_payload(&piece)?;
@@ -135,7 +137,7 @@ impl ReaderState {
                 }
             }
         }
-        Ok(step)
+        Ok(event)
     }
 
     /// Cancels the call unless it has ended, and closes the generator.

@@ -25,16 +25,18 @@ impl View {
     ) -> PyResult<()> {
         // Peers may read the same memory, so a body is never writable.
         if view.is_null() || flags & ffi::PyBUF_WRITABLE == ffi::PyBUF_WRITABLE {
-            return Err(PyBufferError::new_err("the body of a message is read-only"));
+            return Err(PyBufferError::new_err(
+                "the body of a message is read-only: copy it with bytes()",
+            ));
         }
-        let (place, length) = (slf.get().0.as_ptr(), slf.get().0.len());
+        let (address, length) = (slf.get().0.as_ptr(), slf.get().0.len());
         // SAFETY: `view` can be written; it takes a reference to `slf`, which is frozen and holds
         // the bytes until it is dropped. Read-only, so no write goes through the cast pointer.
         let filled = unsafe {
             ffi::PyBuffer_FillInfo(
                 view,
                 slf.as_ptr(),
-                place.cast_mut().cast(),
+                address.cast_mut().cast(),
                 length as isize,
                 1,
                 flags,

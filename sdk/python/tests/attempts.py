@@ -1,4 +1,4 @@
-"""Attempts for tests of what a job decides: their number is 1, and workers say what a test has them say."""
+"""Makes attempts for tests of a job's decisions. Their number is 1."""
 
 from nearpath.dataflow._attempt import Attempt
 

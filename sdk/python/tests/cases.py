@@ -1,4 +1,4 @@
-"""What tests of jobs have in common: an alarm, temporary files of their own, and jobs that are ended from outside."""
+"""Base classes of job tests: a deadline, a temporary folder, and jobs that are ended by signals."""
 
 import os
 import pathlib
@@ -17,25 +17,25 @@ from fixtures import DEADLINE
 HERE = pathlib.Path(__file__).parent
 
 
-def too_late(*_):
-    """Raises, so that what a test has started is ended."""
-    raise TimeoutError("the test takes too long")
+def raise_timeout(*_):
+    """Raises TimeoutError, so that cleanups of the test run."""
+    raise TimeoutError("the test exceeded its deadline")
 
 
-class Alarm(unittest.TestCase):
-    """A test that hangs is a failure."""
+class DeadlineCase(unittest.TestCase):
+    """Fails a test at its deadline."""
 
     seconds = DEADLINE
 
     def setUp(self):
         super().setUp()
-        self.addCleanup(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, too_late))
+        self.addCleanup(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, raise_timeout))
         self.addCleanup(signal.alarm, 0)
         signal.alarm(self.seconds)
 
 
-class OwnTemp(Alarm):
-    """What a job and its workers leave in the folder for temporary files is seen, and nobody else's is."""
+class TemporaryFolderCase(DeadlineCase):
+    """Uses a temporary directory of its own, to see remaining files of jobs and workers."""
 
     def setUp(self):
         super().setUp()
@@ -48,26 +48,26 @@ class OwnTemp(Alarm):
     def new_folder(self):
         return pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
 
-    def left(self):
+    def remaining_files(self):
         return list(self.temp.iterdir())
 
 
-class EndedBySignal(OwnTemp):
-    """Jobs in processes of their own. Their workers write down their numbers: `jobs_elsewhere.forever`."""
+class SignalledJobCase(TemporaryFolderCase):
+    """Runs jobs in their own processes. Workers record their process ids: `jobs_remote.endless`."""
 
-    def begin(self, program, *words):
+    def start_program(self, program, *arguments):
         environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(HERE), *sys.path]))
-        command = [sys.executable, "-c", textwrap.dedent(program), *map(str, words)]
+        command = [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)]
         job = subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment)
         self.addCleanup(job.wait)
         self.addCleanup(job.kill)
         return job
 
-    def ended_by(self, number, program, *words):
-        """How a job ends that is sent this signal while its five workers work, once all of these have ended, too."""
+    def exit_code_after(self, number, program, *arguments):
+        """Sends a signal to a job with five running workers. Returns its exit code after all of them have ended."""
         pids = self.folder / "pids"
         pids.mkdir()
-        job = self.begin(program, pids, *words)
+        job = self.start_program(program, pids, *arguments)
         while len(files := list(pids.iterdir())) < 5:
             self.assertIsNone(job.poll())
             time.sleep(0.01)
@@ -75,6 +75,6 @@ class EndedBySignal(OwnTemp):
         job.send_signal(number)
         code = job.wait()
         for worker in workers:
-            select.select([worker], [], [])  # readable once it has ended; if it never does, the alarm
+            select.select([worker], [], [])  # readable after its end, within the test's deadline
             os.close(worker)
         return code

@@ -1,4 +1,4 @@
-"""A function for test_domain.py, as a process of its own."""
+"""A function for test_domain.py, in its own process."""
 
 import collections
 import gzip
@@ -10,45 +10,45 @@ import time
 
 import nearpath
 
-held = []
-asked = collections.Counter()
+exported_views = []
+request_counts = collections.Counter()
 
 
-made = ended = 0
+made_pieces = ended_streams = 0
 topics = []
-together = threading.Barrier(4)
+barrier = threading.Barrier(4)
 
 
-def endless(request):
-    global made, ended
+def yield_events(request):
+    global made_pieces, ended_streams
     try:
         while True:
-            made += 1
+            made_pieces += 1
             yield b"data: %b\n\n" % bytes(60_000)
     finally:
-        ended += 1
+        ended_streams += 1
 
 
-def hangs():
+def yield_slowly():
     end = time.monotonic() + 60
     while time.monotonic() < end:
-        time.sleep(0.01)  # the next piece finds that nobody reads
+        time.sleep(0.01)  # the next piece detects that the reader has left
         yield ""
 
 
-def broken():
+def fail_midway():
     yield "some"
     raise ValueError("it broke")
 
 
-def answer(request):
+def handle(request):
     if request.is_event:
         topics.append((request.topic, bytes(request.body)))
         return None
     match "/" + request.path.partition("?")[0].rpartition("/")[2]:
         case "/how":
-            told = [request.came_over, request.method, request.caller, request.headers.get("x-one"), request.time_left is not None]
-            return nearpath.Response(repr(told), status=203, headers={"X-By": "python"})
+            properties = [request.arrival_path, request.method, request.caller, request.headers.get("x-one"), request.time_left is not None]
+            return nearpath.Response(repr(properties), status=203, headers={"X-By": "python"})
         case "/raise":
             raise ValueError("it broke")
         case "/die":
@@ -59,12 +59,12 @@ def answer(request):
             return 418, "tea"
         case "/buffer":
             buffer = nearpath.buffer(len(request.body))
-            with memoryview(buffer) as place:
-                place[:] = bytes(request.body)[::-1]
+            with memoryview(buffer) as view:
+                view[:] = bytes(request.body)[::-1]
             return nearpath.Response(headers={"x-in-slot": str(buffer.in_slot)}, body=buffer)
         case "/held":
             buffer = nearpath.buffer(5)
-            held.append(memoryview(buffer))
+            exported_views.append(memoryview(buffer))
             return buffer
         case "/upper":
             return bytearray(bytes(request.body).upper())
@@ -76,38 +76,38 @@ def answer(request):
             first = bytes(next(request.stream, b""))
             return first + bytes(request.body)
         case "/events":
-            return nearpath.Response(endless(request), status=207, headers={"Content-Type": "text/event-stream"})
+            return nearpath.Response(yield_events(request), status=207, headers={"Content-Type": "text/event-stream"})
         case "/seen":
-            return f"{made} {ended}"
+            return f"{made_pieces} {ended_streams}"
         case "/broken":
-            return broken()
+            return fail_midway()
         case "/topics":
             return repr(topics)
         case "/together":
-            together.wait(60)
+            barrier.wait(60)
             return "together"
         case "/hang":
-            # until the caller has left: nobody reads what comes
-            return hangs()
+            # until the caller has disconnected
+            return yield_slowly()
         case "/pass":
             return nearpath.call("callee", request.stream, path="/shout", stream=True)
         case "/mirror":
-            told = {"method": request.method, "path": request.path, "headers": request.headers, "body": bytes(request.body).decode("latin-1")}
-            return nearpath.Response(json.dumps(told), headers={"Content-Type": "application/json"})
+            properties = {"method": request.method, "path": request.path, "headers": request.headers, "body": bytes(request.body).decode("latin-1")}
+            return nearpath.Response(json.dumps(properties), headers={"Content-Type": "application/json"})
         case "/moved":
             return nearpath.Response(status=302, headers={"Location": "moved/mirror"})
         case "/packed":
             return nearpath.Response(gzip.compress(b"unpacked"), headers={"Content-Encoding": "gzip"})
         case "/flaky":
-            asked[request.path] += 1
-            return (503, "busy") if asked[request.path] < 3 else f"{asked[request.path]} times"
+            request_counts[request.path] += 1
+            return (503, "busy") if request_counts[request.path] < 3 else f"{request_counts[request.path]} times"
         case "/long":
             return bytes(300_000)
         case "/on":
-            inner = nearpath.call("callee", request.body, near_only=True)
+            inner = nearpath.call("callee", request.body, shm_only=True)
             return nearpath.Response(inner.body, headers={"x-inner": inner.path})
     return request.body
 
 
-nearpath.serve(answer, threads=int(os.environ.get("THREADS", "1")), stream="STREAM" in os.environ)
+nearpath.serve(handle, threads=int(os.environ.get("THREADS", "1")), stream="STREAM" in os.environ)
 sys.exit(0)

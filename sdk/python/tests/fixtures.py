@@ -1,4 +1,4 @@
-"""What tests stand in: a domain without a node, functions as processes, a gateway that is a fake."""
+"""Fixtures of SDK tests: a domain without a node, functions as processes, and a fake gateway."""
 
 import contextlib
 import http.server
@@ -13,19 +13,18 @@ import tempfile
 import threading
 import unittest
 
-# Who runs tests in the background of a script ignores Ctrl-C, and what is ignored is inherited by every process; a handler is not.
+# Background processes of a script ignore SIGINT, and children inherit that. They do not inherit a handler.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 HERE = pathlib.Path(__file__).parent
 DEADLINE = 60
-# Below those that Linux gives to outgoing connections (`ip_local_port_range`): one of these could be anybody's by the time it is used,
-# or used again.
+# Ports below those of outgoing connections (`ip_local_port_range`), which other processes could take before their use.
 PORTS = range(16_384, 32_768)
-_numbers = itertools.count(os.getpid() * 61)  # processes of tests side by side begin far from each other
+_numbers = itertools.count(os.getpid() * 61)  # parallel test processes begin at distant ports
 
 
 def free_port(count=1):
-    """The first of so many in a row that are free on loopback, for TCP and UDP, and that no other call of this process gives."""
+    """Returns the first of `count` successive ports that are free on loopback, for TCP and UDP, once per process."""
     while True:
         ports = [PORTS[next(_numbers) % len(PORTS)] for _ in range(count)]
         if ports[-1] - ports[0] == count - 1 and all(map(_is_free, ports)):
@@ -47,7 +46,7 @@ def domain_program():
 
 
 def skip(reason):
-    """Counts as a test that did not run."""
+    """Skips the test and records the reason."""
     print(f"SKIP sdk/python: {reason}", file=sys.stderr)
     if log := os.environ.get("NEARPATH_SKIP_LOG"):
         with open(log, "a") as file:
@@ -55,18 +54,18 @@ def skip(reason):
     raise unittest.SkipTest(reason)
 
 
-def need_requests():
+def require_requests():
     try:
         import requests
     except ImportError:
         skip("needs the package requests: pip install requests")
 
 
-def in_a_child(work):
-    """What a child that is forked makes of it: 0 is good."""
+def run_in_child(work):
+    """Runs `work` in a forked child and returns its exit code: 0 after success."""
     child = os.fork()
     if child == 0:
-        signal.alarm(DEADLINE)  # so it ends
+        signal.alarm(DEADLINE)  # ends the child at the deadline
         code = 1
         try:
             work()
@@ -78,12 +77,12 @@ def in_a_child(work):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-class OpenFaas:
-    """A gateway that knows nothing of nearpath. With a folder it speaks TLS."""
+class OpenFaasGateway:
+    """A gateway without nearpath. With a folder it uses TLS."""
 
     def __init__(self, folder=None):
-        words = [sys.executable, HERE.parent.parent / "standin" / "openfaas.py", *(["--tls", folder] if folder else [])]
-        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        command = [sys.executable, HERE.parent.parent / "standin" / "openfaas.py", *(["--tls", folder] if folder else [])]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.url = self.process.stdout.readline().strip()
 
     def stop(self):
@@ -93,29 +92,29 @@ class OpenFaas:
 
 
 class Domain:
-    """A real hub; start() makes an instance of a function."""
+    """A real domain; `start` makes an instance of a function."""
 
     def __init__(self, *edges):
         self.folder = tempfile.TemporaryDirectory(prefix="np")
         self.processes = []
-        self.words = [domain_program(), self.folder.name, *edges]
-        self.begin()
+        self.command = [domain_program(), self.folder.name, *edges]
+        self.start_domain()
 
-    def begin(self):
-        self.hub = subprocess.Popen(self.words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert self.hub.stdout.readline() == "ready\n"
+    def start_domain(self):
+        self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout.readline() == "ready\n"
 
-    def end(self):
-        self.hub.stdin.close()
-        assert self.hub.wait(DEADLINE) == 0
-        self.hub.stdout.close()
+    def stop_domain(self):
+        self.process.stdin.close()
+        assert self.process.wait(DEADLINE) == 0
+        self.process.stdout.close()
 
     def dispatch_socket(self, name):
         return os.path.join(self.folder.name, name)
 
-    def start(self, name, **how):
+    def start(self, name, **variables):
         port = free_port()
-        environment = {**os.environ, "NEARPATH_DISPATCH": self.dispatch_socket(name), "PORT": str(port), **how}
+        environment = {**os.environ, "NEARPATH_DISPATCH": self.dispatch_socket(name), "PORT": str(port), **variables}
         process = subprocess.Popen([sys.executable, HERE / "domain_functions.py"], env=environment, stderr=subprocess.PIPE)
         self.processes.append(process)
         return process, port
@@ -126,13 +125,13 @@ class Domain:
         codes = [process.wait(DEADLINE) for process in self.processes]
         for process in self.processes:
             process.stderr.close()
-        self.end()
+        self.stop_domain()
         self.folder.cleanup()
         return codes
 
 
 class GatewayCase:
-    """Tests of what finds a gateway in its surroundings; `stands_in` makes it."""
+    """Tests with a gateway in the environment, which `make_gateway` makes."""
 
     make_gateway = None
 
@@ -147,24 +146,24 @@ class GatewayCase:
         del os.environ["NEARPATH_GATEWAY"]
 
 
-class Gateway:
-    """Remembers what it was asked, and answers by the function's name."""
+class RecordingGateway:
+    """Records requests, and responds by the function's name."""
 
     def __init__(self):
-        asked = self.asked = []
+        recorded = self.requests = []
 
-        made = self.made = []
+        clients = self.clients = []
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def setup(self):
-                made.append(self.client_address)
+                clients.append(self.client_address)
                 super().setup()
 
-            def take(self):
+            def respond(self):
                 body = self.rfile.read(int(self.headers.get("content-length") or 0))
-                asked.append((self.command, self.path, dict(self.headers), body))
+                recorded.append((self.command, self.path, dict(self.headers), body))
                 name = self.path.split("/")[2].split("?")[0]
                 if name == "dies":
                     return self.connection.shutdown(socket.SHUT_RDWR)
@@ -180,7 +179,7 @@ class Gateway:
                 self.end_headers()
                 self.wfile.write(answer)
 
-            do_GET = do_POST = do_PUT = take
+            do_GET = do_POST = do_PUT = respond
 
             def log_message(self, *_):
                 pass
@@ -191,7 +190,7 @@ class Gateway:
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def connections(self):
-        return len(self.made)
+        return len(self.clients)
 
     def stop(self):
         self.hold.set()

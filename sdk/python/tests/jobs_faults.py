@@ -5,16 +5,16 @@ import pathlib
 import subprocess
 import time
 
-from jobs_elsewhere import once
+from jobs_remote import is_first_call
 
 from nearpath import dataflow as flow
 
 
-def alone(folder):
-    """A worker that nobody streams with. The first start has no end."""
+def endless_first_start(folder):
+    """Runs a worker without streams. Its first start does not end."""
 
     def make(number, of):
-        if once(folder, "begun"):
+        if is_first_call(folder, "begun"):
             while True:
                 yield time.sleep(0.01)
         yield 1
@@ -22,11 +22,11 @@ def alone(folder):
     return flow.source(make).on("there")
 
 
-def leaving(folder):
-    """The first start leaves a process, and dies; the second one leaves another, and is through."""
+def leaves_processes(folder):
+    """Starts a process that outlives the worker. The first start also dies."""
 
     def make(number, of):
-        dies = once(folder, "died")
+        dies = is_first_call(folder, "died")
         child = subprocess.Popen(["sleep", "1000"])
         pathlib.Path(folder, f"pid-{child.pid}").touch()
         if dies:
@@ -36,15 +36,15 @@ def leaving(folder):
     return flow.source(make) >> flow.collect()
 
 
-def verbose():
+def raises_long_error():
     def change(item):
         raise ValueError("so it is: " + "x" * (3 << 20))
 
     return flow.source(lambda number, of: [1]) >> flow.map(change) >> flow.collect()
 
 
-class Names(flow.Worker):
-    """Says of a file that it has made it: of the one that `name` gives for its folder."""
+class NamedResult(flow.Worker):
+    """Names the file that `name` returns for its folder as its result."""
 
     def __init__(self, name, place):
         self._name, self._place = name, place
@@ -53,6 +53,6 @@ class Names(flow.Worker):
         return self._name(self.folder), self._place
 
 
-def naming(name, place):
+def names_result(name, place):
     source = flow.source(lambda number, of: range(10))
-    return [source >> flow.stage(lambda: Names(lambda folder: name, place), name="names"), source >> flow.collect()]
+    return [source >> flow.stage(lambda: NamedResult(lambda folder: name, place), name="names"), source >> flow.collect()]

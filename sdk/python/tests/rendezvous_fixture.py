@@ -1,4 +1,4 @@
-"""A real rendezvous, a place whose starts a test may count and hit, and tests of jobs with these."""
+"""A real rendezvous, a place that records its starts, and a base class of tests with both."""
 
 import json
 import os
@@ -8,8 +8,8 @@ import signal
 import subprocess
 import tempfile
 
-import jobs_elsewhere as jobs
-from cases import OwnTemp
+import jobs_remote as jobs
+from cases import TemporaryFolderCase
 from fixtures import DEADLINE, free_port, skip
 
 from nearpath import dataflow as flow
@@ -23,7 +23,7 @@ def program(name):
 
 
 class Rendezvous:
-    """`nearpath rendezvous` on ports of its own, with its key in that folder."""
+    """Runs `nearpath rendezvous` on its own ports, with its key in `folder`."""
 
     def __init__(self, folder):
         self.key, self.process = str(folder / "rendezvous.key"), None
@@ -31,7 +31,7 @@ class Rendezvous:
         self.start()
 
     def start(self):
-        """Where it was before, the second time."""
+        """Starts the process, each time at the same address."""
         command = [program("nearpath"), "rendezvous", "--listen", self.listen, "--observe", self.observe]
         command += ["--admin-listen", "127.0.0.1:0", "--key", self.key, "--json"]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -48,10 +48,10 @@ class Rendezvous:
 
 
 class CountedProcesses(flow.Processes):
-    """Processes that a test counts. `before`: what a worker's start is replaced by, the first time."""
+    """Records started processes. `before` maps workers to commands that replace their first start."""
 
-    def __init__(self, before=None, **how):
-        super().__init__(**how)
+    def __init__(self, before=None, **options):
+        super().__init__(**options)
         self.starts, self.before = [], dict(before or {})
 
     def start(self, worker, orders):
@@ -64,7 +64,7 @@ class CountedProcesses(flow.Processes):
         return sum(name == worker for name, _ in self.starts)
 
     def kill(self, worker, number=signal.SIGKILL):
-        """The one that was started last."""
+        """Sends a signal to the last start of a worker."""
         process = [started for name, started in self.starts if name == worker][-1]
         if process.ended() is None:
             os.kill(process.pid, number)
@@ -73,8 +73,8 @@ class CountedProcesses(flow.Processes):
         return [worker for worker, started in self.starts if started.ended() is None]
 
 
-class Elsewhere(OwnTemp):
-    """Jobs whose workers are processes of their own that meet at a rendezvous."""
+class RemoteJobCase(TemporaryFolderCase):
+    """Runs jobs with workers in their own processes, connected through a rendezvous."""
 
     seconds = 2 * DEADLINE
 
@@ -90,32 +90,32 @@ class Elsewhere(OwnTemp):
         self.place = CountedProcesses()
 
     def running_workers(self):
-        """Processes, and folders of jobs and of workers."""
-        return self.place.running_workers(), self.left()
+        """Returns running workers, and folders of jobs and workers."""
+        return self.place.running_workers(), self.remaining_files()
 
-    def run_job(self, job, store=True, **how):
-        how = {"on": self.place, "rendezvous": self.rendezvous.url, "key": self.rendezvous.key, "patience": 20.0, **how}
+    def run_job(self, job, store=True, **options):
+        options = {"on": self.place, "rendezvous": self.rendezvous.url, "key": self.rendezvous.key, "contact_timeout": 20.0, **options}
         if store:
-            how.setdefault("checkpoints", str(self.folder / "checkpoints"))
-        done = flow.run(job, **how)
+            options.setdefault("checkpoints", str(self.folder / "checkpoints"))
+        done = flow.run(job, **options)
         self.assertEqual(self.place.running_workers(), [])
         return done
 
-    def summing(self, count, keys, hits=(), stage="map", pause=0.0005, store=True, **how):
-        """A job that goes on for a while, and is exact."""
-        arguments = {"count": count, "keys": keys, "folder": str(self.folder), "pause": pause, "hits": hits, "stage": stage}
-        job = self.run_job(jobs.summing, store, arguments=arguments, **{"every": 0.3, **how})
+    def summing(self, count, keys, signals=(), stage="map", pause=0.0005, store=True, **options):
+        """Runs a job for a while and checks its sums."""
+        arguments = {"count": count, "keys": keys, "folder": str(self.folder), "pause": pause, "signals": signals, "stage": stage}
+        job = self.run_job(jobs.summing, store, arguments=arguments, **{"checkpoint_interval": 0.3, **options})
         self.assertEqual(dict(job.results), jobs.sums(count, keys))
         self.assertEqual(len(job.results), keys)
         return job
 
-    def run_with_random_deaths(self, every, **how):
-        """Whoever dies, twice in a job: stage, items and seconds between checkpoints (one of `every`) are drawn."""
+    def run_with_random_deaths(self, intervals, **options):
+        """Runs jobs with two deaths each. Stage, items and the checkpoint interval are random."""
         for seed in range(4):
             with self.subTest(seed=seed):
                 draw = random.Random(seed)
                 stage = draw.choice(["source", "map", "reduce"])
-                hits = [[draw.randrange(3000), signal.SIGKILL] for _ in range(2)]
+                signals = [[draw.randrange(3000), signal.SIGKILL] for _ in range(2)]
                 self.folder = self.new_folder()
-                job = self.summing(3000, 10, hits=hits, stage=stage, every=draw.choice(every), **how)
+                job = self.summing(3000, 10, signals=signals, stage=stage, checkpoint_interval=draw.choice(intervals), **options)
                 self.assertGreaterEqual(len(job.report.restarts), 1)

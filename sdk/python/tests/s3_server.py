@@ -1,4 +1,4 @@
-"""An object store for tests: a real server, and somebody between who lets requests fail."""
+"""An object store for tests: a real server, and a proxy that makes requests fail."""
 
 import contextlib
 import http.client
@@ -21,33 +21,33 @@ UNAVAILABLE = 69
 
 
 class Server:
-    """versitygw, whose objects are files. It ends with this process."""
+    """Runs versitygw, which stores objects as files. It ends with this process."""
 
     def __init__(self, folder, address=None):
-        words = [ROOT / "tools" / "s3", "serve", folder, address or f"127.0.0.1:{free_port()}"]
+        command = [ROOT / "tools" / "s3", "serve", folder, address or f"127.0.0.1:{free_port()}"]
         self.folder, self.process = pathlib.Path(folder), subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
-        said = dict(word.split("=", 1) for _ in range(5) for word in self.process.stdout.readline().split() if "=" in word)
-        if not said:
-            self._give_up()
-        self.endpoint, self.pid = said["S3_ENDPOINT"], int(said["S3_PID"])
-        self.keys = {name: said[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION")}
+        variables = dict(field.split("=", 1) for _ in range(5) for field in self.process.stdout.readline().split() if "=" in field)
+        if not variables:
+            self._report_failure()
+        self.endpoint, self.pid = variables["S3_ENDPOINT"], int(variables["S3_PID"])
+        self.keys = {name: variables[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION")}
 
-    def _give_up(self):
-        why, code = self.process.stderr.read(), self.process.wait()
+    def _report_failure(self):
+        errors, code = self.process.stderr.read(), self.process.wait()
         self.close()
         if code == UNAVAILABLE:
-            skip(why.strip().splitlines()[0])
-        raise AssertionError(why)
+            skip(errors.strip().splitlines()[0])
+        raise AssertionError(errors)
 
     def kill(self):
-        """As a machine that loses its power would."""
+        """Kills the server, as a power failure would."""
         os.kill(self.pid, signal.SIGKILL)
         self.close()
 
-    def again(self):
-        """At the same address, with what it had."""
+    def restart(self):
+        """Returns a new server at the same address, with the same data."""
         return Server(self.folder, self.endpoint.removeprefix("http://"))
 
     def objects(self, bucket="nearpath"):
@@ -61,8 +61,8 @@ class Server:
         self.process.stderr.close()
 
 
-class Quiet(http.server.ThreadingHTTPServer):
-    """Clients that are killed are no news."""
+class QuietServer(http.server.ThreadingHTTPServer):
+    """Ignores disconnected clients."""
 
     daemon_threads = True
 
@@ -72,77 +72,79 @@ class Quiet(http.server.ThreadingHTTPServer):
 
 
 class FaultyProxy:
-    """Passes requests on. `rule(method, path)` may say otherwise: a status to answer with, "lose" (it is done, and the answer is
-    500), "cut" (half of the answer's body), or a function that gives one of
-    these. `after(method, path)` is called when the server has done what it was asked, before the answer goes out."""
+    """Forwards requests. `rule(method, path)` may return a fault, or a function that returns one.
+
+    Faults are a status, "lose" (status 500 after the request), or "cut" (half of the response's body). `after(method, path)` runs
+    after each request, before its response.
+    """
 
     def __init__(self, endpoint):
-        self.server, self.rule, self.asked = urllib.parse.urlsplit(endpoint), lambda method, path: None, []
+        self.server, self.rule, self.requests = urllib.parse.urlsplit(endpoint), lambda method, path: None, []
         self.after = lambda method, path: None
-        between, lock = self, threading.Lock()
+        proxy, lock = self, threading.Lock()
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
-            def take(self):
+            def handle_request(self):
                 body = self.rfile.read(int(self.headers.get("content-length") or 0))
                 with lock:
-                    between.asked.append((self.command, self.path))
-                    said = between.rule(self.command, self.path)
-                said = said() if callable(said) else said
-                if isinstance(said, int):
-                    return self.answer(said, XML % (CODES[said].encode()))
+                    proxy.requests.append((self.command, self.path))
+                    fault = proxy.rule(self.command, self.path)
+                fault = fault() if callable(fault) else fault
+                if isinstance(fault, int):
+                    return self.answer(fault, XML % (CODES[fault].encode()))
                 try:
-                    status, headers, answer = between.ask(self.command, self.path, self.headers, body)
+                    status, headers, answer = proxy.forward(self.command, self.path, self.headers, body)
                 except OSError:
                     self.close_connection = True
                     return None
-                between.after(self.command, self.path)
-                if said == "lose":
+                proxy.after(self.command, self.path)
+                if fault == "lose":
                     return self.answer(500, XML % b"InternalError")
-                return self.answer(status, answer, headers, said)
+                return self.answer(status, answer, headers, fault)
 
-            def answer(self, status, body, headers=(), how=None):
+            def answer(self, status, body, headers=(), fault=None):
                 self.send_response_only(status)
                 for name, value in headers:
                     self.send_header(name, value)
                 if not headers:
                     self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                if how == "cut":
+                if fault == "cut":
                     body, self.close_connection = body[: len(body) // 2], True
                 if self.command != "HEAD":
-                    with contextlib.suppress(ConnectionError):  # who asked waits no longer
+                    with contextlib.suppress(ConnectionError):  # the client has disconnected
                         self.wfile.write(body)
 
-            do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = take
+            do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = handle_request
 
             def log_message(self, *_):
                 pass
 
-        self._http = Quiet(("127.0.0.1", 0), Handler)
+        self._http = QuietServer(("127.0.0.1", 0), Handler)
         self.endpoint = f"http://127.0.0.1:{self._http.server_port}"
         threading.Thread(target=self._http.serve_forever, daemon=True).start()
 
-    def ask(self, method, path, headers, body):
-        line = http.client.HTTPConnection(self.server.hostname, self.server.port, timeout=DEADLINE)
+    def forward(self, method, path, headers, body):
+        connection = http.client.HTTPConnection(self.server.hostname, self.server.port, timeout=DEADLINE)
         try:
             passed = {name: value for name, value in headers.items() if name.lower() not in ("expect", "connection")}
-            line.request(method, path, body, passed)
-            answer = line.getresponse()
+            connection.request(method, path, body, passed)
+            answer = connection.getresponse()
             kept = [(name, value) for name, value in answer.getheaders() if name.lower() not in ("connection", "transfer-encoding")]
             return answer.status, kept, answer.read()
         finally:
-            line.close()
+            connection.close()
 
-    def times(self, count, said, method=None, word=""):
-        """The first so many requests of that kind get `said`, or what it gives when it is called."""
-        left = [count]
+    def fail_next(self, count, fault, method=None, part=""):
+        """Applies a fault to the next `count` requests with this method and part of the path."""
+        remaining = [count]
 
-        def rule(asked, path):
-            if method in (None, asked) and word in path and left[0]:
-                left[0] -= 1
-                return said
+        def rule(actual, path):
+            if method in (None, actual) and part in path and remaining[0]:
+                remaining[0] -= 1
+                return fault
             return None
 
         self.rule = rule
@@ -152,12 +154,12 @@ class FaultyProxy:
         self._http.server_close()
 
 
-XML = b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>%s</Code><Message>said by the test</Message></Error>'
+XML = b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>%s</Code><Message>made by the test</Message></Error>'
 CODES = {500: "InternalError", 503: "SlowDown", 403: "AccessDenied", 409: "ConditionalRequestConflict", 501: "NotImplemented"}
 
 
 class ObjectStoreCase(unittest.TestCase):
-    """Tests with a store of their own, whose keys are in the environment."""
+    """Tests with their own store, whose keys are in the environment."""
 
     @classmethod
     def setUpClass(cls):
@@ -177,5 +179,5 @@ class ObjectStoreCase(unittest.TestCase):
         cls.enterClassContext(unittest.mock.patch.dict(os.environ, values))
 
     def url(self, endpoint=None, bucket="nearpath"):
-        """Each test has a prefix of its own."""
+        """Returns the URL of this test's own prefix."""
         return f"s3://{bucket}/{self.id()}?endpoint={endpoint or self.server.endpoint}"

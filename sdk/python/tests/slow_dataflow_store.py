@@ -1,4 +1,4 @@
-"""Jobs whose checkpoints are in an object store: exact, whoever dies, the store and the leader included. `make test-jobs` runs these."""
+"""Jobs with checkpoints in an object store are exact despite deaths of workers, store and leader. `make test-jobs` runs these."""
 
 import contextlib
 import json
@@ -13,9 +13,9 @@ import time
 import unittest
 import unittest.mock
 
-import store_jobs
+import store_fixture
 from cases import HERE
-from rendezvous_fixture import Elsewhere
+from rendezvous_fixture import RemoteJobCase
 from s3_server import FaultyProxy
 from fixtures import DEADLINE
 
@@ -23,62 +23,62 @@ from nearpath import dataflow as flow
 from nearpath.dataflow import _s3
 
 
-class Here(store_jobs.Here):
-    """Workers are forked."""
+class LocalStoreFaultTests(store_fixture.LocalStoreCase):
+    """Runs forked workers."""
 
-    def test_the_store_is_killed_in_mid_job(self):
-        """Who waits for it tries again; nobody dies of it."""
-        between = FaultyProxy(self.server.endpoint)
-        self.addCleanup(between.close)
+    def test_a_killed_store_causes_no_death(self):
+        """Operations are retried, and no worker dies."""
+        proxy = FaultyProxy(self.server.endpoint)
+        self.addCleanup(proxy.close)
 
         def restart():
             self.server.kill()
-            type(self).server = self.server.again()
+            type(self).server = self.server.restart()
 
-        between.times(1, restart, "PUT", "00000002/map.0")
-        done = self.summing(6000, between.endpoint)
+        proxy.fail_next(1, restart, "PUT", "00000002/map.0")
+        done = self.summing(6000, proxy.endpoint)
         self.assertGreaterEqual(done.report.checkpoints, 2)
         self.assertEqual(done.report.restarts, [])
 
     @contextlib.contextmanager
     def without_retries(self):
-        """Each request is tried once."""
+        """Permits one try per request."""
         with unittest.mock.patch.dict(os.environ, AWS_MAX_ATTEMPTS="1"), unittest.mock.patch.object(_s3, "RETRY_TIMEOUT", 0.0):
             yield
 
-    def test_a_store_that_is_away_for_longer_counts_as_a_death(self):
-        between = FaultyProxy(self.server.endpoint)
-        self.addCleanup(between.close)
-        for word in ("00000002/map.0", "00000002/complete"):  # a worker's state; the leader's list
+    def test_a_long_store_failure_counts_as_a_death(self):
+        proxy = FaultyProxy(self.server.endpoint)
+        self.addCleanup(proxy.close)
+        for word in ("00000002/map.0", "00000002/complete"):  # a worker's state; the leader's manifest
             with self.subTest(word), self.without_retries():
-                between.times(1, 503, "PUT", word)
-                done = self.summing(4000, between.endpoint)
-                self.assertRegex(" ".join(done.report.restarts), f"{word}.* was to be written, and no good answer came")
+                proxy.fail_next(1, 503, "PUT", word)
+                done = self.summing(4000, proxy.endpoint)
+                self.assertRegex(" ".join(done.report.restarts), f"{word}.* cannot be written, all tries failed")
                 self.assertEqual(len(done.report.restarts), 1)
 
-    def test_a_store_that_stays_away_ends_the_job(self):
-        between = FaultyProxy(self.server.endpoint)
-        self.addCleanup(between.close)
-        between.times(1000, 503, "PUT")
-        with self.without_retries(), self.assertRaisesRegex(flow.JobFailed, "gave up after 1 .*no good answer"):
-            self.summing(4000, between.endpoint, retries=1)
+    def test_a_permanent_store_failure_ends_the_job(self):
+        proxy = FaultyProxy(self.server.endpoint)
+        self.addCleanup(proxy.close)
+        proxy.fail_next(1000, 503, "PUT")
+        with self.without_retries(), self.assertRaisesRegex(flow.JobFailed, "gave up after 1 .*all tries failed"):
+            self.summing(4000, proxy.endpoint, retries=1)
 
-    def test_a_leader_that_is_killed(self):
-        """The next run goes on from the last checkpoint."""
+    def test_a_killed_leaders_next_run_resumes(self):
+        """The next run resumes from the last checkpoint."""
         program = textwrap.dedent("""
-            import json, sys, jobs_elsewhere
+            import json, sys, jobs_remote
             from nearpath import dataflow as flow
             count, folder, url = json.loads(sys.argv[1])
-            flow.run(jobs_elsewhere.summing(count, 10, folder, 0.0005), folder=folder, checkpoints=url, every=0.2)
+            flow.run(jobs_remote.summing(count, 10, folder, 0.0005), folder=folder, checkpoints=url, checkpoint_interval=0.2)
         """)
         count, draw = 12_000, random.Random(7)
         arguments = json.dumps([count, str(self.folder), self.url()])
         environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(HERE), *sys.path]))
         for kills in range(1, 4):
             leader = subprocess.Popen([sys.executable, "-c", program, arguments], env=environment)
-            self.until(kills, unless=lambda: leader.poll() is not None)
+            self.wait_completed(kills, is_cancelled=lambda: leader.poll() is not None)
             self.assertIsNone(leader.poll(), "it ended by itself")
-            time.sleep(draw.uniform(0, 0.2))  # anywhere in the next one
+            time.sleep(draw.uniform(0, 0.2))  # at a random point of the next checkpoint
             leader.kill()
             leader.wait()
         self.assertGreaterEqual(self.completed(), 3)
@@ -86,19 +86,19 @@ class Here(store_jobs.Here):
         self.assertLess(done.report.stages["map"].items, count)
 
 
-class There(store_jobs.StoreJobs, Elsewhere):
-    """Workers are processes of their own, which have only the store in common."""
+class RemoteStoreFaultTests(store_fixture.StoreJobCase, RemoteJobCase):
+    """Worker processes share only the store."""
 
-    def test_whoever_dies_in_several_seeds(self):
+    def test_random_deaths_leave_the_sums_exact(self):
         self.run_with_random_deaths([0.1, 0.3], checkpoints=self.url())
-        self.assertEqual(self.objects(), [], "jobs that are through leave nothing")
+        self.assertEqual(self.objects(), [], "finished jobs leave no objects")
 
-    def test_random_ones_killed_from_outside(self):
+    def test_random_kills_leave_the_sums_exact(self):
         draw, stop = random.Random(5), threading.Event()
 
         def kill():
             for _ in range(3):
-                self.until(self.completed() + 1, unless=stop.is_set)
+                self.wait_completed(self.completed() + 1, is_cancelled=stop.is_set)
                 self.place.kill(draw.choice(["source.0", "source.1", "map.0", "map.2", "reduce-by-key.1"]))
 
         killer = threading.Thread(target=kill)
@@ -110,11 +110,13 @@ class There(store_jobs.StoreJobs, Elsewhere):
             killer.join()
         self.assertGreater(job.report.checkpoints, 1)
 
-    def test_a_save_of_one_that_was_taken_for_dead(self):
-        """The reducer that has the keys is stopped while its state is on the way. The state comes when its successor has written the same checkpoint, and
-        before the job goes back to that."""
-        between = FaultyProxy(self.server.endpoint)
-        self.addCleanup(between.close)
+    def test_a_late_save_of_a_replaced_worker_does_not_count(self):
+        """Stops the reducer during its save.
+
+        The save ends after its successor has completed the same checkpoint, and before the job returns to it.
+        """
+        proxy = FaultyProxy(self.server.endpoint)
+        self.addCleanup(proxy.close)
         completed, came = threading.Event(), threading.Event()
         self.addCleanup(completed.set)
         late, there = [], []
@@ -138,12 +140,12 @@ class There(store_jobs.StoreJobs, Elsewhere):
             elif path in late:
                 came.set()
 
-        between.rule, between.after = rule, after
-        job = self.summing(6000, 10, checkpoints=self.url(between.endpoint), silence=2.0)
+        proxy.rule, proxy.after = rule, after
+        job = self.summing(6000, 10, checkpoints=self.url(proxy.endpoint), silence_timeout=2.0)
         self.assertEqual(len(there), 2, "its state and its successor's")
         first, *others = job.report.restarts
         self.assertIn("reduce-by-key.1 died (silent", first)
-        # On a busy machine somebody else may be silent for two seconds, too.
+        # On a busy machine another worker may be silent for two seconds, too.
         self.assertTrue(any("map.1 died (signal 9)" in why for why in others), others)
 
 

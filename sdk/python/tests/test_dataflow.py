@@ -1,33 +1,33 @@
-"""Jobs on this machine: what they make."""
+"""Results of local jobs."""
 
 import json
 import unittest
 
-from cases import OwnTemp
-from jobs_here import numbers, summing, sums
+from cases import TemporaryFolderCase
+from jobs_local import numbers, summing, sums
 
 from nearpath import dataflow as flow
 from nearpath.dataflow._report import Progress
 
 
-class Jobs(OwnTemp):
-    def test_reduce_by_key(self):
+class LocalJobTests(TemporaryFolderCase):
+    def test_reduce_by_key_gives_exact_sums(self):
         job = flow.run(summing(20_000, 100))
         self.assertEqual(dict(job.results), sums(20_000, 100))
         self.assertEqual(len(job.results), 100)
         self.assertEqual(job.report.stages["source"].items, 20_000)
         self.assertEqual(job.report.paths, {"local": 11})
         self.assertIn("reduce-by-key", str(job.report))
-        self.assertEqual(self.left(), [])
+        self.assertEqual(self.remaining_files(), [])
 
-    def test_every_way_to_divide_items(self):
+    def test_each_distribution_delivers_all_items(self):
         source = numbers(1000, workers=2)
         spread = source >> flow.filter(lambda number: number % 2 == 0, workers=3, name="spread")
         everywhere = flow.map(lambda number: number, workers=2, name="everywhere").after(source, how="broadcast")
         job = flow.run(spread >> flow.collect(name="even"), everywhere >> flow.collect(name="all"))
         self.assertEqual(sorted(job.results), sorted([*range(0, 1000, 2), *range(1000), *range(1000)]))
 
-    def test_lines(self):
+    def test_lines_writes_one_line_per_item(self):
         end = numbers(100) >> flow.flat_map(lambda number: [number] * 2, workers=2)
         flow.run(end >> flow.lines(f"{self.folder}/out.{{number}}", workers=2))
         written = sorted(int(line) for file in self.folder.glob("out.*") for line in file.read_text().split())
@@ -35,7 +35,7 @@ class Jobs(OwnTemp):
         with self.assertRaisesRegex(ValueError, "put {number}"):
             flow.lines("out", workers=2)
 
-    def test_batches_pass_as_they_are(self):
+    def test_a_raw_worker_forwards_batches(self):
         class Forward(flow.Worker):
             codec = "raw"
 
@@ -45,7 +45,7 @@ class Jobs(OwnTemp):
         job = flow.run(numbers(5000) >> flow.stage(Forward, workers=2) >> flow.collect())
         self.assertEqual(sorted(job.results), list(range(5000)))
 
-    def test_a_codec_of_ones_own(self):
+    def test_a_custom_codec_is_used(self):
         class Lines(flow.Worker):
             def serialise(self, items):
                 yield json.dumps(list(items)).encode()
@@ -79,12 +79,12 @@ class Jobs(OwnTemp):
         flow.run(counts >> flow.stage(Out))
         self.assertEqual(sorted(place.read_text().splitlines()), ["a 3", "b 2", "c 1"])
 
-    def test_a_slow_reader_and_a_disk_between(self):
+    def test_a_slow_consumer_spills_to_disk(self):
         slow = flow.map(lambda text: len(text)).after(flow.source(lambda n, of: ("x" * 1000 for _ in range(2000))), spill=True)
         job = flow.run(slow >> flow.collect(), window=64 << 10)
         self.assertEqual(job.results, [1000] * 2000)
 
-    def test_an_exception_ends_the_job_and_is_told(self):
+    def test_an_exception_ends_the_job_and_is_reported(self):
         def wrong(number):
             if number == 700:
                 raise LookupError("no such number")
@@ -95,9 +95,9 @@ class Jobs(OwnTemp):
         self.assertEqual(raised.exception.worker, "map.0")
         self.assertIn("LookupError: no such number", str(raised.exception))
         self.assertIn("in wrong", raised.exception.trace)
-        self.assertEqual(self.left(), [])
+        self.assertEqual(self.remaining_files(), [])
 
-    def test_topologies_as_they_are_written_down(self):
+    def test_a_json_topology_runs(self):
         text = """{"workers": [
             {"name": "reader", "inputs": [{"type": "count", "to": 10}], "outputs": [{"type": "tcp", "worker": "left"}, {"type": "tcp", "worker": "right"}]},
             {"name": "left", "stage": "double", "inputs": [{"type": "tcp", "worker": "reader"}], "outputs": [{"type": "tcp", "worker": "writer"}]},
@@ -116,12 +116,12 @@ class Jobs(OwnTemp):
         code = {"reader": Reader, "double": Double, "writer": flow.collect().worker}
         job = flow.run(flow.Topology(text, code))
         self.assertEqual(sorted(job.results), sorted([n * 2 for n in range(10)] * 2))
-        with self.assertRaisesRegex(ValueError, "no code is given for 'double'"):
+        with self.assertRaisesRegex(ValueError, "no code for 'double'"):
             flow.Topology(text, {"reader": Reader, "writer": Reader})
 
 
-class Graphs(unittest.TestCase):
-    def test_what_is_wrong_is_told(self):
+class GraphTests(unittest.TestCase):
+    def test_an_invalid_graph_is_refused_with_its_fault(self):
         source, end = numbers(1), flow.collect()
         change = source >> flow.map(abs, name="change")
         source.after(change)
@@ -132,14 +132,14 @@ class Graphs(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "one-to-one needs the same number"):
             flow.run(flow.map(abs, workers=2).after(numbers(1, workers=3), how="one-to-one"))
 
-    def test_pictures(self):
+    def test_a_graph_is_rendered_as_dot_and_svg(self):
         graph = flow.Graph(summing(1, 1))
         self.assertIn('"map" -> "reduce-by-key" [label="by-key"]', graph.picture("dot"))
         self.assertTrue(graph.picture().startswith("<svg"))
 
 
-class ProgressLines(unittest.TestCase):
-    def test_rate_and_time_to_go(self):
+class ProgressTests(unittest.TestCase):
+    def test_progress_shows_the_rate_and_the_remaining_time(self):
         progress = Progress(1000)
         for second in range(1, 5):
             line = progress.line(float(second), second * 100, 0, 4)
@@ -147,7 +147,7 @@ class ProgressLines(unittest.TestCase):
         self.assertIn("100/s", line)
         self.assertIn("00:06 to go", line)
 
-    def test_no_total_and_a_restart(self):
+    def test_the_rate_restarts_after_a_death(self):
         progress = Progress(None)
         progress.line(1.0, 500, 0, 4)
         self.assertIn("100 items", progress.line(2.0, 100, 0, 4))

@@ -1,4 +1,4 @@
-"""What a job decides, without processes and without a clock. Whom it takes for dead or slow: test_dataflow_renewals.py."""
+"""Decisions of a job, without processes and clocks. Dead and slow workers: test_dataflow_renewals.py."""
 
 import unittest
 
@@ -8,15 +8,15 @@ from nearpath.dataflow._attempt import PEER_REASON_GRACE, Restart, Attempt, Work
 from nearpath.dataflow._send_tracker import POLL_INTERVAL, SendTracker
 
 
-class Outcomes(unittest.TestCase):
-    def test_all_through(self):
+class OutcomeTests(unittest.TestCase):
+    def test_an_attempt_completes_after_all_workers_have_finished(self):
         two = attempt("a", "b", done=["c"])
         report(two, "a", finished=True)
         self.assertIsNone(two.outcome(0.0))
         report(two, "b", finished=True)
         self.assertEqual(two.outcome(0.0), Completed())
 
-    def test_who_ends_when_it_is_through_has_not_died(self):
+    def test_a_finished_worker_that_ends_has_not_died(self):
         two = attempt("a", "b")
         report(two, "a", finished=True)
         two.mark_ended("a", "")
@@ -24,18 +24,18 @@ class Outcomes(unittest.TestCase):
         two.mark_ended("b", "signal 9")
         self.assertEqual(two.outcome(0.0), Restart("b died (signal 9)", frozenset({"b"})))
 
-    def test_several_deaths_at_once_are_one_way_back(self):
+    def test_several_deaths_cause_one_restart(self):
         three = attempt("a", "b", "c")
         three.mark_ended("a", "signal 9"), three.mark_ended("c", "exit code 1")
         self.assertEqual(three.outcome(0.0), Restart("a died (signal 9), and 1 more", frozenset({"a", "c"})))
 
-    def test_what_raised_counts_before_who_died(self):
+    def test_an_exception_takes_precedence_over_a_death(self):
         two = attempt("a", "b")
         two.mark_ended("a", "signal 9")
         report(two, "b", failed={"reason": "KeyError: 1", "trace": "..."})
         self.assertEqual(two.outcome(0.0), WorkerRaised("b", "KeyError: 1", "..."))
 
-    def test_who_lost_a_peer_waits_a_moment_for_a_reason(self):
+    def test_a_lost_peer_waits_for_the_reason_before_a_restart(self):
         two = attempt("a", "b")
         report(two, "a", 5.0, lost="the stream with b is gone")
         self.assertIsNone(two.outcome(5.0))
@@ -43,62 +43,62 @@ class Outcomes(unittest.TestCase):
         two.mark_ended("b", "signal 9")
         self.assertEqual(two.outcome(5.1), Restart("b died (signal 9)", frozenset({"b"})))
 
-    def test_words_of_another_attempt_do_not_count(self):
+    def test_messages_of_another_attempt_are_ignored(self):
         one = attempt("a")
         one.receive("a", {"attempt": 2, "finished": True}, 0.0)
-        one.receive("stranger", {"attempt": 1}, 0.0)
+        one.receive("unknown", {"attempt": 1}, 0.0)
         self.assertIsNone(one.outcome(0.0))
 
 
-class Beginnings(unittest.TestCase):
-    """Workers elsewhere begin together."""
+class JointStartTests(unittest.TestCase):
+    """Remote workers begin together."""
 
     def held(self):
         return Attempt(1, 0, ["c"], ["a", "b", "c"], 0.0, is_held=True)
 
-    def test_nobody_begins_before_all_have_been_heard(self):
+    def test_no_worker_begins_before_all_have_reported(self):
         two = self.held()
         self.assertEqual(two.check_arrivals({"a"}), {"a": True, "b": False})
         self.assertTrue(two.is_held)
-        self.assertEqual(two.check_arrivals({"a", "b"}), {"a": False, "b": False}, "now each is to say that it takes part")
+        self.assertEqual(two.check_arrivals({"a", "b"}), {"a": False, "b": False}, "now each must report its participation")
         self.assertFalse(two.is_held)
         report(two, "b")
         self.assertEqual(two.check_arrivals({"a", "b"}), {"a": False, "b": True})
 
-    def test_who_comes_later_holds_nobody(self):
+    def test_a_later_worker_does_not_hold_the_others(self):
         two = self.held()
         two.check_arrivals({"a", "b"})
         two.workers["d"] = WorkerState("d")
         self.assertEqual(two.check_arrivals({"a", "b"}), {"a": False, "b": False, "d": False})
         self.assertFalse(two.is_held)
 
-    def test_nothing_is_expected_of_who_is_through(self):
+    def test_a_finished_worker_need_not_report(self):
         two = self.held()
         report(two, "a", finished=True)
         self.assertEqual(two.check_arrivals({"a"}), {"b": False})
 
 
-class Sending(unittest.TestCase):
-    """What is said to whom, and when."""
+class SendTrackerTests(unittest.TestCase):
+    """Messages are sent when they change or may be lost."""
 
-    def test_what_is_new_is_said_once(self):
+    def test_a_new_message_is_sent_once(self):
         tracker = SendTracker(repeat_interval=None)
-        self.assertTrue(tracker.should_send("a", {"cut": 1}, 0.0))
-        self.assertFalse(tracker.should_send("a", {"cut": 1}, 1000.0))
-        self.assertTrue(tracker.should_send("b", {"cut": 1}, 1000.0))
-        self.assertTrue(tracker.should_send("a", {"cut": 2}, 1000.0))
+        self.assertTrue(tracker.should_send("a", {"checkpoint": 1}, 0.0))
+        self.assertFalse(tracker.should_send("a", {"checkpoint": 1}, 1000.0))
+        self.assertTrue(tracker.should_send("b", {"checkpoint": 1}, 1000.0))
+        self.assertTrue(tracker.should_send("a", {"checkpoint": 2}, 1000.0))
 
-    def test_what_may_be_lost_is_said_again(self):
+    def test_a_message_that_may_be_lost_is_repeated(self):
         tracker = SendTracker(repeat_interval=2.0)
-        self.assertEqual([tracker.should_send("a", {"cut": 1}, now) for now in (5.0, 6.9, 7.0, 8.9, 9.0)], [True, False, True, False, True])
+        self.assertEqual([tracker.should_send("a", {"checkpoint": 1}, now) for now in (5.0, 6.9, 7.0, 8.9, 9.0)], [True, False, True, False, True])
 
-    def test_who_is_started_anew_has_heard_nothing(self):
+    def test_a_restarted_worker_gets_all_messages_again(self):
         tracker = SendTracker(repeat_interval=None)
-        tracker.should_send("a", {"cut": 1}, 0.0)
-        tracker.forget("a"), tracker.forget("nobody")
-        self.assertTrue(tracker.should_send("a", {"cut": 1}, 0.0))
+        tracker.should_send("a", {"checkpoint": 1}, 0.0)
+        tracker.forget("a"), tracker.forget("unknown")
+        self.assertTrue(tracker.should_send("a", {"checkpoint": 1}, 0.0))
 
-    def test_nobody_looks_where_nothing_can_have_changed(self):
+    def test_messages_are_not_compared_without_a_change(self):
         once, again = SendTracker(repeat_interval=None), SendTracker(repeat_interval=2.0)
         for tracker in (once, again):
             self.assertTrue(tracker.has_changes((1, 0), 10.0))
@@ -108,22 +108,22 @@ class Sending(unittest.TestCase):
         self.assertTrue(again.has_changes((1, 1), 20.0))
 
 
-class Checkpoints(unittest.TestCase):
-    def test_begin_when_all_are_there_and_it_is_time(self):
+class CheckpointTests(unittest.TestCase):
+    def test_a_checkpoint_begins_when_all_workers_are_ready_and_it_is_due(self):
         two = attempt("a", "b", checkpoint=3)
         report(two, "a", 1.0)
-        self.assertFalse(two.begin(10.0, every=5.0))
+        self.assertFalse(two.begin(10.0, interval=5.0))
         report(two, "b", 8.0)
-        self.assertFalse(two.begin(10.0, every=5.0), "counted from when all were there")
-        self.assertTrue(two.begin(13.0, every=5.0))
+        self.assertFalse(two.begin(10.0, interval=5.0), "counted from the last join")
+        self.assertTrue(two.begin(13.0, interval=5.0))
         self.assertEqual(two.pending, 4)
-        self.assertFalse(two.begin(20.0, every=5.0), "one at a time")
+        self.assertFalse(two.begin(20.0, interval=5.0), "one at a time")
 
-    def test_complete_when_each_has_written_its_own_or_is_through(self):
+    def test_a_checkpoint_completes_when_each_worker_has_saved_or_finished(self):
         three = attempt("a", "b", "c", done=["d"])
         for name in "abc":
             report(three, name)
-        three.begin(5.0, every=5.0)
+        three.begin(5.0, interval=5.0)
         report(three, "a", saved=1, mark="x")
         report(three, "b", finished=True)
         self.assertIsNone(three.complete())
@@ -132,13 +132,13 @@ class Checkpoints(unittest.TestCase):
         three.completed(6.0)
         self.assertEqual((three.checkpoint, three.pending), (1, 0))
         self.assertIsNone(three.complete())
-        self.assertFalse(three.begin(10.0, every=5.0))
+        self.assertFalse(three.begin(10.0, interval=5.0))
 
-    def test_none_begins_while_somebody_has_lost_a_peer(self):
+    def test_no_checkpoint_begins_while_a_peer_is_lost(self):
         one = attempt("a")
         report(one, "a", lost="b")
         one.outcome(1.0)
-        self.assertFalse(one.begin(10.0, every=5.0))
+        self.assertFalse(one.begin(10.0, interval=5.0))
 
 
 if __name__ == "__main__":

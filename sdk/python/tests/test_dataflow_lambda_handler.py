@@ -1,14 +1,14 @@
-"""Workers on Lambda: the handler, on a stand-in with AWS's own client of a runtime."""
+"""Workers on Lambda: the handler, on a test double with AWS's own runtime client."""
 
 import base64
 import json
 import textwrap
 import unittest
 
-from lambdas import OnLambda, orders, state, until, zipped
+from lambda_fixture import LambdaCase, orders, process_state, wait_until, zipped
 
 
-# The real handler, with a worker that does what its orders say.
+# The real handler with a worker that runs the script in its orders.
 SCRIPTED = """
 import sys
 from nearpath.dataflow.aws import _handler, handler
@@ -19,7 +19,7 @@ def scripted(event, context):
 """
 
 
-class TheHandler(OnLambda):
+class LambdaHandlerTests(LambdaCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
@@ -29,35 +29,35 @@ class TheHandler(OnLambda):
         code.write_text(SCRIPTED)
         cls.zip = _package.make(cls.folder / "handler.zip", [code], _package.Target()).path
 
-    def function(self, **said):
+    def function(self, **options):
         name = self.id().rpartition(".")[2]
-        self.lambdas.create(name, self.zip, "functions.scripted", **said)
+        self.lambdas.create(name, self.zip, "functions.scripted", **options)
         return name
 
-    def ask(self, name, script):
-        """How it ended, and what it printed."""
+    def run_script(self, name, script):
+        """Runs a script as a worker. Returns its end and its output."""
         client = self.lambdas.client()
         answer = client.invoke(FunctionName=name, Payload=orders(script=textwrap.dedent(script)), LogType="Tail")
-        told = json.loads(answer["Payload"].read())
+        result = json.loads(answer["Payload"].read())
         client.close()
         lines = base64.b64decode(answer["LogResult"]).decode().splitlines()
-        self.assertNotIn("FunctionError", answer, told)
-        return told["ended"], lines[1:-2]
+        self.assertNotIn("FunctionError", answer, result)
+        return result["ended"], lines[1:-2]
 
-    def test_exit_codes_say_how_it_ended(self):
+    def test_exit_codes_determine_the_reported_end(self):
         name = self.function()
         for script, ended in (
             ("", ""),
             ("raise SystemExit(1)", "it failed"),
-            ("raise SystemExit(3)", "it lost its job, or a worker that it streams with"),
+            ("raise SystemExit(3)", "it lost its job or a peer"),
             ("raise SystemExit(9)", "it ended with exit code 9"),
             ("import os; os.kill(os.getpid(), 9)", "it died of SIGKILL: 128 MB of memory may not be enough"),
         ):
-            self.assertEqual(self.ask(name, script)[0], ended)
+            self.assertEqual(self.run_script(name, script)[0], ended)
         self.assertEqual(len(self.lambdas.environments(name)), 1)
 
-    def test_the_worker_has_its_orders_a_folder_and_the_code(self):
-        ended, printed = self.ask(
+    def test_a_worker_has_its_orders_its_folder_and_the_code(self):
+        ended, printed = self.run_script(
             self.function(),
             """
             import json, os, sys, tempfile
@@ -73,7 +73,7 @@ class TheHandler(OnLambda):
         )
         self.assertEqual((ended, printed), ("", ["map.0 True /var/task", "Read-only file system"]))
 
-    def test_nothing_stays_for_the_next_worker(self):
+    def test_processes_and_files_are_removed_before_the_next_worker(self):
         name = self.function()
         left = """
             import os, subprocess, sys
@@ -81,39 +81,39 @@ class TheHandler(OnLambda):
             open("/tmp/left/below/file", "w").close()
             open("/tmp/file", "w").close()
             os.symlink("/var/task", "/tmp/link")
-            told, tell = os.pipe()
+            reader, writer = os.pipe()
             if os.fork() == 0:
                 os.setsid()
                 if os.fork() == 0:
-                    os.write(tell, b"there")
+                    os.write(writer, b"there")
                     os.execvp("sleep", ["sleep", "1000"])
                 os._exit(0)
-            os.read(told, 5)
+            os.read(reader, 5)
             """
         look = "import os; print(os.listdir('/tmp') == [os.path.basename(os.getcwd())], sorted(filter(str.isdecimal, os.listdir('/proc')), key=int)[:-1])"
-        _, before = self.ask(name, look)
-        self.assertEqual(self.ask(name, left), ("", []))
-        _, after = self.ask(name, look)
+        _, before = self.run_script(name, look)
+        self.assertEqual(self.run_script(name, left), ("", []))
+        _, after = self.run_script(name, look)
         self.assertEqual((before, len(self.lambdas.environments(name))), (after, 1))
         self.assertRegex(before[0], "^True")
 
-    def test_a_worker_whose_time_is_up_leaves_the_environment_whole(self):
+    def test_a_worker_timeout_keeps_the_environment_usable(self):
         name = self.function(timeout=3)
-        ended, printed = self.ask(name, "import time; print('at work', flush=True); time.sleep(1000)")
-        self.assertEqual((ended, printed), ("it was still at work when the function's time was up", ["at work"]))
-        self.assertEqual(self.ask(name, "print('again')"), ("", ["again"]))
+        ended, printed = self.run_script(name, "import time; print('running', flush=True); time.sleep(1000)")
+        self.assertEqual((ended, printed), ("it was still running at the function's timeout", ["running"]))
+        self.assertEqual(self.run_script(name, "print('again')"), ("", ["again"]))
         self.assertEqual([one["invocations"] for one in self.lambdas.environments(name)], [2])
 
-    def test_between_two_workers_the_environment_is_frozen(self):
+    def test_the_environment_is_frozen_between_two_workers(self):
         name = self.function()
-        self.ask(name, "")
+        self.run_script(name, "")
         (environment,) = self.lambdas.environments(name)
-        until(lambda: state(environment["pid"]) == "T")
-        self.assertEqual(self.ask(name, "print('awake')"), ("", ["awake"]))
+        wait_until(lambda: process_state(environment["pid"]) == "T")
+        self.assertEqual(self.run_script(name, "print('awake')"), ("", ["awake"]))
 
-    def test_other_code_is_taken_by_new_environments(self):
+    def test_updated_code_starts_in_new_environments(self):
         name = self.function()
-        self.ask(name, "")
+        self.run_script(name, "")
         client = self.lambdas.client()
         self.addCleanup(client.close)
         client.update_function_code(
@@ -122,7 +122,7 @@ class TheHandler(OnLambda):
         self.assertEqual(client.invoke(FunctionName=name, Payload=orders())["Payload"].read(), b"7")
         self.assertEqual([one["invocations"] for one in self.lambdas.environments(name)], [1])
 
-    def test_what_are_no_orders_is_refused(self):
+    def test_an_event_without_orders_is_refused(self):
         client = self.lambdas.client()
         self.addCleanup(client.close)
         answer = client.invoke(FunctionName=self.function(), Payload=b'{"script": ""}')

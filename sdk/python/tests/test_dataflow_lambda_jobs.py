@@ -1,5 +1,4 @@
-"""Whole jobs on Lambda's stand-in, behind a real rendezvous: what they make. Whatever happens to
-environments: slow_dataflow_lambda_jobs.py."""
+"""Whole jobs on the Lambda double with a real rendezvous. Faults of environments: slow_dataflow_lambda_jobs.py."""
 
 import importlib
 import pathlib
@@ -8,7 +7,7 @@ import sys
 import unittest
 import warnings
 
-from lambdas import OnLambda, until
+from lambda_fixture import LambdaCase, wait_until
 from rendezvous_fixture import Rendezvous
 
 from nearpath import dataflow as flow
@@ -21,22 +20,22 @@ from nearpath import dataflow as flow
 
 COUNT, KEYS = 20_000, 100
 
-def hold(door):
-    with socket.create_connection(("127.0.0.1", door)) as line:
-        line.sendall(b"here")
-        line.recv(2)
+def hold(port):
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(b"here")
+        connection.recv(2)
 
-def numbers(number, of, door):
+def numbers(number, of, port):
     for at in range(number, COUNT, of):
         if at == COUNT // 2:
-            hold(door)
+            hold(port)
         yield at
 
 def pair(number):
     return number % KEYS, number
 
-def job(door):
-    source = flow.source(lambda number, of: numbers(number, of, door), workers=2, name="numbers")
+def job(port):
+    source = flow.source(lambda number, of: numbers(number, of, port), workers=2, name="numbers")
     return source >> flow.map(pair, workers=2, name="pair") >> flow.reduce_by_key(int.__add__, workers=2, name="sum") >> flow.collect()
 
 def slowly(number, of, made, count):
@@ -50,7 +49,7 @@ def long(count):
 
 def wrong(number):
     if number == 700:
-        print("this is what it prints")
+        print("printed by the worker")
         raise LookupError("no such number")
     return number
 
@@ -63,7 +62,7 @@ def sums(count=20_000, keys=100):
     return {key: sum(range(key, count, keys)) for key in range(keys)}
 
 
-class Jobs(OnLambda):
+class LambdaJobCase(LambdaCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
@@ -79,33 +78,33 @@ class Jobs(OnLambda):
         code = [cls.folder / "wordcount.py", cls.folder / "held.py"]
         cls.zip = _package.make(cls.folder / "jobs.zip", code, _package.Target()).path
 
-    def run_job(self, name, module, job="job", **said):
-        """On a function of that name."""
-        said = {"on": self.place(name), "rendezvous": self.rendezvous.url, "key": self.rendezvous.key, "progress": False, **said}
+    def run_job(self, name, module, job="job", **options):
+        """Runs a job on the function `name`."""
+        options = {"on": self.place(name), "rendezvous": self.rendezvous.url, "key": self.rendezvous.key, "progress": False, **options}
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that a place with a limit wants checkpoints
-            return flow.run(getattr(importlib.import_module(module), job), **said)
+            warnings.simplefilter("ignore")  # about a time limit without checkpoints
+            return flow.run(getattr(importlib.import_module(module), job), **options)
 
     def busy(self, name):
         return [environment for environment in self.lambdas.environments(name) if environment["busy"]]
 
 
-class Whole(Jobs):
-    def test_the_guides_job(self):
+class LambdaJobTests(LambdaJobCase):
+    def test_the_guides_job_gives_exact_counts(self):
         self.lambdas.create("wordcount", self.zip, timeout=50)
         job = self.run_job("wordcount", "wordcount")
         self.assertEqual(dict(job.results), {"one": 14400, "two": 6400, "three": 6400, "four": 6400, "five": 6400})
         self.assertEqual(job.report.restarts, [])
         self.assertEqual(len(self.lambdas.environments("wordcount")), 6)
-        until(lambda: not self.busy("wordcount"))  # nobody works, and is paid, for a job that is through
+        wait_until(lambda: not self.busy("wordcount"))  # no paid invocation outlasts the job
 
-    def test_what_a_workers_code_raises_is_told_and_what_it_prints_is_in_the_log(self):
+    def test_an_exception_is_reported_and_printed_output_is_logged(self):
         self.lambdas.create("failing", self.zip, timeout=50)
         with self.assertRaisesRegex(flow.JobFailed, "LookupError: no such number") as raised:
             self.run_job("failing", "held", "failing")
         self.assertRegex(raised.exception.worker, r"wrong\.\d")
-        self.assertIn("this is what it prints", self.lambdas.written())
-        until(lambda: not self.busy("failing"))
+        self.assertIn("printed by the worker", self.lambdas.read_log())
+        wait_until(lambda: not self.busy("failing"))
 
 
 if __name__ == "__main__":

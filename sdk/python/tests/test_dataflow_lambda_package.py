@@ -1,4 +1,4 @@
-"""Workers on Lambda: the package that their function is made of."""
+"""Workers on Lambda: the package of their function."""
 
 import io
 import os
@@ -10,12 +10,12 @@ import unittest
 import zipfile
 from unittest import mock
 
-from lambdas import need
+from lambda_fixture import require_packages
 
 
-class ThePackage(unittest.TestCase):
+class LambdaPackageTests(unittest.TestCase):
     def setUp(self):
-        need()
+        require_packages()
         from nearpath.dataflow.aws import _package
 
         self.package = _package
@@ -25,9 +25,9 @@ class ThePackage(unittest.TestCase):
             "from nearpath import dataflow as flow\n\ndef job():\n    return flow.source(lambda n, of: 'a b a'.split()) >> flow.collect()\n"
         )
 
-    def make(self, name="out.zip", code=None, **said):
-        target = said.pop("target", self.package.Target())
-        return self.package.make(self.folder / name, code or [self.code], target, **said)
+    def make(self, name="out.zip", code=None, **options):
+        target = options.pop("target", self.package.Target())
+        return self.package.make(self.folder / name, code or [self.code], target, **options)
 
     def test_the_same_input_makes_the_same_bytes(self):
         first = self.make("a.zip").path.read_bytes()
@@ -35,7 +35,7 @@ class ThePackage(unittest.TestCase):
         self.code.chmod(0o600)
         self.assertEqual(self.make("b.zip").path.read_bytes(), first)
 
-    def test_it_runs_with_nothing_else_installed(self):
+    def test_a_package_runs_without_other_installed_packages(self):
         with zipfile.ZipFile(self.make().path) as archive:
             archive.extractall(self.folder / "task")
         program = "import words; from nearpath import dataflow as flow; print(flow.run(words.job()).results)"
@@ -43,7 +43,7 @@ class ThePackage(unittest.TestCase):
         done = subprocess.run(python, env={"PYTHONPATH": str(self.folder / "task")}, capture_output=True, text=True)
         self.assertEqual((done.stdout, done.stderr), ("['a', 'b', 'a']\n", ""))
 
-    def test_a_function_is_made_as_the_program_says(self):
+    def test_the_program_prints_the_command_that_creates_the_function(self):
         program = [
             sys.executable,
             "-m",
@@ -65,28 +65,28 @@ class ThePackage(unittest.TestCase):
         self.assertIn("--code S3Bucket=BUCKET,S3Key=out.zip", advice)
         self.assertIn("--s3-bucket BUCKET --s3-key out.zip", advice)
 
-    def test_requirements_are_in_it(self):
+    def test_a_package_contains_its_requirements(self):
         self.wheel("tiny", {"tiny.py": "x = 1\n"})
-        names = set(zipfile.ZipFile(self.make(requirements=self.asking("tiny")).path).namelist())
+        names = set(zipfile.ZipFile(self.make(requirements=self.requirements_file("tiny")).path).namelist())
         self.assertLessEqual({"tiny.py", "tiny-1.0.dist-info/METADATA", "words.py", "nearpath/__init__.py"}, names)
         self.assertNotIn("tiny-1.0.dist-info/RECORD", names)
 
-    def test_what_lambda_would_not_take_is_refused(self):
+    def test_a_package_that_lambda_would_refuse_is_refused(self):
         self.wheel("nearpath", {"nearpath/__init__.py": ""})
-        for said, why in (
+        for options, cause in (
             ({"code": [self.folder / "nothing.py"]}, "there is no .*nothing.py"),
-            ({"code": [self.code, self.code]}, "two things are called words.py"),
+            ({"code": [self.code, self.code]}, "two entries are named words.py"),
             (
                 {"target": self.package.Target(architecture="arm64" if os.uname().machine == "x86_64" else "x86_64")},
                 "_nearpath.abi3.so is for",
             ),
-            ({"requirements": self.asking("nobody")}, "pip finds no wheels for .*nobody"),
-            ({"requirements": self.asking("nearpath")}, "every package has: leave it out"),
+            ({"requirements": self.requirements_file("missing-package")}, "pip finds no wheels for .*missing-package"),
+            ({"requirements": self.requirements_file("nearpath")}, "every package has: remove it"),
         ):
-            with self.assertRaisesRegex(self.package.PackageError, f"(?s){why}"):
-                self.make(**said)
+            with self.assertRaisesRegex(self.package.PackageError, f"(?s){cause}"):
+                self.make(**options)
         with mock.patch.object(self.package, "MAX_UNZIPPED_BYTES", 1000), self.assertRaisesRegex(
-            self.package.PackageError, r"Lambda takes 0: the largest are nearpath"
+            self.package.PackageError, r"Lambda accepts 0: the largest are nearpath"
         ):
             self.make()
         with mock.patch.dict(self.package.GLIBC, {"3.13": (2, 1)}), self.assertRaisesRegex(
@@ -94,7 +94,7 @@ class ThePackage(unittest.TestCase):
         ):
             self.make()
 
-    def test_what_native_code_needs(self):
+    def test_the_requirements_of_native_code_are_found(self):
         from nearpath.dataflow.aws import _elf
 
         with open(sys.executable, "rb") as python:
@@ -118,7 +118,7 @@ class ThePackage(unittest.TestCase):
                 f"{name}-1.0.dist-info/RECORD", "".join(f"{path},,\n" for path in [*files, f"{name}-1.0.dist-info/RECORD"])
             )
 
-    def asking(self, name):
+    def requirements_file(self, name):
         path = self.folder / f"{name}.txt"
         path.write_text(f"--no-index\n--find-links {self.folder}\n{name}\n")
         return path

@@ -1,4 +1,4 @@
-"""Words that a rendezvous passes on, and what it could try."""
+"""Messages through a rendezvous, and its possible attacks."""
 
 import json
 import unittest
@@ -6,51 +6,51 @@ import unittest
 from nearpath.dataflow._sealed import TAG_DIGITS, Seal, new_key
 
 
-class Sealed(unittest.TestCase):
+class SealTests(unittest.TestCase):
     def setUp(self):
         self.key = new_key()
         self.job, self.worker = Seal.of_job(self.key), Seal.of_worker(self.key)
 
-    def test_a_word_is_heard_as_it_was_said(self):
+    def test_a_sealed_message_opens_unchanged(self):
         for number in range(3):
-            word = {"attempt": number, "why": "größer \n"}
-            self.assertEqual(self.worker.open(self.job.close(word)), word)
-            self.assertEqual(self.job.open(self.worker.close(word)), word)
+            message = {"attempt": number, "why": "größer \n"}
+            self.assertEqual(self.worker.open(self.job.close(message)), message)
+            self.assertEqual(self.job.open(self.worker.close(message)), message)
 
-    def test_a_word_is_heard_once_and_an_older_one_no_more(self):
+    def test_a_repeated_or_older_message_is_refused(self):
         old, new = self.job.close({"attempt": 1}), self.job.close({"attempt": 2})
         self.assertEqual(self.worker.open(new), {"attempt": 2})
         self.assertIsNone(self.worker.open(new))
         self.assertIsNone(self.worker.open(old))
 
-    def test_words_that_were_lost_are_not_missed(self):
+    def test_lost_messages_do_not_block_later_ones(self):
         lost = [self.job.close({"attempt": 1}) for _ in range(5)]
         self.assertEqual(len(set(lost)), 5)
         self.assertEqual(self.worker.open(self.job.close({"attempt": 2})), {"attempt": 2})
 
-    def test_a_word_is_not_heard_by_who_said_it(self):
+    def test_a_sender_refuses_its_own_message(self):
         self.assertIsNone(self.job.open(self.job.close({"end": True})))
         self.assertIsNone(self.worker.open(self.worker.close({"finished": True})))
 
-    def test_nothing_of_a_word_can_be_changed(self):
-        said = self.job.close({"end": False})
-        for at in range(len(said)):
-            changed = said[:at] + ("0" if said[at] != "0" else "1") + said[at + 1 :]
+    def test_a_changed_message_is_refused(self):
+        text = self.job.close({"end": False})
+        for at in range(len(text)):
+            changed = text[:at] + ("0" if text[at] != "0" else "1") + text[at + 1 :]
             self.assertIsNone(self.worker.open(changed) if at != TAG_DIGITS else None, f"byte {at}")
-        self.assertEqual(self.worker.open(said), {"end": False})
+        self.assertEqual(self.worker.open(text), {"end": False})
 
-    def test_what_is_no_word_is_not_heard(self):
-        for said in ("", " ", "{}", "null", json.dumps({"end": True}), "0" * TAG_DIGITS + " {}", "ü" * 100, said_by(new_key())):
-            self.assertIsNone(self.worker.open(said))
+    def test_an_unsealed_message_is_refused(self):
+        for text in ("", " ", "{}", "null", json.dumps({"end": True}), "0" * TAG_DIGITS + " {}", "ü" * 100, sealed_with(new_key())):
+            self.assertIsNone(self.worker.open(text))
 
-    def test_another_start_with_the_same_orders_is_heard_and_not_confused(self):
+    def test_two_starts_with_the_same_orders_are_distinguished(self):
         other = Seal.of_worker(self.key)
         self.assertIsNotNone(self.job.open(self.worker.close({})))
         self.assertIsNotNone(self.job.open(other.close({"attempt": 0})))
         self.assertIsNotNone(self.job.open(self.worker.close({})))
 
 
-def said_by(key):
+def sealed_with(key):
     return Seal.of_job(key).close({"end": True})
 
 

@@ -1,26 +1,26 @@
-"""What passes between workers: values, keys and columns."""
+"""What passes proxy workers: values, keys and columns."""
 
 import os
 import signal
 import unittest
 
-from cases import OwnTemp
+from cases import TemporaryFolderCase
 from fixtures import skip
 
 from nearpath import dataflow as flow
 
 
-class Values(unittest.TestCase):
-    def test_come_back(self):
+class ValueTests(unittest.TestCase):
+    def test_values_decode_to_themselves(self):
         items = [None, True, False, 0, -1, 2**63, -(2**70), 1.5, "größe", b"\0\xff", (1, (2, [3, {"a": None}])), {}, [], ()]
         self.assertEqual(flow.decode(flow.encode(items)), items)
         self.assertEqual([type(item) for item in flow.decode(flow.encode(items))], [type(item) for item in items])
 
-    def test_keys_that_are_equal_go_the_same_way(self):
+    def test_equal_keys_have_the_same_consumer(self):
         for alike in [(1, 1.0, True), (0, -0.0, False), ((1, "a"), (1.0, "a")), (2**70, float(2**70))]:
-            self.assertEqual(len({flow.share(key, 1 << 20) for key in alike}), 1, alike)
+            self.assertEqual(len({flow.key_partition(key, 1 << 20) for key in alike}), 1, alike)
 
-    def test_what_is_not_plain_is_refused(self):
+    def test_other_values_are_refused(self):
         with self.assertRaisesRegex(TypeError, "object is not a plain value"):
             flow.encode([object()])
         deep = []
@@ -29,13 +29,13 @@ class Values(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "nested deeper"):
             flow.encode([deep])
 
-    def test_bytes_that_are_no_values(self):
+    def test_invalid_bytes_are_refused(self):
         for bad in [b"\xff", b"\x08\x05", b"\x06\x03ab", b"\x06\x01\xff", b"\x08\x01" * 100, b"\x08\xff\xff\xff\xff\x0f"]:
             with self.assertRaises(ValueError):
                 flow.decode(bad)
 
 
-class Columns(OwnTemp):
+class ColumnTests(TemporaryFolderCase):
     def setUp(self):
         super().setUp()
         try:
@@ -52,7 +52,7 @@ class Columns(OwnTemp):
             keys = [f"key {value % 70}" if value % 71 else None for value in values]
             yield self.pa.record_batch({"key": keys, "value": list(values)})
 
-    def test_reduce_by_key(self):
+    def test_columns_are_reduced_by_key_despite_a_death(self):
         died, batches = self.folder / "died", self.batches
 
         def change(batch):
@@ -63,7 +63,7 @@ class Columns(OwnTemp):
 
         columns = self.arrow.source(batches, workers=2) >> self.arrow.map(change, workers=2)
         sums = columns >> self.arrow.reduce_by_key("sum", workers=3) >> self.arrow.rows(workers=3)
-        job = flow.run(sums >> flow.collect(), every=0.05)
+        job = flow.run(sums >> flow.collect(), checkpoint_interval=0.05)
         expected = {}
         for value in range(20_000):
             key = f"key {value % 70}" if value % 71 else None
@@ -72,8 +72,8 @@ class Columns(OwnTemp):
         self.assertEqual(dict(job.results), expected)
         self.assertEqual(len(job.report.restarts), 1)
 
-    def test_rows_go_where_their_keys_would(self):
-        """Read where it lies or one by one, a column has the shares that its values have elsewhere."""
+    def test_rows_have_the_same_consumers_as_their_keys(self):
+        """Keys have the same consumer in a column, in place or not, and as single values."""
         text = ["", "a", "größer", "a", "日本", "x" * 300] * 20
         whole = self.pa.array(text)
         others = self.pa.array([*text, None]), self.pa.array(text, self.pa.large_string()), self.pa.array(range(99))
@@ -81,19 +81,19 @@ class Columns(OwnTemp):
             batch = self.pa.record_batch({"key": keys, "value": list(range(len(keys)))})
             divided = self.arrow.ArrowWorker().divide([batch], 5)
             rows = [(consumer, key) for consumer, part in enumerate(divided) for one in part for key in one.column(0).to_pylist()]
-            expected = [(flow.share(key, 5), key) for key in keys.to_pylist()]
+            expected = [(flow.key_partition(key, 5), key) for key in keys.to_pylist()]
             self.assertEqual(sorted(rows, key=repr), sorted(expected, key=repr), keys.type)
 
-    def test_what_is_no_column_of_text_is_refused(self):
+    def test_an_invalid_text_column_is_refused(self):
         from nearpath.dataflow import _native
 
         def ends(*places):
             return self.pa.array(places, self.pa.int32()).buffers()[1].to_pybytes()[: 4 * len(places)]
 
-        self.assertEqual(len(_native.text_shares(ends(0, 1, 3), b"abc", 2)), 8)
+        self.assertEqual(len(_native.text_partitions(ends(0, 1, 3), b"abc", 2)), 8)
         for wrong in (ends(0, 4), ends(-1, 2), ends(2, 1)):
             with self.assertRaisesRegex(ValueError, "invalid text column"):
-                _native.text_shares(wrong, b"abc", 2)
+                _native.text_partitions(wrong, b"abc", 2)
 
 
 if __name__ == "__main__":

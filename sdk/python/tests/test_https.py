@@ -1,4 +1,4 @@
-"""A gateway at an `https` URL: each caller is a process of its own, because what is trusted is read once."""
+"""A gateway at an `https` URL. Each caller is a process, because the trusted authorities are read once."""
 
 import os
 import pathlib
@@ -8,9 +8,9 @@ import sys
 import tempfile
 import unittest
 
-from fixtures import DEADLINE, OpenFaas, need_requests, skip
+from fixtures import DEADLINE, OpenFaasGateway, require_requests, skip
 
-need_requests()
+require_requests()
 
 CALLER = """
 import importlib, sys
@@ -27,13 +27,13 @@ else:
 HALVES = ("nearpath", "nearpath._http", "nearpath.requests")
 
 
-class Https(unittest.TestCase):
+class HttpsTests(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         if not shutil.which("openssl"):
             skip("needs openssl, which makes the gateway's certificate: apt-get install openssl")
         cls.folder = tempfile.TemporaryDirectory()
-        cls.faas = OpenFaas(cls.folder.name)
+        cls.faas = OpenFaasGateway(cls.folder.name)
         cls.authority = str(pathlib.Path(cls.folder.name) / "authority.pem")
 
     @classmethod
@@ -41,26 +41,26 @@ class Https(unittest.TestCase):
         cls.faas.stop()
         cls.folder.cleanup()
 
-    def told(self, half, **words):
-        environment = {**os.environ, "NEARPATH_GATEWAY": self.faas.url, **words}
+    def output_of(self, half, **variables):
+        environment = {**os.environ, "NEARPATH_GATEWAY": self.faas.url, **variables}
         done = subprocess.run([sys.executable, "-c", CALLER, half], env=environment, capture_output=True, text=True, timeout=DEADLINE)
         return done.stdout.strip() or done.stderr
 
-    def test_one_that_is_trusted(self):
+    def test_a_trusted_certificate_is_accepted(self):
         for half in HALVES:
             trusted = {"SSL_CERT_FILE": self.authority} if half != "nearpath.requests" else {"REQUESTS_CA_BUNDLE": self.authority}
-            self.assertEqual(self.told(half, **trusted), "1.07", half)
+            self.assertEqual(self.output_of(half, **trusted), "1.07", half)
 
-    def test_what_requests_is_told_to_trust_holds_for_calls(self):
+    def test_the_authorities_of_requests_apply_to_calls(self):
         for half in HALVES[:2]:
-            self.assertEqual(self.told(half, REQUESTS_CA_BUNDLE=self.authority), "1.07", half)
+            self.assertEqual(self.output_of(half, REQUESTS_CA_BUNDLE=self.authority), "1.07", half)
 
-    def test_one_that_is_not(self):
+    def test_an_untrusted_certificate_is_refused(self):
         for half in HALVES:
-            told = self.told(half)
-            self.assertIn("SSLError" if half == "nearpath.requests" else "unsent True", told, half)
+            output = self.output_of(half)
+            self.assertIn("SSLError" if half == "nearpath.requests" else "unsent True", output, half)
             if half != "nearpath.requests":
-                self.assertIn("SSL_CERT_FILE", told)
+                self.assertIn("SSL_CERT_FILE", output)
 
 
 if __name__ == "__main__":

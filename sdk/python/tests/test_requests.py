@@ -1,4 +1,4 @@
-"""`nearpath.requests` is `requests`: beside an OpenFaaS gateway."""
+"""`nearpath.requests` with an OpenFaaS gateway."""
 
 import http.server
 import json
@@ -11,9 +11,9 @@ import time
 import unittest
 import unittest.mock
 
-from fixtures import DEADLINE, GatewayCase, OpenFaas, free_port, in_a_child, need_requests
+from fixtures import DEADLINE, GatewayCase, OpenFaasGateway, free_port, run_in_child, require_requests
 
-need_requests()
+require_requests()
 
 import requests as plain
 
@@ -22,10 +22,10 @@ from nearpath import _http, _urls, requests
 from requests_cases import RequestsCases
 
 
-class Urls(unittest.TestCase):
-    """Which URLs mean a function."""
+class UrlTests(unittest.TestCase):
+    """URLs that name functions."""
 
-    def test_every_form(self):
+    def test_each_url_form_names_its_function(self):
         with environment(NEARPATH_GATEWAY="http://faas:31112"):
             for url, name, path, far in (
                 ("http://gateway:8080/function/echo", "echo", "/", "http://faas:31112/function/echo"),
@@ -42,7 +42,7 @@ class Urls(unittest.TestCase):
             self.assertEqual(_urls.parse_target("https://host/faas/function/echo/a")[:2], ("echo", "/a"))
             self.assertIsNone(_urls.parse_target("https://host/function/echo"))
 
-    def test_all_others(self):
+    def test_other_urls_name_no_function(self):
         with environment(NEARPATH_GATEWAY="http://faas:31112"):
             for url in (
                 "http://example.com/function/echo",
@@ -60,43 +60,43 @@ class Urls(unittest.TestCase):
             ):
                 self.assertIsNone(_urls.parse_target(url), url)
 
-    def test_where_the_gateway_is(self):
-        for words, url in (
+    def test_the_environment_names_the_gateway(self):
+        for variables, url in (
             ({}, "http://gateway:8080"),
             ({"OPENFAAS_URL": "http://127.0.0.1:31112/", "gateway": "http://g"}, "http://127.0.0.1:31112"),
             ({"gateway": "gateway.openfaas:8080"}, "http://gateway.openfaas:8080"),
             ({"gateway_hostname": "g", "OPENFAAS_URL": "http://o"}, "http://g:8080"),
             ({"NEARPATH_GATEWAY": "http://n:1", "gateway_url": "http://u"}, "http://n:1"),
         ):
-            with environment(**words):
+            with environment(**variables):
                 self.assertEqual(_urls.gateway(), url)
 
 
 class environment:
-    """The variables that name a gateway, and no others."""
+    """Sets the variables that name a gateway, and removes others."""
 
     NAMES = ("NEARPATH_GATEWAY", "gateway_url", "gateway_hostname", "OPENFAAS_URL", "gateway")
 
-    def __init__(self, **words):
-        self.words = words
+    def __init__(self, **variables):
+        self.variables = variables
 
     def __enter__(self):
         self.before = {name: os.environ.pop(name, None) for name in self.NAMES}
-        os.environ.update(self.words)
+        os.environ.update(self.variables)
 
     def __exit__(self, *_):
         for name, value in self.before.items():
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
 
 
-class BesideOpenFaas(RequestsCases, GatewayCase, unittest.TestCase):
-    way, teapot, slow, cut = "http; not_nearer=caller_no_endpoint", "teapot", "slow", "cut"
-    make_gateway = OpenFaas
+class OpenFaasRequestTests(RequestsCases, GatewayCase, unittest.TestCase):
+    path, teapot, slow, truncated = "http; obstacle=caller_no_endpoint", "teapot", "slow", "truncated"
+    make_gateway = OpenFaasGateway
 
     def at(self, path):
         return f"{self.gateway.url}/function/{path}"
 
-    def test_connections_are_kept(self):
+    def test_connections_are_reused(self):
         count = lambda: int(requests.get(self.gateway.url + "/seen").text)
         requests.get(self.at("mirror"))
         before = count()
@@ -104,7 +104,7 @@ class BesideOpenFaas(RequestsCases, GatewayCase, unittest.TestCase):
             requests.get(self.at("mirror"))
             nearpath.call("mirror")
             _http.call("mirror")
-        self.assertLessEqual(count() - before, 1 + 2)  # what counts makes a connection, and so does the first of each half
+        self.assertLessEqual(count() - before, 1 + 2)  # one for the count, and one for each module
 
     def test_cookies_stay_in_their_session(self):
         with requests.Session() as session:
@@ -114,11 +114,11 @@ class BesideOpenFaas(RequestsCases, GatewayCase, unittest.TestCase):
         self.assertNotIn("Cookie", requests.get(self.at("mirror")).json()["headers"])
 
     def test_proxies_of_the_environment_are_used(self):
-        asked = []
+        urls = []
 
         class Proxy(http.server.BaseHTTPRequestHandler):
             def do_GET(self):
-                asked.append(self.path)
+                urls.append(self.path)
                 self.send_response(204)
                 self.end_headers()
 
@@ -132,9 +132,9 @@ class BesideOpenFaas(RequestsCases, GatewayCase, unittest.TestCase):
                 self.assertEqual(requests.get(url).status_code, 204)
         server.shutdown()
         server.server_close()
-        self.assertEqual(asked, [self.at("mirror"), "http://far.example/"])
+        self.assertEqual(urls, [self.at("mirror"), "http://far.example/"])
 
-    def test_a_session_is_pickled_and_keeps_what_is_mounted(self):
+    def test_a_pickled_session_keeps_its_adapters(self):
         session = requests.Session()
         session.mount("http://", plain.adapters.HTTPAdapter(max_retries=3))
         self.assertEqual(session.get_adapter("http://x").max_retries.total, 3)
@@ -142,11 +142,11 @@ class BesideOpenFaas(RequestsCases, GatewayCase, unittest.TestCase):
             self.assertEqual(again.get_adapter("http://x").max_retries.total, 3)
             self.assertEqual(again.get(self.at("mirror")).status_code, 200)
 
-    def test_a_stream(self):
+    def test_a_streamed_response_is_read_line_by_line(self):
         with requests.get(self.at("ticks"), stream=True) as answer:
             self.assertEqual([line for line in answer.iter_lines() if line], [b"data: 0", b"data: 1", b"data: 2"])
 
-    def test_names_instead_of_the_gateway(self):
+    def test_a_function_name_is_accepted_as_host(self):
         for url in ("nearpath://mirror/a", "nearpath://mirror.openfaas-fn/a", "http://mirror/a"):
             answer = requests.get(url, params={"b": "c"})
             self.assertEqual((answer.json()["path"], answer.json()["query"]), ("/a", "b=c"), url)
@@ -156,28 +156,28 @@ class BesideOpenFaas(RequestsCases, GatewayCase, unittest.TestCase):
             prepared = requests.Request("GET", "nearpath://mirror/a").prepare()
             self.assertEqual(session.send(prepared).json()["path"], "/a")
 
-    def test_a_later_release_may_report_names_that_are_not_known_here(self):
+    def test_unknown_path_names_are_accepted(self):
         for field, wanted in [
             ("shm", ("shm", None)),
-            ("quic; not_nearer=no_domain", ("quic", "no_domain")),
-            ("direct;not_nearer=fog", ("direct", "fog")),
-            ("pigeon; not_nearer=fog", ("http", "caller_no_endpoint")),
+            ("quic; obstacle=no_domain", ("quic", "no_domain")),
+            ("direct;obstacle=fog", ("direct", "fog")),
+            ("pigeon; obstacle=fog", ("http", "caller_no_endpoint")),
             ("", ("http", "caller_no_endpoint")),
         ]:
             self.assertEqual(_http.reported_path(field), wanted, field)
 
-    def test_the_calls_of_every_half(self):
+    def test_each_module_sends_the_same_call(self):
         for half in (nearpath, _http):
             answer = half.call("mirror.openfaas-fn", b"x", path="/a?b", deadline=DEADLINE, headers={"traceparent": TRACE})
-            told = json.loads(bytes(answer.body))
-            fields = {name.lower(): value for name, value in told["headers"].items()}
-            self.assertEqual((answer.path, answer.not_nearer), ("http", "caller_no_endpoint"))
-            self.assertEqual((told["path"], told["query"], fields["traceparent"]), ("/a", "b", TRACE))
+            request = json.loads(bytes(answer.body))
+            fields = {name.lower(): value for name, value in request["headers"].items()}
+            self.assertEqual((answer.path, answer.obstacle), ("http", "caller_no_endpoint"))
+            self.assertEqual((request["path"], request["query"], fields["traceparent"]), ("/a", "b", TRACE))
             self.assertTrue(fields["x-timeout"].endswith("s"), fields)
             self.assertIn("x-call-id", dict(answer.fields))
-            self.assertEqual(half.call("nobody").status, 404)
+            self.assertEqual(half.call("missing").status, 404)
 
-    def test_a_call_for_later(self):
+    def test_a_queued_call_posts_its_response(self):
         for half in (nearpath, _http):
             with Callback() as callback:
                 call = half.call_later("mirror", b"x", callback=callback.url, headers={"X-One": "1"})
@@ -185,35 +185,35 @@ class BesideOpenFaas(RequestsCases, GatewayCase, unittest.TestCase):
             self.assertEqual((fields["X-Call-Id"], fields["X-Function-Name"]), (call, "mirror"))
             self.assertEqual(json.loads(body)["body"], "x")
             with self.assertRaises(half.Error) as caught:
-                half.call_later("nobody", callback=callback.url)
+                half.call_later("missing", callback=callback.url)
             self.assertEqual((caught.exception.kind, caught.exception.status), ("platform", 404))
 
-    def test_a_child_that_was_forked(self):
+    def test_a_forked_child_sends_requests(self):
         def work():
             assert requests.post(self.at("mirror"), data=b"child").json()["body"] == "child"
 
         requests.get(self.at("mirror"))
-        self.assertEqual(in_a_child(work), 0)
+        self.assertEqual(run_in_child(work), 0)
         self.assertEqual(requests.post(self.at("mirror"), data=b"x").json()["body"], "x")
 
-    def test_modules_of_requests_are_found_here(self):
+    def test_submodules_of_requests_can_be_imported(self):
         from nearpath.requests.adapters import HTTPAdapter
         from nearpath.requests.exceptions import Timeout
 
         self.assertIs(HTTPAdapter, plain.adapters.HTTPAdapter)
         self.assertIs(Timeout, plain.exceptions.Timeout)
 
-    def test_a_timeout_goes_along(self):
+    def test_a_timeout_is_sent_as_a_header(self):
         fields = requests.get(self.at("mirror"), timeout=7).json()["headers"]
         self.assertEqual(fields["x-timeout"], "7000ms")
         self.assertNotIn("x-timeout", requests.get(self.at("mirror")).json()["headers"])
         self.assertEqual(requests.get(self.at("mirror"), headers={"X-Timeout": "1s"}).json()["headers"]["X-Timeout"], "1s")
 
-    def test_a_handler_hands_on_what_it_was_given(self):
-        """A function that was called over HTTP calls with each of three clients."""
+    def test_a_handler_propagates_trace_and_deadline(self):
+        """A function called over HTTP calls with each client."""
         code = f"""
 import json, sys
-sys.modules.update(dict.fromkeys(sys.argv[1:]))  # what is None cannot be imported
+sys.modules.update(dict.fromkeys(sys.argv[1:]))  # None prevents the import
 import nearpath
 from nearpath import requests
 def handler(request):
@@ -226,23 +226,23 @@ nearpath.serve(handler)
             port = free_port()
             process = subprocess.Popen([sys.executable, "-c", code, *half], env={**os.environ, "PORT": str(port)})
             try:
-                told = self.until_served(f"http://127.0.0.1:{port}/", {"traceparent": TRACE, "X-Timeout": "1m"})
+                calls = self.wait_served(f"http://127.0.0.1:{port}/", {"traceparent": TRACE, "X-Timeout": "1m"})
             finally:
                 process.terminate()
                 process.wait(DEADLINE)
-            for fields in told:
+            for fields in calls:
                 self.assertEqual(fields["traceparent"], TRACE, half)
                 left = fields["x-timeout"].removesuffix("ms").removesuffix("s")
                 self.assertTrue(left.isdigit() and fields["x-timeout"] not in ("1m", "60s"), (half, fields))
 
     @staticmethod
-    def until_served(url, fields):
+    def wait_served(url, fields):
         end = time.monotonic() + DEADLINE
         while True:
             try:
                 return plain.post(url, headers=fields, timeout=DEADLINE).json()
             except plain.ConnectionError:
-                assert time.monotonic() < end, "it never listens"
+                assert time.monotonic() < end, "the server does not listen"
                 time.sleep(0.01)
 
 
@@ -253,15 +253,15 @@ class Callback:
     """Waits for one POST."""
 
     def __enter__(self):
-        told = self.told = []
-        came = self.came = threading.Event()
+        received = self.received = []
+        arrived = self.arrived = threading.Event()
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_POST(self):
-                told.extend((dict(self.headers), self.rfile.read(int(self.headers["content-length"]))))
+                received.extend((dict(self.headers), self.rfile.read(int(self.headers["content-length"]))))
                 self.send_response(200)
                 self.end_headers()
-                came.set()
+                arrived.set()
 
             def log_message(self, *_):
                 pass
@@ -273,8 +273,8 @@ class Callback:
         return self
 
     def wait(self):
-        assert self.came.wait(DEADLINE), "nobody called back"
-        return self.told
+        assert self.arrived.wait(DEADLINE), "no callback arrived"
+        return self.received
 
     def __exit__(self, *_):
         self.server.shutdown()

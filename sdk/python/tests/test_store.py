@@ -1,4 +1,4 @@
-"""Checkpoints in a folder and in an object store: the same promises, kept by both. When the store fails: test_store_tries.py."""
+"""Checkpoints in a folder and in an object store have the same guarantees. Failing stores: test_store_retries.py."""
 
 import contextlib
 import json
@@ -10,16 +10,16 @@ import threading
 import unittest
 import unittest.mock
 
-from known_marks import LARGE, Marked
+from known_marks import LARGE, KnownMarksCase
 from s3_server import ObjectStoreCase
-from fixtures import DEADLINE, in_a_child
+from fixtures import DEADLINE, run_in_child
 
 from nearpath.dataflow import _s3
 from nearpath.dataflow._store import below, store
 
 
-class Promises:
-    """What every store keeps. `open()` gives one more object for the same place, `files()` and `write()` see behind it."""
+class StoreCases:
+    """Guarantees of each store. `open()` returns another object for the same place, `files()` and `write()` bypass it."""
 
     def completed(self, number, **states):
         kept = self.open()
@@ -29,12 +29,12 @@ class Promises:
     def manifest(self):
         return json.loads(self.open().latest())
 
-    def test_a_state_is_there_when_save_returns(self):
+    def test_a_saved_state_can_be_loaded(self):
         kept = self.completed(1, a=b"one", b=b"")
         self.assertEqual((bytes(kept.load(1, "a")), bytes(kept.load(1, "b"))), (b"one", b""))
         self.assertEqual(bytes(self.open().load(1, "a")), b"one")
 
-    def test_only_what_is_complete_counts(self):
+    def test_only_complete_checkpoints_count(self):
         kept = self.open()
         self.assertIsNone(kept.latest())
         kept.save(1, "a", b"one")
@@ -45,19 +45,19 @@ class Promises:
         kept.save(2, "a", b"two")
         self.assertEqual(self.manifest()["number"], 1)
 
-    def test_older_ones_are_removed(self):
+    def test_older_checkpoints_are_removed(self):
         for number in range(1, 4):
             kept = self.completed(number, a=b"%d" % number)
         self.assertEqual(self.files(), ["00000003/a.mark2.state", "00000003/complete"])
         with self.assertRaises(FileNotFoundError):
             kept.load(2, "a")
 
-    def test_the_last_of_several(self):
+    def test_the_highest_number_is_the_latest_checkpoint(self):
         self.completed(99_999_999, a=b"one")
         self.completed(100_000_000, a=b"two")
         self.assertEqual(self.manifest(), {"number": 100_000_000, "states": {"a": "mark1"}, "finished": []})
 
-    def test_who_has_no_state(self):
+    def test_a_finished_worker_has_no_state(self):
         kept = self.open()
         kept.complete(1, {}, ["a", "b"])
         self.assertEqual(self.manifest(), {"number": 1, "states": {}, "finished": ["a", "b"]})
@@ -65,7 +65,7 @@ class Promises:
             kept.load(1, "a")
 
     def test_a_late_save_does_not_count(self):
-        """Somebody who was taken for dead wakes up, and saves what it knew of a checkpoint that its successor has written."""
+        """A presumed dead worker saves its state for a checkpoint of its successor."""
         dead, kept = self.open(), self.open()
         mark = kept.save(1, "a", b"new")
         dead.save(1, "a", b"old")
@@ -76,21 +76,21 @@ class Promises:
         dead.save(1, "a", b"oldest")
         self.assertEqual(self.manifest()["number"], 2)
         self.completed(3, a=b"last")
-        self.assertEqual(len(self.files()), 2, "what came late goes with the next checkpoint")
+        self.assertEqual(len(self.files()), 2, "the next checkpoint removes late states")
 
-    def test_of_two_runs_one_goes_on(self):
+    def test_only_one_of_two_runs_continues(self):
         first, second = self.open(), self.open()
         marks = [{"a": run.save(2, "a", b"state")} for run in (first, second)]
         first.complete(2, marks[0], [])
-        first.complete(2, marks[0], [])  # an answer got lost, and it is said once more
+        first.complete(2, marks[0], [])  # repeated after a lost response
         with self.assertRaisesRegex(FileExistsError, "another run of this job has completed checkpoint 2"):
             second.complete(2, marks[1], [])
         with self.assertRaisesRegex(FileExistsError, "has completed checkpoint 2"):
             second.complete(1, marks[1], [])
         self.assertEqual(self.manifest()["states"], marks[0])
 
-    def test_of_many_at_once_one_goes_on(self):
-        came, barrier = [], threading.Barrier(8)
+    def test_only_one_of_many_concurrent_runs_continues(self):
+        winners, barrier = [], threading.Barrier(8)
 
         def complete(name):
             kept = self.open()
@@ -98,14 +98,14 @@ class Promises:
             barrier.wait(DEADLINE)
             with contextlib.suppress(FileExistsError):
                 kept.complete(1, {"a": mark}, [])
-                came.append(name)
+                winners.append(name)
 
         threads = [threading.Thread(target=complete, args=(f"run {number}",)) for number in range(8)]
         [thread.start() for thread in threads], [thread.join() for thread in threads]
-        self.assertEqual(len(came), 1)
-        self.assertEqual(bytes(self.open().load(1, "a")).decode(), came[0])
+        self.assertEqual(len(winners), 1)
+        self.assertEqual(bytes(self.open().load(1, "a")).decode(), winners[0])
 
-    def test_damage_is_told(self):
+    def test_damage_is_reported(self):
         kept = self.completed(1, a=b"something")
         for bad in (b"nearpath state 1\n\0\0\0\0something", b"short", b"", b"nearpath state 2\n" + self.read("00000001/a.mark0.state")[17:]):
             self.write("00000001/a.mark0.state", bad)
@@ -115,18 +115,18 @@ class Promises:
         with self.assertRaisesRegex(OSError, "is damaged: remove the checkpoint 1"):
             kept.latest()
 
-    def test_the_same_bytes(self):
+    def test_names_and_bytes_follow_the_contract(self):
         """contract/dataflow.md"""
         self.open().complete(7, {"b": "mark9", "a.0": self.open().save(7, "a.0", b"123456789")}, ["c"])
         self.assertEqual(self.files(), ["00000007/a.0.mark0.state", "00000007/complete"])
         self.assertEqual(self.read("00000007/a.0.mark0.state"), b"nearpath state 1\n\x26\x39\xf4\xcb123456789")
         self.assertEqual(self.read("00000007/complete"), b'{"number":7,"states":{"a.0":"mark0","b":"mark9"},"finished":["c"]}')
 
-    def test_large_states(self):
+    def test_large_states_are_saved(self):
         self.assertEqual(bytes(self.completed(1, a=LARGE).load(1, "a")), LARGE)
 
-    def test_after_a_fork(self):
-        """Workers are forked with the store that the job has used."""
+    def test_a_forked_child_uses_the_store(self):
+        """Forked workers inherit the job's store."""
         kept = self.completed(1, a=b"parent's")
         state = self.enterContext(tempfile.NamedTemporaryFile())
 
@@ -134,17 +134,17 @@ class Promises:
             assert bytes(kept.load(1, "a")) == b"parent's"
             pathlib.Path(state.name).write_text(kept.save(2, "a", b"child's"))
 
-        self.assertEqual(in_a_child(child), 0)
+        self.assertEqual(run_in_child(child), 0)
         kept.complete(2, {"a": pathlib.Path(state.name).read_text()}, [])
         self.assertEqual(bytes(kept.load(2, "a")), b"child's")
 
-    def test_nothing_stays(self):
+    def test_clear_removes_all_checkpoints(self):
         self.completed(1, a=b"one").save(2, "b", LARGE)
         self.open().clear()
         self.assertEqual(self.files(), [])
 
 
-class InAFolder(Promises, Marked):
+class FolderStoreTests(StoreCases, KnownMarksCase):
     def setUp(self):
         super().setUp()
         self.place = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory())) / "checkpoints"
@@ -162,7 +162,7 @@ class InAFolder(Promises, Marked):
         (self.place / name).write_bytes(content)
 
 
-class InAnObjectStore(Promises, ObjectStoreCase, Marked):
+class ObjectStoreTests(StoreCases, ObjectStoreCase, KnownMarksCase):
     def open(self):
         return _s3.ObjectStore(self.url())
 
@@ -180,29 +180,29 @@ class InAnObjectStore(Promises, ObjectStoreCase, Marked):
     def write(self, name, content):
         self.client().put_object(Bucket="nearpath", Key=f"{self.id()}/{name}", Body=content)
 
-    def test_memory_is_bounded(self):
-        """A state is not copied whole on its way out."""
+    def test_the_memory_of_a_save_is_bounded(self):
+        """A save does not copy the whole state."""
 
         def child():
             kept, state = self.open(), bytes(256 << 20)
-            kept.save(1, "a", b"small")  # so that all is loaded
+            kept.save(1, "a", b"small")  # loads all modules
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             kept.save(1, "a", memoryview(state)[:].obj)
             grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
             assert grown < 128 << 10, f"{grown} KiB more than before"
 
-        self.assertEqual(in_a_child(child), 0)
+        self.assertEqual(run_in_child(child), 0)
 
-    def test_beside_others(self):
-        """Objects that are not checkpoints are left alone."""
-        self.write("notes/complete", b"somebody's")
+    def test_other_objects_are_kept(self):
+        """Objects outside checkpoints are kept."""
+        self.write("notes/complete", b"another owner's")
         self.completed(1, a=b"one")
         self.open().clear()
         self.assertEqual(self.files(), ["notes/complete"])
 
 
-class Urls(unittest.TestCase):
-    def test_what_they_mean(self):
+class StoreUrlTests(unittest.TestCase):
+    def test_urls_are_parsed(self):
         place = _s3.Place.parse("s3://bucket/a/b/?endpoint=https://host:9000&region=eu-west-1")
         self.assertEqual(place, _s3.Place("bucket", "a/b/", "https://host:9000", "eu-west-1"))
         self.assertEqual(_s3.Place.parse("s3://bucket"), _s3.Place("bucket", "", None, None))
@@ -210,19 +210,19 @@ class Urls(unittest.TestCase):
         self.assertEqual(below("s3://bucket", "job"), "s3://bucket/job")
         self.assertEqual(below("/a", "job"), "/a/job")
 
-    def test_what_is_wrong_is_told(self):
+    def test_an_invalid_url_is_refused(self):
         for url, why in {
-            "http://host/a": "not at http://",
+            "http://host/a": "invalid store http://",
             "s3://key:secret@bucket/a": "credentials do not belong",
-            "s3:///a": "a store is s3://bucket/prefix",
-            "s3://bucket/a?endpiont=x": "a store is s3://bucket/prefix",
-            "s3://bucket/a?endpoint=host": "begins with https://",
+            "s3:///a": "expected s3://bucket/prefix",
+            "s3://bucket/a?endpiont=x": "expected s3://bucket/prefix",
+            "s3://bucket/a?endpoint=host": "expected https://",
         }.items():
             with self.subTest(url), self.assertRaisesRegex(ValueError, why) as raised:
                 store(url)
             self.assertNotIn("secret", str(raised.exception))
 
-    def test_without_boto3(self):
+    def test_a_missing_boto3_is_reported(self):
         with unittest.mock.patch.dict(sys.modules, {"boto3": None}), self.assertRaisesRegex(ImportError, r"pip install nearpath\[s3\]"):
             _s3.ObjectStore("s3://bucket")
 

@@ -48,7 +48,7 @@ impl BodySource {
             match ready!(Pin::new(&mut *incoming).poll_frame(cx)) {
                 None => return Poll::Ready(None),
                 Some(Err(error)) => {
-                    return Poll::Ready(Some(Err(ErrorKind::Cut(error.to_string()))));
+                    return Poll::Ready(Some(Err(ErrorKind::Truncated(error.to_string()))));
                 }
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) if !data.is_empty() => return Poll::Ready(Some(Ok(data))),
@@ -216,10 +216,12 @@ impl BodyStream {
         let part = match (&mut self.parts, self.context) {
             (PartSource::None, _) => return Poll::Ready(None),
             (PartSource::Source(source), _) => source.poll_part(cx),
-            (PartSource::Own(own), None) => own.as_mut().poll_next(cx).map_err(ErrorKind::Cut),
+            (PartSource::Own(own), None) => {
+                own.as_mut().poll_next(cx).map_err(ErrorKind::Truncated)
+            }
             (PartSource::Own(own), Some(context)) => CONTEXT
                 .sync_scope(context, || own.as_mut().poll_next(cx))
-                .map_err(ErrorKind::Cut),
+                .map_err(ErrorKind::Truncated),
         };
         if part.is_pending() && self.poll_deadline(cx) {
             Poll::Ready(Some(Err(ErrorKind::Timeout)))

@@ -37,7 +37,7 @@ pub enum ErrorKind {
     Timeout,
     /// The answer, or the body that was being read, was aborted.
     #[error("broken off, or not to be understood: {0}")]
-    Cut(String),
+    Truncated(String),
     /// The answer is larger than is taken.
     #[error("the answer is larger than {0} bytes")]
     TooLarge(usize),
@@ -64,7 +64,7 @@ impl ErrorKind {
             CallError::Unsent(why) => Self::Unsent(why.to_string()),
             CallError::PeerDied => Self::Died(error.to_string()),
             CallError::Timeout => Self::Timeout,
-            CallError::Aborted => Self::Cut(error.to_string()),
+            CallError::Aborted => Self::Truncated(error.to_string()),
             CallError::BadAnswer(bytes) => Self::TooLarge(bytes),
         }
     }
@@ -77,7 +77,7 @@ impl ErrorKind {
             Self::Unsent(_) => "unsent",
             Self::Died(_) => "died",
             Self::Timeout => "timeout",
-            Self::Cut(_) => "cut",
+            Self::Truncated(_) => "truncated",
             Self::TooLarge(_) => "too_large",
             Self::Platform { .. } => "platform",
             Self::Listen(_) => "listen",

@@ -78,9 +78,9 @@ impl StreamingResponse {
         self.response.path()
     }
 
-    /// Returns the obstacle to a nearer path: see [`Response::not_nearer`].
-    pub fn not_nearer(&self) -> Option<&str> {
-        self.response.not_nearer()
+    /// Returns the obstacle to a nearer path: see [`Response::obstacle`].
+    pub fn obstacle(&self) -> Option<&str> {
+        self.response.obstacle()
     }
 
     /// The instance that answered, where it is known.

@@ -283,7 +283,7 @@ async fn collect_response(
             if large {
                 ErrorKind::TooLarge(MAX_BODY_BYTES)
             } else {
-                ErrorKind::Cut(error.to_string())
+                ErrorKind::Truncated(error.to_string())
             }
         })?;
     let body = body.to_bytes();
@@ -307,7 +307,7 @@ fn response_head(
     let told = ReportedPath::of(told.as_ref().map(http::HeaderValue::as_bytes), obstacle);
     let mut head = HeaderFields::default();
     head.append_http(&parts.headers)
-        .map_err(|bad| ErrorKind::Cut(bad.to_string()))?;
+        .map_err(|bad| ErrorKind::Truncated(bad.to_string()))?;
     let response = Response::new("")
         .with_status(parts.status.as_u16())
         .with_head(head)

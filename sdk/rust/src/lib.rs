@@ -107,7 +107,7 @@ pub async fn call_with(
 /// the call up.
 ///
 /// # Errors
-/// As [`call`]. A body whose stream fails ends the call with [`ErrorKind::Cut`]: the callee's reader gets an error, never an end.
+/// As [`call`]. A body whose stream fails ends the call with [`ErrorKind::Truncated`]: the callee's reader gets an error, never an end.
 pub async fn call_stream<S, B, E>(name: &str, body: S) -> Result<StreamingResponse, Error>
 where
     S: Stream<Item = Result<B, E>> + 'static,

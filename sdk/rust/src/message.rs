@@ -170,7 +170,7 @@ pub struct Response {
     pub(crate) head: HeaderFields,
     body: CallBody,
     path: Option<Path>,
-    not_nearer: Option<Cow<'static, str>>,
+    obstacle: Option<Cow<'static, str>>,
     instance: Option<u64>,
     length: Option<u64>,
 }
@@ -183,17 +183,17 @@ impl Clone for Response {
             head,
             body,
             path,
-            not_nearer,
+            obstacle,
             instance,
             length,
         } = self;
-        let (head, body, not_nearer) = (head.clone(), body.share(), not_nearer.clone());
+        let (head, body, obstacle) = (head.clone(), body.share(), obstacle.clone());
         Self {
             status: *status,
             head,
             body,
             path: *path,
-            not_nearer,
+            obstacle,
             instance: *instance,
             length: *length,
         }
@@ -252,10 +252,10 @@ impl Response {
         self.with_body(body.into())
     }
 
-    pub(crate) fn with_path_report(self, ReportedPath { path, not_nearer }: ReportedPath) -> Self {
+    pub(crate) fn with_path_report(self, ReportedPath { path, obstacle }: ReportedPath) -> Self {
         Self {
             path: Some(path),
-            not_nearer,
+            obstacle,
             ..self
         }
     }
@@ -298,8 +298,8 @@ impl Response {
     }
 
     /// Returns the obstacle to a nearer path: a name that `nearpath paths` explains (`caller_no_endpoint`, `no_endpoint`, `no_room`, …).
-    pub fn not_nearer(&self) -> Option<&str> {
-        self.not_nearer.as_deref()
+    pub fn obstacle(&self) -> Option<&str> {
+        self.obstacle.as_deref()
     }
 
     /// The instance that answered, where it is known.

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use nearpath_path::{Obstacle, Path};
 
-/// Asked with `?` in a request; the answer's value is `shm`, or `http; not_nearer=no_endpoint`.
+/// Asked with `?` in a request; the answer's value is `shm`, or `http; obstacle=no_endpoint`.
 pub(crate) const FIELD: &str = "x-nearpath-path";
 
 /// Returns what stands against shared memory: of a process in no domain nothing is known, of another whether its domain has the callee.
@@ -20,7 +20,7 @@ pub(crate) fn obstacle(knows: Option<bool>) -> Obstacle {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ReportedPath {
     pub(crate) path: Path,
-    pub(crate) not_nearer: Option<Cow<'static, str>>,
+    pub(crate) obstacle: Option<Cow<'static, str>>,
 }
 
 impl ReportedPath {
@@ -29,7 +29,7 @@ impl ReportedPath {
     pub(crate) fn of(field: Option<&[u8]>, obstacle: Obstacle) -> Self {
         let plain = Self {
             path: Path::Http,
-            not_nearer: Some(Cow::Borrowed(obstacle.name())),
+            obstacle: Some(Cow::Borrowed(obstacle.name())),
         };
         field
             .and_then(|field| std::str::from_utf8(field).ok())
@@ -40,10 +40,10 @@ impl ReportedPath {
     fn read(field: &str) -> Option<Self> {
         let mut words = field.split(';').map(str::trim);
         let path = Path::from_name(words.next()?)?;
-        let not_nearer = words
-            .find_map(|word| word.strip_prefix("not_nearer="))
+        let obstacle = words
+            .find_map(|word| word.strip_prefix("obstacle="))
             .map(|name| Cow::Owned(name.to_owned()));
-        Some(Self { path, not_nearer })
+        Some(Self { path, obstacle })
     }
 }
 
@@ -52,24 +52,24 @@ mod tests {
     use super::*;
 
     fn parse_reported(field: Option<&str>) -> (Path, Option<String>) {
-        let ReportedPath { path, not_nearer } =
+        let ReportedPath { path, obstacle } =
             ReportedPath::of(field.map(str::as_bytes), Obstacle::NoEndpoint);
-        (path, not_nearer.map(Cow::into_owned))
+        (path, obstacle.map(Cow::into_owned))
     }
 
     #[test]
     fn what_the_answer_says_holds() {
         assert_eq!(parse_reported(Some("shm")), (Path::Shm, None));
         assert_eq!(
-            parse_reported(Some("http; not_nearer=no_domain")),
+            parse_reported(Some("http; obstacle=no_domain")),
             (Path::Http, Some("no_domain".into()))
         );
         assert_eq!(
-            parse_reported(Some("tls; not_nearer=udp_blocked")),
+            parse_reported(Some("tls; obstacle=udp_blocked")),
             (Path::Tls, Some("udp_blocked".into()))
         );
         assert_eq!(
-            parse_reported(Some("quic;not_nearer=other_node")),
+            parse_reported(Some("quic;obstacle=other_node")),
             (Path::Quic, Some("other_node".into()))
         );
     }
@@ -78,11 +78,11 @@ mod tests {
     #[test]
     fn unknown_names_are_no_error() {
         assert_eq!(
-            parse_reported(Some("pigeon; not_nearer=fog")),
+            parse_reported(Some("pigeon; obstacle=fog")),
             (Path::Http, Some("no_endpoint".into()))
         );
         assert_eq!(
-            parse_reported(Some("quic; not_nearer=fog")),
+            parse_reported(Some("quic; obstacle=fog")),
             (Path::Quic, Some("fog".into()))
         );
         assert!(

@@ -278,7 +278,7 @@ impl ThreadContext {
             Some(why) => Error::new(
                 name,
                 error.path(),
-                ErrorKind::Cut(format!("the body of the call failed: {why}")),
+                ErrorKind::Truncated(format!("the body of the call failed: {why}")),
             ),
             None => error,
         });

@@ -83,7 +83,7 @@ async fn egress_in_both_processes(options: &[&str]) {
         assert_eq!(reply, "at last", "{}", server.log());
         successor
     };
-    let status = within(async { server.wait_exit().await }).await;
+    let status = server.wait_exit().await;
     assert!(status.success(), "{status}\n{}", server.log());
     for _ in 0..5 {
         assert_eq!(
@@ -216,7 +216,7 @@ async fn the_old_process_keeps_no_idle_connections() {
     };
     let (reply, _successor) = within(async { tokio::join!(call, change) }).await;
     assert_eq!(reply, "at last", "{}", server.log());
-    assert!(within(async { server.wait_exit().await }).await.success());
+    assert!(server.wait_exit().await.success());
 }
 
 /// Python code that writes `bytes` without waiting for responses, and closes.
@@ -280,7 +280,7 @@ async fn accepted_writes_are_delivered_by_the_process_that_accepted_them() {
     let read = tokio::task::spawn_blocking(move || held.read_to_end(&mut all).map(|_| all.len()));
     assert_eq!(within(read).await.unwrap().unwrap(), BYTES);
     assert_eq!(order("CLIENT UNPAUSE"), "+OK\r\n");
-    let status = within(async { server.wait_exit().await }).await;
+    let status = server.wait_exit().await;
     assert!(status.success(), "{status}\n{}", server.log());
     assert_eq!(order("GET k"), "$3\r\nold\r\n", "{}", server.log());
     assert!(
@@ -313,7 +313,7 @@ async fn undeliverable_writes_are_reported_by_the_process_that_accepted_them() {
     );
     let _successor = server.hand_over().await;
     drop(slow); // not accepted, so its connection is reset
-    let status = within(async { server.wait_exit().await }).await;
+    let status = server.wait_exit().await;
     assert!(status.success(), "{status}\n{}", server.log());
     let report = |line: &str| {
         line.contains("acknowledged write to")

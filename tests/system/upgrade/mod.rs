@@ -134,7 +134,7 @@ async fn requests_over_http3_outlive_the_process_that_took_them() {
     for (_line, open) in lines {
         assert_eq!(open.finish_request().await.unwrap(), "");
     }
-    let status = within(async { fixture.server.wait_exit().await }).await;
+    let status = fixture.server.wait_exit().await;
     assert!(status.success(), "{status}\n{}", fixture.server.log());
     assert_eq!(
         fixture
@@ -191,13 +191,8 @@ async fn three_processes_serve_at_a_time() {
     for (_line, open) in second.into_iter().chain(first) {
         assert_eq!(open.finish_request().await.unwrap(), "");
     }
-    within(async {
-        (
-            successor.wait_exit().await,
-            fixture.server.wait_exit().await,
-        )
-    })
-    .await;
+    successor.wait_exit().await;
+    fixture.server.wait_exit().await;
     for (_line, open) in third {
         assert_eq!(open.finish_request().await.unwrap(), "");
     }
@@ -221,7 +216,7 @@ async fn three_processes_serve_at_a_time() {
     }
     assert_eq!(connection_count(&next).await, CONNECTIONS as u64);
     drop(again);
-    within(async { last.wait_exit().await }).await;
+    last.wait_exit().await;
 }
 
 #[tokio::test]
@@ -253,7 +248,7 @@ async fn a_request_that_takes_too_long_is_cut_at_the_drains_end() {
     let mut fixture = UpgradeFixture::new(&["--drain-timeout", "500ms"]).await;
     let mut lines = fixture.begin_requests().await;
     let _successor = fixture.server.hand_over().await;
-    within(async { fixture.server.wait_exit().await }).await;
+    fixture.server.wait_exit().await;
     for (line, open) in &mut lines {
         assert!(open.read_rest().await.is_err());
         within(line.quic.closed()).await;
@@ -336,7 +331,7 @@ async fn a_new_process_that_dies_half_way_costs_only_commands() {
         .server
         .spawn_successor(&["--watchdog", "/nonexistent"]);
     let mut refused = refused;
-    assert!(!within(async { refused.wait_exit().await }).await.success());
+    assert!(!refused.wait_exit().await.success());
     fixture
         .server
         .deploy(&echo_function(&fixture.server.data_dir, "order"))

@@ -19,7 +19,7 @@ pub(super) fn paths(contract: &PathContract) -> String {
 #ifndef NEARPATH_PATHS_H
 #define NEARPATH_PATHS_H
 
-/* The paths that np_reply_path names. A later release may know more. */
+/* The paths that np_reply_path returns. A later release may add paths. */
 {paths}
 #endif
 ",

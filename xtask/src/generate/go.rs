@@ -17,18 +17,18 @@ pub(super) fn paths(contract: &PathContract) -> String {
 
 package nearpath
 
-// Path is a way that a call can take.
+// Path is the path of a call.
 type Path string
 
 // The paths.
 const (
 {paths})
 
-// Names of what stands against a nearer path.
+// Names of the obstacles to a nearer path.
 const (
 {obstacles})
 
-// isKnown says whether this release knows the path.
+// isKnown reports whether this release defines the path.
 func (p Path) isKnown() bool {{
 	switch p {{
 	case {known}:
@@ -62,7 +62,7 @@ pub(super) fn reasons(contract: &ReasonContract) -> String {
     format!(
         r#"// {banner}
 
-// Package reason has the reasons for which the platform refuses, cuts or loses a request.
+// Package reason lists the reasons of platform errors.
 package reason
 
 // Numbers of the reasons.
@@ -72,7 +72,7 @@ const (
 var names = [...]string{{
 {names}}}
 
-// Name is the name of a number, or empty.
+// Name returns the name of a number; unknown: an empty string.
 func Name(number uint16) string {{
 	if int(number) < len(names) {{
 		return names[number]
@@ -80,7 +80,7 @@ func Name(number uint16) string {{
 	return ""
 }}
 
-// RetryIsSafe says whether a request that was refused for this reason may be sent again without running twice.
+// RetryIsSafe reports whether a retry after this reason cannot run the request twice.
 func RetryIsSafe(name string) bool {{
 	switch name {{
 	case {safe}:

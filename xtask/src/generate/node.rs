@@ -9,11 +9,11 @@ pub(super) fn paths(contract: &PathContract) -> String {
         r#"'use strict';
 // {banner}
 
-/** Paths that a call can take. */
+/** Paths of calls. */
 const Path = Object.freeze({{
 {paths}}});
 
-/** Names of what stands against a nearer path. */
+/** Names of the obstacles to a nearer path. */
 const Obstacle = Object.freeze({{
 {obstacles}}});
 
@@ -37,7 +37,7 @@ pub(super) fn declarations(contract: &PathContract) -> String {
         .map(|row| format!("'{}'", row.name))
         .collect();
     format!(
-        "// {banner}\n\n/** The path that a call takes. */\nexport type Path = {names};\n",
+        "// {banner}\n\n/** The path of a call. */\nexport type Path = {names};\n",
         banner = banner("paths.toml"),
         names = names.join(" | ")
     )

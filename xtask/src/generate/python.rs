@@ -20,7 +20,7 @@ pub(super) fn paths(contract: &PathContract) -> String {
     };
     format!(
         r#"# {banner}
-"""Paths that a call can take, and names of what stands against a nearer one."""
+"""Paths of calls, and names of the obstacles to a nearer path."""
 
 from typing import Final, Literal, TypeAlias
 
@@ -46,7 +46,7 @@ pub(super) fn reasons(contract: &ReasonContract) -> String {
         .map(|(name, _)| format!("        \"{name}\",\n"));
     format!(
         r#"# {banner}
-"""Reasons for which the platform refuses, cuts or loses a request."""
+"""Reasons of platform errors."""
 
 from typing import Final
 

@@ -25,7 +25,7 @@ use std::ffi::CStr;
 
 {path}
 {obstacle}
-/// Most paths of one kind of traffic.
+/// Maximum number of paths of one kind of traffic.
 pub(crate) const MAX_CANDIDATES: usize = {most};
 "#,
         banner = banner("paths.toml"),
@@ -62,7 +62,7 @@ pub(super) fn path_modules(contract: &PathContract) -> String {
         .into_iter()
         .map(|name| format!("pub(crate) mod {name};\n"));
     format!(
-        "// {banner}\n//! The module of each path, with the function that returns what stands against it.\n\n{lines}",
+        "// {banner}\n//! The module of each path, with the function that returns its obstacle.\n\n{lines}",
         banner = banner("paths.toml"),
         lines = lines.collect::<String>(),
     )
@@ -95,7 +95,7 @@ pub(super) fn reasons(contract: &ReasonContract) -> String {
 
 use serde::{{Deserialize, Serialize}};
 
-/// Why the platform refused, cut or lost a request.
+/// Cause of a platform error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
@@ -107,11 +107,11 @@ impl Reason {{
     pub const ALL: &'static [Self] = &[
 {all}    ];
 
-    /// Its name in metrics, logs and the `X-Nearpath-Reason` header.
+    /// Returns the name in metrics, logs and the `X-Nearpath-Reason` header.
 {name}
-    /// The HTTP status that a caller sees.
+    /// Returns the HTTP status of the response.
 {status}
-    /// Returns whether the same request may be sent again without running twice.
+    /// Returns whether a retry cannot run the request twice.
 {retry}}}
 "#,
         banner = banner("reasons.toml"),
@@ -138,7 +138,7 @@ impl Reason {{
 fn path_enum(rows: &[PathRow]) -> String {
     let names = || rows.iter().map(|row| row.name.as_str());
     format!(
-        r#"/// How a call, a link or a connection travels. Each kind of traffic has its paths, the nearest first.
+        r#"/// Path of a call, a link or a connection; within each kind of traffic the nearest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Path {{
@@ -149,16 +149,16 @@ impl Path {{
     pub const ALL: &'static [Self] = &[
 {all}    ];
 
-    /// Its name in records, metrics and headers.
+    /// Returns the name in records, metrics and headers.
 {name}
-    /// Its name with a NUL at the end, for the C ABI.
+    /// Returns the name with a NUL at the end, for the C ABI.
 {c_name}
-    /// Returns whether no code carries it out yet, so that nothing selects it.
+    /// Returns whether the path is planned: no code implements it, and nothing selects it.
     pub const fn is_planned(self) -> bool {{
         {planned}
     }}
 
-    /// Returns whether the path itself does not encrypt bytes that leave the machine.
+    /// Returns whether the path leaves bytes between machines unencrypted.
     pub const fn is_clear(self) -> bool {{
         {clear}
     }}
@@ -195,7 +195,7 @@ fn any_of<'a>(rows: impl Iterator<Item = &'a PathRow>) -> String {
 fn obstacle_enum(rows: &[ObstacleRow]) -> String {
     let each = || rows.iter().map(|row| (row.name.as_str(), row));
     format!(
-        r#"/// Why a nearer path was not taken.
+        r#"/// Obstacle to a nearer path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Obstacle {{
@@ -206,11 +206,11 @@ impl Obstacle {{
     pub const ALL: &'static [Self] = &[
 {all}    ];
 
-    /// Its name in records, metrics and headers.
+    /// Returns the name in records, metrics and headers.
 {name}
-    /// Explains it to people.
+    /// Returns an explanation for users.
 {text}
-    /// The paths that it stands against.
+    /// Returns the paths that the obstacle excludes.
 {against}}}
 "#,
         variants = variants(each().map(|(name, row)| (name, &*row.text))),

@@ -1,4 +1,4 @@
-//! Plain connections and HTTP: new ones, warm ones, and those that are looked at for nothing.
+//! Plain and HTTP connections: new, warm, and supervised without effect.
 
 use std::time::Duration;
 
@@ -10,46 +10,47 @@ use crate::pool::setup::{self, PoolNetwork, PoolNode};
 use crate::remote::BenchError;
 use crate::tally::RequestTally;
 
-/// The function that has a pool; the one for which nothing is kept warm, whose calls are not
-/// inspected; and the one that speaks HTTP alone, which need not be inspected either.
+/// The function with a pool, the one without warm connections and supervision, and the one with
+/// HTTP only, also unsupervised.
 const FUNCTION_NAMES: [&str; 3] = ["pooled", "cold", "web"];
 /// Round trip at which the published figures were taken.
 const PUBLISHED_PLACE: NetworkPlace = NetworkPlace::Link(Duration::from_micros(250));
-/// At which flows of some size are compared.
+/// Round trip of the flow comparison.
 const FLOW_PLACE: NetworkPlace = NetworkPlace::Link(Duration::from_millis(1));
 
 /// Origins of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ConnectOrigin {
-    /// A program of the machine's, by itself.
+    /// A plain program of the machine.
     Direct,
-    /// A function, whose socket is replaced by a warm one.
+    /// A function whose socket is replaced by a warm one.
     Pool,
-    /// A function whose socket cannot be: the node carries what it says, over a warm connection.
+    /// A function whose bound socket cannot be replaced: the node proxies its bytes over a warm
+    /// connection.
     Exit,
 }
 
-/// In the order of [`ConnectOrigin`].
+/// Variants in the order of [`ConnectOrigin`].
 const CONNECT_ORIGINS: [(ConnectOrigin, &str); 3] = [
     (ConnectOrigin::Direct, "direct"),
     (ConnectOrigin::Pool, "pool"),
-    (ConnectOrigin::Exit, "pool, carried"),
+    (ConnectOrigin::Exit, "pool, proxied"),
 ];
 
-/// Every case at this distance.
+/// Measures every case at this distance.
 pub(super) fn measure(
     args: &PoolArgs,
     place: NetworkPlace,
     comparison: &mut BenchComparison,
 ) -> Result<(), BenchError> {
-    let ground = build_network(args, place)?;
-    let near = ground.near.clone();
+    let network = build_network(args, place)?;
+    let near = network.near.clone();
     near.enter(|| {
         run_local(
             ConnectionCases {
                 args,
                 place,
-                ground: &ground,
+                network: &network,
             }
             .measure_all(comparison),
         )
@@ -59,54 +60,54 @@ pub(super) fn measure(
 struct ConnectionCases<'a> {
     args: &'a PoolArgs,
     place: NetworkPlace,
-    ground: &'a PoolNetwork,
+    network: &'a PoolNetwork,
 }
 
-/// Sizes of a request and its answer.
+/// Sizes of a request and its response.
 #[derive(Debug, Clone, Copy)]
 struct FlowSize {
     name: &'static str,
-    speech: RequestProtocol,
+    protocol: RequestProtocol,
     down: u32,
     up: u32,
 }
 
-/// Flows of some size. A plain connection is new to its server whoever opened it, so its window is
-/// that of a new one; one of HTTP was used before.
+/// Flow sizes. Every plain connection is new to its server, so its window is that of a new one. An
+/// HTTP connection was used before.
 const FLOW_SIZES: [FlowSize; 6] = [
     FlowSize {
         name: "100 kB down",
-        speech: RequestProtocol::Plain,
+        protocol: RequestProtocol::Plain,
         down: 100_000,
         up: 0,
     },
     FlowSize {
         name: "1 MB down",
-        speech: RequestProtocol::Plain,
+        protocol: RequestProtocol::Plain,
         down: 1_000_000,
         up: 0,
     },
     FlowSize {
         name: "1 MB up",
-        speech: RequestProtocol::Plain,
+        protocol: RequestProtocol::Plain,
         down: 1,
         up: 1_000_000,
     },
     FlowSize {
         name: "HTTP, 100 kB down",
-        speech: RequestProtocol::Http,
+        protocol: RequestProtocol::Http,
         down: 100_000,
         up: 0,
     },
     FlowSize {
         name: "HTTP, 1 MB down",
-        speech: RequestProtocol::Http,
+        protocol: RequestProtocol::Http,
         down: 1_000_000,
         up: 0,
     },
     FlowSize {
         name: "HTTP, 1 MB up",
-        speech: RequestProtocol::Http,
+        protocol: RequestProtocol::Http,
         down: 1,
         up: 1_000_000,
     },
@@ -114,10 +115,10 @@ const FLOW_SIZES: [FlowSize; 6] = [
 
 impl ConnectionCases<'_> {
     async fn measure_all(&self, comparison: &mut BenchComparison) -> Result<(), BenchError> {
-        let stage = PoolNode::start(&[]).await?;
+        let node = PoolNode::start(&[]).await?;
         let PoolNetwork {
             server, other, web, ..
-        } = self.ground;
+        } = self.network;
         // The same server under another port: the same destination cannot be both pooled and not.
         let cold = format!("{other} protocol=tcp warm=0");
         let egress = [
@@ -126,35 +127,35 @@ impl ConnectionCases<'_> {
             format!("{web} protocol=http"),
         ];
         for (name, egress) in FUNCTION_NAMES.iter().zip(egress) {
-            stage.deploy_dialler(name, &egress).await?;
+            node.deploy_dialler(name, &egress).await?;
         }
-        for (name, speech) in [
+        for (name, protocol) in [
             ("", RequestProtocol::Plain),
             ("HTTP: ", RequestProtocol::Http),
         ] {
-            self.measure_first_byte(&stage, name, speech, comparison)
+            self.measure_first_byte(&node, name, protocol, comparison)
                 .await?;
         }
-        self.measure_overhead(&stage, comparison).await?;
+        self.measure_overhead(&node, comparison).await?;
         for flow in FLOW_SIZES {
-            self.measure_flow(&stage, flow, comparison).await?;
+            self.measure_flow(&node, flow, comparison).await?;
         }
         Ok(())
     }
 
     fn flow_plan(&self, flow: FlowSize, count: usize) -> DialPlan {
-        let to = if flow.speech == RequestProtocol::Http {
-            self.ground.web
+        let to = if flow.protocol == RequestProtocol::Http {
+            self.network.web
         } else {
-            self.ground.server
+            self.network.server
         };
         let FlowSize {
-            speech, down, up, ..
+            protocol, down, up, ..
         } = flow;
         DialPlan {
             to: Some(to.to_string()),
             count,
-            speech,
+            protocol,
             down,
             up,
             // An unbound socket can be replaced by a pooled connection; `ConnectOrigin::Exit` binds
@@ -164,11 +165,11 @@ impl ConnectionCases<'_> {
         }
     }
 
-    fn small_plan(&self, speech: RequestProtocol) -> DialPlan {
+    fn small_plan(&self, protocol: RequestProtocol) -> DialPlan {
         self.flow_plan(
             FlowSize {
                 name: "",
-                speech,
+                protocol,
                 down: 100,
                 up: 0,
             },
@@ -178,9 +179,9 @@ impl ConnectionCases<'_> {
 
     async fn measure_first_byte(
         &self,
-        stage: &PoolNode,
+        node: &PoolNode,
         name: &str,
-        speech: RequestProtocol,
+        protocol: RequestProtocol,
         comparison: &mut BenchComparison,
     ) -> Result<(), BenchError> {
         let case = format!(
@@ -190,14 +191,21 @@ impl ConnectionCases<'_> {
         if !self.args.wants_case(&case) {
             return Ok(());
         }
-        let plan = self.small_plan(speech);
-        let ways = if speech == RequestProtocol::Http {
+        let plan = self.small_plan(protocol);
+        let origins = if protocol == RequestProtocol::Http {
             &CONNECT_ORIGINS[..2]
         } else {
             &CONNECT_ORIGINS[..]
         };
-        self.compare_origins(stage, &case, ways, &plan, |found| &found.first, comparison)
-            .await?;
+        self.compare_origins(
+            node,
+            &case,
+            origins,
+            &plan,
+            |found| &found.first,
+            comparison,
+        )
+        .await?;
         // On shorter links the handshake that the pool saves is no longer most of the time.
         let goal = if self.place >= PUBLISHED_PLACE {
             0.55
@@ -214,10 +222,11 @@ impl ConnectionCases<'_> {
         Ok(())
     }
 
-    /// A function connects to where nothing is kept warm for it: to itself, and through the node.
+    /// Measures supervision without effect: connections to the function's own listener, and to an
+    /// unpooled destination.
     async fn measure_overhead(
         &self,
-        stage: &PoolNode,
+        node: &PoolNode,
         comparison: &mut BenchComparison,
     ) -> Result<(), BenchError> {
         let own = DialPlan {
@@ -225,12 +234,12 @@ impl ConnectionCases<'_> {
             ..self.small_plan(RequestProtocol::Plain)
         };
         let cold = DialPlan {
-            to: Some(self.ground.other.to_string()),
+            to: Some(self.network.other.to_string()),
             ..self.small_plan(RequestProtocol::Plain)
         };
-        for (where_to, plan) in [("to itself", own), ("not pooled", cold)] {
+        for (destination, plan) in [("own listener", own), ("not pooled", cold)] {
             let case = format!(
-                "socket() to first byte, {where_to}, {}",
+                "socket() to first byte, {destination}, {}",
                 round_trip_name(self.place)
             );
             if !self.args.wants_case(&case)
@@ -239,14 +248,14 @@ impl ConnectionCases<'_> {
             {
                 continue;
             }
-            let variants = ["not looked at", "looked at"];
+            let variants = ["unsupervised", "supervised"];
             let one = async |index: usize| {
-                let found = stage.dial_from(FUNCTION_NAMES[1 - index], &plan).await?;
+                let found = node.dial_from(FUNCTION_NAMES[1 - index], &plan).await?;
                 to_sample(&found, |found| &found.first)
             };
             comparison.measure_case(&case, &variants, one).await?;
             comparison.add_ratio(
-                &format!("p50, {case}, looked at/not"),
+                &format!("p50, {case}, supervised/unsupervised"),
                 &case,
                 variants[1],
                 variants[0],
@@ -258,7 +267,7 @@ impl ConnectionCases<'_> {
 
     async fn measure_flow(
         &self,
-        stage: &PoolNode,
+        node: &PoolNode,
         flow: FlowSize,
         comparison: &mut BenchComparison,
     ) -> Result<(), BenchError> {
@@ -269,7 +278,7 @@ impl ConnectionCases<'_> {
         // Flows take longer; a quarter of the connections keeps a round short.
         let plan = self.flow_plan(flow, self.args.count.div_ceil(4));
         self.compare_origins(
-            stage,
+            node,
             &case,
             &CONNECT_ORIGINS[..2],
             &plan,
@@ -290,43 +299,42 @@ impl ConnectionCases<'_> {
 
     async fn compare_origins(
         &self,
-        stage: &PoolNode,
+        node: &PoolNode,
         case: &str,
-        ways: &[(ConnectOrigin, &str)],
+        origins: &[(ConnectOrigin, &str)],
         plan: &DialPlan,
         times: impl Fn(&DialResult) -> &Vec<u64>,
         comparison: &mut BenchComparison,
     ) -> Result<(), BenchError> {
-        let names: Vec<_> = ways.iter().map(|(_, name)| *name).collect();
+        let names: Vec<_> = origins.iter().map(|(_, name)| *name).collect();
         comparison
             .measure_case(case, &names, async |index| {
-                to_sample(&dial_by(stage, ways[index].0, plan).await?, &times)
+                to_sample(&dial_by(node, origins[index].0, plan).await?, &times)
             })
             .await
     }
 }
 
 async fn dial_by(
-    stage: &PoolNode,
-    way: ConnectOrigin,
+    node: &PoolNode,
+    origin: ConnectOrigin,
     plan: &DialPlan,
 ) -> Result<DialResult, BenchError> {
-    match way {
+    match origin {
         ConnectOrigin::Direct => setup::dial_outside(plan),
-        ConnectOrigin::Pool if plan.speech == RequestProtocol::Http => {
-            stage.dial_from(FUNCTION_NAMES[2], plan).await
+        ConnectOrigin::Pool if plan.protocol == RequestProtocol::Http => {
+            node.dial_from(FUNCTION_NAMES[2], plan).await
         }
-        ConnectOrigin::Pool => stage.dial_from(FUNCTION_NAMES[0], plan).await,
+        ConnectOrigin::Pool => node.dial_from(FUNCTION_NAMES[0], plan).await,
         ConnectOrigin::Exit => {
-            stage
-                .dial_from(
-                    FUNCTION_NAMES[0],
-                    &DialPlan {
-                        bound: true,
-                        ..plan.clone()
-                    },
-                )
-                .await
+            node.dial_from(
+                FUNCTION_NAMES[0],
+                &DialPlan {
+                    bound: true,
+                    ..plan.clone()
+                },
+            )
+            .await
         }
     }
 }

@@ -1,5 +1,4 @@
-//! A PostgreSQL server at a distance, and short-lived processes that connect to it and ask one
-//! question.
+//! A distant PostgreSQL server, and short-lived processes that connect and make one query.
 
 use std::fs;
 use std::io;
@@ -20,9 +19,9 @@ use crate::pool::setup::{PoolNetwork, PoolNode};
 use crate::remote::BenchError;
 use crate::tally::RequestTally;
 
-/// Processes of a variant, in all rounds together; and how many there are at once.
+/// Number of processes of a variant in all rounds, and of concurrent processes.
 const PROCESS_COUNT: usize = 80;
-/// The ceiling.
+/// Connection limit.
 const MAX_CONNECTIONS: u32 = 20;
 /// The secret that holds the password.
 const SECRET_NAME: &str = "retail";
@@ -34,9 +33,9 @@ const CLIENT_LIBRARIES: [&str; 2] = ["libpq", "pg8000"];
 enum LoginMethod {
     Direct,
     Bouncer(AuthMethod),
-    /// The node logs in: that the function runs is its authentication.
+    /// The node logs in; a running function is authenticated by itself.
     Pool,
-    /// The function does.
+    /// The function logs in.
     PoolOwn,
 }
 
@@ -60,7 +59,8 @@ impl LoginMethod {
     }
 }
 
-/// Every case with the database at this distance. What is missing is told, and left out.
+/// Measures every case with the database at this distance. Cases with a missing dependency are
+/// reported and omitted.
 pub(super) fn measure(
     args: &PoolArgs,
     place: NetworkPlace,
@@ -69,23 +69,22 @@ pub(super) fn measure(
     if !args.wants_case("PostgreSQL") && !args.wants_case("Hello, Retail!") {
         return Ok(());
     }
-    let ground = build_network(args, place)?;
-    match DatabaseFixture::build(args, place, &ground) {
+    let network = build_network(args, place)?;
+    match DatabaseFixture::build(args, place, &network) {
         Ok(fixture) => {
             if !fixture.bouncers.iter().any(Option::is_some) {
                 comparison.add_remark(
-                    "left out: PgBouncer, which is not installed (apt-get install pgbouncer)"
-                        .to_owned(),
+                    "omitted: PgBouncer is not installed (apt-get install pgbouncer)".to_owned(),
                 );
             }
-            ground
+            network
                 .near
                 .clone()
                 .enter(|| run_local(fixture.measure_all(comparison)))
         }
         Err(error) if error.is::<MissingRequirement>() => {
             comparison.add_remark(format!(
-                "left out, database, {}: {error}",
+                "omitted: database, {}: {error}",
                 round_trip_name(place)
             ));
             Ok(())
@@ -94,7 +93,7 @@ pub(super) fn measure(
     }
 }
 
-/// The database, its bouncers, and what functions need.
+/// The database, its PgBouncers, and the settings of functions.
 pub(super) struct DatabaseFixture<'a> {
     pub(super) args: &'a PoolArgs,
     pub(super) place: NetworkPlace,
@@ -109,13 +108,13 @@ impl<'a> DatabaseFixture<'a> {
     fn build(
         args: &'a PoolArgs,
         place: NetworkPlace,
-        ground: &PoolNetwork,
+        network: &PoolNetwork,
     ) -> Result<Self, BenchError> {
         let python = PythonEnv::with_packages("retail")?;
-        let IpAddr::V4(at) = ground.server.ip() else {
-            return Err("the lab's addresses are IPv4".into());
+        let IpAddr::V4(at) = network.server.ip() else {
+            return Err("expected an IPv4 address of the lab".into());
         };
-        let (database, variables) = RetailDatabase::start_database(&ground.far, Some(at))?;
+        let (database, variables) = RetailDatabase::start_database(&network.far, Some(at))?;
         let mut fixture = Self {
             args,
             place,
@@ -129,7 +128,7 @@ impl<'a> DatabaseFixture<'a> {
             .enumerate()
         {
             fixture.bouncers[bouncer] = PgBouncer::start(
-                &ground.near,
+                &network.near,
                 fixture.host_port(),
                 fixture.variable_value("PASS"),
                 MAX_CONNECTIONS,
@@ -147,12 +146,12 @@ impl<'a> DatabaseFixture<'a> {
             .unwrap_or_default()
     }
 
-    /// `HOST:PORT` of the server.
+    /// Returns `HOST:PORT` of the server.
     fn host_port(&self) -> &str {
         self.variable_value("HOST")
     }
 
-    /// The egress of a function for which the node logs in.
+    /// Returns the egress of a function for which the node logs in.
     pub(super) fn egress_list(&self) -> String {
         let login = format!("user=retail password=secret:{SECRET_NAME} database=retail");
         format!(
@@ -162,45 +161,44 @@ impl<'a> DatabaseFixture<'a> {
     }
 
     async fn measure_all(&self, comparison: &mut BenchComparison) -> Result<(), BenchError> {
-        let stage = PoolNode::start(&[]).await?;
-        stage
-            .create_secret(SECRET_NAME, self.variable_value("PASS"))
+        let node = PoolNode::start(&[]).await?;
+        node.create_secret(SECRET_NAME, self.variable_value("PASS"))
             .await?;
         for client in CLIENT_LIBRARIES {
-            self.measure_processes(&stage, client, comparison).await?;
+            self.measure_processes(&node, client, comparison).await?;
         }
-        retail::measure(self, &stage, comparison).await
+        retail::measure(self, &node, comparison).await
     }
 
     async fn measure_processes(
         &self,
-        stage: &PoolNode,
+        node: &PoolNode,
         client: &str,
         comparison: &mut BenchComparison,
     ) -> Result<(), BenchError> {
         let case = format!(
-            "PostgreSQL, {client}: connect and ask, {}",
+            "PostgreSQL, {client}: connect and query, {}",
             round_trip_name(self.place)
         );
         if !self.args.wants_case(&case) {
             return Ok(());
         }
-        self.deploy_functions(stage, client).await?;
+        self.deploy_functions(node, client).await?;
         if client == CLIENT_LIBRARIES[0] {
-            self.measure_at_once(stage, client, comparison).await?; // before others connect: the log is for all of them
+            self.measure_concurrent(node, client, comparison).await?; // before others connect: the log is for all of them
         }
         // All rounds together make the stated number of processes.
         let count = PROCESS_COUNT.div_ceil(self.args.rounds);
-        let ways: Vec<_> = LoginMethod::ALL
+        let methods: Vec<_> = LoginMethod::ALL
             .into_iter()
-            .filter(|way| self.has_method(*way))
+            .filter(|method| self.has_method(*method))
             .collect();
-        let names: Vec<_> = ways.iter().map(|way| way.name()).collect();
+        let names: Vec<_> = methods.iter().map(|method| method.name()).collect();
         comparison
             .measure_case(&case, &names, async |index| {
                 let mut times = Vec::new();
                 for _ in 0..count {
-                    times.push(self.measure_connect(stage, client, ways[index]).await?);
+                    times.push(self.measure_connect(node, client, methods[index]).await?);
                 }
                 Ok::<_, BenchError>(to_sample(&times))
             })
@@ -212,8 +210,8 @@ impl<'a> DatabaseFixture<'a> {
         Ok(())
     }
 
-    fn has_method(&self, way: LoginMethod) -> bool {
-        !matches!(way, LoginMethod::Bouncer(auth) if self.bouncer_for(auth).is_none())
+    fn has_method(&self, method: LoginMethod) -> bool {
+        !matches!(method, LoginMethod::Bouncer(auth) if self.bouncer_for(auth).is_none())
     }
 
     fn bouncer_for(&self, auth: AuthMethod) -> Option<&PgBouncer> {
@@ -221,8 +219,8 @@ impl<'a> DatabaseFixture<'a> {
     }
 
     /// Deploys a function for which the node logs in, and a function that logs in by itself.
-    async fn deploy_functions(&self, stage: &PoolNode, client: &str) -> Result<(), BenchError> {
-        let image = stage.create_image("connect", |folder| {
+    async fn deploy_functions(&self, node: &PoolNode, client: &str) -> Result<(), BenchError> {
+        let image = node.create_image("connect", |folder| {
             fs::copy("bench/functions/connect.py", folder.join("connect.py"))?;
             copy_folder(self.python.packages_folder(), &folder.join("packages"))
         })?;
@@ -235,15 +233,14 @@ impl<'a> DatabaseFixture<'a> {
             (client.to_owned(), self.egress_list()),
             (format!("{client}-own"), own),
         ] {
-            stage
-                .deploy_function(
-                    &name,
-                    &image,
-                    "python3 connect.py",
-                    &egress,
-                    self.function_variables(&variables),
-                )
-                .await?;
+            node.deploy_function(
+                &name,
+                &image,
+                "python3 connect.py",
+                &egress,
+                self.function_variables(&variables),
+            )
+            .await?;
         }
         Ok(())
     }
@@ -251,26 +248,30 @@ impl<'a> DatabaseFixture<'a> {
     /// Returns the connect time that a process reports.
     async fn measure_connect(
         &self,
-        stage: &PoolNode,
+        node: &PoolNode,
         client: &str,
-        way: LoginMethod,
+        method: LoginMethod,
     ) -> Result<Duration, BenchError> {
-        let text = match way {
+        let text = match method {
             LoginMethod::Direct => self.run_native(client, self.host_port())?,
             LoginMethod::Bouncer(auth) => {
-                let bouncer = self.bouncer_for(auth).ok_or("there is no PgBouncer")?;
+                let bouncer = self.bouncer_for(auth).ok_or("PgBouncer is not running")?;
                 self.run_native(client, &bouncer.address.to_string())?
             }
-            LoginMethod::Pool => stage.call_function(client, Bytes::new()).await?.to_vec(),
-            LoginMethod::PoolOwn => stage
+            LoginMethod::Pool => node.call_function(client, Bytes::new()).await?.to_vec(),
+            LoginMethod::PoolOwn => node
                 .call_function(&format!("{client}-own"), Bytes::new())
                 .await?
                 .to_vec(),
         };
         let text = String::from_utf8_lossy(&text).trim().to_owned();
-        text.parse()
-            .map(Duration::from_nanos)
-            .map_err(|_| format!("{}: the process says {text:?}", way.name()).into())
+        text.parse().map(Duration::from_nanos).map_err(|_| {
+            format!(
+                "{}: expected nanoseconds from the process, got {text:?}",
+                method.name()
+            )
+            .into()
+        })
     }
 
     fn run_native(&self, client: &str, host: &str) -> Result<Vec<u8>, BenchError> {
@@ -285,15 +286,15 @@ impl<'a> DatabaseFixture<'a> {
         Ok(done.stdout)
     }
 
-    /// As many processes at once: the database's own log says how many connections it had.
-    async fn measure_at_once(
+    /// Runs all processes at once: the database's own log has the number of its connections.
+    async fn measure_concurrent(
         &self,
-        stage: &PoolNode,
+        node: &PoolNode,
         client: &str,
         comparison: &mut BenchComparison,
     ) -> Result<(), BenchError> {
         let begun = Instant::now();
-        let calls = (0..PROCESS_COUNT).map(|_| stage.call_function(client, Bytes::new()));
+        let calls = (0..PROCESS_COUNT).map(|_| node.call_function(client, Bytes::new()));
         // All at once: the ceiling must hold under a burst, not on average.
         let answers = futures_util::future::join_all(calls).await;
         let failed: Vec<_> = answers
@@ -307,7 +308,7 @@ impl<'a> DatabaseFixture<'a> {
             ));
         }
         let case = format!(
-            "{PROCESS_COUNT} processes at once, {}",
+            "{PROCESS_COUNT} concurrent processes, {}",
             round_trip_name(self.place)
         );
         let figure = |what, value, goal| GoalRatio {
@@ -320,18 +321,18 @@ impl<'a> DatabaseFixture<'a> {
         // From the server's log and not from the pool's own counters.
         let most = self.database.max_connections()? as f64;
         comparison.add_figure(figure(
-            "connections that the database had",
+            "database connections",
             most,
             f64::from(MAX_CONNECTIONS),
         ));
         comparison.add_remark(format!(
-            "{case}: all were done after {:.2} s",
+            "{case}: all ended after {:.2} s",
             begun.elapsed().as_secs_f64()
         ));
         Ok(())
     }
 
-    /// Those of the database, and more.
+    /// Returns the variables of the database, and more.
     pub(super) fn function_variables(&self, more: &[(&str, &str)]) -> Value {
         let own = self
             .variables
@@ -373,7 +374,7 @@ pub(super) fn add_ratio_goal(
     );
 }
 
-/// A folder with all that is in it.
+/// Copies a folder recursively.
 pub(super) fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {

@@ -1,5 +1,5 @@
-//! Functions of Hello, Retail! that open a connection to the database for every access: as they
-//! are, and with the pool.
+//! Functions of Hello, Retail! that open a connection to the database for every access: unchanged,
+//! and with the pool.
 
 use std::path::Path;
 use std::time::Instant;
@@ -13,7 +13,7 @@ use crate::compare::BenchComparison;
 use crate::pool::setup::PoolNode;
 use crate::remote::BenchError;
 
-/// The functions, what they are asked, and with what; each stays between two requests.
+/// The functions, with path and body of their requests; each instance stays between two requests.
 const RETAIL_FUNCTIONS: [(&str, &str, &str); 3] = [
     ("product-catalog-api", "/products?id=boot-1", ""),
     ("product-purchase-get-price", "/", "{\"id\":\"boot-1\"}"),
@@ -29,7 +29,7 @@ const RETAIL_VARIANTS: [&str; 2] = ["direct", "pool"];
 /// Requests of a measurement.
 const REQUEST_COUNT: usize = 40;
 
-/// The pool's stage is here; that of the others is another node.
+/// Measures the functions. `node` has the pool; the direct variant uses another node.
 pub(super) async fn measure(
     fixture: &DatabaseFixture<'_>,
     pooled: &PoolNode,
@@ -46,22 +46,22 @@ pub(super) async fn measure(
     // Without a sandbox there is no egress interception: the functions connect as any program.
     let direct = PoolNode::start(&["--no-sandbox"]).await?;
     for (number, (name, path, body)) in wanted.into_iter().enumerate() {
-        for (stage, egress) in [(&direct, String::new()), (pooled, fixture.egress_list())] {
-            deploy_retail(fixture, stage, name, number, &egress).await?;
+        for (node, egress) in [(&direct, String::new()), (pooled, fixture.egress_list())] {
+            deploy_retail(fixture, node, name, number, &egress).await?;
         }
-        let ask = async |index: usize| {
-            let stage = [&direct, pooled][index];
+        let send = async |index: usize| {
+            let node = [&direct, pooled][index];
             let mut times = Vec::new();
             for _ in 0..REQUEST_COUNT {
                 let begun = Instant::now();
-                ask_one(stage, name, path, body).await?;
+                call_one(node, name, path, body).await?;
                 times.push(begun.elapsed());
             }
             Ok::<_, BenchError>(to_sample(&times))
         };
         let case = case(name);
         comparison
-            .measure_case(&case, &RETAIL_VARIANTS, ask)
+            .measure_case(&case, &RETAIL_VARIANTS, send)
             .await?;
         add_ratio_goal(
             comparison,
@@ -74,15 +74,15 @@ pub(super) async fn measure(
     Ok(())
 }
 
-/// Without a sandbox all functions listen on one loopback: each has its port.
+/// Port of a function: without a sandbox all functions listen on one loopback.
 async fn deploy_retail(
     fixture: &DatabaseFixture<'_>,
-    stage: &PoolNode,
+    node: &PoolNode,
     name: &str,
     number: usize,
     egress: &str,
 ) -> Result<(), BenchError> {
-    let image = stage.create_image(name, |folder| {
+    let image = node.create_image(name, |folder| {
         copy_folder(Path::new("examples/retail/services"), folder)?;
         copy_folder(fixture.python.packages_folder(), &folder.join("packages"))
     })?;
@@ -95,26 +95,24 @@ async fn deploy_retail(
         ("PORT", &port),
         ("PYTHONPATH", "./packages"),
     ];
-    stage
-        .deploy_function(
-            name,
-            &image,
-            &format!("python3 {name}.py"),
-            egress,
-            fixture.function_variables(&more),
-        )
-        .await
+    node.deploy_function(
+        name,
+        &image,
+        &format!("python3 {name}.py"),
+        egress,
+        fixture.function_variables(&more),
+    )
+    .await
 }
 
-async fn ask_one(stage: &PoolNode, name: &str, path: &str, body: &str) -> Result<(), BenchError> {
+async fn call_one(node: &PoolNode, name: &str, path: &str, body: &str) -> Result<(), BenchError> {
     let uri = format!("/function/{name}{path}");
     let request = if body.is_empty() {
         Request::get(uri)
     } else {
         Request::post(uri)
     };
-    stage
-        .send_request(name, request, Bytes::copy_from_slice(body.as_bytes()))
+    node.send_request(name, request, Bytes::copy_from_slice(body.as_bytes()))
         .await
         .map(drop)
 }

@@ -1,5 +1,5 @@
-//! A chain of many workers against one pair of them: the rate at its end, each machine's capped
-//! alike and without a cap, and how long one batch takes through all of it.
+//! A chain of many workers and one pair of workers: the rate at the end, with and without a rate
+//! limit per machine, and the time of one batch.
 
 use std::time::{Duration, Instant};
 
@@ -16,13 +16,13 @@ use crate::p2p::stream::MEGABYTE;
 use crate::remote::BenchError;
 use crate::tally::RequestTally;
 
-/// Before a measurement of a rate counts: queues fill.
+/// Warm-up of a rate measurement: queues fill.
 const WARM_UP_PERIOD: Duration = Duration::from_secs(1);
-/// Batches that go through one after another.
+/// Number of single batches.
 const SINGLE_BATCHES: usize = 3;
 const SMALL_BYTES: usize = 100;
 
-/// With the cap and without.
+/// Measures with and without a rate limit.
 pub(super) async fn measure(
     args: &PunchArgs,
     comparison: &mut BenchComparison,
@@ -39,14 +39,14 @@ pub(super) async fn measure(
         ("chain, no cap".to_owned(), None),
     ];
     for (case, limit) in caps.into_iter().filter(|(case, _)| args.wants_case(case)) {
-        let stage = ChainSetup::set_up(args.workers, limit).await?;
+        let setup = ChainSetup::set_up(args.workers, limit).await?;
         let took = |chain: &DataflowChain| format!("{:.2} s", chain.first.as_secs_f64());
         comparison.add_remark(format!(
-            "{case}: the first byte was through the {name} {} after all lines were there (pair: {}); {:.2} s later every edge was direct",
-            took(&stage.chains[1]), took(&stage.chains[0]), stage.settled.as_secs_f64()
+            "{case}: the first byte passed the {name} {} after the last control connection (pair: {}); {:.2} s later every edge was direct",
+            took(&setup.chains[1]), took(&setup.chains[0]), setup.settled.as_secs_f64()
         ));
         let variants = ["pair", name.as_str()];
-        let rate = async |index: usize| stage.measure_rate(index, args.seconds);
+        let rate = async |index: usize| setup.measure_rate(index, args.seconds);
         comparison.measure_case(&case, &variants, rate).await?;
         if limit.is_some() {
             let goal = RatioGoal {
@@ -58,19 +58,19 @@ pub(super) async fn measure(
         } else {
             comparison.add_remark(describe_cpu(comparison, &case, &variants));
         }
-        for (what, octets) in [("100 octets", SMALL_BYTES), ("256 KiB", BATCH_BYTES)] {
-            let through = async |index: usize| stage.measure_batch(index, octets);
+        for (size, bytes) in [("100 B", SMALL_BYTES), ("256 KiB", BATCH_BYTES)] {
+            let transfer = async |index: usize| setup.measure_batch(index, bytes);
             comparison
-                .measure_case(&format!("{case}: {what} alone through"), &variants, through)
+                .measure_case(&format!("{case}: one batch of {size}"), &variants, transfer)
                 .await?;
         }
     }
     Ok(())
 }
 
-/// Without a cap the processors are what limits it: how many of them were busy with it.
+/// Describes the number of busy processors, the bottleneck without a rate limit.
 fn describe_cpu(comparison: &BenchComparison, case: &str, variants: &[&str; 2]) -> String {
-    let told = variants.map(|variant| {
+    let usage = variants.map(|variant| {
         let of = |value| {
             comparison
                 .row_value(case, variant, value)
@@ -81,11 +81,10 @@ fn describe_cpu(comparison: &BenchComparison, case: &str, variants: &[&str; 2]) 
             of(|row| row.rps) * of(|row| row.cpu_us_per_request) / 1e6
         )
     });
-    format!("{case}: processors busy with it: {}", told.join(", "))
+    format!("{case}: busy processors: {}", usage.join(", "))
 }
 
-/// A pair and a chain, which stand for all rounds. While one is measured, the other one does
-/// nothing.
+/// A pair and a chain for all rounds. Only the measured one of them is active.
 struct ChainSetup {
     chains: [DataflowChain; 2],
     settled: Duration,
@@ -124,8 +123,8 @@ impl ChainSetup {
         })
     }
 
-    /// At the end, once queues are filled. CPU time is that of all workers together, for a megabyte
-    /// that arrives.
+    /// Measures the rate at the end with filled queues. CPU time is that of all workers together,
+    /// per received megabyte.
     fn measure_rate(&self, index: usize, duration: Duration) -> Result<RoundSample, BenchError> {
         let (begun, mut tally) = (Instant::now(), RequestTally::default());
         let (mut counted, mut since, mut last) = (0, None, begun);

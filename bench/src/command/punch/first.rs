@@ -25,18 +25,18 @@ const NAT_PAIRS: [[NatKind; 2]; 4] = [
     [NatKind::Symmetric, NatKind::Restricted],
     RELAYED_PAIR,
 ];
-/// No direct way is waited for where there is none.
+/// Pair without a direct path: the measurement does not wait for one.
 const RELAYED_PAIR: [NatKind; 2] = [NatKind::Symmetric, NatKind::Symmetric];
-/// The lines to the rendezvous.
+/// Transports of the control connections.
 const CONTROL_TRANSPORTS: [(ControlTransport, &str); 2] = [
     (ControlTransport::Tls, "wss"),
     (ControlTransport::Plain, "ws"),
 ];
-/// Bytes sent over any path at once, over the direct path, and at the end.
+/// Bytes sent at once over any path, over the direct path, and at the end.
 const FIRST_BYTE: u8 = b'f';
 const DIRECT_BYTE: u8 = b'd';
 
-/// All kinds, so far apart.
+/// Measures all kinds at this distance.
 pub(super) async fn measure(
     args: &PunchArgs,
     trips: RoundTrips,
@@ -49,11 +49,11 @@ pub(super) async fn measure(
             continue;
         }
         let names = CONTROL_TRANSPORTS.map(|(_, name)| name);
-        let stage = FirstByteSetup::set_up(kinds, trips).await?;
+        let setup = FirstByteSetup::set_up(kinds, trips).await?;
         let mut direct = vec![Vec::new(); CONTROL_TRANSPORTS.len()];
         let one = async |index: usize| {
-            let times = stage
-                .measure_meetings(index, args.meetings, kinds != RELAYED_PAIR)
+            let times = setup
+                .measure_sessions(index, args.sessions, kinds != RELAYED_PAIR)
                 .await?;
             direct[index].push(to_sample(times.iter().filter_map(|times| times.direct)));
             Ok::<_, BenchError>(to_sample(times.iter().map(|times| times.first)))
@@ -80,7 +80,7 @@ pub(super) async fn measure(
                 .row_value(&case(""), name, |row| row.p50_us)
                 .unwrap_or(f64::NAN);
             let name = format!(
-                "p50, {}, {name}, by 3 round trips to the rendezvous + 2 between the peers",
+                "p50, {}, {name} / (3 rendezvous + 2 peer round trips)",
                 case("")
             );
             let value = p50 / 1e6 / budget.as_secs_f64();
@@ -105,17 +105,17 @@ fn to_sample(times: impl Iterator<Item = Duration>) -> RoundSample {
     RoundSample::from_tally(&tally, all.max(Duration::from_nanos(1)), Duration::ZERO)
 }
 
-/// Times of a meeting.
+/// Times of a session.
 #[derive(Debug, Clone, Copy)]
-struct MeetingTimes {
+struct SessionTimes {
     first: Duration,
-    /// `None`: the relay it was.
+    /// Time to the first direct byte; `None`: relayed.
     direct: Option<Duration>,
 }
 
-/// A couple for each kind of line.
+/// A pair for each control transport.
 struct FirstByteSetup {
-    couples: Vec<WorkerPair>,
+    worker_pairs: Vec<WorkerPair>,
     _workers: Vec<NatWorker>,
     _fixture: RendezvousSetup,
 }
@@ -132,40 +132,40 @@ impl FirstByteSetup {
             fixture.internet.add_site(plan(kinds[0]))?,
             fixture.internet.add_site(plan(kinds[1]))?,
         ];
-        let (mut couples, mut workers) = (Vec::new(), Vec::new());
-        for (lines, name) in CONTROL_TRANSPORTS {
+        let (mut worker_pairs, mut workers) = (Vec::new(), Vec::new());
+        for (transport, name) in CONTROL_TRANSPORTS {
             let first = NatWorker::start_worker(
                 &fixture,
                 sites[0].first_machine(),
                 &format!("a.{name}"),
-                lines,
+                transport,
             )
             .await?;
             let second = NatWorker::start_worker(
                 &fixture,
                 sites[1].first_machine(),
                 &format!("b.{name}"),
-                lines,
+                transport,
             )
             .await?;
-            couples.push(first.pair_with(&second, &fixture)?);
+            worker_pairs.push(first.pair_with(&second, &fixture)?);
             workers.extend([first, second]);
         }
         Ok(Self {
-            couples,
+            worker_pairs,
             _workers: workers,
             _fixture: fixture,
         })
     }
 
-    async fn measure_meetings(
+    async fn measure_sessions(
         &self,
-        lines: usize,
-        meetings: usize,
+        transport: usize,
+        sessions: usize,
         waits: bool,
-    ) -> Result<Vec<MeetingTimes>, BenchError> {
+    ) -> Result<Vec<SessionTimes>, BenchError> {
         let mut all = Vec::new();
-        for _ in 0..meetings {
+        for _ in 0..sessions {
             let how = LinkOptions::over_transports(&[Tcp, Udp]);
             let work = move |link, calls, begun| async move {
                 if calls {
@@ -174,25 +174,25 @@ impl FirstByteSetup {
                     run_callee(link, begun).await.map(Some)
                 }
             };
-            let [_, times] = self.couples[lines].run_meeting(&how, work).await?;
+            let [_, times] = self.worker_pairs[transport].run_session(&how, work).await?;
             all.extend(times);
         }
         Ok(all)
     }
 }
 
-/// A byte at once, and another one when there is a direct way, or none for good. What the peer
-/// answers is read meanwhile: a way moves when somebody reads or writes.
+/// Sends a byte at once, and another one when the direct path is established or impossible. Reads
+/// the peer's response meanwhile: a path moves only during reads or writes.
 async fn run_caller(link: P2pLink, waits: bool) -> io::Result<()> {
     // Before the split, which consumes the link.
     let known = link.status().clone();
     let (mut read, mut write) = split(link);
     write.write_all(&[FIRST_BYTE]).await?;
     write.flush().await?;
-    let says = async {
+    let sends = async {
         let (mut places, mut verdict) = (known.paths.clone(), known.outcome.clone());
         tokio::select! {
-            // Pairs without a direct path send at once, or each meeting would last the whole
+            // Pairs without a direct path send at once, or each session would last the whole
             // search.
             () = std::future::ready(()), if !waits => (),
             moved = places.wait_for(|places| places.outgoing == StreamPath::Direct) => drop(moved),
@@ -209,12 +209,12 @@ async fn run_caller(link: P2pLink, waits: bool) -> io::Result<()> {
         write.shutdown().await?;
         Ok::<_, io::Error>(write)
     };
-    let (write, _) = tokio::try_join!(says, async { read.read_u8().await })?;
+    let (write, _) = tokio::try_join!(sends, async { read.read_u8().await })?;
     read.unsplit(write).close().await
 }
 
-async fn run_callee(mut link: P2pLink, begun: Instant) -> io::Result<MeetingTimes> {
-    let mut times = MeetingTimes {
+async fn run_callee(mut link: P2pLink, begun: Instant) -> io::Result<SessionTimes> {
+    let mut times = SessionTimes {
         first: Duration::ZERO,
         direct: None,
     };

@@ -1,5 +1,5 @@
-//! Python code that only forwards, between two others of the same job, each on a machine of its own
-//! behind a NAT of its own: against plain TCP from one machine to the next.
+//! Python code that only forwards between two workers of the same job. Each worker has its own
+//! machine behind its own NAT. The baseline is plain TCP between two machines.
 
 use std::fs;
 use std::path::Path;
@@ -19,12 +19,12 @@ use crate::p2p::stream::MEGABYTE;
 use crate::remote::BenchError;
 use crate::tally::RequestTally;
 
-/// The job; it knows its stages by these names.
+/// The job script, and its stages.
 const JOB_SCRIPT: &str = "bench/functions/forward.py";
 const JOB_STAGES: [&str; 3] = ["feed", "forward", "count"];
-const VARIANTS: [&str; 2] = ["plain TCP", "Python forwards"];
+const VARIANTS: [&str; 2] = ["plain TCP", "Python forwarder"];
 
-/// With the cap and without.
+/// Measures with and without a rate limit.
 pub(super) async fn measure(
     args: &PunchArgs,
     comparison: &mut BenchComparison,
@@ -36,7 +36,7 @@ pub(super) async fn measure(
     for (case, limit) in caps.into_iter().filter(|(case, _)| args.wants_case(case)) {
         // A remark instead of an error: the other cases need no Python.
         if let Err(why) = has_sdk() {
-            comparison.add_remark(format!("left out: {case}: {why}"));
+            comparison.add_remark(format!("omitted: {case}: {why}"));
             continue;
         }
         let plain = throughput::ThroughputSetup::set_up(limit).await?;
@@ -69,29 +69,29 @@ pub(super) async fn measure(
 /// Checks that Python finds the SDK.
 fn has_sdk() -> Result<(), String> {
     let mut python = Command::new("python3");
-    let told = python
+    let result = python
         .args(["-c", "from nearpath import dataflow; dataflow.Processes"])
         .output();
-    match told {
+    match result {
         Ok(output) if output.status.success() && Path::new(JOB_SCRIPT).exists() => Ok(()),
         Ok(_) => Err(format!(
-            "python3 does not find the package `nearpath` (PYTHONPATH), or {JOB_SCRIPT} is not here"
+            "python3 cannot import `nearpath` (set PYTHONPATH), or {JOB_SCRIPT} is missing"
         )),
         Err(error) => Err(format!("python3: {error}")),
     }
 }
 
-/// Report of the job.
+/// Report of the job script.
 #[derive(Deserialize)]
 struct ForwardResult {
     octets: usize,
     seconds: f64,
-    /// Of all its processes, from their beginnings to their ends.
+    /// CPU time of all processes, from start to exit.
     all: f64,
     paths: serde_json::Value,
 }
 
-/// A site for each worker, and one for who leads the job.
+/// A site for each worker, and one for the leader of the job.
 struct ForwardSetup {
     sites: Vec<NatSite>,
     fixture: RendezvousSetup,
@@ -153,30 +153,30 @@ impl ForwardSetup {
                 format!("{JOB_SCRIPT}: {}", String::from_utf8_lossy(&output.stderr)).into(),
             );
         }
-        let told: ForwardResult = serde_json::from_slice(&output.stdout)?;
-        eprintln!("Python forwards: edges {}", told.paths);
-        Ok(to_sample(&told))
+        let result: ForwardResult = serde_json::from_slice(&output.stdout)?;
+        eprintln!("Python forwarder: edges {}", result.paths);
+        Ok(to_sample(&result))
     }
 }
 
-/// CPU time has the starts of the processes in it, and queues that fill and empty: it is too high
-/// rather than too low.
-fn to_sample(told: &ForwardResult) -> RoundSample {
+/// Converts the result. CPU time includes process starts and the filling and draining of queues, so
+/// it is an upper bound.
+fn to_sample(result: &ForwardResult) -> RoundSample {
     let (megabytes, mut tally) = (
-        told.octets as f64 / MEGABYTE as f64,
+        result.octets as f64 / MEGABYTE as f64,
         RequestTally::default(),
     );
-    let each = Duration::from_secs_f64(told.seconds / megabytes.max(1.0));
+    let each = Duration::from_secs_f64(result.seconds / megabytes.max(1.0));
     (0..megabytes as usize).for_each(|_| tally.record_outcome(Ok(each)));
     let sample = RoundSample::from_tally(
         &tally,
-        Duration::from_secs_f64(told.seconds),
+        Duration::from_secs_f64(result.seconds),
         Duration::ZERO,
     );
     RoundSample {
-        rps: megabytes / told.seconds,
+        rps: megabytes / result.seconds,
         // Children of the job only: they have ended, so their times are final.
-        cpu_us_per_request: told.all * 1e6 / megabytes,
+        cpu_us_per_request: result.all * 1e6 / megabytes,
         ..sample
     }
 }

@@ -1,5 +1,5 @@
-//! Every kind of site with every other, over each transport by itself, many times: whether they
-//! meet directly where theory says that they can, and over the relay elsewhere.
+//! All pairs of site kinds, over each transport alone, many times: direct where theory permits it,
+//! and relayed otherwise.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -27,21 +27,21 @@ use crate::tally::{RequestFailure, RequestTally};
 const TRANSPORTS: [Transport; 2] = [Transport::Tcp, Transport::Udp];
 /// One-way delay between a site and the internet.
 const SITE_DELAY: Duration = Duration::from_millis(5);
-/// Limit for a meeting; longer ones count as hung.
+/// Time limit of a session; longer ones count as hung.
 const HANG_TIMEOUT: Duration = Duration::from_secs(60);
-/// Bytes that each side sends before the outcome is known, and after that.
+/// Bytes that each side sends before and after the outcome is known.
 const MESSAGE_BYTES: [usize; 2] = [3000, 20_000];
 
-/// Outcome of a meeting in which every byte arrived.
+/// Outcome of a session in which every byte arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LinkOutcome {
     Direct,
     Relay,
 }
 
-/// Of one pair over one transport.
+/// Counts of one pair over one transport.
 #[derive(Default)]
-struct MeetingCount {
+struct SessionCount {
     direct: u64,
     relay: u64,
     failed: u64,
@@ -52,7 +52,7 @@ struct MeetingCount {
 
 type CaseKey = (usize, usize, usize);
 
-/// All of it at the same time, so many meetings at once.
+/// Runs all pairs mixed, with this number of concurrent sessions.
 pub(super) async fn measure(
     args: &PunchArgs,
     comparison: &mut BenchComparison,
@@ -61,56 +61,56 @@ pub(super) async fn measure(
         return Ok(());
     }
     let begun = Instant::now();
-    let counts = meet_all(args).await?;
+    let counts = run_matrix(args).await?;
     report_counts(&counts, comparison);
-    let meetings = counts
+    let sessions = counts
         .values()
         .map(|count| count.times.answered_count())
         .sum::<u64>();
     let took = begun.elapsed().as_secs();
     comparison.add_remark(format!(
-        "matrix: {meetings} meetings in {took} s, {} at once",
+        "matrix: {sessions} sessions in {took} s, {} concurrent",
         args.at_once
     ));
     Ok(())
 }
 
-async fn meet_all(args: &PunchArgs) -> Result<BTreeMap<CaseKey, MeetingCount>, BenchError> {
-    let (_fixture, _workers, couples) = set_up_pairs().await?;
-    let (room, mut meetings) = (
+async fn run_matrix(args: &PunchArgs) -> Result<BTreeMap<CaseKey, SessionCount>, BenchError> {
+    let (_fixture, _workers, worker_pairs) = set_up_pairs().await?;
+    let (permits, mut sessions) = (
         Arc::new(Semaphore::new(args.at_once.max(1))),
         JoinSet::new(),
     );
-    let mut counts = BTreeMap::<CaseKey, MeetingCount>::new();
+    let mut counts = BTreeMap::<CaseKey, SessionCount>::new();
     for number in 0..args.tries {
-        for (&(first, second), couple) in &couples {
+        for (&(first, second), worker_pair) in &worker_pairs {
             for (at, transport) in TRANSPORTS.into_iter().enumerate() {
                 // Bounded: too many concurrent searches would time out on the processors, not on
                 // the NATs.
-                let place = room.clone().acquire_owned().await?;
-                let couple = couple.clone();
-                meetings.spawn_local(async move {
-                    let went = meet_pair(&couple, transport).await;
+                let place = permits.clone().acquire_owned().await?;
+                let worker_pair = worker_pair.clone();
+                sessions.spawn_local(async move {
+                    let outcome = run_pair(&worker_pair, transport).await;
                     drop(place);
-                    ((at, first, second), went)
+                    ((at, first, second), outcome)
                 });
                 // Counted while it runs: thousands of results are not kept.
-                while let Some(done) = meetings.try_join_next() {
-                    count_meeting(&mut counts, done?);
+                while let Some(done) = sessions.try_join_next() {
+                    count_session(&mut counts, done?);
                 }
             }
         }
-        eprintln!("matrix: {} of {} rounds begun", number + 1, args.tries);
+        eprintln!("matrix: started round {} of {}", number + 1, args.tries);
     }
-    while let Some(done) = meetings.join_next().await {
-        count_meeting(&mut counts, done?);
+    while let Some(done) = sessions.join_next().await {
+        count_session(&mut counts, done?);
     }
     Ok(counts)
 }
 
 type WorkerPairs = BTreeMap<(usize, usize), Arc<WorkerPair>>;
 
-/// Two sites of each kind: one whose worker calls, one whose is called.
+/// Creates two sites of each kind: one with a caller, one with a callee.
 async fn set_up_pairs() -> Result<(RendezvousSetup, Vec<[NatWorker; 2]>, WorkerPairs), BenchError> {
     let line = Line {
         delay: SITE_DELAY,
@@ -147,25 +147,30 @@ async fn set_up_pairs() -> Result<(RendezvousSetup, Vec<[NatWorker; 2]>, WorkerP
             .await?,
         ]);
     }
-    let mut couples = BTreeMap::new();
+    let mut worker_pairs = BTreeMap::new();
     for first in 0..workers.len() {
         // Each pair once: which side calls makes no difference to the NATs.
         for second in first..workers.len() {
-            couples.insert(
+            worker_pairs.insert(
                 (first, second),
                 Arc::new(workers[first][0].pair_with(&workers[second][1], &fixture)?),
             );
         }
     }
-    Ok((fixture, workers, couples))
+    Ok((fixture, workers, worker_pairs))
 }
 
-async fn meet_pair(
-    couple: &WorkerPair,
+async fn run_pair(
+    worker_pair: &WorkerPair,
     over: Transport,
 ) -> (Duration, Result<LinkOutcome, RequestFailure>) {
     let how = LinkOptions::over_transports(&[over]);
-    match tokio::time::timeout(HANG_TIMEOUT, couple.run_meeting(&how, exchange_messages)).await {
+    match tokio::time::timeout(
+        HANG_TIMEOUT,
+        worker_pair.run_session(&how, exchange_messages),
+    )
+    .await
+    {
         Err(_) => (HANG_TIMEOUT, Err(RequestFailure::Timeout)),
         Ok(Ok([(one, after), (other, later)])) if one == other => (after.max(later), Ok(one)),
         // The sides disagree about the path, which is an error of the protocol.
@@ -177,8 +182,8 @@ async fn meet_pair(
     }
 }
 
-/// Both send, before it is known how the link goes and after, and look at what comes: how it went,
-/// and when all was there.
+/// Sends on both sides before and after the outcome of hole punching, and checks the received
+/// bytes. Returns the outcome, and the time until all bytes had arrived.
 async fn exchange_messages(
     link: P2pLink,
     calls: bool,
@@ -227,12 +232,12 @@ async fn exchange_messages(
         if whole {
             Ok((read, begun.elapsed()))
         } else {
-            Err(io::Error::other("other bytes came than were sent"))
+            Err(io::Error::other("received other bytes than were sent"))
         }
     };
-    let ((write, went), (read, after)) = tokio::try_join!(writes, reads)?;
+    let ((write, outcome), (read, after)) = tokio::try_join!(writes, reads)?;
     read.unsplit(write).close().await?;
-    Ok((went, after))
+    Ok((outcome, after))
 }
 
 fn message_bytes(calls: bool, piece: usize) -> Vec<u8> {
@@ -243,22 +248,22 @@ fn message_bytes(calls: bool, piece: usize) -> Vec<u8> {
         .collect()
 }
 
-fn count_meeting(
-    counts: &mut BTreeMap<CaseKey, MeetingCount>,
-    (key, (took, went)): (CaseKey, (Duration, Result<LinkOutcome, RequestFailure>)),
+fn count_session(
+    counts: &mut BTreeMap<CaseKey, SessionCount>,
+    (key, (took, outcome)): (CaseKey, (Duration, Result<LinkOutcome, RequestFailure>)),
 ) {
     let count = counts.entry(key).or_default();
-    match &went {
+    match &outcome {
         Ok(LinkOutcome::Direct) => count.direct += 1,
         Ok(LinkOutcome::Relay) => count.relay += 1,
         Err(RequestFailure::Timeout) => count.hung += 1,
         Err(_) => count.failed += 1,
     }
     count.slowest = count.slowest.max(took);
-    count.times.record_outcome(went.map(|_| took));
+    count.times.record_outcome(outcome.map(|_| took));
 }
 
-fn report_counts(counts: &BTreeMap<CaseKey, MeetingCount>, comparison: &mut BenchComparison) {
+fn report_counts(counts: &BTreeMap<CaseKey, SessionCount>, comparison: &mut BenchComparison) {
     let (mut least, mut fell_back, mut lost, mut hung) = (1.0_f64, 1.0_f64, 0, 0);
     let mut slowest = (Duration::ZERO, String::new());
     for (&(transport, first, second), count) in counts {
@@ -272,7 +277,7 @@ fn report_counts(counts: &BTreeMap<CaseKey, MeetingCount>, comparison: &mut Benc
         if permitted {
             least = least.min(count.direct as f64 / all);
         } else {
-            // A direct link where theory forbids it is no failure; only a lost meeting is.
+            // A direct link where theory forbids it is no failure; only a lost session is.
             fell_back = fell_back.min((count.direct + count.relay) as f64 / all);
         }
         (lost, hung) = (lost + count.failed, hung + count.hung);
@@ -282,15 +287,15 @@ fn report_counts(counts: &BTreeMap<CaseKey, MeetingCount>, comparison: &mut Benc
         let expected = if permitted { count.direct } else { count.relay };
         if expected as f64 != all {
             let of = format!(
-                "{} direct, {} over the relay, {} failed, {} hung",
+                "{} direct, {} relayed, {} failed, {} hung",
                 count.direct, count.relay, count.failed, count.hung
             );
             comparison.add_remark(format!(
                 "matrix, {over:?}, {name} ({}): {of}",
                 if permitted {
-                    "theory permits it"
+                    "direct path possible"
                 } else {
-                    "theory forbids it"
+                    "no direct path possible"
                 }
             ));
         }
@@ -303,7 +308,7 @@ fn report_counts(counts: &BTreeMap<CaseKey, MeetingCount>, comparison: &mut Benc
         );
     }
     comparison.add_remark(format!(
-        "matrix: the slowest meeting took {:.2} s: {}",
+        "matrix: the slowest session took {:.2} s: {}",
         slowest.0.as_secs_f64(),
         slowest.1
     ));
@@ -316,25 +321,25 @@ fn report_counts(counts: &BTreeMap<CaseKey, MeetingCount>, comparison: &mut Benc
         });
     };
     figure(
-        "matrix, of pairs that theory permits the one that met directly least often: share",
+        "matrix, lowest share of direct links, pairs with a possible direct path",
         least,
         BetterDirection::Higher,
         0.99,
     );
     figure(
-        "matrix, of other pairs the one whose bytes arrived least often: share",
+        "matrix, lowest share of links that delivered all bytes, other pairs",
         fell_back,
         BetterDirection::Higher,
         1.0,
     );
     figure(
-        "matrix, meetings that failed",
+        "matrix, failed links",
         lost as f64,
         BetterDirection::Lower,
         0.0,
     );
     figure(
-        "matrix, meetings that hung",
+        "matrix, hung links",
         hung as f64,
         BetterDirection::Lower,
         0.0,

@@ -1,5 +1,5 @@
 //! Bytes between two machines behind port-restricted NATs: over a punched link, over the relay, and
-//! over plain TCP through the same routers, one of which has a port opened by hand.
+//! over plain TCP. Plain TCP uses the same routers, one of which has a manually opened port.
 
 use std::io;
 use std::net::SocketAddr;
@@ -25,9 +25,9 @@ use crate::p2p::stream::{TransferStats, transfer_bytes};
 use crate::p2p::worker::{LinkOptions, NatWorker, WorkerPair};
 use crate::remote::BenchError;
 
-/// The port that is opened by hand.
+/// The manually opened port.
 const OPENED_PORT: u16 = 9000;
-/// A direct connection may take so long, on a machine that does other things.
+/// Time limit for a direct connection on a busy machine.
 const DIRECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Carriers of the bytes.
@@ -47,7 +47,7 @@ const BYTE_CARRIERS: [(ByteCarrier, &str); 5] = [
     (ByteCarrier::Relay, "relay"),
 ];
 
-/// With the cap and without.
+/// Measures with and without a rate limit.
 pub(super) async fn measure(
     args: &PunchArgs,
     comparison: &mut BenchComparison,
@@ -57,10 +57,10 @@ pub(super) async fn measure(
         ("throughput, no cap".to_owned(), None),
     ];
     for (case, cap) in caps.into_iter().filter(|(case, _)| args.wants_case(case)) {
-        let stage = ThroughputSetup::set_up(cap).await?;
+        let setup = ThroughputSetup::set_up(cap).await?;
         let names = BYTE_CARRIERS.map(|(_, name)| name);
         let one = async |index: usize| {
-            stage
+            setup
                 .measure_carrier(BYTE_CARRIERS[index].0, args.megabytes)
                 .await
         };
@@ -80,7 +80,7 @@ pub(super) async fn measure(
     Ok(())
 }
 
-/// Has a machine send no more than so many Mbit/s, by a token bucket at its only device.
+/// Limits a machine to this number of Mbit/s, by a token bucket at its only device.
 pub(super) fn cap_rate(node: &LabNode, megabits: u64) -> io::Result<()> {
     let rate = format!("{megabits}mbit");
     let mut tc = Command::new("tc");
@@ -90,22 +90,22 @@ pub(super) fn cap_rate(node: &LabNode, megabits: u64) -> io::Result<()> {
         "20ms",
     ]);
     let output = node.run_program(&mut tc)?;
-    let told = || {
+    let failure = || {
         io::Error::other(format!(
-            "tc (iproute2) does not cap a rate: {}",
+            "tc (iproute2) cannot limit the rate: {}",
             String::from_utf8_lossy(&output.stderr)
         ))
     };
     if output.status.success() {
         Ok(())
     } else {
-        Err(told())
+        Err(failure())
     }
 }
 
-/// Two workers, who are there for all rounds.
+/// Two workers for all rounds.
 pub(super) struct ThroughputSetup {
-    couple: WorkerPair,
+    worker_pair: WorkerPair,
     workers: [NatWorker; 2],
     pairs: [Arc<PeerTlsConfig>; 2],
     /// Address at which the second worker accepts connections without hole punching.
@@ -144,7 +144,7 @@ impl ThroughputSetup {
             ControlTransport::Tls,
         )
         .await?;
-        let (couple, pairs) = (
+        let (worker_pair, pairs) = (
             first.pair_with(&second, &fixture)?,
             [
                 first.peer_tls(&second, &fixture)?,
@@ -153,7 +153,7 @@ impl ThroughputSetup {
         );
         let opened = SocketAddr::new(sites[1].outside_address().into(), OPENED_PORT);
         Ok(Self {
-            couple,
+            worker_pair,
             workers: [first, second],
             pairs,
             opened,
@@ -164,10 +164,10 @@ impl ThroughputSetup {
 
     pub(super) async fn measure_carrier(
         &self,
-        way: ByteCarrier,
+        carrier: ByteCarrier,
         megabytes: usize,
     ) -> Result<RoundSample, BenchError> {
-        let [sender, receiver] = match way {
+        let [sender, receiver] = match carrier {
             ByteCarrier::Plain => self.transfer_plain(megabytes, false).await?,
             ByteCarrier::Tls => self.transfer_plain(megabytes, true).await?,
             ByteCarrier::Punched(transport) => self.transfer_p2p(megabytes, &[transport]).await?,
@@ -195,10 +195,10 @@ impl ThroughputSetup {
             link.close().await?;
             Ok(seen)
         };
-        Ok(self.couple.run_meeting(&how, work).await?)
+        Ok(self.worker_pair.run_session(&how, work).await?)
     }
 
-    /// Over the port that was opened.
+    /// Transfers over the manually opened port.
     async fn transfer_plain(
         &self,
         megabytes: usize,
@@ -255,7 +255,7 @@ async fn transfer_all(
     transfer_bytes(&mut stream, sends, megabytes).await
 }
 
-/// A word to and fro, until both sides' ways have moved: a way moves when it is read and written.
+/// Exchanges bytes until both directions are direct: a path moves only during reads and writes.
 async fn wait_direct(link: &mut P2pLink, known: LinkStatus, calls: bool) -> io::Result<()> {
     let begun = Instant::now();
     loop {
@@ -283,7 +283,7 @@ async fn wait_direct(link: &mut P2pLink, known: LinkStatus, calls: bool) -> io::
             )
         {
             return Err(io::Error::other(format!(
-                "no direct way was found: {verdict:?}"
+                "no direct path was found: {verdict:?}"
             )));
         }
     }

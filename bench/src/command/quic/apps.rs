@@ -2,8 +2,8 @@
 //! every transport.
 //!
 //! The work of a function takes the same time for every caller, and far more than the network. So
-//! each case has a variant without a network, on loopback over kept connections. The table's
-//! remarks state the time beyond that.
+//! each case has a variant without a network, on loopback over keep-alive connections. The table's
+//! remarks state the remaining time.
 
 mod fixture;
 mod network;
@@ -21,7 +21,8 @@ use crate::remote::identities::CallIdentity;
 use crate::remote::{BenchError, RemoteTransport, drive};
 use crate::tally::RequestFailure;
 
-/// The published system's callees show a certificate and its callers none, as in the second one.
+/// Transports. In the published system callees have a certificate and callers none, as in the
+/// second one.
 const APP_TRANSPORTS: [RemoteTransport; 6] = [
     RemoteTransport::Tcp,
     RemoteTransport::Tls12Server,
@@ -30,13 +31,14 @@ const APP_TRANSPORTS: [RemoteTransport; 6] = [
     RemoteTransport::QuicEarly,
     RemoteTransport::QuicReady,
 ];
-/// Chains as the published system has them, where functions call each other through the gateway.
-const DETOUR_TRANSPORTS: [RemoteTransport; 2] =
+/// Transports of chains whose functions call each other through the gateway, as in the published
+/// system.
+const GATEWAY_TRANSPORTS: [RemoteTransport; 2] =
     [RemoteTransport::Tls12Server, RemoteTransport::QuicEarly];
-/// Suffix of the names of those variants.
-pub(super) const DETOUR_SUFFIX: &str = ", gateway between";
-/// The variant without a network.
-const LOCAL_VARIANT: &str = "loopback, kept";
+/// Suffix of the variants through the gateway.
+pub(super) const VIA_GATEWAY_SUFFIX: &str = ", via gateway";
+/// Variant without a network.
+const LOCAL_VARIANT: &str = "loopback, keep-alive";
 
 /// Selection of applications.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -48,11 +50,11 @@ pub(crate) enum WantedApps {
     Retail,
 }
 
-/// A way to call a function, and for it to call others.
+/// A transport for calls to and between functions.
 struct AppVariant {
     name: String,
-    way: RemoteTransport,
-    detour: bool,
+    transport: RemoteTransport,
+    via_gateway: bool,
 }
 
 /// Running application with its callers.
@@ -65,8 +67,8 @@ struct AppSetup<'a> {
     caller: RemoteCaller,
 }
 
-/// Every application that is wanted, at every distance. One for which something is missing is a
-/// line below the table.
+/// Measures every wanted application at every distance. A missing dependency is a remark below the
+/// table.
 pub(super) fn measure(args: &QuicArgs, comparison: &mut BenchComparison) -> Result<(), BenchError> {
     for &place in &args.app_delays {
         for kind in AppKind::ALL
@@ -77,7 +79,7 @@ pub(super) fn measure(args: &QuicArgs, comparison: &mut BenchComparison) -> Resu
                 // Only a missing requirement is skipped; other errors end the run.
                 Err(error) if error.is::<MissingRequirement>() => {
                     comparison
-                        .add_remark(format!("left out: app {}, {place}: {error}", kind.name()));
+                        .add_remark(format!("omitted: app {}, {place}: {error}", kind.name()));
                 }
                 done => done?,
             }
@@ -104,13 +106,13 @@ fn measure_app(
     comparison: &mut BenchComparison,
 ) -> Result<(), BenchError> {
     let python = PythonEnv::with_packages(kind.name())?;
-    let ground = network::AppNetwork::new(place, args.awake)?;
-    let app = kind.start_app(python, &ground.second, &ground.machines.1)?;
-    let fixture = AppFixture::build(&ground, &app)?;
+    let network = network::AppNetwork::new(place, args.awake)?;
+    let app = kind.start_app(python, &network.second, &network.machines.1)?;
+    let fixture = AppFixture::build(&network, &app)?;
     eprintln!("started: app {}, {place}", kind.name());
-    ground.caller.enter(|| {
+    network.caller.enter(|| {
         run_local(async {
-            let stage = AppSetup {
+            let setup = AppSetup {
                 args,
                 place,
                 kind,
@@ -119,7 +121,7 @@ fn measure_app(
                 caller: RemoteCaller::new(fixture.gateway.clone())?,
             };
             for case in &app.cases {
-                stage.measure_case(case, comparison).await?;
+                setup.measure_case(case, comparison).await?;
             }
             Ok(())
         })
@@ -159,27 +161,27 @@ impl AppSetup<'_> {
         Ok(())
     }
 
-    /// Those that are wanted.
+    /// Returns the wanted variants.
     fn wanted_variants(&self, case: &AppCase) -> Vec<AppVariant> {
-        let direct = APP_TRANSPORTS.into_iter().map(|way| AppVariant {
-            name: way.name().to_owned(),
-            way,
-            detour: false,
+        let direct = APP_TRANSPORTS.into_iter().map(|transport| AppVariant {
+            name: transport.name().to_owned(),
+            transport,
+            via_gateway: false,
         });
-        let detour = |way: RemoteTransport| AppVariant {
-            name: format!("{}{DETOUR_SUFFIX}", way.name()),
-            way,
-            detour: true,
+        let via_gateway = |transport: RemoteTransport| AppVariant {
+            name: format!("{}{VIA_GATEWAY_SUFFIX}", transport.name()),
+            transport,
+            via_gateway: true,
         };
         let calls_others = self
             .app
             .functions
             .iter()
             .any(|function| function.name == case.function && function.calls);
-        let detours = DETOUR_TRANSPORTS
+        let detours = GATEWAY_TRANSPORTS
             .into_iter()
             .filter(|_| calls_others)
-            .map(detour);
+            .map(via_gateway);
         direct
             .chain(detours)
             .filter(|variant| self.args.has_variant(&variant.name))
@@ -192,19 +194,19 @@ impl AppSetup<'_> {
         variant: &AppVariant,
     ) -> Result<drive::CallTimes, BenchError> {
         let mut calls = self.case_calls(case).await?;
-        if variant.detour {
+        if variant.via_gateway {
             calls = calls.into_iter().map(RemoteCall::through_gateway).collect();
         }
         let seen = self.fixture.remote_function(case.function)?;
-        let of = (variant.way, &seen.callee);
+        let of = (variant.transport, &seen.callee);
         Ok(drive::call_each(&self.caller, of, &calls, || {
-            seen.cpu_spent(variant.way.needs_front())
+            seen.cpu_spent(variant.transport.needs_front())
         })
         .await)
     }
 
     /// Returns the calls of a measurement, with an uncounted call before them. All measurements
-    /// begin with the same data.
+    /// start with the same data.
     async fn case_calls(&self, case: &AppCase) -> Result<Vec<RemoteCall>, BenchError> {
         // Before each measurement, since calls change the database and its size changes their time.
         self.app.restore_data()?;
@@ -226,7 +228,7 @@ impl AppSetup<'_> {
         }
     }
 
-    /// A call that ends an assignment, which is made for it.
+    /// Returns a call that ends an assignment, which is made for it.
     async fn assigned_call(&self) -> Result<RemoteCall, BenchError> {
         let assign = retail::assign_call();
         let assigned = self.call_function(retail::ASSIGNERS[0], &assign).await?;
@@ -241,23 +243,24 @@ impl AppSetup<'_> {
         call: &RemoteCall,
     ) -> Result<bytes::Bytes, BenchError> {
         let callee: &CalleeAddress = &self.fixture.remote_function(function)?.callee;
-        let asked = async {
+        let outcome = async {
             let mut connection = self
                 .caller
                 .open_connection(RemoteTransport::Tcp, callee)
                 .await?;
-            let answer = connection
+            let response = connection
                 .request_whole(call.build_request(RemoteTransport::Tcp))
                 .await?;
-            call.check_answer(&answer).map(|()| answer.into_body())
+            call.check_response(&response)
+                .map(|()| response.into_body())
         };
-        asked
+        outcome
             .await
             .map_err(|failure: RequestFailure| format!("{function}: {failure}").into())
     }
 }
 
-/// As tables have it.
+/// Returns the name in tables.
 fn case_name(kind: AppKind, case: &AppCase, place: NetworkPlace) -> String {
     let words = ["app", kind.name(), case.name]
         .into_iter()
@@ -265,7 +268,7 @@ fn case_name(kind: AppKind, case: &AppCase, place: NetworkPlace) -> String {
     format!("{}, {place}", words.collect::<Vec<_>>().join(" "))
 }
 
-/// On the callees' own machine, where nothing lies between.
+/// Measures on the callees' machine, without a network.
 fn measure_local(
     fixture: &AppFixture,
     seen: &ReachableFunction,
@@ -286,7 +289,7 @@ fn measure_local(
     })
 }
 
-/// Says what every variant takes beyond the functions' own time.
+/// Adds a remark with the time of every variant beyond the functions' own time.
 fn add_network_time(comparison: &mut BenchComparison, case: &str, variants: &[&str]) {
     let p50 = |variant| comparison.row_value(case, variant, |row| row.p50_us);
     let Some(own) = p50(LOCAL_VARIANT) else {

@@ -1,4 +1,4 @@
-//! Chains of functions on machines in a row; each calls the next one over a new connection.
+//! Chains of functions on a row of machines; each calls the next one over a new connection.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use crate::remote::caller::{CalleeAddress, RemoteCaller};
 use crate::remote::identities::{BenchAuthority, CallIdentity, mint_session};
 use crate::remote::{BenchError, RemoteTransport, all_transports, chain_hop, drive};
 
-/// Of those where only the server shows a certificate, and those that wait for a handshake with a
-/// session, one call tells enough.
+/// Transports: a single example of one-sided certificates, and of handshakes with a session,
+/// suffices.
 const CHAIN_TRANSPORTS: [RemoteTransport; 6] = [
     RemoteTransport::Tcp,
     RemoteTransport::Tls12,
@@ -22,10 +22,10 @@ const CHAIN_TRANSPORTS: [RemoteTransport; 6] = [
     RemoteTransport::Quic,
     RemoteTransport::QuicEarly,
 ];
-/// More than a chain can be behind with those that each connection brings anew.
+/// Initial sessions: more than a chain uses before new sessions arrive.
 const SESSION_COUNT: usize = 8;
 
-/// Chains of one function, two, and so on.
+/// Measures chains of one function, two, and so on.
 pub(super) fn measure(args: &QuicArgs, comparison: &mut BenchComparison) -> Result<(), BenchError> {
     let lengths = (1..=args.longest)
         .map(|length| (format!("chain of {length}, {}", args.chain_delay), length));
@@ -34,7 +34,7 @@ pub(super) fn measure(args: &QuicArgs, comparison: &mut BenchComparison) -> Resu
         return Ok(());
     }
     let NetworkPlace::Link(delay) = args.chain_delay else {
-        return Err("chains need a link: --chain-delay in ms".into());
+        return Err("invalid --chain-delay: chains need a link, expected milliseconds".into());
     };
     let mut lab = NetworkLab::new()?;
     let gateway = lab.add_node("gateway")?;
@@ -65,29 +65,29 @@ async fn measure_length(
     (case, length): (&str, usize),
     threads: &[u32],
 ) -> Result<(), BenchError> {
-    let ways = args.wanted_transports(&CHAIN_TRANSPORTS);
+    let transports = args.wanted_transports(&CHAIN_TRANSPORTS);
     let spent = || -> Duration { cpu::threads_cpu(threads) };
     let measure = async |index: usize| {
-        let way = ways[index];
+        let transport = transports[index];
         let took = drive::call_fresh(
             caller,
-            (way, first),
-            &chain_hop::chain_call(way, length),
+            (transport, first),
+            &chain_hop::chain_call(transport, length),
             args.call_plan(),
             spent,
         )
         .await;
-        Ok::<_, BenchError>(near::print_failures(case, way.name(), &took).to_sample())
+        Ok::<_, BenchError>(near::print_failures(case, transport.name(), &took).to_sample())
     };
     comparison
-        .measure_loads(case, &transport_names(&ways), measure)
+        .measure_loads(case, &transport_names(&transports), measure)
         .await?;
     eprintln!("measured: {case}");
     Ok(())
 }
 
-/// Lays the links and starts the functions. Returns who calls the first one, that one, and the
-/// functions' threads.
+/// Creates the links and starts the functions. Returns the caller of the first one, its address,
+/// and the functions' threads.
 fn build_chain(
     lab: &mut NetworkLab,
     gateway: &LabNode,
@@ -125,6 +125,6 @@ fn build_chain(
         })?);
         next = Some((caller, callee));
     }
-    let (identity, first) = next.ok_or("a chain has a function")?;
+    let (identity, first) = next.ok_or("an empty chain")?;
     Ok((identity, first, threads))
 }

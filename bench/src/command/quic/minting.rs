@@ -13,12 +13,13 @@ use crate::remote::identities::{BenchAuthority, CallIdentity, mint_session};
 use crate::remote::{BenchError, drive};
 use crate::tally::RequestTally;
 
-/// CPU time of a mint that a worker may cost, in microseconds.
+/// Goal for the CPU time of a mint, in microseconds.
 const GOAL_US: f64 = 600.0;
 /// Address of the callers of workers that are never started.
 const CALLER_ADDR: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// Certificates apart, sessions one after another for one worker each, and for all of them at once.
+/// Measures certificates, then sessions for one worker each in sequence, and for all workers
+/// concurrently.
 pub(super) fn measure(args: &QuicArgs, comparison: &mut BenchComparison) -> Result<(), BenchError> {
     if args.mints == 0 || !args.wants_case("mint") {
         return Ok(());
@@ -35,8 +36,8 @@ pub(super) fn measure(args: &QuicArgs, comparison: &mut BenchComparison) -> Resu
     for worker in &mut workers {
         time_cpu(&mut mints, || mint_session(worker, &gateway, CALLER_ADDR))?;
     }
-    let at_once = mint_at_once(&mut workers, &gateway)?;
-    let all = format!("sessions for {} workers at once", args.mints);
+    let at_once = mint_concurrently(&mut workers, &gateway)?;
+    let all = format!("sessions for {} workers, concurrent", args.mints);
     for (variant, took) in [
         ("key and certificate", &certificates),
         ("session", &mints),
@@ -56,12 +57,12 @@ pub(super) fn measure(args: &QuicArgs, comparison: &mut BenchComparison) -> Resu
         better: BetterDirection::Lower,
         goal,
     };
-    comparison.add_figure(figure("CPU µs of a mint, p50", us(&mints.tally), GOAL_US));
+    comparison.add_figure(figure("CPU µs per mint, p50", us(&mints.tally), GOAL_US));
     Ok(())
 }
 
-/// Mints a session for each worker, with a thread per core. The latency ends with the last one.
-fn mint_at_once(
+/// Mints a session for each worker, with a thread per core. The time ends with the last one.
+fn mint_concurrently(
     workers: &mut [Provision],
     caller: &CallIdentity,
 ) -> Result<drive::CallTimes, BenchError> {
@@ -95,17 +96,17 @@ fn mint_at_once(
     Ok(all)
 }
 
-/// Mints on a thread of its own, for one new worker after another, as long as `what` goes on.
-/// Returns what became of that, and how many.
-pub(super) async fn mint_beside<T>(what: impl Future<Output = T>) -> Result<(T, u64), BenchError> {
+/// Mints on a separate thread for new workers while `calls` runs. Returns the result of `calls`,
+/// and the number of mints.
+pub(super) async fn mint_during<T>(what: impl Future<Output = T>) -> Result<(T, u64), BenchError> {
     let site = BenchAuthority::new()?;
     let gateway = site.gateway_identity()?;
     let stop = std::sync::Arc::new(AtomicBool::new(false));
-    let told = std::sync::Arc::clone(&stop);
+    let stop_requested = std::sync::Arc::clone(&stop);
     let minting = thread::spawn(move || -> Result<u64, BenchError> {
         for number in 0.. {
             // Relaxed: pairs with the store below; the join publishes the result.
-            if told.load(Ordering::Relaxed) {
+            if stop_requested.load(Ordering::Relaxed) {
                 return Ok(number);
             }
             mint_session(&mut site.worker_provision(number)?, &gateway, CALLER_ADDR)?;
@@ -117,7 +118,7 @@ pub(super) async fn mint_beside<T>(what: impl Future<Output = T>) -> Result<(T, 
     Ok((done, minting.join().expect("minting does not panic")?))
 }
 
-/// Latency is CPU time here: nothing is waited for.
+/// Records the CPU time of `work` as its latency: it does not wait.
 fn time_cpu<T>(
     took: &mut drive::CallTimes,
     work: impl FnOnce() -> Result<T, BenchError>,

@@ -15,17 +15,17 @@ use crate::remote::identities::{BenchAuthority, CallIdentity, mint_session};
 use crate::remote::worker::{StartedWorker, WorkerMachine};
 use crate::remote::{BenchError, RemoteTransport};
 
-/// Of every message that is not large.
+/// Bytes of every small message.
 const SMALL_BYTES: usize = 100;
 const LARGE_BYTES: usize = 1_000_000;
-/// On connections that stay, sessions and who shows a certificate make no difference.
-const KEPT_TRANSPORTS: [RemoteTransport; 4] = [
+/// Transports for open connections, where sessions and callers' certificates have no effect.
+const KEEP_ALIVE_TRANSPORTS: [RemoteTransport; 4] = [
     RemoteTransport::Tcp,
     RemoteTransport::Tls12,
     RemoteTransport::Tls13,
     RemoteTransport::Quic,
 ];
-/// Sessions that a worker is started with.
+/// Initial sessions of a worker.
 const SESSION_COUNT: usize = 8;
 
 /// Prefixes of the case names here.
@@ -40,7 +40,7 @@ struct NearNetwork {
     worker_at: IpAddr,
 }
 
-/// All that stays for the cases of one distance.
+/// Setup for all cases of one distance.
 struct NearSetup<'a> {
     args: &'a QuicArgs,
     place: NetworkPlace,
@@ -52,7 +52,7 @@ struct NearSetup<'a> {
     next: Cell<u64>,
 }
 
-/// Every case at this distance.
+/// Measures every case at this distance.
 pub(super) fn measure(
     args: &QuicArgs,
     place: NetworkPlace,
@@ -61,15 +61,15 @@ pub(super) fn measure(
     if !CASE_PREFIXES.iter().any(|case| args.may_want(case)) {
         return Ok(());
     }
-    let ground = NearNetwork::new(place, args.awake)?;
-    ground.caller.enter(|| {
+    let network = NearNetwork::new(place, args.awake)?;
+    network.caller.enter(|| {
         run_local(async {
-            let machine = WorkerMachine::new(&ground.worker, ground.worker_at)?;
+            let machine = WorkerMachine::new(&network.worker, network.worker_at)?;
             let site = BenchAuthority::new()?;
             let identity = site.gateway_identity()?;
             let caller = RemoteCaller::new(identity.clone())?;
-            let (caller_at, next) = (ground.caller_at, Cell::new(0));
-            let stage = NearSetup {
+            let (caller_at, next) = (network.caller_at, Cell::new(0));
+            let setup = NearSetup {
                 args,
                 place,
                 site,
@@ -79,7 +79,7 @@ pub(super) fn measure(
                 machine,
                 next,
             };
-            stage.measure_all(comparison).await
+            setup.measure_all(comparison).await
         })
     })
 }
@@ -123,31 +123,31 @@ impl NearSetup<'_> {
     async fn measure_all(&self, comparison: &mut BenchComparison) -> Result<(), BenchError> {
         // One worker for all cases, with both ways in: its start is measured elsewhere.
         let worker = self.start_worker(SESSION_COUNT, true, true)?;
-        let asks = [
+        let requests = [
             ("GET", SizedCall::for_get(SMALL_BYTES)),
             ("POST", SizedCall::for_post(SMALL_BYTES)),
             ("1 MB response", SizedCall::for_get(LARGE_BYTES)),
         ];
-        for (what, ask) in &asks {
+        for (what, request) in &requests {
             self.measure_fresh(
                 comparison,
                 &worker,
                 &format!("{what}, new connection, {}", self.place),
-                ask,
+                request,
             )
             .await?;
         }
-        for (what, ask, at_a_time) in [
-            ("GET", &asks[0].1, 1),
-            ("GET", &asks[0].1, 32),
-            ("1 MB response", &asks[2].1, 1),
+        for (what, request, at_a_time) in [
+            ("GET", &requests[0].1, 1),
+            ("GET", &requests[0].1, 32),
+            ("1 MB response", &requests[2].1, 1),
         ] {
             let case = format!("{what}, continuous {at_a_time}, {}", self.place);
-            self.measure_kept(comparison, &worker, &case, (ask, at_a_time))
+            self.measure_keep_alive(comparison, &worker, &case, (request, at_a_time))
                 .await?;
         }
         if self.place == NetworkPlace::Loopback {
-            self.measure_beside_mints(comparison, &worker, &asks[0].1)
+            self.measure_during_minting(comparison, &worker, &requests[0].1)
                 .await?;
         }
         // Its processes would otherwise run beside those of the first calls.
@@ -159,7 +159,7 @@ impl NearSetup<'_> {
     fn start_worker(
         &self,
         sessions: usize,
-        dog: bool,
+        watchdog: bool,
         front: bool,
     ) -> Result<StartedWorker, BenchError> {
         self.next.set(self.next.get() + 1);
@@ -167,7 +167,7 @@ impl NearSetup<'_> {
         for _ in 0..sessions {
             mint_session(&mut provision, &self.identity, self.caller_at)?;
         }
-        self.machine.start_worker(&provision, dog, front)
+        self.machine.start_worker(&provision, watchdog, front)
     }
 
     async fn measure_fresh(
@@ -175,31 +175,32 @@ impl NearSetup<'_> {
         to: &mut BenchComparison,
         worker: &StartedWorker,
         case: &str,
-        ask: &SizedCall,
+        request: &SizedCall,
     ) -> Result<(), BenchError> {
         if !self.args.wants_case(case) {
             return Ok(());
         }
-        let ways = self.args.wanted_transports(&RemoteTransport::ALL);
+        let transports = self.args.wanted_transports(&RemoteTransport::ALL);
         let one = async |index: usize| {
-            let way = ways[index];
-            let of = (way, &worker.callee);
+            let transport = transports[index];
+            let of = (transport, &worker.callee);
             let took = drive::call_fresh(
                 &self.caller,
                 of,
-                ask,
+                request,
                 self.args.call_plan(),
-                worker_cpu(worker, way),
+                worker_cpu(worker, transport),
             )
             .await;
-            Ok::<_, BenchError>(print_failures(case, way.name(), &took).to_sample())
+            Ok::<_, BenchError>(print_failures(case, transport.name(), &took).to_sample())
         };
-        to.measure_loads(case, &transport_names(&ways), one).await?;
+        to.measure_loads(case, &transport_names(&transports), one)
+            .await?;
         eprintln!("measured: {case}");
         Ok(())
     }
 
-    async fn measure_kept(
+    async fn measure_keep_alive(
         &self,
         to: &mut BenchComparison,
         worker: &StartedWorker,
@@ -209,35 +210,36 @@ impl NearSetup<'_> {
         if !self.args.wants_case(case) {
             return Ok(());
         }
-        let ways = self.args.wanted_transports(&KEPT_TRANSPORTS);
-        let callers = RefCell::new(vec![Vec::new(); ways.len()]);
+        let transports = self.args.wanted_transports(&KEEP_ALIVE_TRANSPORTS);
+        let callers = RefCell::new(vec![Vec::new(); transports.len()]);
         let one = async |index: usize| {
-            let way = ways[index];
-            let of = (way, &worker.callee);
-            let took = drive::call_kept(
+            let transport = transports[index];
+            let of = (transport, &worker.callee);
+            let took = drive::call_keep_alive(
                 &self.caller,
                 of,
                 what,
                 self.args.call_plan(),
-                worker_cpu(worker, way),
+                worker_cpu(worker, transport),
             )
             .await;
             callers.borrow_mut()[index].push(took.caller_us());
-            Ok::<_, BenchError>(print_failures(case, way.name(), &took).to_sample())
+            Ok::<_, BenchError>(print_failures(case, transport.name(), &took).to_sample())
         };
-        to.measure_loads(case, &transport_names(&ways), one).await?;
+        to.measure_loads(case, &transport_names(&transports), one)
+            .await?;
         eprintln!("measured: {case}");
         if self.place == NetworkPlace::Loopback
-            && what.0.answer == SMALL_BYTES
-            && ways == KEPT_TRANSPORTS
+            && what.0.response == SMALL_BYTES
+            && transports == KEEP_ALIVE_TRANSPORTS
         {
             let us: Vec<f64> = callers
                 .into_inner()
                 .into_iter()
                 .map(|us| median_of(us.into_iter()))
                 .collect();
-            let (tcp, quic) = (us[0], us[KEPT_TRANSPORTS.len() - 1]);
-            let name = format!("caller's CPU µs a call, {case}, quic - tcp");
+            let (tcp, quic) = (us[0], us[KEEP_ALIVE_TRANSPORTS.len() - 1]);
+            let name = format!("caller's CPU µs per call, {case}, quic - tcp");
             to.add_figure(GoalRatio {
                 name,
                 value: quic - tcp,
@@ -248,78 +250,84 @@ impl NearSetup<'_> {
         Ok(())
     }
 
-    /// Calls on a connection that stays, while sessions for other workers are minted as fast as one
-    /// thread can.
-    async fn measure_beside_mints(
+    /// Measures calls on an open connection while one thread mints sessions for other workers at
+    /// full speed.
+    async fn measure_during_minting(
         &self,
         to: &mut BenchComparison,
         worker: &StartedWorker,
-        ask: &SizedCall,
+        request: &SizedCall,
     ) -> Result<(), BenchError> {
-        let case = "GET beside mints, continuous 1, loopback";
+        let case = "GET during minting, continuous 1, loopback";
         if self.args.mints == 0 || !self.args.wants_case(case) {
             return Ok(());
         }
         let one = async |index: usize| {
             let of = (RemoteTransport::Quic, &worker.callee);
-            let calls = drive::call_kept(
+            let calls = drive::call_keep_alive(
                 &self.caller,
                 of,
-                (ask, 1),
+                (request, 1),
                 self.args.call_plan(),
                 worker_cpu(worker, RemoteTransport::Quic),
             );
             let took = match index {
                 0 => calls.await,
-                _ => minting::mint_beside(calls).await?.0,
+                _ => minting::mint_during(calls).await?.0,
             };
             Ok::<_, BenchError>(
                 print_failures(case, RemoteTransport::Quic.name(), &took).to_sample(),
             )
         };
-        to.measure_loads(case, &["quic, no mints", "quic, mints"], one)
+        to.measure_loads(case, &["quic, no minting", "quic, minting"], one)
             .await?;
         eprintln!("measured: {case}");
         Ok(())
     }
 
-    /// Each call is the first that its worker gets; the worker's start is not in it.
+    /// Measures first calls of workers, without their start.
     async fn measure_first_call(&self, to: &mut BenchComparison) -> Result<(), BenchError> {
         let case = format!("first call to a worker, {}", self.place);
         if self.args.starts == 0 || !self.args.wants_case(&case) {
             return Ok(());
         }
         // A session of an earlier connection, and a connection from before, are what such a worker cannot have.
-        let mut ways = self.args.wanted_transports(&RemoteTransport::ALL);
-        ways.retain(|way| {
+        let mut transports = self.args.wanted_transports(&RemoteTransport::ALL);
+        transports.retain(|transport| {
             !matches!(
-                way,
+                transport,
                 RemoteTransport::Tls13Resumed | RemoteTransport::QuicReady
             )
         });
         let one = async |index: usize| {
-            let (way, mut took) = (ways[index], CallTimes::default());
+            let (transport, mut took) = (transports[index], CallTimes::default());
             for _ in 0..self.args.starts {
-                let worker = self.start_worker(1, !way.needs_front(), way.needs_front())?;
-                self.call_once(way, &worker, &mut took).await;
+                let worker =
+                    self.start_worker(1, !transport.needs_front(), transport.needs_front())?;
+                self.call_once(transport, &worker, &mut took).await;
             }
-            Ok::<_, BenchError>(print_failures(&case, way.name(), &took).to_sample())
+            Ok::<_, BenchError>(print_failures(&case, transport.name(), &took).to_sample())
         };
-        to.measure_loads(&case, &transport_names(&ways), one)
+        to.measure_loads(&case, &transport_names(&transports), one)
             .await?;
         eprintln!("measured: {case}");
         Ok(())
     }
 
-    async fn call_once(&self, way: RemoteTransport, worker: &StartedWorker, took: &mut CallTimes) {
-        let spent = worker_cpu(worker, way);
+    async fn call_once(
+        &self,
+        transport: RemoteTransport,
+        worker: &StartedWorker,
+        took: &mut CallTimes,
+    ) {
+        let spent = worker_cpu(worker, transport);
         let (own, far) = (drive::thread_cpu(), spent());
         let callee: &CalleeAddress = &worker.callee;
-        let ask = SizedCall::for_get(SMALL_BYTES);
+        let request = SizedCall::for_get(SMALL_BYTES);
         drive::call_first(
             &self.caller,
-            (way, callee),
-            async |to| to.make_call(&ask).await,
+            (transport, callee),
+            async |to| to.make_call(&request).await,
             took,
         )
         .await;
@@ -328,13 +336,13 @@ impl NearSetup<'_> {
     }
 }
 
-/// Returns a reader of the CPU time of the answering process.
-fn worker_cpu(worker: &StartedWorker, way: RemoteTransport) -> impl Fn() -> Duration {
-    let pid = worker.pid(way.needs_front());
+/// Returns a reader of the worker's CPU time.
+fn worker_cpu(worker: &StartedWorker, transport: RemoteTransport) -> impl Fn() -> Duration {
+    let pid = worker.pid(transport.needs_front());
     move || pid.map_or(Duration::ZERO, |pid| cpu::processes_cpu(&[pid]))
 }
 
-/// Failures are in the table as a number; what they are is told here.
+/// Prints the kinds of failures; the table has only their number.
 pub(super) fn print_failures<'a>(case: &str, variant: &str, took: &'a CallTimes) -> &'a CallTimes {
     if took.tally.failed_count() > 0 {
         eprintln!("{case}, {variant}: {:?}", took.tally.failures_by_kind());

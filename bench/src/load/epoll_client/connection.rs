@@ -1,4 +1,5 @@
-//! Non-blocking connections: unsent bytes of a request, received bytes of an answer.
+//! Non-blocking connections with the unsent bytes of a request and the received bytes of a
+//! response.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,31 +14,31 @@ use rustix::net::{
 
 use super::response::ResponseShape;
 
-/// New bytes are told once: a caller reads all there is, so nothing has to be looked at twice.
+/// Edge-triggered events: a caller reads all bytes at once.
 const CONNECTION_EVENTS: EventFlags = EventFlags::IN
     .union(EventFlags::RDHUP)
     .union(EventFlags::ET);
 
-/// An open connection, or one that is being opened.
+/// An open or opening connection.
 pub(super) struct EpollConnection {
     socket: OwnedFd,
-    /// Bytes of a request that the kernel has not taken yet.
+    /// Bytes of a request that the kernel has not accepted yet.
     unsent: Vec<u8>,
-    /// The beginning of an answer of which the rest has not come.
+    /// The first bytes of an incomplete response.
     begun: Vec<u8>,
 }
 
 /// Result of a read.
 pub(super) enum ReadOutcome<'a> {
-    /// Not yet a whole answer.
+    /// The response is incomplete.
     Part,
-    /// An answer, head and body.
+    /// A response, head and body.
     Whole(ResponseShape, &'a [u8]),
 }
 
 impl EpollConnection {
-    /// Does not wait until it is open: over loopback it is, as a rule, when this returns. News of
-    /// it bear `number`.
+    /// Opens a connection and does not wait for it: over loopback it is usually open on return. Its
+    /// events have `number`.
     pub(super) fn open(epoll: &OwnedFd, addr: SocketAddr, number: u64) -> io::Result<Self> {
         let family = if addr.is_ipv4() {
             AddressFamily::INET
@@ -66,7 +67,7 @@ impl EpollConnection {
         })
     }
 
-    /// Sends a request, or keeps what cannot be sent yet until [`EpollConnection::send_rest`].
+    /// Sends a request, or keeps the unsent bytes until [`EpollConnection::send_rest`].
     pub(super) fn send_request(
         &mut self,
         epoll: &OwnedFd,
@@ -74,7 +75,7 @@ impl EpollConnection {
         request: &[u8],
     ) -> io::Result<()> {
         let sent = self.write_some(request)?;
-        // OUT is asked for only while bytes are left: a socket is nearly always writable, and each
+        // OUT is enabled only while bytes are left: a socket is nearly always writable, and each
         // such event costs a wake-up.
         if sent < request.len() {
             self.unsent.extend_from_slice(&request[sent..]);
@@ -88,7 +89,7 @@ impl EpollConnection {
         Ok(())
     }
 
-    /// Goes on with a request that was not sent as a whole.
+    /// Continues a partially sent request.
     pub(super) fn send_rest(&mut self, epoll: &OwnedFd, number: u64) -> io::Result<()> {
         if self.unsent.is_empty() {
             return Ok(());
@@ -116,8 +117,8 @@ impl EpollConnection {
         }
     }
 
-    /// Reads what there is. Most answers come whole, and are looked at in `scratch`, which stays in
-    /// the processor's cache.
+    /// Reads the available bytes. Most responses arrive whole and are parsed in `scratch`, which
+    /// stays in the processor's cache.
     pub(super) fn read_response<'a>(
         &'a mut self,
         scratch: &'a mut [u8],
@@ -131,13 +132,13 @@ impl EpollConnection {
                 Err(error) => return Err(error.into()),
             };
             if self.begun.is_empty()
-                && let Some(shape) = whole_response(&scratch[..read])?
+                && let Some(shape) = complete_response(&scratch[..read])?
             {
                 return Ok(ReadOutcome::Whole(shape, &scratch[..read]));
             }
             // Only answers in pieces are copied.
             self.begun.extend_from_slice(&scratch[..read]);
-            if let Some(shape) = whole_response(&self.begun)? {
+            if let Some(shape) = complete_response(&self.begun)? {
                 return Ok(ReadOutcome::Whole(shape, &self.begun));
             }
             if read < scratch.len() {
@@ -146,14 +147,14 @@ impl EpollConnection {
         }
     }
 
-    /// The answer has been looked at: the next one begins.
+    /// Clears the handled response: the next one begins.
     pub(super) fn clear_response(&mut self) {
         self.begun.clear();
     }
 }
 
-/// Returns the shape of a complete answer. Bytes behind it are an error.
-fn whole_response(bytes: &[u8]) -> io::Result<Option<ResponseShape>> {
+/// Returns the shape of a complete response. Bytes behind it are an error.
+fn complete_response(bytes: &[u8]) -> io::Result<Option<ResponseShape>> {
     let Some(shape) = ResponseShape::parse_head(bytes)? else {
         return Ok(None);
     };

@@ -1,4 +1,4 @@
-//! From one caller to the next, until the window ends and the last answer has come.
+//! The event loop of all callers, until the window ends and the last response has arrived.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,10 +18,10 @@ use crate::load::MeasureWindow;
 use crate::load::connection::REQUEST_TIMEOUT;
 use crate::tally::{RequestFailure, RequestTally};
 
-/// Events that are taken at a time.
+/// Maximum of events per epoll call.
 // As many as a burst of callers brings; more are delivered by the next wait.
 const MAX_EVENTS: usize = 256;
-/// A dead server is not asked at full speed.
+/// Delay before a retry, so that a dead server does not get requests at full speed.
 const RETRY_DELAY: Duration = Duration::from_millis(1);
 /// Interval between checks for overdue requests.
 const TIMEOUT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -32,10 +32,10 @@ pub(super) struct CallerLoop<C> {
     addr: SocketAddr,
     from: Instant,
     until: Instant,
-    seats: Vec<CallerState<C>>,
-    /// Callers that have not ended.
+    states: Vec<CallerState<C>>,
+    /// Number of active callers.
     busy: usize,
-    /// Seats that ask again later, and when; all rest equally long, so the first is the next.
+    /// Callers that retry later, with their times; the delay is constant, so the first is the next.
     resting: VecDeque<(Instant, usize)>,
     scratch: Vec<u8>,
     tally: RequestTally,
@@ -45,7 +45,7 @@ pub(super) struct CallerLoop<C> {
 struct CallerState<C> {
     caller: C,
     line: Option<EpollConnection>,
-    /// Start of the request that is not answered yet.
+    /// Start time of the request without a response.
     since: Option<Instant>,
 }
 
@@ -61,14 +61,14 @@ impl<C: LoadCaller> CallerLoop<C> {
             line: None,
             since: None,
         };
-        let seats: Vec<_> = callers.into_iter().map(state).collect();
+        let states: Vec<_> = callers.into_iter().map(state).collect();
         Ok(Self {
             epoll: epoll::create(CreateFlags::CLOEXEC)?,
             addr,
             from,
             until,
-            busy: seats.len(),
-            seats,
+            busy: states.len(),
+            states,
             resting: VecDeque::new(),
             // One buffer for all callers: it stays in the cache, and answers of the comparisons fit
             // into it.
@@ -78,11 +78,11 @@ impl<C: LoadCaller> CallerLoop<C> {
         })
     }
 
-    /// Asks and hears until everybody has ended.
+    /// Runs until all callers have ended.
     pub(super) fn run(mut self) -> io::Result<LoadResult> {
         let mut now = Instant::now();
         // All callers start at once; the warm-up absorbs the burst.
-        (0..self.seats.len()).for_each(|number| self.send_next(number, now));
+        (0..self.states.len()).for_each(|number| self.send_next(number, now));
         let (mut events, mut looked) = (Vec::with_capacity(MAX_EVENTS), now);
         while self.busy > 0 {
             let timeout = self.next_timeout(now);
@@ -100,7 +100,7 @@ impl<C: LoadCaller> CallerLoop<C> {
             for event in &events {
                 now = self.handle_event(event);
             }
-            self.wake_rested(now);
+            self.resume_delayed(now);
             if now - looked > TIMEOUT_CHECK_INTERVAL {
                 looked = now;
                 self.fail_overdue(now);
@@ -114,8 +114,7 @@ impl<C: LoadCaller> CallerLoop<C> {
         })
     }
 
-    /// Until somebody has rested, a mark of the window is reached, or somebody has to be looked
-    /// for.
+    /// Returns the time until the next retry, window mark or timeout check.
     fn next_timeout(&self, now: Instant) -> Timespec {
         let marks = [self.from, self.until]
             .into_iter()
@@ -132,7 +131,7 @@ impl<C: LoadCaller> CallerLoop<C> {
     }
 
     fn send_next(&mut self, number: usize, now: Instant) {
-        let Some(state) = self.seats.get_mut(number) else {
+        let Some(state) = self.states.get_mut(number) else {
             return;
         };
         if now >= self.until {
@@ -156,14 +155,14 @@ impl<C: LoadCaller> CallerLoop<C> {
         }
     }
 
-    /// Handles an event. Returns the time after it.
+    /// Handles an event and returns the time after it.
     fn handle_event(&mut self, event: &Event) -> Instant {
         let (number, flags) = (event.data.u64() as usize, event.flags);
         let Some(CallerState {
             caller,
             line: Some(line),
             since: Some(since),
-        }) = self.seats.get_mut(number)
+        }) = self.states.get_mut(number)
         else {
             // An event can be pending for a socket that was replaced in the same batch.
             return Instant::now(); // of a connection that is no more
@@ -195,9 +194,9 @@ impl<C: LoadCaller> CallerLoop<C> {
         now
     }
 
-    /// Asks again: on a new connection, after a rest.
+    /// Schedules a retry on a new connection, after the delay.
     fn schedule_next(&mut self, number: usize, anew: bool, rests: bool, now: Instant) {
-        let Some(state) = self.seats.get_mut(number) else {
+        let Some(state) = self.states.get_mut(number) else {
             return;
         };
         if anew {
@@ -212,7 +211,7 @@ impl<C: LoadCaller> CallerLoop<C> {
     }
 
     fn fail_request(&mut self, number: usize, failure: RequestFailure, now: Instant) {
-        let Some(state) = self.seats.get_mut(number) else {
+        let Some(state) = self.states.get_mut(number) else {
             return;
         };
         let outcome = state
@@ -230,8 +229,8 @@ impl<C: LoadCaller> CallerLoop<C> {
         }
     }
 
-    /// Those who have rested go on.
-    fn wake_rested(&mut self, now: Instant) {
+    /// Resumes callers whose delay has ended.
+    fn resume_delayed(&mut self, now: Instant) {
         while let Some((until, number)) = self.resting.front().copied()
             && until <= now
         {
@@ -240,10 +239,10 @@ impl<C: LoadCaller> CallerLoop<C> {
         }
     }
 
-    /// Those who have waited too long have failed, also after the window: they asked in it.
+    /// Fails overdue requests, also after the window: they started within it.
     fn fail_overdue(&mut self, now: Instant) {
-        for number in 0..self.seats.len() {
-            let state = &mut self.seats[number];
+        for number in 0..self.states.len() {
+            let state = &mut self.states[number];
             if state
                 .since
                 .is_some_and(|since| now.saturating_duration_since(since) >= REQUEST_TIMEOUT)
@@ -260,7 +259,7 @@ impl<C: LoadCaller> CallerLoop<C> {
     }
 }
 
-/// No connection, or one that broke.
+/// Returns the failure kind of an error: no connection, or a broken one.
 fn failure_kind(error: &io::Error) -> RequestFailure {
     match error.kind() {
         // A non-blocking connect reports its refusal at the first send or read.
@@ -277,7 +276,7 @@ struct ThreadMeter {
 }
 
 impl ThreadMeter {
-    /// To be told of every moment: the first one after each mark counts.
+    /// Must be called for every event time: the first one after each mark counts.
     fn note_moment(&mut self, now: Instant, from: Instant, until: Instant) {
         if self.from.is_none() && now >= from {
             self.from = Some(thread_time());

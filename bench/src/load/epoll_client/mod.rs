@@ -1,9 +1,9 @@
-//! A closed loop that costs as little as a client can: one thread, one epoll, requests that are
-//! bytes already, of an answer only what has to be known. For loads that share the processors with
-//! what they measure: what the client costs is missing from every rate.
+//! A closed loop with minimal CPU cost: one thread, one epoll, requests as bytes, and of a response
+//! only the necessary parts. The loads share the processors with the measured programs: the
+//! client's cost reduces every rate.
 //!
-//! A caller that has its response sends the next request at once, on the same turn. The cost of the
-//! client itself is reported beside the counts.
+//! A caller sends the next request directly after its response. The report has the cost of the
+//! client beside the counts.
 
 mod connection;
 mod event_loop;
@@ -19,12 +19,13 @@ use super::{MeasureWindow, RequestTemplate};
 use crate::tally::{RequestFailure, RequestTally};
 use event_loop::CallerLoop;
 
-/// Caller that makes a request after another.
+/// A caller that makes requests in sequence.
 pub(crate) trait LoadCaller: Send + 'static {
-    /// The next request, head and body.
+    /// Returns the next request, head and body.
     fn next_request(&mut self) -> &[u8];
 
-    /// Handles the outcome: the body of a successful answer, or the failure. Returns how it counts.
+    /// Handles the outcome: the body of a successful response, or the failure. Returns the outcome
+    /// to count.
     fn handle_outcome(
         &mut self,
         outcome: Result<&[u8], RequestFailure>,
@@ -40,17 +41,17 @@ pub(crate) struct LoadResult {
 }
 
 impl LoadResult {
-    /// Microseconds by request answered.
+    /// Returns the client's microseconds per response.
     pub(crate) fn own_us(&self) -> f64 {
         self.own.as_nanos() as f64 / 1e3 / self.tally.answered_count().max(1) as f64
     }
 }
 
-/// Callers that all ask the same until the window ends, each on a connection that it keeps or on a
-/// new one each time.
+/// Runs callers that send the same request until the window ends. Each uses a keep-alive
+/// connection, or a new one per request.
 ///
 /// # Errors
-/// When the client itself cannot run; what happens to a request is in the tally.
+/// When the client itself cannot run; outcomes of requests are in the tally.
 pub(crate) async fn run(
     template: &RequestTemplate,
     callers: usize,
@@ -64,10 +65,10 @@ pub(crate) async fn run(
     run_each(template.addr, vec![SameRequest(bytes); callers], window).await
 }
 
-/// The same with callers that have something of their own to ask.
+/// Runs callers with their own requests.
 ///
 /// # Errors
-/// As above.
+/// When the client itself cannot run.
 pub(crate) async fn run_each<C: LoadCaller>(
     addr: SocketAddr,
     callers: Vec<C>,
@@ -79,7 +80,7 @@ pub(crate) async fn run_each<C: LoadCaller>(
         .map_err(io::Error::other)?
 }
 
-/// Asks the same each time.
+/// A caller that always sends the same request.
 #[derive(Clone)]
 struct SameRequest(Arc<[u8]>);
 

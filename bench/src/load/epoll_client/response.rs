@@ -1,30 +1,31 @@
-//! Parser of answers: length and success. Pure.
+//! Parser of responses: length and success. Pure.
 
 use std::io;
 
 use crate::tally::RequestFailure;
 
-/// More than any answer of what is compared has.
+/// Maximum of headers; more than any compared program sends.
 const MAX_HEADERS: usize = 32;
-/// Largest answer, head and body.
+/// Largest response, head and body.
 const MAX_RESPONSE_BYTES: usize = 1 << 20;
 
-/// Lengths and status of an answer.
+/// Lengths and status of a response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ResponseShape {
     status: u16,
     reason: String,
     head: usize,
     length: usize,
-    /// The server closes after it.
+    /// The server closes the connection after the response.
     pub(super) last: bool,
 }
 
 impl ResponseShape {
-    /// Nothing until the whole head is there.
+    /// Parses a head; `None` until the whole head is available.
     ///
     /// # Errors
-    /// When it is no HTTP, has no `Content-Length` (the ways that are compared all send one), or is larger than any of them sends.
+    /// When it is no HTTP, has no `Content-Length` (all compared programs send one), or is too
+    /// large.
     pub(super) fn parse_head(bytes: &[u8]) -> io::Result<Option<Self>> {
         let invalid = || io::Error::from(io::ErrorKind::InvalidData);
         // On the stack: no allocation for an answer.
@@ -57,13 +58,14 @@ impl ResponseShape {
             .ok_or_else(invalid)
     }
 
-    /// Bytes of head and body.
+    /// Returns the bytes of head and body.
     pub(super) fn total_bytes(&self) -> usize {
         // The length is the server's claim and may be as large as usize.
         self.head.saturating_add(self.length)
     }
 
-    /// The body, when the status says success. `bytes` are [`ResponseShape::total_bytes`] at least.
+    /// Returns the body if the status is a success. `bytes` are at least
+    /// [`ResponseShape::total_bytes`].
     pub(super) fn success_body<'a>(&self, bytes: &'a [u8]) -> Result<&'a [u8], RequestFailure> {
         match self.status {
             200..300 => Ok(&bytes[self.head..self.total_bytes()]),
@@ -100,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_bears_its_reason() {
+    fn a_refusal_has_its_reason() {
         let text =
             b"HTTP/1.1 429 Too Many\r\nContent-Length: 0\r\nX-Nearpath-Reason: queue_full\r\n\r\n";
         let shape = ResponseShape::parse_head(text).unwrap().unwrap();
@@ -112,7 +114,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_an_answer_or_none(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn any_bytes_parse_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = ResponseShape::parse_head(&bytes);
         }
     }

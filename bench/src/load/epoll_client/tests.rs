@@ -31,8 +31,8 @@ fn request(stream: &mut std::net::TcpStream) -> bool {
     true
 }
 
-/// Loads, again while the machine is so busy that nothing ends in a window, until `enough` is
-/// counted. Returns how often, too.
+/// Runs the load until `enough` is counted, again if no request ends in the window of a busy
+/// machine. Also returns the number of runs.
 async fn load(
     addr: SocketAddr,
     callers: usize,
@@ -109,9 +109,9 @@ async fn callers_keep_their_connections() {
 }
 
 #[tokio::test]
-async fn or_open_one_for_each_request() {
-    let asked = Arc::new(AtomicUsize::new(0));
-    let count = asked.clone();
+async fn callers_open_a_connection_for_each_request() {
+    let request_count = Arc::new(AtomicUsize::new(0));
+    let count = request_count.clone();
     let addr = server(move |_, mut stream| {
         assert!(request(&mut stream));
         count.fetch_add(1, Ordering::Relaxed);
@@ -123,11 +123,11 @@ async fn or_open_one_for_each_request() {
     })
     .await;
     assert_eq!(tally.failed_count(), 0, "{:?}", tally.failures_by_kind());
-    assert!(asked.load(Ordering::Relaxed) as u64 >= tally.answered_count());
+    assert!(request_count.load(Ordering::Relaxed) as u64 >= tally.answered_count());
 }
 
 #[tokio::test]
-async fn an_answer_in_pieces_is_one() {
+async fn a_response_in_pieces_counts_once() {
     let addr = server(|_, mut stream| {
         stream.set_nodelay(true).unwrap();
         while request(&mut stream) {
@@ -144,7 +144,7 @@ async fn an_answer_in_pieces_is_one() {
     assert_eq!(tally.failed_count(), 0, "{:?}", tally.failures_by_kind());
 }
 
-/// Asks with a body that no socket's buffer takes as a whole.
+/// Sends a body that exceeds every socket buffer.
 struct LargeRequest(Vec<u8>);
 
 impl LoadCaller for LargeRequest {
@@ -195,7 +195,7 @@ async fn a_large_request_is_sent_to_its_end() {
 }
 
 #[tokio::test]
-async fn what_goes_wrong_is_told_by_kind() {
+async fn failures_are_counted_by_kind() {
     let closed = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()

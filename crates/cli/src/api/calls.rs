@@ -189,7 +189,7 @@ impl ApiClient {
     /// Fetches the gateway's name and version.
     pub(crate) fn info(&self) -> Result<GatewayInfo, CommandError> {
         self.read_json(self.call(
-            "cannot ask for the version",
+            "cannot read the gateway's version",
             Method::GET,
             "/system/info",
             NO_BODY,

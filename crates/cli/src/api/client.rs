@@ -131,7 +131,7 @@ impl ApiClient {
         }
         // The URL has parts that the user typed, so this is a usage error.
         let invalid = |error: http::Error| {
-            CommandError::new(ExitStatus::Usage, format!("not a valid request: {error}"))
+            CommandError::new(ExitStatus::Usage, format!("invalid request: {error}"))
         };
         match body {
             None => self.send(request.body(()).map_err(invalid)?, timeout),
@@ -160,7 +160,7 @@ impl ApiClient {
     /// The error of a response without the API's shape: the address may belong to another server.
     pub(super) fn not_json(&self, error: &serde_json::Error) -> CommandError {
         let text = format!(
-            "{} answered with something that is not its API's JSON: {error}",
+            "{}: invalid response, expected JSON of the gateway's API: {error}; check --gateway",
             self.target.base
         );
         CommandError::new(ExitStatus::Failed, text)
@@ -182,7 +182,7 @@ impl ApiClient {
             format!(": {detail}")
         };
         let mut text = format!(
-            "{what}: {} answered {}{detail}",
+            "{what}: {} returned {}{detail}",
             self.target.base,
             status.as_u16()
         );
@@ -195,7 +195,7 @@ impl ApiClient {
 
     fn transport_error(&self, error: &ureq::Error, timeout: Option<Duration>) -> CommandError {
         let base = &self.target.base;
-        let remedy = "start one with `nearpath up`, or name another with --gateway";
+        let remedy = "start one with `nearpath up`, or set another with --gateway";
         match error {
             ureq::Error::Timeout(
                 Timeout::Global | Timeout::PerCall | Timeout::RecvResponse | Timeout::RecvBody,
@@ -204,16 +204,16 @@ impl ApiClient {
                     nearpath_types::duration::format_duration(timeout.unwrap_or(CALL_TIMEOUT));
                 CommandError::new(
                     ExitStatus::Failed,
-                    format!("{base} did not answer within {timeout}"),
+                    format!("{base}: no response within {timeout}"),
                 )
             }
             ureq::Error::Http(error) => {
-                CommandError::new(ExitStatus::Usage, format!("not a valid request: {error}"))
+                CommandError::new(ExitStatus::Usage, format!("invalid request: {error}"))
             }
             ureq::Error::BadUri(error) => {
-                CommandError::new(ExitStatus::Usage, format!("not a valid address: {error}"))
+                CommandError::new(ExitStatus::Usage, format!("invalid address: {error}"))
             }
-            // Told apart from other failures: nothing listens there, so the remedy is certain.
+            // Separate from other failures: nothing listens there, so the remedy is certain.
             ureq::Error::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 CommandError::new(
                     ExitStatus::Unreachable,
@@ -222,7 +222,7 @@ impl ApiClient {
             }
             error => CommandError::new(
                 ExitStatus::Unreachable,
-                format!("no answer from {base}: {error}; {remedy}"),
+                format!("no response from {base}: {error}; {remedy}"),
             ),
         }
     }

@@ -21,7 +21,7 @@ use crate::output::{self, TextTable};
 #[derive(Debug, Args)]
 #[allow(missing_docs)]
 pub struct DeployArgs {
-    /// Deploy this function by its options instead of a stack file
+    /// Deploy this function from options instead of a stack file
     #[arg(value_name = "NAME", conflicts_with = "file")]
     pub name: Option<FunctionId>,
     /// Read this stack file [default: stack.yml or stack.yaml here]
@@ -172,7 +172,7 @@ fn spec_from_options(name: &FunctionId, args: &DeployArgs) -> Result<FunctionSpe
         }
         (None, None) => {
             return Err(usage(format!(
-                "say what {} runs: --image REFERENCE, or --handler DIR --fprocess COMMAND",
+                "no image for {}: use --image REFERENCE, or --handler DIR with --fprocess COMMAND",
                 name.name
             )));
         }
@@ -274,7 +274,7 @@ fn update_row(rows: &mut [DeployRow], item: &WaitItem) {
     if let WaitOutcome::Failed(why) = &item.outcome {
         row.error = Some(why.clone());
     }
-    // The reason of trouble is too long for a column; it is printed on standard error.
+    // The reason of a failure is too long for a column; it is printed on standard error.
     let state = |phase: &ReadyPhase| {
         phase
             .to_text()

@@ -90,10 +90,12 @@ pub(super) fn function_url(client: &ApiClient, id: &FunctionId) -> String {
 
 fn request_head(client: &ApiClient, args: &InvokeArgs) -> Result<Request<()>, CommandError> {
     let usage = |text: String| CommandError::new(ExitStatus::Usage, text);
-    let method: Method = args
-        .method
-        .parse()
-        .map_err(|_| usage(format!("--method {:?} is not an HTTP method", args.method)))?;
+    let method: Method = args.method.parse().map_err(|_| {
+        usage(format!(
+            "--method {:?}: expected an HTTP method",
+            args.method
+        ))
+    })?;
     let mut uri = function_url(client, &args.name);
     if !args.path.is_empty() {
         // Not encoded: the path may include a query, and percent escapes of the user.
@@ -116,10 +118,10 @@ fn request_head(client: &ApiClient, args: &InvokeArgs) -> Result<Request<()>, Co
     for (name, value) in &args.header {
         let name: HeaderName = name
             .parse()
-            .map_err(|_| usage(format!("--header: {name:?} is not a field name")))?;
+            .map_err(|_| usage(format!("--header {name:?}: expected a header field name")))?;
         let value: HeaderValue = value.parse().map_err(|_| {
             usage(format!(
-                "--header {name}: the value holds a control character"
+                "--header {name}: expected a value without control characters"
             ))
         })?;
         request = request.header(name, value);
@@ -134,7 +136,7 @@ fn request_head(client: &ApiClient, args: &InvokeArgs) -> Result<Request<()>, Co
     }
     request
         .body(())
-        .map_err(|error| usage(format!("{uri} is not a valid address: {error}")))
+        .map_err(|error| usage(format!("invalid URL {uri}: {error}")))
 }
 
 /// Source of the request's body.
@@ -215,7 +217,7 @@ fn print_response(response: Response<Body>) -> CommandResult {
     match status.is_client_error() || status.is_server_error() {
         true => Err(CommandError::new(
             ExitStatus::FunctionError,
-            format!("the function answered {status}"),
+            format!("the function returned {status}"),
         )),
         false => Ok(ExitStatus::Ok),
     }
@@ -243,7 +245,7 @@ fn copy_to_stdout(body: Body) -> Result<(), CommandError> {
             Err(error) => {
                 return Err(CommandError::new(
                     ExitStatus::FunctionError,
-                    format!("the answer broke off: {error}"),
+                    format!("response interrupted: {error}"),
                 ));
             }
         };

@@ -24,7 +24,7 @@ pub struct LogsArgs {
     /// Show only the last lines
     #[arg(long, value_name = "N")]
     pub tail: Option<usize>,
-    /// Show only lines that are not older
+    /// Show only lines of the last DURATION
     #[arg(long, value_name = "DURATION", value_parser = duration::parse_duration)]
     pub since: Option<Duration>,
     /// Show only lines of this instance
@@ -57,7 +57,7 @@ pub(super) fn run(args: &LogsArgs) -> CommandResult {
         let broken = |error| {
             CommandError::new(
                 ExitStatus::Unreachable,
-                format!("the log broke off: {error}"),
+                format!("log stream interrupted: {error}"),
             )
         };
         let line = line.map_err(broken)?;

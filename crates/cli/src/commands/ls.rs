@@ -38,11 +38,11 @@ fn function_table(functions: &[FunctionStatus]) -> TextTable {
     let mut table = TextTable::new(&["NAME", "READY", "INVOCATIONS", "IMAGE"]).align_right(2);
     for function in functions {
         let ready = match (function.available_replicas, function.replicas) {
-            (_, 0) => "asleep".to_owned(),
+            (_, 0) => "scaled to zero".to_owned(),
             (ready, wanted) => format!(
                 "{ready}/{wanted}{}",
                 if function.not_ready_reason.is_some() {
-                    " trouble"
+                    " failing"
                 } else {
                     ""
                 }

@@ -1,4 +1,4 @@
-//! One file per command: its options, the calls of the API, and its output.
+//! Commands, each in a file with its options, the calls of the API, and its output.
 
 mod completion;
 mod deploy;

@@ -19,10 +19,10 @@ use crate::output::{self, TextTable};
 #[derive(Debug, Subcommand)]
 #[allow(missing_docs)]
 pub enum PoolCommand {
-    /// List them by function and destination, with counters since the node started
+    /// List connections by function and destination, with counters since the node started
     #[command(visible_alias = "list")]
     Ls(StatusArgs),
-    /// Show rates, again and again, until Ctrl-C
+    /// Show rates per second repeatedly, until Ctrl-C
     Top(PoolTopArgs),
 }
 
@@ -90,7 +90,7 @@ fn rate_table(before: &[PoolStatus], after: &[PoolStatus], time: Duration) -> Te
         "DESTINATION",
         "OPEN",
         "WARM",
-        "THERE",
+        "TOTAL",
         "WAITING",
         "HITS/s",
         "MISSES/s",
@@ -172,7 +172,7 @@ mod tests {
             "{text}"
         );
         assert!(
-            row.ends_with("7.0 KiB    -  cached 3, lost 1  LISTEN 2"),
+            row.ends_with("7.0 KiB    -  cached 3, failed 1  LISTEN 2"),
             "{text}"
         );
     }

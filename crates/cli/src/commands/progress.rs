@@ -13,9 +13,9 @@ use crate::api::ApiClient;
 use crate::exit::{CommandError, ExitStatus};
 use crate::output::{TextMeaning, TextStyle};
 
-/// First interval between two looks; it doubles up to the last one.
+/// First interval between two polls; it doubles up to the last one.
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Last interval between two looks.
+/// Last interval between two polls.
 const MAX_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A function to wait for, and its state.
@@ -74,7 +74,7 @@ pub(super) fn wait(
         if items
             .iter()
             .all(|item| item.outcome != WaitOutcome::Pending)
-            // Checked after a look: `--timeout 0s` still reports the state.
+            // Checked after a poll: `--timeout 0s` still reports the state.
             || start.elapsed() >= timeout
         {
             return Ok(());
@@ -103,7 +103,7 @@ pub(super) fn report_outcome(item: &WaitItem, timeout: Duration) -> ExitStatus {
                 .unwrap_or_default();
             let timeout = nearpath_types::duration::format_duration(timeout);
             eprintln!(
-                "nearpath: {} is not ready after {timeout}: {state}; --timeout waits longer",
+                "nearpath: {} is not ready after {timeout}: {state}; increase --timeout to wait longer",
                 item.id
             );
             ExitStatus::NotReady

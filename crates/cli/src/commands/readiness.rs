@@ -57,9 +57,9 @@ impl ReadyPhase {
     pub(crate) fn to_text(&self) -> String {
         match self {
             Self::Ready { wanted } => format!("ready {wanted}/{wanted}"),
-            Self::ScaledToZero => "asleep".to_owned(),
+            Self::ScaledToZero => "scaled to zero".to_owned(),
             Self::Starting { ready, wanted } => format!("starting {ready}/{wanted}"),
-            Self::Failing { ready, wanted, why } => format!("trouble {ready}/{wanted}: {why}"),
+            Self::Failing { ready, wanted, why } => format!("failing {ready}/{wanted}: {why}"),
         }
     }
 
@@ -112,7 +112,7 @@ pub(crate) enum WaitOutcome {
 #[derive(Debug, Default)]
 pub(crate) struct WaitState {
     /// Time at which the reported failure began.
-    trouble_since: Option<Duration>,
+    failing_since: Option<Duration>,
 }
 
 impl WaitState {
@@ -122,11 +122,11 @@ impl WaitState {
             ReadyPhase::Ready { .. } | ReadyPhase::ScaledToZero => WaitOutcome::Ready,
             ReadyPhase::Starting { .. } => {
                 // The node tries again: a new failure must last for the whole `FAILURE_GRACE`.
-                self.trouble_since = None;
+                self.failing_since = None;
                 WaitOutcome::Pending
             }
             ReadyPhase::Failing { why, .. } => {
-                let since = *self.trouble_since.get_or_insert(now);
+                let since = *self.failing_since.get_or_insert(now);
                 if now.saturating_sub(since) >= FAILURE_GRACE {
                     WaitOutcome::Failed(why.clone())
                 } else {
@@ -146,7 +146,7 @@ mod tests {
         replicas: u64,
         revision: u64,
         instances: &[(&str, u64)],
-        trouble: Option<&str>,
+        failure: Option<&str>,
     ) -> FunctionStatus {
         let instance = |(state, revision): &(&str, u64)| json!({"id": "i1", "state": state, "addr": "10.62.0.2:8080", "revision": revision, "pid": 1, "startMs": {}});
         let ready = instances
@@ -155,7 +155,7 @@ mod tests {
             .count();
         serde_json::from_value(json!({
             "name": "f", "image": "", "namespace": "openfaas-fn", "invocationCount": 0.0, "replicas": replicas,
-            "availableReplicas": ready, "createdAt": "", "revision": revision, "notReadyReason": trouble,
+            "availableReplicas": ready, "createdAt": "", "revision": revision, "notReadyReason": failure,
             "instances": instances.iter().map(instance).collect::<Vec<_>>(),
         }))
         .unwrap()
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn trouble_must_last_before_it_counts_as_failure() {
+    fn a_failed_start_must_last_before_the_wait_fails() {
         let crash = ReadyPhase::from_status(&status(1, 1, &[], Some("exit 1")));
         let starting = ReadyPhase::from_status(&status(1, 1, &[], None));
         let mut state = WaitState::default();

@@ -77,10 +77,10 @@ fn explain_difference(requested: u64, status: &FunctionStatus) -> Option<String>
             "{requested} replicas were requested, and {SCALE_MAX} allows {max}: scaled to {max}"
         )),
         0 => Some(format!(
-            "a call has woken it again, to {wanted}: it sleeps only while nobody calls it"
+            "a call has scaled it up again, to {wanted}: it stays at zero only without calls"
         )),
         _ => Some(format!(
-            "{requested} replicas were requested, but somebody else has set {wanted} since"
+            "{requested} replicas were requested, but another client has set {wanted} since"
         )),
     }
 }
@@ -105,8 +105,8 @@ mod tests {
                 .contains("com.openfaas.scale.max allows 20: scaled to 20")
         );
         assert!(explanation(9, 4, json!({ SCALE_MAX: "4" })).contains("allows 4: scaled to 4"));
-        assert!(explanation(0, 2, json!({})).contains("a call has woken it again, to 2"));
-        assert!(explanation(9, 2, json!({ SCALE_MAX: "4" })).contains("somebody else"));
-        assert!(explanation(3, 5, json!({})).contains("somebody else"));
+        assert!(explanation(0, 2, json!({})).contains("a call has scaled it up again, to 2"));
+        assert!(explanation(9, 2, json!({ SCALE_MAX: "4" })).contains("another client"));
+        assert!(explanation(3, 5, json!({})).contains("another client"));
     }
 }

@@ -36,7 +36,7 @@ fn create_command((base, user): (&str, Option<&str>), namespace: &str, name: &st
     let user = user
         .map(|user| format!(" -u {}", shell_quote(user)))
         .unwrap_or_default();
-    format!("create secret {name} first: curl{user} -d {body} {base}/system/secrets")
+    format!("missing secret {name}: create it with curl{user} -d {body} {base}/system/secrets")
 }
 
 /// Quotes a text as one word of a shell's command line.
@@ -52,7 +52,7 @@ mod tests {
     fn the_command_can_be_pasted_into_a_shell() {
         assert_eq!(
             create_command(("http://h:1", Some("o'k")), "dev", "key"),
-            r#"create secret key first: curl -u 'o'\''k' -d '{"name":"key","namespace":"dev","value":"VALUE"}' http://h:1/system/secrets"#
+            r#"missing secret key: create it with curl -u 'o'\''k' -d '{"name":"key","namespace":"dev","value":"VALUE"}' http://h:1/system/secrets"#
         );
     }
 }

@@ -14,7 +14,7 @@ pub(super) fn find(named: Option<&Path>) -> Result<PathBuf, CommandError> {
     let defaults = ["stack.yml", "stack.yaml"].map(PathBuf::from);
     defaults.into_iter().find(|path| path.exists()).ok_or_else(|| {
         let text =
-            "no stack.yml or stack.yaml here: name a file with -f, or a function with NAME and --image or --handler";
+            "no stack.yml or stack.yaml in this directory: set a file with -f, or use NAME with --image or --handler";
         CommandError::new(ExitStatus::Usage, text)
     })
 }

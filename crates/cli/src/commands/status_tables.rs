@@ -140,7 +140,7 @@ pub(super) fn pool_table(all: &[PoolStatus]) -> TextTable {
         "PROTOCOL",
         "OPEN",
         "WARM",
-        "THERE",
+        "TOTAL",
         "WAITING",
         "HITS",
         "MISSES",
@@ -187,9 +187,9 @@ fn count_ahead(one: &PoolStatus) -> String {
     let counts = [
         ("cached", one.cache_hits),
         ("early", one.early_writes),
-        ("lost", one.failed_writes),
+        ("failed", one.failed_writes),
         ("prefetched", one.prefetch_used),
-        ("in vain", one.prefetch_unused),
+        ("unused", one.prefetch_unused),
     ];
     let nonzero: Vec<_> = counts
         .iter()
@@ -226,8 +226,8 @@ mod tests {
             callee: "a.b".into(),
             ..PathStatus::default()
         };
-        let asleep = PathStatus {
-            reason: Some("a.b is asleep".into()),
+        let scaled_to_zero = PathStatus {
+            reason: Some("a.b is scaled to zero".into()),
             ..path.clone()
         };
         let near = PathStatus {
@@ -235,9 +235,9 @@ mod tests {
             callee_instance: Some("7".into()),
             ..path
         };
-        let text = paths_table(&[asleep, near]).render();
+        let text = paths_table(&[scaled_to_zero, near]).render();
         assert!(
-            text.contains("gateway  -         a.b     -         -     a.b is asleep\n"),
+            text.contains("gateway  -         a.b     -         -     a.b is scaled to zero\n"),
             "{text}"
         );
         assert!(

@@ -31,9 +31,9 @@ fn isolation_check(isolation: IsolationLevel) -> Check {
             Check::warn("isolation", "user namespaces", effect, remedy)
         }
         IsolationLevel::None => {
-            let effect = "functions can only run unprotected, with your rights; edges between them are not enforced";
+            let effect = "functions run without isolation, with your rights; edges between them are not enforced";
             let remedy = "run as root, allow user namespaces (below), or use `up --no-sandbox`";
-            Check::lost("isolation", "none", effect, remedy)
+            Check::fail("isolation", "none", effect, remedy)
         }
     }
 }
@@ -42,9 +42,9 @@ fn feature_check(finding: CapabilityFinding, is_root: bool) -> Check {
     match finding.problem {
         None => Check::ok(finding.name, "available"),
         // Root needs no user namespaces; without them only a later run without root has a drawback.
-        Some(trouble) if finding.optional || is_root && finding.name == "user namespaces" => {
-            Check::warn(finding.name, trouble, finding.impact, finding.remedy)
+        Some(problem) if finding.optional || is_root && finding.name == "user namespaces" => {
+            Check::warn(finding.name, problem, finding.impact, finding.remedy)
         }
-        Some(trouble) => Check::lost(finding.name, trouble, finding.impact, finding.remedy),
+        Some(problem) => Check::fail(finding.name, problem, finding.impact, finding.remedy),
     }
 }

@@ -34,7 +34,7 @@ fn egress_check(isolation: IsolationLevel, interception: Result<(), String>) -> 
     match (isolation, interception) {
         (IsolationLevel::None, _) => {
             let effect = "`egress` is not enforced: functions reach every address this machine reaches, and no connection is kept warm for them";
-            Check::lost(
+            Check::fail(
                 name,
                 "no egress proxy",
                 effect,
@@ -60,7 +60,7 @@ fn egress_check(isolation: IsolationLevel, interception: Result<(), String>) -> 
 
 /// Checks whether an idle connection keeps its congestion window.
 fn idle_window_check(algorithm: &str, slow_start_after_idle: &str) -> Check {
-    let name = "windows after a pause";
+    let name = "congestion window after idle";
     match (algorithm, slow_start_after_idle) {
         // net.ipv4.tcp_slow_start_after_idle, Documentation/networking/ip-sysctl.rst.
         (_, "0") => Check::ok(name, "kept (tcp_slow_start_after_idle=0)"),
@@ -69,7 +69,7 @@ fn idle_window_check(algorithm: &str, slow_start_after_idle: &str) -> Check {
         (bbr, _) if bbr.starts_with("bbr") => Check::ok(name, format!("kept, by {bbr}")),
         (algorithm, _) => {
             let effect =
-                "after a pause, a connection to a database sends as slowly at first as a new one";
+                "after an idle time, a connection to a database sends as slowly as a new one";
             let remedy = "`sysctl -w net.ipv4.tcp_slow_start_after_idle=0` as root, for the whole machine; or tcp_congestion_control=bbr";
             Check::warn(name, format!("reset, by {algorithm}"), effect, remedy)
         }
@@ -122,7 +122,7 @@ mod tests {
         );
         assert_eq!(
             egress_check(IsolationLevel::None, Ok(())).status,
-            CheckStatus::Lost
+            CheckStatus::Fail
         );
     }
 

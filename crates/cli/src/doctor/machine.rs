@@ -1,4 +1,4 @@
-//! The surroundings of `nearpath up`: programs, folders, limits.
+//! The environment of `nearpath up`: programs, folders, limits.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -66,7 +66,8 @@ fn watchdog_check() -> Check {
     match is_program {
         true => Check::ok("watchdog", found),
         false => {
-            let remedy = "`make build` puts it next to nearpath; NEARPATH_WATCHDOG or `up --watchdog` names another path";
+            let remedy =
+                "run `make build`, or set the path with NEARPATH_WATCHDOG or `up --watchdog`";
             Check::fatal(
                 "watchdog",
                 format!("{found} is missing or not executable"),
@@ -86,7 +87,7 @@ fn data_dir_check(data_dir: &Path) -> Check {
         false => format!("{} (will be created)", data_dir.display()),
     };
     let effect = "no state can be stored";
-    // The kernel is asked: mode bits alone ignore root, ACLs and read-only mounts.
+    // The kernel decides: mode bits alone ignore root, ACLs and read-only mounts.
     match access(existing, Access::WRITE_OK | Access::EXEC_OK) {
         Ok(()) if existing.is_dir() => Check::ok(name, found),
         Ok(()) => Check::fatal(
@@ -110,7 +111,7 @@ fn disk_space_check(data_dir: &Path) -> Check {
         return Check::warn(
             name,
             "unknown",
-            "a full disk is not noticed in advance",
+            "a full disk is not detected in advance",
             OTHER_DATA_DIR,
         );
     };
@@ -122,7 +123,7 @@ fn disk_space_check(data_dir: &Path) -> Check {
         false => Check::warn(
             name,
             found,
-            "on a full disk no change is accepted",
+            "a full disk blocks all changes",
             "free space below the data directory",
         ),
     }

@@ -1,8 +1,8 @@
 //! `doctor`: checks prerequisites and explains how to fix what is missing.
 //!
-//! [`machine`] checks the surroundings of `nearpath up`, [`egress`] the functions' connections to
-//! destinations outside, [`udp`] the sockets for QUIC, [`capabilities`] the kernel. Nothing is
-//! changed.
+//! [`machine`] checks the environment of `nearpath up`, and [`egress`] the functions' connections
+//! to destinations outside. [`udp`] checks the sockets for QUIC, and [`capabilities`] the kernel.
+//! Nothing is changed.
 
 mod capabilities;
 mod egress;
@@ -41,20 +41,19 @@ enum CheckStatus {
     /// Works, with a drawback.
     Warn,
     /// Does not work.
-    Lost,
+    Fail,
 }
 
-/// One check; the shape of `--json`, whose field names are stable.
+/// A check; the shape of `--json`, whose field names are stable.
 #[derive(Debug, Clone, Serialize)]
 struct Check {
     name: String,
-    #[serde(rename = "verdict")]
     status: CheckStatus,
     found: String,
     /// The effect of a drawback.
-    #[serde(rename = "lost", skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     effect: Option<String>,
-    #[serde(rename = "do", skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     remedy: Option<String>,
     /// Nothing can run because of it.
     fatal: bool,
@@ -83,9 +82,9 @@ impl Check {
         }
     }
 
-    fn lost(name: &str, found: impl Into<String>, effect: &str, remedy: &str) -> Self {
+    fn fail(name: &str, found: impl Into<String>, effect: &str, remedy: &str) -> Self {
         Self {
-            status: CheckStatus::Lost,
+            status: CheckStatus::Fail,
             ..Self::warn(name, found, effect, remedy)
         }
     }
@@ -94,7 +93,7 @@ impl Check {
     fn fatal(name: &str, found: impl Into<String>, effect: &str, remedy: &str) -> Self {
         Self {
             fatal: true,
-            ..Self::lost(name, found, effect, remedy)
+            ..Self::fail(name, found, effect, remedy)
         }
     }
 }
@@ -112,7 +111,7 @@ pub(crate) fn run(args: &DoctorArgs) -> CommandResult {
     checks.extend(udp::checks());
     checks.extend(capabilities::checks());
     checks.extend(egress::checks());
-    // Drawbacks are no failure: scripts ask whether functions can run here at all.
+    // Drawbacks are no failure: scripts check whether functions can run here at all.
     let usable = !checks.iter().any(|check| check.fatal);
     match args.json {
         true => output::print_json(&DoctorReport { usable, checks })?,
@@ -141,7 +140,7 @@ fn format_page(checks: &[Check], usable: bool, style: TextStyle) -> String {
         let (color, status) = match check.status {
             CheckStatus::Ok => (TextMeaning::Good, "ok  "),
             CheckStatus::Warn => (TextMeaning::Warning, "warn"),
-            CheckStatus::Lost => (TextMeaning::Bad, "lost"),
+            CheckStatus::Fail => (TextMeaning::Bad, "fail"),
         };
         out += &format!(
             "{}  {:<width$}  {}\n",
@@ -154,12 +153,12 @@ fn format_page(checks: &[Check], usable: bool, style: TextStyle) -> String {
         out += &check
             .effect
             .as_ref()
-            .map(|effect| format!("{indent}lost: {effect}\n"))
+            .map(|effect| format!("{indent}effect: {effect}\n"))
             .unwrap_or_default();
         out += &check
             .remedy
             .as_ref()
-            .map(|remedy| format!("{indent}do:   {remedy}\n"))
+            .map(|remedy| format!("{indent}remedy: {remedy}\n"))
             .unwrap_or_default();
     }
     let bad = checks

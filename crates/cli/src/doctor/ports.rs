@@ -24,7 +24,7 @@ fn check_port(name: &str, port: u16, option: &str) -> Check {
     match TcpListener::bind(addr) {
         Ok(_) => Check::ok(name, "free"),
         // nearpath itself on that port is the usual case, and no problem.
-        Err(_) if is_gateway(addr) => Check::ok(name, "in use by a gateway that answers"),
+        Err(_) if is_gateway(addr) => Check::ok(name, "in use by a running gateway"),
         Err(error) => {
             let remedy =
                 format!("stop the program that uses it, or choose another with `up {option}`");

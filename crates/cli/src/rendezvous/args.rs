@@ -63,37 +63,37 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub key: KeyArgs,
 
-    /// Limit the control connections
+    /// Limit the number of control connections
     #[arg(
         long,
         default_value = "50000",
         value_name = "N",
         help_heading = "Limits"
     )]
-    pub lines: usize,
+    pub max_connections: usize,
 
-    /// Limit the control connections of one job
+    /// Limit the number of control connections of one job
     #[arg(
         long,
         default_value = "20000",
         value_name = "N",
         help_heading = "Limits"
     )]
-    pub lines_of_a_job: usize,
+    pub max_job_connections: usize,
 
     /// Limit the new connections per second from one address, and of one worker with a ticket;
     /// bursts may be ten times as large
     #[arg(long, default_value = "200", value_name = "N", help_heading = "Limits")]
-    pub arrivals: u64,
+    pub connection_rate: u64,
 
-    /// Limit the relays
+    /// Limit the number of relays
     #[arg(
         long,
         default_value = "10000",
         value_name = "N",
         help_heading = "Limits"
     )]
-    pub relays: usize,
+    pub max_relays: usize,
 
     /// Limit the bytes per second of one relay, both directions together, and of one control
     /// connection; 0: no limit
@@ -153,7 +153,7 @@ impl KeyArgs {
 #[derive(Debug, Args)]
 #[allow(missing_docs)]
 pub struct TicketArgs {
-    /// Name the job; workers of one job can meet
+    /// Name the job; workers of one job can connect to each other
     #[arg(long, value_name = "NAME")]
     pub job: JobName,
     /// Name the worker: NAME/NUMBER, or its identity (spiffe://...)
@@ -190,7 +190,7 @@ fn parse_observer(text: &str) -> Result<ObserverBinding, String> {
         .map_err(|_| format!("invalid address {bind:?}: expected ADDR:PORT"))?;
     // Probes use two ports: a NAT's mapping may depend on the destination's port.
     if bind.port() == u16::MAX {
-        Err("the next port is used as well: choose a lower one".to_owned())
+        Err("invalid port 65535: the next port is used as well; choose a lower one".to_owned())
     } else {
         Ok(ObserverBinding { bind, public })
     }

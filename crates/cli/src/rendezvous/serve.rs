@@ -72,7 +72,7 @@ async fn serve(args: &ServeArgs) -> CommandResult {
     .serve(admin, admin_drain)
     .map_err(failed("--admin-listen"))?;
     drop(pending);
-    announce(args, &running, secure)?;
+    print_addresses(args, &running, secure)?;
     end.await;
     tracing::info!("draining: closing control connections, open relays continue");
     if tokio::time::timeout(args.drain_timeout, trigger.drain())
@@ -143,15 +143,15 @@ fn limits(args: &ServeArgs) -> RendezvousLimits {
     };
     RendezvousLimits {
         state: state::StateLimits {
-            max_connections: args.lines,
-            max_job_connections: args.lines_of_a_job,
+            max_connections: args.max_connections,
+            max_job_connections: args.max_job_connections,
             ..state::StateLimits::default()
         },
         arrival_rate: RateLimit {
-            per_second: args.arrivals,
-            burst: args.arrivals.saturating_mul(BURST_FACTOR),
+            per_second: args.connection_rate,
+            burst: args.connection_rate.saturating_mul(BURST_FACTOR),
         },
-        max_relays: args.relays,
+        max_relays: args.max_relays,
         relay_idle_timeout: args.relay_idle.max(Duration::from_secs(1)),
         relay_rate: rate(args.relay_rate),
         job_rate: rate(args.job_rate),
@@ -170,7 +170,11 @@ fn raise_open_files() {
     }
 }
 
-fn announce(args: &ServeArgs, running: &RunningRendezvous, tls: bool) -> Result<(), CommandError> {
+fn print_addresses(
+    args: &ServeArgs,
+    running: &RunningRendezvous,
+    tls: bool,
+) -> Result<(), CommandError> {
     let scheme = if tls { "wss" } else { "ws" };
     let url = format!("{scheme}://{}", running.addr);
     let observers: Vec<_> = running.observers.iter().map(|one| json!({"transport": if one.transport == nearpath_p2p::Transport::Udp { "udp" } else { "tcp" }, "addr": one.addr})).collect();
@@ -187,7 +191,7 @@ fn announce(args: &ServeArgs, running: &RunningRendezvous, tls: bool) -> Result<
         .iter()
         .filter(|one| !one.second_port && one.transport == nearpath_p2p::Transport::Udp)
     {
-        eprintln!("  observes {} and the next port (UDP and TCP)", one.addr);
+        eprintln!("  probes   {} and the next port (UDP and TCP)", one.addr);
     }
     eprintln!("  metrics  http://{}/metrics", args.admin_listen);
     eprintln!("  key      {}", args.key.key_path().display());

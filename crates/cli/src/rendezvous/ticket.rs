@@ -17,7 +17,7 @@ pub(super) fn run(args: &TicketArgs) -> CommandResult {
     let key = RendezvousKey::read(&args.key.key_path()).map_err(|error| {
         CommandError::new(
             ExitStatus::Failed,
-            format!("{error}: the rendezvous creates it at its first start; copy it here, or name it with --key"),
+            format!("{error}: the rendezvous creates it at its first start; copy it here, or set its path with --key"),
         )
     })?;
     let until = expiry(args.validity);

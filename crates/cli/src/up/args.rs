@@ -23,7 +23,7 @@ pub struct UpArgs {
     #[arg(long, conflicts_with = "no_sandbox")]
     pub take_over: bool,
 
-    /// Serve functions (for everybody) and the API (for the administrator) at this address
+    /// Serve functions (for all clients) and the API (for the administrator) at this address
     #[arg(long, default_value = "127.0.0.1:8080", value_name = "ADDR:PORT")]
     pub listen: SocketAddr,
 
@@ -63,7 +63,7 @@ pub struct UpArgs {
     #[arg(long, env = "secret_mount_path", value_name = "DIR")]
     pub secret_mount_path: Option<PathBuf>,
 
-    /// Run functions without isolation, with your rights, on machines that permit not even user
+    /// Run functions without isolation, with your rights, on machines that permit no user
     /// namespaces
     #[arg(long)]
     pub no_sandbox: bool,
@@ -77,9 +77,9 @@ pub struct UpArgs {
     #[arg(long, default_value = "none", value_name = "auto|MILLIS|none")]
     pub gateway_cpu: CpuQuota,
 
-    /// Choose the packet path between gateway and instances: none (the gateway's sockets are at the
-    /// instances' veth pairs) or tc (the gateway has its own network namespace, and a BPF program
-    /// moves and counts packets past the host's stack). tc needs root and Linux 6.6
+    /// Choose the packet path between gateway and instances. none: the gateway's sockets are at the
+    /// instances' veth pairs. tc: the gateway has its own network namespace, and a BPF program
+    /// moves and counts packets past the host's stack. tc needs root and Linux 6.6
     #[arg(
         long,
         default_value = "none",
@@ -164,7 +164,7 @@ pub struct CallerArgs {
     pub max_connections: usize,
 
     /// Make new clients prove their address first above this number of concurrent HTTP/3
-    /// handshakes, at the cost of a round trip; 0: always
+    /// handshakes, which costs a round trip; 0: always
     #[arg(long, default_value = "512", value_name = "N")]
     pub http3_retry_above: usize,
 }
@@ -175,13 +175,12 @@ const MAX_LIMIT_TIMEOUT: Duration = Duration::from_secs(24 * 3_600);
 fn time_limit(text: &str) -> Result<Duration, String> {
     match duration::parse_duration(text) {
         Ok(limit) if limit.is_zero() => {
-            Err("it would cut off everybody at once: use a longer time, such as 30s".to_owned())
+            Err("every request would exceed it: use a longer time, such as 30s".to_owned())
         }
         // The runtime's timers have a resolution of 1 ms.
-        Ok(limit) if limit < Duration::from_millis(1) => {
-            Err("the shortest limit is 1ms".to_owned())
+        Ok(limit) if !(Duration::from_millis(1)..=MAX_LIMIT_TIMEOUT).contains(&limit) => {
+            Err("expected a time from 1ms to 24h".to_owned())
         }
-        Ok(limit) if limit > MAX_LIMIT_TIMEOUT => Err("the longest limit is 24h".to_owned()),
         Ok(limit) => Ok(limit),
         Err(error) => Err(error.to_string()),
     }
@@ -189,7 +188,7 @@ fn time_limit(text: &str) -> Result<Duration, String> {
 
 fn certificate_lifetime(text: &str) -> Result<Duration, String> {
     // Certificates count in seconds: a shorter one could expire before its renewal. A longer one
-    // would serve a thief too long.
+    // would be valid too long after a theft.
     match duration::parse_duration(text) {
         Ok(lifetime) if (Duration::from_secs(3)..=MAX_LIMIT_TIMEOUT).contains(&lifetime) => {
             Ok(lifetime)
@@ -270,7 +269,7 @@ mod tests {
         ] {
             assert!(parse_limits(&[option, "1m30s"]).is_ok());
             for (bad, reason) in [
-                ("0", "cut off everybody"),
+                ("0", "every request would exceed it"),
                 ("soon", "invalid duration"),
                 ("1ns", "1ms"),
                 ("25h", "24h"),

@@ -25,7 +25,7 @@ pub(super) fn print(settings: &ServerSettings, isolation: IsolationLevel) {
     let isolation = match isolation {
         IsolationLevel::Root => "namespaces, cgroups, seccomp",
         IsolationLevel::UserNamespace => {
-            "user namespaces (`nearpath doctor` shows what is lost without root)"
+            "user namespaces (`nearpath doctor` shows the limits without root)"
         }
         IsolationLevel::None => {
             "none (--no-sandbox): functions run with your rights; edges between them are not enforced"

@@ -31,8 +31,8 @@ pub struct DeviceArgs {
     #[arg(long, value_name = "ADDR:PORT")]
     pub coap_listen: Option<SocketAddr>,
 
-    /// Serve CoAP on addresses other than loopback: CoAP has no passwords, so everybody who reaches
-    /// it may call functions
+    /// Serve CoAP on addresses other than loopback: CoAP has no passwords, so every client that
+    /// reaches it may call functions
     #[arg(long, requires = "coap_listen")]
     pub coap_anonymous: bool,
 
@@ -44,7 +44,7 @@ pub struct DeviceArgs {
 fn observe_interval(text: &str) -> Result<Duration, String> {
     match duration::parse_duration(text) {
         Ok(interval) if interval < MIN_OBSERVE_INTERVAL => {
-            Err("the shortest interval is 100ms".to_owned())
+            Err("expected at least 100ms".to_owned())
         }
         Ok(interval) => Ok(interval),
         Err(error) => Err(error.to_string()),

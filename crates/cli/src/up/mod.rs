@@ -1,7 +1,7 @@
 //! `nearpath up`: reads the options, and runs the server of `nearpath-server`.
 //!
-//! [`args`] and [`device_args`] define the options, [`settings`] checks them and converts them into
-//! the server's settings, and [`banner`] prints the addresses when the server is ready.
+//! [`args`] and [`device_args`] define the options, and [`settings`] checks them and converts them
+//! into the server's settings. [`banner`] prints the addresses when the server is ready.
 
 mod args;
 mod banner;

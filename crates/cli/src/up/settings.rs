@@ -19,20 +19,18 @@ use super::device_args::DeviceArgs;
 #[derive(Debug, Error)]
 pub(super) enum SettingsError {
     #[error(
-        "--insecure is for loopback addresses only, and {0} is not one: drop --insecure, or listen on 127.0.0.1"
+        "--insecure with {0}, which is no loopback address: remove --insecure, or listen on 127.0.0.1"
     )]
     Insecure(SocketAddr),
     #[error(
-        "--mqtt-listen {0}: --insecure leaves no password for it; --mqtt-anonymous opens it to everybody"
+        "--mqtt-listen {0}: no password because of --insecure; use --mqtt-anonymous to accept every client"
     )]
     OpenMqtt(SocketAddr),
     #[error(
-        "--coap-listen {0}: CoAP has no passwords; --coap-anonymous opens it to everybody who reaches it"
+        "--coap-listen {0}: CoAP has no passwords; use --coap-anonymous to accept every client"
     )]
     OpenCoap(SocketAddr),
-    #[error(
-        "the watchdog {0} is missing: `make build` puts it next to nearpath, --watchdog names another path"
-    )]
+    #[error("missing watchdog {0}: run `make build`, or set its path with --watchdog")]
     NoWatchdog(PathBuf),
     #[error("--data-dir: {0}")]
     DataDir(io::Error),
@@ -88,7 +86,7 @@ fn tls_settings(args: &UpArgs) -> Option<TlsSettings> {
     })
 }
 
-/// Rejects listeners that would be open to strangers without being declared so.
+/// Rejects listeners that would accept unknown clients without an explicit option.
 fn check_devices(devices: &DeviceArgs, insecure: bool) -> Result<(), SettingsError> {
     // Canonical, so that `::ffff:127.0.0.1` counts as loopback too.
     let is_public = |addr: &SocketAddr| !addr.ip().to_canonical().is_loopback();
@@ -229,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn device_listeners_are_open_only_when_declared_so() {
+    fn device_listeners_are_open_only_with_the_option() {
         let (loopback, public) = (Some("127.0.0.1:1"), Some("0.0.0.0:1"));
         let check = |args: DeviceArgs, insecure| check_devices(&args, insecure);
         assert!(check(device_args(loopback, loopback), true).is_ok());

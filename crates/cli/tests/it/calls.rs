@@ -14,7 +14,7 @@ async fn ls_prints_a_table_or_the_statuses() {
         ])
     };
     let fake = FakeGateway::start(move |_, _| (200, list())).await;
-    let table = "NAME  READY        INVOCATIONS  IMAGE\ncart  1/1                    7  file:///srv/x\nidle  asleep                 7  file:///srv/x\nweb   1/2 trouble            7  file:///srv/x\n";
+    let table = "NAME  READY           INVOCATIONS  IMAGE\ncart  1/1                       7  file:///srv/x\nidle  scaled to zero            7  file:///srv/x\nweb   1/2 failing               7  file:///srv/x\n";
     assert_eq!(fake.run(&["ls"]).await.expect(0).out, table);
     let json = fake
         .run(&["ls", "--json", "-n", "dev"])
@@ -79,12 +79,12 @@ async fn pool_shows_a_snapshot_or_rates() {
 }
 
 #[tokio::test]
-async fn describe_shows_instances_and_trouble() {
+async fn describe_shows_instances_and_failures() {
     let fake = FakeGateway::start(|_, _| (200, function_status("web", 2, 1, Some("exit 1")))).await;
     let page = fake.run(&["describe", "web"]).await.expect(0).out;
     for wanted in [
         "Name:        web",
-        "State:       trouble 1/2: exit 1",
+        "State:       failing 1/2: exit 1",
         "Calls:       cart",
         "memory 128Mi",
         "11.2 ms (handler 10.0, spawn 1.2)",
@@ -194,7 +194,7 @@ async fn scale_warns_when_the_gateway_reduces_the_number() {
         .expect(0);
     assert_eq!(woken.json()["replicas"], 20);
     assert!(
-        woken.err.contains("a call has woken it again"),
+        woken.err.contains("a call has scaled it up again"),
         "{}",
         woken.err
     );

@@ -215,7 +215,7 @@ async fn a_missing_secret_is_reported_with_the_command_that_creates_it() {
         .expect(1);
     let body = r#"{"name":"key","namespace":"openfaas-fn","value":"VALUE"}"#;
     let wanted = format!(
-        "create secret key first: curl -d '{body}' http://{}/system/secrets",
+        "missing secret key: create it with curl -d '{body}' http://{}/system/secrets",
         fake.addr
     );
     assert!(
@@ -242,7 +242,7 @@ async fn a_missing_file_names_its_option() {
             .await
             .expect(2)
             .err
-            .contains("name a file with -f")
+            .contains("set a file with -f")
     );
 }
 

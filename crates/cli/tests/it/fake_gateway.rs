@@ -120,7 +120,7 @@ async fn reply(
 }
 
 /// A function's status as the gateway returns it.
-pub(crate) fn function_status(name: &str, wanted: u64, ready: u64, trouble: Option<&str>) -> Value {
+pub(crate) fn function_status(name: &str, wanted: u64, ready: u64, failure: Option<&str>) -> Value {
     let mut value = json!({
         "name": name, "namespace": "openfaas-fn", "image": "file:///srv/x", "envProcess": "cat",
         "invocationCount": 7.0, "replicas": wanted, "availableReplicas": ready, "createdAt": "2026-01-31T08:09:10Z",
@@ -128,8 +128,8 @@ pub(crate) fn function_status(name: &str, wanted: u64, ready: u64, trouble: Opti
     });
     let instance = |n| json!({"id": format!("i{n}"), "state": "ready", "addr": "10.62.0.2:8080", "revision": 3, "pid": 42, "startMs": {"spawn": 1.25, "handler": 10.0}});
     value["instances"] = (0..ready).map(instance).collect();
-    if let Some(trouble) = trouble {
-        value["notReadyReason"] = trouble.into();
+    if let Some(failure) = failure {
+        value["notReadyReason"] = failure.into();
     }
     value
 }

@@ -114,7 +114,7 @@ async fn the_exit_code_distinguishes_platform_and_function() {
     );
     let own = fake.run(&["invoke", "own"]).await.expect(8);
     assert!(
-        own.out == "my own 404" && own.err.contains("the function answered 404"),
+        own.out == "my own 404" && own.err.contains("the function returned 404"),
         "{}",
         own.err
     );
@@ -141,9 +141,5 @@ async fn a_call_is_aborted_after_its_timeout() {
         .output()
         .await
         .expect(1);
-    assert!(
-        run.err.contains("did not answer within 200ms"),
-        "{}",
-        run.err
-    );
+    assert!(run.err.contains("no response within 200ms"), "{}", run.err);
 }

@@ -143,7 +143,7 @@ async fn a_response_that_is_not_the_api_is_reported() {
             .await
             .expect(1)
             .err
-            .contains("not its API's JSON")
+            .contains("expected JSON of the gateway's API")
     );
     let strange =
         FakeGateway::start(|_, _| (507, "controller: storage_full: no space".into())).await;
@@ -185,7 +185,7 @@ async fn doctor_reports_effects_and_remedies() {
         .expect(0)
         .json();
     assert_eq!(whole["usable"], true);
-    assert_eq!(check(&whole, "watchdog")["verdict"], "ok");
+    assert_eq!(check(&whole, "watchdog")["status"], "ok");
     assert!(!data_dir.exists(), "doctor changes nothing");
     let allowed: u64 = std::fs::read_to_string("/proc/sys/net/core/rmem_max")
         .unwrap()
@@ -193,8 +193,8 @@ async fn doctor_reports_effects_and_remedies() {
         .parse()
         .unwrap();
     let buffer = check(&whole, "UDP receive buffer");
-    assert_eq!(buffer["verdict"] == "ok", allowed >= 4 << 20, "{buffer}");
-    assert_eq!(buffer["do"].is_string(), allowed < 4 << 20, "{buffer}");
+    assert_eq!(buffer["status"] == "ok", allowed >= 4 << 20, "{buffer}");
+    assert_eq!(buffer["remedy"].is_string(), allowed < 4 << 20, "{buffer}");
     assert!(
         check(&whole, "UDP GSO")["found"].is_string()
             && check(&whole, "UDP GRO")["found"].is_string()
@@ -210,14 +210,14 @@ async fn doctor_reports_effects_and_remedies() {
     );
     for name in [
         "seccomp listeners",
-        "opened congestion windows",
-        "windows after a pause",
+        "initial congestion windows",
+        "congestion window after idle",
         "local ports",
     ] {
         let found = check(&whole, name);
         assert_eq!(
-            found["verdict"] != "ok",
-            found["do"].is_string() && found["lost"].is_string(),
+            found["status"] != "ok",
+            found["remedy"].is_string() && found["effect"].is_string(),
             "{found}"
         );
     }
@@ -229,8 +229,8 @@ async fn doctor_reports_effects_and_remedies() {
         .json();
     assert_eq!(broken["usable"], false);
     let watchdog = check(&broken, "watchdog");
-    assert_eq!(watchdog["verdict"], "lost");
-    assert!(watchdog["do"].is_string() && watchdog["lost"].is_string());
+    assert_eq!(watchdog["status"], "fail");
+    assert!(watchdog["remedy"].is_string() && watchdog["effect"].is_string());
     let page = CliRun::new(&["doctor"])
         .env("NEARPATH_WATCHDOG", "/nonexistent")
         .output()
@@ -238,7 +238,7 @@ async fn doctor_reports_effects_and_remedies() {
         .expect(1)
         .out;
     assert!(
-        page.contains("lost  watchdog") && page.contains("do:   "),
+        page.contains("fail  watchdog") && page.contains("remedy: "),
         "{page}"
     );
 }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use nearpath_types::egress::{EgressProtocol, EgressSpec};
+use nearpath_types::egress::EgressSpec;
+use nearpath_types::egress::protocol::UnusedConnections;
 
 /// Id of a declared key. Never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -33,41 +34,20 @@ pub struct KeyTerms {
     pub age: Duration,
 }
 
-/// PostgreSQL closes connections that have not authenticated within 60 s
-/// (`authentication_timeout`); the rest is margin.
-const MAX_POSTGRES_IDLE_AGE: Duration = Duration::from_secs(40);
-
 impl KeyTerms {
     /// Takes the declared settings. Servers that close silent connections get a shorter idle time.
     /// Servers that speak first keep none warm, because their greeting would wait unread.
     pub fn from_egress(egress: &EgressSpec) -> Self {
-        let &EgressSpec {
-            max,
+        let (warm, idle) = match egress.protocol.traits().unused {
+            UnusedConnections::Idle => (egress.warm, egress.idle),
+            UnusedConnections::AtMost(bound) => (egress.warm, egress.idle.min(bound)),
+            UnusedConnections::Never => (0, egress.idle),
+        };
+        Self {
+            max: egress.max,
             warm,
             idle,
-            age,
-            ..
-        } = egress;
-        match egress.protocol {
-            EgressProtocol::Postgres => Self {
-                max,
-                warm,
-                idle: idle.min(MAX_POSTGRES_IDLE_AGE),
-                age,
-            },
-            // MySQL's server sends its handshake first, which a kept connection would hold unread.
-            EgressProtocol::Mysql => Self {
-                max,
-                warm: 0,
-                idle,
-                age,
-            },
-            EgressProtocol::Tcp | EgressProtocol::Http | EgressProtocol::Redis => Self {
-                max,
-                warm,
-                idle,
-                age,
-            },
+            age: egress.age,
         }
     }
 }

@@ -91,7 +91,7 @@ fn send_one_way(
     let stream = TcpStream::connect(to).unwrap();
     sockopt::set_tcp_congestion(&stream, algorithm).map_err(|why| format!("{algorithm}: {why}"))?;
     stream.set_nonblocking(true).unwrap();
-    thread::sleep(IDLE_TIME);
+    thread::sleep(IDLE_TIME); // an unused window must survive it
     let segment = tcp_flow_info(&stream).unwrap().mss_bytes;
     let octets = u64::from(WINDOW_SEGMENTS) * u64::from(segment);
     let initial_window = InitialWindow {

@@ -21,7 +21,7 @@ pub(crate) fn function_status(
         created_at: rfc3339::format_time(function.created_at),
         revision: function.revision.0,
         usage: None,
-        not_ready_reason: observed.and_then(|observed| observed.trouble.clone()),
+        not_ready_reason: observed.and_then(|observed| observed.start_failure.clone()),
         instances: Vec::new(),
     }
 }

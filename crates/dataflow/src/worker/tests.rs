@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
 use bytes::Bytes;
+use nearpath_testkit::eventually_blocking;
 use tokio::io::DuplexStream;
 
 use super::{
@@ -167,16 +168,12 @@ fn an_ongoing_wait_is_part_of_the_stats() {
     let (a, b) = (Arc::new(a), Arc::new(b));
     thread::scope(|scope| {
         let reader = scope.spawn(|| b.receive_next().unwrap());
-        while b.stats().waited_for_input == 0.0 {
-            thread::yield_now();
-        }
+        eventually_blocking("b waits for input", || b.stats().waited_for_input > 0.0);
         a.send_batch(0, text_batch("at last")).unwrap();
         assert!(matches!(reader.join().unwrap(), InputEvent::Batch { .. }));
         let writer = scope
             .spawn(|| (0..20).for_each(|_| a.send_batch(0, Bytes::from(vec![7; 100])).unwrap()));
-        while a.stats().waited_for_room == 0.0 {
-            thread::yield_now();
-        }
+        eventually_blocking("a waits for room", || a.stats().waited_for_room > 0.0);
         assert_eq!(count_batches(&b, 20), 20);
         writer.join().unwrap();
     });

@@ -8,6 +8,7 @@ use nearpath_dataflow::remote::control_message::MAX_MESSAGE_BYTES;
 use nearpath_dataflow::remote::worker_name;
 use nearpath_p2p::ticket::JobName;
 use nearpath_rendezvous::RendezvousLimits;
+use nearpath_testkit::eventually_blocking;
 use nearpath_testkit::p2p::rendezvous::{TestRendezvous, free_port, unix_seconds};
 
 const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
@@ -99,9 +100,9 @@ fn a_restarted_rendezvous_gets_the_newest_state() {
         connect_worker(&rendezvous, "map.0"),
     );
     drop(rendezvous);
-    while map.wait_connected(Duration::ZERO).unwrap() {
-        std::thread::yield_now();
-    }
+    eventually_blocking("map is disconnected", || {
+        !map.wait_connected(Duration::ZERO).unwrap()
+    });
     for state in 0..100 {
         map.send_message(None, &state.to_string()).unwrap();
     }

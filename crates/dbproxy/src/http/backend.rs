@@ -3,15 +3,15 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use std::time::Instant;
 
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 
+use super::MAX_HEADERS;
 use super::request_body::HttpRequestBody;
-use super::{HttpSession, MAX_HEADERS};
-use nearpath_connpool::idle::{AcquireOutcome, ReusableConnection, UsedConnection};
+use nearpath_connpool::idle::ReusableConnection;
 use nearpath_connpool::pool::{ConnectionLease, LeaseGuard, NoConnection, is_quiet};
+use nearpath_connpool::upstream::UpstreamHandle;
 
 /// Request sender of a connection that a task of its own drives.
 #[derive(Debug)]
@@ -36,46 +36,13 @@ impl ReusableConnection for HttpBackend {
     fn close(self) {}
 }
 
-/// Returns a connection for one request, and whether it has served before.
-pub(super) async fn acquire_backend(
-    session: &HttpSession,
-) -> Result<(UsedConnection<HttpBackend>, bool), NoConnection> {
-    // The client's own connection comes first: its login is not valid on any other.
-    if let Some(own) = session.own_connection() {
-        return Ok((own, true));
-    }
-    let opened_at = Instant::now();
-    let deadline = opened_at + session.context.upstream.destination.egress.wait;
-    match session
-        .state
-        .idle_pool
-        .acquire(&session.context.upstream, &(), deadline)
-        .await?
-    {
-        AcquireOutcome::Reused(backend) => Ok((backend, true)),
-        AcquireOutcome::New(lease) => {
-            let failed = |error| NoConnection::Refused {
-                to: session.context.upstream.destination.key.host_port.clone(),
-                error,
-            };
-            // The deadline covers waiting, connecting and both handshakes: `wait` is what the
-            // function declared.
-            let opening = tokio::time::timeout_at(deadline.into(), open_backend(session, lease));
-            let backend = opening
-                .await
-                .unwrap_or_else(|_| Err(failed(io::ErrorKind::TimedOut.into())))?;
-            Ok((UsedConnection::new(backend, opened_at), false))
-        }
-    }
-}
-
-async fn open_backend(
-    session: &HttpSession,
+/// Starts HTTP/1.1 on a new connection, with TLS where the egress declares it.
+pub(super) async fn open_backend(
+    upstream: &UpstreamHandle,
     lease: ConnectionLease,
 ) -> Result<HttpBackend, NoConnection> {
-    let to = &session.context.upstream.destination;
-    let socket =
-        nearpath_connpool::tls::wrap_lease(lease, to, &session.context.upstream.adapters).await?;
+    let to = &upstream.destination;
+    let socket = nearpath_connpool::tls::wrap_lease(lease, to, &upstream.adapters).await?;
     let mut client = http1::Builder::new();
     client.preserve_header_case(true).max_headers(MAX_HEADERS);
     let refused = |error| NoConnection::Refused {

@@ -10,12 +10,12 @@ use http::{Request, Response};
 use http_body::Body;
 use hyper::body::Incoming;
 
-use super::HttpSession;
 use super::backend::HttpBackend;
 use super::body_copy::BodyCopy;
 use super::cache::{CacheLookup, CacheOutcome, HttpCache, PendingFetch};
 use super::exchange::{self, ExchangeError};
 use super::request_body::{HttpRequestBody, ResponseEndGuard};
+use super::session::HttpSession;
 use nearpath_connpool::counters::DestinationCounters;
 use nearpath_connpool::idle::UsedConnection;
 

@@ -7,9 +7,9 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::Body;
 use hyper::body::Incoming;
 
-use super::HttpSession;
-use super::backend::{HttpBackend, acquire_backend};
+use super::backend::HttpBackend;
 use super::request_body::{ContinueGate, HttpRequestBody, ResponseEndGuard};
+use super::session::HttpSession;
 use nearpath_connpool::idle::UsedConnection;
 use nearpath_connpool::pool::NoConnection;
 
@@ -41,7 +41,8 @@ pub(super) async fn send_request(
     let mut again = (empty && parts.method.is_idempotent()).then(|| parts.clone());
     let mut request = Request::from_parts(parts, body);
     loop {
-        let (mut backend, used) = acquire_backend(session)
+        let (mut backend, used) = session
+            .acquire_backend()
             .await
             .map_err(ExchangeError::NoConnection)?;
         // Pinned before the request is sent: after a failure it is unknown whether the server

@@ -1,6 +1,5 @@
 //! Reads that are issued when a call of the function arrives, and the requests that they answer.
 
-use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -9,16 +8,17 @@ use http::header::{AUTHORIZATION, COOKIE, HeaderName};
 use http::request::Parts;
 use http::{HeaderMap, Method, Request, Response};
 use http_body_util::{BodyExt, Full, Limited};
-use tokio::task::{JoinHandle, spawn_local};
+use tokio::task::spawn_local;
 
 use super::cache_exchange::{self, HttpAnswer};
+use super::prefetched::PrefetchedResponse;
 use super::request_body::HttpRequestBody;
 use super::response_body::HttpResponseBody;
-use super::{HttpSession, open_session};
+use super::session::HttpSession;
 use nearpath_connpool::upstream::UpstreamHandle;
 
 use crate::ClientContext;
-use crate::prefetch::{MAX_ANSWER_AGE, PrefetchCache};
+use crate::prefetch::MAX_ANSWER_AGE;
 use nearpath_connpool::counters::DestinationCounters;
 
 /// The longest body that is kept.
@@ -32,19 +32,9 @@ const PER_REQUEST_HEADERS: [&str; 5] = [
     "x-call-id",
 ];
 
-/// Learned and prefetched reads of one destination.
-pub(super) type HttpPrefetch = RefCell<PrefetchCache<HeaderMap, PrefetchedResponse>>;
-
-/// A read that is in flight or done.
-#[derive(Debug)]
-pub(super) struct PrefetchedResponse {
-    headers: HeaderMap,
-    answer: JoinHandle<Option<Response<Bytes>>>,
-}
-
 /// Issues the declared reads: a call of the function has arrived.
-pub fn prefetch_reads(context: &ClientContext) {
-    let session = open_session(context.clone());
+pub(super) fn prefetch_reads(context: &ClientContext) {
+    let session = HttpSession::open(context.clone());
     let Some(reads) = session.state.prefetch.get() else {
         return;
     };

@@ -10,13 +10,13 @@ use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
-use super::HttpSession;
 use super::backend::HttpBackend;
 use super::cache_exchange::{self, HttpAnswer};
 use super::exchange::ExchangeError;
 use super::prefetch;
 use super::request_body::HttpRequestBody;
 use super::response_body::HttpResponseBody;
+use super::session::HttpSession;
 use nearpath_connpool::counters::DestinationCounters;
 use nearpath_connpool::idle::UsedConnection;
 use nearpath_connpool::pool::NoConnection;

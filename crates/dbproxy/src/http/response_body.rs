@@ -10,10 +10,10 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
 use hyper::body::Incoming;
 
-use super::HttpSession;
 use super::backend::HttpBackend;
 use super::body_copy::BodyCopy;
 use super::request_body::{ResponseEndGuard, count_bytes};
+use super::session::HttpSession;
 use nearpath_connpool::idle::UsedConnection;
 
 /// Body of a response that goes to the client.

@@ -6,7 +6,6 @@ use std::time::Duration;
 use nearpath_types::egress::EgressTls;
 use tokio::net::TcpStream;
 
-use super::MysqlState;
 use super::connection::{MysqlConnection, not_mysql_error};
 use super::startup::{HandshakeResponse, MysqlGreeting, prove_password};
 use crate::ClientContext;
@@ -83,7 +82,6 @@ impl GreetedConnection {
     /// Reads the server's greeting. A server that is full sends an error instead.
     pub(super) async fn read_greeting(
         mut lease: ConnectionLease,
-        state: &MysqlState,
     ) -> Result<Self, MysqlBackendError> {
         // No timeout here: callers bound the whole login by `wait`.
         let payload = MysqlConnection::new(&mut lease.stream, 0)
@@ -93,8 +91,6 @@ impl GreetedConnection {
             return Err(MysqlBackendError::Refused(payload));
         }
         let greeting = MysqlGreeting::parse(&payload).ok_or_else(not_mysql_error)?;
-        // Later clients are greeted with it before they have a backend.
-        state.greeting.replace(Some(greeting.clone()));
         Ok(Self { greeting, lease })
     }
 

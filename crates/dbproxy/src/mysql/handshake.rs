@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use super::backend::{GreetedConnection, MysqlBackend, MysqlBackendError, PasswordSource};
 use super::connection::{MysqlConnection, not_mysql_error};
 use super::startup::{HandshakeResponse, OK_PAYLOAD, capability, encode_error};
-use super::{MysqlFingerprint, MysqlState};
+use super::state::{MysqlFingerprint, MysqlState};
 use crate::ClientContext;
 use nearpath_connpool::idle::{AcquireOutcome, ReusableConnection, UsedConnection};
 use nearpath_connpool::pool::NoConnection;
@@ -194,13 +194,9 @@ async fn fetch_greeting(
         .source
         .connect(&context.upstream.destination, deadline)
         .await?;
-    before_deadline(
-        context,
-        deadline,
-        GreetedConnection::read_greeting(lease, state),
-    )
-    .await
-    .map(Some)
+    before_deadline(context, deadline, state.read_greeting(lease))
+        .await
+        .map(Some)
 }
 
 /// Logs the node in, unless the server has accepted the same login before.
@@ -251,12 +247,7 @@ pub(super) async fn acquire_backend(
         {
             AcquireOutcome::Reused(kept) => return Ok(kept),
             AcquireOutcome::New(lease) => {
-                before_deadline(
-                    context,
-                    deadline,
-                    GreetedConnection::read_greeting(lease, state),
-                )
-                .await?
+                before_deadline(context, deadline, state.read_greeting(lease)).await?
             }
         },
     };
@@ -308,12 +299,7 @@ async fn login_as_client(
             .await?
         {
             AcquireOutcome::New(lease) => {
-                before_deadline(
-                    context,
-                    deadline,
-                    GreetedConnection::read_greeting(lease, state),
-                )
-                .await?
+                before_deadline(context, deadline, state.read_greeting(lease)).await?
             }
             AcquireOutcome::Reused(mut kept) => {
                 return match before_deadline(

@@ -9,13 +9,13 @@ use bytes::BytesMut;
 use nearpath_types::egress::{EgressSpec, PoolingMode};
 use tokio::net::TcpStream;
 
-use super::MysqlState;
 use super::backend::{CLEAN_TIMEOUT, MysqlBackendError, PasswordSource};
 use super::connection::not_mysql_error;
 use super::frame::{MysqlFramer, encode_packet};
 use super::handshake::{MysqlClientState, acquire_backend, error_packet, node_password};
 use super::session::MysqlSession;
 use super::session_effect::{self, MysqlSessionEffect};
+use super::state::MysqlState;
 use crate::ClientContext;
 use crate::relay::{poll_drain, poll_fill};
 use nearpath_connpool::counters::DestinationCounters;

@@ -30,20 +30,32 @@ mod state;
 
 use std::io;
 
+use nearpath_types::egress::EgressProtocol;
 use tokio::net::TcpStream;
 
-use super::ClientContext;
+use crate::ClientContext;
+use crate::adapter::{Adapter, ClientService};
 use client_state::HandshakeError;
 use connection::PostgresConnection;
 use relay::PostgresRelay;
 use startup::{FirstPacket, PostgresStartup};
 
-/// Serves one connection of a function to a PostgreSQL server.
-///
-/// # Errors
-/// Fails when the client's connection breaks. Errors of the server go to the client, in the
-/// server's format.
-pub async fn serve(client: TcpStream, context: ClientContext) -> io::Result<()> {
+/// The adapter of PostgreSQL's protocol 3. Errors of the server go to the client, in the server's
+/// format.
+#[derive(Debug)]
+pub struct PostgresAdapter;
+
+impl Adapter for PostgresAdapter {
+    fn protocol(&self) -> EgressProtocol {
+        EgressProtocol::Postgres
+    }
+
+    fn serve(&self, client: TcpStream, context: ClientContext) -> ClientService {
+        Box::pin(serve(client, context))
+    }
+}
+
+async fn serve(client: TcpStream, context: ClientContext) -> io::Result<()> {
     let mut client = PostgresConnection::new(client);
     match handshake::read_first_packet(&mut client).await {
         Ok(FirstPacket::Cancel(key)) => {

@@ -1,41 +1,25 @@
 //! Values that are read when a call of the function arrives, and that answer its first `GET`.
 
-use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Instant;
 
-use tokio::task::{JoinHandle, spawn_local};
+use tokio::task::spawn_local;
 
-use super::RedisState;
 use super::backend::{RedisBackend, RedisBackendError};
 use super::cache::MAX_REPLY_BYTES;
-use super::command_effect::{CommandEffect, ValueRead};
+use super::command_effect::ValueRead;
+use super::prefetched::PrefetchedReply;
 use super::relay::RedisRelay;
 use super::settings::RedisIdentity;
+use super::state::{RedisState, state_of};
 use crate::ClientContext;
-use crate::prefetch::{MAX_ANSWER_AGE, PrefetchCache};
+use crate::prefetch::MAX_ANSWER_AGE;
 use nearpath_connpool::counters::DestinationCounters;
 use nearpath_connpool::idle::{AcquireOutcome, ReusableConnection, UsedConnection};
 
-/// Learned and prefetched reads of one destination.
-#[derive(Debug, Default)]
-pub(super) struct RedisPrefetch {
-    answers: RefCell<PrefetchCache<RedisIdentity, PrefetchedReply>>,
-    /// Discarded answers that are not counted yet: the counters are not at hand where a write is
-    /// seen.
-    uncounted_discards: Cell<u64>,
-}
-
-/// A read that is in flight or done.
-#[derive(Debug)]
-struct PrefetchedReply {
-    identity: RedisIdentity,
-    reply: JoinHandle<Option<Vec<u8>>>,
-}
-
 /// Issues the declared reads: a call of the function has arrived.
-pub fn prefetch_reads(context: &ClientContext) {
-    let state = super::state_of(context);
+pub(super) fn prefetch_reads(context: &ClientContext) {
+    let state = state_of(context);
     let Some(reads) = state.prefetch.get() else {
         return;
     };
@@ -138,22 +122,6 @@ async fn issue_read(
         .await
         .ok()
         .flatten()
-}
-
-/// Discards the values that a command may change. Called when it is sent, and again when its reply
-/// arrives.
-pub(super) fn invalidate(reads: &RedisPrefetch, effect: &CommandEffect) {
-    let ended = match effect {
-        CommandEffect::Nothing | CommandEffect::Reads(_) => 0,
-        CommandEffect::Writes(keys) => {
-            let is_about = |read: &str| keys.iter().any(|key| key == read.as_bytes());
-            reads.answers.borrow_mut().invalidate(is_about)
-        }
-        CommandEffect::Anything => reads.answers.borrow_mut().invalidate(|_| true),
-    };
-    reads
-        .uncounted_discards
-        .set(reads.uncounted_discards.get() + ended);
 }
 
 impl RedisRelay {

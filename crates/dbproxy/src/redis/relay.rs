@@ -10,7 +10,6 @@ use bytes::BytesMut;
 use nearpath_types::egress::WriteMode;
 use tokio::net::TcpStream;
 
-use super::RedisState;
 use super::backend::{RedisBackend, not_redis_error};
 use super::command_effect::CommandEffect;
 use super::frame::{RespFramer, RespValue};
@@ -19,6 +18,7 @@ use super::pending_replies::PendingReplies;
 use super::session::{ChangeOutcome, CommandAction, RedisSession};
 use super::session_effect::{CommandWords, SettingChange};
 use super::settings::{MAX_SETTING_REPLY_BYTES, encode_command};
+use super::state::RedisState;
 use crate::ClientContext;
 use crate::relay::{poll_drain, poll_fill, sleep_until, wait_sender_dropped};
 use nearpath_connpool::counters::DestinationCounters;

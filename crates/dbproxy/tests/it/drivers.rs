@@ -4,7 +4,6 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use nearpath_dbproxy::postgres;
 use nearpath_types::egress::{EgressProtocol, PoolingMode};
 use tokio::process::Command;
 use tokio::sync::OnceCell;
@@ -105,12 +104,8 @@ fn jdbc_runs_unmodified_and_twice() {
             java
         };
         for mode in [PoolingMode::Transaction, PoolingMode::Session] {
-            let fixture = AdapterFixture::open(
-                as_function(server.at, mode),
-                &[("password", PASSWORD)],
-                postgres::serve,
-            )
-            .await;
+            let fixture =
+                AdapterFixture::open(as_function(server.at, mode), &[("password", PASSWORD)]).await;
             assert_same_output(server.at, &fixture, java).await;
             assert!(
                 fixture.backends.opened() <= 2,
@@ -170,12 +165,8 @@ fn node_drivers_run_unmodified_and_twice() {
         let folder = need!(node_modules().await, "Node with pg and mysql2");
         let server = need!(PostgresServer::start_with(&[], &[]).await, "PostgreSQL");
         for mode in [PoolingMode::Transaction, PoolingMode::Session] {
-            let fixture = AdapterFixture::open(
-                as_function(server.at, mode),
-                &[("password", PASSWORD)],
-                postgres::serve,
-            )
-            .await;
+            let fixture =
+                AdapterFixture::open(as_function(server.at, mode), &[("password", PASSWORD)]).await;
             assert_same_output(server.at, &fixture, |at| {
                 driver_command(folder, "pg", at, PASSWORD)
             })

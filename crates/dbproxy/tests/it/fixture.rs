@@ -16,7 +16,7 @@ use nearpath_connpool::pool::{
 };
 use nearpath_connpool::upstream::UpstreamHandle;
 use nearpath_dbproxy::failed_writes::FailedWrites;
-use nearpath_dbproxy::{ClientContext, ClientInstance};
+use nearpath_dbproxy::{ClientContext, ClientInstance, adapter_of};
 use nearpath_types::InstanceId;
 use nearpath_types::egress::{
     EgressHost, EgressLogin, EgressProtocol, EgressSpec, EgressTls, PoolingMode, SharingScope,
@@ -156,8 +156,21 @@ pub(crate) struct AdapterFixture {
 }
 
 impl AdapterFixture {
-    /// Serves with `adapter` until the `LocalSet` ends.
-    pub(crate) async fn open<S, F>(egress: EgressSpec, secrets: &[(&str, &str)], adapter: S) -> Self
+    /// Serves with the protocol's adapter until the `LocalSet` ends.
+    pub(crate) async fn open(egress: EgressSpec, secrets: &[(&str, &str)]) -> Self {
+        let adapter = adapter_of(egress.protocol).expect("the protocol has an adapter");
+        Self::open_with(egress, secrets, |client, context| {
+            adapter.serve(client, context)
+        })
+        .await
+    }
+
+    /// Serves with a function in place of an adapter.
+    pub(crate) async fn open_with<S, F>(
+        egress: EgressSpec,
+        secrets: &[(&str, &str)],
+        adapter: S,
+    ) -> Self
     where
         S: Fn(TcpStream, ClientContext) -> F + 'static,
         F: Future<Output = std::io::Result<()>> + 'static,
@@ -202,8 +215,11 @@ impl AdapterFixture {
     }
 
     /// Reports a call of the function to the adapter.
-    pub(crate) fn call_function(&self, adapter: fn(&ClientContext)) {
-        adapter(self.context.borrow().as_ref().unwrap());
+    pub(crate) fn call_function(&self) {
+        let context = self.context.borrow();
+        let context = context.as_ref().unwrap();
+        let protocol = context.upstream.destination.egress.protocol;
+        adapter_of(protocol).unwrap().prefetch_reads(context);
     }
 
     /// Returns why clients kept their backends.

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use nearpath_dbproxy::http::serve;
 use nearpath_types::egress::{EgressProtocol, EgressSpec};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -15,7 +14,7 @@ use crate::scripted_server::ScriptedServer;
 use crate::server;
 
 async fn open_fixture(at: std::net::SocketAddr) -> AdapterFixture {
-    AdapterFixture::open(default_egress(EgressProtocol::Http, at), &[], serve).await
+    AdapterFixture::open(default_egress(EgressProtocol::Http, at), &[]).await
 }
 
 /// Sends `text` and returns all replies until the server closes.
@@ -431,7 +430,7 @@ fn a_client_that_waits_too_long_gets_the_setting_to_change() {
             wait: Duration::from_millis(100),
             ..default_egress(EgressProtocol::Http, scripted.at)
         };
-        let fixture = AdapterFixture::open(limits, &[], serve).await;
+        let fixture = AdapterFixture::open(limits, &[]).await;
         let mut holder = TcpStream::connect(fixture.at).await.unwrap();
         holder.write_all(get_request("/").as_bytes()).await.unwrap();
         nearpath_testkit::eventually("the place is taken", async || {
@@ -467,7 +466,6 @@ fn many_clients_share_few_connections() {
                 ..default_egress(EgressProtocol::Http, server.at)
             },
             &[],
-            serve,
         )
         .await;
         let clients = (0..60).map(|at| {

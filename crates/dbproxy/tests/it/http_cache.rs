@@ -3,7 +3,6 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use nearpath_dbproxy::http::{prefetch_reads, serve};
 use nearpath_types::egress::{CacheLimit, EgressProtocol, EgressSpec};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -20,7 +19,6 @@ async fn open_fixture(at: std::net::SocketAddr) -> AdapterFixture {
             ..default_egress(EgressProtocol::Http, at)
         },
         &[],
-        serve,
     )
     .await
 }
@@ -135,12 +133,8 @@ fn a_cacheable_response_is_fetched_once() {
 fn without_the_setting_every_request_reaches_the_server() {
     run_local(async {
         let (scripted, count) = counting_server("Cache-Control: max-age=600\r\n").await;
-        let fixture = AdapterFixture::open(
-            default_egress(EgressProtocol::Http, scripted.at),
-            &[],
-            serve,
-        )
-        .await;
+        let fixture =
+            AdapterFixture::open(default_egress(EgressProtocol::Http, scripted.at), &[]).await;
         for _ in 0..3 {
             exchange(fixture.at, "GET /a", "").await;
         }
@@ -265,7 +259,6 @@ async fn open_prefetching(at: std::net::SocketAddr, reads: &[&str]) -> AdapterFi
             ..default_egress(EgressProtocol::Http, at)
         },
         &[],
-        serve,
     )
     .await
 }
@@ -275,14 +268,14 @@ fn a_learned_read_is_issued_with_the_call_and_used_once() {
     run_local(async {
         let (scripted, count) = counting_server("").await;
         let fixture = open_prefetching(scripted.at, &["/rates"]).await;
-        fixture.call_function(prefetch_reads);
+        fixture.call_function();
         assert!(
             exchange(fixture.at, "GET /rates", "X-Own: 1\r\n")
                 .await
                 .ends_with("answer 1"),
             "nothing was known yet"
         );
-        fixture.call_function(prefetch_reads);
+        fixture.call_function();
         nearpath_testkit::eventually("it is asked ahead", async || count.get() == 2).await;
         assert!(
             exchange(fixture.at, "GET /rates", "X-Own: 1\r\nTraceparent: new\r\n")
@@ -310,7 +303,7 @@ fn another_request_does_not_get_the_answer_and_a_write_discards_it() {
         let (scripted, count) = counting_server("").await;
         let fixture = open_prefetching(scripted.at, &["/rates"]).await;
         exchange(fixture.at, "GET /rates", "X-Own: 1\r\n").await;
-        fixture.call_function(prefetch_reads);
+        fixture.call_function();
         nearpath_testkit::eventually("it is asked ahead", async || count.get() == 2).await;
         assert!(
             exchange(fixture.at, "GET /rates", "X-Own: 2\r\n")
@@ -318,7 +311,7 @@ fn another_request_does_not_get_the_answer_and_a_write_discards_it() {
                 .ends_with("answer 3"),
             "it says something else"
         );
-        fixture.call_function(prefetch_reads); // with the headers of the last request
+        fixture.call_function(); // with the headers of the last request
         nearpath_testkit::eventually("it is asked ahead", async || count.get() == 4).await;
         exchange(fixture.at, "POST /other", "Content-Length: 0\r\n").await;
         assert!(
@@ -351,11 +344,11 @@ fn an_authorized_request_is_repeated_only_if_it_is_always_the_same() {
             .await;
             assert!(received.ends_with(&format!("answer {}", turn + 1)));
             if turn < 2 {
-                fixture.call_function(prefetch_reads);
+                fixture.call_function();
             }
         }
         assert_eq!(count.get(), 3);
-        fixture.call_function(prefetch_reads);
+        fixture.call_function();
         nearpath_testkit::eventually("it is asked ahead", async || count.get() == 4).await;
         assert!(
             exchange(fixture.at, "GET /rates", "Authorization: Bearer c\r\n")
@@ -390,7 +383,7 @@ fn a_request_during_the_prefetch_waits_for_its_answer() {
         .await;
         let fixture = open_prefetching(scripted.at, &["/rates"]).await;
         exchange(fixture.at, "GET /rates", "").await;
-        fixture.call_function(prefetch_reads);
+        fixture.call_function();
         nearpath_testkit::eventually("it is asked ahead", async || heads.get() == 2).await;
         let at = fixture.at;
         let asking = tokio::task::spawn_local(async move { exchange(at, "GET /rates", "").await });

@@ -1,7 +1,6 @@
 //! State that one client of an HTTP server leaves behind does not reach the next. The check is
 //! shown to fail without the adapter.
 
-use nearpath_dbproxy::http::serve;
 use nearpath_types::egress::{EgressProtocol, EgressSpec};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -88,7 +87,6 @@ fn the_next_client_sees_nothing_of_the_previous() {
                 ..default_egress(EgressProtocol::Http, server.at)
             },
             &[],
-            serve,
         )
         .await;
         let leaks = leaks_of(&fixture).await;
@@ -111,7 +109,7 @@ fn without_the_adapter_the_check_fails() {
         let only = SharedBackend::default();
         let adapter =
             move |client, context| unclean_adapter::serve_uncleaned(client, context, only.clone());
-        let fixture = AdapterFixture::open(
+        let fixture = AdapterFixture::open_with(
             default_egress(EgressProtocol::Http, server.at),
             &[],
             adapter,

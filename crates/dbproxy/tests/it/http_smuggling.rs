@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use nearpath_dbproxy::http::serve;
+use nearpath_dbproxy::Adapter;
+use nearpath_dbproxy::http::HttpAdapter;
 use nearpath_types::egress::{EgressProtocol, EgressSpec};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -130,12 +131,8 @@ fn an_ambiguous_request_is_read_in_one_way() {
     run_local(async {
         for text in ambiguous_requests() {
             let scripted = ScriptedServer::start(serve_strictly).await;
-            let fixture = AdapterFixture::open(
-                default_egress(EgressProtocol::Http, scripted.at),
-                &[],
-                serve,
-            )
-            .await;
+            let fixture =
+                AdapterFixture::open(default_egress(EgressProtocol::Http, scripted.at), &[]).await;
             let received = exchange(fixture.at, &text).await;
             let answers = received.matches("HTTP/1.1 200").count();
             let seen = scripted.heads.borrow().len();
@@ -230,12 +227,8 @@ fn an_unsolicited_response_answers_no_request() {
                 }
             })
             .await;
-            let fixture = AdapterFixture::open(
-                default_egress(EgressProtocol::Http, scripted.at),
-                &[],
-                serve,
-            )
-            .await;
+            let fixture =
+                AdapterFixture::open(default_egress(EgressProtocol::Http, scripted.at), &[]).await;
             let first = exchange(fixture.at, &get_request("/").replace("GET", method)).await;
             fixture.wait_served(1).await;
             let next = exchange(fixture.at, &get_request("/next")).await;
@@ -253,7 +246,6 @@ fn an_idle_connection_is_checked_when_it_is_taken() {
         let fixture = AdapterFixture::open(
             default_egress(EgressProtocol::Http, server.local_addr().unwrap()),
             &[],
-            serve,
         )
         .await;
         let mut client = TcpStream::connect(fixture.at).await.unwrap();
@@ -282,7 +274,7 @@ fn an_idle_connection_is_checked_when_it_is_taken() {
         )
         .unwrap();
         let context = fixture.context.borrow().clone().unwrap();
-        tokio::task::spawn_local(serve(theirs, context));
+        tokio::task::spawn_local(HttpAdapter.serve(theirs, context));
         let (mut fresh, _) = server.accept().await.unwrap();
         assert!(fresh.read(&mut request).await.unwrap() > 0);
         fresh
@@ -312,7 +304,7 @@ fn an_upgraded_connection_still_counts_toward_max() {
             wait: Duration::from_millis(200),
             ..default_egress(EgressProtocol::Http, scripted.at)
         };
-        let fixture = AdapterFixture::open(limits, &[], serve).await;
+        let fixture = AdapterFixture::open(limits, &[]).await;
         let leave = "GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n";
         let first = begin_exchange(fixture.at, leave).await;
         assert_eq!(first.1, "HTTP/1.1 101");

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use nearpath_dbproxy::mysql::serve;
 use nearpath_types::egress::{EgressProtocol, EgressSpec, PoolingMode};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
@@ -21,7 +20,6 @@ pub(crate) async fn open_with_client_login(
     AdapterFixture::open(
         change(default_egress(EgressProtocol::Mysql, server.at)),
         &[],
-        serve,
     )
     .await
 }
@@ -35,7 +33,7 @@ pub(crate) async fn open_with_node_login(
         login: node_login("fn"),
         ..default_egress(EgressProtocol::Mysql, server.at)
     };
-    AdapterFixture::open(change(egress), &[("password", "pw\n")], serve).await
+    AdapterFixture::open(change(egress), &[("password", "pw\n")]).await
 }
 
 const PYTHON_SCRIPT: &str = r#"

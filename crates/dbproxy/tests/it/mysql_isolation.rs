@@ -214,7 +214,7 @@ fn without_cleaning_the_check_fails() {
         let python = need!(python().await, "Python with PyMySQL");
         let only = Rc::default();
         let adapter = move |client, context| serve_uncleaned(client, context, Rc::clone(&only));
-        let fixture = AdapterFixture::open(
+        let fixture = AdapterFixture::open_with(
             default_egress(EgressProtocol::Mysql, server.at),
             &[],
             adapter,

@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use nearpath_dbproxy::postgres::serve;
 use nearpath_types::egress::{EgressProtocol, EgressSpec, PoolingMode};
 use tokio::process::Command;
 use tokio::sync::OnceCell;
@@ -22,7 +21,7 @@ pub(crate) fn as_function(at: SocketAddr, mode: PoolingMode) -> EgressSpec {
 }
 
 pub(crate) async fn open_fixture(egress: EgressSpec) -> AdapterFixture {
-    AdapterFixture::open(egress, &[("password", PASSWORD)], serve).await
+    AdapterFixture::open(egress, &[("password", PASSWORD)]).await
 }
 
 /// Runs the test on a server, or skips it without one.

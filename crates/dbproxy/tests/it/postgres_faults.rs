@@ -3,7 +3,8 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use nearpath_dbproxy::postgres::serve;
+use nearpath_dbproxy::Adapter;
+use nearpath_dbproxy::postgres::PostgresAdapter;
 use nearpath_types::egress::{EgressSpec, PoolingMode};
 use rustix::process::Signal;
 use tokio::io::AsyncWriteExt;
@@ -279,7 +280,7 @@ fn an_ended_instance_leaves_nothing_open() {
             let end = end.clone();
             async move {
                 tokio::select! {
-                    served = serve(client, context) => served,
+                    served = PostgresAdapter.serve(client, context) => served,
                     () = end.notified() => Ok(()),
                 }
             }
@@ -288,7 +289,8 @@ fn an_ended_instance_leaves_nothing_open() {
             max: 1,
             ..as_function(server.at, PoolingMode::Transaction)
         };
-        let fixture = AdapterFixture::open(egress, &[("password", PASSWORD)], until_it_ends).await;
+        let fixture =
+            AdapterFixture::open_with(egress, &[("password", PASSWORD)], until_it_ends).await;
         for orders in [
             "BEGIN; INSERT INTO ledger VALUES (1)",
             "SELECT pg_advisory_lock(1)",

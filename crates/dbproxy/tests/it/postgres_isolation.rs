@@ -246,7 +246,7 @@ fn every_leftover_is_found_where_nothing_is_cleaned() {
         server.sql("CREATE ROLE other SUPERUSER LOGIN").await;
         server.set_auth_method("trust").await;
         for what in LEFTOVERS {
-            let fixture = AdapterFixture::open(
+            let fixture = AdapterFixture::open_with(
                 as_function(server.at, PoolingMode::Session),
                 &[],
                 serve_uncleaned,

@@ -4,7 +4,6 @@
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 
-use nearpath_dbproxy::postgres::serve;
 use nearpath_types::egress::PoolingMode;
 use tokio::process::Command;
 
@@ -57,7 +56,7 @@ fn measures_short_connections() {
 async fn open_pool(server: &PostgresServer, mode: PoolingMode) -> AdapterFixture {
     let mut egress = as_function(server.at, mode);
     egress.login.as_mut().unwrap().user = "measured".into();
-    AdapterFixture::open(egress, &[("password", "simple")], serve).await
+    AdapterFixture::open(egress, &[("password", "simple")]).await
 }
 
 /// Starts PgBouncer in front of the server. Returns its port.

@@ -34,8 +34,7 @@ fn the_node_uses_tls_where_the_server_requires_it() {
         };
         egress.login.as_mut().unwrap().user = "strict".into();
         let secrets = [("password", PASSWORD), ("ca", certificate.as_str())];
-        let serve = nearpath_dbproxy::postgres::serve;
-        let fixture = AdapterFixture::open(egress.clone(), &secrets, serve).await;
+        let fixture = AdapterFixture::open(egress.clone(), &secrets).await;
         for _ in 1..=2 {
             let mut client = RawClient::new(fixture.at).await;
             let encrypted = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
@@ -49,7 +48,6 @@ fn the_node_uses_tls_where_the_server_requires_it() {
                 ..egress.clone()
             },
             &secrets,
-            serve,
         )
         .await;
         assert!(
@@ -64,8 +62,7 @@ fn the_node_uses_tls_where_the_server_requires_it() {
             .unwrap()
             .cert
             .pem();
-        let wrong =
-            AdapterFixture::open(egress, &[("password", PASSWORD), ("ca", &other)], serve).await;
+        let wrong = AdapterFixture::open(egress, &[("password", PASSWORD), ("ca", &other)]).await;
         let received = RawClient::log_in(wrong.at, &[]).await.err().unwrap();
         assert!(
             received.contains("08006") && received.contains("certificate"),

@@ -1,6 +1,5 @@
 //! Redis and its clients.
 
-use nearpath_dbproxy::redis::serve;
 use nearpath_types::egress::{EgressLogin, EgressProtocol, EgressSpec};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -31,7 +30,6 @@ pub(crate) async fn open_fixture_with(
     AdapterFixture::open(
         change(default_egress(EgressProtocol::Redis, server.at)),
         &[],
-        serve,
     )
     .await
 }
@@ -258,7 +256,7 @@ fn the_node_logs_in_where_it_is_configured() {
             login: node_login("default"),
             ..default_egress(EgressProtocol::Redis, server.at)
         };
-        let fixture = AdapterFixture::open(egress, &[("password", "pw\n")], serve).await;
+        let fixture = AdapterFixture::open(egress, &[("password", "pw\n")]).await;
         assert_eq!(
             run_script(python, PYTHON_SCRIPT, fixture.at).await,
             "good\n"
@@ -283,7 +281,7 @@ fn a_client_begins_in_the_database_that_egress_names() {
             login,
             ..default_egress(EgressProtocol::Redis, server.at)
         };
-        let fixture = AdapterFixture::open(egress, &[("password", "pw\n")], serve).await;
+        let fixture = AdapterFixture::open(egress, &[("password", "pw\n")]).await;
         for (words, last, replies) in [
             (
                 "SET k three\r\nSELECT 0\r\nSET k none\r\n",
@@ -312,7 +310,7 @@ fn many_clients_never_exceed_max() {
             max: 3,
             ..default_egress(EgressProtocol::Redis, server.at)
         };
-        let fixture = AdapterFixture::open(egress, &[], serve).await;
+        let fixture = AdapterFixture::open(egress, &[]).await;
         let clients = (0..40).map(|at| {
             let to = fixture.at;
             tokio::task::spawn_local(async move {
@@ -346,7 +344,7 @@ fn a_client_that_waits_too_long_gets_the_setting_to_change() {
             wait,
             ..default_egress(EgressProtocol::Redis, server.at)
         };
-        let fixture = AdapterFixture::open(egress, &[], serve).await;
+        let fixture = AdapterFixture::open(egress, &[]).await;
         let mut holder = TcpStream::connect(fixture.at).await.unwrap();
         exchange(&mut holder, "WATCH a\r\n", "+OK\r\n").await;
         let mut other = TcpStream::connect(fixture.at).await.unwrap();

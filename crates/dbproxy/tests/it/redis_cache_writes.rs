@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use nearpath_dbproxy::redis::{prefetch_reads, serve};
 use nearpath_types::egress::{CacheLimit, EgressProtocol, EgressSpec, WriteMode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -21,7 +20,6 @@ async fn open_caching(server: &TestServer) -> AdapterFixture {
             ..default_egress(EgressProtocol::Redis, server.at)
         },
         &[],
-        serve,
     )
     .await
 }
@@ -35,7 +33,6 @@ async fn open_async_writes(server: &TestServer, flush: Duration) -> AdapterFixtu
             ..default_egress(EgressProtocol::Redis, server.at)
         },
         &[],
-        serve,
     )
     .await
 }
@@ -144,7 +141,7 @@ fn programs_run_unmodified_with_everything_on() {
             cache: Some(CacheLimit::For(MINUTE)),
             ..default_egress(EgressProtocol::Redis, server.at)
         };
-        let fixture = AdapterFixture::open(egress, &[], serve).await;
+        let fixture = AdapterFixture::open(egress, &[]).await;
         for _ in 0..2 {
             assert_eq!(
                 run_script(python, crate::redis::PYTHON_SCRIPT, fixture.at).await,
@@ -302,7 +299,6 @@ fn a_learned_value_is_read_with_the_call_and_used_once() {
                 ..default_egress(EgressProtocol::Redis, server.at)
             },
             &[],
-            serve,
         )
         .await;
         let (mut admin, mut one) = (connect(server.at).await, connect(fixture.at).await);
@@ -312,14 +308,14 @@ fn a_learned_value_is_read_with_the_call_and_used_once() {
             "+OK\r\n+OK\r\n+OK\r\n",
         )
         .await;
-        fixture.call_function(prefetch_reads);
+        fixture.call_function();
         exchange(&mut one, "AUTH pw\r\nSELECT 2\r\n", "+OK\r\n+OK\r\n").await;
         assert_eq!(
             exchange(&mut one, "GET motd\r\n", "a\r\n").await,
             "$1\r\na\r\n",
             "nothing was known yet"
         );
-        fixture.call_function(prefetch_reads);
+        fixture.call_function();
         let gets = async |admin: &mut TcpStream| {
             exchange(admin, "INFO commandstats\r\n", "\r\n\r\n")
                 .await
@@ -338,14 +334,14 @@ fn a_learned_value_is_read_with_the_call_and_used_once() {
             "once"
         );
         let mut anonymous = connect(fixture.at).await;
-        fixture.call_function(prefetch_reads);
+        fixture.call_function();
         assert!(
             exchange(&mut anonymous, "GET motd\r\n", "\r\n")
                 .await
                 .starts_with("-NOAUTH"),
             "no client gets what another reads"
         );
-        fixture.call_function(prefetch_reads);
+        fixture.call_function();
         exchange(&mut one, "SET motd c\r\n", "+OK\r\n").await;
         assert_eq!(
             exchange(&mut one, "GET motd\r\n", "c\r\n").await,

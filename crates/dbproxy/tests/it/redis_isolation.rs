@@ -3,7 +3,6 @@
 
 use std::io;
 
-use nearpath_dbproxy::redis::serve;
 use nearpath_types::egress::{EgressProtocol, EgressSpec};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -137,7 +136,6 @@ fn the_next_client_sees_nothing_of_the_previous() {
                 ..default_egress(EgressProtocol::Redis, server.at)
             },
             &[],
-            serve,
         )
         .await;
         let leaks = leaks_of(&fixture).await;
@@ -179,7 +177,6 @@ fn an_ambiguous_inline_command_leaves_nothing() {
                 ..default_egress(EgressProtocol::Redis, server.at)
             },
             &[],
-            serve,
         )
         .await;
         for (turn, typed) in AMBIGUOUS_COMMANDS.iter().enumerate() {
@@ -209,8 +206,7 @@ fn a_queued_setting_is_no_reply_for_others() {
     run_local(async {
         let server = need!(server::start_redis(&[]).await, "redis-server");
         let fixture =
-            AdapterFixture::open(default_egress(EgressProtocol::Redis, server.at), &[], serve)
-                .await;
+            AdapterFixture::open(default_egress(EgressProtocol::Redis, server.at), &[]).await;
         let mut client = TcpStream::connect(fixture.at).await.unwrap();
         for (line, answer) in [
             ("MULTI", "+OK"),
@@ -250,7 +246,7 @@ fn without_the_adapter_the_check_fails() {
         let only = SharedBackend::default();
         let adapter =
             move |client, context| unclean_adapter::serve_uncleaned(client, context, only.clone());
-        let fixture = AdapterFixture::open(
+        let fixture = AdapterFixture::open_with(
             default_egress(EgressProtocol::Redis, server.at),
             &[],
             adapter,

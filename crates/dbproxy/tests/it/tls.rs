@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use nearpath_dbproxy::{http, mysql, redis, tls_tunnel};
+use nearpath_dbproxy::tls_tunnel;
 use nearpath_types::egress::{EgressHost, EgressProtocol, EgressSpec, EgressTls};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -91,7 +91,7 @@ fn http_uses_tls_and_resumes_sessions() {
             idle: std::time::Duration::ZERO,
             ..tls_egress(EgressProtocol::Http, server.at)
         };
-        let fixture = AdapterFixture::open(one, &[("ca", &certificate.pem)], http::serve).await;
+        let fixture = AdapterFixture::open(one, &[("ca", &certificate.pem)]).await;
         let received = [
             get_response(fixture.at, "/a").await,
             get_response(fixture.at, "/b").await,
@@ -107,7 +107,6 @@ fn http_uses_tls_and_resumes_sessions() {
         let kept = AdapterFixture::open(
             tls_egress(EgressProtocol::Http, server.at),
             &[("ca", &certificate.pem)],
-            http::serve,
         )
         .await;
         for turn in 1..=3 {
@@ -123,7 +122,7 @@ fn a_warm_tls_session_carries_a_function_of_any_protocol() {
     run_local(async {
         let certificate = ServerCertificate::self_signed("127.0.0.1");
         let server = need!(start_tls_nginx(&certificate).await, "nginx");
-        let fixture = AdapterFixture::open(
+        let fixture = AdapterFixture::open_with(
             tls_egress(EgressProtocol::Tcp, server.at),
             &[("ca", &certificate.pem)],
             tls_tunnel::serve,
@@ -175,14 +174,14 @@ fn a_wrong_name_or_authority_is_refused() {
             (wrong_name, &certificate, "not valid for name"),
             (no_secret, &certificate, "secret:none"),
         ] {
-            let fixture = AdapterFixture::open(egress, &[("ca", &ca.pem)], http::serve).await;
+            let fixture = AdapterFixture::open(egress, &[("ca", &ca.pem)]).await;
             let received = get_response(fixture.at, "/").await;
             assert!(
                 received.starts_with("HTTP/1.1 502") && received.contains(why),
                 "{why}: {received}"
             );
         }
-        let raw = AdapterFixture::open(
+        let raw = AdapterFixture::open_with(
             EgressSpec {
                 protocol: EgressProtocol::Tcp,
                 ..wrong_ca
@@ -229,7 +228,6 @@ fn redis_uses_tls() {
         let fixture = AdapterFixture::open(
             tls_egress(EgressProtocol::Redis, server.at),
             &[("ca", &certificate.pem)],
-            redis::serve,
         )
         .await;
         for turn in 1..=3 {
@@ -268,7 +266,7 @@ fn mariadb_uses_tls_and_may_require_it() {
                 ..tls_egress(EgressProtocol::Mysql, server.at)
             };
             let secrets = [("ca", certificate.pem.as_str()), ("password", "pw")];
-            let fixture = AdapterFixture::open(egress.clone(), &secrets, mysql::serve).await;
+            let fixture = AdapterFixture::open(egress.clone(), &secrets).await;
             let client = |fixture: &AdapterFixture| {
                 let mut cli = Command::new("mariadb");
                 cli.args([
@@ -296,7 +294,6 @@ fn mariadb_uses_tls_and_may_require_it() {
                     ..egress
                 },
                 &secrets,
-                mysql::serve,
             )
             .await;
             let refused = crate::clients::program_output(&mut client(&plain), "SELECT 1;").await;

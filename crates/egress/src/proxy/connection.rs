@@ -4,7 +4,7 @@ use std::io;
 use std::rc::Rc;
 use std::time::Instant;
 
-use nearpath_types::egress::{EgressProtocol, EgressTls};
+use nearpath_types::egress::EgressTls;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
@@ -16,7 +16,7 @@ use nearpath_connpool::counters::DestinationCounters;
 use nearpath_connpool::pool::{ConnectionLease, NoConnection};
 use nearpath_connpool::tls;
 use nearpath_connpool::upstream::UpstreamHandle;
-use nearpath_dbproxy::{ClientContext, http, mysql, postgres, redis, tls_tunnel};
+use nearpath_dbproxy::{ClientContext, adapter_of, tls_tunnel};
 
 impl EgressProxy {
     /// Serves a connection, and ends it when its instance has ended.
@@ -42,25 +42,14 @@ impl EgressProxy {
         }
     }
 
-    /// Serves it with the protocol's adapter, or carries raw bytes, plain or through TLS. Large
-    /// futures are boxed: otherwise every connection would be as large.
+    /// Serves it with the protocol's adapter, or carries raw bytes, plain or through TLS.
     async fn serve_protocol(&self, client: TcpStream, permit: ConnectionPermit) -> io::Result<()> {
-        match (
-            permit.destination.egress.protocol,
-            &permit.destination.egress.tls,
-        ) {
-            (EgressProtocol::Http, _) => http::serve(client, self.client_context(&permit)).await,
-            (EgressProtocol::Redis, _) => {
-                Box::pin(redis::serve(client, self.client_context(&permit))).await
-            }
-            (EgressProtocol::Postgres, _) => {
-                Box::pin(postgres::serve(client, self.client_context(&permit))).await
-            }
-            (EgressProtocol::Mysql, _) => {
-                Box::pin(mysql::serve(client, self.client_context(&permit))).await
-            }
-            (EgressProtocol::Tcp, EgressTls::Pass) => self.forward_raw(&client, permit).await,
-            (EgressProtocol::Tcp, EgressTls::Originate { .. }) => {
+        let egress = &permit.destination.egress;
+        match (adapter_of(egress.protocol), &egress.tls) {
+            (Some(adapter), _) => adapter.serve(client, self.client_context(&permit)).await,
+            (None, EgressTls::Pass) => self.forward_raw(&client, permit).await,
+            (None, EgressTls::Originate { .. }) => {
+                // Boxed: otherwise every connection would be as large.
                 Box::pin(self.forward_tls(client, permit)).await
             }
         }
@@ -155,13 +144,13 @@ impl EgressProxy {
             self.pool.reserve_key(&to),
             self.failed_writes.begin_delivery(),
         );
-        let served = match to.egress.protocol {
-            EgressProtocol::Redis => {
-                // A command without an answer was not accepted, so none outlives the instance.
+        let served = match adapter_of(to.egress.protocol) {
+            Some(adapter) => {
+                // A request without an answer was not accepted, so none outlives the instance.
                 drop(permit.writes_expected.take());
-                redis::serve(client, self.client_context(&permit)).await
+                adapter.serve(client, self.client_context(&permit)).await
             }
-            _ => self.deliver_writes(&client, permit).await,
+            None => self.deliver_writes(&client, permit).await,
         };
         if let Err(error) = served {
             tracing::debug!(to = to.key.host_port, %error, "egress proxy: connection failed");

@@ -4,14 +4,13 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use nearpath_types::FunctionId;
-use nearpath_types::egress::EgressProtocol;
 
 use super::EgressProxy;
 use crate::EgressInstance;
 use nearpath_connpool::destination::EgressDestination;
 use nearpath_connpool::pool::ConnectionSource;
 use nearpath_connpool::upstream::UpstreamHandle;
-use nearpath_dbproxy::{ClientContext, http, redis};
+use nearpath_dbproxy::{ClientContext, adapter_of};
 
 /// Maximum functions without an instance that are remembered.
 const MAX_CALLED_FUNCTIONS: usize = 256;
@@ -33,16 +32,10 @@ impl EgressProxy {
             }
             return;
         };
-        for to in instance
-            .destinations
-            .iter()
-            .filter(|to| !to.egress.prefetch.is_empty())
-        {
-            let context = self.prefetch_context(&instance, to, &source);
-            match to.egress.protocol {
-                EgressProtocol::Http => http::prefetch_reads(&context),
-                EgressProtocol::Redis => redis::prefetch_reads(&context),
-                _ => {}
+        let declared = instance.destinations.iter();
+        for to in declared.filter(|to| !to.egress.prefetch.is_empty()) {
+            if let Some(adapter) = adapter_of(to.egress.protocol) {
+                adapter.prefetch_reads(&self.prefetch_context(&instance, to, &source));
             }
         }
     }

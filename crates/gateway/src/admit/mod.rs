@@ -150,17 +150,18 @@ fn timeout_error(
         ),
     };
     // Callers learn why no instance started, not only that none did.
-    let trouble = call
+    let start_failure = call
         .function
         .route()
-        .trouble
+        .start_failure
         .as_ref()
-        .map(|trouble| format!(": {trouble}"))
+        .map(|start_failure| format!(": {start_failure}"))
         .unwrap_or_default();
     let setting = if limits.is_deadline_passed(now) {
         call.deadlines.deadline_setting()
     } else {
         setting
     };
-    PlatformError::new(COMPONENT, reason, format!("{description}{trouble}")).governed_by(setting)
+    PlatformError::new(COMPONENT, reason, format!("{description}{start_failure}"))
+        .governed_by(setting)
 }

@@ -26,7 +26,7 @@ impl ResponseContent {
     pub(crate) fn cut_short(&mut self, reason: Reason) {
         match self {
             Self::Platform(_) => {} // recorded when it was made
-            Self::Admin(_, record) => record.mark_cut(reason),
+            Self::Admin(_, record) => record.mark_truncated(reason),
             Self::Function(body) => body.cut_short(reason),
         }
     }
@@ -50,7 +50,7 @@ fn count_frame(
         Poll::Ready(Some(Ok(frame))) => {
             record.bytes_out += frame.data_ref().map_or(0, Bytes::len) as u64
         }
-        Poll::Ready(Some(Err(_))) => record.mark_cut(Reason::ResponseCut),
+        Poll::Ready(Some(Err(_))) => record.mark_truncated(Reason::ResponseTruncated),
         Poll::Ready(None) | Poll::Pending => {}
     }
     // hyper does not poll a body again that reports its end with the last frame.

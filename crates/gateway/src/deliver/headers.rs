@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use http::HeaderMap;
-use http::header::{EXPECT, HOST, HeaderName, HeaderValue};
+use http::header::{HOST, HeaderName, HeaderValue};
 use nearpath_path::PathChoice;
 use nearpath_types::{duration, policy};
 use nearpath_wire::hop::headers::strip_hop_headers;
@@ -32,7 +32,6 @@ pub(crate) fn rewrite_request_headers(
     authority: Option<HeaderValue>,
 ) {
     strip_hop_headers(headers, call.options.wants_upgrade);
-    headers.remove(EXPECT); // hyper answers it when the body is first polled
     // HTTP/2 has `:authority` instead of `Host`; functions see one name for both.
     let peer = &call.peer;
     let host = headers.get(HOST).cloned().or(authority);
@@ -103,11 +102,11 @@ pub(crate) fn rewrite_response_headers(
     }
 }
 
-/// Returns `shm`, or for example `http; not_nearer=no_domain`.
+/// Returns `shm`, or for example `http; obstacle=no_domain`.
 fn path_header(choice: PathChoice) -> HeaderValue {
     let why = choice
         .obstacle
-        .map(|obstacle| format!("; not_nearer={}", obstacle.name()))
+        .map(|obstacle| format!("; obstacle={}", obstacle.name()))
         .unwrap_or_default();
     HeaderValue::try_from(format!("{}{why}", choice.path))
         .expect("names of paths and obstacles are ASCII")

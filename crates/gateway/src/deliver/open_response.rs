@@ -114,7 +114,7 @@ impl ResponseState {
     pub(super) fn cut_short(&self, reason: Reason) {
         // Sweep and body may both find the response overdue. Only the first of them records it.
         if self.guard.take().is_some() {
-            self.call.borrow_mut().record.mark_cut(reason);
+            self.call.borrow_mut().record.mark_truncated(reason);
             self.cut_reason.set(Some(reason));
         }
     }
@@ -127,7 +127,7 @@ impl ResponseState {
         if is_late {
             Reason::TotalTimeout
         } else {
-            Reason::ResponseCut
+            Reason::ResponseTruncated
         }
     }
 

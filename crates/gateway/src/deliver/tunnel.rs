@@ -27,7 +27,7 @@ pub(crate) async fn run_tunnel(
     // A side that never finishes its upgrade was already answered with 101, so only the record
     // can tell.
     let Ok((caller, instance)) = joined else {
-        return call.record.mark_cut(Reason::ResponseCut);
+        return call.record.mark_truncated(Reason::ResponseTruncated);
     };
     let last_read = Rc::new(Cell::new(Instant::now()));
     let (sent, received) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
@@ -49,7 +49,7 @@ pub(crate) async fn run_tunnel(
     call.record.bytes_out = received.get();
     match end {
         Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-            call.record.mark_cut(Reason::IdleTimeout)
+            call.record.mark_truncated(Reason::IdleTimeout)
         }
         _ => call.record.mark_finished(), // clients often close a WebSocket with a reset
     }

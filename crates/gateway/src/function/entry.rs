@@ -40,7 +40,7 @@ pub(crate) struct ActiveRoute {
     /// Withdrawn instances that still finish requests.
     draining: Vec<Arc<InstanceEndpoint>>,
     /// Cause for which no instance is ready.
-    pub trouble: Option<Arc<str>>,
+    pub start_failure: Option<Arc<str>>,
     /// Total timeout as value of `X-Timeout`.
     pub total_timeout_header: HeaderValue,
     /// The security domain.
@@ -87,7 +87,7 @@ impl FunctionEntry {
             |old: &&Arc<InstanceEndpoint>| !ready.iter().any(|new| Arc::ptr_eq(old, new));
         let withdrawn: Vec<_> = before.ready.iter().filter(is_missing).cloned().collect();
         let draining = still_draining(&before.draining, &withdrawn, entry);
-        let trouble = entry.trouble.clone();
+        let start_failure = entry.start_failure.clone();
         // First the route, then the withdrawal, then the capacity. A request that is admitted in
         // between finds the new instances. A slot at an old one fails, and another is picked.
         self.route.store(Arc::new(ActiveRoute::new(
@@ -95,7 +95,7 @@ impl FunctionEntry {
             entry.policy.clone(),
             ready,
             draining,
-            trouble,
+            start_failure,
         )));
         for endpoint in &withdrawn {
             self.gate.release_withdrawn(endpoint.withdraw());
@@ -118,7 +118,7 @@ impl ActiveRoute {
         policy: Arc<FunctionPolicy>,
         ready: Vec<Arc<InstanceEndpoint>>,
         draining: Vec<Arc<InstanceEndpoint>>,
-        trouble: Option<Arc<str>>,
+        start_failure: Option<Arc<str>>,
     ) -> Self {
         let total_timeout_header =
             HeaderValue::from_str(&duration::format_duration(policy.total_timeout))
@@ -129,7 +129,7 @@ impl ActiveRoute {
             policy,
             ready,
             draining,
-            trouble,
+            start_failure,
             total_timeout_header,
             domain,
             prefetches,

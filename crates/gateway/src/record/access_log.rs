@@ -43,7 +43,7 @@ pub(crate) struct AccessLogLine {
     pub via: &'static str,
     /// Obstacle to a shorter path.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub not_nearer: Option<&'static str>,
+    pub obstacle: Option<&'static str>,
 }
 
 /// Sender of access-log lines. Dropping the last clone ends the writer after it has written all

@@ -166,8 +166,8 @@ impl CompletionRecord {
         self.reason = Some(reason);
     }
 
-    /// Marks the response as cut after its head.
-    pub(crate) fn mark_cut(&mut self, reason: Reason) {
+    /// Marks the response as truncated after its head.
+    pub(crate) fn mark_truncated(&mut self, reason: Reason) {
         self.reason = Some(reason);
     }
 
@@ -219,7 +219,7 @@ impl CompletionRecord {
             duration: took.as_secs_f64(),
             queue_wait: self.queue_wait.as_secs_f64(),
             via: self.path_choice.path.name(),
-            not_nearer: self
+            obstacle: self
                 .instance
                 .and(self.path_choice.obstacle)
                 .map(Obstacle::name),

@@ -24,7 +24,7 @@ async fn a_slow_head_is_cut_while_others_are_served() {
     let (mut read, mut write) = slow.split();
     let drip = async {
         while write.write_all(b"x: 1\r\n").await.is_ok() {
-            tokio::time::sleep(millis(50)).await;
+            tokio::time::sleep(millis(50)).await; // the slow head: a line each time
         }
     };
     let mut rest = Vec::new();

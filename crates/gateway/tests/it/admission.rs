@@ -160,7 +160,7 @@ async fn a_function_that_does_not_start_is_refused_with_the_reason() {
         },
         &[],
     );
-    entry.trouble = Some("the handler ended with status 3".into());
+    entry.start_failure = Some("the handler ended with status 3".into());
     fixture.gateway.publish(&RoutingSnapshot {
         version: 1,
         functions: vec![entry],

@@ -171,7 +171,7 @@ async fn the_callers_own_timeout_is_reported() {
 
 #[tokio::test]
 async fn a_response_that_falls_silent_or_breaks_off_is_cut() {
-    for (closes, reason) in [(false, "idle_timeout"), (true, "response_cut")] {
+    for (closes, reason) in [(false, "idle_timeout"), (true, "response_truncated")] {
         let (addr, _connections) = start_scripted(move |mut stream| async move {
             read_head(&mut stream).await;
             stream

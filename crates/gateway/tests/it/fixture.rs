@@ -336,7 +336,7 @@ pub(crate) fn function_route(
             .iter()
             .map(|addr| instance_entry(*addr, InstanceState::Ready))
             .collect(),
-        trouble: None,
+        start_failure: None,
     }
 }
 

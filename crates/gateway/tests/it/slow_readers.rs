@@ -100,7 +100,7 @@ async fn a_slow_reader_is_bounded_by_the_total_timeout() {
         .unwrap();
     let reading = async {
         while slow.read_u8().await.is_ok() {
-            tokio::time::sleep(millis(20)).await;
+            tokio::time::sleep(millis(20)).await; // the slow reader: a byte each time
         }
     };
     tokio::select! {

@@ -231,7 +231,7 @@ async fn a_grpc_stream_outlives_the_total_timeout_but_not_the_callers() {
         let (write, body) = body_channel();
         tokio::spawn(async move {
             for _ in 0..20 {
-                tokio::time::sleep(millis(100)).await;
+                tokio::time::sleep(millis(100)).await; // 2 s in all, beyond the total timeout
                 let _ = write.send(data_frame("."));
             }
         });

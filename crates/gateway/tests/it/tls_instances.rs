@@ -233,11 +233,11 @@ async fn connections_are_kept_and_never_serve_calls_of_another_kind() {
     let (_caller_sender, caller) = watch::channel(site.new_caller());
     let fixture = TestGateway::with_caller(caller);
     let mut sender = fixture::connect_http2(fixture.public).await;
-    let over_tls = |body| text_and_path(body, "tls; not_nearer=no_domain");
+    let over_tls = |body| text_and_path(body, "tls; obstacle=no_domain");
     site.publish_instance(&fixture);
     let wanted = [
         over_tls("TLSv1_3 of gateway 1"),
-        text_and_path("plain 2", "http; not_nearer=no_domain"),
+        text_and_path("plain 2", "http; obstacle=no_domain"),
         over_tls("TLSv1_2 of gateway 3"),
     ];
     for _ in 0..3 {

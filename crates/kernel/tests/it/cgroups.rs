@@ -9,7 +9,7 @@ use nearpath_kernel::sandbox::SandboxSpec;
 use nearpath_testkit::{need_root, skip};
 
 /// The cgroups of a test's own node; dropping it removes its folders.
-struct TestNode(NodeCgroups);
+pub(crate) struct TestNode(NodeCgroups);
 
 impl std::ops::Deref for TestNode {
     type Target = NodeCgroups;
@@ -24,14 +24,14 @@ impl Drop for TestNode {
     }
 }
 
-fn test_node(test: &str) -> TestNode {
+pub(crate) fn test_node(test: &str) -> TestNode {
     TestNode(NodeCgroups::detect(&format!(
         "test-{test}-{}",
         std::process::id()
     )))
 }
 
-fn set_limits(
+pub(crate) fn set_limits(
     cgroups: &NodeCgroups,
     spec: &mut SandboxSpec,
     limits: ResourceLimits,

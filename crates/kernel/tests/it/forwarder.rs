@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use aya::programs::{SchedClassifier, TcAttachType};
 use nearpath_kernel::attached_netns::AttachedNetns;
@@ -452,15 +452,10 @@ fn bind_udp(at: &AttachedNetns) -> UdpSocket {
 
 /// Waits until the forwarder's counters match.
 fn wait_counted(forwarder: &Forwarder, what: impl Fn(PacketCounters) -> bool) {
-    let start = Instant::now();
-    while !what(forwarder.packet_counters()) {
-        assert!(
-            start.elapsed() < TEST_TIMEOUT,
-            "{:?}",
-            forwarder.packet_counters()
-        );
-        std::thread::yield_now();
-    }
+    let counters = || forwarder.packet_counters();
+    nearpath_testkit::read_until("the packets are counted", counters, |packets| {
+        what(*packets)
+    });
 }
 
 #[test]

@@ -4,7 +4,9 @@
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 
+use crate::cgroups::{set_limits, test_node};
 use crate::fixture::{Lab, kill};
+use nearpath_kernel::cgroup::ResourceLimits;
 use nearpath_kernel::sandbox::{BindMount, SandboxSpec, StartNote};
 use nearpath_testkit::need_root;
 
@@ -33,10 +35,14 @@ fn an_instance_sees_only_its_own_files() {
 #[test]
 fn an_instance_sees_only_its_own_processes_and_mounts() {
     need_root!();
-    let lab = Lab::new();
-    let result = lab.run(&lab.shell(
+    let (lab, cgroups) = (Lab::new(), test_node("seen"));
+    let mut spec = lab.shell(
         "echo $$; ls /proc | grep -c '^[0-9]'; hostname; cut -d' ' -f5 /proc/self/mountinfo; cat /proc/self/cgroup",
-    ));
+    );
+    // Without a cgroup namespace the instance would read this node's name, `test-seen-…`.
+    let cgroup = set_limits(&cgroups, &mut spec, ResourceLimits::default());
+    let result = lab.run(&spec);
+    cgroup.remove_now().unwrap();
     let mut lines = result.out.lines();
     assert_eq!(lines.next(), Some("1"), "{result:?}");
     assert!(

@@ -3,12 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nearpath_kernel::cgroup::{CgroupController, NodeCgroups, ThreadCgroup};
-use nearpath_testkit::{need_root, skip};
-
-const TEST_TIMEOUT: Duration = Duration::from_secs(30);
+use nearpath_testkit::{eventually_blocking, need_root, skip};
 
 /// The cgroups of a test's own node; dropping it removes its folders.
 struct TestNode(NodeCgroups, String);
@@ -51,14 +49,6 @@ macro_rules! need_cpu {
     };
 }
 
-fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + TEST_TIMEOUT;
-    while !holds() {
-        assert!(Instant::now() < end, "never: {what}");
-        std::thread::yield_now();
-    }
-}
-
 /// Starts a thread of the group that never sleeps.
 fn spawn_busy(group: &Arc<ThreadCgroup>, stop: &Arc<AtomicBool>) -> std::thread::JoinHandle<()> {
     let (group, stop) = (group.clone(), stop.clone());
@@ -81,12 +71,12 @@ fn a_quota_throttles_and_a_larger_one_releases() {
     );
     group.set_quota(20).unwrap();
     let thread = spawn_busy(&group, &stop);
-    wait_until("the group is throttled", || {
+    eventually_blocking("the group is throttled", || {
         group.throttled_time().unwrap() >= Duration::from_millis(100)
     });
     group.set_quota(4_000).unwrap();
     let (freed, used) = (group.throttled_time().unwrap(), group.cpu_time().unwrap());
-    wait_until("the group continues", || {
+    eventually_blocking("the group continues", || {
         group.cpu_time().unwrap() >= used + Duration::from_millis(300)
     });
     // with two processors one may be released a moment later

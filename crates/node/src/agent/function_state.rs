@@ -17,7 +17,7 @@ pub(super) struct FunctionState {
     policy: Arc<FunctionPolicy>,
     /// Back-off of the desired revision.
     pub(super) backoff: StartBackoff,
-    pub(super) trouble: Option<Arc<str>>,
+    pub(super) start_failure: Option<Arc<str>>,
 }
 
 impl FunctionState {
@@ -25,7 +25,7 @@ impl FunctionState {
     pub(super) fn apply_desired(&mut self, desired: DesiredFunction) {
         if self.desired.as_ref().map(|old| old.revision) != Some(desired.revision) {
             // Failures of the old revision say nothing about the new one.
-            (self.backoff, self.trouble) = (StartBackoff::default(), None);
+            (self.backoff, self.start_failure) = (StartBackoff::default(), None);
         }
         match FunctionPolicy::from_spec(&desired.spec) {
             // The same `Arc` stays, so that comparing snapshots finds no change.
@@ -33,7 +33,7 @@ impl FunctionState {
             Ok(policy) => self.policy = Arc::new(policy),
             Err(error) => {
                 // The last valid policy stays in use, so that a typing error takes no route away.
-                self.trouble = Some(format!("an invalid setting is ignored: {error}").into())
+                self.start_failure = Some(format!("an invalid setting is ignored: {error}").into())
             }
         }
         self.desired = Some(desired);
@@ -55,7 +55,7 @@ impl FunctionState {
     pub(super) fn record_ready(&mut self, record: &InstanceRecord) {
         if self.runs_desired_revision(record) {
             self.backoff.record_ready();
-            self.trouble = None;
+            self.start_failure = None;
         }
     }
 
@@ -85,13 +85,13 @@ impl FunctionState {
                 text
             }
         };
-        self.trouble = Some(text.as_str().into());
+        self.start_failure = Some(text.as_str().into());
     }
 
     /// Records a start that failed before an instance existed.
     pub(super) fn record_refusal(&mut self, text: String, now: Instant) {
         self.backoff.record_failed_start(now, now);
-        self.trouble = Some(text.into());
+        self.start_failure = Some(text.into());
     }
 
     fn runs_desired_revision(&self, record: &InstanceRecord) -> bool {
@@ -114,8 +114,8 @@ impl FunctionState {
             .iter()
             .any(|one| one.state == nearpath_types::InstanceState::Ready);
         // With a ready instance callers are served, and need no explanation.
-        let trouble = self
-            .trouble
+        let start_failure = self
+            .start_failure
             .clone()
             .filter(|_| desired.replicas > 0 && !any_ready);
         let (id, policy) = (desired.spec.id(), self.policy.clone());
@@ -124,7 +124,7 @@ impl FunctionState {
             policy,
             replicas: desired.replicas,
             instances,
-            trouble,
+            start_failure,
         })
     }
 }

@@ -112,7 +112,7 @@ mod tests {
             policy: Arc::new(policy),
             replicas: 1,
             instances: instances.iter().map(instance).collect(),
-            trouble: None,
+            start_failure: None,
         }
     }
 

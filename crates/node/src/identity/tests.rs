@@ -117,7 +117,7 @@ fn snapshot_of(instances: &[u64]) -> Arc<RoutingSnapshot> {
         }),
         replicas: 1,
         instances,
-        trouble: None,
+        start_failure: None,
     };
     let instance = |&number: &u64| InstanceRoute {
         id: InstanceId(number),

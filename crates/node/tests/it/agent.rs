@@ -127,11 +127,15 @@ async fn a_failing_revision_leaves_the_old_one_serving() {
     fixture.machine.until(ProcessEvent::Released, 6).await;
     let now = fixture.node.watch_snapshots().borrow().clone();
     assert_eq!(ready_ids(&now), old);
-    assert_eq!(echo_route(&now).trouble, None, "callers see no trouble");
-    let trouble = fixture.trouble().await;
+    assert_eq!(
+        echo_route(&now).start_failure,
+        None,
+        "callers see no failure"
+    );
+    let start_failure = fixture.start_failure().await;
     assert!(
-        trouble.contains("exit code 1") && trouble.contains("no module named cart"),
-        "{trouble}"
+        start_failure.contains("exit code 1") && start_failure.contains("no module named cart"),
+        "{start_failure}"
     );
     fixture.node.apply_desired(fixture.desired_echo(3, 2, ""));
     fixture
@@ -159,18 +163,18 @@ async fn a_crashing_start_backs_off_and_is_reported_to_callers() {
         assert!(*pause >= least && *pause < least + 600, "pauses {pauses:?}");
     }
     let snapshot = fixture
-        .until(|snapshot| echo_route(snapshot).trouble.is_some())
+        .until(|snapshot| echo_route(snapshot).start_failure.is_some())
         .await;
     assert!(
         echo_route(&snapshot)
-            .trouble
+            .start_failure
             .as_ref()
             .unwrap()
             .contains("no module named cart")
     );
     fixture.machine.script("bad", Script::Serve);
     let healed = fixture.until_only_ready(4).await;
-    assert_eq!(echo_route(&healed).trouble, None);
+    assert_eq!(echo_route(&healed).start_failure, None);
 }
 
 #[tokio::test(start_paused = true)]
@@ -178,10 +182,10 @@ async fn an_impossible_start_is_retried_only_after_a_deployment() {
     let fixture = new_fixture().await;
     std::os::unix::fs::symlink("/root/secret", fixture.code().join("link")).unwrap();
     fixture.node.apply_desired(fixture.desired_echo(1, 1, ""));
-    let trouble = fixture.trouble().await;
+    let start_failure = fixture.start_failure().await;
     assert!(
-        trouble.contains("outside of the folder")
-            && trouble.contains("until the function is deployed anew")
+        start_failure.contains("outside of the folder")
+            && start_failure.contains("until the function is deployed anew")
     );
     fixture.node.apply_desired(fixture.desired_echo(1, 2, "")); // scaling does not deploy again
     fixture
@@ -204,10 +208,10 @@ async fn a_refused_launch_is_reported_and_retried() {
     let fixture = new_fixture().await;
     fixture.machine.script("", Script::Refused);
     fixture.node.apply_desired(fixture.desired_echo(1, 1, ""));
-    let trouble = fixture.trouble().await;
+    let start_failure = fixture.start_failure().await;
     assert!(
-        trouble.contains("no more namespaces") && trouble.contains("nearpath doctor"),
-        "{trouble}"
+        start_failure.contains("no more namespaces") && start_failure.contains("nearpath doctor"),
+        "{start_failure}"
     );
     fixture.machine.script("", Script::Serve);
     fixture.until_ready(1).await;
@@ -292,8 +296,11 @@ async fn an_instance_that_never_gets_ready_is_killed() {
     let fixture = new_fixture().await;
     fixture.machine.script("", Script::Silent);
     fixture.node.apply_desired(fixture.desired_echo(1, 1, ""));
-    let trouble = fixture.trouble().await;
-    assert!(trouble.contains("not ready within 40s"), "{trouble}");
+    let start_failure = fixture.start_failure().await;
+    assert!(
+        start_failure.contains("not ready within 40s"),
+        "{start_failure}"
+    );
     assert_eq!(fixture.machine.count(ProcessEvent::Killed), 1);
 }
 

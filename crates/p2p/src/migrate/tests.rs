@@ -235,6 +235,7 @@ async fn exchange_both_ways(seed: u64, room: usize, when: [u32; 2], relay: bool)
                 MigratingStream::without_relay(arrivals)
             };
             tokio::spawn(async move {
+                // Virtual time: the direct connection appears at a random point of the stream.
                 tokio::time::sleep(Duration::from_millis(u64::from(turns))).await;
                 let _ = arrive.send(Ok(Box::new(direct)));
                 arrive.closed().await;
@@ -274,7 +275,7 @@ async fn write_and_read(stream: MigratingStream, bytes: &[u8], seed: u64) -> Vec
             write.write_all(piece).await.unwrap();
             rest = left;
             if random.bool() {
-                tokio::time::sleep(Duration::from_millis(1)).await;
+                tokio::time::sleep(Duration::from_millis(1)).await; // virtual time, see above
             }
         }
         write.shutdown().await.unwrap();

@@ -1,5 +1,5 @@
 // Code generated from contract/paths.toml by `cargo xtask generate`. DO NOT EDIT.
-//! The module of each path, with the function that returns what stands against it.
+//! The module of each path, with the function that returns its obstacle.
 
 pub(crate) mod http;
 pub(crate) mod pool;

@@ -1,5 +1,5 @@
 //! `pool`: a warm socket in the place of the function's own. The egress proxy takes every
-//! connection that something stands against.
+//! connection with an obstacle.
 
 use crate::{EgressFacts, Obstacle, SocketState, first_obstacle};
 

@@ -3,6 +3,6 @@
 use crate::{LinkFacts, Obstacle, first_obstacle};
 
 pub(crate) fn obstacle(facts: &LinkFacts) -> Option<Obstacle> {
-    // A relay works between any two workers, so only a setting can stand against it.
+    // A relay works between any two workers, so only a setting can exclude it.
     first_obstacle(&[(!facts.relay_allowed, Obstacle::Excluded)])
 }

@@ -137,7 +137,7 @@ impl Http3Port {
             match member.try_clone() {
                 Ok(member) => drop(self.resets.spawn(member.reset_after_end(self.site.clone()))),
                 Err(error) => {
-                    tracing::warn!(%error, "connections of an ending process will not be reset")
+                    tracing::warn!(%error, "HTTP/3: connections of an exiting process will not be reset")
                 }
             }
         }
@@ -246,7 +246,7 @@ impl PortMember {
         if process.readable().await.is_err() {
             return;
         }
-        tracing::debug!(part = self.number, "the old process has exited");
+        tracing::debug!(part = self.number, "HTTP/3: the old process has exited");
         let resets: Vec<_> = self
             .sockets
             .into_iter()

@@ -40,7 +40,7 @@ pub(super) fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<(T, 
         if more.is_empty() {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                "message without all its descriptors",
+                "handover message with missing descriptors",
             ));
         }
         fds.extend(more);

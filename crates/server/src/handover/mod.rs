@@ -88,7 +88,7 @@ impl OldProcess {
     /// for any reason.
     pub(crate) fn finish(self, on_exit: impl FnOnce() + Send + 'static) {
         if let Err(error) = message::send(&self.0, &HandoverRequest::Go, &[]) {
-            tracing::warn!(%error, "the old process had exited already");
+            tracing::warn!(%error, "handover: the old process has exited already");
         }
         // The pid as the kernel recorded it at connect; the process still runs, as it holds the
         // socket.
@@ -105,7 +105,7 @@ impl OldProcess {
             .name("old-process".to_owned())
             .spawn(wait)
         {
-            tracing::warn!(%error, "cannot clean up after the old process; the next start does");
+            tracing::warn!(%error, "handover: cannot remove files of the old process, the next start retries");
         }
     }
 }

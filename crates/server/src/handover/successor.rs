@@ -47,7 +47,7 @@ impl SuccessorListener {
                 // An error means that the server is shutting down anyway.
                 Ok(()) => drop(done.send(())),
                 Err(error) => {
-                    tracing::warn!(%error, "no process can take over from this one any more")
+                    tracing::warn!(%error, "handover: no further process can take over")
                 }
             };
             std::thread::Builder::new()
@@ -55,7 +55,7 @@ impl SuccessorListener {
                 .spawn(wait)
         });
         if let Err(error) = started {
-            tracing::warn!(%error, "no process can take over from this one");
+            tracing::warn!(%error, "handover: no process can take over");
         }
         (this, replaced)
     }
@@ -85,7 +85,7 @@ impl SuccessorListener {
         let _runtime = self.runtime.enter();
         let taken_over = self.answer_requests(successor);
         if let Err(error) = &taken_over {
-            tracing::warn!(%error, "a process failed to take over; serving on");
+            tracing::warn!(%error, "handover: the new process failed to take over, serving continues");
             if let Some(port) = self
                 .sockets()
                 .as_mut()
@@ -106,7 +106,7 @@ impl SuccessorListener {
         set_timeouts(successor)?;
         expect(successor, HandoverRequest::Offer)?;
         self.send_sockets(successor)?;
-        tracing::info!("a process begins to take over");
+        tracing::info!("handover: a new process takes over");
         expect(successor, HandoverRequest::Release)?;
         // Before the reply: the successor locks the data directory as soon as it has it.
         (self.release)();

@@ -22,7 +22,7 @@ pub(crate) async fn wait_ready(controller: &Controller, node: &Node) {
     if tokio::time::timeout(READY_TIMEOUT, all).await.is_err() {
         let observed = node.watch_observed();
         let missing = missing(&desired, &observed.borrow());
-        tracing::warn!(functions = ?missing, "not all instances are ready; taking over without them");
+        tracing::warn!(functions = ?missing, "handover: taking over, although some instances are not ready");
     }
 }
 
@@ -33,7 +33,7 @@ fn missing(desired: &DesiredState, observed: &[ObservedFunction]) -> Vec<String>
         replicas == 0
             || known.is_some_and(|known| {
                 // Waiting does not repair a function that fails, and must not block an upgrade.
-                known.trouble.is_some() || known.available_count() >= u64::from(replicas)
+                known.start_failure.is_some() || known.available_count() >= u64::from(replicas)
             })
     };
     let missing = desired

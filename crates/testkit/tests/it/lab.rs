@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nearpath_testkit::lab::{
     LabLink, LabNode, LinkConditions, LinkCounts, LinkDirection, LinkEnd, NetworkLab,
 };
-use nearpath_testkit::need_root;
+use nearpath_testkit::{need_root, read_until};
 
 /// Time after which a test that waits for a packet fails.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -62,14 +62,8 @@ impl LabPair {
 
 /// Waits until the forward counters satisfy `enough`.
 fn until(lab_link: &LabLink, enough: impl Fn(&LinkCounts) -> bool) -> LinkCounts {
-    let (start, counts) = (Instant::now(), || {
-        lab_link.packet_counts(LinkDirection::Forward)
-    });
-    while !enough(&counts()) {
-        assert!(start.elapsed() < DEADLINE, "still {:?}", counts());
-        thread::sleep(MS);
-    }
-    counts()
+    let counts = || lab_link.packet_counts(LinkDirection::Forward);
+    read_until("the packets are counted", counts, enough)
 }
 
 fn v4(end: &LinkEnd) -> IpAddr {

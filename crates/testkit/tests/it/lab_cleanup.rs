@@ -2,14 +2,9 @@
 
 use std::io::{self, Read};
 use std::process::{Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use nearpath_testkit::lab::{LabLink, LabNode, LinkConditions, NetworkLab};
-use nearpath_testkit::need_root;
-
-const DEADLINE: Duration = Duration::from_secs(20);
-const MS: Duration = Duration::from_millis(1);
+use nearpath_testkit::{eventually_blocking, need_root};
 
 /// A node and its link to another one.
 fn small_lab() -> (NetworkLab, LabNode, LabLink) {
@@ -68,11 +63,7 @@ fn what_a_killed_run_leaves_is_swept_by_the_next() {
         .output()
         .unwrap();
     assert!(next.status.success());
-    let start = Instant::now();
-    while lives(program) {
-        assert!(start.elapsed() < DEADLINE, "process {program} was left");
-        thread::sleep(MS);
-    }
+    eventually_blocking(&format!("process {program} ends"), || !lives(program));
 }
 
 /// The pid that the helper prints.

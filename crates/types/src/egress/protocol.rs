@@ -138,7 +138,7 @@ pub const PROTOCOL_TRAITS: [ProtocolTraits; 5] = [
         login: Some(NAMED_DATABASES),
         async_writes: false,
         // PostgreSQL closes a connection without a startup message after a minute
-        // (`authentication_timeout`).
+        // (`authentication_timeout`); the rest is margin.
         unused: UnusedConnections::AtMost(Duration::from_secs(40)),
         single_server: true,
         ..TCP_TRAITS

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Why the platform refused, cut or lost a request.
+/// Cause of a platform error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
@@ -26,29 +26,29 @@ pub enum Reason {
     Overload = 8,
     /// No instance became free in time.
     QueueTimeout = 9,
-    /// The function was asleep or had no ready instance, and none became ready in time.
+    /// The function was scaled to zero or had no ready instance, and none became ready in time.
     ColdTimeout = 10,
     /// The component is shutting down.
     Draining = 11,
     /// No connection to an instance could be made; the request was not sent.
     ConnectFailed = 12,
-    /// The instance closed the connection before it had answered; the request may have run.
+    /// The instance closed the connection before its response; the request may have run.
     InstanceDied = 13,
     /// The instance did not begin to answer in time.
     FirstByteTimeout = 14,
-    /// The response fell silent for too long and was cut.
+    /// The response was idle for too long and was truncated.
     IdleTimeout = 15,
     /// The request's deadline passed.
     TotalTimeout = 16,
-    /// The instance broke off its response.
-    ResponseCut = 17,
-    /// The caller went away before it had its answer.
+    /// The instance aborted its response.
+    ResponseTruncated = 17,
+    /// The caller disconnected before the response was complete.
     CallerGone = 18,
     /// The tenant's process could not be run or ended with an error.
     FunctionFailed = 19,
     /// The tenant's process ran longer than it may.
     ExecTimeout = 20,
-    /// A fault of nearpath itself.
+    /// An internal error of nearpath.
     Internal = 21,
     /// The administrator's credentials are missing or wrong.
     Unauthorized = 22,
@@ -62,7 +62,7 @@ pub enum Reason {
     StorageFull = 26,
     /// The store had an error that it cannot recover from by itself and takes no changes until a restart.
     ReadOnly = 27,
-    /// The answer is larger than the protocol's adapter (MQTT, CoAP) passes on, and was cut.
+    /// The answer is larger than the protocol's adapter (MQTT, CoAP) forwards, and was truncated.
     AnswerTooLarge = 28,
     /// The request came before the handshake was complete, and is not one that may run twice: send it again when it is (RFC 8470).
     TooEarly = 29,
@@ -87,7 +87,7 @@ impl Reason {
         Self::FirstByteTimeout,
         Self::IdleTimeout,
         Self::TotalTimeout,
-        Self::ResponseCut,
+        Self::ResponseTruncated,
         Self::CallerGone,
         Self::FunctionFailed,
         Self::ExecTimeout,
@@ -102,7 +102,7 @@ impl Reason {
         Self::TooEarly,
     ];
 
-    /// Its name in metrics, logs and the `X-Nearpath-Reason` header.
+    /// Returns the name in metrics, logs and the `X-Nearpath-Reason` header.
     pub const fn name(self) -> &'static str {
         match self {
             Self::BadRequest => "bad_request",
@@ -121,7 +121,7 @@ impl Reason {
             Self::FirstByteTimeout => "first_byte_timeout",
             Self::IdleTimeout => "idle_timeout",
             Self::TotalTimeout => "total_timeout",
-            Self::ResponseCut => "response_cut",
+            Self::ResponseTruncated => "response_truncated",
             Self::CallerGone => "caller_gone",
             Self::FunctionFailed => "function_failed",
             Self::ExecTimeout => "exec_timeout",
@@ -137,7 +137,7 @@ impl Reason {
         }
     }
 
-    /// The HTTP status that a caller sees.
+    /// Returns the HTTP status of the response.
     pub const fn status(self) -> u16 {
         match self {
             Self::BadRequest => 400,
@@ -156,7 +156,7 @@ impl Reason {
             Self::FirstByteTimeout => 504,
             Self::IdleTimeout => 504,
             Self::TotalTimeout => 504,
-            Self::ResponseCut => 502,
+            Self::ResponseTruncated => 502,
             Self::CallerGone => 499,
             Self::FunctionFailed => 500,
             Self::ExecTimeout => 504,
@@ -172,7 +172,7 @@ impl Reason {
         }
     }
 
-    /// Returns whether the same request may be sent again without running twice.
+    /// Returns whether a retry cannot run the request twice.
     pub const fn retry_is_safe(self) -> bool {
         match self {
             Self::BadRequest => false,
@@ -191,7 +191,7 @@ impl Reason {
             Self::FirstByteTimeout => false,
             Self::IdleTimeout => false,
             Self::TotalTimeout => false,
-            Self::ResponseCut => false,
+            Self::ResponseTruncated => false,
             Self::CallerGone => false,
             Self::FunctionFailed => false,
             Self::ExecTimeout => false,

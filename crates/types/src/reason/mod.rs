@@ -1,4 +1,4 @@
-//! Reasons why the platform refused, cut or lost a request.
+//! Reasons of platform errors.
 //!
 //! [`Reason`] is generated from `contract/reasons.toml`, the list for answers, metrics, logs and
 //! documents.

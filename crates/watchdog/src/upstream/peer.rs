@@ -16,7 +16,7 @@ pub(crate) enum UpstreamPeer {
     /// The tenant's HTTP server: `connect_failed` while nothing was sent, then it is the function's
     /// fault (`function_failed`).
     Tenant,
-    /// The gateway: `connect_failed`, or `response_cut` once something was sent.
+    /// The gateway: `connect_failed`, or `response_truncated` once something was sent.
     Gateway,
 }
 
@@ -72,7 +72,7 @@ impl UpstreamPeer {
     fn broken_error(self, fault: &hyper::Error) -> PlatformError {
         let reason = match self {
             Self::Tenant => Reason::FunctionFailed,
-            Self::Gateway => Reason::ResponseCut,
+            Self::Gateway => Reason::ResponseTruncated,
         };
         watchdog_error(
             reason,

@@ -68,9 +68,9 @@ impl MessageEncoding {
 /// Declares calls: what is asked, by whom it is answered and where, with what.
 macro_rules! calls {
     ($($ask:ident => $service:ident $name:literal $path:literal => $answer:ident;)*) => {$(
-        impl Call for $ask {
+        impl ServiceCall for $ask {
             type Answer = $answer;
-            const TO: Service = Service::$service;
+            const TO: ShopService = ShopService::$service;
             const PATH: &'static str = $path;
             const RPC: &'static str = concat!("/", $name, $path);
         }

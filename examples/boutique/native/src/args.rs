@@ -42,7 +42,7 @@ pub(crate) struct ServiceArgs {
 
     /// No call over HTTP where memory cannot take it, but an error
     #[arg(long)]
-    pub(crate) near_only: bool,
+    pub(crate) shm_only: bool,
 
     /// Encoding of messages between services; gRPC is always protobuf
     #[arg(long, value_enum, default_value = "json")]

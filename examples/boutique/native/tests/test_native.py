@@ -1,22 +1,22 @@
-"""The native shop over HTTP: the same pages from the same calls, though not one after the other."""
+"""Runs the shop's tests with the native shop, whose calls are concurrent."""
 
 import pathlib
 import sys
 
-# The tests of the shop in Python, which this one must pass as well.
+# The tests of the Python shop, which the native shop must pass, too.
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests"))
 
 import standin  # noqa: E402
 import test_shop  # noqa: E402
 
 
-class Native(test_shop.Shop):
+class NativeShopTests(test_shop.ShopTests):
     native, stack = True, standin.BOUTIQUE / "native/stack.yml"
 
     def order(self, calls):
-        return sorted(calls)  # what does not need each other is asked at once
+        return sorted(calls)  # independent calls run concurrently
 
-    test_a_chunked_body_is_refused_and_ends_the_connection = None  # it reads chunks
+    test_a_chunked_body_is_refused_and_ends_the_connection = None  # the native shop reads chunked bodies
 
     def test_email_refuses_an_order_without_an_address(self):
         status, _, text = self.shop.answer("email", "POST", "/", {}, b'{"email": "", "order": {}}')

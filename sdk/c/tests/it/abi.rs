@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use nearpath_domain::node_side::{DomainHandle, DomainSettings, EndpointSocket};
 use nearpath_domain::protocol::EdgeTerms;
-use nearpath_testkit::{free_addr, program, skip};
+use nearpath_testkit::{eventually_blocking, free_addr, program, skip};
 use nearpath_types::InstanceId;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -128,11 +128,9 @@ impl Drop for FunctionProcess {
 }
 
 fn wait_until_listening(address: SocketAddr) {
-    let end = Instant::now() + Duration::from_secs(30);
-    while std::net::TcpStream::connect(address).is_err() {
-        assert!(Instant::now() < end, "the program does not listen");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    eventually_blocking("the program listens", || {
+        std::net::TcpStream::connect(address).is_ok()
+    });
 }
 
 /// Runs two programs in a domain: the arguments of the callee, its name, and the arguments of the caller.

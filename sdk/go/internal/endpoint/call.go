@@ -180,7 +180,7 @@ func (e *channelEnd) abandon(c *pendingCall) {
 	e.cancel(id)
 }
 
-// cancel sends that a call is cancelled, or that its answer ends here, as soon as there is a slot and a credit.
+// cancel notifies the peer that a call is cancelled or its answer incomplete. It waits for a slot and a credit.
 func (e *channelEnd) cancel(id uint64) {
 	if !e.tryCancel(id) {
 		go func() {
@@ -306,15 +306,15 @@ func (e *channelEnd) takeResponsePart(m *memory.Message) {
 		e.streamPart(c, m, more)
 		return
 	}
-	tooBig := uint64(len(c.body))+uint64(len(m.Body())) > c.limit
-	if !tooBig && !c.left {
+	isTooLarge := uint64(len(c.body))+uint64(len(m.Body())) > c.limit
+	if !isTooLarge && !c.left {
 		c.body = append(c.body, m.Body()...)
 	}
 	m.Lease.Release()
 	switch {
-	case tooBig:
+	case isTooLarge:
 		e.close(c, true)
-		e.finish(c, ErrTooBig)
+		e.finish(c, ErrTooLarge)
 	case more:
 		e.mu.Unlock()
 	default:
@@ -344,9 +344,9 @@ func (e *channelEnd) cancelResponse(id uint64) {
 	if c := e.open.get(id); c != nil {
 		e.close(c, true)
 		if c.stream != nil {
-			c.stream.fail(ErrCut)
+			c.stream.fail(ErrTruncated)
 		}
-		e.finish(c, ErrCut)
+		e.finish(c, ErrTruncated)
 		return
 	}
 	e.mu.Unlock()

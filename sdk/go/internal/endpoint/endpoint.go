@@ -2,7 +2,7 @@
 //
 // One goroutine per endpoint waits for the wakeup cell's eventfd through the runtime's poller. It passes answers to the waiting
 // goroutines and calls to workers. A caller whose peer runs on another processor first polls the rings itself for some
-// microseconds, since a wake-up across processors costs more. Senders write their slot without a lock and take the lock of one end
+// microseconds: a wake-up across processors costs more. Senders write their slot without a lock and take the lock of one end
 // to push.
 package endpoint
 
@@ -22,13 +22,13 @@ import (
 	"nearpath.io/nearpath/internal/memory"
 )
 
-// Errors of a call without an answer. All but ErrDied, ErrCut and ErrTooBig mean that nothing was sent: the caller may use another path.
+// Errors of a call without an answer. All but ErrDied, ErrTruncated and ErrTooLarge mean that nothing was sent: the caller may use another path.
 var (
-	ErrNoPeer = errors.New("no instance of the function can be called through shared memory")
-	ErrClosed = errors.New("the channel to the function was closed before the call was sent")
-	ErrDied   = errors.New("the function's instance died before it answered; the call may have run")
-	ErrCut    = errors.New("the function's instance aborted its answer")
-	ErrTooBig = errors.New("the answer is larger than the limit")
+	ErrNoPeer    = errors.New("no instance of the function can be called through shared memory")
+	ErrClosed    = errors.New("the channel to the function was closed before the call was sent")
+	ErrDied      = errors.New("the function's instance died before it answered; the call may have run")
+	ErrTruncated = errors.New("the function's instance aborted its answer")
+	ErrTooLarge  = errors.New("the answer is larger than the limit")
 )
 
 const joinTimeout = 10 * time.Second
@@ -43,7 +43,7 @@ type Config struct {
 	Streams bool
 	// MaxBody is the maximum, in bytes, of a body that arrives in parts and is assembled.
 	MaxBody uint64
-	// Spin is the maximum time for which a caller polls for its answer, or a worker for its next call, before it sleeps; 0: never.
+	// Spin is the maximum time of polling before a sleep, of a caller for its answer and a worker for its next call; 0: no polling.
 	Spin time.Duration
 }
 

@@ -16,24 +16,24 @@ import (
 	"nearpath.io/nearpath/internal/memory"
 )
 
-// patience is how long a test waits for what must come.
-const patience = 30 * time.Second
+// testTimeout is the maximum time of a wait in a test.
+const testTimeout = 30 * time.Second
 
-func within(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+func testContext(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// must ends a test that hangs.
-func must(t testing.TB, what string, do func()) {
+// awaitDone runs a function and fails the test if it exceeds testTimeout.
+func awaitDone(t testing.TB, what string, do func()) {
 	t.Helper()
 	done := make(chan struct{})
 	go func() { defer close(done); do() }()
 	select {
 	case <-done:
-	case <-time.After(patience):
-		t.Fatalf("%s did not happen", what)
+	case <-time.After(testTimeout):
+		t.Fatalf("timeout: %s", what)
 	}
 }
 
@@ -61,7 +61,7 @@ func (d *domain) join(function string, handle func(*endpoint.IncomingCall)) *end
 	if err != nil {
 		d.Fatal(err)
 	}
-	p, err := endpoint.Join(within(d), endpoint.Config{Socket: socket, Handle: handle, Streams: d.streams, MaxBody: 32 << 20, Spin: memory.SpinBudget})
+	p, err := endpoint.Join(testContext(d), endpoint.Config{Socket: socket, Handle: handle, Streams: d.streams, MaxBody: 32 << 20, Spin: memory.SpinBudget})
 	if err != nil {
 		d.Fatal(err)
 	}
@@ -74,19 +74,19 @@ func (d *domain) join(function string, handle func(*endpoint.IncomingCall)) *end
 	return p
 }
 
-func (d *domain) reach(p *endpoint.Endpoint, function string) {
+func (d *domain) awaitRoute(p *endpoint.Endpoint, function string) {
 	d.Helper()
-	must(d, "the edge to "+function, func() {
+	awaitDone(d, "the edge to "+function, func() {
 		for !p.HasRoute(function) {
 			time.Sleep(time.Millisecond)
 		}
 	})
 }
 
-// settled waits until every slot is free.
-func (d *domain) settled() {
+// awaitFreeSlots waits until every slot is free.
+func (d *domain) awaitFreeSlots() {
 	d.Helper()
-	must(d, "that all slots come back", func() {
+	awaitDone(d, "all slots are free", func() {
 		for d.Pool.TakenSlots() > 0 {
 			time.Sleep(time.Millisecond)
 		}
@@ -97,17 +97,17 @@ func echo(in *endpoint.IncomingCall) {
 	_ = in.Respond(&endpoint.Reply{Status: 200, HeadBytes: in.HeadBytes(), BodyBytes: in.BodyBytes(true)})
 }
 
-func pair(t testing.TB, config fakenode.Config, handle func(*endpoint.IncomingCall)) (*domain, *endpoint.Endpoint, *endpoint.Endpoint) {
+func startPair(t testing.TB, config fakenode.Config, handle func(*endpoint.IncomingCall)) (*domain, *endpoint.Endpoint, *endpoint.Endpoint) {
 	config.Edges = [][2]string{{"shop.fn", "echo.fn"}}
 	d := start(t, config)
 	callee := d.join("echo.fn", handle)
 	caller := d.join("shop.fn", nil)
-	d.reach(caller, "echo")
+	d.awaitRoute(caller, "echo")
 	return d, caller, callee
 }
 
-func TestCallAndAnswer(t *testing.T) {
-	d, caller, _ := pair(t, fakenode.Config{}, echo)
+func TestCallsReturnTheAnswerOfTheirCallee(t *testing.T) {
+	d, caller, _ := startPair(t, fakenode.Config{}, echo)
 	head, _ := memory.AppendField(nil, "x-a", "b")
 	for _, size := range []int{0, 1, 7, 100, 5000, 70_000, 1<<20 - 100, 1 << 20, 10 << 20} {
 		body := make([]byte, size)
@@ -115,7 +115,7 @@ func TestCallAndAnswer(t *testing.T) {
 			body[k] = byte(rand.Uint32())
 		}
 		var answer endpoint.CallResponse
-		err := caller.Call(within(t), &endpoint.CallRequest{Function: "echo", HeadBytes: head, BodyBytes: body, IsInPlace: size == 100}, &answer)
+		err := caller.Call(testContext(t), &endpoint.CallRequest{Function: "echo", HeadBytes: head, BodyBytes: body, IsInPlace: size == 100}, &answer)
 		if err != nil || answer.Status != 200 || !bytes.Equal(answer.BodyBytes, body) || !bytes.Equal(answer.HeadBytes, head) {
 			t.Fatalf("%d bytes: %v, status %d, %d bytes back", size, err, answer.Status, len(answer.BodyBytes))
 		}
@@ -124,11 +124,11 @@ func TestCallAndAnswer(t *testing.T) {
 		}
 		answer.Release()
 	}
-	d.settled()
+	d.awaitFreeSlots()
 	if caller.HeldSlots() != 0 {
 		t.Errorf("the caller holds %d bytes", caller.HeldSlots())
 	}
-	must(t, "that both sides have counted nine", func() {
+	awaitDone(t, "both sides have counted nine calls", func() {
 		for counted := d.Counted("shop.fn", "echo.fn"); ; counted = d.Counted("shop.fn", "echo.fn") {
 			if counted[0][2] == 9 && counted[0][4] == 0 && counted[1][2] == 9 && counted[1][4] == 0 {
 				return
@@ -138,24 +138,24 @@ func TestCallAndAnswer(t *testing.T) {
 	})
 }
 
-func TestNobodyToCall(t *testing.T) {
-	_, caller, _ := pair(t, fakenode.Config{}, echo)
-	err := caller.Call(within(t), &endpoint.CallRequest{Function: "stranger"}, &endpoint.CallResponse{})
+func TestACallWithoutAPeerIsNotSent(t *testing.T) {
+	_, caller, _ := startPair(t, fakenode.Config{}, echo)
+	err := caller.Call(testContext(t), &endpoint.CallRequest{Function: "unknown"}, &endpoint.CallResponse{})
 	if err != endpoint.ErrNoPeer || !endpoint.IsUnsent(err) {
 		t.Fatal(err)
 	}
 }
 
-// A pool of few slots and small rings: every call has to wait, and none is lost.
-func TestManyCallsInLittleRoom(t *testing.T) {
+// The pool has few slots and the rings are small: every call has to wait, and none is lost.
+func TestManyCallsCompleteInASmallPool(t *testing.T) {
 	config := fakenode.Config{Capacity: 16, Sizes: []memory.ClassSize{{Size: 256, Count: 64}, {Size: 4096, Count: 64}}}
 	config.Edges = [][2]string{{"shop.fn", "echo.fn"}}
 	d := start(t, config)
 	d.join("echo.fn", echo)
 	d.join("echo.fn", echo)
 	caller := d.join("shop.fn", nil)
-	must(t, "both edges", func() { d.Await(func(v *fakenode.View) bool { return v.Channels() == 2 }) })
-	d.reach(caller, "echo.fn")
+	awaitDone(t, "both edges", func() { d.Await(func(v *fakenode.View) bool { return v.Channels() == 2 }) })
+	d.awaitRoute(caller, "echo.fn")
 	var group sync.WaitGroup
 	for k := range 64 {
 		group.Go(func() {
@@ -164,7 +164,7 @@ func TestManyCallsInLittleRoom(t *testing.T) {
 				body = body[:len(body)+rand.IntN(8000)]
 				for {
 					var answer endpoint.CallResponse
-					err := caller.Call(within(t), &endpoint.CallRequest{Function: "echo", BodyBytes: body}, &answer)
+					err := caller.Call(testContext(t), &endpoint.CallRequest{Function: "echo", BodyBytes: body}, &answer)
 					if err == memory.ErrExhausted {
 						continue // nothing was sent
 					}
@@ -176,62 +176,62 @@ func TestManyCallsInLittleRoom(t *testing.T) {
 			}
 		})
 	}
-	must(t, "the end of all calls", group.Wait)
-	d.settled()
+	awaitDone(t, "the end of all calls", group.Wait)
+	d.awaitFreeSlots()
 }
 
-// As many calls as there are slots, each with a request in place and an answer to make: they must not wait for each other.
-func TestAnswersNeedNoSlotThatRequestsHold(t *testing.T) {
-	d, caller, _ := pair(t, fakenode.Config{Sizes: []memory.ClassSize{{Size: 64, Count: 4}, {Size: 4096, Count: 4}}}, echo)
+// Requests in place hold all slots while their answers are written: the calls must not wait for each other.
+func TestAnswersDoNotWaitForTheSlotsOfRequests(t *testing.T) {
+	d, caller, _ := startPair(t, fakenode.Config{Sizes: []memory.ClassSize{{Size: 64, Count: 4}, {Size: 4096, Count: 4}}}, echo)
 	var group sync.WaitGroup
 	for range 32 {
 		group.Go(func() {
 			for range 20 {
 				body := make([]byte, 3000)
-				err := caller.Call(within(t), &endpoint.CallRequest{Function: "echo", BodyBytes: body}, &endpoint.CallResponse{})
+				err := caller.Call(testContext(t), &endpoint.CallRequest{Function: "echo", BodyBytes: body}, &endpoint.CallResponse{})
 				if err != nil && !endpoint.IsUnsent(err) {
 					t.Error(err)
 				}
 			}
 		})
 	}
-	must(t, "the end of all calls", group.Wait)
-	d.settled()
+	awaitDone(t, "the end of all calls", group.Wait)
+	d.awaitFreeSlots()
 }
 
 func TestACancelledCallNotifiesItsCallee(t *testing.T) {
 	began, ended := make(chan struct{}), make(chan error, 1)
-	d, caller, _ := pair(t, fakenode.Config{}, func(in *endpoint.IncomingCall) {
+	d, caller, _ := startPair(t, fakenode.Config{}, func(in *endpoint.IncomingCall) {
 		close(began)
 		<-in.Done()
 		ended <- in.Err()
 		_ = in.Respond(&endpoint.Reply{Status: 499})
 	})
-	ctx, cancel := context.WithCancel(within(t))
+	ctx, cancel := context.WithCancel(testContext(t))
 	go func() { <-began; cancel() }()
 	if err := caller.Call(ctx, &endpoint.CallRequest{Function: "echo"}, &endpoint.CallResponse{}); err != context.Canceled {
 		t.Fatal(err)
 	}
-	must(t, "the cancel", func() {
+	awaitDone(t, "the cancel", func() {
 		if err := <-ended; err != context.Canceled {
 			t.Error(err)
 		}
 	})
-	d.settled()
+	d.awaitFreeSlots()
 }
 
-func TestADeadlineGoesAlong(t *testing.T) {
+func TestTheCalleeReceivesTheDeadline(t *testing.T) {
 	seen, returned := make(chan time.Time, 1), make(chan struct{})
-	_, caller, _ := pair(t, fakenode.Config{}, func(in *endpoint.IncomingCall) {
+	_, caller, _ := startPair(t, fakenode.Config{}, func(in *endpoint.IncomingCall) {
 		deadline, _ := in.Deadline()
 		seen <- deadline
 		<-in.Done()
-		<-returned // both sides look at one clock: else the answer may be first
+		<-returned // both sides read one clock: the answer could be first
 		_ = in.Respond(&endpoint.Reply{Status: 504})
 	})
 	defer close(returned)
 	want := time.Now().Add(50 * time.Millisecond)
-	ctx, cancel := context.WithDeadline(within(t), want)
+	ctx, cancel := context.WithDeadline(testContext(t), want)
 	defer cancel()
 	err := caller.Call(ctx, &endpoint.CallRequest{Function: "echo", Deadline: endpoint.At(want)}, &endpoint.CallResponse{})
 	if err != context.DeadlineExceeded {
@@ -242,63 +242,63 @@ func TestADeadlineGoesAlong(t *testing.T) {
 	}
 }
 
-func TestEvents(t *testing.T) {
+func TestAnEventReachesItsCallee(t *testing.T) {
 	got := make(chan string, 1)
-	d, caller, _ := pair(t, fakenode.Config{}, func(in *endpoint.IncomingCall) {
+	d, caller, _ := startPair(t, fakenode.Config{}, func(in *endpoint.IncomingCall) {
 		got <- string(in.BodyBytes(false))
 		_ = in.Respond(&endpoint.Reply{})
 	})
-	if err := caller.Call(within(t), &endpoint.CallRequest{Function: "echo", BodyBytes: []byte("it rains"), Event: true}, nil); err != nil {
+	if err := caller.Call(testContext(t), &endpoint.CallRequest{Function: "echo", BodyBytes: []byte("payload"), Event: true}, nil); err != nil {
 		t.Fatal(err)
 	}
-	must(t, "the event", func() {
-		if text := <-got; text != "it rains" {
+	awaitDone(t, "the event", func() {
+		if text := <-got; text != "payload" {
 			t.Error(text)
 		}
 	})
-	d.settled()
+	d.awaitFreeSlots()
 }
 
-func TestAWithdrawnInstanceFinishesWhatIsOpen(t *testing.T) {
+func TestAWithdrawnInstanceFinishesItsOpenCalls(t *testing.T) {
 	began, finish := make(chan struct{}), make(chan struct{})
-	d, caller, _ := pair(t, fakenode.Config{}, func(in *endpoint.IncomingCall) {
+	d, caller, _ := startPair(t, fakenode.Config{}, func(in *endpoint.IncomingCall) {
 		close(began)
 		<-finish
 		echo(in)
 	})
 	result := make(chan error, 1)
 	go func() {
-		result <- caller.Call(within(t), &endpoint.CallRequest{Function: "echo"}, &endpoint.CallResponse{})
+		result <- caller.Call(testContext(t), &endpoint.CallRequest{Function: "echo"}, &endpoint.CallResponse{})
 	}()
 	<-began
 	d.Withdraw(1)
-	must(t, "the withdrawal", func() {
+	awaitDone(t, "the withdrawal", func() {
 		for caller.HasRoute("echo") {
 			time.Sleep(time.Millisecond)
 		}
 	})
-	if err := caller.Call(within(t), &endpoint.CallRequest{Function: "echo"}, &endpoint.CallResponse{}); err != endpoint.ErrNoPeer {
+	if err := caller.Call(testContext(t), &endpoint.CallRequest{Function: "echo"}, &endpoint.CallResponse{}); err != endpoint.ErrNoPeer {
 		t.Fatal(err)
 	}
 	close(finish)
 	if err := <-result; err != nil {
 		t.Fatal(err)
 	}
-	must(t, "drained of both", func() { d.Await((*fakenode.View).Drained) })
+	awaitDone(t, "drained of both", func() { d.Await((*fakenode.View).Drained) })
 }
 
-func TestTheNodeLeaving(t *testing.T) {
-	d, caller, _ := pair(t, fakenode.Config{}, echo)
+func TestADisconnectOfTheNodeEndsTheEndpoint(t *testing.T) {
+	d, caller, _ := startPair(t, fakenode.Config{}, echo)
 	d.Stop()
-	must(t, "the end of the endpoint", func() { <-caller.Done() })
+	awaitDone(t, "the end of the endpoint", func() { <-caller.Done() })
 	if caller.HasRoute("echo") {
 		t.Error("new calls are made")
 	}
 }
 
-// joinMisbehaving joins as an endpoint by hand and holds the caller's side of a channel.
+// joinMisbehaving joins without the endpoint package and returns the caller's side of a channel.
 func joinMisbehaving(t *testing.T, d *domain) (*memory.Channel, *memory.WakeupCell, endpoint.Welcome, *memory.Pool) {
-	socket, err := d.Listen("joinMisbehaving.fn", 66)
+	socket, err := d.Listen("misbehaving.fn", 66)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -307,7 +307,7 @@ func joinMisbehaving(t *testing.T, d *domain) (*memory.Channel, *memory.WakeupCe
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	_ = conn.SetDeadline(time.Now().Add(patience))
+	_ = conn.SetDeadline(time.Now().Add(testTimeout))
 	if err := endpoint.Send(conn, endpoint.NodeRequest{Hello: &endpoint.Hello{Version: 1, Wakeup: "eventfd"}}); err != nil {
 		t.Fatal(err)
 	}
@@ -351,33 +351,33 @@ func TestForgedDescriptorsBreakTheChannel(t *testing.T) {
 	}
 	for name, forge := range forged {
 		t.Run(name, func(t *testing.T) {
-			d := start(t, fakenode.Config{Edges: [][2]string{{"joinMisbehaving.fn", "echo.fn"}, {"shop.fn", "echo.fn"}}})
+			d := start(t, fakenode.Config{Edges: [][2]string{{"misbehaving.fn", "echo.fn"}, {"shop.fn", "echo.fn"}}})
 			d.join("echo.fn", echo)
 			caller := d.join("shop.fn", nil)
-			d.reach(caller, "echo")
+			d.awaitRoute(caller, "echo")
 			channel, wakeupCell, _, _ := joinMisbehaving(t, d)
 			forge(channel)
 			wakeupCell.Wake()
-			must(t, "the break", func() {
+			awaitDone(t, "the break", func() {
 				for channel.State() != memory.Broken {
 					wakeupCell.Wake()
 					time.Sleep(time.Millisecond)
 				}
 			})
 			var answer endpoint.CallResponse
-			if err := caller.Call(within(t), &endpoint.CallRequest{Function: "echo", BodyBytes: []byte("still")}, &answer); err != nil || string(answer.BodyBytes) != "still" {
-				t.Fatalf("another's channel: %v, %q", err, answer.BodyBytes)
+			if err := caller.Call(testContext(t), &endpoint.CallRequest{Function: "echo", BodyBytes: []byte("still")}, &answer); err != nil || string(answer.BodyBytes) != "still" {
+				t.Fatalf("channel of another caller: %v, %q", err, answer.BodyBytes)
 			}
 		})
 	}
 }
 
-// Random messages in slots that are rightly offered: the receiver survives them all, and gives every slot back.
-func TestRandomMessages(t *testing.T) {
+// The slots are validly offered, their messages are random: the receiver survives all and frees every slot.
+func TestTheReceiverSurvivesRandomMessages(t *testing.T) {
 	for round := range 30 {
-		d := start(t, fakenode.Config{Edges: [][2]string{{"joinMisbehaving.fn", "echo.fn"}}})
+		d := start(t, fakenode.Config{Edges: [][2]string{{"misbehaving.fn", "echo.fn"}}})
 		d.streams = round%2 == 1
-		d.join("echo.fn", pump)
+		d.join("echo.fn", echoStream)
 		channel, wakeupCell, welcome, pool := joinMisbehaving(t, d)
 		member := memory.NewLeaseHolder(pool, welcome.Endpoint, welcome.Pool)
 		end := channel.End(memory.Caller, member, 1)
@@ -405,8 +405,8 @@ func TestRandomMessages(t *testing.T) {
 	}
 }
 
-func TestUnsentMeansUnsent(t *testing.T) {
-	for _, err := range []error{nil, endpoint.ErrDied, endpoint.ErrCut, context.Canceled, errors.New("other")} {
+func TestIsUnsentExcludesErrorsAfterTheSend(t *testing.T) {
+	for _, err := range []error{nil, endpoint.ErrDied, endpoint.ErrTruncated, context.Canceled, errors.New("other")} {
 		if endpoint.IsUnsent(err) {
 			t.Error(err)
 		}
@@ -417,7 +417,7 @@ func BenchmarkCall(b *testing.B) {
 	for _, size := range []int{64, 1024, 65536} {
 		for _, way := range []string{"copied", "in place"} {
 			b.Run(fmt.Sprintf("%d B %s", size, way), func(b *testing.B) {
-				_, caller, _ := pair(b, fakenode.Config{}, echo)
+				_, caller, _ := startPair(b, fakenode.Config{}, echo)
 				request := endpoint.CallRequest{Function: "echo", BodyBytes: make([]byte, size), IsInPlace: way == "in place"}
 				b.ReportAllocs()
 				for b.Loop() {

@@ -12,13 +12,13 @@ import (
 // passed. Its channel and timer are made on the first use of Done.
 type IncomingCall struct {
 	memory.Envelope
-	end     *channelEnd
-	message memory.Message
-	head    []byte
-	body    []byte
-	started time.Duration
-	tooBig  bool
-	writer  *BodyWriter // set after Begin
+	end        *channelEnd
+	message    memory.Message
+	head       []byte
+	body       []byte
+	started    time.Duration
+	isTooLarge bool
+	writer     *BodyWriter // set after Begin
 
 	// Stream is a body of several messages, with Config.Streams; BodyBytes is empty then.
 	Stream *BodyReader
@@ -35,8 +35,8 @@ type TraceKey struct{}
 // Caller is the calling function.
 func (in *IncomingCall) Caller() string { return in.end.Function }
 
-// TooBig reports whether the body exceeded the limit and was dropped.
-func (in *IncomingCall) TooBig() bool { return in.tooBig }
+// IsTooLarge reports whether the body exceeded the limit and was dropped.
+func (in *IncomingCall) IsTooLarge() bool { return in.isTooLarge }
 
 // HeadBytes is a private copy of the head.
 func (in *IncomingCall) HeadBytes() []byte {
@@ -198,7 +198,7 @@ func (e *channelEnd) takePart(m *memory.Message) {
 func (in *IncomingCall) assemble(m *memory.Message, more bool) {
 	e := in.end
 	if body := m.Body(); uint64(len(in.body))+uint64(len(body)) > e.endpoint.config.MaxBody {
-		in.tooBig, in.body = true, nil
+		in.isTooLarge, in.body = true, nil
 		e.mu.Lock()
 		delete(e.bodies, m.Call)
 		e.mu.Unlock()
@@ -206,7 +206,7 @@ func (in *IncomingCall) assemble(m *memory.Message, more bool) {
 		in.body = append(in.body, body...)
 	}
 	m.Lease.Release()
-	if !more || in.tooBig {
+	if !more || in.isTooLarge {
 		e.endpoint.startWorker(in)
 	}
 }

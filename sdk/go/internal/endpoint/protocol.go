@@ -40,7 +40,7 @@ type Drained struct {
 	Channel uint64 `json:"channel"`
 }
 
-// NodeMessage is a message from the node: one member is set, or none if this version does not know it.
+// NodeMessage is a message from the node: one member is set, or none if this version does not define it.
 type NodeMessage struct {
 	Welcome     *Welcome `json:"welcome,omitempty"`
 	JoinRefused *Refused `json:"refused,omitempty"`
@@ -75,8 +75,8 @@ func (in *NodeMessage) knownFields() (known int) {
 	return known
 }
 
-// Peer arrives with the descriptors of the channel, the peer's wakeup cell and its eventfd, if any. The callee is called by its own
-// name and by Aliases, and receives the events that the filters in Topics select; with EventsOnly it takes no calls.
+// Peer arrives with the descriptors of the channel, the peer's wakeup cell and its eventfd, if any. The callee has its own name
+// and Aliases. It receives the events that the filters in Topics select; with EventsOnly it takes no calls.
 type Peer struct {
 	Channel  uint64 `json:"channel"`
 	Side     string `json:"side"`

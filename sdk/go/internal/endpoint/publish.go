@@ -7,8 +7,8 @@ import (
 	"nearpath.io/nearpath/internal/memory"
 )
 
-// PublishOutcome counts the functions that a published event reached and missed.
-type PublishOutcome struct {
+// PublishReport counts the functions that a published event reached and missed.
+type PublishReport struct {
 	// Sent counts the subscribed functions with an instance to which the event was sent.
 	Sent int
 	// Missed counts the subscribed functions whose instance could not take the event.
@@ -16,7 +16,7 @@ type PublishOutcome struct {
 }
 
 // Publish sends an event to one instance of each function that subscribes to the topic. HeadBytes of request must not have a :name.
-func (p *Endpoint) Publish(ctx context.Context, topic string, request *CallRequest) (published PublishOutcome, err error) {
+func (p *Endpoint) Publish(ctx context.Context, topic string, request *CallRequest) (published PublishReport, err error) {
 	head, err := memory.AppendField(make([]byte, 0, len(request.HeadBytes)+len(topic)+16), ":name", topic)
 	if err != nil {
 		return published, err

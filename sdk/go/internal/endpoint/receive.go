@@ -9,7 +9,7 @@ import (
 )
 
 // wait is the goroutine that receives while no caller or worker polls. The eventfd is never read: the runtime's poller is
-// edge-triggered, and each write to an eventfd is an edge, also when its count is not zero.
+// edge-triggered. Each write to an eventfd is an edge, also when its count is not zero.
 func (p *Endpoint) wait() {
 	raw, err := p.event.SyscallConn()
 	if err != nil {

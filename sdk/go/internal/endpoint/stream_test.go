@@ -14,19 +14,19 @@ import (
 	"nearpath.io/nearpath/internal/memory"
 )
 
-// streaming is a pair whose callee reads bodies as they come.
-func streaming(t testing.TB, config fakenode.Config, handle func(*endpoint.IncomingCall)) (*domain, *endpoint.Endpoint, *endpoint.Endpoint) {
+// startStreamingPair is startPair with a callee that streams bodies.
+func startStreamingPair(t testing.TB, config fakenode.Config, handle func(*endpoint.IncomingCall)) (*domain, *endpoint.Endpoint, *endpoint.Endpoint) {
 	config.Edges = [][2]string{{"shop.fn", "echo.fn"}}
 	d := start(t, config)
 	d.streams = true
 	callee := d.join("echo.fn", handle)
 	caller := d.join("shop.fn", nil)
-	d.reach(caller, "echo")
+	d.awaitRoute(caller, "echo")
 	return d, caller, callee
 }
 
-// pump answers with what comes, as it comes.
-func pump(in *endpoint.IncomingCall) {
+// echoStream answers with the received bytes as they arrive.
+func echoStream(in *endpoint.IncomingCall) {
 	if in.Stream == nil {
 		echo(in)
 		return
@@ -64,11 +64,11 @@ func write(x *endpoint.Exchange, body []byte) error {
 	return x.Finish()
 }
 
-func TestBothBodiesAtOnce(t *testing.T) {
-	d, caller, _ := streaming(t, fakenode.Config{}, pump)
+func TestBothBodiesStreamConcurrently(t *testing.T) {
+	d, caller, _ := startStreamingPair(t, fakenode.Config{}, echoStream)
 	for _, size := range []int{0, 1, 100_000, 5 << 20} {
 		body := random(size)
-		x, err := caller.Open(within(t), &endpoint.CallRequest{Function: "echo"}, true)
+		x, err := caller.Open(testContext(t), &endpoint.CallRequest{Function: "echo"}, true)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -88,13 +88,13 @@ func TestBothBodiesAtOnce(t *testing.T) {
 		}
 		x.Close()
 	}
-	d.settled()
+	d.awaitFreeSlots()
 }
 
-// A reader that reads nothing stops the writer: at most a window of parts lies in the pool.
-func TestASlowReaderStopsTheWriter(t *testing.T) {
+// A reader that does not read blocks the writer: at most a window of parts is in the pool.
+func TestASlowReaderBlocksTheWriter(t *testing.T) {
 	begun, proceed := make(chan *endpoint.IncomingCall, 1), make(chan struct{})
-	d, caller, _ := streaming(t, fakenode.Config{}, func(in *endpoint.IncomingCall) {
+	d, caller, _ := startStreamingPair(t, fakenode.Config{}, func(in *endpoint.IncomingCall) {
 		begun <- in
 		<-proceed
 		got, err := io.ReadAll(in.Stream)
@@ -103,14 +103,14 @@ func TestASlowReaderStopsTheWriter(t *testing.T) {
 		}
 		_ = in.Respond(&endpoint.Reply{Status: 200, BodyBytes: got[len(got)-3:]})
 	})
-	x, err := caller.Open(within(t), &endpoint.CallRequest{Function: "echo"}, true)
+	x, err := caller.Open(testContext(t), &endpoint.CallRequest{Function: "echo"}, true)
 	if err != nil {
 		t.Fatal(err)
 	}
 	sent := make(chan error, 1)
 	go func() { sent <- write(x, append(make([]byte, 3<<20), "end"...)) }()
 	<-begun
-	must(t, "that the window is full", func() {
+	awaitDone(t, "the window is full", func() {
 		for d.Pool.TakenSlots() < 7 {
 			time.Sleep(time.Millisecond)
 		}
@@ -118,7 +118,7 @@ func TestASlowReaderStopsTheWriter(t *testing.T) {
 	select {
 	case err := <-sent:
 		t.Fatalf("the writer did not wait: %v", err)
-	case <-time.After(20 * time.Millisecond): // a writer that does not stop has long filled the pool
+	case <-time.After(20 * time.Millisecond): // an unblocked writer would have filled the pool
 	}
 	if taken := d.Pool.TakenSlots(); taken > 8 {
 		t.Errorf("%d slots are taken", taken)
@@ -131,14 +131,14 @@ func TestASlowReaderStopsTheWriter(t *testing.T) {
 	if err := <-sent; err != nil {
 		t.Fatal(err)
 	}
-	d.settled()
+	d.awaitFreeSlots()
 }
 
-func TestAnAnswerBeforeTheBodyHasEnded(t *testing.T) {
-	d, caller, _ := streaming(t, fakenode.Config{}, func(in *endpoint.IncomingCall) {
+func TestAnAnswerBeforeTheEndOfTheBodyStopsTheBody(t *testing.T) {
+	d, caller, _ := startStreamingPair(t, fakenode.Config{}, func(in *endpoint.IncomingCall) {
 		_ = in.Respond(&endpoint.Reply{Status: 200, BodyBytes: []byte("enough")})
 	})
-	x, err := caller.Open(within(t), &endpoint.CallRequest{Function: "echo"}, true)
+	x, err := caller.Open(testContext(t), &endpoint.CallRequest{Function: "echo"}, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,12 +149,12 @@ func TestAnAnswerBeforeTheBodyHasEnded(t *testing.T) {
 	if _, err := x.Answer(&answer); err != nil || string(answer.BodyBytes) != "enough" {
 		t.Fatal(err)
 	}
-	d.settled()
+	d.awaitFreeSlots()
 }
 
-func TestAReaderThatLeavesStopsTheCallee(t *testing.T) {
+func TestAClosedAnswerStopsTheCallee(t *testing.T) {
 	ended := make(chan error, 1)
-	d, caller, _ := streaming(t, fakenode.Config{}, func(in *endpoint.IncomingCall) {
+	d, caller, _ := startStreamingPair(t, fakenode.Config{}, func(in *endpoint.IncomingCall) {
 		err := in.Begin(&endpoint.Reply{Status: 200}, memory.TotalUnknown)
 		for err == nil {
 			err = in.Write(make([]byte, 5000))
@@ -166,7 +166,7 @@ func TestAReaderThatLeavesStopsTheCallee(t *testing.T) {
 		func(x *endpoint.Exchange, _ context.CancelFunc) { x.Close() },
 		func(_ *endpoint.Exchange, cancel context.CancelFunc) { cancel() },
 	} {
-		ctx, cancel := context.WithCancel(within(t))
+		ctx, cancel := context.WithCancel(testContext(t))
 		defer cancel()
 		x, err := caller.Open(ctx, &endpoint.CallRequest{Function: "echo"}, false)
 		if err != nil {
@@ -180,52 +180,52 @@ func TestAReaderThatLeavesStopsTheCallee(t *testing.T) {
 			t.Fatal(err)
 		}
 		leave(x, cancel)
-		must(t, "the end of the callee", func() {
+		awaitDone(t, "the end of the callee", func() {
 			if err := <-ended; err == nil {
 				t.Error("the callee was not notified")
 			}
 		})
 	}
-	d.settled()
+	d.awaitFreeSlots()
 }
 
-func TestABodyThatIsBrokenOff(t *testing.T) {
+func TestAnAbortedBodyIsAnErrorAtItsReader(t *testing.T) {
 	seen := make(chan error, 1)
-	d, caller, _ := streaming(t, fakenode.Config{}, func(in *endpoint.IncomingCall) {
+	d, caller, _ := startStreamingPair(t, fakenode.Config{}, func(in *endpoint.IncomingCall) {
 		_, err := io.ReadAll(in.Stream)
 		seen <- err
 		_ = in.Respond(&endpoint.Reply{Status: 200})
 	})
-	x, err := caller.Open(within(t), &endpoint.CallRequest{Function: "echo"}, true)
+	x, err := caller.Open(testContext(t), &endpoint.CallRequest{Function: "echo"}, true)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := x.Write([]byte("half")); err != nil {
 		t.Fatal(err)
 	}
-	why := errors.New("the disk is on fire")
+	why := errors.New("disk error")
 	x.Abort(why)
 	if _, err := x.Answer(&endpoint.CallResponse{}); err != why {
 		t.Fatal(err)
 	}
-	must(t, "the notification of the callee", func() {
+	awaitDone(t, "the notification of the callee", func() {
 		if err := <-seen; err != context.Canceled {
 			t.Error(err)
 		}
 	})
-	d.settled()
+	d.awaitFreeSlots()
 }
 
-func TestAnAnswerThatIsBrokenOff(t *testing.T) {
-	d, caller, callee := streaming(t, fakenode.Config{}, func(in *endpoint.IncomingCall) {
+func TestAnAbortedAnswerIsAnErrorAtItsReader(t *testing.T) {
+	d, caller, callee := startStreamingPair(t, fakenode.Config{}, func(in *endpoint.IncomingCall) {
 		_ = in.Begin(&endpoint.Reply{Status: 200, BodyBytes: []byte("half")}, memory.TotalUnknown)
 		if string(in.HeadBytes()) == "" {
 			_ = in.End(false)
 		}
 	})
 	head, _ := memory.AppendField(nil, "x-die", "1")
-	for want, request := range map[error]*endpoint.CallRequest{endpoint.ErrCut: {Function: "echo"}, endpoint.ErrDied: {Function: "echo", HeadBytes: head}} {
-		x, err := caller.Open(within(t), request, false)
+	for want, request := range map[error]*endpoint.CallRequest{endpoint.ErrTruncated: {Function: "echo"}, endpoint.ErrDied: {Function: "echo", HeadBytes: head}} {
+		x, err := caller.Open(testContext(t), request, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -249,24 +249,24 @@ func TestAnAnswerThatIsBrokenOff(t *testing.T) {
 		}
 	}
 	d.Sweep()
-	d.settled()
+	d.awaitFreeSlots()
 }
 
-// A body that is underway when its callee is withdrawn comes to its end.
-func TestABodyOfAWithdrawnCallee(t *testing.T) {
+// A body that has begun completes after its callee is withdrawn.
+func TestABodyCompletesAfterItsCalleeIsWithdrawn(t *testing.T) {
 	began := make(chan struct{})
-	d, caller, _ := streaming(t, fakenode.Config{}, func(in *endpoint.IncomingCall) {
+	d, caller, _ := startStreamingPair(t, fakenode.Config{}, func(in *endpoint.IncomingCall) {
 		close(began)
 		got, _ := io.ReadAll(in.Stream)
 		_ = in.Respond(&endpoint.Reply{Status: 200, BodyBytes: got[:1]})
 	})
-	x, err := caller.Open(within(t), &endpoint.CallRequest{Function: "echo"}, true)
+	x, err := caller.Open(testContext(t), &endpoint.CallRequest{Function: "echo"}, true)
 	if err != nil {
 		t.Fatal(err)
 	}
 	<-began
 	d.Withdraw(1)
-	must(t, "the withdrawal", func() {
+	awaitDone(t, "the withdrawal", func() {
 		for caller.HasRoute("echo") {
 			time.Sleep(time.Millisecond)
 		}
@@ -278,18 +278,18 @@ func TestABodyOfAWithdrawnCallee(t *testing.T) {
 	if _, err := x.Answer(&answer); err != nil || len(answer.BodyBytes) != 1 {
 		t.Fatal(err)
 	}
-	must(t, "drained of both", func() { d.Await((*fakenode.View).Drained) })
+	awaitDone(t, "drained of both", func() { d.Await((*fakenode.View).Drained) })
 }
 
-// Many streams in a small pool take turns: windows shrink, and no stream waits forever.
-func TestManyStreamsInLittleRoom(t *testing.T) {
+// Many streams share a small pool: windows shrink, and no stream waits forever.
+func TestManyStreamsCompleteInASmallPool(t *testing.T) {
 	config := fakenode.Config{Capacity: 16, Sizes: []memory.ClassSize{{Size: 256, Count: 64}, {Size: 4096, Count: 64}}}
-	d, caller, _ := streaming(t, config, pump)
+	d, caller, _ := startStreamingPair(t, config, echoStream)
 	done := make(chan error, 16)
 	for range cap(done) {
 		go func() {
 			body := random(200_000)
-			x, err := caller.Open(within(t), &endpoint.CallRequest{Function: "echo"}, true)
+			x, err := caller.Open(testContext(t), &endpoint.CallRequest{Function: "echo"}, true)
 			if err != nil {
 				done <- err
 				return
@@ -307,11 +307,11 @@ func TestManyStreamsInLittleRoom(t *testing.T) {
 		}()
 	}
 	for range cap(done) {
-		must(t, "the end of a stream", func() {
+		awaitDone(t, "the end of a stream", func() {
 			if err := <-done; err != nil {
 				t.Error(err)
 			}
 		})
 	}
-	d.settled()
+	d.awaitFreeSlots()
 }

@@ -10,8 +10,8 @@ import (
 	"nearpath.io/nearpath/internal/memory"
 )
 
-func TestHelloSaysWhatItCanDo(t *testing.T) {
-	d, _, _ := pair(t, fakenode.Config{}, echo)
+func TestHelloListsTheCapabilitiesOfTheEndpoint(t *testing.T) {
+	d, _, _ := startPair(t, fakenode.Config{}, echo)
 	d.Await(func(v *fakenode.View) bool {
 		hello := v.Alive("echo.fn")[0].Hello
 		if !slices.Equal(hello.Delivery, []string{"ring"}) || !hello.Serves || hello.Wakeup != "eventfd" || hello.Version != 1 {
@@ -21,7 +21,7 @@ func TestHelloSaysWhatItCanDo(t *testing.T) {
 	})
 }
 
-func TestAliasesAndTopics(t *testing.T) {
+func TestAliasesReceiveCallsAndSubscribersEvents(t *testing.T) {
 	got := make(chan string, 9)
 	note := func(name string) func(*endpoint.IncomingCall) {
 		return func(in *endpoint.IncomingCall) {
@@ -49,13 +49,13 @@ func TestAliasesAndTopics(t *testing.T) {
 	d.join("audit.fn", note("audit"))
 	d.join("rates.fn", note("rates"))
 	caller := d.join("shop.fn", nil)
-	must(t, "all edges", func() { d.Await(func(v *fakenode.View) bool { return v.Channels() == 4 }) })
+	awaitDone(t, "all edges", func() { d.Await(func(v *fakenode.View) bool { return v.Channels() == 4 }) })
 	for _, name := range []string{"audit", "money", "currency.fn", "rates"} {
-		d.reach(caller, name)
+		d.awaitRoute(caller, name)
 	}
-	must(t, "events to both", func() {
+	awaitDone(t, "events to both", func() {
 		for {
-			sent, err := caller.Publish(within(t), "order/placed", &endpoint.CallRequest{BodyBytes: []byte("7")})
+			sent, err := caller.Publish(testContext(t), "order/placed", &endpoint.CallRequest{BodyBytes: []byte("7")})
 			if err != nil || sent.Missed != 0 {
 				t.Errorf("%+v %v", sent, err)
 			}
@@ -69,20 +69,20 @@ func TestAliasesAndTopics(t *testing.T) {
 			}
 		}
 	})
-	if sent, err := caller.Publish(within(t), "weather", &endpoint.CallRequest{}); err != nil || sent.Sent != 1 || <-got != "audit weather " {
+	if sent, err := caller.Publish(testContext(t), "weather", &endpoint.CallRequest{}); err != nil || sent.Sent != 1 || <-got != "audit weather " {
 		t.Errorf("%+v %v", sent, err)
 	}
 	if caller.HasRoute("mail") {
 		t.Error("an edge for events alone takes calls")
 	}
-	if err := caller.Call(within(t), &endpoint.CallRequest{Function: "money"}, &endpoint.CallResponse{}); err != nil || <-got != "rates  " {
+	if err := caller.Call(testContext(t), &endpoint.CallRequest{Function: "money"}, &endpoint.CallResponse{}); err != nil || <-got != "rates  " {
 		t.Error(err)
 	}
-	d.settled()
+	d.awaitFreeSlots()
 }
 
-func TestACallWhereOnlyEventsGoBreaksTheChannel(t *testing.T) {
-	edge := [2]string{"joinMisbehaving.fn", "echo.fn"}
+func TestACallOnAnEventsOnlyEdgeBreaksTheChannel(t *testing.T) {
+	edge := [2]string{"misbehaving.fn", "echo.fn"}
 	d := start(t, fakenode.Config{Edges: [][2]string{edge}, Terms: map[[2]string]endpoint.Peer{edge: {EventsOnly: true}}})
 	d.join("echo.fn", echo)
 	channel, wakeupCell, welcome, pool := joinMisbehaving(t, d)
@@ -100,21 +100,21 @@ func TestACallWhereOnlyEventsGoBreaksTheChannel(t *testing.T) {
 		}
 		if kind == memory.KindEvent {
 			wakeupCell.Wake()
-			d.settled()
+			d.awaitFreeSlots()
 			if channel.State() != memory.Open {
 				t.Fatal("an event broke the channel")
 			}
 		}
 	}
-	must(t, "the break", func() {
+	awaitDone(t, "the break", func() {
 		for channel.State() != memory.Broken {
 			wakeupCell.Wake()
 		}
 	})
 }
 
-// The examples of MQTT 5.0 section 4.7, and those of this project's other implementation.
-func TestTopicFilters(t *testing.T) {
+// The cases are the examples of MQTT 5.0 section 4.7, and those of the Rust implementation.
+func TestTopicFiltersSelectAsInMQTT(t *testing.T) {
 	for _, c := range []struct {
 		filter, topic string
 		selected      bool

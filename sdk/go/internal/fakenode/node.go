@@ -1,5 +1,5 @@
-// Package fakenode simulates the node of one security domain in tests: it makes pool, wakeup cells and channels, sends the welcome, opens the
-// declared edges, and frees the slots of dead endpoints. It does what contract/dispatch.md requires of a node and no more.
+// Package fakenode simulates the node of one security domain in tests. It creates pool, wakeup cells and channels, and sends the welcome.
+// It opens the declared edges, and frees the slots of dead endpoints. It implements only the node's part of contract/dispatch.md.
 package fakenode
 
 import (
@@ -14,7 +14,7 @@ import (
 	"nearpath.io/nearpath/internal/memory"
 )
 
-// Config is what the domain is made of.
+// Config describes the domain.
 type Config struct {
 	// Dir holds the sockets.
 	Dir string
@@ -30,7 +30,7 @@ type Config struct {
 	MaxHeldBytes uint64
 }
 
-// Node is a running one.
+// Node is a running fake node.
 type Node struct {
 	config Config
 	Pool   *memory.Pool

@@ -1,6 +1,6 @@
 package memory
 
-// LeaseWord is a slot's generation in bits 63–32, its sender in bits 31–16 and its holder in bits 15–0.
+// LeaseWord has a slot's generation in bits 63–32, sender in bits 31–16 and holder in bits 15–0.
 type LeaseWord uint64
 
 // FreeLease returns the word of a free slot whose last claim had this generation.

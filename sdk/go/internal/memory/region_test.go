@@ -7,7 +7,7 @@ import (
 	"unsafe"
 )
 
-// memfd makes a region with some of the seals.
+// memfd creates a region with these seals.
 func memfd(t *testing.T, seals uintptr) *os.File {
 	name := []byte("np-test\x00")
 	fd, _, errno := syscall.Syscall(sysMemfdCreate, uintptr(unsafe.Pointer(&name[0])), memfdCloexec|memfdAllowSealing, 0)
@@ -25,7 +25,7 @@ func memfd(t *testing.T, seals uintptr) *os.File {
 	return file
 }
 
-func TestRegionsThatCouldChangeTheirSizeAreRefused(t *testing.T) {
+func TestRegionsWithoutSealsAreRejected(t *testing.T) {
 	for _, missing := range []uintptr{sealSeal, sealShrink, sealGrow} {
 		if _, err := OpenRegion(int(memfd(t, sealed&^missing).Fd()), 8192); err == nil {
 			t.Errorf("without seal %d", missing)

@@ -80,7 +80,7 @@ func (p *Producer) RequestWakeup() bool {
 	return room > 0 || err != nil
 }
 
-// Unconsumed calls visit for every pushed descriptor that is not known to be consumed.
+// Unconsumed calls visit for every pushed descriptor without a confirmed consumption.
 func (p *Producer) Unconsumed(visit func(Descriptor)) {
 	used, _ := p.usedSlots()
 	for index := p.own - used; index != p.own; index++ {

@@ -7,7 +7,7 @@ import (
 	"nearpath.io/nearpath/internal/memory"
 )
 
-func TestSpinsOnlyAcrossProcessors(t *testing.T) {
+func TestSpinRunsOnlyAcrossProcessors(t *testing.T) {
 	spin := memory.NewSpin(memory.SpinBudget)
 	for _, cores := range [][2]uint32{{1, 1}, {0, 1}, {1, 0}} {
 		if budget := spin.Budget(cores[0], cores[1]); budget != 0 {
@@ -19,7 +19,7 @@ func TestSpinsOnlyAcrossProcessors(t *testing.T) {
 	}
 }
 
-func TestSpinGivesUpAndTriesAgain(t *testing.T) {
+func TestSpinStopsAfterFailuresAndProbesAgain(t *testing.T) {
 	spin := memory.NewSpin(memory.SpinBudget)
 	var spent time.Duration
 	for budget := spin.Budget(1, 2); budget > 0; budget = spin.Budget(1, 2) {

@@ -113,7 +113,7 @@ func deref(text *string) string {
 	return *text
 }
 
-func TestPools(t *testing.T) {
+func TestPoolsMatchTheVectors(t *testing.T) {
 	v := read(t)
 	for _, want := range v.Pools {
 		header := unhex(t, want.Header)
@@ -134,7 +134,7 @@ func TestPools(t *testing.T) {
 	}
 }
 
-func TestDescriptors(t *testing.T) {
+func TestDescriptorsMatchTheVectors(t *testing.T) {
 	v := read(t)
 	pool, _ := ReadGeometry(unhex(t, v.Pools[0].Header), v.Pools[0].Bytes)
 	for _, want := range v.Descriptors {
@@ -155,7 +155,7 @@ func TestDescriptors(t *testing.T) {
 	}
 }
 
-func TestWords(t *testing.T) {
+func TestLeaseWordsMatchTheVectors(t *testing.T) {
 	for _, want := range read(t).Words {
 		step := LeaseStep{want.Step.Name, want.Step.By, want.Step.From, want.Step.To}
 		after, ok := LeaseWord(number(t, want.Before)).After(step)
@@ -165,7 +165,7 @@ func TestWords(t *testing.T) {
 	}
 }
 
-func TestEnvelopes(t *testing.T) {
+func TestEnvelopesMatchTheVectors(t *testing.T) {
 	for k, want := range read(t).Envelopes {
 		bytes := [EnvelopeSize]byte(unhex(t, want.Bytes))
 		e, err := ReadEnvelope(&bytes, want.Length)
@@ -188,7 +188,7 @@ func TestEnvelopes(t *testing.T) {
 	}
 }
 
-func TestHeads(t *testing.T) {
+func TestHeadsMatchTheVectors(t *testing.T) {
 	for k, want := range read(t).Heads {
 		bytes := unhex(t, want.Bytes)
 		var fields [][2]string
@@ -214,7 +214,7 @@ func TestHeads(t *testing.T) {
 	}
 }
 
-func TestRings(t *testing.T) {
+func TestRingsMatchTheVectors(t *testing.T) {
 	for _, want := range read(t).Rings {
 		region, file, err := CreateRegion("ring", ringBytes(want.Capacity))
 		if err != nil {
@@ -252,7 +252,7 @@ func TestRings(t *testing.T) {
 	}
 }
 
-func TestChannelsAndLatency(t *testing.T) {
+func TestChannelSizesAndLatencyBucketsMatchTheVectors(t *testing.T) {
 	v := read(t)
 	for _, want := range v.Channels {
 		if ResponsesOffset(want.Capacity) != want.Answers || ChannelBytes(want.Capacity) != want.Bytes {

@@ -69,7 +69,7 @@ func (d *WakeupCell) MarkAwake() { d.asleep.Store(0) }
 // NoteCore publishes the processor of the calling thread, so that peers can decide whether to spin.
 func (d *WakeupCell) NoteCore() { d.SetCore(OwnCore()) }
 
-// SetCore is NoteCore with a known processor.
+// SetCore is NoteCore with a given processor.
 func (d *WakeupCell) SetCore(core uint32) {
 	if d.core.Load() != core {
 		d.core.Store(core)

@@ -9,7 +9,7 @@
     job = flow.run(pairs >> flow.reduce_by_key(int.__add__, workers=3) >> flow.collect())
     print(dict(job.results), job.report)
 
-Items are plain values: None, bool, int, float, str, bytes, and tuples, lists and dicts of them. docs/guide/dataflow.md has it all.
+Items are plain values: None, bool, int, float, str, bytes, and tuples, lists and dicts of them. See docs/guide/dataflow.md.
 """
 
 import math
@@ -22,7 +22,7 @@ from ._code import JobDefinition
 from ._forked import ForkBackend
 from ._graph import Graph, How, Stage, Topology, collect, filter, flat_map, lines, map, reduce_by_key, sink, source, stage
 from ._job import Coordinator
-from ._native import decode, encode, share
+from ._native import decode, encode, key_partition
 from ._places import Place, Started
 from ._processes import Processes
 from ._remote import RemoteBackend, Rendezvous
@@ -54,11 +54,11 @@ __all__ = [
     "encode",
     "filter",
     "flat_map",
+    "key_partition",
     "lines",
     "map",
     "reduce_by_key",
     "run",
-    "share",
     "sink",
     "source",
     "stage",
@@ -83,12 +83,12 @@ def run(
     trust: str | None = None,
     folder: str | None = None,
     checkpoints: str | None = None,
-    every: float = 5.0,
+    checkpoint_interval: float = 5.0,
     retries: int | None = None,
     window: int = 4 << 20,
     spill: int = 1 << 30,
-    patience: float = 60.0,
-    silence: float = 10.0,
+    contact_timeout: float = 60.0,
+    silence_timeout: float = 10.0,
     stragglers: bool = True,
     fan_in: int | None = None,
     progress: bool | None = None,
@@ -97,46 +97,50 @@ def run(
 
     `arguments` are the function's arguments. With a place for `on`, workers run there. Then the job is a function at the top level
     of a module, because workers import it. They connect to `rendezvous` (`wss://HOST`), which `key` (a file, or its 32 bytes)
-    authorizes. `trust` is a PEM file of authorities; default: the system's. A worker counts as dead after `silence` seconds without
-    a message while others send. A worker much slower than its stage is restarted once (`stragglers`).
+    authorizes. `trust` is a PEM file of authorities; default: the system's. A worker counts as dead after `silence_timeout` seconds
+    without a message while others send. A worker much slower than its stage is restarted once (`stragglers`).
 
-    A checkpoint is made each `every` seconds at `checkpoints`: a folder or `s3://BUCKET/PREFIX` that all workers reach. Local workers
-    default to `folder`. After a worker's death the job continues from the last checkpoint, up to `retries` times (default: 3, and
+    A checkpoint is made each `checkpoint_interval` seconds at `checkpoints`: a folder or `s3://BUCKET/PREFIX` that all workers
+    reach. Local workers default to `folder`. After a worker's death the job continues from the last checkpoint, up to `retries` times (default: 3, and
     one per ten workers). A named folder stays after a failure, and the next run continues from it. `window` bounds the unprocessed
-    bytes of a stream, `spill` the bytes on disk. Workers must report within `patience` seconds. `progress` shows a line on stderr;
+    bytes of a stream, `spill` the bytes on disk. Workers must report within `contact_timeout` seconds. `progress` shows a line on stderr;
     default: on terminals.
     """
     if _code.is_worker:
-        text = "a worker runs the job that it is part of: put the call of `run` behind `if __name__ == \"__main__\":`"
+        text = "a worker runs its own job on import: put the call of `run` behind `if __name__ == \"__main__\":`"
         raise RuntimeError(text)
-    settings = Settings(folder, every, retries, window, spill, patience, fan_in, progress, checkpoints, silence, stragglers)
+    settings = Settings(
+        folder, checkpoint_interval, retries, window, spill, contact_timeout, fan_in, progress, checkpoints, silence_timeout, stragglers
+    )  # fmt: skip
     graph, code = _job_of(ends, arguments or {}, on != "local")
     if on == "local":
         return Coordinator(graph, settings, ForkBackend).run()
     if not isinstance(on, Place):
-        raise ValueError(f"workers run on 'local' or at a place, not on {on!r}")
+        raise ValueError(f"invalid place {on!r}: expected 'local' or a flow.Place")
     if code is None or rendezvous is None or key is None:
-        raise ValueError("workers elsewhere need a function that makes the job, `rendezvous` and `key`")
+        raise ValueError("remote workers need a function that makes the job, `rendezvous` and `key`")
     if checkpoints is None and math.isfinite(on.limit):
-        text = f"workers at {on.name} run for {on.limit:g} s at most: a job that takes longer needs `checkpoints`"
+        text = f"workers at {on.name} run for {on.limit:g} s at most: a longer job needs `checkpoints`"
         warnings.warn(text, stacklevel=2)
-    meeting_point = Rendezvous(rendezvous, key if isinstance(key, bytes) else _native.rendezvous_key(key), trust and _read_text(trust))
-    return Coordinator(graph, settings, lambda stages: RemoteBackend(code, _code.mark(graph), stages, on, meeting_point, patience, silence)).run()
+    server = Rendezvous(rendezvous, key if isinstance(key, bytes) else _native.read_rendezvous_key(key), trust and _read_text(trust))
+    mark = _code.mark(graph)
+    make_backend = lambda stages: RemoteBackend(code, mark, stages, on, server, contact_timeout, silence_timeout)
+    return Coordinator(graph, settings, make_backend).run()
 
 
 def _job_of(
-    ends: tuple[Stage | Graph | Topology | Callable[..., JobDefinition], ...], arguments: Mapping[str, Any], is_elsewhere: bool
+    ends: tuple[Stage | Graph | Topology | Callable[..., JobDefinition], ...], arguments: Mapping[str, Any], is_remote: bool
 ) -> tuple[Graph | Topology, _code.Code | None]:
     stages = [end for end in ends if isinstance(end, Stage)]
     others = [end for end in ends if not isinstance(end, Stage)]
     if len(others) > 1 or bool(stages) == bool(others):
-        raise ValueError("a job is some stages, or one graph, or one topology, or one function that gives them")
+        raise ValueError("invalid job: expected stages, one graph, one topology, or one function that returns one of these")
     job = stages or others[0]
     if callable(job):
-        code = _code.Code.of(job, arguments) if is_elsewhere else None
+        code = _code.Code.of(job, arguments) if is_remote else None
         return _code.graph(job(**arguments)), code
-    if is_elsewhere:
-        raise ValueError("workers elsewhere make the job themselves: give a function at the top level of a module that returns it")
+    if is_remote:
+        raise ValueError("remote workers make the job themselves: pass a function at the top level of a module that returns it")
     return _code.graph(job), None
 
 

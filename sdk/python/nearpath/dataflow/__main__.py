@@ -1,13 +1,13 @@
-"""A worker: reads its orders on standard input, and works until the job ends.
+"""Runs a worker with orders from standard input until the job ends.
 
     python -m nearpath.dataflow [--tied]
 
-`--tied`: the orders are one line, and the worker ends when standard input does. Ends with 0 when it is through, 1 when its code
-raised, 3 when it lost its job.
+`--tied`: the orders are one line, and the worker ends with standard input. The exit code is 0 after success, 1 after an exception,
+3 after the loss of the job.
 
     python -m nearpath.dataflow serve MODULE…
 
-A function whose requests are workers.
+This command serves workers as a function.
 """
 
 import os
@@ -16,7 +16,7 @@ import socket
 import sys
 import threading
 
-from .elsewhere import MAX_ORDERS_BYTES, LOST, exit_process, run
+from .remote_worker import MAX_ORDERS_BYTES, LOST, exit_process, run
 
 
 def watch_stdin() -> None:
@@ -27,7 +27,7 @@ def watch_stdin() -> None:
 
 
 def handle_sigterm() -> None:
-    """Also while native code waits, where Python's own handlers do not run."""
+    """Handles SIGTERM also during native waits, when Python runs no signal handlers."""
     reader, writer = socket.socketpair()
     writer.setblocking(False)
     signal.signal(signal.SIGTERM, lambda *_: None)
@@ -62,4 +62,4 @@ def main(arguments: list[str]) -> int:
 if __name__ == "__main__":
     code = main(sys.argv[1:])
     sys.stdout.flush(), sys.stderr.flush()
-    os._exit(code)  # threads of the worker's code do not hold it up
+    os._exit(code)  # does not wait for threads of the worker's code

@@ -90,7 +90,7 @@ class Attempt:
         self.number, self.checkpoint, self.done = number, checkpoint, frozenset(done)
         self.workers = {name: WorkerState(name) for name in names if name not in self.done}
         self.pending, self.since = 0, now
-        self.is_held = is_held  # workers are not told to begin before all have been heard
+        self.is_held = is_held  # workers begin after all have reported
         self._lost_peer_at: float | None = None
         self.scale_out, self._were_ready = scale_out, False
 
@@ -98,11 +98,11 @@ class Attempt:
         """Takes a worker's message. Messages of other attempts are ignored."""
         worker = self.workers.get(name)
         if worker is None or message.get("attempt") != self.number:
-            if worker and worker.ready and message.get("attempt") == 0:  # one that has heard nothing yet: places may start one twice
-                worker.ended = worker.ended or "another start of it has taken its place"
+            if worker and worker.ready and message.get("attempt") == 0:  # a second start, which has no plan yet: places may start a worker twice
+                worker.ended = worker.ended or "another start has replaced it"
             return
         if not worker.message and not self.has_all_joined:
-            self.since = now  # checkpoints are counted from when all are there
+            self.since = now  # the interval begins when all workers have joined
         worker.message = message
         if self.scale_out:
             self.scale_out.receive(name, message)
@@ -112,9 +112,10 @@ class Attempt:
             self.workers[name].ended = how
 
     def check_arrivals(self, arrived: Collection[str]) -> dict[str, bool]:
-        """`here`: who has been heard since it was started. Once all have, they may begin, and nobody is held any more: whoever calls
-        somebody who is not there is in the way of those who come. Of those who are not through: whether each has said all that it can
-        have said by now."""
+        """Returns for each unfinished worker whether it has sent all messages that are expected by now.
+
+        Workers in `arrived` have reported since their start. After all have, none is held: calls to absent peers delay the others.
+        """
         self.is_held = self.is_held and not all(name in arrived for name in self.workers)
         return {name: worker.ready or (self.is_held and name in arrived) for name, worker in self.workers.items() if not worker.finished}
 
@@ -139,14 +140,14 @@ class Attempt:
         """Adds the spare workers that are due and returns their names."""
         if self.scale_out is None or not self.has_all_joined:
             return []
-        grown = self.scale_out.advance(may_change=not self.pending and self._lost_peer_at is None)
-        names = [name for name in grown if name not in self.workers]
+        started = self.scale_out.advance(may_change=not self.pending and self._lost_peer_at is None)
+        names = [name for name in started if name not in self.workers]
         self.workers |= {name: WorkerState(name) for name in names}
         return names
 
     def scale_out_message(self, name: str) -> ControlMessage:
         """Returns the scale-out part of a worker's message."""
-        return {"grow": self.scale_out.message_for(name, lambda other: self.workers[other].ready)} if self.scale_out else {}
+        return {"scale_out": self.scale_out.message_for(name, lambda other: self.workers[other].ready)} if self.scale_out else {}
 
     def outcome(self, now: float) -> Outcome | None:
         """Decides the attempt's outcome. Exceptions take precedence over deaths, and deaths over lost peers."""
@@ -155,7 +156,7 @@ class Attempt:
                 return WorkerRaised(worker.name, failed["reason"], failed["trace"])
         if dead := [worker for worker in self.workers.values() if worker.died]:
             others = f", and {len(dead) - 1} more" if len(dead) > 1 else ""
-            return Restart(f"{dead[0].name} died ({dead[0].ended or 'it ended before it was through'}){others}", frozenset(worker.name for worker in dead))
+            return Restart(f"{dead[0].name} died ({dead[0].ended or 'it ended before its work was finished'}){others}", frozenset(worker.name for worker in dead))
         if all(worker.finished for worker in self.workers.values()):
             return Completed()
         return self._check_lost_peers(now)
@@ -169,9 +170,9 @@ class Attempt:
 
     # Checkpoints.
 
-    def begin(self, now: float, every: float) -> bool:
-        """Begins a checkpoint if all workers are ready and `every` seconds have passed. Returns whether it did."""
-        if self.pending or now - self.since < every or not self.all_ready or self._lost_peer_at is not None:
+    def begin(self, now: float, interval: float) -> bool:
+        """Begins a checkpoint if all workers are ready and `interval` seconds have passed. Returns whether it did."""
+        if self.pending or now - self.since < interval or not self.all_ready or self._lost_peer_at is not None:
             return False
         if self.scale_out and self.scale_out.blocks_checkpoint:
             return False
@@ -183,8 +184,8 @@ class Attempt:
         if not self.pending or not all(worker.finished or worker.saved == self.pending for worker in self.workers.values()):
             return None
         saved = {worker.name: str(worker.message["mark"]) for worker in self.workers.values() if worker.saved == self.pending}
-        through = [worker.name for worker in self.workers.values() if worker.saved != self.pending]
-        return saved, sorted(self.done.union(through))
+        finished = [worker.name for worker in self.workers.values() if worker.saved != self.pending]
+        return saved, sorted(self.done.union(finished))
 
     def completed(self, now: float) -> None:
         """Records that the store has the pending checkpoint."""

@@ -14,29 +14,29 @@ from ._attempt import Attempt, ControlMessage
 class Plan:
     """The job's decisions for one worker in one attempt. Plain values only: plans go to other machines."""
 
-    part: Mapping[str, Any]  # its own entry of the topology
-    number: int  # in its stage
+    part: Mapping[str, Any]  # the worker's entry of the topology
+    number: int  # the worker's number in its stage
     of: int
     attempt: int
-    checkpoint: int  # to go on from; 0: from the beginning
-    ended: tuple[str, ...]  # those of its inputs that had ended by then: nothing comes from them any more
-    folder: str | None  # for what it makes; None: one of its own
-    store: str | None  # where checkpoints are; None: there are none
+    checkpoint: int  # the checkpoint to resume from; 0: from the beginning
+    ended: tuple[str, ...]  # inputs that had ended at the checkpoint
+    folder: str | None  # for the worker's files; None: a temporary folder
+    store: str | None  # the checkpoints' store; None: no checkpoints
     window: int
     spill: int
-    patience: float
-    owner: str | None = None  # who has asked for it while the job runs, and is all that it reads
+    contact_timeout: float
+    owner: str | None = None  # the requester of a spare worker, and its only input
 
 
 class WorkerHandle(abc.ABC):
     """One start of one worker."""
 
     memory: float | None = None  # GB billed per start; None: the process's own use
-    ends_at = math.inf  # when its place ends it, by the monotonic clock
+    ends_at = math.inf  # the place's time limit, by the monotonic clock
     used_memory = 0.0  # GB, the reported maximum
-    has_reported = False  # it has said anything
-    is_leaving = False  # it was told to end
-    is_recorded = False  # whether it is in the report
+    has_reported = False  # the start has sent a message
+    is_leaving = False  # the end message was sent
+    is_recorded = False  # the start is in the report
 
     def __init__(self, name: str) -> None:
         self.name, self.started_at = name, time.monotonic()
@@ -62,8 +62,8 @@ class WorkerBackend(abc.ABC):
     """Starts workers and waits for their messages."""
 
     place = "local"  # for reports
-    keeps_processes = False  # whether members go on in their processes when the job goes back to a checkpoint
-    repeat_interval: float | None = None  # seconds after which a word is said once more; None: none is ever lost
+    keeps_processes = False  # workers keep their processes when the job returns to a checkpoint
+    repeat_interval: float | None = None  # seconds after which a message is repeated; None: no message is lost
 
     @abc.abstractmethod
     def start(self, plan: Plan) -> WorkerHandle:

@@ -18,12 +18,12 @@ class Callbacks:
     def __init__(self, url: str) -> None:
         parts = urllib.parse.urlsplit(url)
         if parts.scheme != "http" or not parts.hostname:
-            raise ValueError(f"{url!r} is no address to call back: http://HOST:PORT")
+            raise ValueError(f"invalid callback address {url!r}: expected http://HOST:PORT")
         self._expected: dict[str, Callable[[str], None]] = {}
         try:
             self._server = http.server.ThreadingHTTPServer(("", parts.port or 0), self._handler())
         except OSError as error:
-            raise ConnectionError(f"cannot listen for callbacks on port {parts.port}: {error}; say another one") from error
+            raise ConnectionError(f"cannot listen for callbacks on port {parts.port}: {error}; choose another port") from error
         self._server.daemon_threads = True
         self._url = f"http://{parts.hostname}:{self._server.server_port}{parts.path.rstrip('/')}"
         threading.Thread(target=self._server.serve_forever, name="nearpath callbacks", daemon=True).start()

@@ -1,5 +1,4 @@
-"""A job's checkpoints as its leader makes them. A store may be slow, and workers must hear of their job meanwhile: so they are
-completed on a thread."""
+"""Makes a job's checkpoints. A thread completes them, because workers need messages while a store is slow."""
 
 import contextlib
 import json
@@ -19,8 +18,10 @@ CLOSE_GRACE = 2.0
 
 
 class Checkpoints:
-    """In a store; or none, where there is no store. When its block ends well they go: the job is through. Else the next run goes on
-    from the last."""
+    """Manages the checkpoints of a job in its store, if it has one.
+
+    A successful end of the context removes them. After a failure the next run resumes from the last one.
+    """
 
     def __init__(self, store: Store | None, results: Results) -> None:
         self._store, self._results, self.made = store, results, 0
@@ -28,20 +29,20 @@ class Checkpoints:
 
     def last(self) -> tuple[int, set[str], list[str]]:
         """Returns the last complete checkpoint's number, its workers and the finished workers."""
-        with contextlib.suppress(ConnectionError):  # perhaps it is complete, perhaps not: the store knows
+        with contextlib.suppress(ConnectionError):  # the store shows whether it is complete
             self._wait_completed()
         manifest = json.loads(self._store and self._store.latest() or '{"number": 0, "states": {}, "finished": []}')
         return int(manifest["number"]), set(manifest["states"]), manifest["finished"]
 
-    def advance(self, attempt: Attempt, now: float, every: float) -> Restart | None:
+    def advance(self, attempt: Attempt, now: float, interval: float) -> Restart | None:
         """Begins a checkpoint when it is due, and completes it after all workers have saved their states."""
         if self._store is None:
             return None
         if self._completion is None:
-            attempt.begin(now, every)
+            attempt.begin(now, interval)
             if (parts := attempt.complete()) is None:
                 return None
-            self._results.note(attempt)
+            self._results.record(attempt)
             self._results.save()
             self._completion = _complete_in_thread(self._store, attempt.pending, *parts)
         return self._check_completion(attempt, now)
@@ -52,7 +53,7 @@ class Checkpoints:
         try:
             self._wait_completed()
         except ConnectionError as error:
-            return Restart(f"checkpoint {attempt.pending} could not be completed: {error}")
+            return Restart(f"checkpoint {attempt.pending} failed: {error}")
         attempt.completed(now)
         return None
 
@@ -75,7 +76,7 @@ class Checkpoints:
             if self._store is not None:
                 self._store.clear()
         except OSError as failure:
-            warnings.warn(f"the job is through, and its checkpoints stay: {failure}", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"the job has finished, but its checkpoints stay: {failure}", RuntimeWarning, stacklevel=2)
 
 
 def _complete_in_thread(store: Store, number: int, states: dict[str, str], finished: list[str]) -> Future[None]:

@@ -1,4 +1,4 @@
-"""A process that works on one worker's orders."""
+"""Runs one worker in a process group."""
 
 import contextlib
 import os
@@ -13,19 +13,19 @@ from collections.abc import Iterator, Sequence
 from . import _temporary
 
 KILL_GRACE = 2.0  # seconds between SIGTERM and SIGKILL
-MAX_ERROR_BYTES = 4096  # bytes of its errors that are kept for who asks how it ended
+MAX_ERROR_BYTES = 4096  # bytes of stderr that are kept for the description of the end
 READ_BYTES = 1 << 16
 
 
 class WorkerCancelled(Exception):
-    """Cancels a worker whose caller or instance has gone, with the reason."""
+    """Cancels a worker whose caller or instance has ended, with the reason."""
 
 
 class Child:
     """A worker's process group. `end` must be called exactly once."""
 
     def __init__(self, command: Sequence[str], orders: bytes) -> None:
-        with open(os.memfd_create("orders"), "w+b") as stdin:  # there is a private key in them: they touch no disk
+        with open(os.memfd_create("orders"), "w+b") as stdin:  # the orders contain a private key, so they stay in memory
             stdin.write(orders)
             stdin.seek(0)
             self._process = subprocess.Popen(command, stdin=stdin, stderr=subprocess.PIPE, start_new_session=True)
@@ -38,19 +38,19 @@ class Child:
         with selectors.DefaultSelector() as selector:
             for file in (self._pidfd, self._errors, caller, stop_event):
                 selector.register(file, selectors.EVENT_READ)
-            next_beat = self._started_at + interval
+            next_heartbeat = self._started_at + interval
             while True:
-                ready = [key.fileobj for key, _ in selector.select(max(0.0, next_beat - time.monotonic()))]
+                ready = [key.fileobj for key, _ in selector.select(max(0.0, next_heartbeat - time.monotonic()))]
                 if self._errors in ready and not self._forward_errors():
                     selector.unregister(self._errors)
                 if caller in ready and not caller.recv(1):  # further data of the caller has no meaning
-                    raise WorkerCancelled("the caller has gone")
+                    raise WorkerCancelled("the caller has disconnected")
                 if stop_event in ready:
                     raise WorkerCancelled("the instance is stopping")
                 if self._pidfd in ready:
                     return
-                if (now := time.monotonic()) >= next_beat:
-                    next_beat = now + interval
+                if (now := time.monotonic()) >= next_heartbeat:
+                    next_heartbeat = now + interval
                     yield now - self._started_at
 
     def end(self) -> tuple[int, str]:

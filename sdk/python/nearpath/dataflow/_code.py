@@ -1,4 +1,4 @@
-"""A job's code as workers elsewhere find it: a function at the top level of a module, and what it is called with."""
+"""Identifies a job's code for remote workers: a function at the top level of a module, and its arguments."""
 
 import hashlib
 import importlib
@@ -28,17 +28,17 @@ class Code:
 
     @classmethod
     def of(cls, job: Callable[..., JobDefinition], arguments: Mapping[str, Any]) -> "Code":
-        """Raises where workers could not find it, with what to change."""
+        """Returns the code of a job's function. Raises ValueError if workers cannot import it."""
         name = getattr(job, "__qualname__", "")
         if not name.isidentifier():
-            raise ValueError(f"workers elsewhere import the job, and {name or job!r} cannot be imported: {_IMPORT_ADVICE}")
+            raise ValueError(f"remote workers import the job, but {name or job!r} cannot be imported: {_IMPORT_ADVICE}")
         module = _main() if job.__module__ == "__main__" else job.__module__
         if getattr(sys.modules[job.__module__], name, None) is not job:
-            raise ValueError(f"workers elsewhere import the job, and {module}.{name} is something else: {_IMPORT_ADVICE}")
+            raise ValueError(f"remote workers import the job, but {module}.{name} is another object: {_IMPORT_ADVICE}")
         try:
             return cls(module, name, json.loads(json.dumps(dict(arguments))))
         except (TypeError, ValueError) as error:
-            raise ValueError(f"the arguments of {name} go to workers as JSON: {error}") from None
+            raise ValueError(f"the arguments of {name} cannot be sent as JSON: {error}") from None
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> "Code":
@@ -48,14 +48,14 @@ class Code:
         return asdict(self)
 
     def call(self) -> Graph | Topology:
-        """In a worker."""
+        """Imports and calls the function in a worker."""
         try:
             job = getattr(importlib.import_module(self.module), self.name)
         except (ImportError, AttributeError) as error:
-            text = f"the worker cannot import {self.module}.{self.name} ({error}): put the module where it runs, on PYTHONPATH"
+            text = f"the worker cannot import {self.module}.{self.name} ({error}): put the module on its PYTHONPATH"
             raise ImportError(text) from error
-        if getattr(job, "__module__", None) != self.module:  # orders call the job's code, not all that it imports
-            raise ImportError(f"{self.module}.{self.name} is not defined in {self.module}: name the module in which it is")
+        if getattr(job, "__module__", None) != self.module:  # orders may call the module's own definitions only
+            raise ImportError(f"{self.module}.{self.name} is not defined in {self.module}: name the module that defines it")
         return graph(job(**self.arguments))
 
     def folder(self) -> str | None:
@@ -68,17 +68,17 @@ class Code:
         return os.path.dirname(os.path.dirname(spec.origin) if spec.submodule_search_locations else spec.origin) if spec and spec.origin else None
 
 
-_IMPORT_ADVICE = "make it a function (def) at the top level of a module, and give what it needs as `arguments`"
+_IMPORT_ADVICE = "make it a function (def) at the top level of a module, and pass its input as `arguments`"
 
 
 def _main(main: Any = None, quiet: bool = False) -> str:
-    """The program's module by the name under which others can import it."""
+    """Returns the name under which other processes import the program's module."""
     main = main or sys.modules["__main__"]
     if spec := getattr(main, "__spec__", None):
         return str(spec.name).removesuffix(".__main__")
     stem = os.path.basename(getattr(main, "__file__", None) or "").removesuffix(".py")
     if not quiet and not stem.isidentifier():
-        raise ValueError(f"workers elsewhere import the job, and this program has no name that can be imported: {_IMPORT_ADVICE}")
+        raise ValueError(f"remote workers import the job, but this program has no importable name: {_IMPORT_ADVICE}")
     return stem
 
 
@@ -88,10 +88,10 @@ def graph(definition: JobDefinition) -> Graph | Topology:
         return definition
     stages = [definition] if isinstance(definition, Stage) else list(definition)
     if not stages or not all(isinstance(stage, Stage) for stage in stages):
-        raise TypeError(f"a job gives its last stage, a list of them, a graph or a topology, not {type(definition).__name__}")
+        raise TypeError(f"invalid job: expected its last stage, a list of them, a graph or a topology, not {type(definition).__name__}")
     return Graph(*stages)
 
 
 def mark(graph: Graph | Topology) -> str:
-    """The same for leader and workers, or they have different code."""
+    """Returns a hash of the graph, which differs if leader and workers have different code."""
     return hashlib.sha256(graph.json().encode()).hexdigest()[:16]

@@ -20,29 +20,29 @@ def folder(requested: str | None) -> Iterator[str]:
         with _temporary.folder(_temporary.JOB) as made:
             yield made
         return
-    own = os.path.join(os.path.abspath(requested), "nearpath-job")  # what else lies in the folder is not this job's
+    own = os.path.join(os.path.abspath(requested), "nearpath-job")  # other files in the folder are not the job's
     os.makedirs(own, mode=0o700, exist_ok=True)
     with open(os.path.join(own, "lock"), "w") as lock:
         _lock(lock, own)
         yield own
-        shutil.rmtree(own, ignore_errors=True)  # it is through: nothing to go on from
+        shutil.rmtree(own, ignore_errors=True)  # a finished job is never resumed
 
 
 def _lock(lock: TextIO, own: str) -> None:
-    """Two runs at once would write one file. The kernel lets go of it with the process; children that are forked do not have it."""
+    """Locks the folder for this run. The kernel releases the lock with the process, and forked children do not have it."""
     try:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
-        raise ValueError(f"another run uses {own}: end that one, or give this one a folder of its own") from None
+        raise ValueError(f"another run uses {own}: end it, or choose another folder") from None
 
 
 def claim(job_folder: str, job: str) -> str:
-    """A folder belongs to one job: another one would go on from what it never did. The job's name in a store, the same each time."""
+    """Binds the folder to a job and returns the job's constant name in a store. Raises ValueError for another job's folder."""
     mark, path = hashlib.sha256(job.encode()).hexdigest(), os.path.join(job_folder, "job")
     with contextlib.suppress(FileNotFoundError), open(path) as file:
         found, _, name = file.read().partition(" ")
         if found != mark:
-            raise ValueError(f"{job_folder} holds another job: give this one a folder of its own")
+            raise ValueError(f"{job_folder} holds another job: choose another folder")
         return name
     name = secrets.token_hex(8)
     with open(f"{path}.new", "w") as file:
@@ -53,8 +53,10 @@ def claim(job_folder: str, job: str) -> str:
 
 @contextlib.contextmanager
 def stopped_by_signals() -> Iterator[Callable[[], None]]:
-    """SIGTERM ends a job as Ctrl-C does: with all its processes. What is given is to be called now and then: Python drops what a
-    handler raises while it is in code of its own, a hook of fork() for one."""
+    """Makes SIGTERM and SIGINT end the job with all its processes. Yields a check to call regularly.
+
+    Python drops an exception of a signal handler that interrupts a callback, such as a hook of fork(). The check raises it later.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
@@ -69,7 +71,7 @@ def stopped_by_signals() -> Iterator[Callable[[], None]]:
             raise KeyboardInterrupt if received[0] == signal.SIGINT else SystemExit(128 + received[0])
 
     own = [signal.SIGTERM]
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else Ctrl-C is the program's own affair
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else the program handles Ctrl-C itself
         own.append(signal.SIGINT)
     previous_handlers = {number: signal.signal(number, stop) for number in own}
     try:

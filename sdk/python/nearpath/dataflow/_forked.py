@@ -27,8 +27,8 @@ REPORT_INTERVAL = 0.25
 class Pipe:
     """Control messages between two processes, one line of JSON each."""
 
-    def __init__(self, line: socket.socket) -> None:
-        self._socket, self._rest = line, b""
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket, self._rest = connection, b""
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -37,7 +37,7 @@ class Pipe:
         self._socket.close()
 
     def send(self, message: ControlMessage) -> None:
-        with contextlib.suppress(OSError):  # who is gone is found out by its end
+        with contextlib.suppress(OSError):  # a dead peer is detected by its end
             self._socket.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self) -> list[ControlMessage] | None:
@@ -119,7 +119,7 @@ class ForkBackend(WorkerBackend):
     def start(self, plan: Plan) -> ForkedWorker:
         name, parent = plan.part["name"], os.getpid()
         ours, theirs = socket.socketpair()
-        sys.stdout.flush(), sys.stderr.flush()  # or the child writes it once more
+        sys.stdout.flush(), sys.stderr.flush()  # or the child writes the buffer again
         pid = os.fork()
         if pid == 0:
             ours.close()
@@ -132,7 +132,7 @@ class ForkBackend(WorkerBackend):
     def _run_child(self, plan: Plan, pipe: Pipe, parent: int) -> NoReturn:
         code = 1
         try:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the job hears it, and ends its workers
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the job receives it and ends its workers
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             _native.die_with_parent(parent)
             for handle in self._handles.values():
@@ -151,7 +151,7 @@ class ForkBackend(WorkerBackend):
             return None
         to = [port["worker"] for port in plan.part["outputs"] if port["type"] == "tcp"]
         ports = {other: attempt.workers[other].message.get("port") for other in to if other in attempt.workers}
-        return {"attempt": attempt.number, "cut": attempt.pending, "ports": ports, **attempt.scale_out_message(plan.part["name"])}
+        return {"attempt": attempt.number, "checkpoint": attempt.pending, "ports": ports, **attempt.scale_out_message(plan.part["name"])}
 
     def poll(self, seconds: float) -> list[WorkerHandle]:
         return list(dict.fromkeys(key.data for key, _ in self._selector.select(seconds)))
@@ -173,7 +173,7 @@ def run_worker(plan: Plan, make: Callable[[], Worker], pipe: Pipe, token: bytes)
     message = _first_message(pipe)
 
     def connect(orders: str) -> _native.Streams:
-        ports = {name: port for name, port in message["ports"].items() if port is not None}  # the others come later
+        ports = {name: port for name, port in message["ports"].items() if port is not None}  # the others start later
         running.streams = streams = _native.Streams(orders, listener, token, ports)
         running.handle(message)
         threading.Thread(target=_listen, args=(pipe, running), daemon=True).start()
@@ -187,7 +187,7 @@ def _first_message(pipe: Pipe) -> ControlMessage:
     while (messages := pipe.receive()) is not None:
         if messages:
             return messages[-1]
-    os._exit(3)  # the job ended before its workers were there
+    os._exit(3)  # the job ended before all workers had joined
 
 
 def _listen(pipe: Pipe, running: WorkerRun) -> None:
@@ -200,6 +200,6 @@ def _listen(pipe: Pipe, running: WorkerRun) -> None:
                 continue
             messages = pipe.receive()
             if messages is None:
-                os._exit(3)  # the job has gone
+                os._exit(3)  # the job's process has ended
             for message in messages:
                 running.handle(message)

@@ -12,27 +12,27 @@ import urllib.parse
 from dataclasses import dataclass
 from typing import Any
 
-TIMEOUT = 10.0  # seconds to connect, and for each answer that tells of a function
+TIMEOUT = 10.0  # seconds to connect, and for each response about a function
 MAX_RESPONSE_BYTES = 4 << 20
-DEFAULT_EXEC_TIMEOUT = "30s"  # OpenFaaS's watchdog ends a call after that, where nothing is said
+DEFAULT_EXEC_TIMEOUT = "30s"  # the default of OpenFaaS's watchdog
 UNIT_SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 
 
 class Gateway:
-    """A gateway's address, and who asks it."""
+    """A gateway's address and the caller's credentials."""
 
     def __init__(self, url: str, auth: tuple[str, str] | None = None) -> None:
         parts = urllib.parse.urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"{url!r} is no gateway's address: http://HOST:PORT or https://HOST:PORT")
+            raise ValueError(f"invalid gateway address {url!r}: expected http://HOST:PORT or https://HOST:PORT")
         self.host, self.base = parts.hostname, parts.path.rstrip("/")
-        self.url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()  # for people: a password is not for them
+        self.url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()  # for messages, without the password
         self._scheme, self._port = parts.scheme, parts.port or (443 if parts.scheme == "https" else 80)
         url_auth = (urllib.parse.unquote(parts.username), urllib.parse.unquote(parts.password or "")) if parts.username else None
         self._auth = auth or url_auth or credentials(self.host)
 
     def connect(self) -> http.client.HTTPConnection:
-        """A new connection. OSError when there is none."""
+        """Opens a connection. Raises OSError on failure."""
         if self._scheme == "https":
             context = ssl.create_default_context()
             connection: http.client.HTTPConnection = http.client.HTTPSConnection(self.host, self._port, timeout=TIMEOUT, context=context)
@@ -49,7 +49,7 @@ class Gateway:
         if status in (401, 403):
             return None
         if status == 404:
-            raise LookupError(f"there is no function {function!r} at {self.url}: deploy it, or say another name")
+            raise LookupError(f"there is no function {function!r} at {self.url}: deploy it, or correct the name")
         if status != 200 or not isinstance(description, dict):
             raise ConnectionError(f"{self.url} does not describe function {function!r}: status {status}")
         _, info = self._get("/system/info")
@@ -65,7 +65,7 @@ class Gateway:
             finally:
                 connection.close()
         except (OSError, http.client.HTTPException) as error:
-            start = "start it (`nearpath up`), or say another address"
+            start = "start it (`nearpath up`), or correct the address"
             raise ConnectionError(f"no gateway answers at {self.url}: {error or type(error).__name__}; {start}") from error
 
     def _auth_headers(self) -> dict[str, str]:
@@ -87,7 +87,7 @@ class Function:
         if not self.is_nearpath:
             return limit(self.variables.get("exec_timeout", DEFAULT_EXEC_TIMEOUT))
         if self.variables.get("mode") == "http":
-            return math.inf  # lines of JSON are ended by silence alone
+            return math.inf  # only silence ends a streamed response
         total, first = (limit(self.annotations.get(f"nearpath.io/{name}-timeout", "60s")) for name in ("total", "first-byte"))
         return min(total, first, limit(self.variables.get("exec_timeout") or "0"))
 
@@ -98,7 +98,7 @@ def quoted(name: str) -> str:
 
 
 def limit(text: str) -> float:
-    """Seconds, of `30`, `30s`, `1m30s`; endless of 0, and of what is no duration."""
+    """Parses a duration (`30`, `30s`, `1m30s`) as seconds. Returns infinity for 0 and for other text."""
     try:
         seconds = float(text)
     except ValueError:
@@ -109,12 +109,12 @@ def limit(text: str) -> float:
 
 
 def credentials(host: str) -> tuple[str, str] | None:
-    """Those of the environment; for this machine's gateway, those that `nearpath up` made."""
+    """Returns the credentials of the environment, or those of `nearpath up` for this machine's gateway."""
     name, password = os.environ.get("NEARPATH_USERNAME"), os.environ.get("NEARPATH_PASSWORD")
     if password:
         return name or "admin", password
     if host not in ("localhost", "127.0.0.1", "::1"):
-        return None  # a local password goes nowhere else
+        return None  # a local password is sent to this machine only
     folder = data_folder()
     try:
         return name or (folder / "basic-auth-user").read_text().strip(), (folder / "basic-auth-password").read_text().strip()
@@ -124,8 +124,8 @@ def credentials(host: str) -> tuple[str, str] | None:
 
 def data_folder() -> pathlib.Path:
     """Returns the default data folder of `nearpath up`."""
-    if url_auth := os.environ.get("NEARPATH_DATA_DIR"):
-        return pathlib.Path(url_auth)
+    if folder := os.environ.get("NEARPATH_DATA_DIR"):
+        return pathlib.Path(folder)
     if os.geteuid() == 0:
         return pathlib.Path("/var/lib/nearpath")
     state = os.environ.get("XDG_STATE_HOME")

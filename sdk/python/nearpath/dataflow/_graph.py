@@ -1,4 +1,4 @@
-"""Stages, joined by `>>`."""
+"""Builds graphs of stages, joined by `>>`."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -12,7 +12,7 @@ Where: TypeAlias = Literal["here", "there"]
 
 
 class Stage:
-    """Code that several workers run. `a >> b` has b read a, and is b."""
+    """Code that several workers run. `a >> b` makes b read a, and returns b."""
 
     def __init__(
         self,
@@ -21,27 +21,29 @@ class Stage:
         name: str | None = None,
         reads: How | None = None,
         total: int | None = None,
-        most: int | None = None,
+        max_workers: int | None = None,
     ) -> None:
         self.worker, self.workers, self.name, self._reads, self.total = worker, workers, name, reads, total
-        self.most = most
+        self.max_workers = max_workers
         self.before: list[tuple[Stage, How, bool]] = []
         self.where: Where = "there"
-        self._is_kept = False  # in files, which belong to where the job is run
+        self._is_kept = False  # the output is in files of the leader's machine
 
     def __rshift__(self, other: "Stage") -> "Stage":
         return other.after(self)
 
     def after(self, other: "Stage", how: How | None = None, spill: bool = False) -> Self:
-        """Reads that stage: how its items are divided, and whether what has no room goes to disk."""
-        self.before.append((other, how or self._reads or self._usual(other), spill))
+        """Reads another stage, with the distribution `how`. With `spill` excess data goes to disk."""
+        self.before.append((other, how or self._reads or self._default_distribution(other), spill))
         return self
 
     def on(self, where: Where) -> Self:
-        """Has its workers run "here", where the job is run, or "there", at the place that `run` is given. Usual: here for stages that
-        make files or results, there for all others. ValueError: `collect` and `lines` keep what they get here."""
+        """Runs the workers "here", on the leader's machine, or "there", at the place of `run`.
+
+        Stages with files or results run here by default, all others there. Raises ValueError for `collect` and `lines`.
+        """
         if self._is_kept and where == "there":
-            text = f'{self.name or getattr(self.worker, "stage_name", "stage")} keeps what it gets where the job is run: leave out `.on("there")`'
+            text = f'{self.name or getattr(self.worker, "stage_name", "stage")} keeps its results where the job is run: remove `.on("there")`'
             raise ValueError(text)
         self.where = where
         return self
@@ -50,33 +52,33 @@ class Stage:
         self._is_kept, self.where = True, "here"
         return self
 
-    def _usual(self, other: "Stage") -> How:
-        if self.workers == 1 and self.most is None:
+    def _default_distribution(self, other: "Stage") -> How:
+        if self.workers == 1 and self.max_workers is None:
             return "gather"
-        grows = self.most is not None or other.most is not None
-        return "one-to-one" if self.workers == other.workers and not grows else "spread"
+        scales_out = self.max_workers is not None or other.max_workers is not None
+        return "one-to-one" if self.workers == other.workers and not scales_out else "spread"
 
 
 class Graph:
-    """All stages that lead to these."""
+    """A graph of the given stages and all stages before them."""
 
     def __init__(self, *ends: Stage) -> None:
         self.stages: dict[str, Stage] = {}
         self._names: dict[int, str] = {}
         for stage in _upstream(ends):
-            name = stage.name or self._free(getattr(stage.worker, "stage_name", None) or "stage")
+            name = stage.name or self._unused_name(getattr(stage.worker, "stage_name", None) or "stage")
             self._names[id(stage)] = name
             self.stages.setdefault(name, stage)
         self._order = _upstream(ends)
 
-    def _free(self, kind: str) -> str:
+    def _unused_name(self, kind: str) -> str:
         names = (kind if at == 1 else f"{kind}-{at}" for at in range(1, 1 << 30))
         return next(name for name in names if name not in self._names.values())
 
     def json(self) -> str:
         """Returns the graph as JSON."""
         stages = [
-            {"name": self._names[id(stage)], "workers": stage.workers} | ({"max_workers": stage.most} if stage.most else {})
+            {"name": self._names[id(stage)], "workers": stage.workers} | ({"max_workers": stage.max_workers} if stage.max_workers else {})
             for stage in self._order
         ]
         edges = [
@@ -87,22 +89,23 @@ class Graph:
         return json.dumps({"stages": stages, "edges": edges})
 
     def topology(self, fan_in: int | None = None) -> dict[str, Any]:
-        """The workers. Raises ValueError with all that is wrong."""
-        workers: dict[str, Any] = json.loads(_native.expand(self.json(), fan_in))
+        """Returns the workers. Raises ValueError with all faults of the graph."""
+        workers: dict[str, Any] = json.loads(_native.expand_graph(self.json(), fan_in))
         return workers
 
-    def picture(self, kind: Literal["dot", "svg"] = "svg") -> str:
-        return _native.picture(self.json(), kind)
+    def picture(self, format: Literal["dot", "svg"] = "svg") -> str:
+        """Renders the graph."""
+        return _native.render_graph(self.json(), format)
 
 
 class Topology:
-    """Workers that were written down: JSON, and the code of each stage by name."""
+    """A topology in JSON, with the code of each stage by name."""
 
     def __init__(self, text: str, code: Mapping[str, Callable[[], Worker]]) -> None:
-        self._topology: dict[str, Any] = json.loads(_native.check(text))
+        self._topology: dict[str, Any] = json.loads(_native.check_topology(text))
         names = [worker.get("stage") or worker["name"] for worker in self._topology["workers"]]
         if missing := sorted(set(names) - set(code)):
-            raise ValueError(f"no code is given for {str(missing).strip('[]')}: add it, or say `stage` in the topology")
+            raise ValueError(f"no code for {str(missing).strip('[]')}: pass it, or set `stage` in the topology")
         first = [worker.get("stage") or worker["name"] for worker in self._topology["workers"] if not worker.get("spare")]
         self.stages = {name: Stage(code[name], first.count(name), name) for name in dict.fromkeys(names)}
 
@@ -114,7 +117,7 @@ class Topology:
 
 
 def _upstream(ends: Iterable[Stage]) -> list[Stage]:
-    """Those that are read come first. Each once, also where edges go round: the check tells that."""
+    """Returns each stage once, after the stages that it reads. Permits cycles, which the check reports."""
     order: list[Stage] = []
     seen: set[int] = set()
     waiting: list[tuple[Stage, bool]] = [(end, False) for end in reversed(list(ends))]
@@ -141,25 +144,25 @@ def source(
     total: int | None = None,
     resumes: bool = False,
 ) -> Stage:
-    """What `make(number, of)` yields; the same each time it is called. `total` items, for the progress bar.
+    """Yields the items of `make(number, of)`, which must be the same in each call. `total` counts them, for the progress line.
 
-    `resumes`: it is `make(number, of, done)`, and leaves out the first `done` items, which had been made before a checkpoint.
+    With `resumes`, `make(number, of, done)` skips the first `done` items, which were made before a checkpoint.
     """
     return Stage(_with_stage_name("source", lambda: Source(make, resumes)), workers, name, total=total)
 
 
-def map(change: Callable[[Item], Item], workers: int = 1, name: str | None = None, most: int | None = None) -> Stage:
-    return Stage(_with_stage_name("map", lambda: Map(change)), workers, name, most=most)
+def map(change: Callable[[Item], Item], workers: int = 1, name: str | None = None, max_workers: int | None = None) -> Stage:
+    return Stage(_with_stage_name("map", lambda: Map(change)), workers, name, max_workers=max_workers)
 
 
 def flat_map(
-    change: Callable[[Item], Iterable[Item]], workers: int = 1, name: str | None = None, most: int | None = None
+    change: Callable[[Item], Iterable[Item]], workers: int = 1, name: str | None = None, max_workers: int | None = None
 ) -> Stage:
-    return Stage(_with_stage_name("flat-map", lambda: FlatMap(change)), workers, name, most=most)
+    return Stage(_with_stage_name("flat-map", lambda: FlatMap(change)), workers, name, max_workers=max_workers)
 
 
-def filter(keep: Callable[[Item], bool], workers: int = 1, name: str | None = None, most: int | None = None) -> Stage:
-    return Stage(_with_stage_name("filter", lambda: Filter(keep)), workers, name, most=most)
+def filter(keep: Callable[[Item], bool], workers: int = 1, name: str | None = None, max_workers: int | None = None) -> Stage:
+    return Stage(_with_stage_name("filter", lambda: Filter(keep)), workers, name, max_workers=max_workers)
 
 
 def reduce_by_key(join: Callable[[Any, Any], Any], workers: int = 1, name: str | None = None) -> Stage:
@@ -172,10 +175,10 @@ def stage(
     workers: int = 1,
     name: str | None = None,
     reads: How | None = None,
-    most: int | None = None,
+    max_workers: int | None = None,
 ) -> Stage:
-    """Workers of a class of one's own. Up to `most`, others are started when a worker that they read calls `grow`."""
-    return Stage(worker, workers, name or getattr(worker, "__name__", "stage").strip("<>").lower(), reads, most=most)
+    """Runs workers of a custom class. A worker that they read may add workers up to `max_workers` with `grow`."""
+    return Stage(worker, workers, name or getattr(worker, "__name__", "stage").strip("<>").lower(), reads, max_workers=max_workers)
 
 
 def collect(workers: int = 1, name: str | None = None) -> Stage:
@@ -184,12 +187,12 @@ def collect(workers: int = 1, name: str | None = None) -> Stage:
 
 
 def lines(path: str, workers: int = 1, name: str | None = None) -> Stage:
-    """Writes a line an item. With several workers `{number}` in the path is the worker's."""
+    """Writes one line per item. With several workers `{number}` in the path is the worker's number."""
     if workers > 1 and "{number}" not in path:
-        raise ValueError(f"{workers} workers cannot write one file: put {{number}} in {path!r}")
+        raise ValueError(f"{workers} workers cannot write the same file: put {{number}} in {path!r}")
     return Stage(_with_stage_name("lines", lambda: Lines(path)), workers, name)._keep_here()
 
 
 def sink(call: Callable[[Item], object], workers: int = 1, name: str | None = None) -> Stage:
-    """Calls that with each item; after a death with some twice. `lines` and `collect` are exact."""
+    """Calls a function with each item, after a death with some items twice. `lines` and `collect` are exact."""
     return Stage(_with_stage_name("sink", lambda: Each(call)), workers, name).on("here")

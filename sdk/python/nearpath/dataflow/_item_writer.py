@@ -12,16 +12,16 @@ CHUNK = 1024
 
 
 class ItemWriter:
-    """Hands items on, in the worker's own codec where it has one."""
+    """Sends items to a worker's outputs, in the worker's codec."""
 
     def __init__(self, worker: Worker, streams: _native.Streams, outputs: Sequence[Mapping[str, Any]], window: int) -> None:
         self._worker, self._streams = worker, streams
         self._own = [port for port in outputs if port["type"] != "tcp"]
         targets = [port for port in outputs if port["type"] == "tcp"]
         self._groups = _groups(targets)
-        self._turns = [0] * len(self._groups)
-        later = {port["worker"] for port in targets if port.get("pending")}
-        self._grow = [any(targets[at]["worker"] in later for at in outputs) for _, outputs in self._groups]
+        self._next_outputs = [0] * len(self._groups)
+        pending = {port["worker"] for port in targets if port.get("pending")}
+        self._has_pending = [any(targets[at]["worker"] in pending for at in outputs) for _, outputs in self._groups]
         batch = max(16 << 10, min(256 << 10, window // 4, (16 << 20) // max(1, len(targets))))
         self._outbox = _native.Outbox(streams, self._groups, batch)
         self._is_raw = worker.codec == "raw"
@@ -30,13 +30,13 @@ class ItemWriter:
     def flush(self) -> None:
         self._outbox.flush()
 
-    def take(self, items: Iterator[Item], seconds: float | None) -> tuple[int, bool]:
-        """Hands items on, for that long: how many, and whether that was all."""
+    def write_items(self, items: Iterator[Item], seconds: float | None) -> tuple[int, bool]:
+        """Sends items for up to `seconds`. Returns their number, and True at the end of the items."""
         if self._own or self._is_special:
-            return self._hand_over(items, seconds)
+            return self._write_chunks(items, seconds)
         return self._outbox.extend(items, seconds)
 
-    def _hand_over(self, items: Iterator[Item], seconds: float | None) -> tuple[int, bool]:
+    def _write_chunks(self, items: Iterator[Item], seconds: float | None) -> tuple[int, bool]:
         end, count = None if seconds is None else time.monotonic() + seconds, 0
         while chunk := list(itertools.islice(items, 1 if self._is_raw else CHUNK)):
             count += len(chunk)
@@ -52,10 +52,10 @@ class ItemWriter:
         return count, True
 
     def _send(self, group: int, items: list[Item]) -> None:
-        """Through the user's own codec."""
+        """Encodes items with the user's codec and sends them."""
         how, outputs = self._groups[group]
-        if self._grow[group]:
-            outputs = self._streams.open_of(outputs)
+        if self._has_pending[group]:
+            outputs = self._streams.open_outputs(outputs)
         if self._is_raw:
             return self._send_batches(how, outputs, group, items)
         if how != "by-key":
@@ -67,10 +67,10 @@ class ItemWriter:
     def _send_batches(self, how: str, outputs: list[int], group: int, batches: Iterable[Any]) -> None:
         if how == "by-key" and len(outputs) > 1:
             name = self._worker.name
-            raise TypeError(f"{name} yields batches, which have no key: have it yield pairs, or say `spread`")
+            raise TypeError(f"{name} yields batches, which have no key: yield pairs, or use `spread`")
         for batch in batches:
             if how == "spread":
-                self._turns[group] = turn = (self._turns[group] + 1) % len(outputs)
+                self._next_outputs[group] = turn = (self._next_outputs[group] + 1) % len(outputs)
                 self._streams.send(outputs[turn], batch)
             else:
                 for output in outputs:
@@ -78,7 +78,7 @@ class ItemWriter:
 
 
 def _groups(targets: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[int]]]:
-    """Outputs that share items: how they do, and which they are."""
+    """Groups outputs that share items, each with its distribution."""
     groups: dict[str, tuple[str, list[int]]] = {}
     for at, port in enumerate(targets):
         how = port.get("distribution", "broadcast")

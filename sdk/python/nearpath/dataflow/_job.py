@@ -23,7 +23,7 @@ from ._watch import Watch
 
 # Seconds in which finished workers exit before they are stopped.
 EXIT_GRACE = 5.0
-_NO_PROGRESS_ADVICE = "let its source leave out what it has made before (`source(make, resumes=True)`), or take a place with a longer limit"
+_NO_PROGRESS_ADVICE = "let the source skip earlier items (`source(make, resumes=True)`), or use a place with a longer limit"
 
 
 class Coordinator:
@@ -37,7 +37,7 @@ class Coordinator:
         self.report = Report(stages={name: StageReport(stage.workers) for name, stage in graph.stages.items()})
         totals = [stage.total for stage in graph.stages.values() if not stage.before and stage.total]
         self.progress = ProgressLine(settings.progress, sum(totals) if totals else None)
-        self.watch = Watch(settings.patience, settings.silence)
+        self.watch = Watch(settings.contact_timeout, settings.silence_timeout)
         self.renewals = Renewals(self.stage_names if settings.stragglers else None)
         self.handles: dict[str, WorkerHandle] = {}
 
@@ -50,7 +50,7 @@ class Coordinator:
             self.results, self.send_tracker = Results(self.folder, self.backend.runs_here), SendTracker(self.backend.repeat_interval)
             self.report.place = self.backend.place
             try:
-                self.store_url = self.store_of(job)
+                self.store_url = self.job_store_url(job)
                 with Checkpoints(store(self.store_url) if self.store_url else None, self.results) as self.checkpoints:
                     self.attempts()
                     self.stop_workers(self.handles)
@@ -60,19 +60,19 @@ class Coordinator:
                 self.backend.close()
                 self.progress.clear()
 
-    def store_of(self, job: str) -> str | None:
+    def job_store_url(self, job: str) -> str | None:
         """Returns the URL of this job's own part of the store."""
         if self.settings.checkpoints:
             return below(self.settings.checkpoints, job)
         return None if self.backend.keeps_processes else os.path.join(self.folder, "checkpoints")
 
     def attempts(self) -> None:
-        restart, number, deaths, bound = Restart("it begins"), 1, 0, self.settings.bound(len(self.parts))
+        restart, number, deaths, max_restarts = Restart("the job begins"), 1, 0, self.settings.max_restarts(len(self.parts))
         while (outcome := self.attempt(number, restart)) is not None:
             restart, number, deaths = outcome, number + 1, deaths + outcome.is_death
             self.report.add_restart(restart)
-            if deaths > bound:
-                raise JobFailed(f"gave up after {bound} restarts; the last: {restart.why}")
+            if deaths > max_restarts:
+                raise JobFailed(f"gave up after {max_restarts} restarts; the last: {restart.why}")
         self.report.seconds, self.report.checkpoints = time.monotonic() - self.began, self.checkpoints.made
 
     # An attempt.
@@ -84,16 +84,16 @@ class Coordinator:
         except ConnectionError as error:
             if number == 1:
                 raise
-            return Restart(f"where the last checkpoint is could not be read: {error}", restart.replaced)
+            return Restart(f"the last checkpoint could not be read: {error}", restart.replaced)
         return self.run_attempt(self.begin(number, restart, *last))
 
     def begin(self, number: int, restart: Restart, checkpoint: int, states: set[str], finished: list[str]) -> Attempt:
         """Prepares an attempt from the last checkpoint. Kept processes go back to it; other workers are started."""
-        there = [name for name, part in self.parts.items() if not part.get("spare") or name in states]
+        initial = [name for name, part in self.parts.items() if not part.get("spare") or name in states]
         scale_out = ScaleOut.of(self.parts, states, finished)
-        attempt = Attempt(number, checkpoint, finished, there, time.monotonic(), scale_out, is_held=self.backend.keeps_processes)
-        stay = {name for name, handle in self.handles.items() if self.backend.keeps_processes and not handle.is_leaving and handle.ended() is None}
-        self.stop_workers(self.handles.keys() - (stay - restart.replaced).intersection(attempt.workers))
+        attempt = Attempt(number, checkpoint, finished, initial, time.monotonic(), scale_out, is_held=self.backend.keeps_processes)
+        kept = {name for name, handle in self.handles.items() if self.backend.keeps_processes and not handle.is_leaving and handle.ended() is None}
+        self.stop_workers(self.handles.keys() - (kept - restart.replaced).intersection(attempt.workers))
         self.results.load()
         self.plans: dict[str, Plan] = {}
         self.start(attempt, attempt.workers)
@@ -111,12 +111,12 @@ class Coordinator:
 
     def plan(self, attempt: Attempt, name: str) -> Plan:
         part, settings = self.parts[name], self.settings
-        mates = [other for other in self.parts if self.stages[other] is self.stages[name]]
+        stage_workers = [other for other in self.parts if self.stages[other] is self.stages[name]]
         reads = [port["worker"] for port in part["inputs"] if port["type"] == "tcp"]
         return Plan(
-            part, mates.index(name), len(mates), attempt.number, attempt.checkpoint,
+            part, stage_workers.index(name), len(stage_workers), attempt.number, attempt.checkpoint,
             tuple(other for other in reads if other in attempt.done), self.folder if self.backend.runs_here(name) else None, self.store_url,
-            settings.window, settings.spill, settings.patience, attempt.scale_out.owner(name) if attempt.scale_out else None,
+            settings.window, settings.spill, settings.contact_timeout, attempt.scale_out.owner(name) if attempt.scale_out else None,
         )  # fmt: skip
 
     def run_attempt(self, attempt: Attempt) -> Restart | None:
@@ -133,8 +133,8 @@ class Coordinator:
                 if isinstance(outcome, Completed):
                     self.wait_ended(attempt)
                     return None
-                every = 0.0 if self.renewals.pending else self.settings.every
-                if restart := self.checkpoints.advance(attempt, time.monotonic(), every) or self.renew(attempt):
+                interval = 0.0 if self.renewals.pending else self.settings.checkpoint_interval
+                if restart := self.checkpoints.advance(attempt, time.monotonic(), interval) or self.renew(attempt):
                     return restart
                 self.start(attempt, attempt.start_spares())
                 self.send(attempt)
@@ -148,9 +148,9 @@ class Coordinator:
             how, now = handle.ended(), time.monotonic()
             for message in handle.receive():
                 attempt.receive(handle.name, message, now)
-                self.watch.note_message(handle.name, now)
+                self.watch.record_message(handle.name, now)
                 if message.get("attempt") == attempt.number:
-                    self.renewals.note(handle.name, message.get("report") or {}, bool(message.get("finished")), now)
+                    self.renewals.record(handle.name, message.get("report") or {}, bool(message.get("finished")), now)
             if how is not None and self.handles.get(handle.name) is handle:
                 attempt.mark_ended(handle.name, how)
                 self.record_start(handle, attempt.workers.get(handle.name))
@@ -163,7 +163,7 @@ class Coordinator:
         try:
             return self.backend.poll(POLL_INTERVAL)
         except ConnectionError as error:
-            raise JobFailed(f"the job has lost its rendezvous for good: {error}") from error
+            raise JobFailed(f"the job has lost its rendezvous: {error}") from error
 
     def send(self, attempt: Attempt) -> None:
         """Sends new messages, and repeats those that may be lost."""
@@ -184,7 +184,7 @@ class Coordinator:
         lifetimes = {name: StartLifetime(self.handles[name].started_at, self.handles[name].ends_at) for name in unfinished}
         restart = self.renewals.find_due(attempt, lifetimes, time.monotonic())
         if restart and not restart.is_slow and self.renewals.has_no_progress:
-            raise JobFailed(f"{restart.why}, and nothing new was made in its time: {_NO_PROGRESS_ADVICE}")
+            raise JobFailed(f"{restart.why}, and no progress was made in its time: {_NO_PROGRESS_ADVICE}")
         return restart
 
     # Ends.
@@ -214,7 +214,7 @@ class Coordinator:
 
     def record_attempt(self, attempt: Attempt) -> None:
         """Adds the attempt's cost and output to the report."""
-        self.results.note(attempt)
+        self.results.record(attempt)
         for worker in attempt.workers.values():
             if worker.report:
                 self.report.stages[self.stage_names[worker.name]].add(worker.report, worker.finished)

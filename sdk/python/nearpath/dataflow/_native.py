@@ -1,25 +1,25 @@
-"""The native half; without it there is no dataflow."""
+"""Imports the native module, which nearpath.dataflow requires."""
 
 try:
     from nearpath import _nearpath
 except ImportError as missing:
-    raise ImportError("nearpath.dataflow needs the native half of the SDK: install a wheel for this system") from missing
+    raise ImportError("nearpath.dataflow needs the native module of the SDK: install a wheel for this system") from missing
 
 Authority = _nearpath.dataflow.Authority
 Checkpoints = _nearpath.dataflow.Checkpoints
 Listener = _nearpath.dataflow.Listener
-Growth = _nearpath.dataflow.Growth
-RendezvousConnection = _nearpath.dataflow.Line
 Outbox = _nearpath.dataflow.Outbox
+RendezvousConnection = _nearpath.dataflow.RendezvousConnection
+ScaleOutDecisions = _nearpath.dataflow.ScaleOutDecisions
 Streams = _nearpath.dataflow.Streams
-check = _nearpath.dataflow.check
+check_topology = _nearpath.dataflow.check_topology
 decode = _nearpath.dataflow.decode
 die_with_parent = _nearpath.dataflow.die_with_parent
 encode = _nearpath.dataflow.encode
-expand = _nearpath.dataflow.expand
-picture = _nearpath.dataflow.picture
-rendezvous_key = _nearpath.dataflow.rendezvous_key
-share = _nearpath.dataflow.share
-shares = _nearpath.dataflow.shares
-ticket = _nearpath.dataflow.ticket
-text_shares = _nearpath.dataflow.text_shares
+expand_graph = _nearpath.dataflow.expand_graph
+issue_ticket = _nearpath.dataflow.issue_ticket
+key_partition = _nearpath.dataflow.key_partition
+key_partitions = _nearpath.dataflow.key_partitions
+read_rendezvous_key = _nearpath.dataflow.read_rendezvous_key
+render_graph = _nearpath.dataflow.render_graph
+text_partitions = _nearpath.dataflow.text_partitions

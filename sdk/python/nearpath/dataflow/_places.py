@@ -12,11 +12,10 @@ class Started(abc.ABC):
 
     @abc.abstractmethod
     def ended(self) -> str | None:
-        """None while it runs, as far as is known; else how it ended, for people; "" when it ended well. Returns at once."""
+        """Returns None while the worker runs, "" after success, and otherwise the cause of its end. Returns at once."""
 
     def wait(self, seconds: float) -> str | None:
-        """The same as `ended`, which becomes known within that time at the latest. Looks now and then; one that is told of the end
-        does better."""
+        """Waits up to `seconds` for the end, and returns `ended`. Polls; override it if the place reports ends."""
         end = time.monotonic() + seconds
         while self.ended() is None and (left := end - time.monotonic()) > 0:
             time.sleep(min(POLL_INTERVAL, left))
@@ -24,19 +23,19 @@ class Started(abc.ABC):
 
     @abc.abstractmethod
     def stop(self) -> None:
-        """Ends it, as far as the place can. Returns soon. May be called again, and after it has ended."""
+        """Ends the worker if the place can. Returns soon. May be called repeatedly, also after the end."""
 
 
 class Place(abc.ABC):
-    """Starts workers. Your own place runs `nearpath.dataflow.elsewhere.run(orders)` in a process there."""
+    """Starts workers. A custom place runs `nearpath.dataflow.remote_worker.run(orders)` in a process there."""
 
     name: str = "place"  # for reports
-    limit: float = math.inf  # seconds that one start may run; the job turns over before they are up
-    memory: float | None = None  # GB that each start is paid for; None: what its process used
+    limit: float = math.inf  # time limit of a start in seconds; the job renews workers before it
+    memory: float | None = None  # paid memory of a start in GB; None: the process's use
 
     @abc.abstractmethod
     def start(self, worker: str, orders: bytes) -> Started:
         """Starts a worker and returns at once. Raises permanent errors only; `Started.ended` reports all others."""
 
     def close(self) -> None:
-        """After the job. All that was started has been stopped by then."""
+        """Releases resources after the job. All workers have been stopped before."""

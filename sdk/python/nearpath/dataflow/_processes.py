@@ -1,4 +1,4 @@
-"""A place whose workers are processes: of this machine, or wherever a command takes them."""
+"""Runs workers as processes, on this machine or through a command."""
 
 import contextlib
 import json
@@ -34,12 +34,12 @@ class Process(Started):
 
     def wait(self, seconds: float) -> str | None:
         if self._process.returncode is None and not self._has_ended():
-            _until_ended(self.pid, seconds)
+            _wait_ended(self.pid, seconds)
         return self.ended()
 
     def stop(self) -> None:
         if self._process.stdin:
-            self._process.stdin.close()  # what may not be killed (sudo) ends by this
+            self._process.stdin.close()  # ends processes that may not be killed (sudo)
         if self._process.returncode is None:
             self._end()
 
@@ -56,11 +56,11 @@ class Process(Started):
         self._process.wait()
 
 
-def _until_ended(pid: int, seconds: float) -> None:
+def _wait_ended(pid: int, seconds: float) -> None:
     """Waits for a child that is not yet reaped, so its id is still its own."""
     process = os.pidfd_open(pid)
     try:
-        poll = select.poll()  # a job may have more files open than select() takes
+        poll = select.poll()  # select() is limited to 1024 descriptors
         poll.register(process, select.POLLIN)
         poll.poll(seconds * 1000)
     finally:
@@ -68,11 +68,11 @@ def _until_ended(pid: int, seconds: float) -> None:
 
 
 class Processes(Place):
-    """A process for each worker.
+    """Runs each worker as a process.
 
-    `command` goes before `python -m nearpath.dataflow`: `["ip", "netns", "exec", "w1"]`, `["ssh", "host"]`, or a function of the
-    worker's name that gives it. `python` is the interpreter there; `environment` is added to this process' own, whose PYTHONPATH
-    gets the folder of the job's module.
+    `command` precedes `python -m nearpath.dataflow`: `["ip", "netns", "exec", "w1"]`, `["ssh", "host"]`, or a function that returns
+    it for a worker's name. `python` is the interpreter there. `environment` is added to that of this process. PYTHONPATH includes
+    the folder of the job's module.
     """
 
     name = "processes"

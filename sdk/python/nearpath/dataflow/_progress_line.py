@@ -16,7 +16,7 @@ class ProgressLine:
         self._progress, self._painted_at = Progress(total), 0.0
 
     def show(self, seconds: float, made: int, finished: int, workers: int) -> None:
-        """Not more often than an eye follows."""
+        """Shows the progress, at most once per REPAINT_INTERVAL."""
         if not self._is_shown or seconds < self._painted_at + REPAINT_INTERVAL:
             return
         self._painted_at = seconds

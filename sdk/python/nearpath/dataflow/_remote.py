@@ -16,7 +16,7 @@ from ._backend import WorkerBackend, WorkerHandle, Plan
 from ._places import Place, Started
 from ._processes import Processes
 from ._sealed import Seal, new_key
-from .elsewhere import MAX_ORDERS_BYTES
+from .remote_worker import MAX_ORDERS_BYTES
 
 LEADER = "leader"
 # Validity of a start's certificates and tickets, s. The start is replaced before they expire.
@@ -37,10 +37,10 @@ class Rendezvous:
 
     place: str
     key: bytes = field(repr=False)
-    trust: str | None = None  # certificates of authorities, as PEM; None: the system's
+    trust: str | None = None  # authorities as PEM; None: the system's
 
     def ticket(self, job: str, worker: str, leader: bool = False) -> dict[str, Any]:
-        ticket = _native.ticket(self.key, job, worker, leader, JOB_LIFETIME if leader else START_LIFETIME)
+        ticket = _native.issue_ticket(self.key, job, worker, leader, JOB_LIFETIME if leader else START_LIFETIME)
         return {"place": self.place, "ticket": ticket, "trust": self.trust}
 
 
@@ -97,15 +97,15 @@ class RemoteBackend(WorkerBackend):
         stages: Mapping[str, Stage],
         place: Place,
         rendezvous: Rendezvous,
-        patience: float,
-        silence: float,
+        contact_timeout: float,
+        silence_timeout: float,
     ) -> None:
         self.place = place.name
         self._local = {name for name, stage in stages.items() if stage.where == "here"}
         here = Processes()
         places = {name: here if name in self._local else place for name in stages}
-        self._code, self._places, self._rendezvous, self._contact_timeout = {**code.to_dict(), "mark": mark}, places, rendezvous, patience
-        self._worker_repeat = silence / REPEATS_PER_SILENCE
+        self._code, self._places, self._rendezvous, self._contact_timeout = {**code.to_dict(), "mark": mark}, places, rendezvous, contact_timeout
+        self._worker_repeat = silence_timeout / REPEATS_PER_SILENCE
         self.repeat_interval = max(self._worker_repeat, len(places) / MAX_MESSAGES_PER_SECOND)
         self.job = f"{code.name.lower().replace('_', '-')[:50]}-{secrets.token_hex(4)}"
         self._handles: dict[str, RemoteWorker] = {}
@@ -113,14 +113,14 @@ class RemoteBackend(WorkerBackend):
         ticket = rendezvous.ticket(self.job, LEADER, leader=True)
         self._connection = _native.RendezvousConnection(ticket["place"], ticket["ticket"], ticket["trust"])
         try:
-            if not self._connection.wait(patience):
-                raise ConnectionError(f"no rendezvous at {rendezvous.place} within {patience:g} s: start one (nearpath rendezvous)")
+            if not self._connection.wait(contact_timeout):
+                raise ConnectionError(f"no rendezvous at {rendezvous.place} within {contact_timeout:g} s: start it (nearpath rendezvous)")
         except BaseException:
             self.close()
             raise
 
     def is_connected(self) -> bool:
-        with contextlib.suppress(ConnectionError):  # it is over: that is heard where one listens
+        with contextlib.suppress(ConnectionError):  # the receiving side reports the end
             return self._connection.wait(0.0)
         return False
 
@@ -139,20 +139,22 @@ class RemoteBackend(WorkerBackend):
             "key": key,
             "code": self._code,
             "rendezvous": self._rendezvous.ticket(self.job, name),
-            "identity": json.loads(self._authority.identity(name, START_LIFETIME)),
+            "identity": json.loads(self._authority.issue_identity(name, START_LIFETIME)),
             "leader": LEADER,
             "contact_timeout": self._contact_timeout,
             "repeat": self._worker_repeat,
         }
         text = json.dumps(orders).encode()
         if len(text) > MAX_ORDERS_BYTES:
-            advice = "give the job shorter arguments, or a `trust` with fewer certificates"
-            raise ValueError(f"orders of {len(text)} bytes, {MAX_ORDERS_BYTES} is the limit: {advice}")
+            advice = "shorten the job's arguments, or use a `trust` with fewer certificates"
+            raise ValueError(f"the orders have {len(text)} bytes, at most {MAX_ORDERS_BYTES} are allowed: {advice}")
         return text
 
     def message_for(self, attempt: Attempt, plan: Plan) -> ControlMessage | None:
-        """Returns the plan until the worker has joined, then changes only. Workers begin together, because calls
-        to absent peers would delay those that join."""
+        """Returns the plan until the worker has joined, then changes only.
+
+        Workers begin together, because calls to absent peers would delay those that join.
+        """
         worker = attempt.workers.get(plan.part["name"])
         if worker is None or worker.finished:
             return {"end": True}
@@ -160,10 +162,10 @@ class RemoteBackend(WorkerBackend):
             return {"attempt": attempt.number}
         if not worker.ready:
             return {"attempt": attempt.number, "plan": vars(plan)}
-        return {"attempt": attempt.number, "cut": attempt.pending, **attempt.scale_out_message(worker.name)}
+        return {"attempt": attempt.number, "checkpoint": attempt.pending, **attempt.scale_out_message(worker.name)}
 
     def _send(self, name: str, text: str) -> None:
-        with contextlib.suppress(ConnectionError):  # it is over: that is heard where one listens
+        with contextlib.suppress(ConnectionError):  # the receiving side reports the end
             self._connection.send(name, text)
 
     def poll(self, seconds: float) -> list[WorkerHandle]:
@@ -192,4 +194,4 @@ class RemoteBackend(WorkerBackend):
         self._connection.close()
         for place in set(self._places.values()):
             place.close()
-        _temporary.sweep(_temporary.WORKER)  # of those that were killed on this machine
+        _temporary.sweep(_temporary.WORKER)  # removes folders of killed workers

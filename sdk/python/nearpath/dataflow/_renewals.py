@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from ._attempt import Restart, Attempt
 from ._stragglers import Sample, Stragglers
 
-# A straggler has to work through what waits before it until it comes to the checkpoint's barrier. The job waits as long for that as
-# it would lose by going back to the last one, and this long at least.
+# A straggler processes its queued batches before the checkpoint's barrier. The job waits for that as long as a return to the last
+# checkpoint would cost, and at least this many seconds.
 MIN_BARRIER_GRACE = 5.0
 
 
@@ -42,8 +42,8 @@ class PendingRenewal:
     why: str
     is_slow: bool
     since: float
-    checkpoint: int  # the last one, then
-    replay_seconds: float  # seconds since that one
+    checkpoint: int  # the last checkpoint at that time
+    replay_seconds: float  # seconds since that checkpoint
 
 
 class Renewals:
@@ -52,7 +52,7 @@ class Renewals:
     def __init__(self, stages: Mapping[str, str] | None) -> None:
         self._stragglers = None if stages is None else Stragglers(stages)
         self._restarted: set[str] = set()
-        self.has_no_progress = True  # nothing new has been made in this attempt
+        self.has_no_progress = True  # the attempt has made no new items
         self.pending: PendingRenewal | None = None
 
     def begin(self) -> None:
@@ -61,12 +61,12 @@ class Renewals:
         if self._stragglers:
             self._stragglers.begin()
 
-    def note(self, name: str, report: Mapping[str, float], is_finished: bool, now: float) -> None:
+    def record(self, name: str, report: Mapping[str, float], is_finished: bool, now: float) -> None:
         """Takes a worker's report."""
         self.has_no_progress = self.has_no_progress and not report.get("items") and not report.get("work")
         if self._stragglers and "working" in report:
             sample = Sample(now, report["work"], report["working"], int(report["steps"]))
-            self._stragglers.note(name, sample, bool(report["finishing"]), is_finished)
+            self._stragglers.record(name, sample, bool(report["finishing"]), is_finished)
 
     def find_due(self, attempt: Attempt, lifetimes: Mapping[str, StartLifetime], now: float) -> Restart | None:
         """Returns a renewal whose checkpoint is complete. `lifetimes` has the unfinished workers."""
@@ -87,7 +87,7 @@ class Renewals:
         if not any(lifetime.is_expiring(now) for lifetime in lifetimes.values()):
             return None
         names = frozenset(name for name, lifetime in lifetimes.items() if lifetime.is_half_over(now))
-        return PendingRenewal(names, _describe(names, "turned over before its place ends it"), False, now, attempt.checkpoint, now - attempt.since)
+        return PendingRenewal(names, _describe(names, "renewed before its time limit"), False, now, attempt.checkpoint, now - attempt.since)
 
     def _find_slow(self, attempt: Attempt, now: float) -> PendingRenewal | None:
         slow = frozenset(self._stragglers.find(now)) - self._restarted if self._stragglers else frozenset()

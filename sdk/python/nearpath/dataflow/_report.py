@@ -8,33 +8,33 @@ from ._attempt import Restart
 
 @dataclass
 class StageReport:
-    """Of all workers of one stage, over all attempts."""
+    """Totals of one stage's workers over all attempts."""
 
     workers: int
-    items: int = 0  # that it made, in the attempt that counted
+    items: int = 0  # items made in the last attempt
     bytes_in: int = 0
     bytes_out: int = 0
     spilled: int = 0
     starts: int = 0
-    seconds: float = 0.0  # of processes
+    seconds: float = 0.0  # lifetime of all processes
     processor_seconds: float = 0.0
     waited_for_input: float = 0.0
     waited_for_room: float = 0.0
     gb_seconds: float = 0.0
 
-    def add(self, report: dict[str, Any], counts: bool) -> None:
-        """A worker's last word in one attempt."""
+    def add(self, report: dict[str, Any], is_finished: bool) -> None:
+        """Adds a worker's last report of an attempt."""
         self.processor_seconds += report["processor"]
         self.waited_for_input += report.get("waited_for_input", 0.0)
         self.waited_for_room += report.get("waited_for_room", 0.0)
         self.bytes_in += report.get("bytes_in", 0)
         self.bytes_out += report.get("bytes_out", 0)
         self.spilled += report.get("spilled", 0)
-        if counts:
+        if is_finished:
             self.items += report["items"]
 
     def add_start(self, seconds: float, memory: float) -> None:
-        """A start of a worker is over; memory in GB."""
+        """Adds an ended start; memory in GB."""
         self.starts += 1
         self.seconds += seconds
         self.gb_seconds += seconds * memory
@@ -46,24 +46,24 @@ class Report:
 
     seconds: float = 0.0
     stages: dict[str, StageReport] = field(default_factory=dict)
-    restarts: list[str] = field(default_factory=list)  # why, each
+    restarts: list[str] = field(default_factory=list)  # the causes
     checkpoints: int = 0
     place: str = "local"
-    turn_overs: list[str] = field(default_factory=list)  # starts that were replaced before their place ended them
-    stragglers: list[str] = field(default_factory=list)  # workers that were started anew because they were slow
+    renewals: list[str] = field(default_factory=list)  # renewals before a place's time limit
+    stragglers: list[str] = field(default_factory=list)  # restarts of slow workers
     _paths: dict[str, dict[str, int]] = field(default_factory=dict, repr=False)
 
     def set_paths(self, worker: str, report: dict[str, Any]) -> None:
-        """By which paths a worker's outputs went in its last attempt."""
+        """Sets the paths of a worker's outputs in its last attempt."""
         self._paths[worker] = report.get("paths", {})
 
     def add_restart(self, restart: Restart) -> None:
-        """The job goes back to a checkpoint."""
-        restarts = self.restarts if restart.is_death else self.stragglers if restart.is_slow else self.turn_overs
+        """Adds a return to a checkpoint."""
+        restarts = self.restarts if restart.is_death else self.stragglers if restart.is_slow else self.renewals
         restarts.append(restart.why)
 
     def json(self) -> dict[str, Any]:
-        """All fields, as plain values."""
+        """Returns all fields as plain values."""
         stages = {name: asdict(stage) for name, stage in self.stages.items()}
         return {
             "seconds": self.seconds,
@@ -74,18 +74,18 @@ class Report:
             "starts": self.starts,
             "gb_seconds": self.gb_seconds,
             "restarts": self.restarts,
-            "turn_overs": self.turn_overs,
+            "renewals": self.renewals,
             "stragglers": self.stragglers,
         }
 
     @property
     def starts(self) -> int:
-        """Of workers."""
+        """Returns the number of started workers."""
         return sum(stage.starts for stage in self.stages.values())
 
     @property
     def paths(self) -> dict[str, int]:
-        """Edges, by the path that they took."""
+        """Returns the number of edges by path."""
         total: Counter[str] = Counter()
         for paths in self._paths.values():
             total.update(paths)
@@ -93,7 +93,7 @@ class Report:
 
     @property
     def gb_seconds(self) -> float:
-        """Memory over time: what functions are paid by. Where the place does not say the memory, estimated from the most that each process had."""
+        """Returns memory over time, the price unit of functions. Estimated from each process's peak if the place has no memory."""
         return sum(stage.gb_seconds for stage in self.stages.values())
 
     def __str__(self) -> str:
@@ -101,7 +101,7 @@ class Report:
         lines = [head] + [_format_row(name, stage) for name, stage in self.stages.items()]
         paths = ", ".join(f"{count} edges {path}" for path, count in self.paths.items())
         lines.append(f"{self.seconds:.2f} s · {self.gb_seconds:.2f} GB·s at {self.place} · {self.starts} starts · {paths} · {self.checkpoints} checkpoints")
-        lines += [f"started again: {why}" for why in self.restarts + self.stragglers + self.turn_overs]
+        lines += [f"restarted: {why}" for why in self.restarts + self.stragglers + self.renewals]
         return "\n".join(lines)
 
 
@@ -118,19 +118,19 @@ class Progress:
 
     def __init__(self, total: int | None) -> None:
         self._total = total
-        self._seen: deque[tuple[float, int]] = deque([(0.0, 0)])
+        self._samples: deque[tuple[float, int]] = deque([(0.0, 0)])
 
     def _rate(self, seconds: float, made: int) -> float:
-        """Over the last ten seconds. After a restart there are fewer items than before: then from there on."""
-        while self._seen and (self._seen[-1][1] > made or (len(self._seen) > 1 and self._seen[1][0] < seconds - 10)):
-            self._seen.popleft()
-        since, before = self._seen[0] if self._seen else (seconds, made)
-        if not self._seen or seconds - self._seen[-1][0] >= 0.25:
-            self._seen.append((seconds, made))
+        """Returns the rate of the last ten seconds, or since a restart, which reduces the count."""
+        while self._samples and (self._samples[-1][1] > made or (len(self._samples) > 1 and self._samples[1][0] < seconds - 10)):
+            self._samples.popleft()
+        since, before = self._samples[0] if self._samples else (seconds, made)
+        if not self._samples or seconds - self._samples[-1][0] >= 0.25:
+            self._samples.append((seconds, made))
         return (made - before) / (seconds - since) if seconds > since else 0.0
 
     def line(self, seconds: float, made: int, finished: int, workers: int, width: int = 80) -> str:
-        """So many items have left their sources, and so many workers are through."""
+        """Formats the line. `made` counts items of sources, `finished` workers."""
         rate = self._rate(seconds, made)
         parts = [f"{_format_time(seconds)}", f"{made:,} items", f"{rate:,.0f}/s", f"{finished} of {workers} workers done"]
         if self._total:

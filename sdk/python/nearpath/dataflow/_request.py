@@ -1,4 +1,4 @@
-"""A request that is a worker: it lasts as long as the worker does."""
+"""Runs a worker as a request, which lasts as long as the worker."""
 
 import contextlib
 import http.client
@@ -16,12 +16,12 @@ NDJSON = "application/x-ndjson"
 MAX_RETRY_DELAY = 5.0
 MAX_RESPONSE_BYTES = 64 << 10
 STOPPED = "stopped"
-CUT_REASON = "the instance has gone, or a gateway's time was up (nearpath.io/total-timeout; upstream_timeout of OpenFaaS's)"
+CUT_REASON = "the instance has ended, or a gateway timed out (nearpath.io/total-timeout, or OpenFaaS's upstream_timeout)"
 KEEPALIVE_OPTIONS = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 
 
 class NoCapacity(Exception):
-    """Nothing was started for want of room, and the same may be sent once more; `after` so many seconds at the earliest."""
+    """Reports a start that was refused without capacity. A retry may follow after `retry_after` seconds."""
 
     def __init__(self, why: str, retry_after: float = 0.0) -> None:
         super().__init__(why)
@@ -56,7 +56,7 @@ class Request(Started):
         return self._end
 
     def stop(self) -> None:
-        """Hangs up, which ends a worker whose request is held. One that a queue has started ends with its job."""
+        """Disconnects, which ends the worker of a held request. A queued worker ends with its job."""
         self._stopped.set()
         self._callback_results.put(STOPPED)
         if self._socket is not None:
@@ -64,16 +64,16 @@ class Request(Started):
                 self._socket.shutdown(socket.SHUT_RDWR)
 
     def run(self) -> None:
-        """Until the worker has ended."""
+        """Runs the request until the worker has ended."""
         try:
             end = self._retry_until_accepted()
-        except Exception as error:  # this is a thread's last word
+        except Exception as error:  # the thread must record an end
             end = f"{type(error).__name__}: {error}"
         self._end = STOPPED if self._stopped.is_set() else end
         self._has_ended.set()
 
     def _retry_until_accepted(self) -> str:
-        """Again and again, while there is no room for it."""
+        """Retries while there is no capacity, until the timeout."""
         began, tries = time.monotonic(), 0
         while True:
             try:
@@ -82,7 +82,7 @@ class Request(Started):
                 tries += 1
                 pause = next_delay(tries, no_capacity.retry_after, self._retry_timeout - (time.monotonic() - began))
                 if pause is None:
-                    return f"no room for it in {self._retry_timeout:g} s and {tries} tries; the last: {no_capacity}"
+                    return f"no capacity within {self._retry_timeout:g} s and {tries} tries; the last: {no_capacity}"
                 if self._stopped.wait(pause):
                     return STOPPED
 
@@ -92,7 +92,7 @@ class Request(Started):
         except OSError as error:
             raise NoCapacity(f"no gateway answers at {self._gateway.url}: {error}") from None
         with contextlib.closing(connection):
-            self._socket = keep_alive(connection.sock)  # `connection` lets go of it where the answer ends it
+            self._socket = keep_alive(connection.sock)  # `connection` drops its socket at the response's end
             if self._stopped.is_set():
                 return STOPPED
             return self._run_queued(connection, self._callbacks) if self._callbacks else self._run_held(connection)
@@ -105,11 +105,11 @@ class Request(Started):
         try:
             if response.headers.get("Content-Type", "").startswith(NDJSON):
                 return self._follow(response)
-            while response.read(MAX_RESPONSE_BYTES):  # what a process printed that reads its orders by itself
+            while response.read(MAX_RESPONSE_BYTES):  # the printed output of a process per request
                 pass
             return ""
         except (OSError, http.client.HTTPException) as error:
-            return f"cut after {time.monotonic() - began:.0f} s: {error or type(error).__name__}"
+            return f"the connection broke after {time.monotonic() - began:.0f} s: {error or type(error).__name__}"
 
     def _follow(self, response: http.client.HTTPResponse) -> str:
         assert self._socket is not None
@@ -137,7 +137,7 @@ class Request(Started):
 
 
 def keep_alive(connected: socket.socket) -> socket.socket:
-    """A socket that waits as long as the other machine is there."""
+    """Makes a socket wait without a timeout while its peer is reachable."""
     connected.settimeout(None)
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in KEEPALIVE_OPTIONS:
@@ -146,7 +146,7 @@ def keep_alive(connected: socket.socket) -> socket.socket:
 
 
 def next_delay(tries: int, retry_after: float, left: float) -> float | None:
-    """Seconds until the next try, of which there have been so many; None when that is too late."""
+    """Returns the seconds until the next try, or None after the timeout."""
     pause = max(min(MAX_RETRY_DELAY, 0.1 * 2 ** min(tries, 10)), retry_after)
     return pause if pause < left else None
 

@@ -1,4 +1,4 @@
-"""Files that a job makes. They belong where they are named only once the whole job is through."""
+"""Moves a job's result files to their destinations when the whole job has finished."""
 
 import contextlib
 import json
@@ -19,14 +19,14 @@ class Results:
         self._folder, self._list_path, self._is_here = folder, os.path.join(folder, "results"), is_here
         self._made: dict[str, list[str]] = {}
 
-    def note(self, attempt: Attempt) -> None:
+    def record(self, attempt: Attempt) -> None:
         """Records the results of finished workers."""
         for worker in attempt.workers.values():
             if worker.finished and (made := worker.message.get("result")):
                 self._made[worker.name] = made
 
     def save(self) -> None:
-        """For a run that goes on from the checkpoint that is made now."""
+        """Saves the results for a run that resumes from the current checkpoint."""
         with open(f"{self._list_path}.new", "w") as file:
             json.dump(self._made, file)
             file.flush()
@@ -40,10 +40,10 @@ class Results:
             self._made.update(json.load(file))
 
     def take(self, workers: Iterable[str]) -> list[Any]:
-        """Gives files their names; the items of those that have none, in the workers' order."""
+        """Moves result files, and returns the items of files without a destination in the workers' order."""
         items: list[Any] = []
-        for made, place in [self._paths_of(name) for name in workers if name in self._made]:  # all are looked at before one is moved
-            shutil.move(made, f"{place}.new")  # to another disk, perhaps
+        for made, place in [self._paths_of(name) for name in workers if name in self._made]:  # all are checked before one is moved
+            shutil.move(made, f"{place}.new")  # also to another disk
             os.replace(f"{place}.new", place)
             if os.path.dirname(place) == self._folder:
                 with open(place, "rb") as file:
@@ -51,13 +51,15 @@ class Results:
         return items
 
     def _paths_of(self, worker: str) -> tuple[str, str]:
-        """What that worker names is moved: a file of the job's, or it could have anybody's moved anywhere. The folder is where the job
-        is run, so who runs elsewhere has made nothing in it, and does not say where on this machine anything belongs."""
+        """Returns a worker's file and its destination. Raises JobFailed for files outside the job's folder.
+
+        Otherwise a worker could move any file. A remote worker has no files on this machine, so it may name none.
+        """
         made, place = self._made[worker]
-        text = f"{worker} names {made!r:.200} as what it has made"
+        text = f"{worker} names the result {made!r:.200}"
         if not self._is_here(worker):
-            raise JobFailed(f"{text}, and runs elsewhere: have its stage run where the job is run, `.on(\"here\")`", worker)
+            raise JobFailed(f"{text}, but is remote: run its stage on the leader's machine, `.on(\"here\")`", worker)
         file, folder = os.path.realpath(made), os.path.realpath(self._folder)
         if not file.startswith(os.path.join(folder, "")) or not os.path.isfile(file):
-            raise JobFailed(f"{text}, which is no file in {folder}: have it make its file in `self.folder`", worker)
+            raise JobFailed(f"{text}, which is no file in {folder}: write the file in `self.folder`", worker)
         return file, place

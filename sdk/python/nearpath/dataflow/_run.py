@@ -45,8 +45,8 @@ class WorkerSnapshot:
     made: int = 0
     inputs: dict[str, int | None] = field(default_factory=dict)
     outputs: dict[str, int] = field(default_factory=dict)
-    given: dict[str, int] = field(default_factory=dict)  # workers that it was given, by stage
-    answers: list[int] = field(default_factory=list)  # to its calls of grow that are made again
+    granted: dict[str, int] = field(default_factory=dict)  # granted workers by stage
+    answers: list[int] = field(default_factory=list)  # results of calls of grow that are repeated
 
 
 class WorkerRun:
@@ -59,34 +59,34 @@ class WorkerRun:
         self.inputs = [port["worker"] for port in plan.part["inputs"] if port["type"] == "tcp"]
         self.targets = [port for port in plan.part["outputs"] if port["type"] == "tcp"]
         if self.own_inputs and self.inputs:
-            raise ValueError(f"{worker.name} has streams and inputs of its own: make two workers of it")
+            raise ValueError(f"{worker.name} has both streams and other inputs: split it into two workers")
         self.snapshot, self.scale_out = WorkerSnapshot(), ScaleOutRequests(self.targets, self.inputs, reporter.change)
         setattr(worker, "_request_workers", self.scale_out.request)
         self.store = None if plan.store is None else store(plan.store)
         self.made, self.items, self.began, self.used = 0, 0, time.monotonic(), _processor_seconds()
-        self.skip = 0  # items that come once more
+        self.skip = 0  # repeated items to skip
         self.work, self.steps, self.finishing, self.started = 0, 0, False, self.began
         self.streams: _native.Streams | None = None
         self._triggered, self.failure = 0, ""
 
     def load_snapshot(self) -> None:
         """Loads the worker's state from the checkpoint."""
-        if self.plan.checkpoint and self.store and not self.plan.owner:  # who was asked for since has nothing there
+        if self.plan.checkpoint and self.store and not self.plan.owner:  # a spare worker started after the checkpoint
             (snapshot,) = _native.decode(self.store.load(self.plan.checkpoint, self.worker.name))
             self.snapshot = WorkerSnapshot(**snapshot)
             self.made = self.skip = self.snapshot.made
 
-    def stream_orders(self) -> str:
-        """Returns the orders of the worker's streams, as JSON."""
+    def stream_assignment(self) -> str:
+        """Returns the assignment of the worker's streams, as JSON."""
         plan = self.plan
         inputs = [self._input(port) for port in self.plan.part["inputs"] if port["type"] == "tcp"]
         outputs = [self._output(port) for port in self.targets]
         spill = {"folder": plan.folder, "limit": plan.spill}
-        stream_orders = {"name": self.worker.name, "attempt": plan.attempt, "inputs": inputs, "outputs": outputs, "spill": spill}
-        return json.dumps({**stream_orders, "window": plan.window, "checkpoint": plan.checkpoint, "connect_timeout": plan.patience})
+        stream_assignment = {"name": self.worker.name, "attempt": plan.attempt, "inputs": inputs, "outputs": outputs, "spill": spill}
+        return json.dumps({**stream_assignment, "window": plan.window, "checkpoint": plan.checkpoint, "connect_timeout": plan.contact_timeout})
 
     def _input(self, port: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns an input's orders. A requested worker reads only its owner; streams without a barrier open later."""
+        """Returns an input's assignment. A spare worker reads only its owner; streams without a barrier open later."""
         name, owner = port["worker"], self.plan.owner
         processed = self.snapshot.inputs.get(name, 0)
         if name in self.plan.ended or owner not in (None, name):
@@ -100,14 +100,14 @@ class WorkerRun:
 
     def run(self, streams: _native.Streams) -> None:
         """Processes all items, from the first one or from the checkpoint."""
-        self.streams, self.outlet = streams, ItemWriter(self.worker, streams, self.plan.part["outputs"], self.plan.window)
+        self.streams, self.writer = streams, ItemWriter(self.worker, streams, self.plan.part["outputs"], self.plan.window)
         self.worker.start()
         self.worker.restore(self.snapshot.state)
         self.started = time.monotonic()
-        self.scale_out.resume(self.snapshot.given, self.snapshot.answers, self.snapshot.outputs)
+        self.scale_out.resume(self.snapshot.granted, self.snapshot.answers, self.snapshot.outputs)
         if self.own_inputs:
-            if left_out := self.worker.resume(self.skip):
-                self.skip -= left_out
+            if omitted := self.worker.resume(self.skip):
+                self.skip -= omitted
                 self.scale_out.forget()
             made = itertools.chain.from_iterable(self.worker.input(port) for port in self.own_inputs)
             self.emit(itertools.chain(self.worker.process(made), self.worker.finish()))
@@ -115,7 +115,7 @@ class WorkerRun:
             self.process_streams(streams)
             self.emit(self.worker.finish())
         self.wait_for_workers(streams)
-        self.outlet.flush()
+        self.writer.flush()
         self.result = self.worker.result()
         streams.finish()
 
@@ -127,19 +127,19 @@ class WorkerRun:
                 self.take_checkpoint(received)
                 continue
             items = (received[1],) if is_raw else self.worker.deserialise(received[1])
-            self.items += self.outlet.take(iter(self.worker.process(items)), None)[0]
+            self.items += self.writer.write_items(iter(self.worker.process(items)), None)[0]
             self.work, self.steps = self.work + len(received[1]), self.steps + 1
         self.finishing = True
 
     def emit(self, items: Iterable[Item]) -> None:
         """Sends items that the worker makes. Items from before the checkpoint are made again and skipped."""
-        rest, done = itertools.islice(items, self.skip, None), False
+        remaining, is_done = itertools.islice(items, self.skip, None), False
         self.scale_out.answers = []
-        while not done:
-            count, done = self.outlet.take(rest, CHECK_INTERVAL)
+        while not is_done:
+            count, is_done = self.writer.write_items(remaining, CHECK_INTERVAL)
             self.items, self.made, self.steps = self.items + count, self.made + count, self.steps + 1
             self.work += count if self.own_inputs else 0
-            if self.failure:  # streams tell it only to who sends, and a batch may take its time
+            if self.failure:  # streams report failures only to sends, and a batch may last long
                 raise ConnectionError(self.failure)
             self.checkpoint_if_due()
 
@@ -150,15 +150,15 @@ class WorkerRun:
             self.checkpoint_if_due()
 
     def checkpoint_if_due(self) -> None:
-        while self.streams and (checkpoint := self.streams.due()) is not None:
+        while self.streams and (checkpoint := self.streams.take_due_barrier()) is not None:
             self.take_checkpoint(checkpoint)
 
     def take_checkpoint(self, checkpoint: int) -> None:
         """Saves the state for the checkpoint and sends a barrier after all earlier items."""
-        assert self.streams and self.store, "there is a checkpoint, and no place for it"
-        self.outlet.flush()
+        assert self.streams and self.store, "a checkpoint needs streams and a store"
+        self.writer.flush()
         state = self.worker.snapshot()
-        inputs, outputs = self.streams.barrier(checkpoint)
+        inputs, outputs = self.streams.send_barrier(checkpoint)
         names = [port["worker"] for port in self.targets]
         positions = dict(zip(self.inputs, inputs)), dict(zip(names, outputs))
         snapshot = WorkerSnapshot(state, self.made, *positions, self.scale_out.granted, self.scale_out.answers or [])
@@ -168,17 +168,17 @@ class WorkerRun:
     def release(self) -> None:
         """Drops the streams before the next attempt opens its own."""
         self.streams = None
-        vars(self).pop("outlet", None)
+        vars(self).pop("writer", None)
 
     # Called on the thread that receives the job's messages.
 
     def handle(self, message: ControlMessage) -> None:
         """Handles a message. A repeated request begins a checkpoint only once."""
-        if (streams := self.streams) and "grow" in message:
-            self.scale_out.handle(streams, message["grow"], message.get("ports", {}))
-        if streams and message.get("cut", 0) > self._triggered:
-            self._triggered = message["cut"]
-            streams.trigger(self._triggered)
+        if (streams := self.streams) and "scale_out" in message:
+            self.scale_out.handle(streams, message["scale_out"], message.get("ports", {}))
+        if streams and message.get("checkpoint", 0) > self._triggered:
+            self._triggered = message["checkpoint"]
+            streams.trigger_checkpoint(self._triggered)
 
     def fail(self, why: str) -> None:
         self.failure = why
@@ -214,7 +214,7 @@ def _summary(stats: dict[str, Any]) -> dict[str, Any]:
     """Sums the statistics of all streams, because a worker may report hundreds of them each second."""
     paths: dict[str, int] = {}
     for edge in stats["outputs"]:
-        if path := edge.get("path", "local"):  # nothing: there is no stream yet
+        if path := edge.get("path", "local"):  # null without a stream
             paths[path] = paths.get(path, 0) + 1
     return {
         "bytes_in": sum(edge["bytes"] for edge in stats["inputs"]),
@@ -230,7 +230,7 @@ def work(running: WorkerRun, connect: Callable[[str], _native.Streams]) -> int:
     """Runs one attempt and reports its end. Returns 0 for success, 1 for an exception, 3 for a lost peer or store."""
     try:
         running.load_snapshot()
-        running.run(connect(running.stream_orders()))
+        running.run(connect(running.stream_assignment()))
         running.reporter.change(report=running.report(), finished=True, result=running.result)
         return 0
     except ConnectionError as error:

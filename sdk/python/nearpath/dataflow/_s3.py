@@ -19,11 +19,11 @@ from ._store import Store, new_mark
 
 HEADER = b"nearpath state 1\n"
 STATE_OFFSET = len(HEADER) + 4
-# Of one request, as boto3 does it: with pauses that are short in newer versions, and long in older ones.
+# Tries of one request by boto3, with pauses that are longer in its older versions.
 MAX_TRIES = 5
-# So what got no answer is done once more, until so many seconds have passed since the first time.
+# Unanswered operations are repeated for this many seconds after the first failure.
 RETRY_TIMEOUT, RETRY_INTERVAL = 30.0, 0.5
-CONNECT_TIMEOUT, READ_TIMEOUT = 5.0, 30.0  # seconds that one try may take, without an answer
+CONNECT_TIMEOUT, READ_TIMEOUT = 5.0, 30.0  # seconds of one try without a response
 COMPLETE, IN_CONFLICT = "complete", "ConditionalRequestConflict"
 
 
@@ -40,25 +40,25 @@ class Place:
     def parse(cls, url: str) -> "Place":
         parts = urllib.parse.urlsplit(url)
         if "@" in parts.netloc:
-            raise ValueError(f"credentials do not belong in {parts.scheme}://…: give them as boto3 finds them (environment, role, profile)")
+            raise ValueError(f"credentials do not belong in {parts.scheme}://…: set them where boto3 reads them (environment, role, profile)")
         options = dict(urllib.parse.parse_qsl(parts.query, strict_parsing=bool(parts.query), keep_blank_values=True))
         endpoint, region = options.pop("endpoint", None), options.pop("region", None)
         if not parts.netloc or options or parts.fragment:
-            raise ValueError(f"a store is s3://bucket/prefix?endpoint=https://…&region=…, not {url}")
+            raise ValueError(f"invalid store {url}: expected s3://bucket/prefix?endpoint=https://…&region=…")
         if endpoint is not None:
             _check(endpoint)
-        names = [name for name in parts.path.split("/") if name]  # stores whose objects are files have no empty ones
+        names = [name for name in parts.path.split("/") if name]  # stores with objects as files refuse empty names
         if not {".", ".."}.isdisjoint(names):
-            raise ValueError(f"a prefix has no . and no .. in it, as {parts.path} has: what they mean differs from store to store")
+            raise ValueError(f"invalid prefix {parts.path}: . and .. differ between stores, so remove them")
         return cls(parts.netloc, "".join(f"{name}/" for name in names), endpoint, region)
 
 
 def _check(endpoint: str) -> None:
     parts = urllib.parse.urlsplit(endpoint)
     if "@" in parts.netloc:
-        raise ValueError("credentials do not belong in the endpoint of a store: give them as boto3 finds them")
+        raise ValueError("credentials do not belong in the endpoint of a store: set them where boto3 reads them")
     if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise ValueError(f"the endpoint of a store begins with https:// or http://, not {endpoint!r}")
+        raise ValueError(f"invalid store endpoint {endpoint!r}: expected https://HOST or http://HOST")
 
 
 P = ParamSpec("P")
@@ -66,7 +66,7 @@ T = TypeVar("T")
 
 
 def _retried(work: Callable[P, T]) -> Callable[P, T]:
-    """A store may be started anew. All that is done to it may be done twice."""
+    """Repeats an operation after a ConnectionError, because a store may restart. All operations are repeatable."""
 
     @functools.wraps(work)
     def retry(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -93,7 +93,7 @@ class ObjectStore(Store):
 
     @property
     def _client(self) -> Any:
-        """Each process has its own: connections do not survive a fork, what was read before does."""
+        """Returns this process's client, because connections do not survive a fork."""
         if self._client_of is None or self._client_of[0] != os.getpid():
             self._client_of = os.getpid(), self._connect()
         return self._client_of[1]
@@ -107,10 +107,10 @@ class ObjectStore(Store):
             s3={"addressing_style": "path"} if place.endpoint else None,
         )  # fmt: skip
         region = place.region or self._session.region_name or ("us-east-1" if place.endpoint else None)
-        with translated_errors(f"s3://{place.bucket}", "to be reached"):
+        with translated_errors(f"s3://{place.bucket}", "be reached"):
             return self._session.client("s3", endpoint_url=place.endpoint, region_name=region, config=options)
 
-    # What a job does.
+    # The operations of a store.
 
     @_retried
     def save(self, number: int, worker: str, state: bytes) -> str:
@@ -138,7 +138,7 @@ class ObjectStore(Store):
         if newest > number:
             raise self._conflict_error(newest)
         self._put_once(number, json.dumps(manifest, separators=(",", ":")).encode())
-        with contextlib.suppress(ConnectionError):  # it is complete; the next one finds what is left
+        with contextlib.suppress(ConnectionError):  # the next completion removes the rest
             self._remove([key for other, key in present if other < number])
 
     @_retried
@@ -149,7 +149,7 @@ class ObjectStore(Store):
     @_retried
     def clear(self) -> None:
         self._remove([key for _, key in self._numbered()])
-        with contextlib.suppress(OSError):  # not every store knows them, and not everybody may see them
+        with contextlib.suppress(OSError):  # some stores have no uploads, some users no permission
             self._abort_uploads()
 
     # Objects.
@@ -170,12 +170,12 @@ class ObjectStore(Store):
 
     def _get(self, key: str) -> memoryview:
         into = io.BytesIO()
-        with translated_errors(self._url(key), "to be read"):
+        with translated_errors(self._url(key), "be read"):
             self._client.download_fileobj(self._place.bucket, key, into, Config=transfer())
         return into.getbuffer()
 
     def _put(self, key: str, header: bytes, state: memoryview) -> None:
-        with translated_errors(self._url(key), "to be written"):
+        with translated_errors(self._url(key), "be written"):
             if len(state) < PART_BYTES:
                 self._client.put_object(Bucket=self._place.bucket, Key=key, Body=b"".join((header, state)))
             else:
@@ -185,7 +185,7 @@ class ObjectStore(Store):
     def _put_once(self, number: int, text: bytes, tries: int = MAX_TRIES) -> None:
         """Writes once. An existing object comes from a lost response or from another run."""
         key = self._key(number, COMPLETE)
-        with translated_errors(self._url(key), "to be written"):
+        with translated_errors(self._url(key), "be written"):
             try:
                 self._client.put_object(Bucket=self._place.bucket, Key=key, Body=text, IfNoneMatch="*")
                 return
@@ -193,7 +193,7 @@ class ObjectStore(Store):
                 code = code_of(error)
                 if code not in ("PreconditionFailed", "NotImplemented") and not (code == IN_CONFLICT and tries > 1):
                     raise
-        if code == IN_CONFLICT:  # somebody writes it at this moment
+        if code == IN_CONFLICT:  # another run is writing it
             return self._put_once(number, text, tries - 1)
         self._compare(number, text) if code == "PreconditionFailed" else self._put_unconditionally(number, text)
 
@@ -208,8 +208,8 @@ class ObjectStore(Store):
             raise self._conflict_error(number)
 
     def _numbered(self) -> Iterator[tuple[int, str]]:
-        """All keys of checkpoints, with their numbers."""
-        with translated_errors(self._url(""), "to be listed"):
+        """Yields all keys of checkpoints with their numbers."""
+        with translated_errors(self._url(""), "be listed"):
             pages = self._client.get_paginator("list_objects_v2")
             for page in pages.paginate(Bucket=self._place.bucket, Prefix=self._place.prefix):
                 for key in (entry["Key"] for entry in page.get("Contents", ())):
@@ -218,24 +218,24 @@ class ObjectStore(Store):
                         yield int(number), key
 
     def _remove(self, keys: list[str]) -> None:
-        with translated_errors(self._url(""), "to have objects removed"):
+        with translated_errors(self._url(""), "remove objects"):
             for start in range(0, len(keys), 1000):
                 objects = [{"Key": key} for key in keys[start : start + 1000]]
                 answer = self._client.delete_objects(Bucket=self._place.bucket, Delete={"Objects": objects, "Quiet": True})
-                raise_object_errors(answer, self._url(""), "to have objects removed")
+                raise_object_errors(answer, self._url(""), "remove objects")
 
     def _abort_uploads(self) -> None:
         """Aborts unfinished uploads."""
         bucket = self._place.bucket
-        with translated_errors(self._url(""), "to have uploads ended"):
+        with translated_errors(self._url(""), "abort uploads"):
             for page in self._client.get_paginator("list_multipart_uploads").paginate(Bucket=bucket, Prefix=self._place.prefix):
                 for upload in page.get("Uploads", ()):
                     self._client.abort_multipart_upload(Bucket=bucket, Key=upload["Key"], UploadId=upload["UploadId"])
 
     def _conflict_error(self, number: int) -> FileExistsError:
         return FileExistsError(
-            f"another run of this job has completed checkpoint {number} in {self._url('')}: let one of them go on, and end the other"
+            f"another run of this job has completed checkpoint {number} in {self._url('')}: end one of the two runs"
         )
 
     def _damage_error(self, key: str, number: int) -> OSError:
-        return OSError(f"{self._url(key)} is damaged: remove the checkpoint {number}, and go on from an older one")
+        return OSError(f"{self._url(key)} is damaged: remove the checkpoint {number} to resume from an older one")

@@ -4,12 +4,12 @@ import importlib
 import io
 from typing import Any
 
-# Longer states go in parts of this size, so many at once; memory beside the state itself is their product.
+# Size and concurrency of parts. Their product bounds the memory besides the state.
 PART_BYTES, MAX_CONCURRENT_PARTS = 8 << 20, 4
 
 
 class Joined(io.RawIOBase):
-    """Header and state, one behind the other, without a copy of the state."""
+    """Reads a header and a state in sequence, without a copy of the state."""
 
     def __init__(self, header: bytes, state: memoryview) -> None:
         self._pieces, self._size, self._at = (memoryview(header), state), len(header) + len(state), 0

@@ -10,41 +10,41 @@ from ._attempt import ControlMessage
 
 
 class ScaleOut:
-    """The job's part in one attempt. `_native.Growth` decides grants, starts and streams."""
+    """Handles scale-out for the job in one attempt. `_native.ScaleOutDecisions` decides grants, starts and streams."""
 
-    def __init__(self, topology: str, took_part: Iterable[str], finished: Iterable[str], requesters: Iterable[str]) -> None:
-        self._decisions, self._finished = _native.Growth(topology, set(took_part), set(finished)), set(finished)
-        # Workers that have not yet reported the workers still owed to them since the checkpoint.
+    def __init__(self, topology: str, participants: Iterable[str], finished: Iterable[str], requesters: Iterable[str]) -> None:
+        self._decisions, self._finished = _native.ScaleOutDecisions(topology, set(participants), set(finished)), set(finished)
+        # Requesters that have not yet reported their reserved workers since the checkpoint.
         self._unreported = set(requesters) - self._finished
         self._requests: dict[str, tuple[int, str, int]] = {}
         self._answers: dict[str, list[int]] = {}
         self._opened: dict[str, int] = {}
         self._has_changes = True
-        self.version = 0  # rises when there is something new to say
+        self.version = 0  # increases with each new message
 
     @classmethod
-    def of(cls, parts: Mapping[str, Mapping[str, Any]], took_part: Iterable[str], finished: Iterable[str]) -> "ScaleOut | None":
+    def of(cls, parts: Mapping[str, Mapping[str, Any]], participants: Iterable[str], finished: Iterable[str]) -> "ScaleOut | None":
         """Returns the scale-out from the last checkpoint on; None if no stage can scale out."""
         requesters = [name for name, part in parts.items() if any(port.get("pending") for port in part["outputs"])]
-        ready = [name for name in requesters if not parts[name].get("spare") or name in took_part]
-        return cls(json.dumps({"workers": list(parts.values())}), took_part, finished, ready) if requesters else None
+        ready = [name for name in requesters if not parts[name].get("spare") or name in participants]
+        return cls(json.dumps({"workers": list(parts.values())}), participants, finished, ready) if requesters else None
 
     def receive(self, name: str, message: ControlMessage) -> None:
         """Takes the scale-out part of a worker's message."""
-        if name in self._unreported and "owed" in message:
+        if name in self._unreported and "reserved" in message:
             self._unreported.discard(name)
-            for stage, count in message["owed"].items():
-                self._decisions.owe(name, stage, count)
+            for stage, count in message["reserved"].items():
+                self._decisions.restore_reservation(name, stage, count)
             self._has_changes = True
-        if request := message.get("ask"):
+        if request := message.get("request"):
             self._requests[name] = request
         if opened := message.get("opened", [])[self._opened.get(name, 0) :]:
             self._opened[name] = self._opened.get(name, 0) + len(opened)
             for spare in opened:
-                self._decisions.opened(name, spare)
+                self._decisions.record_opened(name, spare)
         if message.get("finished") and name not in self._finished:
             self._finished.add(name)
-            self._decisions.finished(name)
+            self._decisions.record_finished(name)
             self._has_changes = True
 
     def advance(self, may_change: bool) -> list[str]:
@@ -52,15 +52,15 @@ class ScaleOut:
         if self._unreported:
             return []
         for name, (call, stage, count) in self._requests.items():
-            self._answer(name, [call, self._decisions.ask(name, call, stage, count)])
+            self._answer(name, [call, self._decisions.request_workers(name, call, stage, count)])
         self._requests.clear()
         if not may_change or not self._has_changes:
             return []
         self._has_changes = False
-        if not self._decisions.between():
+        if not self._decisions.between_checkpoints():
             return []
         self.version += 1
-        return list(self._decisions.grown())
+        return list(self._decisions.started_workers())
 
     def _answer(self, name: str, answer: list[int]) -> None:
         if self._answers.get(name) != answer:
@@ -70,17 +70,17 @@ class ScaleOut:
 
     @property
     def blocks_checkpoint(self) -> bool:
-        return self._decisions.holds()
+        return self._decisions.blocks_checkpoints()
 
     def owner(self, name: str) -> str | None:
         """Returns the worker that requested `name` in this attempt."""
-        return self._decisions.grown().get(name)
+        return self._decisions.started_workers().get(name)
 
     def message_for(self, name: str, ready: Callable[[str], bool]) -> ControlMessage:
         """Returns a worker's scale-out message. Streams open after their peers are ready."""
-        inputs, outputs, never = self._decisions.word(name)
+        inputs, outputs, unused = self._decisions.edge_update(name)
         outputs = [other for other in outputs if ready(other)]
-        return {"inputs": inputs, "outputs": outputs, "never": never, "answer": self._answers.get(name)}
+        return {"inputs": inputs, "outputs": outputs, "unused": unused, "answer": self._answers.get(name)}
 
 
 class ScaleOutRequests:
@@ -89,11 +89,11 @@ class ScaleOutRequests:
     def __init__(self, targets: Sequence[Mapping[str, Any]], inputs: Sequence[str], report: Callable[..., None]) -> None:
         self._inputs = {name: at for at, name in enumerate(inputs)}
         self._outputs = {port["worker"]: at for at, port in enumerate(targets) if port.get("pending")}
-        later = (port for port in targets if port.get("pending"))
-        self._stages: dict[str, str] = {port["worker"]: port.get("group") or port["worker"] for port in later}
+        pending = (port for port in targets if port.get("pending"))
+        self._stages: dict[str, str] = {port["worker"]: port.get("group") or port["worker"] for port in pending}
         self._report, self._is_allowed = report, False
         self.granted: dict[str, int] = {}
-        self.answers: list[int] | None = None  # to calls that are made again when the job goes on; None: calls are not
+        self.answers: list[int] | None = None  # results of calls that a resumed worker repeats; None: it repeats none
         self._replayed: list[int] = []
         self._changed, self._call, self._answer = threading.Condition(), 0, [0, 0]
         self._failure: str | None = None
@@ -104,20 +104,20 @@ class ScaleOutRequests:
         self.granted, self._replayed, self._is_allowed = dict(granted), list(answers), True
         if self._outputs:
             ready = [stage for name, stage in self._stages.items() if sent.get(name)]
-            self._report(owed={stage: granted.get(stage, 0) - ready.count(stage) for stage in set(self._stages.values())})
+            self._report(reserved={stage: granted.get(stage, 0) - ready.count(stage) for stage in set(self._stages.values())})
 
     def forget(self) -> None:
         """Drops recorded calls, because the worker does not repeat them."""
         self._replayed = []
 
-    # From the worker's own thread.
+    # Called on the worker's thread.
 
     def request(self, count: int, stage: str | None) -> int:
         if not self._is_allowed:
-            raise RuntimeError("grow was called before the worker ran: call it in input, process or finish")
+            raise RuntimeError("grow was called before the worker started: call it in input, process or finish")
         stage = self._target_stage(stage)
         if self.answers is not None and len(self.answers) < len(self._replayed):
-            granted = self._replayed[len(self.answers)]  # it was asked, and counted, before the checkpoint
+            granted = self._replayed[len(self.answers)]  # granted before the checkpoint
         else:
             granted = self._wait_for_answer(count, stage)
             self.granted[stage] = self.granted.get(stage, 0) + granted
@@ -131,14 +131,14 @@ class ScaleOutRequests:
             return stages[0]
         if stage in stages:
             return str(stage)
-        allowed = ", ".join(stages) or "none: give one `most`"
-        raise ValueError(f"{stage or 'no stage'} was named to grow; of the stages that read this worker, these may: {allowed}")
+        allowed = ", ".join(stages) or "none: set `max_workers` of one"
+        raise ValueError(f"invalid stage {stage!r} in grow: expected one that reads this worker and has `max_workers`: {allowed}")
 
     def _wait_for_answer(self, count: int, stage: str) -> int:
         if count < 1:
             raise ValueError(f"invalid worker count {count}: expected 1 or more")
         self._call += 1
-        self._report(ask=[self._call, stage, count])
+        self._report(request=[self._call, stage, count])
         with self._changed:
             self._changed.wait_for(lambda: self._failure is not None or self._answer[0] == self._call)
             if self._failure is not None:
@@ -147,7 +147,7 @@ class ScaleOutRequests:
 
     def is_settled(self, streams: _native.Streams) -> bool:
         """Returns whether all granted workers have streams."""
-        return len(streams.open_of(list(self._outputs.values()))) == sum(self.granted.values())
+        return len(streams.open_outputs(list(self._outputs.values()))) == sum(self.granted.values())
 
     def wait(self, seconds: float) -> None:
         with self._changed:
@@ -155,7 +155,7 @@ class ScaleOutRequests:
             if self._failure is not None:
                 raise ConnectionError(self._failure)
 
-    # From the thread that hears the job.
+    # Called on the thread that receives the job's messages.
 
     def handle(self, streams: _native.Streams, message: ControlMessage, ports: Mapping[str, int]) -> None:
         before = len(self._opened)
@@ -165,8 +165,8 @@ class ScaleOutRequests:
         for name in [name for name in message["outputs"] if name not in self._opened]:
             streams.open_output(self._outputs[name], name, ports.get(name))
             self._opened.append(name)
-        for name in message["never"]:
-            streams.never(self._inputs[name])
+        for name in message["unused"]:
+            streams.mark_input_unused(self._inputs[name])
         with self._changed:
             self._answer = message["answer"] or self._answer
             self._changed.notify_all()

@@ -1,8 +1,8 @@
-"""Words between a job and one start of a worker: the rendezvous passes them on, and can neither make nor change one, nor say one again.
+"""Seals messages between a job and one start of a worker. The rendezvous forwards them, and cannot forge, change or repeat one.
 
-Both ends have the key from the worker's orders, which go another way. A word is the HMAC-SHA256 of the rest in hexadecimal digits, a
-space, and JSON: `from` (`job` or `worker`), `sender` (drawn by each process that speaks), `number` (one more for each word), `word`.
-The rendezvous can still read words, and keep them from arriving.
+Both ends have the key from the worker's orders, which take another path. A sealed message is the HMAC-SHA256 of the rest in
+hexadecimal digits, a space, and JSON: `from` (`job` or `worker`), `sender` (random for each process), `number` (increasing with
+each message), `message`. The rendezvous can still read and drop messages.
 """
 
 import hashlib
@@ -17,17 +17,17 @@ TAG_DIGITS = 2 * hashlib.sha256().digest_size
 
 
 def new_key() -> str:
-    """Of one start, for its orders."""
+    """Returns a random key for the orders of one start."""
     return secrets.token_hex(32)
 
 
 class Seal:
-    """One end of the exchange. No I/O; for one thread at a time."""
+    """Seals and opens messages at one end. Performs no I/O; used by one thread at a time."""
 
     def __init__(self, key: str, own: str, other: str) -> None:
         self._key, self._own, self._other = bytes.fromhex(key), own, other
         self._sender, self._number = secrets.token_hex(8), 0
-        self._last_numbers: dict[str, int] = {}  # the last number of each who has the key: a place may start a worker twice
+        self._last_numbers: dict[str, int] = {}  # by sender, because a place may start a worker twice
 
     @classmethod
     def of_job(cls, key: str) -> "Seal":

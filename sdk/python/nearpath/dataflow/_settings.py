@@ -9,14 +9,14 @@ from ._report import Report
 class JobFailed(Exception):
     """Reports a failed job. `worker` names the cause's worker, and `trace` has its traceback."""
 
-    def __init__(self, why: str, worker: str | None = None, trace: str | None = None) -> None:
-        super().__init__(why if trace is None else f"{why}\n\n{trace}")
+    def __init__(self, reason: str, worker: str | None = None, trace: str | None = None) -> None:
+        super().__init__(reason if trace is None else f"{reason}\n\n{trace}")
         self.worker, self.trace = worker, trace
 
 
 @dataclass
 class Job:
-    """A job that is through."""
+    """A finished job."""
 
     results: list[Any]
     report: Report
@@ -27,17 +27,17 @@ class Settings:
     """The settings that `run` documents."""
 
     folder: str | None
-    every: float
+    checkpoint_interval: float
     retries: int | None
     window: int
     spill: int
-    patience: float
+    contact_timeout: float
     fan_in: int | None
     progress: bool | None
     checkpoints: str | None = None
-    silence: float = 10.0
+    silence_timeout: float = 10.0
     stragglers: bool = True
 
-    def bound(self, workers: int) -> int:
+    def max_restarts(self, workers: int) -> int:
         """Returns the permitted restarts: `retries`, or 3 and one per ten workers."""
         return 3 + workers // 10 if self.retries is None else self.retries

@@ -13,9 +13,9 @@ from . import _native
 class Store(abc.ABC):
     """The checkpoints of one job.
 
-    A state is safe when `save` returns. A checkpoint is there once `complete` has returned, and is never another one from then on.
-    Raises OSError: FileNotFoundError and PermissionError for what somebody must put right, FileExistsError where another run of the
-    job was there first, ConnectionError where no answer came though it was asked several times; what is damaged is told as such.
+    A state is durable when `save` returns. A checkpoint exists when `complete` returns, and never changes afterwards.
+    Raises OSError: FileNotFoundError and PermissionError for faults that an operator must correct, FileExistsError if another run
+    of the job was first, ConnectionError after failed retries, and OSError itself for damaged data.
     """
 
     @abc.abstractmethod
@@ -28,19 +28,19 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def complete(self, number: int, states: Mapping[str, str], finished: Sequence[str]) -> None:
-        """From now on the job goes on from here: `states` has the marks of those who saved. Older checkpoints are removed."""
+        """Completes a checkpoint, from which the job then resumes. `states` has the marks of saved states. Removes older ones."""
 
     @abc.abstractmethod
     def latest(self) -> str | None:
-        """The last complete one, as JSON: `number`, `states`, `finished`."""
+        """Returns the last complete checkpoint as JSON: `number`, `states`, `finished`."""
 
     @abc.abstractmethod
     def clear(self) -> None:
-        """Nothing stays."""
+        """Removes all checkpoints of the job."""
 
 
 class Folder(Store):
-    """On a disk that all of the job's workers see."""
+    """A store in a folder that all workers reach."""
 
     def __init__(self, path: str) -> None:
         self._checkpoints = _native.Checkpoints(path)
@@ -69,11 +69,11 @@ def store(url: str) -> Store:
     if not separator:
         return Folder(url)
     if scheme != "s3":
-        raise ValueError(f"checkpoints are kept in a folder or at s3://bucket/prefix, not at {scheme}://")
+        raise ValueError(f"invalid store {scheme}://: expected a folder or s3://bucket/prefix")
     return _object_store(url)
 
 
-@functools.lru_cache(maxsize=2)  # each has ten megabytes and a connection
+@functools.lru_cache(maxsize=2)  # a client uses ten megabytes and a connection
 def _object_store(url: str) -> Store:
     """Opens a store once per process, because credentials and the service description load slowly."""
     from ._s3 import ObjectStore
@@ -82,7 +82,7 @@ def _object_store(url: str) -> Store:
 
 
 def below(url: str, name: str) -> str:
-    """A place of its own in a store."""
+    """Returns the URL of a named part of a store."""
     if "://" not in url:
         return os.path.join(os.path.abspath(url), name)
     parts = urllib.parse.urlsplit(url)

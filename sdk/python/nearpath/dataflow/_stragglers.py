@@ -1,7 +1,7 @@
 """Finds workers so slow that a new start would finish earlier. Time is an argument.
 
-A rate is work (bytes processed, or items made by who reads nothing) for each second in which a worker worked: who waits for input or
-for room is not slow, and who has more to do than others is not, either.
+A rate is work (processed bytes, or items made by a source) per second of working time. Waiting for input or room does not reduce
+it, and neither does more work than that of other workers.
 """
 
 import math
@@ -30,7 +30,7 @@ class Sample:
     at: float
     work: float
     working: float  # seconds
-    steps: int  # batches, or looks where there are none
+    steps: int  # batches, or checks of a source
 
     def rate(self, before: "Sample | None" = None) -> float | None:
         work, working = self.work, self.working
@@ -72,7 +72,7 @@ class Stragglers:
     def begin(self) -> None:
         self._paces.clear()
 
-    def note(self, name: str, sample: Sample, is_finishing: bool, is_finished: bool) -> None:
+    def record(self, name: str, sample: Sample, is_finishing: bool, is_finished: bool) -> None:
         pace = self._paces.setdefault(self._stages[name], {}).setdefault(name, _Pace())
         pace.is_finished, pace.is_finishing = is_finished, is_finishing
         if not pace.samples or sample.at >= pace.last.at + SAMPLE_INTERVAL:
@@ -96,9 +96,9 @@ def _find_slow(paces: Mapping[str, _Pace], now: float) -> list[str]:
 
 def _find_last(paces: Mapping[str, _Pace], unfinished: Sequence[str]) -> list[str]:
     """Finds a last worker with over twice the median working time at under half of the median rate."""
-    own, mates = paces[unfinished[0]], [pace for pace in paces.values() if pace.is_finished]
-    median_rate, rate = _median([mate.last.rate() for mate in mates]), own.last.rate()
-    is_long = own.last.working > 2 * statistics.median(mate.last.working for mate in mates) + RATE_WINDOW
+    last, others = paces[unfinished[0]], [pace for pace in paces.values() if pace.is_finished]
+    median_rate, rate = _median([other.last.rate() for other in others]), last.last.rate()
+    is_long = last.last.working > 2 * statistics.median(other.last.working for other in others) + RATE_WINDOW
     return list(unfinished) if is_long and median_rate is not None and rate is not None and rate < LAST_WORKER_SHARE * median_rate else []
 
 

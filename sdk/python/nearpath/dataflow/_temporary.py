@@ -1,7 +1,7 @@
-"""Folders that go with the process that made them, however it ends.
+"""Makes temporary folders that are removed after the end of their process, also after a kill.
 
-Each is locked by its process for as long as that lives: the kernel lets go of the lock with the last process that has it, forked
-children included. Making a folder removes those without a holder.
+A process locks its folder. The kernel releases the lock with the last process that holds it, forked children included. Making a
+folder removes unlocked ones.
 """
 
 import contextlib
@@ -30,13 +30,13 @@ def folder(kind: str) -> Iterator[str]:
 
 
 def remove_all() -> None:
-    """Those of this process, which is about to end."""
+    """Removes the folders of this process before its exit."""
     for path in list(_made):
         _remove(path)
 
 
 def sweep(kind: str) -> None:
-    """Removes what processes of this user that were killed have left."""
+    """Removes folders of this user's killed processes."""
     with os.scandir(tempfile.gettempdir()) as entries:
         paths = [entry.path for entry in entries if entry.name.startswith(kind)]
     for path in paths:
@@ -45,7 +45,7 @@ def sweep(kind: str) -> None:
 
 
 def _make(prefix: str) -> tuple[str, int]:
-    """Somebody may take it for one that was left, until it is locked: then it goes, and another one is made."""
+    """Makes and locks a folder. Repeats if another process removed it before the lock."""
     while True:
         path = tempfile.mkdtemp(prefix=prefix)
         with contextlib.suppress(FileNotFoundError):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-# After a longer pause between two checks, s, the job itself was stopped and knows nothing of the workers.
+# After a longer pause between two checks, s, the job itself was stopped, so no worker counts as silent.
 MAX_CHECK_INTERVAL = 5.0
 # Workers send each second. After this many seconds without a message, a worker counts as silent.
 RESPONSIVE_INTERVAL = 3.0
@@ -11,9 +11,9 @@ RESPONSIVE_INTERVAL = 3.0
 
 @dataclass
 class _Liveness:
-    last_message_at: float | None = None  # since it was started
-    waited: float = 0.0  # for its word on this attempt
-    silent: float = 0.0  # while most others spoke
+    last_message_at: float | None = None  # of the current start
+    waited: float = 0.0  # seconds without a report on this attempt
+    silent: float = 0.0  # seconds of silence while most others sent
     silent_total: float = 0.0  # seconds, in total
 
 
@@ -24,7 +24,7 @@ class Watch:
         self._contact_timeout, self._silence_timeout, self._checked_at = contact_timeout, silence_timeout, 0.0
         self._workers: dict[str, _Liveness] = {}
 
-    def note_message(self, name: str, now: float) -> None:
+    def record_message(self, name: str, now: float) -> None:
         worker = self._workers.setdefault(name, _Liveness())
         worker.last_message_at, worker.silent, worker.silent_total = now, 0.0, 0.0
 
@@ -37,8 +37,10 @@ class Watch:
             worker.waited = 0.0
 
     def find_dead(self, ready: Mapping[str, bool], is_connected: bool, now: float) -> dict[str, str]:
-        """Returns dead workers with the reason. `ready` maps the expected workers to their participation. While the
-        job itself is disconnected, no worker is."""
+        """Returns dead workers with the reason. `ready` maps the expected workers to their participation.
+
+        No worker counts as dead while the job itself is disconnected.
+        """
         since, self._checked_at = now - self._checked_at, now
         if not is_connected or since > MAX_CHECK_INTERVAL:
             return {}
@@ -58,7 +60,7 @@ class Watch:
         worker = self._workers.setdefault(name, _Liveness())
         worker.waited += 0.0 if is_ready else since
         if worker.waited >= self._contact_timeout:
-            return f"no word from it within {self._contact_timeout:g} s"
+            return f"no message within {self._contact_timeout:g} s"
         if worker.last_message_at is None:
             return None
         worker.silent_total += since

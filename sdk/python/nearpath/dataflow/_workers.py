@@ -14,32 +14,31 @@ Port: TypeAlias = Mapping[str, Any]
 
 
 class Worker:
-    """One worker of a stage. All methods have a meaning without being written.
+    """One worker of a stage. All methods have defaults.
 
-    Items come from `input` (where the worker makes them itself) or from streams, through `deserialise`; `process` makes others of
-    them, and `finish` what is left when all have come. They go to `output`, or to streams, through `serialise`.
+    Items come from `input`, or from streams through `deserialise`. `process` turns them into others, and `finish` yields the rest
+    after all inputs have ended. The items go to `output`, or to streams through `serialise`.
 
-    A worker that keeps something between two calls of `process` gives it as a plain value in `snapshot` and takes it back in
-    `restore`: with these a job that lost a worker goes on exactly. `input` and `finish` are run anew then, and what they have yielded
-    before is skipped, so they must yield the same again (but see `resume`).
+    A worker with state between calls of `process` returns it as a plain value from `snapshot`, and gets it back in `restore`. Then
+    a job is exact despite deaths. After a restart `input` and `finish` run again, and their earlier items are skipped. They must
+    yield the same items again (see also `resume`).
     """
 
-    name = ""  # of this worker
-    number = 0  # in its stage
-    of = 1  # so many workers
-    folder = ""  # for what it makes; the job's
+    name = ""  # the worker's name
+    number = 0  # its number in the stage
+    of = 1  # the number of workers in the stage
+    folder = ""  # the job's folder for result files
     codec = "values"  # "raw": process takes and yields batches, as buffers
 
     def start(self) -> None:
-        """Before anything comes, and before `restore`."""
+        """Prepares the worker, before `restore` and all items."""
 
     def input(self, port: Port) -> Iterator[Item]:
-        """Items of an input that is not a stream."""
-        raise NotImplementedError(f"{type(self).__name__} has an input of type {port['type']!r}: give it a method `input`")
+        """Yields the items of an input that is not a stream."""
+        raise NotImplementedError(f"{type(self).__name__} has an input of type {port['type']!r}: define a method `input`")
 
     def resume(self, made: int) -> int:
-        """It goes on from a checkpoint before which it had made so many items: how many of them it will not make once more. Called
-        before `input`, where it has one."""
+        """Resumes after `made` items, and returns the number of them that `input` omits. Called before `input`."""
         return 0
 
     def process(self, items: Iterable[Item]) -> Iterable[Item]:
@@ -51,7 +50,7 @@ class Worker:
         return ()
 
     def output(self, items: Iterable[Item], port: Port) -> None:
-        """Items for an output that is not a stream."""
+        """Takes the items of an output that is not a stream."""
         for _ in items:
             pass
 
@@ -60,19 +59,22 @@ class Worker:
         yield _native.encode(items)
 
     def deserialise(self, batch: memoryview) -> Iterable[Item]:
-        """The items of a batch."""
+        """Returns the items of a batch."""
         return _native.decode(batch)
 
     def divide(self, items: list[Item], consumers: int) -> list[list[Item]]:
         """Divides items among the consumers of a stage that reads by key."""
         parts: list[list[Item]] = [[] for _ in range(consumers)]
         for item in items:
-            parts[_native.share(item[0], consumers)].append(item)
+            parts[_native.key_partition(item[0], consumers)].append(item)
         return parts
 
     def grow(self, count: int = 1, stage: str | None = None) -> int:
-        """Has up to so many more workers started of a stage that reads this one and has `most` (which, where there are several): how
-        many there will be. They read this worker alone, as soon as they are there. From `input`, `process` or `finish`."""
+        """Requests workers of a stage that reads this one and has `max_workers`, and returns the granted number.
+
+        `stage` is required if several stages qualify. The new workers read this worker only. Call it in `input`, `process` or
+        `finish`.
+        """
         return self._request_workers(count, stage)
 
     def snapshot(self) -> Any:
@@ -80,10 +82,10 @@ class Worker:
         return None
 
     def restore(self, kept: Any) -> None:
-        """Goes on from there; from the beginning, where it is None. Always called, once, before anything comes."""
+        """Restores a snapshot; None at the beginning. Called once, before all items."""
 
     def result(self) -> tuple[str, str] | None:
-        """A file that it made in `folder`, and where it belongs once the whole job is through. Only of workers that run "here"."""
+        """Returns a file in `folder` and its destination after the job. Only for workers that run "here"."""
         return None
 
     def _request_workers(self, count: int, stage: str | None) -> int:
@@ -91,7 +93,7 @@ class Worker:
 
 
 class Source(Worker):
-    """Items from a function of number and count of workers, and of how many it has made, if it resumes."""
+    """Yields items of a function of the worker's number and count, and of the made items if it resumes."""
 
     def __init__(self, make: Callable[..., Iterable[Item]], resumes: bool = False) -> None:
         self._make, self._resumes, self._made = make, resumes, 0
@@ -188,7 +190,7 @@ class Collect(_File):
 
 
 class Lines(_File):
-    """A line for each item, in a file of each worker's own."""
+    """Writes one line per item, in a file per worker."""
 
     def __init__(self, path: str) -> None:
         self._pattern = path

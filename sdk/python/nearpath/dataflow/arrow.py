@@ -1,13 +1,13 @@
-"""Columns instead of items: workers that take and yield record batches of Arrow.
+"""Workers for columns: they process record batches of Arrow.
 
-The first column is the key. Batches cross as Arrow's IPC streams and are read where they lie. Needs `pip install nearpath[arrow]`.
+The first column is the key. Batches travel as Arrow IPC streams and are read in place. Needs `pip install nearpath[arrow]`.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa  # type: ignore[import-untyped, import-not-found, unused-ignore]
-import pyarrow.acero  # type: ignore[import-untyped, import-not-found, unused-ignore] # by group_by: once, not in each worker that is forked
+import pyarrow.acero  # type: ignore[import-untyped, import-not-found, unused-ignore] # for group_by, imported once before the forks
 import pyarrow.compute  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
 from . import _native
@@ -19,11 +19,11 @@ Function: TypeAlias = Literal["sum", "min", "max"]
 
 
 class ArrowWorker(Worker):
-    """`process` takes record batches and yields some."""
+    """The base class of workers whose `process` takes and yields record batches."""
 
     def serialise(self, items: Iterable[Item]) -> Iterator[bytes]:
         for batch in items:
-            yield _written([batch], batch.schema)
+            yield _serialise([batch], batch.schema)
 
     def deserialise(self, batch: memoryview) -> Iterable[Item]:
         with pa.ipc.open_stream(pa.py_buffer(batch)) as reader:
@@ -55,9 +55,9 @@ class _Map(ArrowWorker):
 
 
 class _Reduce(ArrowWorker):
-    """Keeps batches until there are many rows; then one row for each key."""
+    """Collects batches, and reduces them to one row per key at MAX_ROWS rows."""
 
-    MANY = 1 << 21
+    MAX_ROWS = 1 << 21
 
     def __init__(self, function: Function) -> None:
         self._function = function
@@ -68,29 +68,29 @@ class _Reduce(ArrowWorker):
         for batch in items:
             self._kept.append(batch)
             self._rows += batch.num_rows
-            if self._rows >= max(self.MANY, 2 * self._kept[0].num_rows):
-                self._join()
+            if self._rows >= max(self.MAX_ROWS, 2 * self._kept[0].num_rows):
+                self._reduce()
         return ()
 
-    def _join(self) -> None:
+    def _reduce(self) -> None:
         if not self._kept:
             return
         table = pa.Table.from_batches(self._kept)
         key, *values = table.column_names
-        joined = table.group_by(key, use_threads=False).aggregate([(value, self._function) for value in values])
-        joined = joined.select([key, *(f"{value}_{self._function}" for value in values)]).rename_columns([key, *values])
-        self._kept = joined.combine_chunks().to_batches()
-        self._rows = joined.num_rows
+        reduced = table.group_by(key, use_threads=False).aggregate([(value, self._function) for value in values])
+        reduced = reduced.select([key, *(f"{value}_{self._function}" for value in values)]).rename_columns([key, *values])
+        self._kept = reduced.combine_chunks().to_batches()
+        self._rows = reduced.num_rows
 
     def finish(self) -> Iterable[Batch]:
-        self._join()
+        self._reduce()
         for batch in self._kept:
             for at in range(0, batch.num_rows, 1 << 16):
                 yield batch.slice(at, 1 << 16)
 
     def snapshot(self) -> Any:
-        self._join()
-        return _written(self._kept, self._kept[0].schema) if self._kept else None
+        self._reduce()
+        return _serialise(self._kept, self._kept[0].schema) if self._kept else None
 
     def restore(self, kept: Any) -> None:
         self._kept = list(self.deserialise(memoryview(kept))) if kept else []
@@ -98,7 +98,7 @@ class _Reduce(ArrowWorker):
 
 
 class _Rows(ArrowWorker):
-    """Record batches as tuples, for stages of items."""
+    """Converts record batches to tuples."""
 
     def serialise(self, items: Iterable[Item]) -> Iterator[bytes]:
         yield _native.encode(items)
@@ -111,38 +111,38 @@ class _Rows(ArrowWorker):
             yield from zip(*(column.to_pylist() for column in batch.columns))
 
 
-def _written(batches: list[Batch], schema: Any) -> bytes:
+def _serialise(batches: list[Batch], schema: Any) -> bytes:
     out = pa.BufferOutputStream()
     with pa.ipc.new_stream(out, schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
-    written: bytes = out.getvalue().to_pybytes()
-    return written
+    serialised: bytes = out.getvalue().to_pybytes()
+    return serialised
 
 
 def _rows(batch: Batch, consumers: int) -> list[Any]:
-    """Which rows each consumer gets."""
-    shares = _shares(batch.column(0), consumers)
-    return [pa.compute.indices_nonzero(pa.compute.equal(shares, consumer)) for consumer in range(consumers)]
+    """Returns the row indexes of each consumer."""
+    partitions = _partitions(batch.column(0), consumers)
+    return [pa.compute.indices_nonzero(pa.compute.equal(partitions, consumer)) for consumer in range(consumers)]
 
 
-def _shares(keys: Any, consumers: int) -> Any:
+def _partitions(keys: Any, consumers: int) -> Any:
     """Returns the consumer of each key. Strings are hashed in place; other keys once per distinct value."""
     if pa.types.is_string(keys.type) and len(keys) and not keys.null_count:
         _, ends, text = (memoryview(part or b"").cast("B") for part in keys.buffers())
-        return _numbers(_native.text_shares(ends[4 * keys.offset :][: 4 * len(keys) + 4], text, consumers))
-    different = keys.dictionary_encode(null_encoding="encode")
-    return _numbers(_native.shares(different.dictionary.to_pylist(), consumers)).take(different.indices)
+        return _uint32_array(_native.text_partitions(ends[4 * keys.offset :][: 4 * len(keys) + 4], text, consumers))
+    distinct = keys.dictionary_encode(null_encoding="encode")
+    return _uint32_array(_native.key_partitions(distinct.dictionary.to_pylist(), consumers)).take(distinct.indices)
 
 
-def _numbers(written: bytes) -> Any:
-    return pa.Array.from_buffers(pa.uint32(), len(written) // 4, [None, pa.py_buffer(written)])
+def _uint32_array(data: bytes) -> Any:
+    return pa.Array.from_buffers(pa.uint32(), len(data) // 4, [None, pa.py_buffer(data)])
 
 
 def source(
     make: Callable[[int, int], Iterable[Batch]], workers: int = 1, name: str | None = None, total: int | None = None
 ) -> Stage:
-    """Record batches of `make(number, of)`; `total` counts batches."""
+    """Yields the record batches of `make(number, of)`. `total` counts batches."""
     return Stage(_with_stage_name("source", lambda: _Source(make)), workers, name, total=total)
 
 
@@ -156,5 +156,5 @@ def reduce_by_key(function: Function, workers: int = 1, name: str | None = None)
 
 
 def rows(workers: int = 1, name: str | None = None) -> Stage:
-    """From record batches to tuples, for the stages of `nearpath.dataflow`."""
+    """Converts record batches to tuples for other stages."""
     return Stage(_with_stage_name("rows", _Rows), workers, name)

@@ -1,8 +1,8 @@
-"""A function whose requests are workers: `python -m nearpath.dataflow serve MODULE…`, spoken to over HTTP (`mode: http`).
+"""Serves workers as a function over HTTP (`mode: http`): `python -m nearpath.dataflow serve MODULE…`.
 
-A request brings one worker's orders. A process of its own works on them, and the answer is lines of JSON: `{"alive": SECONDS}` now
-and then, and at last `{"ended": EXIT CODE, "reason": TEXT}`. When the caller goes away the worker is ended; on SIGTERM all are. Only
-the modules that were named are run, and with a secret only for who knows it.
+A request contains one worker's orders. Its own process runs them, and the response is lines of JSON: `{"alive": SECONDS}`
+regularly, and finally `{"ended": EXIT CODE, "reason": TEXT}`. A disconnect of the caller ends its worker, and SIGTERM ends all.
+Only the named modules are run. With a secret, callers must send it.
 """
 
 import argparse
@@ -27,9 +27,9 @@ from . import _native
 from ._child import KILL_GRACE, Child, WorkerCancelled
 
 MAX_ORDERS_BYTES = 64 << 10
-ALIVE_INTERVAL = 5.0  # seconds between two signs of life
-REQUEST_TIMEOUT = 30.0  # seconds that a request may take to arrive
-SPARE_CONNECTIONS = 64  # connections beside those of workers
+ALIVE_INTERVAL = 5.0  # seconds between two heartbeats
+REQUEST_TIMEOUT = 30.0  # seconds for the arrival of a request
+SPARE_CONNECTIONS = 64  # connections besides those of workers
 STATUS_HEADERS = {401: ("WWW-Authenticate", "Bearer"), 429: ("Retry-After", "1"), 503: ("Retry-After", "1")}
 HOST_MACHINE = "host.nearpath.internal"
 SECRET_FOLDERS = (pathlib.Path("/var/openfaas/secrets"), pathlib.Path("/run/secrets"))
@@ -38,8 +38,8 @@ SECRET_FOLDERS = (pathlib.Path("/var/openfaas/secrets"), pathlib.Path("/run/secr
 class Refused(Exception):
     """Rejects a request, with its HTTP status."""
 
-    def __init__(self, status: int, why: str) -> None:
-        super().__init__(why)
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
         self.status = status
 
 
@@ -49,14 +49,14 @@ def check(orders: bytes, modules: Sequence[str]) -> dict[str, Any]:
         fields: dict[str, Any] = json.loads(orders)
         version, module, name, *_ = fields["version"], fields["code"]["module"], fields["code"]["name"], fields["worker"], fields["job"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise Refused(400, f"the body is no orders of nearpath.dataflow: {error!r}") from None
+        raise Refused(400, f"invalid orders: {error!r}") from None
     if version != 1:
-        raise Refused(400, f"the orders have version {version!r}, and 1 is known here: have one release of nearpath on both sides")
+        raise Refused(400, f"the orders have version {version!r}, expected 1: install the same release of nearpath on both sides")
     if module not in modules:
         known = ", ".join(modules)
-        raise Refused(403, f"only {known} may be run here, not {module!r}: name it after `serve`, in the function's command")
+        raise Refused(403, f"only {known} may be run here, not {module!r}: add it after `serve` in the function's command")
     if not isinstance(name, str) or not name.isidentifier():
-        raise Refused(400, f"{name!r} is no function's name")
+        raise Refused(400, f"invalid function name {name!r}: expected an identifier")
     return fields
 
 
@@ -106,7 +106,7 @@ class Server(http.server.ThreadingHTTPServer):
             if self.is_stopping():
                 raise Refused(503, "the instance is stopping")
             if self._running >= self._max_workers:
-                raise Refused(429, f"{self._max_workers} workers are here, which is the limit (--workers)")
+                raise Refused(429, f"{self._max_workers} workers are running, the maximum (--workers)")
             self._running += 1
         try:
             yield
@@ -133,13 +133,13 @@ class Server(http.server.ThreadingHTTPServer):
         os.eventfd_write(self.stop_event, 1)
         with self._changed:
             self._changed.wait_for(lambda: not self._running, 3 * KILL_GRACE)
-        self.shutdown()  # after the callers of workers know
+        self.shutdown()  # after all callers have their results
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
         return threading.active_count() < self._max_workers + SPARE_CONNECTIONS
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exc_info()[1], OSError):  # who went away is nothing to report
+        if not isinstance(sys.exc_info()[1], OSError):  # a disconnected caller is no error
             super().handle_error(request, client_address)
 
 
@@ -151,7 +151,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answers readiness and health checks."""
-        self.answer(503 if self.server.is_stopping() else 200, "workers come by POST")
+        self.answer(503 if self.server.is_stopping() else 200, "send orders by POST")
 
     def do_POST(self) -> None:
         try:
@@ -169,19 +169,19 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return
         authorization = self.headers.get("Authorization", "").encode("latin-1")
         if not hmac.compare_digest(authorization, b"Bearer " + secret):
-            raise Refused(401, "this function works only for who knows its secret: give the place secret=")
+            raise Refused(401, "missing or wrong secret: pass secret= to the place")
 
     def orders(self) -> bytes:
         """Reads the request's body."""
         length = self.headers.get("Content-Length", "")
         if self.request_version != "HTTP/1.1" or not (length.isascii() and length.isdigit()):
-            raise Refused(411, "orders come over HTTP/1.1, with their length")
+            raise Refused(411, "orders need HTTP/1.1 and a Content-Length")
         if int(length) > MAX_ORDERS_BYTES:
-            self.rfile.read(min(int(length), 16 * MAX_ORDERS_BYTES))  # or the answer might be lost with what was not read
-            raise Refused(413, f"orders have at most {MAX_ORDERS_BYTES} bytes, not {length}")
+            self.rfile.read(min(int(length), 16 * MAX_ORDERS_BYTES))  # an unread body could lose the response
+            raise Refused(413, f"the orders have {length} bytes, at most {MAX_ORDERS_BYTES} are allowed")
         orders = self.rfile.read(int(length))
         if len(orders) < int(length):
-            raise Refused(400, "the orders are cut short")
+            raise Refused(400, "the orders are shorter than their Content-Length")
         return orders
 
     def work(self, worker: str, child: Child) -> None:
@@ -230,10 +230,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 def serve(modules: Sequence[str], port: int | None = None, workers: int = 64, secret: str | None = None) -> None:
-    """Serves until SIGTERM or SIGINT. `port`: default $PORT, else 5000. `secret` is a secret's name, whose value callers know."""
+    """Serves until SIGTERM or SIGINT. `port` defaults to $PORT, else 5000. `secret` names the secret that callers must send."""
     for module in modules:
         if importlib.util.find_spec(module) is None:
-            raise SystemExit(f"there is no module {module!r} in {os.getcwd()} nor on PYTHONPATH: put {module}.py beside the function")
+            raise SystemExit(f"there is no module {module!r} in {os.getcwd()} or on PYTHONPATH: add {module}.py to the function's folder")
     key = None if secret is None else read_secret(secret)
     port = int(os.environ.get("PORT") or 5000) if port is None else port
     with Server(modules, port, workers, key) as server:
@@ -259,16 +259,16 @@ def read_secret(name: str) -> bytes:
         with contextlib.suppress(FileNotFoundError):
             if value := (folder / name).read_bytes().strip():
                 return value
-    raise SystemExit(f"there is no secret {name!r}, or it is empty: list it at `secrets` of the function, and make it at the gateway")
+    raise SystemExit(f"there is no secret {name!r}, or it is empty: list it in `secrets` of the function, and create it at the gateway")
 
 
 def main(arguments: Sequence[str]) -> None:
-    """`python -m nearpath.dataflow serve …`"""
+    """Runs `python -m nearpath.dataflow serve …`."""
     parser = argparse.ArgumentParser("python -m nearpath.dataflow serve", description="Serves workers as a function.")
-    parser.add_argument("modules", nargs="+", metavar="MODULE", help="a module whose jobs may be run here")
-    parser.add_argument("--port", type=int, help="on 127.0.0.1; default $PORT, else 5000")
-    parser.add_argument("--workers", type=int, default=64, help="workers at a time; more get 429; default %(default)s")
-    parser.add_argument("--secret", metavar="NAME", help="a secret of the function's that callers must know")
+    parser.add_argument("modules", nargs="+", metavar="MODULE", help="module whose jobs may be run")
+    parser.add_argument("--port", type=int, help="port on 127.0.0.1; default $PORT, else 5000")
+    parser.add_argument("--workers", type=int, default=64, help="maximum of workers at a time, more get 429; default %(default)s")
+    parser.add_argument("--secret", metavar="NAME", help="secret of the function that callers must send")
     options = parser.parse_args(arguments)
     serve(options.modules, options.port, options.workers, options.secret)
 

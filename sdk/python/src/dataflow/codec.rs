@@ -40,7 +40,7 @@ pub(crate) fn decode<'py>(batch: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyLi
 
 /// Index of the consumer, among `consumers`, that gets the key.
 #[pyfunction]
-pub(crate) fn share(key: &Bound<'_, PyAny>, consumers: usize) -> PyResult<usize> {
+pub(crate) fn key_partition(key: &Bound<'_, PyAny>, consumers: usize) -> PyResult<usize> {
     let mut buffer = Vec::new();
     write_key(&mut buffer, key)?;
     Ok(value::key_partition(&buffer, consumers))
@@ -48,49 +48,51 @@ pub(crate) fn share(key: &Bound<'_, PyAny>, consumers: usize) -> PyResult<usize>
 
 /// Consumer indexes of many keys, as 32-bit numbers.
 #[pyfunction]
-pub(crate) fn shares<'py>(
+pub(crate) fn key_partitions<'py>(
     keys: &Bound<'py, PyList>,
     consumers: usize,
 ) -> PyResult<Bound<'py, PyBytes>> {
-    let (mut buffer, mut shares) = (Vec::new(), Vec::with_capacity(keys.len() * 4));
+    let (mut buffer, mut partitions) = (Vec::new(), Vec::with_capacity(keys.len() * 4));
     for key in keys.iter() {
         buffer.clear();
         write_key(&mut buffer, &key)?;
-        shares.extend_from_slice(&(value::key_partition(&buffer, consumers) as u32).to_ne_bytes());
+        partitions
+            .extend_from_slice(&(value::key_partition(&buffer, consumers) as u32).to_ne_bytes());
     }
-    Ok(PyBytes::new(keys.py(), &shares))
+    Ok(PyBytes::new(keys.py(), &partitions))
 }
 
 /// Consumer indexes of an Arrow text column: 32-bit offsets where each value begins in `text` and
 /// the last one ends.
 #[pyfunction]
-pub(crate) fn text_shares<'py>(
+pub(crate) fn text_partitions<'py>(
     py: Python<'py>,
     ends: &Bound<'py, PyAny>,
     text: &Bound<'py, PyAny>,
     consumers: usize,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let (ends, text) = (payload::read_payload(ends)?, payload::read_payload(text)?);
-    let shares = py
+    let partitions = py
         // A column may hold millions of values; other Python threads run meanwhile.
-        .detach(|| split_text_shares(&ends, &text, consumers))
+        .detach(|| partition_text(&ends, &text, consumers))
         .ok_or_else(|| value_error("invalid text column: wrong offsets or not UTF-8"))?;
-    Ok(PyBytes::new(py, &shares))
+    Ok(PyBytes::new(py, &partitions))
 }
 
-fn split_text_shares(ends: &[u8], text: &[u8], consumers: usize) -> Option<Vec<u8>> {
-    let place = |at: &[u8; 4]| usize::try_from(i32::from_ne_bytes(*at)).ok();
+fn partition_text(ends: &[u8], text: &[u8], consumers: usize) -> Option<Vec<u8>> {
+    let offset = |bytes: &[u8; 4]| usize::try_from(i32::from_ne_bytes(*bytes)).ok();
     // Arrow's buffers may be padded at the end.
     let (ends, _) = ends.as_chunks::<4>();
-    let (mut buffer, mut shares) = (Vec::new(), Vec::with_capacity(ends.len() * 4));
+    let (mut buffer, mut partitions) = (Vec::new(), Vec::with_capacity(ends.len() * 4));
     for pair in ends.windows(2) {
-        let value = text.get(place(&pair[0])?..place(&pair[1])?)?;
+        let value = text.get(offset(&pair[0])?..offset(&pair[1])?)?;
         buffer.clear();
         // Encoded like a Python string, so that both give a key the same consumer.
         value::write_token(&mut buffer, ValueToken::Text(str::from_utf8(value).ok()?));
-        shares.extend_from_slice(&(value::key_partition(&buffer, consumers) as u32).to_ne_bytes());
+        partitions
+            .extend_from_slice(&(value::key_partition(&buffer, consumers) as u32).to_ne_bytes());
     }
-    Some(shares)
+    Some(partitions)
 }
 
 pub(super) fn write_item(buffer: &mut Vec<u8>, item: &Bound<'_, PyAny>) -> PyResult<()> {
@@ -175,7 +177,7 @@ fn put_container(
     // Bounded, because decoding recurses as deep.
     if depth == MAX_NESTING_DEPTH {
         return Err(PyValueError::new_err(format!(
-            "an item is nested deeper than {MAX_NESTING_DEPTH}"
+            "an item is nested deeper than {MAX_NESTING_DEPTH} levels: make it flatter"
         )));
     }
     if let Ok(tuple) = item.cast_exact::<PyTuple>() {
@@ -200,9 +202,9 @@ fn put_container(
             put_item(buffer, part, form, depth + 1)
         });
     }
-    let expectation = "is not a plain value: send None, bool, int, float, str, bytes, tuple, list and dict, or give the worker `serialise` and `deserialise`";
+    let remedy = "is not a plain value: send None, bool, int, float, str, bytes, tuple, list and dict, or give the worker `serialise` and `deserialise`";
     Err(PyTypeError::new_err(format!(
-        "{} {expectation}",
+        "{} {remedy}",
         item.get_type().qualname()?
     )))
 }
@@ -214,7 +216,9 @@ fn read_item<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     // Checked again: the batch comes from another process.
     if depth > MAX_NESTING_DEPTH {
-        return Err(value_error("a value is nested too deep"));
+        return Err(value_error(format!(
+            "a value is nested deeper than {MAX_NESTING_DEPTH} levels"
+        )));
     }
     let token = reader.next_token().map_err(value_error)?;
     Ok(match token {

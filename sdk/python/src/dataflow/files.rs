@@ -31,6 +31,7 @@ impl Checkpoints {
         Ok(py.detach(|| self.0.save_state(number, worker, mark, state))?)
     }
 
+    /// Loads the state of a worker.
     fn load<'py>(
         &self,
         py: Python<'py>,
@@ -43,6 +44,7 @@ impl Checkpoints {
         ))
     }
 
+    /// Completes a checkpoint: `states` maps workers to the marks of their states.
     fn complete(
         &self,
         py: Python<'_>,
@@ -63,7 +65,7 @@ impl Checkpoints {
         Ok(py.detach(|| self.0.remove_all())?)
     }
 
-    /// Manifest of the last complete checkpoint, as JSON.
+    /// Returns the manifest of the last complete checkpoint, as JSON.
     fn latest(&self) -> PyResult<Option<String>> {
         self.0
             .latest_manifest()?

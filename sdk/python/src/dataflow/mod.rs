@@ -22,19 +22,22 @@ pub(crate) fn add_module(parent: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<worker::Streams>()?;
     module.add_class::<outbox::Outbox>()?;
     module.add_class::<files::Checkpoints>()?;
-    module.add_class::<scale_out::Growth>()?;
+    module.add_class::<scale_out::ScaleOutDecisions>()?;
     module.add_class::<remote_workers::Authority>()?;
-    module.add_class::<remote_workers::Line>()?;
-    module.add_function(wrap_pyfunction!(remote_workers::rendezvous_key, &module)?)?;
-    module.add_function(wrap_pyfunction!(remote_workers::ticket, &module)?)?;
+    module.add_class::<remote_workers::RendezvousConnection>()?;
+    module.add_function(wrap_pyfunction!(
+        remote_workers::read_rendezvous_key,
+        &module
+    )?)?;
+    module.add_function(wrap_pyfunction!(remote_workers::issue_ticket, &module)?)?;
     module.add_function(wrap_pyfunction!(codec::encode, &module)?)?;
     module.add_function(wrap_pyfunction!(codec::decode, &module)?)?;
-    module.add_function(wrap_pyfunction!(codec::share, &module)?)?;
-    module.add_function(wrap_pyfunction!(codec::shares, &module)?)?;
-    module.add_function(wrap_pyfunction!(codec::text_shares, &module)?)?;
-    module.add_function(wrap_pyfunction!(expand, &module)?)?;
-    module.add_function(wrap_pyfunction!(check, &module)?)?;
-    module.add_function(wrap_pyfunction!(picture, &module)?)?;
+    module.add_function(wrap_pyfunction!(codec::key_partition, &module)?)?;
+    module.add_function(wrap_pyfunction!(codec::key_partitions, &module)?)?;
+    module.add_function(wrap_pyfunction!(codec::text_partitions, &module)?)?;
+    module.add_function(wrap_pyfunction!(expand_graph, &module)?)?;
+    module.add_function(wrap_pyfunction!(check_topology, &module)?)?;
+    module.add_function(wrap_pyfunction!(render_graph, &module)?)?;
     module.add_function(wrap_pyfunction!(die_with_parent, &module)?)?;
     parent.add_submodule(&module)
 }
@@ -44,17 +47,17 @@ fn value_error(error: impl ToString) -> PyErr {
 }
 
 fn limits_with(fan_in: Option<usize>) -> TopologyLimits {
-    let usual = TopologyLimits::default();
+    let defaults = TopologyLimits::default();
     TopologyLimits {
-        fan_in: fan_in.unwrap_or(usual.fan_in),
-        ..usual
+        fan_in: fan_in.unwrap_or(defaults.fan_in),
+        ..defaults
     }
 }
 
 /// Expands a graph to its workers; both are JSON.
 #[pyfunction]
 #[pyo3(signature = (graph, fan_in=None))]
-fn expand(graph: &str, fan_in: Option<usize>) -> PyResult<String> {
+fn expand_graph(graph: &str, fan_in: Option<usize>) -> PyResult<String> {
     let topology = StageGraph::from_json(graph)
         .map_err(value_error)?
         .expand(limits_with(fan_in))
@@ -65,7 +68,7 @@ fn expand(graph: &str, fan_in: Option<usize>) -> PyResult<String> {
 /// Checks a topology and returns it with all defaults; raises ValueError if it cannot run.
 #[pyfunction]
 #[pyo3(signature = (topology, fan_in=None))]
-fn check(topology: &str, fan_in: Option<usize>) -> PyResult<String> {
+fn check_topology(topology: &str, fan_in: Option<usize>) -> PyResult<String> {
     let topology = JobTopology::from_json(topology).map_err(value_error)?;
     topology
         .check_with(limits_with(fan_in))
@@ -75,10 +78,10 @@ fn check(topology: &str, fan_in: Option<usize>) -> PyResult<String> {
 
 /// Renders a graph as DOT or SVG.
 #[pyfunction]
-fn picture(graph: &str, kind: &str) -> PyResult<String> {
+fn render_graph(graph: &str, format: &str) -> PyResult<String> {
     let graph = StageGraph::from_json(graph).map_err(value_error)?;
     graph.check().map_err(value_error)?;
-    match kind {
+    match format {
         "dot" => Ok(graph.to_dot()),
         "svg" => Ok(graph.to_svg()),
         other => Err(value_error(format!(
@@ -87,18 +90,20 @@ fn picture(graph: &str, kind: &str) -> PyResult<String> {
     }
 }
 
-/// Ends this process with its parent, by the kernel (PR_SET_PDEATHSIG).
+/// Makes the kernel end this process with its parent (PR_SET_PDEATHSIG).
 #[pyfunction]
 fn die_with_parent(parent: i32) -> PyResult<()> {
     let signal = Some(rustix::process::Signal::KILL);
     rustix::process::set_parent_process_death_signal(signal)
         .map_err(|error| PyOSError::new_err(error.to_string()))?;
     // Checked after the setting: the parent may have ended before, and then no signal comes.
-    let now = rustix::process::getppid().map_or(0, rustix::process::Pid::as_raw_pid);
-    if now == parent {
+    let current_parent = rustix::process::getppid().map_or(0, rustix::process::Pid::as_raw_pid);
+    if current_parent == parent {
         Ok(())
     } else {
-        Err(PyOSError::new_err("the parent process has ended"))
+        Err(PyOSError::new_err(format!(
+            "the parent process {parent} has ended"
+        )))
     }
 }
 

@@ -69,8 +69,7 @@ impl Outbox {
         })
     }
 
-    /// Takes items from the iterator for at most `seconds`. Returns their number, and whether it is
-    /// exhausted.
+    /// Takes items for at most `seconds`. Returns their number, and true at the iterator's end.
     #[pyo3(signature = (items, seconds=None))]
     fn extend(
         &mut self,
@@ -133,7 +132,7 @@ impl OutputGroup {
         codec::write_key(key, &first)?;
         let at = value::key_partition(key, self.outputs.len());
         let batch = &mut self.batches[at];
-        // Other keys are normalised for the share, so the item needs its exact encoding.
+        // Other keys are normalised for the partition, so the item needs its exact encoding.
         if !codec::is_simple(&first) {
             return codec::write_item(batch, item).map(|()| at);
         }

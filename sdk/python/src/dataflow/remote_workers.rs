@@ -43,9 +43,9 @@ impl Authority {
     #[new]
     #[pyo3(signature = (job, seconds=DEFAULT_LIFETIME_SECONDS))]
     fn new(job: &str, seconds: f64) -> PyResult<Self> {
-        let job = self::parse_job(job)?;
-        let life = self::parse_seconds(seconds)?;
-        let authority = nearpath_ca::Authority::new(job.as_str(), SystemTime::now(), life)
+        let job = parse_job(job)?;
+        let lifetime = parse_seconds(seconds)?;
+        let authority = nearpath_ca::Authority::new(job.as_str(), SystemTime::now(), lifetime)
             .map_err(value_error)?;
         Ok(Self { job, authority })
     }
@@ -57,20 +57,18 @@ impl Authority {
     }
 
     /// Issues a worker's identity as JSON: `certificate`, `key` and `authority`, each as PEM.
-    fn identity(&self, worker: &str, seconds: f64) -> PyResult<String> {
-        identity::issue_identity(
-            &self.authority,
-            &self.job,
-            worker,
-            self::parse_seconds(seconds)?,
-        )
-        .map_err(value_error)
+    fn issue_identity(&self, worker: &str, seconds: f64) -> PyResult<String> {
+        identity::issue_identity(&self.authority, &self.job, worker, parse_seconds(seconds)?)
+            .map_err(value_error)
     }
 }
 
 /// Reads the key of a rendezvous from its file.
 #[pyfunction]
-pub(crate) fn rendezvous_key<'py>(py: Python<'py>, path: &str) -> PyResult<Bound<'py, PyBytes>> {
+pub(crate) fn read_rendezvous_key<'py>(
+    py: Python<'py>,
+    path: &str,
+) -> PyResult<Bound<'py, PyBytes>> {
     let key = RendezvousKey::read(Path::new(path))
         .map_err(|error| PyOSError::new_err(error.to_string()))?;
     Ok(PyBytes::new(py, &key.bytes()))
@@ -78,7 +76,7 @@ pub(crate) fn rendezvous_key<'py>(py: Python<'py>, path: &str) -> PyResult<Bound
 
 /// Issues a ticket that admits a worker for `seconds`.
 #[pyfunction]
-pub(crate) fn ticket(
+pub(crate) fn issue_ticket(
     key: &[u8],
     job: &str,
     worker: &str,
@@ -88,13 +86,13 @@ pub(crate) fn ticket(
     let key = key
         .try_into()
         .map_err(|_| value_error("invalid rendezvous key: expected 32 bytes"))?;
-    let job = self::parse_job(job)?;
+    let job = parse_job(job)?;
     let id = worker_name::to_spiffe_id(&job, worker).map_err(value_error)?;
     // Tickets use wall-clock time, because other machines check them.
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
-    let until = now.saturating_add(self::parse_seconds(seconds)?).as_secs();
+    let until = now.saturating_add(parse_seconds(seconds)?).as_secs();
     Ok(WorkerTicket {
         worker: id,
         job,
@@ -107,10 +105,10 @@ pub(crate) fn ticket(
 
 /// Connection of a process to the rendezvous of its job.
 #[pyclass(frozen, module = "nearpath.dataflow")]
-pub(crate) struct Line(Mutex<Option<Arc<connection::RendezvousConnection>>>);
+pub(crate) struct RendezvousConnection(Mutex<Option<Arc<connection::RendezvousConnection>>>);
 
 #[pymethods]
-impl Line {
+impl RendezvousConnection {
     /// Opens the connection. `trust`: certificates of authorities as PEM; without it, the system's.
     #[new]
     #[pyo3(signature = (rendezvous, ticket, trust=None))]
@@ -131,20 +129,19 @@ impl Line {
         Ok(Self(Mutex::new(Some(Arc::new(connection)))))
     }
 
-    /// Waits until the connection is open; returns whether it is. ConnectionError when it has
-    /// ended.
+    /// Waits until the connection is open, and returns whether it is. Raises ConnectionError after
+    /// its end.
     fn wait(&self, py: Python<'_>, seconds: f64) -> PyResult<bool> {
-        let (connection, until) = (
-            self.connection()?,
-            Instant::now() + self::parse_seconds(seconds)?,
-        );
+        let (connection, until) = (self.connection()?, Instant::now() + parse_seconds(seconds)?);
         loop {
             let left = until.saturating_duration_since(Instant::now());
             // Waits in slices, so that Ctrl-C is handled.
-            let here = py.detach(|| connection.wait_connected(left.min(SIGNAL_CHECK_INTERVAL)));
-            let here = here.map_err(|over| PyConnectionError::new_err(over.to_string()))?;
-            if here || left <= SIGNAL_CHECK_INTERVAL {
-                return Ok(here);
+            let is_connected =
+                py.detach(|| connection.wait_connected(left.min(SIGNAL_CHECK_INTERVAL)));
+            let is_connected =
+                is_connected.map_err(|error| PyConnectionError::new_err(error.to_string()))?;
+            if is_connected || left <= SIGNAL_CHECK_INTERVAL {
+                return Ok(is_connected);
             }
             py.check_signals()?;
         }
@@ -158,17 +155,15 @@ impl Line {
             .map_err(value_error)
     }
 
-    /// Returns received messages with their senders. ConnectionError when no more can arrive.
+    /// Returns received messages with their senders. Raises ConnectionError after the end.
     fn receive(&self, py: Python<'_>, seconds: f64) -> PyResult<Vec<(String, String)>> {
-        let (connection, until) = (
-            self.connection()?,
-            Instant::now() + self::parse_seconds(seconds)?,
-        );
+        let (connection, until) = (self.connection()?, Instant::now() + parse_seconds(seconds)?);
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let messages =
                 py.detach(|| connection.receive_messages(left.min(SIGNAL_CHECK_INTERVAL)));
-            let messages = messages.map_err(|over| PyConnectionError::new_err(over.to_string()))?;
+            let messages =
+                messages.map_err(|error| PyConnectionError::new_err(error.to_string()))?;
             if !messages.is_empty() || left <= SIGNAL_CHECK_INTERVAL {
                 return Ok(messages);
             }
@@ -176,13 +171,13 @@ impl Line {
         }
     }
 
-    /// File descriptor that is readable while messages wait.
+    /// Returns the file descriptor that is readable while messages wait.
     fn fileno(&self) -> PyResult<i32> {
         Ok(self.connection()?.event_fd().as_raw_fd())
     }
 
-    /// Name of the kind of NAT before this machine; takes a second.
-    fn nat(&self, py: Python<'_>) -> PyResult<&'static str> {
+    /// Returns the kind of NAT before this machine; takes a second.
+    fn nat_kind(&self, py: Python<'_>) -> PyResult<&'static str> {
         let connection = self.connection()?;
         py.detach(|| connection.nat_kind())
             .map_err(|error| PyConnectionError::new_err(error.to_string()))
@@ -200,11 +195,13 @@ impl Line {
     }
 }
 
-impl Line {
+impl RendezvousConnection {
     pub(super) fn connection(&self) -> PyResult<Arc<connection::RendezvousConnection>> {
         let connection = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        connection
-            .clone()
-            .ok_or_else(|| PyConnectionError::new_err("the connection to the rendezvous is closed"))
+        connection.clone().ok_or_else(|| {
+            PyConnectionError::new_err(
+                "the connection to the rendezvous is closed: open another one",
+            )
+        })
     }
 }

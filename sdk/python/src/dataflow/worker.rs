@@ -40,7 +40,7 @@ impl Listener {
 }
 
 fn in_use_error() -> PyErr {
-    PyRuntimeError::new_err("the listener is in use already")
+    PyRuntimeError::new_err("the listener is in use already: create another one")
 }
 
 fn loopback_addr(port: u16) -> SocketAddr {
@@ -69,12 +69,12 @@ impl Streams {
     /// Starts the streams from an assignment as JSON, with the ports of its peers by name.
     #[new]
     fn new(
-        orders: &str,
+        assignment: &str,
         listener: &Listener,
         token: &[u8],
         ports: HashMap<String, u16>,
     ) -> PyResult<Self> {
-        let orders: WorkerAssignment = serde_json::from_str(orders).map_err(value_error)?;
+        let assignment: WorkerAssignment = serde_json::from_str(assignment).map_err(value_error)?;
         let token = token
             .try_into()
             .map_err(|_| value_error("invalid token: expected 32 bytes"))?;
@@ -86,7 +86,7 @@ impl Streams {
             .take()
             .ok_or_else(in_use_error)?;
         // Inputs without a position are pending: their producers connect later.
-        let open = orders
+        let open = assignment
             .inputs
             .iter()
             .filter(|input| input.processed.is_some());
@@ -95,11 +95,11 @@ impl Streams {
         ports
             .iter()
             .for_each(|(name, port)| addresses.insert(name, loopback_addr(*port)));
-        let (name, consumers) = (orders.name.clone(), addresses.clone());
+        let (name, consumers) = (assignment.name.clone(), addresses.clone());
         // Created on the worker's own thread, which has the event loop.
         let connector = move || LocalConnector::new(listener, name, token, producers, consumers);
         Ok(Self {
-            worker: Arc::new(DataflowWorker::start(orders, connector)?),
+            worker: Arc::new(DataflowWorker::start(assignment, connector)?),
             addresses,
         })
     }
@@ -107,13 +107,18 @@ impl Streams {
     /// Starts the streams to workers on other machines, for each attempt over the same connection
     /// to the rendezvous. The identity is the worker's.
     #[staticmethod]
-    fn over(orders: &str, line: &remote_workers::Line, identity: &str) -> PyResult<Self> {
-        let orders: WorkerAssignment = serde_json::from_str(orders).map_err(value_error)?;
+    fn connect_remote(
+        assignment: &str,
+        rendezvous: &remote_workers::RendezvousConnection,
+        identity: &str,
+    ) -> PyResult<Self> {
+        let assignment: WorkerAssignment = serde_json::from_str(assignment).map_err(value_error)?;
         let identity = WorkerIdentity::from_json(identity).map_err(value_error)?;
-        let connection = line.connection()?;
-        let met = RemoteConnector::new(&connection, identity, &orders).map_err(value_error)?;
+        let connection = rendezvous.connection()?;
+        let connector =
+            RemoteConnector::new(&connection, identity, &assignment).map_err(value_error)?;
         Ok(Self {
-            worker: Arc::new(DataflowWorker::start(orders, || Ok(met))?),
+            worker: Arc::new(DataflowWorker::start(assignment, || Ok(connector))?),
             addresses: ConsumerAddresses::default(),
         })
     }
@@ -134,8 +139,8 @@ impl Streams {
         )
     }
 
-    /// Barrier that this worker must start now.
-    fn due(&self) -> Option<u64> {
+    /// Returns the checkpoint whose barrier this worker must send now, once each.
+    fn take_due_barrier(&self) -> Option<u64> {
         self.worker.take_due_barrier()
     }
 
@@ -154,17 +159,17 @@ impl Streams {
     }
 
     /// Ends a pending input that never opens.
-    fn never(&self, input: usize) {
+    fn mark_input_unused(&self, input: usize) {
         self.worker.mark_input_unused(input);
     }
 
-    /// Returns the open ones among these outputs.
-    fn open_of(&self, outputs: Vec<usize>) -> Vec<usize> {
+    /// Returns those of these outputs that are open.
+    fn open_outputs(&self, outputs: Vec<usize>) -> Vec<usize> {
         self.worker.open_outputs(&outputs)
     }
 
     /// Starts a checkpoint.
-    fn trigger(&self, checkpoint: u64) {
+    fn trigger_checkpoint(&self, checkpoint: u64) {
         self.worker.trigger_checkpoint(checkpoint);
     }
 
@@ -179,7 +184,11 @@ impl Streams {
     }
 
     /// Sends a barrier to all outputs. Returns the worker's positions `(inputs, outputs)`.
-    fn barrier(&self, py: Python<'_>, checkpoint: u64) -> PyResult<(Vec<Option<u64>>, Vec<u64>)> {
+    fn send_barrier(
+        &self,
+        py: Python<'_>,
+        checkpoint: u64,
+    ) -> PyResult<(Vec<Option<u64>>, Vec<u64>)> {
         let positions = py
             .detach(|| self.worker.send_barrier(checkpoint))
             .map_err(stream_error)?;

@@ -1,4 +1,4 @@
-"""Serves workers whose processes are acted by `act.py`: two at a time."""
+"""Serves workers that run `scripted_worker.py`, two at a time."""
 
 import sys
 
@@ -6,5 +6,5 @@ from nearpath.dataflow import function
 
 if __name__ == "__main__":
     secret = function.read_secret(sys.argv[1]) if sys.argv[1:] else None
-    with function.Server(["jobs"], workers=2, secret=secret, command=[sys.executable, "act.py"], interval=0.2) as server:
+    with function.Server(["jobs"], workers=2, secret=secret, command=[sys.executable, "scripted_worker.py"], interval=0.2) as server:
         function.run(server)

@@ -1,4 +1,4 @@
-"""A job for functions: sums by key, and words."""
+"""A job for functions that sums by key."""
 
 import os
 import time
@@ -7,8 +7,11 @@ from nearpath import dataflow as flow
 
 
 def job(count=4000, keys=50, workers=3, gate=None, pause=0, slow=None):
-    """The source is the leader's own. With `gate` it waits in the middle, once, until that file has gone; `pause`: seconds for each
-    item, with `slow` as long as that file is there."""
+    """Runs its source on the leader's machine.
+
+    The source waits once in the middle until the file `gate` is removed. It pauses for `pause` seconds per item, while the file
+    `slow` exists if that is given.
+    """
     make = numbers(count, gate, pause, slow)
     pairs = flow.source(make, name="numbers", resumes=True).on("here") >> flow.map(remainder(keys), workers=workers)
     return pairs >> flow.reduce_by_key(int.__add__, workers=workers) >> flow.collect()
@@ -27,7 +30,7 @@ def numbers(count, gate, pause, slow):
 
 
 def wait_at(gate):
-    """Says that it is there, and goes on when it may."""
+    """Marks the gate as reached, and waits for its removal."""
     if os.path.exists(gate):
         os.rename(gate, f"{gate}.reached")
         while os.path.exists(f"{gate}.reached"):

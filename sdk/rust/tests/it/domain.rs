@@ -369,7 +369,7 @@ fn what_did_not_run_goes_over_http_if_its_body_is_there() {
         eventually("it is near", known).await;
         let answer = nearpath::call("busy", "body").await.unwrap();
         assert_eq!(
-            (&answer.body()[..], answer.path(), answer.not_nearer()),
+            (&answer.body()[..], answer.path(), answer.obstacle()),
             (&b"far"[..], Some(Path::Http), Some("no_room"))
         );
         full(

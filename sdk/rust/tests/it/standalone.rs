@@ -99,14 +99,14 @@ fn what_the_answer_says_of_its_way_is_believed() {
     for (field, way) in [
         ("x-nearpath-path: shm\r\n", (Path::Shm, None)),
         (
-            "x-nearpath-path: http; not_nearer=no_domain\r\n",
+            "x-nearpath-path: http; obstacle=no_domain\r\n",
             (Path::Http, Some("no_domain")),
         ),
         ("", (Path::Http, Some("caller_no_endpoint"))),
     ] {
         let (address, _) = gateway(fields(field));
         let answer = with_gateway(address, async || nearpath::call("currency", "").await).unwrap();
-        assert_eq!((answer.path().unwrap(), answer.not_nearer()), way);
+        assert_eq!((answer.path().unwrap(), answer.obstacle()), way);
         assert_eq!(
             answer.header("x-nearpath-path"),
             None,

@@ -91,7 +91,7 @@ fn over_http_too() {
         while last.is_ok() {
             last = answer.body().next().await.expect("an error, never an end");
         }
-        assert_eq!(last.unwrap_err().kind().code_name(), "cut");
+        assert_eq!(last.unwrap_err().kind().code_name(), "truncated");
     };
     nearpath::run_in(alone.surroundings.clone(), within(inside)).unwrap();
     alone.stop();
@@ -209,12 +209,12 @@ fn what_is_broken_off_is_an_error_and_never_an_end(new_domain: DomainFactory) {
         let error = answer.into_body().collect_all().await.unwrap_err();
         assert_eq!(
             (error.kind().code_name(), error.function(), error.path()),
-            ("cut", "breaks", Some(Path::Shm))
+            ("truncated", "breaks", Some(Path::Shm))
         );
         let error = nearpath::call_with("breaks", "", CallOptions::default().shm_only())
             .await
             .unwrap_err();
-        assert_eq!(error.kind().code_name(), "cut", "{error}");
+        assert_eq!(error.kind().code_name(), "truncated", "{error}");
 
         let (sender, parts) = unbounded_channel();
         sender.send(Ok("some")).unwrap();
@@ -226,12 +226,12 @@ fn what_is_broken_off_is_an_error_and_never_an_end(new_domain: DomainFactory) {
         let error = error.unwrap_err();
         assert_eq!(
             (error.kind().code_name(), error.path()),
-            ("cut", Some(Path::Shm))
+            ("truncated", Some(Path::Shm))
         );
         assert!(error.to_string().contains("it broke"), "{error}");
         assert_eq!(
             read.recv().await.unwrap().unwrap_err().kind().code_name(),
-            "cut"
+            "truncated"
         );
     });
     domain.stop();

@@ -36,14 +36,14 @@ fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     }
 }
 
-fn near_only() -> CallOptions {
+fn shm_only() -> CallOptions {
     CallOptions::default()
         .shm_only()
         .deadline(Duration::from_secs(30))
 }
 
 fn until_near(party: &mut ThreadEndpoint, name: &str) {
-    while party.call(name, "", &near_only().path("/ready")).is_err() {
+    while party.call(name, "", &shm_only().path("/ready")).is_err() {
         std::thread::yield_now(); // it is still in flight into the domain
     }
 }
@@ -52,11 +52,11 @@ fn until_near(party: &mut ThreadEndpoint, name: &str) {
 fn begin(party: &mut ThreadEndpoint, number: usize) -> BegunCall {
     let text = number.to_string();
     if number.is_multiple_of(2) {
-        return party.begin_call("echo", text, &near_only()).unwrap();
+        return party.begin_call("echo", text, &shm_only()).unwrap();
     }
     let mut draft = party.draft_body(text.len());
     draft.copy_from_slice(text.as_bytes());
-    party.begin_call("echo", draft, &near_only()).unwrap()
+    party.begin_call("echo", draft, &shm_only()).unwrap()
 }
 
 fn a_burst_waits_for_credit_and_none_of_it_goes_another_way(new_domain: DomainFactory) {
@@ -92,7 +92,7 @@ fn the_first_of_several_answers(new_domain: DomainFactory) {
         let mut party = ThreadEndpoint::new(environment);
         until_near(&mut party, "waits");
         let mut begin =
-            |body: &'static str| Some(party.begin_call("waits", body, &near_only()).unwrap());
+            |body: &'static str| Some(party.begin_call("waits", body, &shm_only()).unwrap());
         let mut calls = [begin("never"), begin("b"), None, begin("c")];
         let mut seen = Vec::new();
         for _ in 0..2 {
@@ -106,7 +106,7 @@ fn the_first_of_several_answers(new_domain: DomainFactory) {
         assert!(party.wait_any(&mut calls).is_none());
         // A call over HTTP to a closed port ends, and so does one in memory.
         let mut calls = [
-            party.begin_call("waits", "never", &near_only()).ok(),
+            party.begin_call("waits", "never", &shm_only()).ok(),
             party.begin_call("far", "", &CallOptions::default()).ok(),
         ];
         let (at, answer) = party.wait_any(&mut calls).unwrap();
@@ -171,7 +171,7 @@ fn one_thread_writes_and_reads_at_once(new_domain: DomainFactory) {
         let mut party = ThreadEndpoint::new(environment);
         for name in ["async", "waits"] {
             until_near(&mut party, name);
-            let mut exchange = party.open_call(name, &near_only()).unwrap();
+            let mut exchange = party.open_call(name, &shm_only()).unwrap();
             // Far more than either side may have unread: who only wrote would wait for ever.
             assert_eq!(
                 echoes(&mut party, &mut exchange, 100, 100_000),
@@ -179,11 +179,11 @@ fn one_thread_writes_and_reads_at_once(new_domain: DomainFactory) {
                 "{name}"
             );
             assert_eq!((exchange.path(), exchange.is_open()), (Path::Shm, false));
-            let mut exchange = party.open_call(name, &near_only()).unwrap();
+            let mut exchange = party.open_call(name, &shm_only()).unwrap();
             party.finish_body(&mut exchange);
             assert_eq!(echoes(&mut party, &mut exchange, 0, 0), 0, "{name}");
         }
-        party.call("waits", "", &near_only().path("/stop")).unwrap();
+        party.call("waits", "", &shm_only().path("/stop")).unwrap();
     });
     domain.stop();
 }
@@ -219,7 +219,7 @@ fn a_cancelled_call_is_reported(new_domain: DomainFactory) {
         for name in ["waits", "endless"] {
             until_near(&mut party, name);
         }
-        let mut exchange = party.open_call("waits", &near_only()).unwrap();
+        let mut exchange = party.open_call("waits", &shm_only()).unwrap();
         party.write_chunk(&mut exchange, "some").unwrap();
         assert_eq!(
             heard.recv_timeout(Duration::from_secs(30)).unwrap(),
@@ -229,10 +229,10 @@ fn a_cancelled_call_is_reported(new_domain: DomainFactory) {
         party.close_call(exchange);
         assert_eq!(
             heard.recv_timeout(Duration::from_secs(30)).unwrap(),
-            Some("cut")
+            Some("truncated")
         );
 
-        let mut exchange = party.open_call("endless", &near_only()).unwrap();
+        let mut exchange = party.open_call("endless", &shm_only()).unwrap();
         party.finish_body(&mut exchange);
         while !matches!(
             party.next_event(&mut exchange, false).unwrap(),
@@ -242,7 +242,7 @@ fn a_cancelled_call_is_reported(new_domain: DomainFactory) {
         until_near(&mut party, "waits"); // tells of what was dropped
         ended.recv_timeout(Duration::from_secs(30)).unwrap();
         for name in ["waits", "endless"] {
-            party.call(name, "", &near_only().path("/stop")).unwrap();
+            party.call(name, "", &shm_only().path("/stop")).unwrap();
         }
     });
     domain.stop();
@@ -261,7 +261,7 @@ fn what_is_broken_off_is_no_end(new_domain: DomainFactory) {
     in_time(move || {
         let mut party = ThreadEndpoint::new(environment);
         until_near(&mut party, "breaks");
-        let mut exchange = party.open_call("breaks", &near_only()).unwrap();
+        let mut exchange = party.open_call("breaks", &shm_only()).unwrap();
         party.finish_body(&mut exchange);
         let error = loop {
             match party.next_event(&mut exchange, false) {
@@ -272,11 +272,9 @@ fn what_is_broken_off_is_no_end(new_domain: DomainFactory) {
         };
         assert_eq!(
             (error.kind().code_name(), error.path()),
-            ("cut", Some(Path::Shm))
+            ("truncated", Some(Path::Shm))
         );
-        party
-            .call("breaks", "", &near_only().path("/stop"))
-            .unwrap();
+        party.call("breaks", "", &shm_only().path("/stop")).unwrap();
     });
     domain.stop();
 }

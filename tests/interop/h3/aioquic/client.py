@@ -10,11 +10,11 @@ from aioquic.h3.events import DataReceived, HeadersReceived
 from aioquic.quic.configuration import QuicConfiguration
 
 MEGABYTE = b"x" * (1 << 20)
-PATIENCE = 30
+TIMEOUT_SECONDS = 30
 
 
 class Client(QuicConnectionProtocol):
-    """One connection; an answer is (status, body)."""
+    """One connection. Its responses are (status, body)."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -47,13 +47,13 @@ class Client(QuicConnectionProtocol):
         self.http.send_headers(stream, encoded, end_stream=not body)
         if body:
             self.http.send_data(stream, body, end_stream=True)
-        return asyncio.wait_for(end, PATIENCE)
+        return asyncio.wait_for(end, TIMEOUT_SECONDS)
 
 
-def say(step, answer):
+def print_step(step, answer):
     status, body = answer
-    told = f"{len(body)} bytes" if len(body) > 1000 else body.decode().strip()
-    print(f"{step}: {status} {told if status == 200 else ''}".rstrip())
+    text = f"{len(body)} bytes" if len(body) > 1000 else body.decode().strip()
+    print(f"{step}: {status} {text if status == 200 else ''}".rstrip())
 
 
 async def main(host, port, authorities):
@@ -61,22 +61,22 @@ async def main(host, port, authorities):
     configuration = QuicConfiguration(is_client=True, alpn_protocols=H3_ALPN, server_name="localhost")
     configuration.load_verify_locations(authorities)
 
-    def line(**options):
+    def open_connection(**options):
         return connect(host, port, configuration=configuration, create_protocol=Client,
                        session_ticket_handler=tickets.append, **options)
 
-    async with line() as client:
-        say("get", await client.ask("localhost", "GET"))
-        say("post", await client.ask("localhost", "POST", MEGABYTE))
+    async with open_connection() as client:
+        print_step("get", await client.ask("localhost", "GET"))
+        print_step("post", await client.ask("localhost", "POST", MEGABYTE))
     for method in ["GET", "POST"]:
         configuration.session_ticket = tickets.pop()
-        async with line(wait_connected=False) as client:
-            asked = client.ask("localhost", method, b"" if method == "GET" else b"body")
+        async with open_connection(wait_connected=False) as client:
+            response = client.ask("localhost", method, b"" if method == "GET" else b"body")
             client.transmit()
-            say(f"early {method.lower()}", await asked)
-            asked = client.ask("localhost", method, b"" if method == "GET" else b"body")
+            print_step(f"early {method.lower()}", await response)
+            response = client.ask("localhost", method, b"" if method == "GET" else b"body")
             client.transmit()
-            say(f"{method.lower()} again", await asked)
+            print_step(f"{method.lower()} again", await response)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-//! An application's functions, each behind a watchdog of its own, on the machines where they are
-//! called.
+//! An application's functions, each behind its own watchdog, on their machines.
 //!
-//! Functions that call others are there twice: on the first machine, from where they call over a
-//! link, directly or through the gateway, and at home, on the same machine as those that they call.
+//! Functions with callees run twice: on the first machine, from which they call over a link or
+//! through the gateway, and on their callees' machine.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -21,17 +20,16 @@ use crate::remote::identities::{BenchAuthority, CallIdentity, mint_session};
 use crate::remote::outbound::{self, ConnectionPolicy};
 use crate::remote::worker::{StartedWorker, WorkerMachine};
 
-/// More than a caller can be behind with those that each connection brings anew.
+/// Initial sessions: more than a caller uses before new sessions arrive.
 const SESSION_COUNT: usize = 8;
 
-/// A function as somebody reaches it.
+/// A function at the address for a caller.
 pub(super) struct ReachableFunction {
     pub(super) callee: CalleeAddress,
-    /// Processes of all workers that can have a part in a call: those that answer where callers
-    /// show no certificate, and those that answer the rest.
+    /// Processes of all workers in a call: the TLS fronts, and the watchdogs.
     fronts: Vec<u32>,
     dogs: Vec<u32>,
-    /// The way out of the machine, and the gateway.
+    /// Threads of the outbound proxy and of the gateway.
     threads: Vec<u32>,
 }
 
@@ -41,7 +39,7 @@ pub(super) struct AppFixture {
     pub(super) gateway: CallIdentity,
     pub(super) second: LabNode,
     away: BTreeMap<&'static str, ReachableFunction>,
-    home: BTreeMap<&'static str, ReachableFunction>,
+    local: BTreeMap<&'static str, ReachableFunction>,
     _workers: Vec<StartedWorker>,
 }
 
@@ -59,11 +57,11 @@ struct FixtureBuilder<'a> {
 struct CallerSide<'a> {
     machine: &'a WorkerMachine,
     node: &'a LabNode,
-    /// Link that calls to them take.
+    /// Link of calls to them.
     outside: LinkHop,
     /// Address of their callees.
     callees: IpAddr,
-    manner: ConnectionPolicy,
+    policy: ConnectionPolicy,
     /// Address of the gateway, if calls go through it.
     gateway: Option<CalleeAddress>,
 }
@@ -72,8 +70,8 @@ struct CallerSide<'a> {
 type StartedFunctions = Vec<(&'static str, StartedWorker)>;
 
 impl AppFixture {
-    /// Starts every function and waits until each of them answers.
-    pub(super) fn build(ground: &AppNetwork, app: &ExampleApp) -> Result<Self, BenchError> {
+    /// Starts every function and waits until each of them responds.
+    pub(super) fn build(network: &AppNetwork, app: &ExampleApp) -> Result<Self, BenchError> {
         let site = BenchAuthority::new()?;
         let (gateway, inside) = (
             site.gateway_identity()?,
@@ -86,31 +84,31 @@ impl AppFixture {
             app,
             number: 0,
         };
-        let (first, second) = (&*ground.machines.0, &*ground.machines.1);
+        let (first, second) = (&*network.machines.0, &*network.machines.1);
         // Callees first: callers are started with their addresses.
-        let callees = builder.start_callees(ground, second)?;
-        let (gateway, between) = builder.start_gateway(ground, &callees)?.unzip();
+        let callees = builder.start_callees(network, second)?;
+        let (gateway, between) = builder.start_gateway(network, &callees)?.unzip();
         let far = CallerSide {
             machine: first,
-            node: &ground.first,
-            outside: ground.outside[0],
-            callees: ground.between.to,
-            manner: ConnectionPolicy::New,
+            node: &network.first,
+            outside: network.outside[0],
+            callees: network.between.to,
+            policy: ConnectionPolicy::New,
             gateway,
         };
         let (far, mut threads) = builder.start_callers(&far, &callees)?;
         threads.extend(between);
         let near = CallerSide {
             machine: second,
-            node: &ground.second,
+            node: &network.second,
             outside: LOOPBACK_HOP,
             callees: LOOPBACK_HOP.to,
-            manner: ConnectionPolicy::Kept,
+            policy: ConnectionPolicy::Kept,
             gateway: None,
         };
         let (near, near_threads) = builder.start_callers(&near, &callees)?;
         let away = reachable_functions(&[&callees, &far], &threads, None);
-        let home = reachable_functions(&[&callees, &near], &near_threads, Some(LOOPBACK_HOP.to));
+        let local = reachable_functions(&[&callees, &near], &near_threads, Some(LOOPBACK_HOP.to));
         let _workers = [callees, far, near]
             .into_iter()
             .flatten()
@@ -118,30 +116,30 @@ impl AppFixture {
             .collect();
         Ok(Self {
             gateway: builder.gateway,
-            second: ground.second.clone(),
+            second: network.second.clone(),
             away,
-            home,
+            local,
             _workers,
         })
     }
 
-    /// A function, from outside.
+    /// Returns a function for external callers.
     pub(super) fn remote_function(&self, function: &str) -> Result<&ReachableFunction, BenchError> {
         self.away
             .get(function)
             .ok_or_else(|| format!("{function} was not started").into())
     }
 
-    /// The same for who is on the second machine.
+    /// Returns a function for callers on the second machine.
     pub(super) fn local_function(&self, function: &str) -> Result<&ReachableFunction, BenchError> {
-        self.home
+        self.local
             .get(function)
             .ok_or_else(|| format!("{function} was not started").into())
     }
 }
 
 impl ReachableFunction {
-    /// CPU time of the workers, of the way out and of the gateway.
+    /// Returns the CPU time of the workers, the outbound proxy and the gateway.
     pub(super) fn cpu_spent(&self, front: bool) -> Duration {
         let workers = if front { &self.fronts } else { &self.dogs };
         cpu::processes_cpu(workers) + cpu::threads_cpu(&self.threads)
@@ -152,12 +150,12 @@ impl FixtureBuilder<'_> {
     /// Starts the functions without callees.
     fn start_callees(
         &mut self,
-        ground: &AppNetwork,
+        network: &AppNetwork,
         machine: &WorkerMachine,
     ) -> Result<StartedFunctions, BenchError> {
         let callers = [
-            (self.gateway.clone(), ground.outside[1]),
-            (self.inside.clone(), ground.between),
+            (self.gateway.clone(), network.outside[1]),
+            (self.inside.clone(), network.between),
         ];
         let functions = self.app.functions.iter().filter(|function| !function.calls);
         functions
@@ -165,7 +163,7 @@ impl FixtureBuilder<'_> {
             .collect()
     }
 
-    /// Those that call `callees`, and the thread that does it for them.
+    /// Starts the functions that call `callees`, and their outbound proxy's thread.
     fn start_callers(
         &mut self,
         side: &CallerSide<'_>,
@@ -186,7 +184,7 @@ impl FixtureBuilder<'_> {
             node: side.node.clone(),
             identity: self.inside.clone(),
             callees: callee_directory(callees, side.callees),
-            manner: side.manner,
+            policy: side.policy,
             gateway: side.gateway.clone(),
         };
         let thread = outbound::start_outbound(plan, port)?;
@@ -200,30 +198,30 @@ impl FixtureBuilder<'_> {
         Ok((started.collect::<Result<_, _>>()?, vec![thread]))
     }
 
-    /// A gateway where calls come from outside, for those between functions; as they find it, and
-    /// its thread.
+    /// Starts a gateway on the external callers' machine for calls between functions. Returns its
+    /// address and its thread.
     fn start_gateway(
         &mut self,
-        ground: &AppNetwork,
+        network: &AppNetwork,
         callees: &StartedFunctions,
     ) -> Result<Option<(CalleeAddress, u32)>, BenchError> {
         if !self.app.functions.iter().any(|function| function.calls) {
             return Ok(None);
         }
-        let hop = ground.outside[0].reverse_hop();
+        let hop = network.outside[0].reverse_hop();
         let provision = self.new_provision(&[(self.inside.clone(), hop)])?;
         let plan = outbound::OutboundPlan {
-            node: ground.caller.clone(),
+            node: network.caller.clone(),
             identity: self.gateway.clone(),
-            callees: callee_directory(callees, ground.outside[1].to),
-            manner: ConnectionPolicy::New,
+            callees: callee_directory(callees, network.outside[1].to),
+            policy: ConnectionPolicy::New,
             gateway: None,
         };
         let callee = all_transports::callee_address(hop.to, &provision);
         Ok(Some((callee, outbound::start_gateway(plan, provision)?)))
     }
 
-    /// A new worker's, with sessions for those callers.
+    /// Creates the provision of a new worker, with sessions for those callers.
     fn new_provision(
         &mut self,
         callers: &[(CallIdentity, LinkHop)],
@@ -258,7 +256,7 @@ impl FixtureBuilder<'_> {
     }
 }
 
-/// Addresses of the callees on that machine.
+/// Returns the addresses of the callees on that machine.
 fn callee_directory(callees: &StartedFunctions, at: IpAddr) -> BTreeMap<String, CalleeAddress> {
     callees
         .iter()

@@ -1,5 +1,5 @@
-//! Three machines and the links between them: who calls from outside, functions that call others,
-//! and all other functions with what they need.
+//! Three machines and their links: external callers, functions with callees, and all other
+//! functions with their services.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use super::super::NetworkPlace;
 use crate::remote::BenchError;
 use crate::remote::worker::WorkerMachine;
 
-/// From one machine to another: the address that calls come from, and the one that they go to.
+/// A hop: the source address and the destination address of calls.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LinkHop {
     pub(super) from: IpAddr,
@@ -25,14 +25,14 @@ pub(super) struct AppNetwork {
     pub(super) first: LabNode,
     pub(super) second: LabNode,
     pub(super) machines: (Rc<WorkerMachine>, Rc<WorkerMachine>),
-    /// From the caller, who is the gateway, to the first machine, and to the second one.
+    /// Hops from the caller, which is the gateway, to the first and to the second machine.
     pub(super) outside: [LinkHop; 2],
-    /// From the first machine to the second one.
+    /// Hop from the first machine to the second one.
     pub(super) between: LinkHop,
 }
 
 impl LinkHop {
-    /// The other way round.
+    /// Returns the reverse hop.
     pub(super) fn reverse_hop(self) -> Self {
         Self {
             from: self.to,
@@ -41,14 +41,14 @@ impl LinkHop {
     }
 }
 
-/// On one machine.
+/// Hop on one machine.
 pub(super) const LOOPBACK_HOP: LinkHop = LinkHop {
     from: IpAddr::V4(Ipv4Addr::LOCALHOST),
     to: IpAddr::V4(Ipv4Addr::LOCALHOST),
 };
 
 impl AppNetwork {
-    /// Every two machines have a link of their own; in loopback all are one.
+    /// Creates the machines with a link between every two; on loopback all are one.
     pub(super) fn new(place: NetworkPlace, awake: Duration) -> Result<Self, BenchError> {
         let mut lab = NetworkLab::new()?;
         let second = lab.add_node("second")?;

@@ -157,13 +157,13 @@ pub(crate) fn slots_of_killed_callers_are_reclaimed(mode: DeliveryMode) {
                 .sum::<u64>()
         };
         let before = calls();
-        while calls() < before + 3 {
+        nearpath_testkit::eventually_blocking("three calls are answered", || {
             assert!(
                 process.child.try_wait().unwrap().is_none(),
                 "the child failed by itself"
             );
-            std::thread::yield_now();
-        }
+            calls() >= before + 3
+        });
         process.kill();
         node.hub.remove_instance(InstanceId(10 + round));
         node.until("all slots are back", |usage| {

@@ -163,9 +163,9 @@ pub(crate) fn a_topic_reaches_each_subscriber_once(mode: DeliveryMode) {
     ["audit", "bystander"]
         .iter()
         .for_each(|name| knows(&mut shop, name));
-    while shop.publish_event("ready", &body(b"")).sent == 0 {
-        std::thread::yield_now(); // nothing is sent until it knows mail
-    }
+    nearpath_testkit::eventually_blocking("mail is known", || {
+        shop.publish_event("ready", &body(b"")).sent > 0
+    });
     assert_eq!(
         sees.recv_timeout(TEST_TIMEOUT).unwrap(),
         ("mail", "ready".to_owned(), true, 0)

@@ -25,11 +25,11 @@ macro_rules! conformance {
         })*
     };
     (@ $mode:ident { $($file:ident: $($case:ident),*;)* }) => {
-        use crate::conformance::node::{DeliveryMode, trouble};
+        use crate::conformance::node::{DeliveryMode, unmet_requirement};
         $($(
             #[test]
             fn $case() {
-                match trouble(DeliveryMode::$mode) {
+                match unmet_requirement(DeliveryMode::$mode) {
                     Some(why) => nearpath_testkit::skip!("{why}"),
                     None => crate::conformance::$file::$case(DeliveryMode::$mode),
                 }
@@ -72,11 +72,11 @@ conformance! { Ring = ring, Sockmap = sockmap, Poll = poll: {
 /// The same in a strict domain.
 macro_rules! strictly {
     (@ $mode:ident { $($file:ident: $($case:ident),*;)* }) => {
-        use crate::conformance::node::{DeliveryMode, strictly, trouble};
+        use crate::conformance::node::{DeliveryMode, strictly, unmet_requirement};
         $($(
             #[test]
             fn $case() {
-                match trouble(DeliveryMode::$mode) {
+                match unmet_requirement(DeliveryMode::$mode) {
                     Some(why) => nearpath_testkit::skip!("{why}"),
                     None => strictly(|| crate::conformance::$file::$case(DeliveryMode::$mode)),
                 }

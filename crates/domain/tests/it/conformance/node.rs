@@ -18,6 +18,7 @@ use nearpath_domain::node_side::{
 use nearpath_domain::{CallResponse, IncomingCall, packet};
 use nearpath_kernel::bpf::SockmapRouter;
 use nearpath_shm::EndpointId;
+use nearpath_testkit::{eventually, eventually_blocking, read_until};
 use nearpath_types::{FunctionId, InstanceId};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -39,7 +40,7 @@ pub(crate) fn delivery(mode: DeliveryMode) -> DescriptorDelivery {
 }
 
 /// Why this machine cannot do a mode.
-pub(crate) fn trouble(mode: DeliveryMode) -> Option<String> {
+pub(crate) fn unmet_requirement(mode: DeliveryMode) -> Option<String> {
     (mode == DeliveryMode::Sockmap)
         .then(SockmapRouter::create)?
         .err()
@@ -230,20 +231,9 @@ impl TestNode {
         what: &str,
         wanted: impl Fn(nearpath_domain::node_side::DomainUsage) -> bool,
     ) {
-        let wait = async {
-            while !wanted(self.hub.read_usage().await) {
-                // Each look is an exchange with the node side's task
-                tokio::time::sleep(Duration::from_millis(2)).await;
-            }
-        };
-        let waited = self
-            .runtime
-            .block_on(async { tokio::time::timeout(TEST_TIMEOUT, wait).await });
-        assert!(
-            waited.is_ok(),
-            "never: {what}; {:?}",
-            self.runtime.block_on(self.hub.read_usage())
-        );
+        // Each reading is an exchange with the node side's task.
+        let usage = || self.runtime.block_on(self.hub.read_usage());
+        read_until(what, usage, |usage| wanted(*usage));
     }
 
     /// A gateway thread: runs `inside` with a polled endpoint.
@@ -330,15 +320,14 @@ pub(crate) fn joined(threads: [JoinHandle<()>; 2]) {
 
 /// Waits until a function can be called from here.
 pub(crate) fn knows(endpoint: &mut blocking::BlockingEndpoint, name: &str) {
-    let end = std::time::Instant::now() + TEST_TIMEOUT;
-    while !endpoint.callable_functions().contains(&function(name)) {
-        assert!(std::time::Instant::now() < end, "{name} never came");
-        std::thread::yield_now();
-    }
+    eventually_blocking(&format!("{name} is known"), || {
+        endpoint.callable_functions().contains(&function(name))
+    });
 }
 
 pub(crate) async fn knows_async(endpoint: &polled::AsyncEndpoint, name: &str) {
-    while !endpoint.has_function(&function(name)) {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    eventually(&format!("{name} is known"), async || {
+        endpoint.has_function(&function(name))
+    })
+    .await;
 }

@@ -414,9 +414,9 @@ pub(crate) fn a_withdrawn_instance_finishes_its_open_calls(mode: DeliveryMode) {
     let withdrawn = node
         .runtime
         .spawn(async move { hub.withdraw_instance(InstanceId(2)).await });
-    while a.callable_functions().contains(&function("b")) {
-        std::thread::yield_now();
-    }
+    nearpath_testkit::eventually_blocking("b is withdrawn", || {
+        !a.callable_functions().contains(&function("b"))
+    });
     assert!(!withdrawn.is_finished(), "a call is open");
     go.send(()).unwrap();
     assert_eq!(a.wait_response(pending).unwrap().body, "done");

@@ -298,14 +298,14 @@ impl NodeFixture {
         .await
     }
 
-    /// Waits for the trouble that the controller sees.
-    pub async fn trouble(&self) -> String {
+    /// Waits for the start failure that the controller sees.
+    pub async fn start_failure(&self) -> String {
         let mut observed = self.node.watch_observed();
         let observed_functions = observed
-            .wait_for(|all| all.iter().any(|one| one.trouble.is_some()))
+            .wait_for(|all| all.iter().any(|one| one.start_failure.is_some()))
             .await
             .unwrap();
-        observed_functions[0].trouble.clone().unwrap()
+        observed_functions[0].start_failure.clone().unwrap()
     }
 }
 

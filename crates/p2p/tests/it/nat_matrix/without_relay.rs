@@ -144,7 +144,7 @@ fn an_idle_udp_connection_keeps_its_nat_mapping() {
                     .await
                     .unwrap();
                 send_byte(&mut link, leads).await;
-                tokio::time::sleep(Duration::from_secs(25)).await;
+                tokio::time::sleep(Duration::from_secs(25)).await; // twice the NAT's lifetime
                 send_byte(&mut link, leads).await;
                 link.close().await.unwrap();
             };

@@ -2,16 +2,16 @@
 
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nearpath_testkit::lab::nat::{IpFamily, LabInternet, NatKind, NatPair, NatPlan, SiteMachine};
 use nearpath_testkit::lab::{LabNode, LinkConditions, LinkDirection, NetworkLab};
-use nearpath_testkit::need_nat;
+use nearpath_testkit::{need_nat, read_until};
 use rustix::io::Errno;
 
 use crate::nat::fixture::NatFixture;
 use crate::nat::sockets::{
-    DEADLINE, PendingDial, accept, dial, listener, port, receive, round_trip, send, udp, until,
+    PendingDial, accept, dial, listener, port, receive, round_trip, send, udp, until,
 };
 
 const PORT: u16 = 4001;
@@ -218,12 +218,9 @@ fn a_site_loses_packets_as_its_plan_configures() {
             .provider_line
             .packet_counts(LinkDirection::Forward)
     };
-    let begun = Instant::now();
-    while line_counts().offered < 100 {
-        assert!(begun.elapsed() < DEADLINE, "{:?}", line_counts());
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    let counts = line_counts();
+    let counts = read_until("all are offered", line_counts, |counts| {
+        counts.offered >= 100
+    });
     assert!(counts.lost > 10, "{counts:?}");
     let arrived: Vec<_> = (0..counts.delivered)
         .map(|_| receive(&rendezvous).0)

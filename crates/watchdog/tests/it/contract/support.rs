@@ -15,7 +15,7 @@ use hyper::body::{Body, Frame, Incoming};
 use hyper::client::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use nearpath_testkit::within;
+use nearpath_testkit::{eventually, within};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -149,15 +149,13 @@ impl WatchdogProcess {
 
     /// Waits for its end.
     pub(crate) async fn wait_exit(&mut self) -> ExitStatus {
-        within(async {
-            loop {
-                if let Some(status) = self.child.try_wait().unwrap() {
-                    return status;
-                }
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
+        let mut status = None;
+        eventually("the watchdog ends", async || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
         })
-        .await
+        .await;
+        status.unwrap()
     }
 
     /// Status and body of a GET on a new connection.

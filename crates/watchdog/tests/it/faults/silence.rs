@@ -138,7 +138,7 @@ async fn call_slow_handler(place: &TwoMachines) -> Result<u32, QuicCallError> {
     let (number, request) = place.caller.post(HELD_PATH, 1000);
     let go = async {
         place.handler.wait_held().await;
-        tokio::time::sleep(4 * SHORT_TIMEOUT).await;
+        tokio::time::sleep(4 * SHORT_TIMEOUT).await; // the duration of the handler
         place.handler.release_one();
     };
     tokio::join!(check_echo(&line, number, request), go).0
@@ -189,7 +189,7 @@ fn a_link_that_is_down_for_two_seconds() {
         assert!(before.is_early());
         let call = place.caller.call(&before, 1 << 20);
         let mend = async {
-            tokio::time::sleep(Duration::from_secs(2)).await;
+            tokio::time::sleep(Duration::from_secs(2)).await; // the duration of the outage
             place.link.restore_link();
         };
         let (early, ()) = tokio::join!(call, mend);

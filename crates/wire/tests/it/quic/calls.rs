@@ -113,7 +113,7 @@ fn an_idle_connection_is_closed_and_one_with_a_call_is_not() {
             calling.call_buffered(post(""), EarlyData::Allowed).await
         });
         let go = beginning.recv().await.unwrap();
-        tokio::time::sleep(5 * rest).await;
+        tokio::time::sleep(5 * rest).await; // longer than the idle timeout
         assert!(!connection.is_closed(), "a call is under way");
         go.send(()).unwrap();
         assert!(call.await.unwrap().unwrap().status().is_success());

@@ -34,7 +34,7 @@ impl PeerClient {
     /// On nearpath's SDK.
     pub(crate) fn new_sdk(args: &ServiceArgs) -> Self {
         Self::Sdk(SdkPeerClient {
-            near_only: args.near_only,
+            shm_only: args.shm_only,
         })
     }
 }

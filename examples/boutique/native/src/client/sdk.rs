@@ -17,7 +17,7 @@ const MAX_ATTEMPTS: usize = 1000;
 
 pub(crate) struct SdkPeerClient {
     /// Memory or nothing: for measuring.
-    pub(super) near_only: bool,
+    pub(super) shm_only: bool,
 }
 
 impl SdkPeerClient {
@@ -30,7 +30,7 @@ impl SdkPeerClient {
     ) -> Result<PeerReply, ServiceError> {
         let lost = |error: nearpath::Error| ServiceError::new(502, error.to_string());
         let mut ask = CallOptions::default().path(path).deadline(CALL_TIMEOUT);
-        if self.near_only {
+        if self.shm_only {
             ask = ask.shm_only();
         }
         for (name, value) in passed {
@@ -63,7 +63,7 @@ impl SdkPeerClient {
     ) -> Result<nearpath::Response, nearpath::Error> {
         let first = nearpath::call_with(name, body.clone(), ask.clone()).await;
         match first {
-            Err(error) if self.near_only && matches!(error.kind(), ErrorKind::Unsent(_)) => {
+            Err(error) if self.shm_only && matches!(error.kind(), ErrorKind::Unsent(_)) => {
                 Box::pin(retry_call(name, body, ask)).await
             }
             first => first,

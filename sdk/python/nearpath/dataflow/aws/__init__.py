@@ -4,8 +4,8 @@
 
     flow.run(wordcount.job, on=aws.Lambda("wordcount"), rendezvous="wss://…", key="rendezvous.key")
 
-`python -m nearpath.dataflow.aws package` makes the zip of the function, whose handler is `nearpath.dataflow.aws.handler`.
-docs/guide/dataflow-lambda.md goes from code to a job.
+`python -m nearpath.dataflow.aws package` makes the function's zip. Its handler is `nearpath.dataflow.aws.handler`.
+See docs/guide/dataflow-lambda.md.
 """
 
 from ._handler import handler

@@ -12,17 +12,17 @@ RETRYABLE_ERRORS = {
     "TooManyRequestsException", "EC2ThrottledException", "ENILimitReachedException", "ENINotReadyException", "ResourceConflictException",
     "ResourceNotReadyException", "SnapStartNotReadyException", "SubnetIPAddressLimitReachedException", "ThrottlingException",
 }  # fmt: skip
-# Waits between two tries: the first, and the longest.
+# The first and the maximum delay between two tries.
 FIRST_DELAY, MAX_DELAY = 0.2, 5.0
-# Of the log's end, which Lambda hands over with the answer.
+# Lines of the log's end that Lambda returns with the response.
 MAX_LOG_LINES = 12
 
 
 class RetryDelays:
-    """Computes retry delays within a total of `patience` seconds."""
+    """Computes retry delays within a total of `timeout` seconds."""
 
-    def __init__(self, patience: float) -> None:
-        self.patience, self.tries, self.waited = patience, 0, 0.0
+    def __init__(self, timeout: float) -> None:
+        self.timeout, self.tries, self.waited = timeout, 0, 0.0
 
     def next(self, retry_after: str | None = None, jitter: float | None = None) -> float | None:
         """Returns None after the total. `retry_after` is the Retry-After header; `jitter` (0 to 1) spreads the workers' retries."""
@@ -30,7 +30,7 @@ class RetryDelays:
         delay = bound * (0.5 + 0.5 * (random.random() if jitter is None else jitter))
         if retry_after and retry_after.isdecimal():
             delay = max(delay, float(retry_after))
-        if self.waited + delay > self.patience:
+        if self.waited + delay > self.timeout:
             return None
         self.tries, self.waited = self.tries + 1, self.waited + delay
         return delay
@@ -38,7 +38,7 @@ class RetryDelays:
 
 @dataclass(frozen=True)
 class Refused:
-    """Lambda did not start it."""
+    """A refused invocation, which did not run."""
 
     code: str
     message: str
@@ -47,7 +47,7 @@ class Refused:
 
     @classmethod
     def read(cls, answer: Mapping[str, Any]) -> "Refused":
-        """Of the response that botocore's ClientError has."""
+        """Reads the response of botocore's ClientError."""
         error = answer.get("Error", {})
         code, message = str(error.get("Code", "")), str(error.get("Message", ""))
         if reason := answer.get("Reason"):
@@ -60,21 +60,21 @@ class Refused:
 
 def _advice(code: str, message: str) -> str:
     if "ConcurrentInvocationLimitExceeded" in message:
-        return ". More workers than the account or the function may run at once: have the limit raised, or use fewer workers"
+        return ". The account or the function is at its concurrency limit: raise the limit, or use fewer workers"
     if code == "AccessDeniedException":
-        return ". Who runs the job needs lambda:InvokeFunction on this function"
+        return ". The job's user needs lambda:InvokeFunction on this function"
     return ""
 
 
 def describe_end(error: str | None, payload: bytes, log: str | None) -> str:
-    """Of an invocation that was answered: "" when it ended well."""
-    answer = _read(payload)
+    """Describes the end of a completed invocation; "" after success."""
+    response = _read(payload)
     if error is not None:
-        name, message = answer.get("errorType", error), answer.get("errorMessage", payload[:1000].decode(errors="replace"))
+        name, message = response.get("errorType", error), response.get("errorMessage", payload[:1000].decode(errors="replace"))
         return f"the function ended with {name}: {message}{_tail(log)}"
-    ended = answer.get("ended")
+    ended = response.get("ended")
     if not isinstance(ended, str):
-        return "the function's answer is not a worker's: its handler must be nearpath.dataflow.aws.handler"
+        return "the function's response is not a worker's: its handler must be nearpath.dataflow.aws.handler"
     return f"{ended}{_tail(log)}" if ended else ""
 
 
@@ -87,7 +87,7 @@ def _read(payload: bytes) -> dict[str, Any]:
 
 
 def _tail(log: str | None) -> str:
-    """The worker's last words; what Lambda itself writes between them is left out."""
+    """Returns the last log lines of the worker, without Lambda's own."""
     lines = base64.b64decode(log or "").decode(errors="replace").splitlines()
     own = [line for line in lines if not line.startswith(("START RequestId", "END RequestId", "REPORT RequestId", "INIT_START"))]
     return "".join(f"\n  | {line}" for line in own[-MAX_LOG_LINES:])

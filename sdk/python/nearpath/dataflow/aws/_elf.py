@@ -6,14 +6,14 @@ import os
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-# Of a version that a library can do without (VER_FLG_WEAK).
+# Marks a version that a library does not require (VER_FLG_WEAK in elf.h).
 VER_FLG_WEAK = 2
 MACHINES = {"EM_X86_64": "x86_64", "EM_AARCH64": "arm64"}
 
 
 @dataclass(frozen=True)
 class Native:
-    """Of one library: the machine's architecture as Lambda calls it, the newest glibc that its symbols ask for, and if it is musl's."""
+    """A library's architecture as named by Lambda, its newest required glibc, and whether it needs musl."""
 
     machine: str
     glibc: tuple[int, int]
@@ -21,7 +21,7 @@ class Native:
 
 
 def read(file: BinaryIO) -> Native | None:
-    """None where it is no ELF file."""
+    """Reads the requirements of an ELF file; None for other files."""
     if file.read(4) != b"\x7fELF":
         return None
     elf = _elftools("elffile").ELFFile(file)
@@ -30,7 +30,7 @@ def read(file: BinaryIO) -> Native | None:
 
 
 def find_mismatch(path: str, native: Native, machine: str, glibc: tuple[int, int]) -> str | None:
-    """Why Lambda could not load it."""
+    """Returns the cause why Lambda cannot load a library, if there is one."""
     if native.machine != machine:
         return f"{path} is for {native.machine}, not {machine}"
     if native.is_musl:
@@ -41,7 +41,7 @@ def find_mismatch(path: str, native: Native, machine: str, glibc: tuple[int, int
 
 
 def _glibc(elf: Any) -> tuple[int, int]:
-    """From the section of needed versions (.gnu.version_r)."""
+    """Returns the newest required glibc, from the section .gnu.version_r."""
     newest = (0, 0)
     for section in elf.iter_sections("SHT_GNU_verneed"):
         for _, versions in section.iter_versions():
@@ -53,8 +53,8 @@ def _glibc(elf: Any) -> tuple[int, int]:
 
 
 def _version(name: str) -> tuple[int, int]:
-    """GLIBC_2.34 is (2, 34); what is not glibc's, or its private part, raises ValueError."""
-    if name == "GLIBC_ABI_DT_RELR":  # packed relocations, which older ones do not read
+    """Parses GLIBC_2.34 as (2, 34). Raises ValueError for other libraries and private versions."""
+    if name == "GLIBC_ABI_DT_RELR":  # packed relocations, which older versions cannot read
         return 2, 36
     library, _, version = name.partition("_")
     if library != "GLIBC":
@@ -76,4 +76,4 @@ def _elftools(module: str) -> Any:
     try:
         return importlib.import_module(f"elftools.elf.{module}")
     except ImportError:
-        raise ImportError("looking into native code needs pyelftools: pip install 'nearpath[aws]'") from None
+        raise ImportError("the check of native code needs pyelftools: pip install 'nearpath[aws]'") from None

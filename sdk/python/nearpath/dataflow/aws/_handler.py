@@ -1,4 +1,4 @@
-"""The function's side: an invocation is a worker, in a process of its own."""
+"""Handles invocations in the function. Each is a worker in its own process."""
 
 import contextlib
 import ctypes
@@ -14,12 +14,12 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
-# Seconds that are left for clearing away: Lambda throws an environment away that it has to end itself.
+# Seconds for the cleanup. Lambda discards an environment after a timeout.
 CLEANUP_GRACE = 1.0
-# A file of the package that lists, a line each, the modules whose jobs may be run. Packages made otherwise may have none.
+# The package's file with the modules whose jobs may be run, one per line. Other packages may lack it.
 MODULES = "nearpath-modules"
-EXIT_REASONS = {0: "", 1: "it failed", 3: "it lost its job, or a worker that it streams with"}
-# linux/prctl.h: who has lost its parent becomes this process's child.
+EXIT_REASONS = {0: "", 1: "it failed", 3: "it lost its job or a peer"}
+# linux/prctl.h: orphaned descendants become children of this process.
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -30,29 +30,29 @@ class Context(Protocol):
 
 
 def handler(event: Any, context: Context) -> dict[str, str]:
-    """Runs the worker that `event` has the orders of, and says how it ended: "" when it ended well.
+    """Runs the worker whose orders are `event`, and returns its end: "" after success.
 
-    What it prints goes to the function's log. Nothing of it stays for the next worker in the same environment: no process, no file in /tmp.
+    Its output goes to the function's log. Its processes and its files in /tmp are removed before the environment's next worker.
     """
     end = time.monotonic() + context.get_remaining_time_in_millis() / 1000
     if not isinstance(event, Mapping) or not {"version", "worker", "job"} <= event.keys():
-        raise ValueError("these are no orders for a worker: nearpath.dataflow invokes this function, with on=aws.Lambda(…)")
+        raise ValueError("the event contains no orders for a worker: run a job with on=aws.Lambda(…)")
     _check(event.get("code"))
     with _clean_folder() as folder:
         return {"worker": str(event["worker"]), "ended": _run(json.dumps(event).encode(), folder, end - CLEANUP_GRACE)}
 
 
 def _check(code: Any) -> None:
-    """Orders name code: who may invoke the function runs the jobs that were packed, and not all that Python has, with its role."""
+    """Raises PermissionError for code outside the package, because invokers must not gain the role's rights."""
     if not isinstance(code, Mapping):
-        return  # nothing is run
+        return  # without code nothing is run
     module = str(code.get("module"))
     try:
         known = pathlib.Path(os.environ.get("LAMBDA_TASK_ROOT", ""), MODULES).read_text().splitlines()
     except FileNotFoundError:
         return
     if module.partition(".")[0] not in known:
-        raise PermissionError(f"only {', '.join(known)} may be run here, not {module!r}: name it with --code when you pack the function")
+        raise PermissionError(f"only {', '.join(known)} may be run here, not {module!r}: add it with --code when you package the function")
 
 
 def _run(orders: bytes, folder: str, end: float) -> str:
@@ -62,7 +62,7 @@ def _run(orders: bytes, folder: str, end: float) -> str:
             child.communicate(orders, max(0.0, end - time.monotonic()))
         except subprocess.TimeoutExpired:
             child.kill()
-            return "it was still at work when the function's time was up"
+            return "it was still running at the function's timeout"
     code = child.returncode
     return (
         f"it died of {signal.Signals(-code).name}{_kill_reason(-code)}" if code < 0 else EXIT_REASONS.get(code, f"it ended with exit code {code}")
@@ -79,31 +79,31 @@ def _command(end: float) -> list[str]:
 
 
 def _environment(folder: str) -> dict[str, str]:
-    """The worker finds what this process finds: its code is not in the folder that it starts in. What it prints is in the log at once."""
+    """Returns the worker's environment: this process's module path, unbuffered output and its own folder."""
     own = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONUNBUFFERED": "1", "TMPDIR": folder, "HOME": folder}
     return {**os.environ, **own}
 
 
-# What a worker leaves.
+# Cleanup after a worker.
 
 
 @contextlib.contextmanager
 def _clean_folder() -> Iterator[str]:
-    """A folder for a worker. After it there are no processes and no temporary files but those that were there before."""
+    """Makes a folder for a worker. Afterwards ends new processes and removes new temporary files."""
     children, files = set(_children()), _files()
     folder = tempfile.mkdtemp(prefix="worker-")
-    # A process that a worker has detached comes to this one, to be ended, too.
+    # Detached processes of a worker become children of this one, so that they are ended, too.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
         yield folder
     finally:
         _end(children)
-        # Elsewhere than on Lambda, what is new in the folder of temporary files may be anybody's.
+        # Outside Lambda, new temporary files may belong to other processes.
         _remove(_files() - files if "AWS_LAMBDA_RUNTIME_API" in os.environ else {folder})
 
 
 def _end(kept: set[int]) -> None:
-    """All other children, until there are none: those of a process that has ended come after it."""
+    """Ends all other children. Repeats, because orphans of an ended process become children."""
     while children := set(_children()) - kept:
         for child in children:
             os.kill(child, signal.SIGKILL)
@@ -129,5 +129,5 @@ def _remove(paths: set[str]) -> None:
         if os.path.isdir(path) and not os.path.islink(path):
             shutil.rmtree(path, ignore_errors=True)
         else:
-            with contextlib.suppress(OSError):  # how the worker ended is told all the same
+            with contextlib.suppress(OSError):  # the worker's end is reported anyway
                 os.unlink(path)

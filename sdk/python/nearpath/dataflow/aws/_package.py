@@ -1,4 +1,4 @@
-"""The zip that Lambda takes: a user's modules, nearpath with its native half, and what both need."""
+"""Makes the zip for Lambda: the user's modules, nearpath with its native module, and their requirements."""
 
 import os
 import pathlib
@@ -22,10 +22,10 @@ ARCHITECTURES = {"x86_64": "x86_64", "arm64": "aarch64"}
 # Lambda's quotas, in bytes.
 MAX_UNZIPPED_BYTES = 250 << 20
 MAX_DIRECT_BYTES = 50 << 20
-# The oldest time that a zip can tell.
+# The earliest time of the zip format.
 MIN_ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 COMPILED = ("__pycache__", "*.pyc")
-# What pip writes of this machine.
+# Files of pip with data of this machine.
 LOCAL_FILES = ("direct_url.json", "INSTALLER", "RECORD", "REQUESTED")
 
 
@@ -46,7 +46,7 @@ class Target:
 
     @property
     def platforms(self) -> list[str]:
-        """Tags of the wheels that fit, the best first (PEP 600, and the older names before it)."""
+        """Returns the tags of compatible wheels, the best first (PEP 600 and its older names)."""
         machine = ARCHITECTURES[self.architecture]
         tags = [f"manylinux_{self.glibc[0]}_{minor}_{machine}" for minor in range(self.glibc[1], 16, -1)]
         return [*tags, f"manylinux2014_{machine}"]
@@ -62,7 +62,7 @@ class Package:
 
     @property
     def is_direct(self) -> bool:
-        """Small enough to be uploaded with the call; else it goes over S3."""
+        """Returns whether the package fits into the API call; otherwise it goes over S3."""
         return self.zipped <= MAX_DIRECT_BYTES
 
 
@@ -73,7 +73,7 @@ def make(
     requirements: pathlib.Path | None = None,
     wheel: pathlib.Path | None = None,
 ) -> Package:
-    """Writes the zip. The same input makes the same bytes. Raises PackageError for what Lambda would not take or could not load."""
+    """Writes the zip. The same input makes the same bytes. Raises PackageError for a package that Lambda would refuse."""
     with tempfile.TemporaryDirectory() as folder:
         tree = pathlib.Path(folder, "package")
         tree.mkdir()
@@ -91,7 +91,7 @@ def make(
 
 
 def _add_nearpath(tree: pathlib.Path, wheel: pathlib.Path | None) -> None:
-    """From a wheel, or what this Python has."""
+    """Adds nearpath from a wheel, or from this Python."""
     if wheel is not None:
         try:
             with zipfile.ZipFile(wheel) as archive:
@@ -101,13 +101,13 @@ def _add_nearpath(tree: pathlib.Path, wheel: pathlib.Path | None) -> None:
     else:
         shutil.copytree(pathlib.Path(nearpath.__file__).parent, tree / "nearpath", ignore=shutil.ignore_patterns(*COMPILED))
     if not any(tree.glob("nearpath/_nearpath*.so")):
-        raise PackageError(f"{wheel or nearpath.__file__} has no native half, which workers need: give a wheel with --wheel")
+        raise PackageError(f"{wheel or nearpath.__file__} has no native module, which workers need: pass a wheel with --wheel")
 
 
 def _add_requirements(tree: pathlib.Path, folder: pathlib.Path, requirements: pathlib.Path, target: Target) -> None:
-    platforms = [word for tag in target.platforms for word in ("--platform", tag)]
+    platforms = [argument for tag in target.platforms for argument in ("--platform", tag)]
     quiet = ["--quiet", "--disable-pip-version-check", "--root-user-action=ignore", "--no-warn-conflicts", "--no-compile"]
-    where = [
+    destination = [
         "--target",
         str(folder),
         "--python-version",
@@ -117,7 +117,7 @@ def _add_requirements(tree: pathlib.Path, folder: pathlib.Path, requirements: pa
         "--only-binary=:all:",
         *platforms,
     ]
-    pip = [sys.executable, "-m", "pip", "install", *quiet, *where, "-r", str(requirements)]
+    pip = [sys.executable, "-m", "pip", "install", *quiet, *destination, "-r", str(requirements)]
     result = subprocess.run(pip, capture_output=True, text=True)
     if result.returncode != 0:
         raise PackageError(
@@ -125,24 +125,24 @@ def _add_requirements(tree: pathlib.Path, folder: pathlib.Path, requirements: pa
         )
     for path in sorted(folder.iterdir()) if folder.exists() else ():
         if path.name == "nearpath":
-            raise PackageError(f"{requirements} asks for nearpath, which every package has: leave it out")
-        if path.name != "bin":  # programs, which name the Python of this machine
+            raise PackageError(f"{requirements} requires nearpath, which every package has: remove it")
+        if path.name != "bin":  # programs refer to this machine's Python
             _add(tree, path, *COMPILED, *(LOCAL_FILES if path.suffix == ".dist-info" else ()))
 
 
-def _add(tree: pathlib.Path, path: pathlib.Path, *left_out: str) -> None:
-    """A module's file or a package's folder, under its own name."""
+def _add(tree: pathlib.Path, path: pathlib.Path, *excluded: str) -> None:
+    """Adds a module's file or a package's folder under its own name."""
     folder = tree / path.name
     if folder.exists():
-        raise PackageError(f"two things are called {path.name}: rename {path}")
+        raise PackageError(f"two entries are named {path.name}: rename {path}")
     try:
         if path.is_dir():
-            shutil.copytree(path, folder, ignore=shutil.ignore_patterns(*left_out))
+            shutil.copytree(path, folder, ignore=shutil.ignore_patterns(*excluded))
         else:
             shutil.copyfile(path, folder)
     except FileNotFoundError as error:
-        raise PackageError(f"there is no {error.filename}") from None
-    except shutil.Error as error:  # of each file, where it was to go, and why not
+        raise PackageError(f"there is no {error.filename}: correct the path") from None
+    except shutil.Error as error:  # has source, destination and cause for each file
         raise PackageError(str(error.args[0][0][2])) from None
 
 
@@ -157,10 +157,10 @@ def _check(tree: pathlib.Path, target: Target) -> int:
             mismatches.append(mismatch)
     if mismatches:
         raise PackageError(
-            "; ".join(mismatches) + ". Choose another --python-version or --platform, or wheels that were built for it"
+            "; ".join(mismatches) + ". Choose another --python-version or --platform, or matching wheels"
         )
     if unzipped > MAX_UNZIPPED_BYTES:
-        raise PackageError(f"the package has {unzipped / 2**20:.0f} MB, and Lambda takes {MAX_UNZIPPED_BYTES >> 20}: {_largest(tree)}")
+        raise PackageError(f"the package has {unzipped / 2**20:.0f} MB, Lambda accepts {MAX_UNZIPPED_BYTES >> 20}: {_largest(tree)}")
     return unzipped
 
 
@@ -177,7 +177,7 @@ def _files(tree: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def _zip(tree: pathlib.Path, out: pathlib.Path) -> None:
-    """No time and no user of this machine: Lambda wants files that all may read."""
+    """Writes the zip without this machine's times and users, and with files that all users can read."""
     fresh = out.with_name(f"{out.name}.new")
     with zipfile.ZipFile(fresh, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in _files(tree):

@@ -1,4 +1,4 @@
-"""Workers as invocations of a Lambda function."""
+"""Runs workers as invocations of a Lambda function."""
 
 import contextlib
 import logging
@@ -12,22 +12,22 @@ from ._calls import Refused, RetryDelays, describe_end
 
 log = logging.getLogger("nearpath.dataflow")
 
-# As long as any function of Lambda may run that is asked and waited for.
+# Lambda's maximum for a synchronous invocation.
 MAX_INVOCATION_SECONDS = 900.0
-# Seconds in which starts that Lambda refuses for now are tried again.
+# Seconds in which temporarily refused starts are retried.
 START_TIMEOUT = 60.0
 CLOSE_GRACE = 2.0
 
 
 class Lambda(Place):
-    """Runs each worker as one invocation of a function whose code `python -m nearpath.dataflow.aws package` has packed.
+    """Runs each worker as one invocation of a function packaged by `python -m nearpath.dataflow.aws package`.
 
-    `function` is a name, a name with an alias (`name:alias`) or an ARN. `limit`, the seconds of one invocation, and `memory`, in GB, are
-    what the function is configured with; they are asked for (lambda:GetFunctionConfiguration) where they are not given. `client` is a
-    client of boto3's for Lambda, with retries off; else one is made, for `region` and `endpoint` where they are given.
+    `function` is a name, a name with an alias (`name:alias`) or an ARN. `limit` (seconds of one invocation) and `memory` (GB)
+    default to the function's configuration (lambda:GetFunctionConfiguration). `client` is a Lambda client of boto3 without
+    retries. The default client uses `region` and `endpoint`.
 
-    Starts that Lambda refuses for now (its limit of invocations at once, above all) are tried again for `patience` seconds.
-    Raises LookupError where there is no such function, PermissionError where it may not be looked at and no `limit` is given.
+    Temporarily refused starts (mostly by the concurrency limit) are retried for `start_timeout` seconds. Raises LookupError for a
+    missing function, and PermissionError without the permission to read the limit.
     """
 
     name = "lambda"
@@ -41,9 +41,9 @@ class Lambda(Place):
         endpoint: str | None = None,
         memory: float | None = None,
         limit: float | None = None,
-        patience: float = START_TIMEOUT,
+        start_timeout: float = START_TIMEOUT,
     ) -> None:
-        self.function, self.patience, self._own = function, patience, client is None
+        self.function, self.start_timeout, self._own = function, start_timeout, client is None
         self._errors = _client.import_optional("botocore.exceptions")
         self._client = client or _client.make(region, endpoint, limit or MAX_INVOCATION_SECONDS)
         if limit is None or memory is None:
@@ -71,32 +71,32 @@ class Lambda(Place):
             self._client.close()
 
     def _configured(self, is_limit_known: bool) -> tuple[float, float | None]:
-        """The seconds and the memory that the function has."""
+        """Returns the configured timeout in s and memory in GB."""
         try:
             answer = self._client.get_function_configuration(FunctionName=self.function)
         except self._errors.ClientError as error:
             refused = Refused.read(error.response)
             if refused.code == "ResourceNotFoundException":
-                raise LookupError(f"{refused.message}. `python -m nearpath.dataflow.aws package` says how to make it") from None
+                raise LookupError(f"{refused.message}. `python -m nearpath.dataflow.aws package` prints the command that creates it") from None
             if refused.code != "AccessDeniedException":
                 raise
             if is_limit_known:
                 return MAX_INVOCATION_SECONDS, None
             raise PermissionError(
-                f"{refused.message}. Allow lambda:GetFunctionConfiguration, or say limit= (the function's timeout, s) and memory= (GB)"
+                f"{refused.message}. Allow lambda:GetFunctionConfiguration, or pass limit= (the function's timeout, s) and memory= (GB)"
             ) from None
         if answer.get("State") == "Failed":
             raise RuntimeError(f"the function {self.function} cannot run: {answer.get('StateReason')}")
         return float(answer["Timeout"]), answer["MemorySize"] / 1024
 
-    def _log_throttled(self, why: Refused) -> None:
+    def _log_throttled(self, refused: Refused) -> None:
         if not self._throttled.is_set():
             self._throttled.set()
             log.warning(
-                "Lambda starts no more workers of %s for now, and is asked again for %.0f s: %s",
+                "Lambda refuses more workers of %s temporarily, retrying for %.0f s: %s",
                 self.function,
-                self.patience,
-                why,
+                self.start_timeout,
+                refused,
             )
 
 
@@ -107,7 +107,7 @@ class _Invocation(Started):
         self._place, self._orders = place, orders
         self._end: str | None = None
         self._stopped = threading.Event()
-        # A daemon: a job that has ended does not wait for what may take fifteen minutes.
+        # A daemon, so that an ended job does not wait for up to fifteen minutes.
         self.thread = threading.Thread(target=self._run, name=f"lambda {worker}", daemon=True)
 
     def ended(self) -> str | None:
@@ -124,11 +124,11 @@ class _Invocation(Started):
     def _run(self) -> None:
         try:
             self._end = self._invoke()
-        except Exception as error:  # no credentials, no such region: whatever it is, the job must hear of it
+        except Exception as error:  # such as missing credentials; the job must get an end
             self._end = f"Lambda could not be called: {type(error).__name__}: {error}"
 
     def _invoke(self) -> str:
-        delays, errors = RetryDelays(self._place.patience), self._place._errors
+        delays, errors = RetryDelays(self._place.start_timeout), self._place._errors
         while not self._stopped.is_set():
             began = time.monotonic()
             try:
@@ -137,7 +137,7 @@ class _Invocation(Started):
                 refused = Refused.read(error.response)
             except (errors.EndpointConnectionError, errors.ConnectTimeoutError) as error:
                 refused = Refused("not reached", str(error), is_retryable=True)
-            except errors.HTTPClientError as error:  # broken or silent after it was asked: the worker may well be at work
+            except errors.HTTPClientError as error:  # broken after the request: the worker may run
                 return self._unknown(began, error)
             delay = delays.next(refused.retry_after) if refused.is_retryable else None
             if delay is None:
@@ -152,6 +152,6 @@ class _Invocation(Started):
             return describe_end(answer.get("FunctionError"), payload.read(), answer.get("LogResult"))
 
     def _unknown(self, began: float, error: Exception) -> str:
-        """Waits for the function's timeout, because the job still hears from the worker itself."""
+        """Waits for the function's timeout, because the job still gets the worker's own messages."""
         self._stopped.wait(max(0.0, began + self._place.limit - time.monotonic()))
         return f"unknown end: the connection to Lambda broke ({error})"

@@ -1,18 +1,18 @@
-"""A worker's process: `python -m nearpath.dataflow.aws._worker UNTIL`, with orders on stdin, until that time of the monotonic clock."""
+"""Runs a worker until a time of the monotonic clock: `python -m nearpath.dataflow.aws._worker UNTIL`, with orders on stdin."""
 
 import os
 import sys
 import time
 
-from .. import elsewhere
+from .. import remote_worker
 
 
 def main() -> int:
     until = float(sys.argv[1])
-    return elsewhere.run(sys.stdin.buffer.read(), left=lambda: until - time.monotonic())
+    return remote_worker.run(sys.stdin.buffer.read(), left=lambda: until - time.monotonic())
 
 
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush(), sys.stderr.flush()
-    os._exit(code)  # threads of the worker's code do not hold it up
+    os._exit(code)  # does not wait for threads of the worker's code
