@@ -9,6 +9,7 @@ DEBUG := $(TARGET_DIR)/debug
 RELEASE := $(TARGET_DIR)/release
 DIST := $(TARGET_DIR)/dist
 SKIPS := $(abspath $(TARGET_DIR))/skips.log
+OTHER_TESTS := $(TARGET_DIR)/other-tests.log
 FUZZ_SECONDS ?= 60
 # Examples with tests of their own.
 EXAMPLES ?= boutique retail certinfo resizer
@@ -49,14 +50,19 @@ up: build ## controller, node and gateway in one process, until Ctrl-C
 test: setup setup-nextest ## every test that is fast; fails when more are skipped than tests/skips.allowed lists
 	@rm -f $(SKIPS)
 	$(CARGO) build --locked --workspace --all-targets
-	# The Rust tests and the others run side by side: most of them wait.
-	NEARPATH_SKIP_LOG=$(SKIPS) $(MAKE) --no-print-directory --jobs=2 --output-sync=target test-rust test-python test-go test-sdk
+	# The tests of the SDKs and examples run beside the Rust tests: most of both wait. Their output follows.
+	@export NEARPATH_SKIP_LOG=$(SKIPS); \
+	$(MAKE) --no-print-directory --keep-going test-go test-python test-sdk >$(OTHER_TESTS) 2>&1 & others=$$!; \
+	echo "the tests of the SDKs and examples run, too: $(OTHER_TESTS)"; \
+	rust=0; $(MAKE) --no-print-directory test-rust || rust=$$?; \
+	sdks=0; wait $$others || sdks=$$?; cat $(OTHER_TESTS); \
+	[ $$rust = 0 ] && [ $$sdks = 0 ]
 	@tools/skips $(SKIPS)
 
 test-rust: setup-nextest ## the Rust tests of the workspace; those of a crate: `cargo nextest run -p nearpath-gateway`
 	# One build of everything: what tests start (programs, libraries of the SDKs, examples) has the features that tests have.
 	$(CARGO) build --locked --workspace --all-targets
-	+$(CARGO) nextest run --locked --workspace --all-targets # `+`: its progress is shown as it comes
+	$(CARGO) nextest run --locked --workspace --all-targets
 
 test-jobs: setup ## whole jobs of Python's that take their time: whoever dies, here, elsewhere, on Lambda's stand-in, with an object store
 	@rm -f $(SKIPS)-jobs

@@ -58,7 +58,7 @@ def text(rows: Iterable[Row], found: Iterable[Ratio], deaths: Iterable[Death]) -
 
 def document(rows: Iterable[Row], found: Iterable[Ratio], deaths: Iterable[Death]) -> str:
     parts: dict[str, list[Any]] = {"rows": [*rows], "ratios": [*found], "deaths": [*deaths]}
-    return json.dumps({name: [asdict(one) for one in of] for name, of in parts.items()}, indent=2) + "\n"
+    return json.dumps({name: [asdict(one) for one in of] for name, of in parts.items()}, indent=2, ensure_ascii=False) + "\n"
 
 
 def write(written: str) -> str:

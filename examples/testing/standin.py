@@ -5,8 +5,10 @@ stack.yml, read with patterns for the layout of these files, because the standar
 """
 
 import collections
+import contextlib
 import http.client
 import http.server
+import itertools
 import os
 import re
 import socket
@@ -34,10 +36,19 @@ def edges(stack):
     return {caller: set(callees.split(", ")) for caller, callees in found}
 
 
+# Below the ports that Linux gives to outgoing connections (`ip_local_port_range`, from 32768 on): one of
+# those could belong to another process by the time a function binds it.
+PORTS = range(16_384, 32_768)
+_port_numbers = itertools.count(os.getpid() * 61)  # parallel test processes begin at distant ports
+
+
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Returns a port that is free on loopback, once per process."""
+    while True:
+        port = PORTS[next(_port_numbers) % len(PORTS)]
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class Server(http.server.ThreadingHTTPServer):

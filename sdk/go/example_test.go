@@ -36,12 +36,7 @@ func TestTheReadmeExampleRunsOutsideADomain(t *testing.T) {
 		body, _ := io.ReadAll(r.Body)
 		_, _ = w.Write(append([]byte(r.URL.Path+" "), body...))
 	}))
-	probe, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, port, _ := net.SplitHostPort(probe.Addr().String())
-	probe.Close()
+	_, port, _ := net.SplitHostPort(freeAddress(t))
 	child := exec.CommandContext(testContext(t), program)
 	child.Env = []string{"PORT=" + port, "gateway_url=" + gateway}
 	if err := child.Start(); err != nil {

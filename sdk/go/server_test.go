@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -24,12 +23,7 @@ func serveHTTP(t testing.TB, handler http.Handler) string {
 }
 
 func TestTheServerRespondsOverHTTP(t *testing.T) {
-	probe, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := probe.Addr().String()
-	probe.Close()
+	addr := freeAddress(t)
 	server := nearpath.Server{Addr: addr, MaxBody: 10, Handler: func(_ context.Context, req *nearpath.Request) (*nearpath.Response, error) {
 		if req.Path == "/fail" {
 			return nil, errors.New("no")

@@ -161,12 +161,7 @@ func TestCallsForwardDeadlineAndTrace(t *testing.T) {
 // A handler that was called over HTTP forwards the trace and the time left of its caller.
 func TestAHandlerForwardsDeadlineAndTraceOfItsRequest(t *testing.T) {
 	gateway := startOpenFaaS(t)
-	probe, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := probe.Addr().String()
-	probe.Close()
+	address := freeAddress(t)
 	ctx, stop := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	server := &nearpath.Server{Addr: address, HTTP: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -28,31 +28,31 @@ pub(crate) async fn run(
 
 /// A customer that makes the next request after each response. A visit ends with its first failure.
 struct LoopCustomer {
-    base: String,
+    base_path: String,
     host: String,
     customer: ShopCustomer,
     cookie: String,
     steps: IntoIter<ShopRequest>,
     /// Text that the correct response to the current request contains.
-    mark: &'static str,
+    expected_text: &'static str,
     bytes: Vec<u8>,
 }
 
 impl LoopCustomer {
     fn new(shop: &ShopAddress, seed: u64) -> Self {
-        let (base, host, customer) = (
-            shop.base.clone(),
+        let (base_path, host, customer) = (
+            shop.base_path.clone(),
             shop.addr.to_string(),
             ShopCustomer::new(seed),
         );
         let (cookie, steps) = (String::new(), Vec::new().into_iter());
         Self {
-            base,
+            base_path,
             host,
             customer,
             cookie,
             steps,
-            mark: "",
+            expected_text: "",
             bytes: Vec::new(),
         }
     }
@@ -78,18 +78,18 @@ impl LoadCaller for LoopCustomer {
             body,
         } = self.next_step();
         let Self {
-            base,
+            base_path,
             host,
             cookie,
             bytes,
             ..
         } = self;
-        self.mark = kind.answer_mark();
+        self.expected_text = kind.expected_text();
         // The buffer is reused, so that a request costs no allocation in the load generator.
         bytes.clear();
         let written = write!(
             bytes,
-            "{method} {base}{path} HTTP/1.1\r\nHost: {host}\r\nAccept: text/html\r\nCookie: {cookie}\r\n\
+            "{method} {base_path}{path} HTTP/1.1\r\nHost: {host}\r\nAccept: text/html\r\nCookie: {cookie}\r\n\
              Content-Length: {}\r\n\r\n{body}",
             body.len()
         );
@@ -101,7 +101,7 @@ impl LoadCaller for LoopCustomer {
         &mut self,
         outcome: Result<&[u8], RequestFailure>,
     ) -> Result<(), RequestFailure> {
-        let right = |body: &[u8]| memmem::find(body, self.mark.as_bytes()).is_some();
+        let right = |body: &[u8]| memmem::find(body, self.expected_text.as_bytes()).is_some();
         let outcome =
             outcome.and_then(|body| right(body).then_some(()).ok_or(RequestFailure::Body));
         if outcome.is_err() {

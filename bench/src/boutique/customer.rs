@@ -1,8 +1,8 @@
-//! Model of a customer: a session step is one to three requests. Pure: the next step follows from
-//! the seed alone.
+//! Model of a customer: a visit is one to three requests. Pure: the next visit follows from the
+//! seed alone.
 //!
 //! Weights, quantities and currencies are those of Online Boutique's published load (Locust).
-//! Browsing is ten times as frequent as the front page or an order. A step that fills the cart
+//! Browsing is ten times as frequent as the front page or an order. A visit that fills the cart
 //! first shows the product. An order first fills the cart, so the cart is never empty.
 
 use http::Method;

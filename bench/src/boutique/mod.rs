@@ -42,7 +42,7 @@ impl RequestKind {
     }
 
     /// Text that every correct response of this kind contains; a status alone proves little.
-    pub(crate) fn answer_mark(self) -> &'static str {
+    pub(crate) fn expected_text(self) -> &'static str {
         match self {
             Self::Index => "\"products\"",
             Self::SetCurrency => "\"currency\"",

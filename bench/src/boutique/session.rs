@@ -1,4 +1,4 @@
-//! Makes a customer's requests and checks the responses.
+//! Sends the requests of customers and checks the responses, in an open or a closed loop.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -27,7 +27,7 @@ pub(crate) type OutcomeByKind = BTreeMap<RequestKind, RequestTally>;
 pub(crate) struct ShopAddress {
     pub(crate) addr: SocketAddr,
     /// Path of the frontend, for example `/function/frontend`.
-    pub(crate) base: String,
+    pub(crate) base_path: String,
 }
 
 /// A customer with a connection.
@@ -46,92 +46,91 @@ impl ShopSession {
         }
     }
 
-    /// Makes the next requests of the customer. The first is due at `due`, each other one after the
-    /// response to its predecessor. The first failure ends the sequence.
-    async fn make_requests(
+    /// Makes the customer's next visit. Its first request is due at `due`, each other one after the
+    /// response to its predecessor. The first failure ends the visit.
+    async fn make_visit(
         &mut self,
         due: Instant,
     ) -> Vec<(RequestKind, Result<Duration, RequestFailure>)> {
-        let (mut due, mut done) = (due, Vec::new());
-        for step in self.customer.next_requests() {
-            let outcome = self.send_step(&step).await.map(|()| due.elapsed());
+        let (mut due, mut outcomes) = (due, Vec::new());
+        for request in self.customer.next_requests() {
+            let outcome = self.send_request(&request).await.map(|()| due.elapsed());
             let failed = outcome.is_err();
-            done.push((step.kind, outcome));
+            outcomes.push((request.kind, outcome));
             if failed {
                 break;
             }
-            // Later requests of a sequence are a closed loop: a customer reads a page before the
-            // next click.
+            // Later requests of a visit are a closed loop: a customer reads a page before the next
+            // click.
             due = Instant::now();
         }
-        done
+        outcomes
     }
 
-    async fn send_step(&mut self, step: &ShopRequest) -> Result<(), RequestFailure> {
-        // Taken out: a connection whose request fails is dropped and not used again.
+    async fn send_request(&mut self, request: &ShopRequest) -> Result<(), RequestFailure> {
+        // Removed while in use: a connection whose request fails is not used again.
         let mut connection = match self.connection.take().filter(LoadConnection::is_open) {
             Some(connection) => connection,
             None => LoadConnection::open(self.shop.addr).await?,
         };
-        let answer = connection.send_request(self.build_request(step)).await?;
+        let response = connection.send_request(self.build_request(request)).await?;
         self.connection = Some(connection);
-        let body = answer.require_success()?.body;
-        let mark = step.kind.answer_mark().as_bytes();
-        body.windows(mark.len())
-            .any(|part| part == mark)
+        let body = response.require_success()?.body;
+        let expected = request.kind.expected_text().as_bytes();
+        body.windows(expected.len())
+            .any(|part| part == expected)
             .then_some(())
             .ok_or(RequestFailure::Body)
     }
 
-    fn build_request(&self, step: &ShopRequest) -> Request<Full<Bytes>> {
-        let request = Request::builder()
-            .method(&step.method)
-            .uri(format!("{}{}", self.shop.base, step.path));
-        let request = request
+    fn build_request(&self, request: &ShopRequest) -> Request<Full<Bytes>> {
+        Request::builder()
+            .method(&request.method)
+            .uri(format!("{}{}", self.shop.base_path, request.path))
             .header("host", self.shop.addr.to_string())
-            .header("cookie", self.customer.cookie_header());
-        request
-            .body(Full::from(step.body.clone()))
-            // All parts come from the tables in `customer`.
+            .header("cookie", self.customer.cookie_header())
+            .body(Full::from(request.body.clone()))
+            // All parts come from the constants in `customer`.
             .expect("paths and cookies of customers are plain ASCII")
     }
 }
 
 fn count_outcomes(
-    outcome: &mut OutcomeByKind,
-    done: Vec<(RequestKind, Result<Duration, RequestFailure>)>,
+    totals: &mut OutcomeByKind,
+    outcomes: Vec<(RequestKind, Result<Duration, RequestFailure>)>,
 ) {
-    done.into_iter()
-        .for_each(|(kind, result)| outcome.entry(kind).or_default().record_outcome(result));
+    outcomes
+        .into_iter()
+        .for_each(|(kind, outcome)| totals.entry(kind).or_default().record_outcome(outcome));
 }
 
-/// Runs `users` concurrent customers, each pausing between `wait.0` and `wait.1` after a visit.
+/// Runs `users` concurrent customers. Each pauses between `pause.0` and `pause.1` after a visit.
 pub(crate) async fn run_closed(
     shop: ShopAddress,
     users: u64,
-    wait: (Duration, Duration),
-    length: Duration,
+    pause: (Duration, Duration),
+    duration: Duration,
 ) -> OutcomeByKind {
-    let (shop, until, mut running) = (Arc::new(shop), Instant::now() + length, JoinSet::new());
+    let (shop, until, mut running) = (Arc::new(shop), Instant::now() + duration, JoinSet::new());
     for seed in 0..users {
         let mut session = ShopSession::new(&shop, seed);
         running.spawn(async move {
-            let mut outcome = OutcomeByKind::default();
+            let mut totals = OutcomeByKind::default();
             while Instant::now() < until {
-                count_outcomes(&mut outcome, session.make_requests(Instant::now()).await);
-                let pause =
-                    wait.0 + (wait.1 - wait.0).mul_f64(session.customer.rng.next_fraction());
-                // Not beyond the end, or the last pause would prolong the run.
-                tokio::time::sleep_until(until.min(Instant::now() + pause)).await;
+                count_outcomes(&mut totals, session.make_visit(Instant::now()).await);
+                let wait =
+                    pause.0 + (pause.1 - pause.0).mul_f64(session.customer.rng.next_fraction());
+                // Bounded by the end, because the last pause would prolong the run.
+                tokio::time::sleep_until(until.min(Instant::now() + wait)).await;
             }
-            outcome
+            totals
         });
     }
-    let mut total = OutcomeByKind::default();
+    let mut totals = OutcomeByKind::default();
     for (kind, tally) in running.join_all().await.into_iter().flatten() {
-        total.entry(kind).or_default().merge(&tally);
+        totals.entry(kind).or_default().merge(&tally);
     }
-    total
+    totals
 }
 
 /// Starts visits at a constant rate, independent of earlier ones. The latency of a visit's first
@@ -142,28 +141,27 @@ pub(crate) async fn run_open(
 ) -> io::Result<OutcomeByKind> {
     let (shop, start) = (Arc::new(shop), Instant::now());
     let idle = Arc::new(Mutex::new(Vec::<ShopSession>::new()));
-    let begin = |n| {
+    let start_visit = |n| {
         let (shop, idle, due) = (
             Arc::clone(&shop),
             Arc::clone(&idle),
             start + schedule.arrival_time(n),
         );
         async move {
-            // Customers are reused, so that sessions and connections are kept as returning users
-            // keep them.
-            let known = idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            let mut session = known.unwrap_or_else(|| ShopSession::new(&shop, n));
-            let done = session.make_requests(due).await;
+            // Customers return with their session and connection, as real users do.
+            let returning = idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let mut session = returning.unwrap_or_else(|| ShopSession::new(&shop, n));
+            let outcomes = session.make_visit(due).await;
             idle.lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .push(session);
-            done
+            outcomes
         }
     };
-    let mut outcome = OutcomeByKind::default();
-    open::drive_schedule(schedule, start, begin)
+    let mut totals = OutcomeByKind::default();
+    open::drive_schedule(schedule, start, start_visit)
         .await?
         .into_iter()
-        .for_each(|done| count_outcomes(&mut outcome, done));
-    Ok(outcome)
+        .for_each(|outcomes| count_outcomes(&mut totals, outcomes));
+    Ok(totals)
 }

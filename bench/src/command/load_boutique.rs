@@ -44,10 +44,10 @@ pub(crate) struct LoadBoutiqueArgs {
 
 /// Runs the load. The exit code is 1 if a request failed, or without responses.
 pub(crate) async fn run(args: LoadBoutiqueArgs) -> BenchOutcome {
-    let base = args.url.path().trim_end_matches('/').to_owned();
+    let base_path = args.url.path().trim_end_matches('/').to_owned();
     let shop = ShopAddress {
         addr: super::load::resolve_address(&args.url)?,
-        base,
+        base_path,
     };
     let outcome = match args.rate {
         Some(rate) => session::run_open(shop, ArrivalSchedule::new(rate, args.duration)).await?,

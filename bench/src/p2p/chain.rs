@@ -34,7 +34,7 @@ pub(crate) struct DataflowChain {
     forwarding: Vec<JoinHandle<()>>,
     _connections: Vec<RendezvousConnection>,
     /// Time from the last control connection to the first batch at the last worker.
-    pub(crate) first: Duration,
+    pub(crate) first_batch_after: Duration,
 }
 
 impl DataflowChain {
@@ -69,7 +69,7 @@ impl DataflowChain {
         let identities = (0..sites.len())
             .map(|at| fixture.worker_identity(&format!("{stage}.{at}")))
             .collect::<Result<Vec<_>, _>>()?;
-        // The clock of `first` starts here: each worker connects from its start on.
+        // The clock of `first_batch_after` starts here: each worker connects from its start on.
         let begun = Instant::now();
         let mut workers = Vec::new();
         for ((at, identity), (connection, site)) in identities
@@ -95,12 +95,12 @@ impl DataflowChain {
             workers,
             forwarding,
             _connections: connections,
-            first: Duration::ZERO,
+            first_batch_after: Duration::ZERO,
         };
         // One byte through all edges: the chain stands when it arrives.
         chain.send_batch(1)?;
         chain.receive_batch()?;
-        chain.first = begun.elapsed();
+        chain.first_batch_after = begun.elapsed();
         Ok(chain)
     }
 

@@ -82,7 +82,7 @@ impl BoutiqueServer {
         }
         let place = Place {
             addr: server.addr(),
-            base: format!("/function/{ENTRY_SERVICE}"),
+            base_path: format!("/function/{ENTRY_SERVICE}"),
         };
         let shop = Self {
             services: Vec::new(),
@@ -106,7 +106,7 @@ impl BoutiqueServer {
         }
         let place = Place {
             addr: peers[ENTRY_SERVICE],
-            base: String::new(),
+            base_path: String::new(),
         };
         Ok(Self {
             services,
@@ -130,7 +130,7 @@ impl BoutiqueServer {
         let front = NginxServer::start(peers[ENTRY_SERVICE], count_cores(), "/").await?;
         let place = Place {
             addr: front.peer.addr,
-            base: String::new(),
+            base_path: String::new(),
         };
         proxies.push(front);
         Ok(Self {
@@ -171,7 +171,7 @@ impl BoutiqueServer {
     }
 
     async fn page_path(&self) -> Result<String, String> {
-        let request = Request::get(format!("{}/", self.place.base))
+        let request = Request::get(format!("{}/", self.place.base_path))
             .header("host", "shop")
             .header("x-nearpath-path", "?");
         let request = request

@@ -9,12 +9,25 @@ const net = require('node:net');
 const os = require('node:os');
 const path = require('node:path');
 
+// Below the ports that Linux gives to outgoing connections (`ip_local_port_range`, from 32768 on): one of
+// those could belong to another process by the time a function binds it.
+const PORTS = { first: 16384, count: 16384 };
+let nextPort = process.pid * 61; // parallel test processes begin at distant ports
+
+/** Returns a port that is free on loopback, once per process. */
 async function freePort() {
-  const probe = net.createServer().listen(0, '127.0.0.1');
-  await once(probe, 'listening');
-  const { port } = probe.address();
-  probe.close();
-  return port;
+  for (;;) {
+    const port = PORTS.first + (nextPort++ % PORTS.count);
+    const probe = net.createServer().listen(port, '127.0.0.1');
+    try {
+      await once(probe, 'listening');
+      return port;
+    } catch {
+      // In use: the next one.
+    } finally {
+      probe.close();
+    }
+  }
 }
 
 /** Returns the reason to skip the tests of a domain, or false. */

@@ -101,7 +101,7 @@ class RemoteJobCase(TemporaryFolderCase):
         self.assertEqual(self.place.running_workers(), [])
         return done
 
-    def summing(self, count, keys, signals=(), stage="map", pause=0.0005, store=True, **options):
+    def run_summing(self, count, keys, signals=(), stage="map", pause=0.0005, store=True, **options):
         """Runs a job for a while and checks its sums."""
         arguments = {"count": count, "keys": keys, "folder": str(self.folder), "pause": pause, "signals": signals, "stage": stage}
         job = self.run_job(jobs.summing, store, arguments=arguments, **{"checkpoint_interval": 0.3, **options})
@@ -117,5 +117,5 @@ class RemoteJobCase(TemporaryFolderCase):
                 stage = draw.choice(["source", "map", "reduce"])
                 signals = [[draw.randrange(3000), signal.SIGKILL] for _ in range(2)]
                 self.folder = self.new_folder()
-                job = self.summing(3000, 10, signals=signals, stage=stage, checkpoint_interval=draw.choice(intervals), **options)
+                job = self.run_summing(3000, 10, signals=signals, stage=stage, checkpoint_interval=draw.choice(intervals), **options)
                 self.assertGreaterEqual(len(job.report.restarts), 1)

@@ -19,7 +19,7 @@ class ScaleOutDeathTests(ScaleOutCase):
                 signals = [[draw.randrange(3000), signal.SIGKILL] for _ in range(3)]
                 worker_requests = {draw.randrange(3000): draw.randrange(1, 4) for _ in range(3)}
                 stage, interval = draw.choice(["feed", "work", "work", "reduce"]), draw.choice([0.03, 0.1, 0.3])
-                job = self.scaling_out(3000, worker_requests=worker_requests, signals=signals, stage=stage, checkpoint_interval=interval, pause=0.0003, retries=5)
+                job = self.run_scaling_out(3000, worker_requests=worker_requests, signals=signals, stage=stage, checkpoint_interval=interval, pause=0.0003, retries=5)
                 self.assertGreaterEqual(len(job.report.restarts), 1)
                 self.assertEqual(sum(self.granted_workers().values()) + 1, job.report.stages["work"].workers)
 
@@ -39,7 +39,7 @@ class ScaleOutDeathTests(ScaleOutCase):
         killer = threading.Thread(target=kill)
         killer.start()
         try:
-            self.scaling_out(6000, worker_requests={number: 1 for number in range(0, 5000, 1000)}, checkpoint_interval=0.05, pause=0.0004, retries=9)
+            self.run_scaling_out(6000, worker_requests={number: 1 for number in range(0, 5000, 1000)}, checkpoint_interval=0.05, pause=0.0004, retries=9)
         finally:
             stop.set()
             killer.join()

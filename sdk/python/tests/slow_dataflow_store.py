@@ -36,7 +36,7 @@ class LocalStoreFaultTests(store_fixture.LocalStoreCase):
             type(self).server = self.server.restart()
 
         proxy.fail_next(1, restart, "PUT", "00000002/map.0")
-        done = self.summing(6000, proxy.endpoint)
+        done = self.run_summing(6000, proxy.endpoint)
         self.assertGreaterEqual(done.report.checkpoints, 2)
         self.assertEqual(done.report.restarts, [])
 
@@ -52,7 +52,7 @@ class LocalStoreFaultTests(store_fixture.LocalStoreCase):
         for word in ("00000002/map.0", "00000002/complete"):  # a worker's state; the leader's manifest
             with self.subTest(word), self.without_retries():
                 proxy.fail_next(1, 503, "PUT", word)
-                done = self.summing(4000, proxy.endpoint)
+                done = self.run_summing(4000, proxy.endpoint)
                 self.assertRegex(" ".join(done.report.restarts), f"{word}.* cannot be written, all tries failed")
                 self.assertEqual(len(done.report.restarts), 1)
 
@@ -61,7 +61,7 @@ class LocalStoreFaultTests(store_fixture.LocalStoreCase):
         self.addCleanup(proxy.close)
         proxy.fail_next(1000, 503, "PUT")
         with self.without_retries(), self.assertRaisesRegex(flow.JobFailed, "gave up after 1 .*all tries failed"):
-            self.summing(4000, proxy.endpoint, retries=1)
+            self.run_summing(4000, proxy.endpoint, retries=1)
 
     def test_a_killed_leaders_next_run_resumes(self):
         """The next run resumes from the last checkpoint."""
@@ -76,13 +76,13 @@ class LocalStoreFaultTests(store_fixture.LocalStoreCase):
         environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(HERE), *sys.path]))
         for kills in range(1, 4):
             leader = subprocess.Popen([sys.executable, "-c", program, arguments], env=environment)
-            self.wait_completed(kills, is_cancelled=lambda: leader.poll() is not None)
+            self.wait_for_checkpoint(kills, is_cancelled=lambda: leader.poll() is not None)
             self.assertIsNone(leader.poll(), "it ended by itself")
             time.sleep(draw.uniform(0, 0.2))  # at a random point of the next checkpoint
             leader.kill()
             leader.wait()
-        self.assertGreaterEqual(self.completed(), 3)
-        done = self.summing(count, folder=str(self.folder))
+        self.assertGreaterEqual(self.last_checkpoint(), 3)
+        done = self.run_summing(count, folder=str(self.folder))
         self.assertLess(done.report.stages["map"].items, count)
 
 
@@ -98,13 +98,13 @@ class RemoteStoreFaultTests(store_fixture.StoreJobCase, RemoteJobCase):
 
         def kill():
             for _ in range(3):
-                self.wait_completed(self.completed() + 1, is_cancelled=stop.is_set)
+                self.wait_for_checkpoint(self.last_checkpoint() + 1, is_cancelled=stop.is_set)
                 self.place.kill(draw.choice(["source.0", "source.1", "map.0", "map.2", "reduce-by-key.1"]))
 
         killer = threading.Thread(target=kill)
         killer.start()
         try:
-            job = self.summing(8000, 10, retries=10, checkpoints=self.url())
+            job = self.run_summing(8000, 10, retries=10, checkpoints=self.url())
         finally:
             stop.set()
             killer.join()
@@ -141,7 +141,7 @@ class RemoteStoreFaultTests(store_fixture.StoreJobCase, RemoteJobCase):
                 came.set()
 
         proxy.rule, proxy.after = rule, after
-        job = self.summing(6000, 10, checkpoints=self.url(proxy.endpoint), silence_timeout=2.0)
+        job = self.run_summing(6000, 10, checkpoints=self.url(proxy.endpoint), silence_timeout=2.0)
         self.assertEqual(len(there), 2, "its state and its successor's")
         first, *others = job.report.restarts
         self.assertIn("reduce-by-key.1 died (silent", first)

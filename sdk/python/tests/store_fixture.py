@@ -15,26 +15,27 @@ from nearpath import dataflow as flow
 
 
 class StoreJobCase(ObjectStoreCase):
-    """Inspects the objects of the test's job."""
+    """Inspects the objects of the test's job. Their names begin with the test's id."""
 
     def objects(self):
         return [name for name in self.server.objects() if name.startswith(self.id())]
 
-    def completed(self):
-        """Returns the number of the last complete checkpoint."""
+    def last_checkpoint(self):
+        """Returns the number of the last complete checkpoint; 0: none."""
+        # Names end in `/NUMBER/complete` (`contract/dataflow.md`).
         return max((int(name.split("/")[-2]) for name in self.objects() if name.endswith("/complete")), default=0)
 
-    def wait_completed(self, number, is_cancelled=lambda: False):
-        while self.completed() < number and not is_cancelled():
+    def wait_for_checkpoint(self, number, is_cancelled=lambda: False):
+        while self.last_checkpoint() < number and not is_cancelled():
             time.sleep(0.02)
 
 
 class LocalStoreCase(StoreJobCase, TemporaryFolderCase):
-    """Runs forked workers."""
+    """Runs jobs with forked workers and checks their sums."""
 
     seconds = 2 * DEADLINE
 
-    def summing(self, count, endpoint=None, signals=(), **options):
+    def run_summing(self, count, endpoint=None, signals=(), **options):
         job = jobs.summing(count, 10, str(self.folder), 0.0005, signals)
         done = flow.run(job, **{"checkpoints": self.url(endpoint), "checkpoint_interval": 0.2, **options})
         self.assertEqual(dict(done.results), jobs.sums(count, 10))

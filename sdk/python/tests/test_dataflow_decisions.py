@@ -112,33 +112,33 @@ class CheckpointTests(unittest.TestCase):
     def test_a_checkpoint_begins_when_all_workers_are_ready_and_it_is_due(self):
         two = attempt("a", "b", checkpoint=3)
         report(two, "a", 1.0)
-        self.assertFalse(two.begin(10.0, interval=5.0))
+        self.assertFalse(two.begin_checkpoint(10.0, interval=5.0))
         report(two, "b", 8.0)
-        self.assertFalse(two.begin(10.0, interval=5.0), "counted from the last join")
-        self.assertTrue(two.begin(13.0, interval=5.0))
+        self.assertFalse(two.begin_checkpoint(10.0, interval=5.0), "counted from the last join")
+        self.assertTrue(two.begin_checkpoint(13.0, interval=5.0))
         self.assertEqual(two.pending, 4)
-        self.assertFalse(two.begin(20.0, interval=5.0), "one at a time")
+        self.assertFalse(two.begin_checkpoint(20.0, interval=5.0), "one at a time")
 
     def test_a_checkpoint_completes_when_each_worker_has_saved_or_finished(self):
         three = attempt("a", "b", "c", done=["d"])
         for name in "abc":
             report(three, name)
-        three.begin(5.0, interval=5.0)
+        three.begin_checkpoint(5.0, interval=5.0)
         report(three, "a", saved=1, mark="x")
         report(three, "b", finished=True)
-        self.assertIsNone(three.complete())
+        self.assertIsNone(three.saved_states())
         report(three, "c", saved=1, mark="y", finished=True)
-        self.assertEqual(three.complete(), ({"a": "x", "c": "y"}, ["b", "d"]))
-        three.completed(6.0)
+        self.assertEqual(three.saved_states(), ({"a": "x", "c": "y"}, ["b", "d"]))
+        three.record_checkpoint(6.0)
         self.assertEqual((three.checkpoint, three.pending), (1, 0))
-        self.assertIsNone(three.complete())
-        self.assertFalse(three.begin(10.0, interval=5.0))
+        self.assertIsNone(three.saved_states())
+        self.assertFalse(three.begin_checkpoint(10.0, interval=5.0))
 
     def test_no_checkpoint_begins_while_a_peer_is_lost(self):
         one = attempt("a")
         report(one, "a", lost="b")
         one.outcome(1.0)
-        self.assertFalse(one.begin(10.0, interval=5.0))
+        self.assertFalse(one.begin_checkpoint(10.0, interval=5.0))
 
 
 if __name__ == "__main__":

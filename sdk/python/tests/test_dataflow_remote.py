@@ -15,14 +15,14 @@ from nearpath.dataflow import _remote
 
 class RemoteJobTests(RemoteJobCase):
     def test_reduce_by_key_gives_exact_sums(self):
-        job = self.summing(5000, 50, pause=0.0, store=False)
+        job = self.run_summing(5000, 50, pause=0.0, store=False)
         self.assertEqual(sum(job.report.paths.values()), 18)
         self.assertLessEqual(set(job.report.paths), {"punch", "relay"})
         self.assertEqual((job.report.restarts, len(self.place.starts)), ([], 8))
         self.assertEqual(self.running_workers(), ([], []))
 
     def test_a_remote_job_makes_checkpoints(self):
-        job = self.summing(4000, 10)
+        job = self.run_summing(4000, 10)
         self.assertGreater(job.report.checkpoints, 1)
 
     def test_an_exception_ends_the_job_and_is_reported(self):
@@ -68,7 +68,7 @@ class RemoteDeathTests(RemoteJobCase):
 
     def test_only_the_dead_worker_is_restarted(self):
         """The others keep their processes."""
-        job = self.summing(4000, 10, signals=[[3001, signal.SIGKILL]])
+        job = self.run_summing(4000, 10, signals=[[3001, signal.SIGKILL]])
         self.assertEqual(len(job.report.restarts), 1)
         self.assertEqual(len(self.place.starts), 9)
         self.assertGreater(job.report.checkpoints, 0)
@@ -76,12 +76,12 @@ class RemoteDeathTests(RemoteJobCase):
 
     def test_a_failed_job_removes_the_folders_of_killed_workers(self):
         with self.assertRaisesRegex(flow.JobFailed, "gave up after 0 restarts"):
-            self.summing(1000, 10, signals=[[500, signal.SIGKILL]], store=False, retries=0)
+            self.run_summing(1000, 10, signals=[[500, signal.SIGKILL]], store=False, retries=0)
         self.assertEqual(self.running_workers(), ([], []))
 
     def test_a_worker_that_dies_at_its_start_is_restarted(self):
         self.place = CountedProcesses(before={"map.1": ["sh", "-c", "exit 7"]})
-        job = self.summing(1000, 10, pause=0.0)
+        job = self.run_summing(1000, 10, pause=0.0)
         self.assertIn("map.1 died (exit code 7)", job.report.restarts[0])
 
     def test_a_worker_that_dies_while_connecting_is_restarted(self):
@@ -94,7 +94,7 @@ class TimeLimitTests(RemoteJobCase):
     def test_a_time_limit_without_checkpoints_is_reported(self):
         self.place.limit = 600.0
         with self.assertWarnsRegex(UserWarning, "workers at processes run for 600 s at most: .* needs `checkpoints`"):
-            self.summing(1000, 10, pause=0.0, store=False)
+            self.run_summing(1000, 10, pause=0.0, store=False)
 
 
 class CancelledJobCase(RemoteJobCase, SignalledJobCase):

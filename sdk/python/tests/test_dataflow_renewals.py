@@ -148,9 +148,9 @@ class RenewalTests(unittest.TestCase):
         self.assertIsNone(renewals.pending)
         self.assertIsNone(renewals.find_due(two, lifetimes, 811.0))
         self.assertEqual(renewals.pending.names, frozenset("ab"))
-        self.assertTrue(two.begin(811.0, interval=0.0))
+        self.assertTrue(two.begin_checkpoint(811.0, interval=0.0))
         self.assertIsNone(renewals.find_due(two, lifetimes, 812.0))
-        two.completed(812.0)
+        two.record_checkpoint(812.0)
         again = renewals.find_due(two, lifetimes, 812.0)
         self.assertEqual((again.replaced, again.is_death, again.is_slow), (frozenset("ab"), False, False))
 
@@ -172,7 +172,7 @@ class RenewalTests(unittest.TestCase):
         self.slow(renewals, 1.0, 14)
         self.assertEqual(renewals.pending.names, frozenset("c"))
         self.attempts.pending = 1
-        self.attempts.completed(20.0)
+        self.attempts.record_checkpoint(20.0)
         self.assertTrue(renewals.find_due(self.attempts, {}, 20.0).is_slow)
         renewals.begin()
         self.slow(renewals, 21.0, 60)

@@ -15,7 +15,7 @@ from nearpath.dataflow._scale_out import ScaleOut
 
 
 class ScaleOutCase(TemporaryFolderCase):
-    def scaling_out(self, count=4000, keys=10, checkpoint_interval=0.1, retries=None, **options):
+    def run_scaling_out(self, count=4000, keys=10, checkpoint_interval=0.1, retries=None, **options):
         """Runs a job and checks its sums."""
         job = flow.run(jobs.scaling_out(count, keys, str(self.folder), **options), checkpoint_interval=checkpoint_interval, retries=retries)
         self.assertEqual(dict(job.results), sums(count, keys))
@@ -31,23 +31,23 @@ class ScaleOutCase(TemporaryFolderCase):
 
 class ScaleOutTests(ScaleOutCase):
     def test_requested_workers_take_part(self):
-        job = self.scaling_out(worker_requests={100: 2, 501: 1})
+        job = self.run_scaling_out(worker_requests={100: 2, 501: 1})
         self.assertEqual(self.granted_workers(), {100: 2, 501: 1})
         self.assertEqual(self.started_workers(), {"work.0", "work.1", "work.2", "work.3"})
         self.assertEqual(job.report.stages["work"].workers, 4)
         self.assertEqual(job.report.stages["work"].items, 4000)
 
     def test_without_a_request_no_worker_is_added(self):
-        job = self.scaling_out()
+        job = self.run_scaling_out()
         self.assertEqual((job.report.stages["work"].workers, self.started_workers()), (1, {"work.0"}))
 
     def test_requests_are_granted_up_to_max_workers(self):
-        self.scaling_out(worker_requests={100: 9, 301: 3}, max_workers=4)
+        self.run_scaling_out(worker_requests={100: 9, 301: 3}, max_workers=4)
         self.assertEqual(sorted(self.granted_workers().values()), [0, 3])
 
     def test_workers_requested_before_the_first_and_after_the_last_item_end_with_their_requester(self):
         """Requests before the first and after the last item start workers, which end with their requester."""
-        self.scaling_out(count=2, worker_requests={0: 2, 1: 2}, keys=1)
+        self.run_scaling_out(count=2, worker_requests={0: 2, 1: 2}, keys=1)
         self.assertEqual((sum(self.granted_workers().values()), len(self.started_workers())), (4, 5))
 
     def test_process_and_finish_can_request_workers(self):
@@ -148,7 +148,7 @@ class ScaleOutTests(ScaleOutCase):
 
     def test_workers_added_after_the_checkpoint_are_requested_again(self):
         """Workers added before the checkpoint stay. Repeated calls get their earlier results."""
-        job = self.scaling_out(3000, worker_requests={0: 2, 2800: 1}, signals=[[2900, signal.SIGKILL]], stage="feed", checkpoint_interval=0.1, pause=0.0005)
+        job = self.run_scaling_out(3000, worker_requests={0: 2, 2800: 1}, signals=[[2900, signal.SIGKILL]], stage="feed", checkpoint_interval=0.1, pause=0.0005)
         self.assertEqual((len(job.report.restarts), job.report.stages["work"].workers), (1, 4))
         self.assertEqual(self.granted_workers(), {0: 2, 2800: 1})
 
@@ -183,22 +183,22 @@ class ScaleOutDecisionTests(unittest.TestCase):
         self.assertEqual(attempt.start_spares(), ["work.1"])
         self.assertEqual(attempt.scale_out_message("feed.0")["scale_out"]["answer"], [1, 1])
         for name in ["work.1", "reduce-by-key.0", "reduce-by-key.1", "feed.0"]:
-            self.assertFalse(attempt.begin(9.0, 1.0), name)
+            self.assertFalse(attempt.begin_checkpoint(9.0, 1.0), name)
             opened = {} if name == "work.1" else {"opened": ["work.1"]}
             self.report(attempt, name, **opened)
             self.assertEqual(attempt.start_spares(), [])
-        self.assertTrue(attempt.begin(9.0, 1.0))
+        self.assertTrue(attempt.begin_checkpoint(9.0, 1.0))
 
     def test_no_worker_starts_during_a_checkpoint(self):
         attempt = self.attempt()
         self.report_no_reservations(attempt)
-        self.assertTrue(attempt.begin(9.0, 1.0))
+        self.assertTrue(attempt.begin_checkpoint(9.0, 1.0))
         self.report(attempt, "feed.0", request=[1, "work", 2])
         self.assertEqual(attempt.start_spares(), [])
         self.assertEqual(attempt.scale_out_message("feed.0")["scale_out"]["answer"], [1, 2], "a request does not wait for the checkpoint")
         for name in attempt.workers:
             self.report(attempt, name, saved=1)
-        attempt.completed(9.0)
+        attempt.record_checkpoint(9.0)
         self.assertEqual(attempt.start_spares(), ["work.1", "work.2"])
 
     def test_a_stream_opens_when_its_peer_is_ready(self):

@@ -232,7 +232,7 @@ async fn write_stream(
 
 pub(crate) fn listen_error(address: SocketAddr, error: &std::io::Error) -> Error {
     setup_error(format!(
-        "cannot listen on {address}: {error}; `upstream_url` or `PORT` names the port for HTTP"
+        "cannot listen on {address}: {error}; set another port with `upstream_url` or `PORT`"
     ))
 }
 

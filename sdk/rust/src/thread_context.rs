@@ -409,11 +409,8 @@ impl ThreadContext {
 }
 
 pub(crate) fn check_topic(topic: &str) -> Result<(), Error> {
-    let why = || {
-        format!(
-            "no event can have that topic: {topic:?} is empty, longer than 65,535 bytes, or has a wildcard"
-        )
-    };
+    let why =
+        || format!("invalid topic {topic:?}: expected 1 to 65535 bytes without wildcards (+, #)");
     topic::is_topic(topic)
         .then_some(())
         .ok_or_else(|| Error::new("", None, ErrorKind::Name(why())))
@@ -424,13 +421,13 @@ pub(crate) fn parse_function(name: &str) -> Result<FunctionId, Error> {
         Error::new(
             name,
             None,
-            ErrorKind::Name(format!("no function can have that name: {invalid}")),
+            ErrorKind::Name(format!("invalid function name: {invalid}")),
         )
     })
 }
 
 pub(crate) fn unreachable_error(name: &str) -> Error {
-    let why = "shared memory does not reach it, and the call may take no other path";
+    let why = "shared memory does not reach it, and shm_only permits no other path";
     Error::new(name, None, ErrorKind::Unsent(why.to_owned()))
 }
 

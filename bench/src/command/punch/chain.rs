@@ -1,9 +1,11 @@
-//! A chain of many workers and one pair of workers: the rate at the end, with and without a rate
-//! limit per machine, and the time of one batch.
+//! Compares a chain of many workers with one pair of workers.
+//!
+//! The cases are the rate at the last worker, with and without a rate limit per machine, and the
+//! time of one batch.
 
 use std::time::{Duration, Instant};
 
-use nearpath_testkit::lab::LinkConditions as Line;
+use nearpath_testkit::lab::LinkConditions;
 use nearpath_testkit::lab::nat::{NatKind, NatPlan, NatSite};
 
 use super::PunchArgs;
@@ -16,17 +18,18 @@ use crate::p2p::stream::MEGABYTE;
 use crate::remote::BenchError;
 use crate::tally::RequestTally;
 
-/// Warm-up of a rate measurement: queues fill.
+/// Time before a rate measurement in which the queues fill.
 const WARM_UP_PERIOD: Duration = Duration::from_secs(1);
-/// Number of single batches.
+/// Number of batches whose time is measured, one after the other.
 const SINGLE_BATCHES: usize = 3;
-const SMALL_BYTES: usize = 100;
+const SMALL_BATCH_BYTES: usize = 100;
 
 /// Measures with and without a rate limit.
 pub(super) async fn measure(
     args: &PunchArgs,
     comparison: &mut BenchComparison,
 ) -> Result<(), BenchError> {
+    // A chain needs two workers.
     if args.workers < 2 || !args.wants_case("chain") {
         return Ok(());
     }
@@ -40,10 +43,11 @@ pub(super) async fn measure(
     ];
     for (case, limit) in caps.into_iter().filter(|(case, _)| args.wants_case(case)) {
         let setup = ChainSetup::set_up(args.workers, limit).await?;
-        let took = |chain: &DataflowChain| format!("{:.2} s", chain.first.as_secs_f64());
+        let first_batch =
+            |chain: &DataflowChain| format!("{:.2} s", chain.first_batch_after.as_secs_f64());
         comparison.add_remark(format!(
             "{case}: the first byte passed the {name} {} after the last control connection (pair: {}); {:.2} s later every edge was direct",
-            took(&setup.chains[1]), took(&setup.chains[0]), setup.settled.as_secs_f64()
+            first_batch(&setup.chains[1]), first_batch(&setup.chains[0]), setup.direct_after.as_secs_f64()
         ));
         let variants = ["pair", name.as_str()];
         let rate = async |index: usize| setup.measure_rate(index, args.seconds);
@@ -58,7 +62,7 @@ pub(super) async fn measure(
         } else {
             comparison.add_remark(describe_cpu(comparison, &case, &variants));
         }
-        for (size, bytes) in [("100 B", SMALL_BYTES), ("256 KiB", BATCH_BYTES)] {
+        for (size, bytes) in [("100 B", SMALL_BATCH_BYTES), ("256 KiB", BATCH_BYTES)] {
             let transfer = async |index: usize| setup.measure_batch(index, bytes);
             comparison
                 .measure_case(&format!("{case}: one batch of {size}"), &variants, transfer)
@@ -68,7 +72,7 @@ pub(super) async fn measure(
     Ok(())
 }
 
-/// Describes the number of busy processors, the bottleneck without a rate limit.
+/// Describes the number of busy processors: they are the bottleneck without a rate limit.
 fn describe_cpu(comparison: &BenchComparison, case: &str, variants: &[&str; 2]) -> String {
     let usage = variants.map(|variant| {
         let of = |value| {
@@ -84,23 +88,25 @@ fn describe_cpu(comparison: &BenchComparison, case: &str, variants: &[&str; 2]) 
     format!("{case}: busy processors: {}", usage.join(", "))
 }
 
-/// A pair and a chain for all rounds. Only the measured one of them is active.
+/// A pair and a chain for all rounds. Only the one being measured sends.
 struct ChainSetup {
     chains: [DataflowChain; 2],
-    settled: Duration,
+    /// Time until all edges of the chain were direct, see [`DataflowChain::wait_direct`].
+    direct_after: Duration,
+    // Kept alive: the workers run in these networks and use this rendezvous.
     _sites: Vec<NatSite>,
     _fixture: RendezvousSetup,
 }
 
 impl ChainSetup {
     async fn set_up(workers: usize, limit: Option<u64>) -> Result<Self, BenchError> {
-        let line = Line::plain();
-        let mut fixture = RendezvousSetup::new(&line).await?;
+        let conditions = LinkConditions::plain();
+        let mut fixture = RendezvousSetup::new(&conditions).await?;
         let mut sites = Vec::new();
         // Two more sites, for the pair.
         for _ in 0..workers + 2 {
             let site = fixture.internet.add_site(NatPlan {
-                conditions: line.clone(),
+                conditions: conditions.clone(),
                 is_plain: true,
                 ..NatKind::PortRestricted.into()
             })?;
@@ -112,50 +118,51 @@ impl ChainSetup {
             DataflowChain::start(&fixture, "pair", &all[..2])?,
             DataflowChain::start(&fixture, "chain", &all[2..])?,
         ];
-        // Both are direct before any measurement: the relay's rate is another comparison.
+        // All edges are direct before a measurement: another comparison measures the relay.
         chains[0].wait_direct()?;
-        let settled = chains[1].wait_direct()?;
+        let direct_after = chains[1].wait_direct()?;
         Ok(Self {
             chains,
-            settled,
+            direct_after,
             _sites: sites,
             _fixture: fixture,
         })
     }
 
-    /// Measures the rate at the end with filled queues. CPU time is that of all workers together,
-    /// per received megabyte.
+    /// Measures the rate at the last worker with filled queues. A "request" of the sample is one
+    /// received megabyte; its CPU time is that of all workers together.
     fn measure_rate(&self, index: usize, duration: Duration) -> Result<RoundSample, BenchError> {
         let (begun, mut tally) = (Instant::now(), RequestTally::default());
-        let (mut counted, mut since, mut last) = (0, None, begun);
-        let mut spent = Duration::ZERO;
-        self.chains[index].stream_batches(WARM_UP_PERIOD + duration, |octets| {
+        let (mut received_bytes, mut measured_from, mut last_batch) = (0, None, begun);
+        let mut cpu_before = Duration::ZERO;
+        self.chains[index].stream_batches(WARM_UP_PERIOD + duration, |bytes| {
             let now = Instant::now();
-            // The mark is set by a batch, so that no partial batch is counted.
-            if since.is_none() && begun.elapsed() >= WARM_UP_PERIOD {
-                (since, spent, last) = (Some(now), own_cpu(), now);
-            } else if since.is_some() {
-                counted += octets;
-                let megabyte = (now - last).mul_f64(MEGABYTE as f64 / octets as f64);
-                tally.record_outcome(Ok(megabyte));
-                last = now;
+            // The measured period starts with the end of a batch, so that it has no partial batch.
+            if measured_from.is_none() && begun.elapsed() >= WARM_UP_PERIOD {
+                (measured_from, cpu_before, last_batch) = (Some(now), own_cpu(), now);
+            } else if measured_from.is_some() {
+                received_bytes += bytes;
+                let per_megabyte = (now - last_batch).mul_f64(MEGABYTE as f64 / bytes as f64);
+                tally.record_outcome(Ok(per_megabyte));
+                last_batch = now;
             }
         })?;
-        let megabytes = counted as f64 / MEGABYTE as f64;
-        let took = since.map_or(Duration::MAX, |since| last - since);
-        let cpu = (own_cpu().saturating_sub(spent)).as_secs_f64() * 1e6 / megabytes;
-        let sample = RoundSample::from_tally(&tally, took, Duration::ZERO);
+        let megabytes = received_bytes as f64 / MEGABYTE as f64;
+        // Without a batch after the warm-up the rate is 0.
+        let elapsed = measured_from.map_or(Duration::MAX, |from| last_batch - from);
+        let cpu_us = (own_cpu().saturating_sub(cpu_before)).as_secs_f64() * 1e6;
+        let sample = RoundSample::from_tally(&tally, elapsed, Duration::ZERO);
         Ok(RoundSample {
-            rps: megabytes / took.as_secs_f64(),
-            cpu_us_per_request: cpu,
+            rps: megabytes / elapsed.as_secs_f64(),
+            cpu_us_per_request: cpu_us / megabytes,
             ..sample
         })
     }
 
-    fn measure_batch(&self, index: usize, octets: usize) -> Result<RoundSample, BenchError> {
+    fn measure_batch(&self, index: usize, bytes: usize) -> Result<RoundSample, BenchError> {
         let (mut tally, begun) = (RequestTally::default(), Instant::now());
         for _ in 0..SINGLE_BATCHES {
-            tally.record_outcome(Ok(self.chains[index].send_through(octets)?));
+            tally.record_outcome(Ok(self.chains[index].send_through(bytes)?));
         }
         Ok(RoundSample::from_tally(
             &tally,
@@ -165,6 +172,7 @@ impl ChainSetup {
     }
 }
 
+/// CPU time of this process, in which all workers run.
 fn own_cpu() -> Duration {
     cpu::processes_cpu(&[std::process::id()])
 }

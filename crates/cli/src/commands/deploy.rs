@@ -1,5 +1,5 @@
-//! `deploy`: sends specs from a stack file or from options to the gateway, and waits until they are
-//! ready.
+//! `deploy`: sends the specs of a stack file or of options to the gateway, and waits until the
+//! functions are ready.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -65,7 +65,7 @@ pub struct DeployArgs {
     pub gateway: GatewayArgs,
 }
 
-/// Options on waiting until functions are ready.
+/// Options for the wait until functions are ready.
 #[derive(Debug, Clone, Args)]
 pub struct WaitArgs {
     /// Do not wait until the functions are ready
@@ -88,7 +88,7 @@ struct DeployRow {
     /// Absent if the gateway refused the function.
     #[serde(skip_serializing_if = "Option::is_none")]
     outcome: Option<DeployOutcome>,
-    /// The function was seen ready; always false with `--no-wait`.
+    /// True if the function became ready; always false with `--no-wait`.
     ready: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
@@ -105,11 +105,11 @@ pub(super) fn run(args: &DeployArgs) -> CommandResult {
     )?);
     let mut specs = filter_specs(stack.functions, args.filter.as_deref())?;
     specs.iter_mut().for_each(|spec| apply_options(spec, args));
-    let (mut rows, mut exits, mut items) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut rows, mut statuses, mut items) = (Vec::new(), Vec::new(), Vec::new());
     for spec in &specs {
-        let sent = client.deploy(spec);
-        if let Err(error) = &sent {
-            // These would fail for every other function, too.
+        let result = client.deploy(spec);
+        if let Err(error) = &result {
+            // These two errors would repeat for every other function.
             if matches!(
                 error.exit,
                 ExitStatus::Unreachable | ExitStatus::Unauthorised
@@ -117,20 +117,20 @@ pub(super) fn run(args: &DeployArgs) -> CommandResult {
                 return Err(error.clone());
             }
             eprintln!("nearpath: {error}");
-            // A missing secret is a frequent reason, and its remedy is a call of the API.
+            // A missing secret is a frequent cause; the advice is the command that creates it.
             secrets::advice(&client, spec)
                 .iter()
                 .for_each(|line| eprintln!("nearpath: {line}"));
-            exits.push(error.exit);
+            statuses.push(error.exit);
         } else {
             items.push(WaitItem::new(spec.id()));
         }
-        rows.push(new_row(&client, spec, sent));
+        rows.push(new_row(&client, spec, result));
     }
-    // After all were sent: they start at the same time.
+    // The wait begins after all specs were sent, so that the functions start in parallel.
     if !args.wait.no_wait {
         progress::wait(&client, &mut items, args.wait.timeout, args.json)?;
-        exits.extend(
+        statuses.extend(
             items
                 .iter()
                 .map(|item| progress::report_outcome(item, args.wait.timeout)),
@@ -138,10 +138,10 @@ pub(super) fn run(args: &DeployArgs) -> CommandResult {
         items.iter().for_each(|item| update_row(&mut rows, item));
     }
     print_rows(&rows, args.json)?;
-    Ok(first_failure(exits))
+    Ok(first_failure(statuses))
 }
 
-/// Reads the stack file, or makes a stack of the one function in the options.
+/// Reads the stack file, or builds a stack with the one function of the options.
 fn load_stack(args: &DeployArgs) -> Result<StackSpec, CommandError> {
     match &args.name {
         Some(name) => Ok(StackSpec {
@@ -160,7 +160,7 @@ fn spec_from_options(name: &FunctionId, args: &DeployArgs) -> Result<FunctionSpe
     spec.image = match (&args.image, &args.handler) {
         (Some(image), _) => image.clone(),
         (None, Some(folder)) => {
-            // The gateway resolves the path, and its working directory is another one.
+            // The gateway resolves the path and has another working directory.
             let path = folder
                 .canonicalize()
                 .map_err(|error| usage(format!("--handler {}: {error}", folder.display())))?;
@@ -185,16 +185,16 @@ fn filter_specs(
     filter: Option<&str>,
 ) -> Result<Vec<FunctionSpec>, CommandError> {
     let Some(glob) = filter else { return Ok(specs) };
-    let kept: Vec<_> = specs
+    let matching: Vec<_> = specs
         .into_iter()
         .filter(|spec| matches_glob(glob, spec.service.as_str()))
         .collect();
-    match kept.is_empty() {
+    match matching.is_empty() {
         true => Err(CommandError::new(
             ExitStatus::NotFound,
             format!("no function of the file matches --filter {glob:?}"),
         )),
-        false => Ok(kept),
+        false => Ok(matching),
     }
 }
 
@@ -220,12 +220,12 @@ fn matches_glob(glob: &str, text: &str) -> bool {
     true
 }
 
-/// Adds the options. They override the file, as with OpenFaaS's client.
+/// Adds the options to a spec. They override the stack file, as in OpenFaaS's `faas-cli`.
 fn apply_options(spec: &mut FunctionSpec, args: &DeployArgs) {
     spec.env_vars.extend(args.env.iter().cloned());
     spec.labels.extend(args.label.iter().cloned());
     spec.annotations.extend(args.annotation.iter().cloned());
-    // Without duplicates: the file may name the secret already.
+    // Without duplicates, because the file may already name the secret.
     let new: Vec<_> = args
         .secret
         .iter()
@@ -238,9 +238,9 @@ fn apply_options(spec: &mut FunctionSpec, args: &DeployArgs) {
 fn new_row(
     client: &ApiClient,
     spec: &FunctionSpec,
-    sent: Result<DeployOutcome, CommandError>,
+    result: Result<DeployOutcome, CommandError>,
 ) -> DeployRow {
-    let (outcome, error) = match sent {
+    let (outcome, error) = match result {
         Ok(outcome) => (Some(outcome), None),
         Err(error) => (None, Some(error.text)),
     };
@@ -269,7 +269,7 @@ fn update_row(rows: &mut [DeployRow], item: &WaitItem) {
     let Some(row) = rows.iter_mut().find(is_same) else {
         return;
     };
-    // A sleeping function counts as ready: its first call starts it.
+    // A function scaled to zero counts as ready: its first call starts it.
     row.ready = item.phase.as_ref().is_some_and(ReadyPhase::is_settled);
     if let WaitOutcome::Failed(why) = &item.outcome {
         row.error = Some(why.clone());
@@ -313,7 +313,7 @@ mod tests {
 
     #[test]
     fn globs_match() {
-        for (glob, text, wanted) in [
+        for (glob, text, expected) in [
             ("cart", "cart", true),
             ("cart", "carts", false),
             ("*", "x", true),
@@ -323,7 +323,7 @@ mod tests {
             ("a*a", "a", false),
             ("*-api", "shop-api", true),
         ] {
-            assert_eq!(matches_glob(glob, text), wanted, "{glob} {text}");
+            assert_eq!(matches_glob(glob, text), expected, "{glob} {text}");
         }
     }
 }

@@ -1,73 +1,77 @@
-//! Identities of worker names, and back.
+//! Conversion between worker names and SPIFFE IDs (`contract/dataflow.md`, "Identities").
 //!
-//! A worker is called `STAGE.NUMBER` ([`crate::topology`]), which resembles the name of a function
-//! and the number of an instance. A stage such as `word_count` is no function name, and a worker
-//! may have no number. Then characters that a function name cannot have are written as `-` and two
-//! hexadecimal digits, behind `x-` (with a number) or `one-` (without).
+//! A worker's name is `STAGE.NUMBER` ([`crate::topology`]). Its SPIFFE ID holds the stage as a
+//! function name and the number as an instance number.
+//!
+//! Some names are encoded: stages that are no function names, such as `word_count`, and names
+//! without a number. The encoding begins with `x-` (with a number) or `one-` (without). Each
+//! byte except `a-z` and `0-9` becomes `-` and two hexadecimal digits.
 
 use nearpath_p2p::ticket::JobName;
 use nearpath_types::spiffe::SpiffeRole;
 use nearpath_types::{FunctionName, InstanceId, SpiffeId};
 
-// Both prefixes are part of `contract/dataflow.md`, "Identities"; stages that begin with one are
-// escaped too.
+// Both prefixes are part of `contract/dataflow.md`, "Identities". Stages that begin with one are
+// escaped too: otherwise two names would share an identity.
 const NUMBERED_PREFIX: &str = "x-";
-const SINGLE_PREFIX: &str = "one-";
+const UNNUMBERED_PREFIX: &str = "one-";
 
-/// A name that no remote worker can have.
+/// Worker name without a SPIFFE ID: its function name would be too long.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "invalid name `{0}` for a remote worker: use up to 60 lower-case letters, digits and `-` (other characters count three times)"
 )]
 pub struct InvalidWorkerName(pub String);
 
-/// Identity of a worker name.
+/// Returns the SPIFFE ID of a worker name.
 ///
 /// # Errors
 /// When the name is too long.
 pub fn to_spiffe_id(job: &JobName, name: &str) -> Result<SpiffeId, InvalidWorkerName> {
-    // Cut for the error text: the name may be of any length.
-    let bad = || InvalidWorkerName(name.chars().take(100).collect());
+    // Shortened for the error text: the name may be of any length.
+    let invalid_name = || InvalidWorkerName(name.chars().take(100).collect());
     let (function, number) = match split_number(name) {
         Some((stage, number)) => (
             plain_label(stage).unwrap_or_else(|| escape_label(NUMBERED_PREFIX, stage)),
             number,
         ),
-        None => (escape_label(SINGLE_PREFIX, name), 0),
+        // The contract gives names without a number the instance number 0.
+        None => (escape_label(UNNUMBERED_PREFIX, name), 0),
     };
-    let function: FunctionName = function.parse().map_err(|_| bad())?;
+    let function: FunctionName = function.parse().map_err(|_| invalid_name())?;
     Ok(job.worker_identity(&function, number))
 }
 
-/// Name of an identity; `None` when it is no worker of this job.
+/// Returns the worker name of a SPIFFE ID; `None` if it belongs to no worker of this job.
 pub fn from_spiffe_id(job: &JobName, id: &SpiffeId) -> Option<String> {
     let SpiffeRole::Instance(function, InstanceId(number)) = &id.role else {
         return None;
     };
     let text = function.name.as_str();
     let name = match (
-        text.strip_prefix(SINGLE_PREFIX),
+        text.strip_prefix(UNNUMBERED_PREFIX),
         text.strip_prefix(NUMBERED_PREFIX),
     ) {
         (Some(rest), _) => unescape_label(rest)?,
         (None, Some(rest)) => format!("{}.{number}", unescape_label(rest)?),
         (None, None) => format!("{text}.{number}"),
     };
-    // Several spellings could map to one name; only the canonical identity counts.
+    // Several identities could decode to one name. Only the canonical one is valid.
     (to_spiffe_id(job, &name).as_ref() == Ok(id)).then_some(name)
 }
 
-/// Splits `STAGE.NUMBER`. Numbers with leading zeros are part of the name: each identity has one
-/// spelling.
+/// Splits `STAGE.NUMBER`. Digits with leading zeros are no number here, because `map.3` and
+/// `map.03` need different identities.
 fn split_number(name: &str) -> Option<(&str, u64)> {
     let (stage, digits) = name.rsplit_once('.')?;
     let number: u64 = digits.parse().ok()?;
     (number.to_string() == digits).then_some((stage, number))
 }
 
+/// Returns the stage itself if it needs no encoding.
 fn plain_label(stage: &str) -> Option<String> {
     let has_reserved_prefix =
-        stage.starts_with(NUMBERED_PREFIX) || stage.starts_with(SINGLE_PREFIX);
+        stage.starts_with(NUMBERED_PREFIX) || stage.starts_with(UNNUMBERED_PREFIX);
     (!has_reserved_prefix && stage.parse::<FunctionName>().is_ok()).then(|| stage.to_owned())
 }
 

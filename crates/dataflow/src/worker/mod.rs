@@ -1,13 +1,13 @@
-//! A worker: its streams run on their own thread; its calls block the thread of the user's code.
+//! A worker. Its streams run on a thread of their own; its methods block the user's thread.
 //!
 //! ```text
 //! producers ──► edge::run_consumer ─► InputMerge ─► receive ─► user's code ─► send ─► SendWindow ─► edge::run_producer ──► consumers
-//! ▲                                                       │ no room, may spill
+//! ▲                                                       │ window full: may spill
 //! └── acks: batches that receive has passed               └────► SpillQueue ────┘
 //! ```
 //!
-//! Memory is bounded: unprocessed batches take at most the window on each edge, and batches held by
-//! a producer are part of that same window.
+//! Memory is bounded. Unprocessed batches on an edge take at most the window, which includes the
+//! batches that the producer still holds.
 
 mod edge;
 mod shared;
@@ -33,7 +33,7 @@ pub use stats::{EdgeStats, WorkerStats};
 /// Provider of streams to other workers. Both ends request a stream, because NAT hole punching
 /// needs both.
 pub trait EdgeConnector: Send + Sync + 'static {
-    /// Byte stream, with the final encryption.
+    /// Byte stream, already encrypted if the edge needs encryption.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
     /// Connects to `peer`, which requests the other end.
@@ -43,8 +43,8 @@ pub trait EdgeConnector: Send + Sync + 'static {
         peer: &str,
     ) -> impl Future<Output = io::Result<Self::Stream>> + Send;
 
-    /// Closes a finished stream, and waits until the peer has all bytes, as far as that can be
-    /// known: a dropped stream does not always send the rest.
+    /// Closes a finished stream and waits until the peer has all bytes, if the transport can detect
+    /// this. Dropping alone does not always send the rest.
     fn close(&self, stream: Self::Stream) -> impl Future<Output = io::Result<()>> + Send {
         async {
             drop(stream);
@@ -52,8 +52,8 @@ pub trait EdgeConnector: Send + Sync + 'static {
         }
     }
 
-    /// Returns a probe for the path of a stream. The probe may be called at any time, also after
-    /// the stream's end.
+    /// Returns a probe for the path of a stream. Callers may use it at any time, even after the
+    /// stream's end.
     fn path_probe(&self, stream: &Self::Stream, end: EdgeEnd) -> EdgePathProbe {
         let _ = (stream, end);
         Arc::new(|_| EdgePath {
@@ -63,7 +63,7 @@ pub trait EdgeConnector: Send + Sync + 'static {
     }
 }
 
-/// Maps the bytes of batches so far to the path that they took.
+/// Function from the number of batch bytes so far to the path that they took.
 pub type EdgePathProbe = Arc<dyn Fn(u64) -> EdgePath + Send + Sync>;
 
 /// Path of the bytes of an edge.
@@ -84,18 +84,18 @@ pub enum EdgeEnd {
     Consumer,
 }
 
-/// Instructions for a worker at its start.
+/// Configuration that a worker gets at its start.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WorkerAssignment {
     /// Name of the worker.
     pub name: String,
-    /// Attempt at the job.
+    /// Number of the attempt: one run of the job's workers between two deaths.
     pub attempt: u32,
     /// Streams that it reads.
     pub inputs: Vec<InputConfig>,
     /// Streams that it writes.
     pub outputs: Vec<OutputConfig>,
-    /// Bytes that may be in flight on each input.
+    /// Maximum of unprocessed bytes on each input.
     pub window: usize,
     /// Checkpoint from which it resumes; 0: from the start.
     #[serde(default)]
@@ -114,7 +114,7 @@ pub struct InputConfig {
     pub from: String,
     /// Last processed frame; `None` when the stream has ended.
     pub processed: Option<u64>,
-    /// Closed at the start: opens by [`DataflowWorker::open_input`], if at all.
+    /// True if the stream starts closed. [`DataflowWorker::open_input`] may open it later.
     #[serde(default)]
     pub pending: bool,
 }
@@ -126,10 +126,10 @@ pub struct OutputConfig {
     pub to: String,
     /// Last sent frame.
     pub sent: u64,
-    /// Batches without room go to disk.
+    /// True if batches beyond the window go to disk.
     #[serde(default)]
     pub spill: bool,
-    /// Closed at the start: opens by [`DataflowWorker::open_output`], if at all.
+    /// True if the stream starts closed. [`DataflowWorker::open_output`] may open it later.
     #[serde(default)]
     pub pending: bool,
 }
@@ -170,7 +170,7 @@ pub enum InputEvent {
 
 /// Reasons why a worker cannot continue.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs, reason = "each says what it is")]
+#[allow(missing_docs, reason = "the error text describes each")]
 pub enum WorkerFailure {
     #[error("stream with `{peer}` lost: {why}; resume from the last checkpoint")]
     StreamLost { peer: String, why: String },
@@ -201,8 +201,8 @@ impl DataflowWorker {
         connector: impl FnOnce() -> io::Result<C> + Send + 'static,
     ) -> io::Result<Self> {
         let shared = Arc::new(WorkerShared::new(assignment));
-        // A runtime per worker: user code blocks its own thread for long, and the streams must go
-        // on meanwhile.
+        // A runtime per worker: user code may block its thread for long, while the streams must
+        // continue.
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -212,7 +212,7 @@ impl DataflowWorker {
         Ok(Self { shared })
     }
 
-    /// Waits for the next event, fairly over all inputs. The batch before counts as processed.
+    /// Waits for the next event, fairly among all inputs. The previous batch counts as processed.
     ///
     /// # Errors
     /// The failure that ended an edge.
@@ -220,43 +220,45 @@ impl DataflowWorker {
         self.shared.receive_next()
     }
 
-    /// Counts the received batch as processed, without asking for the next.
+    /// Counts the received batch as processed, without waiting for the next one.
     pub fn finish_batch(&self) {
         self.shared.finish_batch();
     }
 
-    /// Returns the barrier that starts here: for sources between two batches, for others when no
-    /// input is left.
+    /// Returns the checkpoint whose barrier this worker must start, if one is due. A source starts
+    /// it between two batches; another worker only while no input is open.
     pub fn take_due_barrier(&self) -> Option<u64> {
         self.shared.take_due_barrier()
     }
 
-    /// Opens an input: its producer is starting. Only between two checkpoints.
+    /// Opens an input whose producer is starting. Allowed only between two checkpoints (decision
+    /// 44).
     pub fn open_input(&self, input: usize) {
         self.shared.open_input(input);
     }
 
-    /// Declares that an input never opens. Only between two checkpoints.
+    /// Declares that an input never opens. Allowed only between two checkpoints.
     pub fn mark_input_unused(&self, input: usize) {
         self.shared.mark_input_unused(input);
     }
 
-    /// Opens an output: its consumer is starting. Only between two checkpoints.
+    /// Opens an output whose consumer is starting. Allowed only between two checkpoints.
     pub fn open_output(&self, output: usize) {
         self.shared.open_output(output);
     }
 
-    /// Filters `outputs` to those that are open.
-    pub fn open_outputs(&self, outputs: &[usize]) -> Vec<usize> {
-        self.shared.open_outputs(outputs)
+    /// Returns those of `outputs` that are open.
+    pub fn filter_open_outputs(&self, outputs: &[usize]) -> Vec<usize> {
+        self.shared.filter_open_outputs(outputs)
     }
 
-    /// Announces a checkpoint of the job.
+    /// Makes the barrier of this checkpoint due, see [`DataflowWorker::take_due_barrier`].
     pub fn trigger_checkpoint(&self, checkpoint: u64) {
         self.shared.trigger_checkpoint(checkpoint);
     }
 
-    /// Sends a batch to one output. Waits for room in the window, or on disk when the edge spills.
+    /// Sends a batch to one output. Waits while the window is full; an edge that spills waits only
+    /// at its disk limit.
     ///
     /// # Errors
     /// The failure that ended an edge; a batch larger than a frame.
@@ -264,7 +266,7 @@ impl DataflowWorker {
         self.shared.send_batch(output, batch)
     }
 
-    /// Sends a barrier to all outputs. The returned positions belong in the worker's state.
+    /// Sends a barrier to all outputs. The caller saves the returned positions in its state.
     ///
     /// # Errors
     /// The failure that ended an edge.
@@ -272,8 +274,8 @@ impl DataflowWorker {
         self.shared.send_barrier(checkpoint)
     }
 
-    /// Ends all open outputs, and waits until their consumers have processed everything. No other
-    /// output opens any more.
+    /// Ends all open outputs and waits until their consumers have processed everything. Closed
+    /// outputs can no longer open.
     ///
     /// # Errors
     /// The failure that ended an edge.
@@ -281,14 +283,14 @@ impl DataflowWorker {
         self.shared.finish_outputs()
     }
 
-    /// Fails the worker and sends the reason to all peers, for at most a second.
+    /// Fails the worker and sends the reason to all peers, for at most 1 s.
     pub fn fail_with_reason(&self, why: &str) {
         self.shared
             .record_failure(WorkerFailure::Local(why.to_owned()));
         self.shared.wait_until_closed(FAILURE_REPORT_TIMEOUT);
     }
 
-    /// Bytes and batches of each edge, and waiting times.
+    /// Returns bytes and batches of each edge, and waiting times.
     pub fn stats(&self) -> WorkerStats {
         self.shared.snapshot_stats()
     }
@@ -296,15 +298,14 @@ impl DataflowWorker {
 
 impl Drop for DataflowWorker {
     fn drop(&mut self) {
-        // Ends the edge thread; without effect on a worker that has finished, whose edges are
-        // closed.
+        // Ends the edge thread. A finished worker's edges are closed, so this has no effect on it.
         self.shared.record_failure(WorkerFailure::Local(
             "the worker ended before its streams".to_owned(),
         ));
     }
 }
 
-/// Runs all edges until each has ended or one fails, and none can open any more.
+/// Runs all edges until each has ended or one fails, and no further edge can open.
 async fn run_edges<C: EdgeConnector>(
     shared: Arc<WorkerShared>,
     connector: impl FnOnce() -> io::Result<C>,
@@ -315,15 +316,14 @@ async fn run_edges<C: EdgeConnector>(
     };
     let mut edges = JoinSet::new();
     loop {
-        for (end, at) in shared.take_unstarted_edges() {
+        for (end, index) in shared.take_unstarted_edges() {
             let (shared, connector) = (Arc::clone(&shared), Arc::clone(&connector));
             match end {
-                EdgeEnd::Consumer => edges.spawn(edge::run_consumer(shared, connector, at)),
-                EdgeEnd::Producer => edges.spawn(edge::run_producer(shared, connector, at)),
+                EdgeEnd::Consumer => edges.spawn(edge::run_consumer(shared, connector, index)),
+                EdgeEnd::Producer => edges.spawn(edge::run_producer(shared, connector, index)),
             };
         }
-        // Both conditions: with no edge left, an undecided one may still open between two
-        // checkpoints.
+        // An empty set alone is not the end: a pending edge may open between two checkpoints.
         if edges.is_empty() && !shared.can_open_more() {
             return shared.mark_closed();
         }

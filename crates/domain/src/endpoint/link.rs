@@ -142,17 +142,17 @@ impl PeerLink {
             self.end.request_wakeup();
         }
         waits && self.can_send(member)
-            || self.drains_now()
+            || self.is_newly_drained()
             || self.end.has_incoming() && !self.is_blocked()
     }
 
-    /// Returns true if a draining link can end since the last run: its peer has read all of this
-    /// endpoint's pool.
-    fn drains_now(&mut self) -> bool {
+    /// Returns true if a draining link could not end at the last check, and can now: its peer has
+    /// read all of this endpoint's pool.
+    fn is_newly_drained(&mut self) -> bool {
         self.withdrawn
             && self.side == ChannelSide::Caller
             && self.is_idle()
-            && self.end.drains_now()
+            && self.end.is_newly_drained()
     }
 
     /// Returns true if a call can be made here. Otherwise the peer is asked for a wakeup; for use

@@ -208,7 +208,7 @@ fn control_programs_break_without_the_alias_search() {
     let server = LineServer::start();
     for call in ["epoll_before", "dup_before"] {
         let mut command = client!(call, &server);
-        let output = run_natively(command.env("PATIENCE", "500"));
+        let output = run_natively(command.env("TIMEOUT_MS", "500"));
         let pool = TestPool::without_alias_search(server.address);
         assert_ne!(
             pool.run(&mut command),

@@ -1,4 +1,4 @@
-//! Permission of calls between instances. Default deny: a chain must declare each edge.
+//! Permission of calls between instances. Calls are denied unless a chain declares the edge.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,7 @@ use nearpath_types::{FunctionId, PlatformError, Reason};
 use crate::COMPONENT;
 use crate::function::FunctionEntry;
 
-/// Checks whether the instance at `addr`, an instance of `caller`, may call `callee`.
+/// Checks that the instance at `addr` may call `callee`. `caller` is the function of that instance.
 ///
 /// # Errors
 /// `not_allowed`, with the line of stack.yml that would permit the call.
@@ -16,7 +16,7 @@ pub(crate) fn check_edge(
     addr: IpAddr,
     callee: &FunctionId,
 ) -> Result<(), PlatformError> {
-    // The table holds all instances of this node, so this one was removed or never existed.
+    // The routing table has every instance of this node: this one was removed or never existed.
     let Some(caller) = caller else {
         let message = format!("{addr} is not the address of an instance on this node");
         return Err(PlatformError::new(COMPONENT, Reason::NotAllowed, message));
@@ -25,14 +25,15 @@ pub(crate) fn check_edge(
     if policy.may_call(callee) {
         return Ok(());
     }
+    // A function outside chains has no chain name to suggest, so the text has a placeholder.
     let chain = policy.chain.as_deref().unwrap_or("CHAIN");
-    let line = format!(
+    let stack_line = format!(
         "chains: {{{chain}: {{edges: {{{}: [{}]}}}}}}",
         caller.id.name,
         short_name(callee, &caller.id)
     );
     let message = format!(
-        "{} may not call {callee}: that edge is not declared; add to stack.yml: {line}",
+        "{} may not call {callee}: that edge is not declared; add to stack.yml: {stack_line}",
         caller.name
     );
     Err(PlatformError::new(COMPONENT, Reason::NotAllowed, message).governed_by("chains"))

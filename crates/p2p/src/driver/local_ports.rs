@@ -1,4 +1,4 @@
-//! Local ports for connections to peers: one per family and transport.
+//! Local ports for connections to peers: one per address family and transport.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
@@ -12,24 +12,26 @@ use rustix::net::sockopt::{
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with};
 
-/// Idle time before the kernel probes the peer; NATs of clouds forget a session after minutes.
+/// Idle time before the kernel probes the peer. Cloud NATs drop idle mappings after minutes.
 const KEEPALIVE_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Interval between keepalive probes, and number of unanswered ones that break the connection.
-const KEEPALIVE_PROBES: (Duration, u32) = (Duration::from_secs(5), 4);
+/// Interval between keepalive probes.
+const KEEPALIVE_PROBE_INTERVAL: Duration = Duration::from_secs(5);
+/// Number of unanswered probes after which the kernel breaks the connection.
+const MAX_KEEPALIVE_PROBES: u32 = 4;
 
 /// Bound sockets that are not used yet.
 #[derive(Debug)]
 pub struct LocalPorts {
     /// UDP sockets with their bound addresses.
     pub(super) udp: Vec<(SocketAddr, UdpSocket)>,
-    /// TCP sockets that reserve a port; listeners and dials share it.
+    /// TCP sockets that reserve a port each. The port's listener and all dials share it.
     pub(super) tcp: Vec<(SocketAddr, OwnedFd)>,
 }
 
 impl LocalPorts {
     /// Binds a port of the kernel's choice per family and transport.
     ///
-    /// IPv6 is left out on a machine without a global IPv6 address.
+    /// Skips IPv6 on a machine without a global IPv6 address.
     ///
     /// # Errors
     /// Fails when no family works, or the process has too many open files.
@@ -38,30 +40,30 @@ impl LocalPorts {
             udp: Vec::new(),
             tcp: Vec::new(),
         };
-        let mut failed = None;
+        let mut last_error = None;
         let has_v6 = super::host_addresses::list_addresses(false)
             .iter()
             .any(IpAddr::is_ipv6);
         let v6 = has_v6.then_some(IpAddr::V6(Ipv6Addr::UNSPECIFIED));
         for ip in [IpAddr::V4(Ipv4Addr::UNSPECIFIED)].into_iter().chain(v6) {
             // One family is enough: a machine may lack IPv6.
-            failed = transports
+            last_error = transports
                 .iter()
                 .try_for_each(|transport| ports.bind_port(ip, *transport))
                 .err()
-                .or(failed);
+                .or(last_error);
         }
-        let none = ports.is_empty();
-        failed.filter(|_| none).map_or(Ok(ports), Err)
+        let is_empty = ports.is_empty();
+        last_error.filter(|_| is_empty).map_or(Ok(ports), Err)
     }
 
     fn bind_port(&mut self, ip: IpAddr, transport: Transport) -> io::Result<()> {
         let addr = SocketAddr::new(ip, 0);
         match transport {
             Transport::Udp => open_bound(addr, SocketType::DGRAM)
-                .map(|(socket, base)| self.udp.push((base, socket.into()))),
+                .map(|(socket, bound)| self.udp.push((bound, socket.into()))),
             Transport::Tcp => open_bound(addr, SocketType::STREAM)
-                .map(|(socket, base)| self.tcp.push((base, socket))),
+                .map(|(socket, bound)| self.tcp.push((bound, socket))),
         }
     }
 
@@ -70,12 +72,12 @@ impl LocalPorts {
         self.udp.is_empty() && self.tcp.is_empty()
     }
 
-    /// Returns the bound addresses, for people.
+    /// Returns the bound addresses, UDP first.
     pub fn bound_addrs(&self) -> impl Iterator<Item = SocketAddr> {
         self.udp
             .iter()
-            .map(|(base, _)| *base)
-            .chain(self.tcp.iter().map(|(base, _)| *base))
+            .map(|(bound, _)| *bound)
+            .chain(self.tcp.iter().map(|(bound, _)| *bound))
     }
 }
 
@@ -93,19 +95,20 @@ fn open_bound(addr: SocketAddr, kind: SocketType) -> io::Result<(OwnedFd, Socket
         None,
     )?;
     if addr.is_ipv6() {
-        // IPv4 has its own socket; a dual-stack one would report IPv4 peers as mapped addresses.
+        // IPv4 has its own socket: a dual-stack one would report IPv4 peers as IPv6 addresses
+        // (`::ffff:a.b.c.d`).
         set_ipv6_v6only(&socket, true)?;
     }
     if kind == SocketType::STREAM {
-        // Both options before `bind`: the kernel checks them there.
+        // Set before `bind`: the kernel checks both options there.
         allow_port_sharing(&socket)?;
     }
     bind(&socket, &addr)?;
-    let base = SocketAddr::try_from(getsockname(&socket)?)?;
-    Ok((socket, base))
+    let bound = SocketAddr::try_from(getsockname(&socket)?)?;
+    Ok((socket, bound))
 }
 
-/// Allows listening and dialling from one port (socket(7)); all sockets of the port must set both
+/// Allows listening and dialling from one port (socket(7)). All sockets of the port must set both
 /// options.
 fn allow_port_sharing(socket: &OwnedFd) -> io::Result<()> {
     set_socket_reuseaddr(socket, true)?;
@@ -113,27 +116,29 @@ fn allow_port_sharing(socket: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens another TCP socket on the port, which closes with RST.
+/// Opens another TCP socket on the port. It closes with RST.
 ///
 /// A graceful close would leave even a half-open handshake in `FIN-WAIT-1`. Until that ends, no
 /// other dial between the two addresses is possible (decision 34).
-pub(super) fn open_on_port(base: SocketAddr) -> io::Result<TcpStream> {
-    let (socket, _) = open_bound(base, SocketType::STREAM)?;
-    set_socket_linger(&socket, Some(Duration::ZERO))?; // accepted connections inherit it
+pub(super) fn open_on_port(bound: SocketAddr) -> io::Result<TcpStream> {
+    let (socket, _) = open_bound(bound, SocketType::STREAM)?;
+    // Connections that a listener on this socket accepts inherit the option.
+    set_socket_linger(&socket, Some(Duration::ZERO))?;
     Ok(socket.into())
 }
 
-/// Prepares a connection: small frames are sent at once, and a dead peer is detected.
+/// Configures a connection to send small frames at once and to detect a dead peer.
 pub(super) fn prepare_stream(stream: &tokio::net::TcpStream) -> io::Result<()> {
     set_tcp_nodelay(stream, true)?;
     set_socket_keepalive(stream, true)?;
     set_tcp_keepidle(stream, KEEPALIVE_IDLE_TIMEOUT)?;
-    set_tcp_keepintvl(stream, KEEPALIVE_PROBES.0)?;
-    set_tcp_keepcnt(stream, KEEPALIVE_PROBES.1)?;
+    set_tcp_keepintvl(stream, KEEPALIVE_PROBE_INTERVAL)?;
+    set_tcp_keepcnt(stream, MAX_KEEPALIVE_PROBES)?;
     Ok(())
 }
 
-/// Restores the graceful close of a selected connection: its end follows all written bytes.
+/// Restores the graceful close of a selected connection, which sends all written bytes before its
+/// end.
 pub(super) fn restore_graceful_close(stream: &tokio::net::TcpStream) -> io::Result<()> {
     Ok(set_socket_linger(stream, None)?)
 }

@@ -25,9 +25,9 @@ const LONG_HEAD_START: RelayPolicy = RelayPolicy {
     resume_timeout: Duration::from_secs(60),
 };
 
-fn resume_within(patience: Duration) -> RelayPolicy {
+fn resume_within(resume_timeout: Duration) -> RelayPolicy {
     RelayPolicy {
-        resume_timeout: patience,
+        resume_timeout,
         ..RelayPolicy::default()
     }
 }

@@ -18,13 +18,14 @@ use super::error_code;
 use super::request_body::Http3RequestBody;
 use super::request_head::{self, MalformedHead};
 use super::response_sender::ResponseSender;
-use super::transport::{self, RequestSide};
+use super::transport::{self, RequestStreamInfo};
 use crate::server::HttpLimits;
 
-/// Bytes of a head beyond its limit that are still received: the response 431 needs the whole head.
+/// Bytes by which a received head may exceed its limit. `h3` needs the whole head to respond with
+/// 431.
 const HEAD_SLACK_BYTES: u64 = 32 * 1024;
 
-/// The connection ended.
+/// Error of a connection that has ended.
 #[derive(Debug, thiserror::Error)]
 #[error("the connection ended: {0}")]
 pub struct Http3ConnectionLost(#[from] ConnectionError);
@@ -46,7 +47,7 @@ pub enum RequestReadError {
 /// Requests of a connection. Dropping it closes the connection.
 pub struct Http3Requests {
     h3: Connection<transport::Http3Connection, Bytes>,
-    side: Rc<RefCell<Option<RequestSide>>>,
+    stream_info: Rc<RefCell<Option<RequestStreamInfo>>>,
     is_shutting_down: bool,
 }
 
@@ -59,23 +60,24 @@ impl Http3Requests {
         quic: quinn::Connection,
         limits: &HttpLimits,
     ) -> Result<Self, Http3ConnectionLost> {
-        let head = limits.max_header_bytes as u64;
-        let (connection, side) = transport::Http3Connection::new(quic, head + HEAD_SLACK_BYTES);
+        let max_head_bytes = limits.max_header_bytes as u64;
+        let (connection, stream_info) =
+            transport::Http3Connection::new(quic, max_head_bytes + HEAD_SLACK_BYTES);
         let mut builder = h3::server::builder();
         let h3 = builder
-            .max_field_section_size(head)
+            .max_field_section_size(max_head_bytes)
             .send_grease(false)
             .build(connection)
             .await?;
         Ok(Self {
             h3,
-            side,
+            stream_info,
             is_shutting_down: false,
         })
     }
 
-    /// Returns the next request; `None` when the client sends no more. Requests after
-    /// [`Http3Requests::start_shutdown`] are rejected so that the client repeats them elsewhere.
+    /// Returns the next request; `None` when the client sends no more. Rejects requests after
+    /// [`Http3Requests::start_shutdown`], so that the client repeats them elsewhere.
     ///
     /// # Errors
     /// When the connection ends.
@@ -84,15 +86,18 @@ impl Http3Requests {
             let Some(mut resolver) = self.h3.accept().await? else {
                 return Ok(None);
             };
-            let side = self
-                .side
+            let stream_info = self
+                .stream_info
                 .borrow_mut()
                 .take()
-                .expect("a request was accepted, and its side is noted then");
+                .expect("accepting a request sets its stream info");
             if !self.is_shutting_down {
-                return Ok(Some(UnreadRequest { resolver, side }));
+                return Ok(Some(UnreadRequest {
+                    resolver,
+                    stream_info,
+                }));
             }
-            // `h3` rejects only requests after the first one that follows GOAWAY.
+            // `h3` accepts the first request after GOAWAY and rejects only later ones.
             resolver
                 .frame_stream
                 .reset(error_code::REQUEST_REJECTED.into());
@@ -105,7 +110,7 @@ impl Http3Requests {
     /// When the connection ends.
     pub async fn start_shutdown(&mut self) -> Result<(), Http3ConnectionLost> {
         self.is_shutting_down = true;
-        // GOAWAY names the first request that was not accepted; with 0 `h3` would name the last
+        // GOAWAY names the first request that was not accepted. With 0, `h3` would name the last
         // accepted one.
         Ok(self.h3.shutdown(1).await?)
     }
@@ -113,36 +118,36 @@ impl Http3Requests {
 
 impl fmt::Debug for Http3Requests {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Requests")
-            .field("leaving", &self.is_shutting_down)
+        f.debug_struct("Http3Requests")
+            .field("is_shutting_down", &self.is_shutting_down)
             .finish_non_exhaustive()
     }
 }
 
-/// A request of which nothing was read yet.
+/// A request whose head was not read yet.
 pub struct UnreadRequest {
     resolver: RequestResolver<transport::Http3Connection, Bytes>,
-    side: RequestSide,
+    stream_info: RequestStreamInfo,
 }
 
 impl UnreadRequest {
-    /// Returns true if the request came before the handshake was complete. It may be a replay then
+    /// Returns true if the request came before the handshake was complete. It may then be a replay
     /// (RFC 8470).
     pub fn is_early(&self) -> bool {
-        self.side.early
+        self.stream_info.is_early
     }
 
-    /// Reads its head.
+    /// Reads the request's head.
     ///
     /// # Errors
     /// See [`RequestReadError`].
     pub async fn read_head(self) -> Result<ReceivedRequest, RequestReadError> {
         let Self {
             resolver,
-            side:
-                RequestSide {
+            stream_info:
+                RequestStreamInfo {
                     stopped,
-                    unread: meter,
+                    unread,
                     resolved,
                     ..
                 },
@@ -161,9 +166,10 @@ impl UnreadRequest {
         resolved.store(true, Ordering::Relaxed);
         // A malformed head is returned with its fault, so that the listener can respond with 400.
         let length = request_head::check_head(&mut request);
-        meter.reset_budget();
+        // The head has consumed a part of the budget; the body starts with all of it.
+        unread.reset_budget();
         let (send, receive) = stream.split();
-        let body = Http3RequestBody::new(receive, meter, length.unwrap_or_default());
+        let body = Http3RequestBody::new(receive, unread, length.unwrap_or_default());
         Ok(ReceivedRequest {
             request: request.map(|()| body),
             fault: length.err(),
@@ -188,13 +194,14 @@ pub struct ReceivedRequest {
 
 impl fmt::Debug for UnreadRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Opened")
-            .field("early", &self.side.early)
+        f.debug_struct("UnreadRequest")
+            .field("is_early", &self.stream_info.is_early)
             .finish_non_exhaustive()
     }
 }
 
-/// Completes when the client cancels the request or has received the whole response.
+/// Completes when the client cancels the request or has received the whole response. The name is
+/// that of `quinn::SendStream::stopped`, which completes in both cases.
 pub struct ResponseStopped(Pin<Box<dyn Future<Output = ()>>>);
 
 impl Future for ResponseStopped {
@@ -207,6 +214,6 @@ impl Future for ResponseStopped {
 
 impl fmt::Debug for ResponseStopped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Stopped")
+        f.write_str("ResponseStopped")
     }
 }

@@ -34,11 +34,11 @@ type AcceptedBi = Result<(quinn::SendStream, quinn::RecvStream), ConnectionError
 type AcceptedUni = Result<quinn::RecvStream, ConnectionError>;
 
 /// Data about a request's stream that `h3` does not pass on.
-pub(super) struct RequestSide {
+pub(super) struct RequestStreamInfo {
     /// Completes when the client cancels the request or has received the response.
     pub(super) stopped: Pin<Box<dyn Future<Output = ()>>>,
     pub(super) unread: UnreadLimit,
-    pub(super) early: bool,
+    pub(super) is_early: bool,
     /// Set once the request is forwarded. Until then `h3` may have answered it.
     pub(super) resolved: Arc<AtomicBool>,
 }
@@ -50,7 +50,7 @@ pub(super) struct Http3Connection {
     uni: LocalBoxStream<'static, AcceptedUni>,
     opened_uni: LocalBoxStream<'static, OpenedUni>,
     /// Data about the request that was accepted last.
-    side: Rc<RefCell<Option<RequestSide>>>,
+    stream_info: Rc<RefCell<Option<RequestStreamInfo>>>,
     /// Maximum size of a request's head in bytes.
     head: u64,
     control_limit: UnreadLimit,
@@ -58,12 +58,12 @@ pub(super) struct Http3Connection {
 
 impl Http3Connection {
     /// Wraps a connection. A request's head may be `max_head_bytes` long. After a request was
-    /// accepted, the returned cell holds its side data.
+    /// accepted, the returned cell holds its stream info.
     pub(super) fn new(
         quic: quinn::Connection,
         max_head_bytes: u64,
-    ) -> (Self, Rc<RefCell<Option<RequestSide>>>) {
-        let side = Rc::<RefCell<Option<RequestSide>>>::default();
+    ) -> (Self, Rc<RefCell<Option<RequestStreamInfo>>>) {
+        let stream_info = Rc::<RefCell<Option<RequestStreamInfo>>>::default();
         let bi = unfold(quic.clone(), |quic| async move {
             Some((quic.accept_bi().await, quic))
         })
@@ -84,11 +84,11 @@ impl Http3Connection {
                 bi,
                 uni,
                 opened_uni: opening,
-                side: side.clone(),
+                stream_info: stream_info.clone(),
                 head: max_head_bytes,
                 control_limit: control,
             },
-            side,
+            stream_info,
         )
     }
 }
@@ -115,16 +115,16 @@ impl quic::Connection<Bytes> for Http3Connection {
         let (send, receive) = accepted.map_err(connection_error)?;
         // Priority updates arrive with requests, so the budget grows with them.
         self.control_limit.grant_bytes(CONTROL_BUDGET_BYTES.1);
-        let (unread, early) = (UnreadLimit::new(self.head), receive.is_0rtt());
+        let (unread, is_early) = (UnreadLimit::new(self.head), receive.is_0rtt());
         let stopped = send.stopped();
         // The reason does not matter: the client does not wait in any case.
         let stopped = Box::pin(async move { drop(stopped.await) });
         let resolved = Arc::<AtomicBool>::default();
         // Handed over by a cell, because the trait returns the stream alone.
-        *self.side.borrow_mut() = Some(RequestSide {
+        *self.stream_info.borrow_mut() = Some(RequestStreamInfo {
             stopped,
             unread: unread.clone(),
-            early,
+            is_early,
             resolved: resolved.clone(),
         });
         let send = Http3SendStream {

@@ -1,4 +1,4 @@
-"""The state machine of one attempt at a job: worker messages in, decisions out. Time is an argument."""
+"""The state machine of one attempt at a job. It takes worker messages and returns decisions. Time is an argument."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 if TYPE_CHECKING:
     from ._scale_out import ScaleOut
 
-# A control message holds the sender's whole state, so the last one received is enough.
+# A control message holds the sender's whole state, so the job keeps only the last one received.
 ControlMessage: TypeAlias = dict[str, Any]
-# A worker's streams end shortly before its end is known. A lost peer waits this many seconds for the reason.
+# A dying worker's streams end shortly before the job sees its exit.
+# A report of a lost stream waits this many seconds for the cause.
 PEER_REASON_GRACE = 0.3
 
 
 @dataclass(frozen=True)
 class WorkerRaised:
-    """Reports that a worker's code raised. A retry cannot help."""
+    """Reports that a worker's code raised. A retry would raise again, so the job fails."""
 
     worker: str
     why: str
@@ -28,8 +29,8 @@ class Restart:
 
     why: str
     replaced: frozenset[str] = frozenset()
-    is_death: bool = True
-    is_slow: bool = False
+    is_death: bool = True  # counts against the job's retries
+    is_slow: bool = False  # without a death: replaces stragglers; otherwise it renews workers before their time limit
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,8 @@ class WorkerState:
     """The job's knowledge of one worker in this attempt."""
 
     name: str
-    message: ControlMessage = field(default_factory=dict)
-    ended: str | None = None
+    message: ControlMessage = field(default_factory=dict)  # the last one; empty: none in this attempt
+    ended: str | None = None  # how the worker ended; None: it runs
 
     @property
     def ready(self) -> bool:
@@ -75,7 +76,7 @@ class WorkerState:
 
 
 class Attempt:
-    """Runs from a checkpoint to the end of the job or to the next restart."""
+    """One run of the job's workers, from a checkpoint to the end of the job or to the next restart."""
 
     def __init__(
         self,
@@ -89,20 +90,22 @@ class Attempt:
     ) -> None:
         self.number, self.checkpoint, self.done = number, checkpoint, frozenset(done)
         self.workers = {name: WorkerState(name) for name in names if name not in self.done}
+        # The checkpoint in progress (0: none), and the time from which the interval to the next one counts.
         self.pending, self.since = 0, now
-        self.is_held = is_held  # workers begin after all have reported
+        self.is_held = is_held  # no worker begins before all have reported
         self._lost_peer_at: float | None = None
         self.scale_out, self._were_ready = scale_out, False
 
     def receive(self, name: str, message: ControlMessage, now: float) -> None:
-        """Takes a worker's message. Messages of other attempts are ignored."""
+        """Takes a worker's message. Ignores messages of other attempts."""
         worker = self.workers.get(name)
         if worker is None or message.get("attempt") != self.number:
-            if worker and worker.ready and message.get("attempt") == 0:  # a second start, which has no plan yet: places may start a worker twice
+            # A place may start a worker twice. The second start has no plan yet, so it reports attempt 0.
+            if worker and worker.ready and message.get("attempt") == 0:
                 worker.ended = worker.ended or "another start has replaced it"
             return
         if not worker.message and not self.has_all_joined:
-            self.since = now  # the interval begins when all workers have joined
+            self.since = now  # the interval begins when the last worker joins
         worker.message = message
         if self.scale_out:
             self.scale_out.receive(name, message)
@@ -114,7 +117,7 @@ class Attempt:
     def check_arrivals(self, arrived: Collection[str]) -> dict[str, bool]:
         """Returns for each unfinished worker whether it has sent all messages that are expected by now.
 
-        Workers in `arrived` have reported since their start. After all have, none is held: calls to absent peers delay the others.
+        Workers in `arrived` have reported since their start. All are held until then, because calls to absent peers would delay them.
         """
         self.is_held = self.is_held and not all(name in arrived for name in self.workers)
         return {name: worker.ready or (self.is_held and name in arrived) for name, worker in self.workers.items() if not worker.finished}
@@ -130,7 +133,7 @@ class Attempt:
         return self._were_ready
 
     def progress_state(self) -> tuple[bool, int, int, int]:
-        """Returns the held flag, the ready and finished counts, and the scale-out version."""
+        """Returns the held flag, the ready and finished counts, and the scale-out version. A change makes new messages due."""
         ready, finished = sum(worker.ready for worker in self.workers.values()), sum(worker.finished for worker in self.workers.values())
         return self.is_held, ready, finished, self.scale_out.version if self.scale_out else 0
 
@@ -150,7 +153,10 @@ class Attempt:
         return {"scale_out": self.scale_out.message_for(name, lambda other: self.workers[other].ready)} if self.scale_out else {}
 
     def outcome(self, now: float) -> Outcome | None:
-        """Decides the attempt's outcome. Exceptions take precedence over deaths, and deaths over lost peers."""
+        """Returns the attempt's outcome, or None while it runs.
+
+        Exceptions take precedence over deaths, and deaths over lost streams: the former cause the latter.
+        """
         for worker in self.workers.values():
             if failed := worker.message.get("failed"):
                 return WorkerRaised(worker.name, failed["reason"], failed["trace"])
@@ -170,7 +176,7 @@ class Attempt:
 
     # Checkpoints.
 
-    def begin(self, now: float, interval: float) -> bool:
+    def begin_checkpoint(self, now: float, interval: float) -> bool:
         """Begins a checkpoint if all workers are ready and `interval` seconds have passed. Returns whether it did."""
         if self.pending or now - self.since < interval or not self.all_ready or self._lost_peer_at is not None:
             return False
@@ -179,7 +185,7 @@ class Attempt:
         self.pending = self.checkpoint + 1
         return True
 
-    def complete(self) -> tuple[dict[str, str], list[str]] | None:
+    def saved_states(self) -> tuple[dict[str, str], list[str]] | None:
         """Returns the marks of the saved states and the finished workers, or None until all states are saved."""
         if not self.pending or not all(worker.finished or worker.saved == self.pending for worker in self.workers.values()):
             return None
@@ -187,6 +193,6 @@ class Attempt:
         finished = [worker.name for worker in self.workers.values() if worker.saved != self.pending]
         return saved, sorted(self.done.union(finished))
 
-    def completed(self, now: float) -> None:
+    def record_checkpoint(self, now: float) -> None:
         """Records that the store has the pending checkpoint."""
         self.checkpoint, self.pending, self.since = self.pending, 0, now

@@ -39,12 +39,12 @@ class Checkpoints:
         if self._store is None:
             return None
         if self._completion is None:
-            attempt.begin(now, interval)
-            if (parts := attempt.complete()) is None:
+            attempt.begin_checkpoint(now, interval)
+            if (saved := attempt.saved_states()) is None:
                 return None
             self._results.record(attempt)
             self._results.save()
-            self._completion = _complete_in_thread(self._store, attempt.pending, *parts)
+            self._completion = _complete_in_thread(self._store, attempt.pending, *saved)
         return self._check_completion(attempt, now)
 
     def _check_completion(self, attempt: Attempt, now: float) -> Restart | None:
@@ -54,7 +54,7 @@ class Checkpoints:
             self._wait_completed()
         except ConnectionError as error:
             return Restart(f"checkpoint {attempt.pending} failed: {error}")
-        attempt.completed(now)
+        attempt.record_checkpoint(now)
         return None
 
     def _wait_completed(self) -> None:

@@ -55,7 +55,7 @@ class ItemWriter:
         """Encodes items with the user's codec and sends them."""
         how, outputs = self._groups[group]
         if self._has_pending[group]:
-            outputs = self._streams.open_outputs(outputs)
+            outputs = self._streams.filter_open_outputs(outputs)
         if self._is_raw:
             return self._send_batches(how, outputs, group, items)
         if how != "by-key":

@@ -90,7 +90,7 @@ class Coordinator:
     def begin(self, number: int, restart: Restart, checkpoint: int, states: set[str], finished: list[str]) -> Attempt:
         """Prepares an attempt from the last checkpoint. Kept processes go back to it; other workers are started."""
         initial = [name for name, part in self.parts.items() if not part.get("spare") or name in states]
-        scale_out = ScaleOut.of(self.parts, states, finished)
+        scale_out = ScaleOut.from_checkpoint(self.parts, states, finished)
         attempt = Attempt(number, checkpoint, finished, initial, time.monotonic(), scale_out, is_held=self.backend.keeps_processes)
         kept = {name for name, handle in self.handles.items() if self.backend.keeps_processes and not handle.is_leaving and handle.ended() is None}
         self.stop_workers(self.handles.keys() - (kept - restart.replaced).intersection(attempt.workers))

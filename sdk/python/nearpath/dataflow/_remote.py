@@ -23,7 +23,7 @@ LEADER = "leader"
 START_LIFETIME = 7 * 24 * 3600.0
 # Validity of the job's own credentials, s: longer than any job. They stay in this process.
 JOB_LIFETIME = 365 * 24 * 3600.0
-# Repeats use half of the 200 messages per second that the rendezvous accepts from the leader.
+# Repeats use a tenth of the 1000 messages per second that the rendezvous accepts from a connection.
 MAX_MESSAGES_PER_SECOND = 100
 # Repeats of a message within the silence timeout. A repeat compensates for a lost message.
 REPEATS_PER_SILENCE = 10

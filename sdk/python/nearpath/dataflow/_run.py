@@ -108,7 +108,7 @@ class WorkerRun:
         if self.own_inputs:
             if omitted := self.worker.resume(self.skip):
                 self.skip -= omitted
-                self.scale_out.forget()
+                self.scale_out.discard_recorded_calls()
             made = itertools.chain.from_iterable(self.worker.input(port) for port in self.own_inputs)
             self.emit(itertools.chain(self.worker.process(made), self.worker.finish()))
         else:
@@ -145,7 +145,7 @@ class WorkerRun:
 
     def wait_for_workers(self, streams: _native.Streams) -> None:
         """Waits for all requested workers, because their streams end with this worker's."""
-        while not self.scale_out.is_settled(streams):
+        while not self.scale_out.has_all_granted(streams):
             self.scale_out.wait(CHECK_INTERVAL)
             self.checkpoint_if_due()
 

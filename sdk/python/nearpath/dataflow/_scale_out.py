@@ -1,4 +1,4 @@
-"""Workers that start while the job runs: the job's decisions and the worker's requests."""
+"""Workers that start while the job runs: the job's decisions and the workers' requests (decision 44)."""
 
 import json
 import threading
@@ -10,24 +10,25 @@ from ._attempt import ControlMessage
 
 
 class ScaleOut:
-    """Handles scale-out for the job in one attempt. `_native.ScaleOutDecisions` decides grants, starts and streams."""
+    """The job's side of scale-out in one attempt. `_native.ScaleOutDecisions` decides grants, starts and streams."""
 
     def __init__(self, topology: str, participants: Iterable[str], finished: Iterable[str], requesters: Iterable[str]) -> None:
         self._decisions, self._finished = _native.ScaleOutDecisions(topology, set(participants), set(finished)), set(finished)
-        # Requesters that have not yet reported their reserved workers since the checkpoint.
+        # Requesters that must still report their reserved workers: granted, but not started by the checkpoint.
         self._unreported = set(requesters) - self._finished
+        # By requester: the call's number, the stage and the count; then the call's number and the granted count.
         self._requests: dict[str, tuple[int, str, int]] = {}
         self._answers: dict[str, list[int]] = {}
-        self._opened: dict[str, int] = {}
+        self._opened: dict[str, int] = {}  # by worker: the number of opened streams that were recorded
         self._has_changes = True
         self.version = 0  # increases with each new message
 
     @classmethod
-    def of(cls, parts: Mapping[str, Mapping[str, Any]], participants: Iterable[str], finished: Iterable[str]) -> "ScaleOut | None":
-        """Returns the scale-out from the last checkpoint on; None if no stage can scale out."""
+    def from_checkpoint(cls, parts: Mapping[str, Mapping[str, Any]], participants: Iterable[str], finished: Iterable[str]) -> "ScaleOut | None":
+        """Creates the state at the last checkpoint; None if no stage can scale out."""
         requesters = [name for name, part in parts.items() if any(port.get("pending") for port in part["outputs"])]
-        ready = [name for name in requesters if not parts[name].get("spare") or name in participants]
-        return cls(json.dumps({"workers": list(parts.values())}), participants, finished, ready) if requesters else None
+        active = [name for name in requesters if not parts[name].get("spare") or name in participants]
+        return cls(json.dumps({"workers": list(parts.values())}), participants, finished, active) if requesters else None
 
     def receive(self, name: str, message: ControlMessage) -> None:
         """Takes the scale-out part of a worker's message."""
@@ -38,6 +39,7 @@ class ScaleOut:
             self._has_changes = True
         if request := message.get("request"):
             self._requests[name] = request
+        # The message lists all opened streams: only those behind the recorded ones are new.
         if opened := message.get("opened", [])[self._opened.get(name, 0) :]:
             self._opened[name] = self._opened.get(name, 0) + len(opened)
             for spare in opened:
@@ -48,11 +50,11 @@ class ScaleOut:
             self._has_changes = True
 
     def advance(self, may_change: bool) -> list[str]:
-        """Answers requests and returns the workers to start. Streams open only between checkpoints."""
+        """Answers requests and returns the workers to start. `may_change`: no checkpoint is in progress, so streams may open."""
         if self._unreported:
             return []
-        for name, (call, stage, count) in self._requests.items():
-            self._answer(name, [call, self._decisions.request_workers(name, call, stage, count)])
+        for name, (call_number, stage, count) in self._requests.items():
+            self._answer(name, [call_number, self._decisions.request_workers(name, call_number, stage, count)])
         self._requests.clear()
         if not may_change or not self._has_changes:
             return []
@@ -77,47 +79,52 @@ class ScaleOut:
         return self._decisions.started_workers().get(name)
 
     def message_for(self, name: str, ready: Callable[[str], bool]) -> ControlMessage:
-        """Returns a worker's scale-out message. Streams open after their peers are ready."""
+        """Returns a worker's scale-out message. An output opens once its consumer is ready."""
         inputs, outputs, unused = self._decisions.edge_update(name)
         outputs = [other for other in outputs if ready(other)]
         return {"inputs": inputs, "outputs": outputs, "unused": unused, "answer": self._answers.get(name)}
 
 
 class ScaleOutRequests:
-    """The worker's part: its calls of `grow` and the streams to open."""
+    """The worker's side of scale-out: its calls of `grow` and the streams to open."""
 
     def __init__(self, targets: Sequence[Mapping[str, Any]], inputs: Sequence[str], report: Callable[..., None]) -> None:
-        self._inputs = {name: at for at, name in enumerate(inputs)}
-        self._outputs = {port["worker"]: at for at, port in enumerate(targets) if port.get("pending")}
+        # Indexes of the streams by the peer's name. Only pending outputs can open.
+        self._inputs = {name: index for index, name in enumerate(inputs)}
+        self._outputs = {port["worker"]: index for index, port in enumerate(targets) if port.get("pending")}
         pending = (port for port in targets if port.get("pending"))
         self._stages: dict[str, str] = {port["worker"]: port.get("group") or port["worker"] for port in pending}
         self._report, self._is_allowed = report, False
         self.granted: dict[str, int] = {}
-        self.answers: list[int] | None = None  # results of calls that a resumed worker repeats; None: it repeats none
-        self._replayed: list[int] = []
-        self._changed, self._call, self._answer = threading.Condition(), 0, [0, 0]
+        # Results of the calls that a resumed worker would repeat; None: it would repeat none.
+        self.answers: list[int] | None = None
+        self._replayed: list[int] = []  # the recorded results that repeated calls return
+        # The last call's number, and the last answer: the call's number and the granted count.
+        self._changed, self._call_number, self._answer = threading.Condition(), 0, [0, 0]
         self._failure: str | None = None
         self._opened: list[str] = []
 
     def resume(self, granted: Mapping[str, int], answers: Sequence[int], sent: Mapping[str, int]) -> None:
-        """Resumes from the checkpoint. Granted workers that had not started by then are owed."""
+        """Resumes from the checkpoint. Reports granted workers that had not started by then as reserved."""
         self.granted, self._replayed, self._is_allowed = dict(granted), list(answers), True
         if self._outputs:
-            ready = [stage for name, stage in self._stages.items() if sent.get(name)]
-            self._report(reserved={stage: granted.get(stage, 0) - ready.count(stage) for stage in set(self._stages.values())})
+            # A barrier has passed each stream of a started worker, so its position is not 0.
+            started = [stage for name, stage in self._stages.items() if sent.get(name)]
+            self._report(reserved={stage: granted.get(stage, 0) - started.count(stage) for stage in set(self._stages.values())})
 
-    def forget(self) -> None:
-        """Drops recorded calls, because the worker does not repeat them."""
+    def discard_recorded_calls(self) -> None:
+        """Discards the results of earlier calls, because the worker does not repeat these calls."""
         self._replayed = []
 
     # Called on the worker's thread.
 
     def request(self, count: int, stage: str | None) -> int:
+        """Requests workers and returns the granted count. A call from before the checkpoint gets its recorded result."""
         if not self._is_allowed:
             raise RuntimeError("grow was called before the worker started: call it in input, process or finish")
         stage = self._target_stage(stage)
         if self.answers is not None and len(self.answers) < len(self._replayed):
-            granted = self._replayed[len(self.answers)]  # granted before the checkpoint
+            granted = self._replayed[len(self.answers)]  # counted before the checkpoint, so not again
         else:
             granted = self._wait_for_answer(count, stage)
             self.granted[stage] = self.granted.get(stage, 0) + granted
@@ -137,17 +144,17 @@ class ScaleOutRequests:
     def _wait_for_answer(self, count: int, stage: str) -> int:
         if count < 1:
             raise ValueError(f"invalid worker count {count}: expected 1 or more")
-        self._call += 1
-        self._report(request=[self._call, stage, count])
+        self._call_number += 1
+        self._report(request=[self._call_number, stage, count])
         with self._changed:
-            self._changed.wait_for(lambda: self._failure is not None or self._answer[0] == self._call)
+            self._changed.wait_for(lambda: self._failure is not None or self._answer[0] == self._call_number)
             if self._failure is not None:
                 raise ConnectionError(self._failure)
             return self._answer[1]
 
-    def is_settled(self, streams: _native.Streams) -> bool:
-        """Returns whether all granted workers have streams."""
-        return len(streams.open_outputs(list(self._outputs.values()))) == sum(self.granted.values())
+    def has_all_granted(self, streams: _native.Streams) -> bool:
+        """Returns whether all granted workers have open streams."""
+        return len(streams.filter_open_outputs(list(self._outputs.values()))) == sum(self.granted.values())
 
     def wait(self, seconds: float) -> None:
         with self._changed:

@@ -147,7 +147,7 @@ impl OutputGroup {
     /// Adds outputs that were opened meanwhile, which only `spread` groups have.
     fn open_pending(&mut self, worker: &DataflowWorker) {
         if !self.pending_outputs.is_empty() {
-            let open = worker.open_outputs(&self.pending_outputs);
+            let open = worker.filter_open_outputs(&self.pending_outputs);
             self.pending_outputs.retain(|output| !open.contains(output));
             self.outputs.extend(open);
         }

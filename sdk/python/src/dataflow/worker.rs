@@ -164,8 +164,8 @@ impl Streams {
     }
 
     /// Returns those of these outputs that are open.
-    fn open_outputs(&self, outputs: Vec<usize>) -> Vec<usize> {
-        self.worker.open_outputs(&outputs)
+    fn filter_open_outputs(&self, outputs: Vec<usize>) -> Vec<usize> {
+        self.worker.filter_open_outputs(&outputs)
     }
 
     /// Starts a checkpoint.

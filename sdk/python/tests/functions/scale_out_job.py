@@ -1,14 +1,16 @@
-"""A job for functions that sums by key. Its sources request workers."""
+"""A job for functions that sums by key. Its sources request workers while it runs."""
 
 import time
 
 from nearpath import dataflow as flow
 
+# The number of workers that a source requests, by the item before which it does so.
+# One source yields the even items and the other the odd ones. Their requests exceed `max_workers`.
 WORKER_REQUESTS = {400: 1, 701: 1, 1000: 3}
 
 
 class NumberSource(flow.Worker):
-    """Yields numbers with a pause after each, and requests workers."""
+    """Yields numbers with a pause before each, and requests workers."""
 
     def __init__(self, count, pause):
         self.count, self.pause = count, pause

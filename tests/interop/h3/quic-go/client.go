@@ -20,12 +20,12 @@ import (
 )
 
 const (
-	patience = 30 * time.Second
+	clientTimeout = 30 * time.Second
 	url      = "https://localhost/function/tell"
 )
 
 func main() {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), clientTimeout)
 	defer cancel()
 	if err := run(ctx, net.JoinHostPort(os.Args[1], os.Args[2]), os.Args[3]); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -32,7 +32,7 @@ impl WorkerShared {
         }
     }
 
-    pub(in crate::worker) fn open_outputs(&self, outputs: &[usize]) -> Vec<usize> {
+    pub(in crate::worker) fn filter_open_outputs(&self, outputs: &[usize]) -> Vec<usize> {
         let state = self.lock();
         outputs
             .iter()

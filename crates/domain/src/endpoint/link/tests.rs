@@ -150,7 +150,7 @@ fn a_draining_link_is_woken_when_its_last_message_was_read() {
         );
     }
     pair.link.withdrawn = true;
-    assert!(!pair.link.end.is_drained() && !pair.link.end.drains_now());
+    assert!(!pair.link.end.is_drained() && !pair.link.end.is_newly_drained());
     assert!(pair.peer.receive_message().unwrap().is_some());
     pair.peer.flush_batch(); // one of two, while the endpoint is awake
     assert!(pair.try_sleep());

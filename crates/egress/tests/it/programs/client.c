@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 static struct sockaddr_in to;
-static int patience = 20000; /* milliseconds */
+static int timeout_ms = 20000;
 
 static void say(const char *what, long value)
 {
@@ -47,7 +47,7 @@ static void wait_for(int fd, short events)
 {
 	struct pollfd end = {fd, events, 0};
 
-	if (poll(&end, 1, patience) != 1)
+	if (poll(&end, 1, timeout_ms) != 1)
 		exit(3);
 }
 
@@ -133,7 +133,7 @@ static void way_select(void)
 {
 	int s = new_socket(0);
 	fd_set writable;
-	struct timeval limit = {patience / 1000, patience % 1000 * 1000};
+	struct timeval limit = {timeout_ms / 1000, timeout_ms % 1000 * 1000};
 
 	fcntl(s, F_SETFL, fcntl(s, F_GETFL) | O_NONBLOCK);
 	if (join(s) && errno != EINPROGRESS)
@@ -155,7 +155,7 @@ static void way_epoll_before(void)
 	join_later(s);
 	/* One registered before connect() has told of its hang-up first; what counts is what it tells now. */
 	for (int tries = 0; tries < 100; tries++) {
-		int n = epoll_wait(ep, got, 2, patience);
+		int n = epoll_wait(ep, got, 2, timeout_ms);
 
 		if (n == 1 && got[0].data.fd == 77 && (got[0].events & (EPOLLOUT | EPOLLHUP)) == EPOLLOUT)
 			break;
@@ -165,7 +165,7 @@ static void way_epoll_before(void)
 	dprintf(s, "epoll before\n");
 	do
 		got[0].events = 0;
-	while (epoll_wait(ep, got, 2, patience) == 1 && !(got[0].events & EPOLLIN));
+	while (epoll_wait(ep, got, 2, timeout_ms) == 1 && !(got[0].events & EPOLLIN));
 	say("told of it", got[0].data.fd == 77 && (got[0].events & EPOLLIN));
 	say("recv", recv(s, line, 18, MSG_WAITALL));
 	say("delete", epoll_ctl(ep, EPOLL_CTL_DEL, s, NULL));
@@ -179,7 +179,7 @@ static void way_epoll_after(void)
 
 	join_later(s);
 	say("add", epoll_ctl(ep, EPOLL_CTL_ADD, s, &event));
-	say("told", epoll_wait(ep, got, 2, patience));
+	say("told", epoll_wait(ep, got, 2, timeout_ms));
 	ask(s, "epoll after");
 }
 
@@ -695,8 +695,8 @@ int main(int count, char **arguments)
 {
 	if (count != 4)
 		return 64;
-	if (getenv("PATIENCE"))
-		patience = atoi(getenv("PATIENCE"));
+	if (getenv("TIMEOUT_MS"))
+		timeout_ms = atoi(getenv("TIMEOUT_MS"));
 	to.sin_family = AF_INET;
 	to.sin_port = htons(atoi(arguments[3]));
 	inet_pton(AF_INET, arguments[2], &to.sin_addr);

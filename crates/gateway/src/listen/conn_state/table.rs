@@ -1,4 +1,4 @@
-//! Connections of a thread, and the sweep over them.
+//! Connections of one gateway thread, and the sweep that ends overdue ones.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::ConnState;
 use super::timeouts::{ConnTimeouts, overdue_reason};
 
-/// Connections of a thread.
+/// Connections of one gateway thread. Times are in ticks ([`super::TICK_INTERVAL`]).
 #[derive(Debug, Default)]
 pub(crate) struct ConnTable {
     states: RefCell<Vec<Arc<ConnState>>>,
@@ -22,17 +22,17 @@ impl ConnTable {
     /// Removes a connection that has ended.
     pub(crate) fn remove_connection(&self, state: &Arc<ConnState>) {
         let mut states = self.states.borrow_mut();
-        // Linear, once per connection: an index in each state would have to move with every
-        // removal.
-        if let Some(at) = states.iter().position(|known| Arc::ptr_eq(known, state)) {
-            states.swap_remove(at);
+        // A linear search, once per connection: a stored index would change with every removal.
+        if let Some(index) = states.iter().position(|other| Arc::ptr_eq(other, state)) {
+            states.swap_remove(index);
         }
     }
 
-    /// Cuts overdue connections and wakes those that should read again. Returns the number of
-    /// cuts.
+    /// Cuts overdue connections, and wakes the tasks of those whose pause in reading is over.
+    /// Returns the number of cuts.
     pub(crate) fn cut_overdue(&self, now: u32, timeouts: &ConnTimeouts) -> u64 {
         if self.is_draining.get() {
+            // Connections that were too young at the last sweep.
             self.drain_established(now);
         }
         let states = self.states.borrow();
@@ -46,8 +46,8 @@ impl ConnTable {
         overdue.map(|state| state.cut_connection()).count() as u64
     }
 
-    /// Ends all connections after their open requests. A later sweep ends those that have just
-    /// begun, so that their first request, which may be on its way, is still served.
+    /// Ends all connections after their open requests. A new connection is left to a later sweep:
+    /// its first request may already be in flight and must be served.
     pub(crate) fn drain_all(&self, now: u32) {
         self.is_draining.set(true);
         self.drain_established(now);

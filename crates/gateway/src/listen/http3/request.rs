@@ -29,14 +29,14 @@ const PROTOCOL: &str = "HTTP/3";
 pub(super) async fn answer_request(
     client: Rc<Http3Client>,
     port: Rc<Http3ListenPort>,
-    opened: UnreadRequest,
+    unread: UnreadRequest,
     is_early: bool,
     _open_request: OpenRequest,
 ) {
     let (connection, worker) = (&client.connection, &client.worker);
     let stream = StreamGuard::new(connection);
-    let read_request = match tokio::time::timeout(port.header_timeout, opened.read_head()).await {
-        Ok(Ok(read_request)) => read_request,
+    let received = match tokio::time::timeout(port.header_timeout, unread.read_head()).await {
+        Ok(Ok(received)) => received,
         Ok(Err(error)) => return record_unreadable(worker, &stream, &error),
         Err(_) => {
             return CompletionRecord::start_unreadable(&worker.recorder, PROTOCOL)
@@ -46,36 +46,38 @@ pub(super) async fn answer_request(
     let ReceivedRequest {
         mut request,
         fault,
-        responder: answering,
+        responder,
         mut stopped,
-    } = read_request;
-    // Two guards: the connection stays busy after the body until the client has acknowledged the
-    // response.
-    let (active, _sending) = (
+    } = received;
+    // Two guards: the first ends with the response body. The second keeps the connection busy until
+    // the client has acknowledged the response.
+    let (active, _until_acknowledged) = (
         connection.state.begin_request(false),
         connection.state.begin_request(false),
     );
     worker.totals.http3.requests.fetch_add(1, Ordering::Relaxed);
     let has_no_body = *request.method() == Method::HEAD;
-    let answered = async {
+    let answer = async {
         let is_slow = tokio::time::timeout(port.header_timeout, detect_body(&mut request))
             .await
             .is_err();
         let routed = match refusal_reason(&request, &port, fault, is_slow, is_early) {
-            Some((reason, why)) => pipeline::refuse_unrouted(worker, &request, reason, &why),
+            Some((reason, message)) => {
+                pipeline::refuse_unrouted(worker, &request, reason, &message)
+            }
             None => route_request(&client, request, is_early),
         };
         pipeline::answer_request(routed).await
     };
     let response = tokio::select! {
-        // A response that is ready counts, even if the client cancels at the same time.
+        // In this order: a finished response counts even if the client cancels at the same time.
         biased;
-        response = answered => response,
+        response = answer => response,
         () = &mut stopped => return,
     };
     stream.mark_answered();
     let has_no_body = has_no_body || is_bodiless_status(response.status());
-    if let Err(error) = answering
+    if let Err(error) = responder
         .send_response(
             with_date(worker, response).map(|content| TrackedBody::new(content, active)),
             has_no_body,
@@ -84,8 +86,8 @@ pub(super) async fn answer_request(
     {
         return tracing::debug!(%error, "HTTP/3: response was not sent completely");
     }
-    // quinn still sends the rest, which would be lost if the connection were taken for idle or
-    // drained.
+    // quinn still sends the rest of the response. The connection must not count as idle or drained
+    // meanwhile, because its close would discard the rest.
     let _ = tokio::time::timeout(port.write_timeout, stopped).await;
 }
 
@@ -112,8 +114,8 @@ fn route_request(
     )
 }
 
-/// Finds out whether a request has a body if the head does not say so. Functions then get no
-/// empty chunked body. Waits only for methods that usually have none.
+/// Detects whether a request has a body if its `content-length` does not show one. Functions would
+/// otherwise get an empty chunked body. Waits only for methods that usually have no body.
 async fn detect_body(request: &mut Request<Http3RequestBody>) {
     if request.headers().contains_key(CONTENT_LENGTH) && request.body().size_hint().lower() > 0 {
         return;
@@ -122,8 +124,8 @@ async fn detect_body(request: &mut Request<Http3RequestBody>) {
     // An invalid body is reported when it is read.
     let mut is_empty = poll_fn(|cx| request.body_mut().poll_is_empty(cx));
     // Polled once for all methods: the end of the stream often arrives with the head.
-    let looked = poll!(&mut is_empty);
-    if waits_for_body && looked.is_pending() {
+    let first_poll = poll!(&mut is_empty);
+    if waits_for_body && first_poll.is_pending() {
         let _ = is_empty.await;
     }
 }
@@ -173,7 +175,8 @@ fn record_unreadable(worker: &Rc<WorkerContext>, stream: &StreamGuard, error: &R
             CompletionRecord::start_unreadable(&worker.recorder, PROTOCOL)
                 .mark_refused(Reason::BadRequest)
         }
-        RequestReadError::ClientGone(_) => return, // it counts as abandoned
+        // Not answered: when `stream` is dropped, the request counts as abandoned.
+        RequestReadError::ClientGone(_) => return,
     }
     stream.mark_answered();
 }

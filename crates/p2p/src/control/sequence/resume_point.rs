@@ -1,34 +1,36 @@
-//! Messages about frames, between both sides on a connection to the relay.
+//! Resume points and acknowledgements, the messages about frames on a connection to the relay.
 
 use serde::{Deserialize, Serialize};
 
 use crate::migrate::StreamFrame;
 
-/// Resume point or acknowledgement. It has no number, and is a text frame like the stream's
-/// messages.
+/// Resume point or acknowledgement (`contract/migration.md`). It is a text frame like the stream's
+/// messages, but has no frame number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum ResumePoint {
-    /// Resume point: the first message on a connection.
+    /// Resume point: the first message on a connection. A side repeats it when the peer turns out
+    /// to have more frames.
     Resume {
         /// Number of the next frame on this connection.
         from: u64,
         /// Number of frames received from the peer.
         acknowledged: u64,
     },
-    /// Acknowledgement.
+    /// Acknowledgement without a new position.
     Ack {
         /// Number of frames received, from the stream's beginning.
         acknowledged: u64,
     },
 }
 
-/// Largest message, in bytes: longer texts belong to the stream.
+/// Largest message, in bytes: a resume point with two 64-bit numbers has 76. Longer texts belong to
+/// the stream and are not parsed.
 const MAX_TEXT_BYTES: usize = 80;
 
 impl ResumePoint {
     pub(super) fn to_frame(self) -> StreamFrame {
-        // Written by hand: the vectors of the contract fix the text to the byte.
+        // Formatted without serde: the contract's vectors fix every byte, so the field order too.
         StreamFrame::Text(match self {
             Self::Resume { from, acknowledged } => {
                 format!(r#"{{"resume":{{"from":{from},"acknowledged":{acknowledged}}}}}"#)
@@ -37,7 +39,7 @@ impl ResumePoint {
         })
     }
 
-    /// Parses a text frame. `None`: a frame of the stream.
+    /// Parses a text frame. Returns `None` for a frame of the stream.
     pub(super) fn from_frame(frame: &StreamFrame) -> Option<Self> {
         match frame {
             StreamFrame::Text(text) if text.len() <= MAX_TEXT_BYTES => {
@@ -57,20 +59,20 @@ mod tests {
     fn resume_points_match_the_contract_and_other_texts_are_none() {
         let vectors = include_str!("../../../../../contract/vectors/migration.json");
         let vectors: serde_json::Value = serde_json::from_str(vectors).unwrap();
-        let number = |one: &serde_json::Value, name: &str| one[name].as_u64().unwrap();
+        let number = |vector: &serde_json::Value, name: &str| vector[name].as_u64().unwrap();
         let resume_points = vectors["resume_points"].as_array().unwrap();
         assert_eq!(resume_points.len(), 3);
-        for one in resume_points {
-            let resume_point = match one["kind"].as_str().unwrap() {
+        for vector in resume_points {
+            let resume_point = match vector["kind"].as_str().unwrap() {
                 "resume" => ResumePoint::Resume {
-                    from: number(one, "from"),
-                    acknowledged: number(one, "acknowledged"),
+                    from: number(vector, "from"),
+                    acknowledged: number(vector, "acknowledged"),
                 },
                 _ => ResumePoint::Ack {
-                    acknowledged: number(one, "acknowledged"),
+                    acknowledged: number(vector, "acknowledged"),
                 },
             };
-            let frame = StreamFrame::Text(one["text"].as_str().unwrap().to_owned());
+            let frame = StreamFrame::Text(vector["text"].as_str().unwrap().to_owned());
             assert_eq!(
                 (resume_point.to_frame(), ResumePoint::from_frame(&frame)),
                 (frame, Some(resume_point))

@@ -1,9 +1,9 @@
-//! Kinds of NAT, in the terms of RFC 4787 (UDP) and RFC 5382 (TCP): detection, and what theory
-//! permits.
+//! Kinds of NAT, in the terms of RFC 4787 (UDP) and RFC 5382 (TCP): detection and compatibility.
 //!
-//! [`NatDetector`] folds observations into a [`NatReport`]; [`can_connect`] says whether two kinds
-//! can connect without a relay. Neither decides for the agent, which always tries. They explain
-//! outcomes to people, and tell tests what must succeed.
+//! [`NatDetector`] turns observations into a [`NatReport`]. [`can_connect`] predicts whether two
+//! kinds can connect without a relay. Neither restricts the agent, which always tries, because a
+//! detected kind is a guess (decision 34). Both explain outcomes to users, and define for tests
+//! which pairs must succeed.
 
 mod compatibility;
 mod detect;
@@ -14,40 +14,40 @@ pub use detect::{NatDetector, NatObservation, NatReport, ObserverSocket};
 /// Dependence of the mapped address on the destination (RFC 4787 section 4.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum MappingBehaviour {
-    /// On the socket alone.
+    /// The mapped address depends on the socket alone.
     EndpointIndependent,
-    /// On the destination address, too.
+    /// The mapped address also depends on the destination address.
     AddressDependent,
-    /// On the destination address and port, too ("symmetric").
+    /// The mapped address also depends on the destination address and port ("symmetric").
     AddressAndPortDependent,
 }
 
 /// Sources whose packets pass (RFC 4787 section 5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FilteringBehaviour {
-    /// Every source ("full cone").
+    /// Packets from every source pass ("full cone").
     EndpointIndependent,
-    /// Addresses that were sent to ("restricted").
+    /// Packets pass from addresses to which the socket has sent ("restricted").
     AddressDependent,
-    /// Addresses and ports that were sent to ("port-restricted").
+    /// Packets pass from addresses and ports to which the socket has sent ("port-restricted").
     AddressAndPortDependent,
 }
 
-/// Behaviour of everything between a worker and the public network.
+/// Combined behaviour of all NATs and firewalls between a worker and the public network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct NatBehaviour {
-    /// True if the mapped address differs from the machine's own. Otherwise there is a firewall, or
-    /// nothing.
+    /// True if the mapped address differs from the machine's own. Otherwise there is a firewall at
+    /// most.
     pub translates: bool,
     /// See [`MappingBehaviour`].
     pub mapping: MappingBehaviour,
     /// See [`FilteringBehaviour`].
     pub filtering: FilteringBehaviour,
-    /// True if packets from inside reach a mapped address of another inside host (RFC 4787 section
-    /// 6).
+    /// True if hosts behind the same NAT reach each other by their mapped addresses (RFC 4787
+    /// section 6).
     pub hairpins: bool,
-    /// True if the mapped port is the socket's own, if free. Irrelevant for punching, which learns
-    /// the port.
+    /// True if the mapped port is the socket's own, if free. Irrelevant for punching: an observer
+    /// reports the mapped port.
     pub preserves_ports: bool,
     /// True if UDP passes.
     pub udp: bool,
@@ -64,7 +64,7 @@ impl NatBehaviour {
         udp: true,
     };
 
-    /// Firewall that admits only answers, without translation.
+    /// Firewall that passes only responses, without translation.
     pub const FIREWALL: Self = Self {
         filtering: FilteringBehaviour::AddressAndPortDependent,
         ..Self::OPEN
@@ -82,7 +82,7 @@ impl NatBehaviour {
         }
     }
 
-    /// Returns the common name (RFC 3489 section 5), as far as there is one.
+    /// Returns the name from RFC 3489 section 5, or the closest one.
     pub fn common_name(&self) -> &'static str {
         match (self.translates, self.mapping, self.filtering) {
             (false, _, FilteringBehaviour::EndpointIndependent) => "none",

@@ -124,11 +124,11 @@ fn a_missing_peer_ends_the_search() {
         allow_relay: false,
         ..PunchSettings::default()
     };
-    for (me, patiences) in [(0, 1), (1, 2)] {
+    for (me, timeouts) in [(0, 1), (1, 2)] {
         let (mut agent, start) = new_agent(me, &settings, Duration::from_secs(60));
         assert_eq!(
             run_alone(&mut agent, start),
-            settings.search_timeout * patiences
+            settings.search_timeout * timeouts
         );
         assert_eq!(agent.state(), AgentState::Ended(PunchFailure::NoOffer));
         assert!(

@@ -305,10 +305,7 @@ impl SimWorld {
                 self.send_segment(side, key, data);
             }
             AgentAction::Listen { .. } => self.sides[side].stack.listening = true,
-            AgentAction::Dial {
-                key,
-                timeout: patience,
-            } => self.dial(side, key, patience),
+            AgentAction::Dial { key, timeout } => self.dial(side, key, timeout),
             AgentAction::Close(key) => {
                 let last = self.sides[side].stack.close(&(key.base, key.remote));
                 self.send_segment(side, key, last);

@@ -1,9 +1,9 @@
-//! Channel end in a strict domain: it writes only to its own pool, and reads the peer's pool by
-//! copying.
+//! Channel end in a strict domain. It writes only to its own pool, and copies messages from the
+//! peer's pool (ADR 0016).
 //!
 //! No lease is transferred. The receiver copies a message before it moves `head`, so entries before
-//! `head` belong to the sender again. The sender's private record names these slots: no other
-//! endpoint can free, take or change them.
+//! `head` belong to the sender again. The sender's private [`SentSlots`] lists the outstanding
+//! slots: no other endpoint can free, take or change them.
 
 use super::{ChannelEnd, ChannelReceiveError, ChannelSide, ChannelState, UnsentMessage};
 use crate::descriptor::{Descriptor, DescriptorError};
@@ -13,9 +13,9 @@ use crate::peer_pool::PeerPool;
 use crate::sent_slots::SentSlots;
 use crate::sync::{Ordering, fence};
 
-/// Messages in flight from which each send releases consumed slots; below that, only each flush
-/// does.
-const RELEASE_EVERY_SEND_FROM: usize = 16;
+/// Number of outstanding messages from which each send releases consumed slots. Below it, only a
+/// flush releases them. A busy endpoint may never flush, so the number bounds its slots.
+const RELEASE_ON_SEND_THRESHOLD: usize = 16;
 
 /// Additional state of a strict end.
 #[derive(Debug)]
@@ -26,12 +26,12 @@ pub(super) struct StrictState {
 }
 
 impl ChannelEnd {
-    /// Switches the end to a strict domain: `source` is the peer's pool, and the own pool comes
-    /// from [`crate::SlotPool::create_strict`].
-    pub fn with_peer_pool(self, source: PeerPool) -> Self {
+    /// Switches the end to a strict domain, in which it reads from `peer_pool`. Its own pool must
+    /// come from [`crate::SlotPool::create_strict`].
+    pub fn with_peer_pool(self, peer_pool: PeerPool) -> Self {
         Self {
             strict: Some(StrictState {
-                peer_pool: source,
+                peer_pool,
                 sent_slots: SentSlots::default(),
             }),
             ..self
@@ -50,12 +50,12 @@ impl ChannelEnd {
             offset,
             length,
         };
-        // No offer precedes the push: lease words of a strict pool are private, and `head` returns
-        // the slot (ADR 0016).
+        // The lease is not offered first: a strict pool's lease words are private, and `head`
+        // returns the slot.
         if let Err(fault) = self.producer.push_descriptor(descriptor) {
-            let why = self.push_fault(fault);
+            let error = self.push_fault(fault);
             return Err(UnsentMessage {
-                error: why,
+                error,
                 message: Some(OutgoingMessage {
                     lease,
                     offset,
@@ -66,11 +66,10 @@ impl ChannelEnd {
         self.sockmap
             .as_mut()
             .into_iter()
-            .for_each(|line| line.queue_descriptor(descriptor));
+            .for_each(|sockmap| sockmap.queue_descriptor(descriptor));
         if let Some(strict) = &mut self.strict {
             strict.sent_slots.record_sent(lease, offset, length);
-            if strict.sent_slots.len() >= RELEASE_EVERY_SEND_FROM {
-                // An endpoint whose batch never ends gets its slots back, too
+            if strict.sent_slots.len() >= RELEASE_ON_SEND_THRESHOLD {
                 self.release_consumed();
             }
         }
@@ -79,20 +78,20 @@ impl ChannelEnd {
         Ok(())
     }
 
-    /// Frees the peer's slot after the copy. A copy made after the peer reclaimed its slots is
-    /// discarded: the peer considered this endpoint dead, or the channel broken.
+    /// Frees the peer's slot after the copy. Discards the copy if the peer may have reclaimed the
+    /// slot: it considers this endpoint dead, or the channel broken.
     pub(super) fn finish_copy(
         &mut self,
         copy: Result<Vec<u8>, DescriptorError>,
     ) -> Result<Option<ReceivedMessage>, ChannelReceiveError> {
-        // Pairs with the fence in `close_with`: bytes written after a close are seen only with the
-        // close
+        // Pairs with the fence in `close_with`: a reader that sees bytes written after a close also
+        // sees the close.
         fence(Ordering::Acquire);
         let state = self.channel.state();
-        // After the copy: `head` gives the slot back, and the sender may overwrite it at once.
+        // After the copy: `head` returns the slot, and the sender may overwrite it at once.
         self.consumer.commit_head();
         self.popped = true;
-        if is_lost_to(state, self.side) {
+        if is_unusable_for(state, self.side) {
             return Err(ChannelReceiveError::Closed(state));
         }
         Ok(Some(ReceivedMessage::from_copy(
@@ -100,8 +99,8 @@ impl ChannelEnd {
         )?))
     }
 
-    /// Releases the slots of consumed messages. Each [`ChannelEnd::flush_batch`] does this; call it
-    /// when no slot is free.
+    /// Releases the slots of consumed messages and returns their number. Each
+    /// [`ChannelEnd::flush_batch`] does this. Call it when no slot is free.
     pub fn release_consumed(&mut self) -> u32 {
         let Some(strict) = self
             .strict
@@ -110,30 +109,31 @@ impl ChannelEnd {
         else {
             return 0;
         };
-        // An impossible head: the peer broke the channel, and what it still reads is its own loss.
+        // No count means an invalid `head`: the peer broke the channel, so all slots are released.
+        // Only the peer's own reads suffer.
         let unread = self
             .producer
             .free_entries()
-            .map_or(0, |room| self.channel.capacity() - room);
+            .map_or(0, |free| self.channel.capacity() - free);
         strict.sent_slots.release_until(unread)
     }
 
-    /// Frees all sent messages when no peer reads them any more.
+    /// Frees all sent messages if the peer can no longer read them, otherwise the consumed ones.
     pub(super) fn reclaim_strict(&mut self) -> u32 {
         let peer = match self.side {
             ChannelSide::Caller => ChannelSide::Callee,
             ChannelSide::Callee => ChannelSide::Caller,
         };
-        if !is_lost_to(self.channel.state(), peer) {
-            return self.release_consumed(); // the peer lives and reads on
+        if !is_unusable_for(self.channel.state(), peer) {
+            return self.release_consumed(); // the peer is alive and may still read the others
         }
         self.strict
             .as_mut()
             .map_or(0, |strict| strict.sent_slots.release_until(0))
     }
 
-    /// Returns true if the end can be dropped: the peer has read all messages in the own pool.
-    /// Always true in a shared domain. Before sleeping, use [`ChannelEnd::drains_now`].
+    /// Returns true if the end can be dropped: the peer has read all messages in this end's pool.
+    /// Always true in a shared domain. Before sleeping, use [`ChannelEnd::is_newly_drained`].
     pub fn is_drained(&mut self) -> bool {
         if !self.has_unread() {
             return true;
@@ -142,13 +142,13 @@ impl ChannelEnd {
         !self.has_unread()
     }
 
-    /// Returns true if an undrained end is drained now. Otherwise requests a wakeup; check it
-    /// before sleeping.
-    pub fn drains_now(&mut self) -> bool {
+    /// Returns true if the end was not drained at the last check, and is now. Otherwise requests a
+    /// wakeup. For use before sleeping.
+    pub fn is_newly_drained(&mut self) -> bool {
         if !self.has_unread() {
             return false;
         }
-        // The result is ignored: `is_drained` reads `head` again, and counts a poisoned ring as
+        // The error is ignored: `is_drained` reads `head` again, and counts a broken ring as
         // drained.
         let _ = self.producer.request_wakeup();
         self.is_drained()
@@ -163,7 +163,7 @@ impl ChannelEnd {
 
 /// Returns true if the channel is unusable for this side: broken, or closed because the side is
 /// dead.
-fn is_lost_to(state: ChannelState, side: ChannelSide) -> bool {
+fn is_unusable_for(state: ChannelState, side: ChannelSide) -> bool {
     match state {
         ChannelState::Open | ChannelState::Withdrawn => false,
         ChannelState::CallerDead => side == ChannelSide::Caller,

@@ -183,10 +183,10 @@ mod tests {
             any::<[u8; 16]>(),
             any::<[u8; 8]>(),
         )
-            .prop_map(|(event, patience, trace, span)| RequestOpening {
+            .prop_map(|(event, timeout_nanos, trace, span)| RequestOpening {
                 is_event: event,
                 body_length: UNKNOWN_LENGTH,
-                timeout_nanos: patience,
+                timeout_nanos,
                 trace_id: trace,
                 span_id: span,
             })
