@@ -48,7 +48,7 @@ impl ShopSession {
 
     /// Makes the customer's next visit. Its first request is due at `due`, each other one after the
     /// response to its predecessor. The first failure ends the visit.
-    async fn make_visit(
+    async fn run_customer_session(
         &mut self,
         due: Instant,
     ) -> Vec<(RequestKind, Result<Duration, RequestFailure>)> {
@@ -117,7 +117,10 @@ pub(crate) async fn run_closed(
         running.spawn(async move {
             let mut totals = OutcomeByKind::default();
             while Instant::now() < until {
-                count_outcomes(&mut totals, session.make_visit(Instant::now()).await);
+                count_outcomes(
+                    &mut totals,
+                    session.run_customer_session(Instant::now()).await,
+                );
                 let wait =
                     pause.0 + (pause.1 - pause.0).mul_f64(session.customer.rng.next_fraction());
                 // Bounded by the end, because the last pause would prolong the run.
@@ -151,7 +154,7 @@ pub(crate) async fn run_open(
             // Customers return with their session and connection, as real users do.
             let returning = idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
             let mut session = returning.unwrap_or_else(|| ShopSession::new(&shop, n));
-            let outcomes = session.make_visit(due).await;
+            let outcomes = session.run_customer_session(due).await;
             idle.lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .push(session);
