@@ -50,7 +50,7 @@ up: build ## controller, node and gateway in one process, until Ctrl-C
 test: setup setup-nextest ## every test that is fast; fails when more are skipped than tests/skips.allowed lists
 	@rm -f $(SKIPS)
 	$(CARGO) build --locked --workspace --all-targets
-	# The tests of the SDKs and examples run beside the Rust tests: most of both wait. Their output follows.
+# The tests of the SDKs and examples run beside the Rust tests: most of both wait. Their output follows.
 	@export NEARPATH_SKIP_LOG=$(SKIPS); \
 	$(MAKE) --no-print-directory --keep-going test-go test-python test-sdk >$(OTHER_TESTS) 2>&1 & others=$$!; \
 	echo "the tests of the SDKs and examples run, too: $(OTHER_TESTS)"; \
@@ -60,9 +60,9 @@ test: setup setup-nextest ## every test that is fast; fails when more are skippe
 	@tools/skips $(SKIPS)
 
 test-rust: setup-nextest ## the Rust tests of the workspace; those of a crate: `cargo nextest run -p nearpath-gateway`
-	# One build of everything: what tests start (programs, libraries of the SDKs, examples) has the features that tests have.
+# One build of everything: what tests start (programs, libraries of the SDKs, examples) has the features that tests have.
 	$(CARGO) build --locked --workspace --all-targets
-	$(CARGO) nextest run --locked --workspace --all-targets
+	$(CARGO) nextest run --locked --workspace
 
 test-jobs: setup ## whole jobs of Python's that take their time: whoever dies, here, elsewhere, on Lambda's stand-in, with an object store
 	@rm -f $(SKIPS)-jobs
@@ -83,7 +83,7 @@ loom: setup ## every order of the steps on shared memory, by a model checker (cr
 	CARGO_TARGET_DIR=$(TARGET_DIR)/loom RUSTFLAGS="--cfg loom" $(CARGO) test --locked -p nearpath-shm --release --test loom
 
 asan: setup ## ten million forged descriptors and messages under the address sanitizer (crates/shm)
-	# No search for leaks: where a test plays a party that dies, it forgets what that party held.
+# No search for leaks: where a test plays a party that dies, it forgets what that party held.
 	CARGO_TARGET_DIR=$(TARGET_DIR)/asan RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=address" ASAN_OPTIONS=detect_leaks=0 NEARPATH_SHM_RANDOM=10000000 \
 	$(CARGO) test --locked --release --target "$$(rustc -vV | sed -n 's/^host: //p')" -p nearpath-shm --test it -- random_input:: channel:: strict::
 

@@ -212,7 +212,7 @@ class WorkerEndTests(TemporaryFolderCase):
         self.assertEqual((well.wait(DEADLINE), well.wait(DEADLINE)), ("", ""))
 
     def test_wait_returns_none_for_a_running_process(self):
-        started = self.process("read line; read line")
+        started = self.process("read line; exec sleep 100")
         self.assertIsNone(started.wait(0.0))
         self.assertIsNone(started.wait(0.01))
         started.stop()
