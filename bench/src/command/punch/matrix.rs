@@ -312,36 +312,38 @@ fn report_counts(counts: &BTreeMap<CaseKey, SessionCount>, comparison: &mut Benc
         slowest.0.as_secs_f64(),
         slowest.1
     ));
-    let mut figure = |name: &str, value, better, goal| {
+    add_matrix_goals(comparison, [least, fell_back], [lost, hung]);
+}
+
+/// Adds the goals: the lowest shares of direct links and of links that delivered all bytes, and the
+/// numbers of failed and hung links.
+fn add_matrix_goals(
+    comparison: &mut BenchComparison,
+    [direct, delivered]: [f64; 2],
+    [failed, hung]: [u64; 2],
+) {
+    let (higher, lower) = (BetterDirection::Higher, BetterDirection::Lower);
+    for (name, value, better, goal) in [
+        (
+            "matrix, lowest share of direct links, pairs with a possible direct path",
+            direct,
+            higher,
+            0.99,
+        ),
+        (
+            "matrix, lowest share of links that delivered all bytes, other pairs",
+            delivered,
+            higher,
+            1.0,
+        ),
+        ("matrix, failed links", failed as f64, lower, 0.0),
+        ("matrix, hung links", hung as f64, lower, 0.0),
+    ] {
         comparison.add_figure(GoalRatio {
             name: name.to_owned(),
             value,
             better,
             goal,
         });
-    };
-    figure(
-        "matrix, lowest share of direct links, pairs with a possible direct path",
-        least,
-        BetterDirection::Higher,
-        0.99,
-    );
-    figure(
-        "matrix, lowest share of links that delivered all bytes, other pairs",
-        fell_back,
-        BetterDirection::Higher,
-        1.0,
-    );
-    figure(
-        "matrix, failed links",
-        lost as f64,
-        BetterDirection::Lower,
-        0.0,
-    );
-    figure(
-        "matrix, hung links",
-        hung as f64,
-        BetterDirection::Lower,
-        0.0,
-    );
+    }
 }
