@@ -160,7 +160,7 @@ build-bench: build-dist ## nearpath-bench and the native shop, optimised as the 
 bench-check: setup setup-cargo-tools ## format, clippy, licences and tests of the comparisons and of the native shop
 	$(CARGO) fmt --manifest-path bench/Cargo.toml -p nearpath-bench -p boutique-native --check
 	$(CARGO) clippy $(BENCH_CARGO) --workspace --all-targets -- -D warnings
-	$(CARGO) deny --manifest-path bench/Cargo.toml --log-level error check --config deny.toml bans licenses sources
+	$(CARGO) deny --manifest-path bench/Cargo.toml --log-level error --config deny.toml check bans licenses sources
 	$(CARGO) build --locked --workspace # nearpath and its watchdog, which the tests start
 	$(CARGO) build $(BENCH_CARGO) --workspace
 	$(CARGO) test $(BENCH_CARGO) --workspace
