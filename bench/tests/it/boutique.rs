@@ -112,6 +112,11 @@ async fn a_purchase_uses_only_shared_memory() {
             && html.contains("EUR "),
         "{html}"
     );
+    let front = fetch_page(&server, Method::GET, "/", &Value::Null).await;
+    assert!(
+        front["ads"].as_array().is_some_and(|ads| !ads.is_empty()),
+        "the frontend hides a failed call of `ad`: {front}"
+    );
     let cart = fetch_page(
         &server,
         Method::POST,
