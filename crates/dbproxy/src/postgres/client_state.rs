@@ -2,7 +2,7 @@
 
 use std::io;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::backend::PostgresBackend;
 use super::backend_state::SessionParameters;
@@ -11,6 +11,9 @@ use super::startup::PostgresStartup;
 use super::state::{ClientProof, PostgresFingerprint, PostgresState};
 use crate::ClientContext;
 use nearpath_connpool::idle::{AcquireOutcome, UsedConnection};
+
+/// Time between two logins at a server that is starting up.
+const START_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A client that has authenticated.
 pub(super) struct PostgresClientState {
@@ -90,8 +93,30 @@ pub(super) async fn admit_client(
 }
 
 impl PostgresClientState {
-    /// Acquires a backend: an idle one, a returned one, or a new one.
+    /// Acquires a backend: an idle one, a returned one, or a new one. Waits until the deadline for
+    /// a server that is starting up.
     pub(super) async fn acquire_backend(
+        &self,
+        context: &ClientContext,
+        state: &PostgresState,
+        deadline: Instant,
+    ) -> Result<UsedConnection<PostgresBackend>, PostgresBackendError> {
+        loop {
+            match self.try_acquire_backend(context, state, deadline).await {
+                // The server decides when it accepts a connection, not at the login. So one that
+                // was opened during the start is refused even after it.
+                Err(error)
+                    if error.is_cannot_connect_now()
+                        && Instant::now() + START_CHECK_INTERVAL < deadline =>
+                {
+                    tokio::time::sleep(START_CHECK_INTERVAL).await;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn try_acquire_backend(
         &self,
         context: &ClientContext,
         state: &PostgresState,

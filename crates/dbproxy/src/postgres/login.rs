@@ -46,6 +46,15 @@ impl PostgresBackendError {
         }
     }
 
+    /// Returns whether the server is starting up, recovering or shutting down.
+    pub(super) fn is_cannot_connect_now(&self) -> bool {
+        let Self::Refused(error) = self else {
+            return false;
+        };
+        message::find_field(&error[HEADER_BYTES..], b'C')
+            == Some(sqlstate::CANNOT_CONNECT_NOW.as_bytes())
+    }
+
     /// Returns the error message for the client.
     pub(super) fn to_message(&self, to: &str) -> Bytes {
         match self {

@@ -1,5 +1,6 @@
 //! Servers that restart or are full, clients that cancel, and a limit that holds.
 
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -7,7 +8,8 @@ use nearpath_dbproxy::Adapter;
 use nearpath_dbproxy::postgres::PostgresAdapter;
 use nearpath_types::egress::{EgressSpec, PoolingMode};
 use rustix::process::Signal;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream};
 
 use crate::fixture::{AdapterFixture, run_local};
 use crate::postgres::{as_function, on_postgres, open_fixture};
@@ -27,6 +29,49 @@ fn a_server_that_restarts_between_two_statements_is_not_noticed() {
             let mut other = RawClient::new(fixture.at).await;
             assert_eq!(other.query("SELECT 3").await.unwrap(), ["3"], "{how:?}");
         }
+    });
+}
+
+/// Forwards to a server, but first answers some logins as a server does that is starting up.
+async fn refuse_then_forward(server: SocketAddr, refusals: u32) -> SocketAddr {
+    const STARTING_UP: &[u8] =
+        b"E\0\0\0\x37SFATAL\0C57P03\0Mthe database system is starting up\0\0";
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    tokio::task::spawn_local(async move {
+        for accepted in 0.. {
+            let (mut client, _) = listener.accept().await.unwrap();
+            tokio::task::spawn_local(async move {
+                if accepted < refusals {
+                    client.read_buf(&mut Vec::with_capacity(1024)).await?;
+                    return client.write_all(STARTING_UP).await;
+                }
+                let mut backend = TcpStream::connect(server).await?;
+                copy_bidirectional(&mut client, &mut backend)
+                    .await
+                    .map(|_| ())
+            });
+        }
+    });
+    addr
+}
+
+#[test]
+fn a_client_waits_for_a_server_that_is_starting_up() {
+    on_postgres!(&[], |server| {
+        let starting = refuse_then_forward(server.at, 3).await;
+        let fixture = open_fixture(as_function(starting, PoolingMode::Transaction)).await;
+        let mut client = RawClient::new(fixture.at).await;
+        assert_eq!(client.query("SELECT 1").await.unwrap(), ["1"]);
+        // After `wait`, the client gets the server's own words.
+        let never = refuse_then_forward(server.at, u32::MAX).await;
+        let short_wait = EgressSpec {
+            wait: Duration::from_millis(300),
+            ..as_function(never, PoolingMode::Transaction)
+        };
+        let fixture = open_fixture(short_wait).await;
+        let received = RawClient::log_in(fixture.at, &[]).await.err().unwrap();
+        assert!(received.contains("57P03"), "{received}");
     });
 }
 
