@@ -15,7 +15,7 @@ FUZZ_SECONDS ?= 60
 EXAMPLES ?= boutique retail certinfo resizer
 FUZZ_TARGETS = $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 
-.PHONY: help build build-dist demo demo-debug up test test-rust test-nat test-jobs test-python test-rendezvous test-go test-sdk test-shape sdk sdk-c sdk-python sdk-node loom asan generate lint fmt fuzz fuzz-corpora bench build-bench bench-check bench-report audit dist clean nightly setup setup-cargo-tools setup-nextest
+.PHONY: help build build-dist demo demo-debug up test test-rust test-drivers test-nat test-jobs test-python test-rendezvous test-go test-sdk test-shape sdk sdk-c sdk-python sdk-node loom asan generate lint fmt fuzz fuzz-corpora bench build-bench bench-check bench-report audit dist clean nightly setup setup-cargo-tools setup-nextest
 
 help: ## list what can be made
 	@sed -n 's/^\([a-zA-Z%-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -69,6 +69,11 @@ test-jobs: setup ## whole jobs of Python's that take their time: whoever dies, h
 	$(CARGO) build --locked --workspace --all-targets # as `make test` does: after it nothing is built
 	NEARPATH_SKIP_LOG=$(SKIPS)-jobs tools/sdk-test jobs $(TARGET_DIR)/debug
 	@tools/skips $(SKIPS)-jobs -jobs
+
+test-drivers: setup ## real drivers of PostgreSQL, MariaDB and Redis, unmodified in functions: each prints the same as beside its server; root
+	@tools/need mariadb_config=libmariadb-dev pkg-config=pkg-config mvn=maven javac=default-jdk-headless npm=npm || echo "going on with what is there"
+	$(CARGO) build --locked --workspace --all-targets # as `make test` does: after it nothing is built
+	NEARPATH_TEST_PROGRAMS=$(abspath $(DEBUG)) python3 -m unittest discover -s tests/drivers
 
 test-nat: setup ## two workers behind NATs, every kind against every kind, and a hundred times where packets are lost; root
 	$(CARGO) test --locked -p nearpath-p2p --test it nat_matrix:: -- --include-ignored
@@ -207,7 +212,7 @@ dist: build-dist ## a tarball for this architecture and C library
 	@tools/dist $(DIST)
 
 nightly: test lint fuzz-corpora ## everything: what CI runs, and the slow matrices, fuzzing, sanitizers and shapes
-	$(MAKE) --no-print-directory test-jobs test-nat test-rendezvous test-shape bench-check loom asan fuzz demo
+	$(MAKE) --no-print-directory test-jobs test-drivers test-nat test-rendezvous test-shape bench-check loom asan fuzz demo
 
 clean: ## remove what was built
 	$(CARGO) clean

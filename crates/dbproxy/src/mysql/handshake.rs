@@ -199,6 +199,14 @@ async fn fetch_greeting(
         .map(Some)
 }
 
+/// Replaces the client's user by the node's, and a missing database by the declared one.
+pub(super) fn use_node_account(response: &mut HandshakeResponse, login: &EgressLogin) {
+    response.user = login.user.clone().into_bytes();
+    if let (true, Some(db)) = (response.db.is_empty(), &login.database) {
+        response.db = db.clone().into_bytes();
+    }
+}
+
 /// Logs the node in, unless the server has accepted the same login before.
 async fn login_as_node(
     response: &mut HandshakeResponse,
@@ -207,10 +215,7 @@ async fn login_as_node(
     state: &MysqlState,
     first: Option<GreetedConnection>,
 ) -> Result<(Option<UsedConnection<MysqlBackend>>, Vec<u8>), MysqlBackendError> {
-    response.user = login.user.clone().into_bytes();
-    if let (true, Some(db)) = (response.db.is_empty(), &login.database) {
-        response.db = db.clone().into_bytes();
-    }
+    use_node_account(response, login);
     let client_state = MysqlClientState {
         login: response.clone(),
         backend: None,

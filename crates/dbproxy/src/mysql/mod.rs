@@ -10,9 +10,10 @@
 //!
 //! [`frame`] finds the ends of packets, [`startup`] parses and encodes the packets of the
 //! connection phase. [`session`] is the state machine of one client, [`backend`] logs in and
-//! cleans, and [`relay`] moves the bytes.
+//! cleans, [`relay`] moves the bytes, and [`change_user`] logs in anew for a client.
 
 mod backend;
+mod change_user;
 mod connection;
 pub mod frame;
 mod handshake;

@@ -30,6 +30,7 @@ const COM_INIT_DB: u8 = 2;
 const COM_QUERY: u8 = 3;
 const COM_STATISTICS: u8 = 9;
 const COM_PING: u8 = 14;
+const COM_CHANGE_USER: u8 = 17;
 const COM_STMT_PREPARE: u8 = 22;
 /// The longest statement that is classified.
 const MAX_CLASSIFIED_BYTES: usize = 64 * 1024;
@@ -38,25 +39,25 @@ const MAX_SETTINGS: usize = 16;
 
 pub(super) struct MysqlRelay {
     client: TcpStream,
-    context: ClientContext,
-    state: Rc<MysqlState>,
-    client_state: MysqlClientState,
-    session: MysqlSession,
-    input: BytesMut,
+    pub(super) context: ClientContext,
+    pub(super) state: Rc<MysqlState>,
+    pub(super) client_state: MysqlClientState,
+    pub(super) session: MysqlSession,
+    pub(super) input: BytesMut,
     /// Framer of the client's packets.
     commands: MysqlFramer,
     /// Framer of the backend's packets.
     replies: MysqlFramer,
     to_backend: BytesMut,
-    to_client: BytesMut,
+    pub(super) to_client: BytesMut,
     /// The client has closed its sending side.
     client_ended: bool,
     /// No further input is processed.
-    is_closing: bool,
+    pub(super) is_closing: bool,
     /// Reason why the client keeps its backend.
-    pin: Option<&'static str>,
+    pub(super) pin: Option<&'static str>,
     /// The client has sent more than settings.
-    has_queried: bool,
+    pub(super) has_queried: bool,
     /// A setting in flight, with the part of its reply that has arrived. No other command is sent
     /// meanwhile.
     pending_setting: Option<(Vec<u8>, Vec<u8>)>,
@@ -140,6 +141,10 @@ impl MysqlRelay {
             self.is_closing = true;
             return false;
         }
+        if command == COM_CHANGE_USER && self.node_logs_in() {
+            self.change_user(self.packet_length()).await;
+            return false;
+        }
         // The reply to the setting is captured. Replies to later commands would mix with it.
         if self.pending_setting.is_some() {
             return false;
@@ -167,21 +172,40 @@ impl MysqlRelay {
         }
     }
 
+    /// Returns the payload's length in bytes, of the first part. The header has arrived.
+    fn packet_length(&self) -> usize {
+        usize::from(self.input[0])
+            | usize::from(self.input[1]) << 8
+            | usize::from(self.input[2]) << 16
+    }
+
+    fn node_logs_in(&self) -> bool {
+        self.context.upstream.destination.egress.login.is_some()
+    }
+
+    /// Returns whether no command, reply or setting is on its way. Half a packet would reach the
+    /// next client.
+    pub(super) fn is_between_commands(&self) -> bool {
+        self.session.is_quiet()
+            && self.commands.is_between_packets()
+            && self.replies.is_between_packets()
+            && self.to_backend.is_empty()
+            && self.pending_setting.is_none()
+    }
+
     /// Returns whether the effect of a command matters. Without a login of the node's, no other
     /// connection could be made equal. A client in session mode keeps its backend once it has sent
     /// a statement.
     fn is_classified(&self) -> bool {
-        let EgressSpec { mode, login, .. } = &self.context.upstream.destination.egress;
-        login.is_some()
+        let mode = self.context.upstream.destination.egress.mode;
+        self.node_logs_in()
             && self.pin.is_none()
-            && (*mode == PoolingMode::Transaction || !self.has_queried)
+            && (mode == PoolingMode::Transaction || !self.has_queried)
     }
 
     /// Classifies a command. Returns whether it may be sent.
     fn classify_command(&mut self, command: u8) -> bool {
-        let length = usize::from(self.input[0])
-            | usize::from(self.input[1]) << 8
-            | usize::from(self.input[2]) << 16;
+        let length = self.packet_length();
         let effect = match command {
             COM_QUERY if length > MAX_CLASSIFIED_BYTES => {
                 MysqlSessionEffect::Pins("a long statement")
@@ -252,14 +276,8 @@ impl MysqlRelay {
         else {
             return;
         };
-        // Besides the session's state no byte may be in transit: half a packet would reach the next
-        // client.
-        let whole = self.commands.is_between_packets()
-            && self.replies.is_between_packets()
-            && self.to_backend.is_empty();
         if self.pin.is_some()
-            || self.pending_setting.is_some()
-            || !whole
+            || !self.is_between_commands()
             || !self.session.is_free()
             || self.is_closing
         {
@@ -275,7 +293,7 @@ impl MysqlRelay {
     }
 
     /// Attaches a backend. On failure the client gets an error and is disconnected.
-    async fn ensure_attached(&mut self) -> bool {
+    pub(super) async fn ensure_attached(&mut self) -> bool {
         match acquire_backend(&self.client_state, &self.context, &self.state, None).await {
             Ok(backend) => {
                 self.client_state.backend = Some(backend);

@@ -95,6 +95,36 @@ fn python_runs_unmodified_and_twice() {
     });
 }
 
+/// Every kind of state that ends with the user, then the same connection's next use.
+const CHANGE_USER_SCRIPT: &str = r#"
+import sys, mysql.connector
+host, port = sys.argv[1], int(sys.argv[2])
+for turn in range(2):
+    c = mysql.connector.connect(host=host, port=port, user="anybody", password="wrong", database="shop", use_pure=True, ssl_disabled=True)
+    k = c.cursor()
+    k.execute("SET @mine = 7"); k.execute("SET time_zone = '+05:00'")
+    c.cmd_change_user("somebody", "wrong too", "other")
+    k = c.cursor()
+    k.execute("SELECT DATABASE(), @mine, @@time_zone, SUBSTRING_INDEX(USER(), '@', 1)"); print(k.fetchone())
+    c.close()
+"#;
+
+#[test]
+fn a_change_of_user_is_the_nodes_login_too() {
+    run_local(async {
+        let server = need!(server::start_mariadb(&[]).await, "mariadbd");
+        let python = need!(python().await, "Python with mysql.connector");
+        for mode in [PoolingMode::Session, PoolingMode::Transaction] {
+            let fixture = open_with_node_login(&server, |it| EgressSpec { mode, ..it }).await;
+            assert_eq!(
+                run_script(python, CHANGE_USER_SCRIPT, fixture.at).await,
+                "('other', None, 'SYSTEM', 'fn')\n".repeat(2),
+                "{mode:?}"
+            );
+        }
+    });
+}
+
 /// Returns the command-line client with this password.
 fn cli_command(fixture: &AdapterFixture, password: &str) -> Command {
     let mut cli = Command::new("mariadb");
