@@ -92,7 +92,8 @@ impl CoapEndpoint {
         now: Instant,
         effects: &mut Vec<CoapEffect>,
     ) {
-        let Ok(packet) = Packet::from_bytes(datagram) else {
+        let parsed = Packet::from_bytes(datagram).ok();
+        let Some(packet) = parsed.filter(|packet| !ends_in_marker(packet, datagram)) else {
             return reject_malformed(from, datagram, effects);
         };
         // Unknown versions are ignored silently (RFC 7252 section 3).
@@ -528,6 +529,17 @@ impl ResourceRequest {
     pub(super) fn is_safe(&self) -> bool {
         self.is_fetch || self.method == http::Method::GET
     }
+}
+
+/// Returns whether a datagram ends in a payload marker without a payload, a format error (RFC 7252
+/// section 3). The parser accepts it. The last byte may also belong to an option or to the token:
+/// then the message needs it to be encoded again.
+fn ends_in_marker(packet: &Packet, datagram: &[u8]) -> bool {
+    packet.payload.is_empty()
+        && datagram.last() == Some(&0xff)
+        && packet
+            .to_bytes_unlimited()
+            .is_ok_and(|encoded| encoded.len() < datagram.len())
 }
 
 fn reject_malformed(from: SocketAddr, datagram: &[u8], effects: &mut Vec<CoapEffect>) {

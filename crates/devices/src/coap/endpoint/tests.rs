@@ -386,8 +386,24 @@ fn malformed_confirmable_messages_are_reset() {
         7,
         "option overflow"
     );
+    let reset = last_sent(&node.handle_bytes(&[0x40, 1, 0, 6, 0xb1, b'a', 0xff]));
+    assert_eq!(
+        (reset.header.get_type(), reset.header.message_id),
+        (MessageType::Reset, 6),
+        "a marker without a payload"
+    );
     assert_eq!(sent_packets(&node.handle_bytes(&[0x50, 0, 0, 9])), []);
     assert_eq!(sent_packets(&node.handle_bytes(&[])), []);
+}
+
+#[test]
+fn an_option_or_token_may_end_like_a_payload_marker() {
+    for datagram in [&[0x40, 1, 0, 5, 0xb1, 0xff][..], &[0x41, 1, 0, 4, 0xff]] {
+        let effects = TestEndpoint::on_loopback().handle_bytes(datagram);
+        let malformed =
+            |effect: &CoapEffect| matches!(effect, CoapEffect::Count(CoapEvent::Malformed));
+        assert!(!effects.iter().any(malformed), "{effects:?}");
+    }
 }
 
 proptest! {

@@ -13,7 +13,7 @@ use mqtt_proto::{
 };
 
 use super::packet::{ClientPacket, DisconnectReason, Publish, ServerPacket, Version};
-use v3::{fix_suback_failures, from_v3, to_v3};
+use v3::{fix_suback_failures, from_v3, has_password_only, to_v3};
 use v5::{from_v5, to_v5};
 
 /// Takes the next packet from the buffer; `None` if it is incomplete.
@@ -68,6 +68,7 @@ fn read_v3(bytes: &[u8]) -> Result<ClientPacket, DisconnectReason> {
     proto_v3::Packet::decode(bytes)
         .ok()
         .flatten()
+        .filter(|packet| !has_password_only(packet))
         .map(from_v3)
         .ok_or(DisconnectReason::Malformed)
 }
@@ -176,6 +177,17 @@ mod tests {
                 (version, "a", 60)
             );
         }
+    }
+
+    #[test]
+    fn a_password_without_a_user_is_malformed_in_3_1_1_only() {
+        let v311 = b"\x10\x10\x00\x04MQTT\x04\x42\x00\x3c\x00\x01a\x00\x01p";
+        let v5 = b"\x10\x11\x00\x04MQTT\x05\x42\x00\x3c\x00\x00\x01a\x00\x01p";
+        assert_eq!(packet(v311, None), Err(DisconnectReason::Malformed));
+        assert!(matches!(
+            packet(v5, None),
+            Ok(Some(ClientPacket::Connect(_)))
+        ));
     }
 
     #[test]

@@ -7,6 +7,12 @@ use super::super::packet::{
 };
 use super::{packet_id, qos_to_send, shared_str, split_qos};
 
+/// Returns whether a CONNECT holds a password without a user name. MQTT 3.1.1 forbids it (section
+/// 3.1.2.9), MQTT 5 does not; the decoder accepts both.
+pub(super) fn has_password_only(packet: &v3::Packet) -> bool {
+    matches!(packet, v3::Packet::Connect(connect) if connect.password.is_some() && connect.username.is_none())
+}
+
 /// Converts a client's packet.
 pub(super) fn from_v3(packet: v3::Packet) -> ClientPacket {
     match packet {
