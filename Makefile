@@ -25,6 +25,9 @@ setup:
 	@tools/need cc=gcc clang=clang python3=python3 ip=iproute2 nft=nftables bwrap=bubblewrap mosquitto_pub=mosquitto-clients coap-client-notls=libcoap3-bin pg_createcluster=postgresql redis-server=redis-server mariadbd=mariadb-server mariadb=mariadb-client nginx=nginx curl=curl /usr/include/hiredis/hiredis.h=libhiredis-dev /usr/share/java/postgresql.jar=libpostgresql-jdbc-java || echo "going on with what is there"
 	@! command -v python3 >/dev/null || python3 -c 'import ensurepip, pip' 2>/dev/null || tools/need pip-and-venv=python3-pip pip-and-venv=python3-venv || echo "going on without packages of Python's"
 
+# What `/system/info` reports; a change builds the controller and what depends on it again.
+build build-dist: export NEARPATH_COMMIT := $(shell git rev-parse HEAD 2>/dev/null)
+
 build: setup ## nearpath and its watchdog, quickly: without link-time optimisation; `make dist` is for installing
 	$(CARGO) build --release --locked -p nearpath-cli -p nearpath-watchdog -p boutique-currency -p sensing
 	@tools/place-examples $(RELEASE)

@@ -5,6 +5,7 @@
 
 use std::convert::Infallible;
 use std::error::Error;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
@@ -22,6 +23,9 @@ struct EmptyFleet;
 
 impl Fleet for EmptyFleet {
     fn apply_desired(&self, _: DesiredState) {}
+    fn has_folder(&self, _: PathBuf) -> BoxFuture<'static, bool> {
+        std::future::ready(true).boxed()
+    }
     fn observed_functions(&self) -> Arc<Vec<ObservedFunction>> {
         Arc::default()
     }

@@ -53,7 +53,8 @@ impl Default for BuildVersion {
         let release = env!("CARGO_PKG_VERSION").to_owned();
         Self {
             release,
-            commit_sha: String::new(),
+            // Set by `make build` and `make dist`; a build for tests would change with each commit.
+            commit_sha: option_env!("NEARPATH_COMMIT").unwrap_or_default().to_owned(),
             commit_message: String::new(),
         }
     }

@@ -1,5 +1,6 @@
 //! Interface of the controller to the node and the gateway.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
@@ -7,11 +8,13 @@ use nearpath_types::status::UsageStatus;
 use nearpath_types::{DesiredState, FunctionId, LogLine, LogQuery, ObservedFunction};
 use tokio::sync::mpsc;
 
-/// The node and the gateway. Every method is quick; none waits for an instance or a disk.
+/// The node and the gateway. Every method is quick; none waits for an instance or for a disk to write.
 pub trait Fleet: Send + Sync + 'static {
     /// Applies the whole desired state; when it returns, calls are routed by it. Called in order,
     /// from one thread outside the runtime, within a tokio runtime's context.
     fn apply_desired(&self, desired: DesiredState);
+    /// Returns whether the node can read a folder at this absolute path.
+    fn has_folder(&self, path: PathBuf) -> BoxFuture<'static, bool>;
     /// Functions and instances that run now.
     fn observed_functions(&self) -> Arc<Vec<ObservedFunction>>;
     /// Log lines. With `follow`, the stream goes on until the receiver is dropped; else it ends

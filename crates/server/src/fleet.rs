@@ -1,5 +1,6 @@
 //! The controller's view of node and gateway.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,6 +40,12 @@ impl Fleet for LocalFleet {
         if late {
             tracing::warn!(timeout = ?APPLY_TIMEOUT, "gateway: a change is not applied yet");
         }
+    }
+
+    fn has_folder(&self, path: PathBuf) -> BoxFuture<'static, bool> {
+        // The folder may be on a slow disk or another machine's.
+        let found = self.runtime.spawn_blocking(move || path.is_dir());
+        Box::pin(async move { found.await.unwrap_or(false) })
     }
 
     fn observed_functions(&self) -> Arc<Vec<ObservedFunction>> {

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use nearpath_types::similar::most_similar;
+
 use crate::source::{SourceSpan, SourceText};
 
 /// Severity of a problem.
@@ -224,16 +226,6 @@ pub(crate) fn suggest_similar<'a>(
     word: &str,
     candidates: impl IntoIterator<Item = &'a str>,
 ) -> Option<String> {
-    // Jaro-Winkler is quadratic in the length, so long words and lists are cut.
-    let word: String = word.chars().take(64).collect();
-    let scored = candidates
-        .into_iter()
-        .take(1_000)
-        .map(|candidate| (strsim::jaro_winkler(&word, candidate), candidate));
-    // Above 0.8, one or two wrong letters of a short word still match; below, suggestions are
-    // mostly noise.
-    let best = scored
-        .filter(|(score, _)| *score > 0.8)
-        .max_by(|a, b| a.0.total_cmp(&b.0))?;
-    Some(format!("did you mean `{}`?", best.1))
+    let nearest = most_similar(word, candidates)?;
+    Some(format!("did you mean `{nearest}`?"))
 }

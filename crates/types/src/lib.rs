@@ -18,6 +18,7 @@ pub mod policy;
 pub mod pool_status;
 pub mod quantity;
 pub mod reason;
+pub mod similar;
 pub mod snapshot;
 pub mod spiffe;
 pub mod status;

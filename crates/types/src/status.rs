@@ -52,7 +52,8 @@ pub struct SpecFields {
     pub namespace: String,
     #[serde(default)]
     pub env_process: String,
-    #[serde(default)]
+    // Absent rather than empty, as OpenFaaS's providers answer.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env_vars: BTreeMap<String, String>,
     #[serde(default)]
     pub constraints: Vec<String>,

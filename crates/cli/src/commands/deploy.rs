@@ -105,6 +105,10 @@ pub(super) fn run(args: &DeployArgs) -> CommandResult {
     )?);
     let mut specs = filter_specs(stack.functions, args.filter.as_deref())?;
     specs.iter_mut().for_each(|spec| apply_options(spec, args));
+    specs
+        .first()
+        .iter()
+        .for_each(|spec| warn_ignored_options(spec, args));
     let (mut rows, mut statuses, mut items) = (Vec::new(), Vec::new(), Vec::new());
     for spec in &specs {
         let result = client.deploy(spec);
@@ -233,6 +237,16 @@ fn apply_options(spec: &mut FunctionSpec, args: &DeployArgs) {
         .cloned()
         .collect();
     spec.secrets.extend(new);
+}
+
+/// Warns of options without effect. Those of the stack file were reported with their positions.
+fn warn_ignored_options(spec: &FunctionSpec, args: &DeployArgs) {
+    let from_options = args.label.iter().chain(&args.annotation);
+    for ignored in spec.ignored_settings() {
+        if from_options.clone().any(|(key, _)| *key == ignored.key) {
+            eprintln!("nearpath: warning: {ignored}");
+        }
+    }
 }
 
 fn new_row(

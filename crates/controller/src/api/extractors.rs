@@ -10,6 +10,7 @@ use http::request::Parts;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use nearpath_types::{FunctionId, Namespace, Reason};
 use serde::de::{Deserialize, DeserializeOwned, Deserializer};
+use serde_json::{Map, Value};
 
 use super::MAX_BODY_BYTES;
 use super::api_error::ApiError;
@@ -30,6 +31,45 @@ impl<T: DeserializeOwned, S: Sync> FromRequest<S> for JsonBody<T> {
         let bytes = read_body(request.into_body(), BODY_TIMEOUT).await?;
         parse_json(&bytes).map(Self).map_err(ApiError::bad_request)
     }
+}
+
+/// A JSON body of something in a namespace. The namespace may be in the query instead, where older
+/// OpenFaaS clients send it.
+///
+/// A namespace that were ignored would make a command act on another function of the same name.
+pub(crate) struct NamespacedBody<T>(pub(crate) T);
+
+impl<T: DeserializeOwned, S: Sync> FromRequest<S> for NamespacedBody<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        let (mut parts, body) = request.into_parts();
+        let params = QueryParams::from_request_parts(&mut parts, state).await?;
+        let bytes = read_body(body, BODY_TIMEOUT).await?;
+        let value = parse_json(&bytes).map_err(ApiError::bad_request)?;
+        match params.get("namespace") {
+            None => Ok(Self(value)),
+            Some(namespace) => parse_in_namespace(&bytes, namespace).map(Self),
+        }
+    }
+}
+
+/// Parses an object as if it held `namespace`. A different namespace in it is an error.
+fn parse_in_namespace<T: DeserializeOwned>(body: &[u8], namespace: &str) -> Result<T, ApiError> {
+    let fields: Result<Map<String, Value>, _> = serde_json::from_slice(body);
+    let mut fields = fields.map_err(|error| ApiError::bad_request(explain_json_error(&error)))?;
+    match fields.get("namespace").and_then(Value::as_str) {
+        None | Some("") => {}
+        Some(same) if same == namespace => {}
+        Some(other) => {
+            return Err(ApiError::bad_request(format!(
+                "namespace {other:?} in the body contradicts {namespace:?} in the query"
+            )));
+        }
+    }
+    fields.insert("namespace".to_owned(), namespace.into());
+    serde_json::from_value(fields.into())
+        .map_err(|error| ApiError::bad_request(explain_json_error(&error)))
 }
 
 fn parse_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {

@@ -4,12 +4,16 @@ use std::collections::HashMap;
 
 use axum::Json as Answer;
 use axum::extract::State;
-use http::StatusCode;
+use http::{HeaderMap, HeaderValue, StatusCode};
+use nearpath_types::policy::WARNING_HEADER;
 use nearpath_types::{FunctionSpec, FunctionStatus};
 use serde::Deserialize;
 
 use super::api_error::ApiError;
-use super::extractors::{JsonBody, PathName, QueryParams, null_is_default, parse_function_id};
+use super::extractors::{
+    NamespacedBody, PathName, QueryParams, null_is_default, parse_function_id,
+};
+use super::image::resolve_image;
 use super::status::{function_status, with_details};
 use crate::controller::Controller;
 use crate::model::{CommandRefusal, ControllerCommand};
@@ -35,22 +39,46 @@ pub(crate) async fn list_functions(
     Ok(Answer(all.collect()))
 }
 
+/// Status of an accepted deployment, and its warnings.
+type DeployAnswer = (StatusCode, HeaderMap);
+
+/// Warnings per deployment; a response's head is bounded.
+const MAX_WARNINGS: usize = 16;
+
 /// `POST /system/functions`: deploys a function; an existing one is replaced by a rolling update.
 pub(crate) async fn deploy_function(
     State(it): State<Controller>,
-    JsonBody(spec): JsonBody<FunctionSpec>,
-) -> Result<StatusCode, ApiError> {
+    NamespacedBody(mut spec): NamespacedBody<FunctionSpec>,
+) -> Result<DeployAnswer, ApiError> {
+    resolve_image(&it, &mut spec).await?;
+    let warnings = warning_headers(&spec);
     it.apply_command(ControllerCommand::Deploy(spec)).await?;
-    Ok(StatusCode::ACCEPTED)
+    Ok((StatusCode::ACCEPTED, warnings))
 }
 
 /// `PUT /system/functions`: a rolling update. 404 makes OpenFaaS's clients send a `POST`.
 pub(crate) async fn update_function(
     State(it): State<Controller>,
-    JsonBody(spec): JsonBody<FunctionSpec>,
-) -> Result<StatusCode, ApiError> {
+    NamespacedBody(mut spec): NamespacedBody<FunctionSpec>,
+) -> Result<DeployAnswer, ApiError> {
+    resolve_image(&it, &mut spec).await?;
+    let warnings = warning_headers(&spec);
     it.apply_command(ControllerCommand::Update(spec)).await?;
-    Ok(StatusCode::OK)
+    Ok((StatusCode::OK, warnings))
+}
+
+/// Warnings about settings without effect, one header each; logged too, because OpenFaaS's clients
+/// show no headers.
+fn warning_headers(spec: &FunctionSpec) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for ignored in spec.ignored_settings().into_iter().take(MAX_WARNINGS) {
+        let text = ignored.to_string();
+        tracing::warn!(function = %spec.id(), "deploy: {text}");
+        if let Ok(value) = HeaderValue::try_from(text) {
+            headers.append(WARNING_HEADER, value);
+        }
+    }
+    headers
 }
 
 /// OpenFaaS's `DeleteFunctionRequest`.
@@ -65,7 +93,7 @@ pub(crate) struct RemoveFunctionRequest {
 /// `DELETE /system/functions`
 pub(crate) async fn remove_function(
     State(it): State<Controller>,
-    JsonBody(request): JsonBody<RemoveFunctionRequest>,
+    NamespacedBody(request): NamespacedBody<RemoveFunctionRequest>,
 ) -> Result<StatusCode, ApiError> {
     it.apply_command(ControllerCommand::Remove(parse_function_id(
         &request.function_name,
@@ -117,13 +145,9 @@ pub(crate) struct ScaleFunctionRequest {
 pub(crate) async fn scale_function(
     State(it): State<Controller>,
     PathName(name): PathName,
-    params: QueryParams,
-    JsonBody(request): JsonBody<ScaleFunctionRequest>,
+    NamespacedBody(request): NamespacedBody<ScaleFunctionRequest>,
 ) -> Result<StatusCode, ApiError> {
-    // Clients differ in where they put the namespace; the body wins over the query.
-    let namespace = Some(request.namespace.as_str())
-        .filter(|text| !text.is_empty())
-        .or(params.get("namespace"));
+    let namespace = Some(request.namespace.as_str());
     let id = parse_function_id(&name, namespace)?;
     // OpenFaaS's clients repeat the name in the body; scaling another function than the path says
     // would be dangerous.

@@ -8,6 +8,7 @@ mod api_error;
 mod auth;
 mod extractors;
 mod functions;
+mod image;
 mod info;
 mod logs;
 mod namespaces;

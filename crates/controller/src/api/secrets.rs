@@ -8,7 +8,7 @@ use http::StatusCode;
 use serde::{Deserialize, Serialize};
 
 use super::api_error::ApiError;
-use super::extractors::{JsonBody, QueryParams, null_is_default, parse_namespace};
+use super::extractors::{NamespacedBody, QueryParams, null_is_default, parse_namespace};
 use crate::controller::Controller;
 use crate::model::{ControllerCommand, SecretId, SecretValue};
 
@@ -78,7 +78,7 @@ pub(crate) async fn list_secrets(
 /// `POST /system/secrets`. 409 tells OpenFaaS's clients that the secret exists.
 pub(crate) async fn create_secret(
     State(it): State<Controller>,
-    JsonBody(body): JsonBody<SecretBody>,
+    NamespacedBody(body): NamespacedBody<SecretBody>,
 ) -> Result<StatusCode, ApiError> {
     it.apply_command(ControllerCommand::CreateSecret(
         body.secret_id()?,
@@ -91,7 +91,7 @@ pub(crate) async fn create_secret(
 /// `PUT /system/secrets`: functions that use it restart with the new value.
 pub(crate) async fn update_secret(
     State(it): State<Controller>,
-    JsonBody(body): JsonBody<SecretBody>,
+    NamespacedBody(body): NamespacedBody<SecretBody>,
 ) -> Result<StatusCode, ApiError> {
     it.apply_command(ControllerCommand::UpdateSecret(
         body.secret_id()?,
@@ -104,7 +104,7 @@ pub(crate) async fn update_secret(
 /// `DELETE /system/secrets`. Never 204, which OpenFaaS's clients treat as an error.
 pub(crate) async fn remove_secret(
     State(it): State<Controller>,
-    JsonBody(body): JsonBody<SecretBody>,
+    NamespacedBody(body): NamespacedBody<SecretBody>,
 ) -> Result<StatusCode, ApiError> {
     it.apply_command(ControllerCommand::RemoveSecret(body.secret_id()?))
         .await?;

@@ -5,15 +5,22 @@ use nearpath_types::{FunctionStatus, InstanceState, ObservedFunction, ObservedIn
 
 use crate::model::DeployedFunction;
 
+/// Label that holds a function's own name.
+const FUNCTION_LABEL: &str = "faas_function";
+
 /// Builds a status. `observed` is `None` while the node does not know the function.
 pub(crate) fn function_status(
     function: &DeployedFunction,
     observed: Option<&ObservedFunction>,
     invocations: u64,
 ) -> FunctionStatus {
+    let name = function.spec.service.to_string();
+    let mut spec = SpecFields::from(&*function.spec);
+    // OpenFaaS's providers add it; its connectors and dashboards select by it.
+    spec.labels.insert(FUNCTION_LABEL.to_owned(), name.clone());
     FunctionStatus {
-        name: function.spec.service.to_string(),
-        spec: SpecFields::from(&*function.spec),
+        name,
+        spec,
         // OpenFaaS's JSON has a floating-point number here.
         invocation_count: invocations as f64,
         replicas: function.replicas.into(),

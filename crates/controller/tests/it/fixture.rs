@@ -1,6 +1,7 @@
 //! A controller on its own folder, with a fleet that only records, and a client.
 
 use std::path::Path;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use axum::Router;
@@ -84,6 +85,10 @@ impl Fleet for FakeFleet {
     fn apply_desired(&self, desired: DesiredState) {
         drop(tokio::runtime::Handle::current()); // promised by the trait: a node may want to spawn
         self.desired.send_replace(desired);
+    }
+    fn has_folder(&self, path: PathBuf) -> BoxFuture<'static, bool> {
+        std::future::ready(!path.starts_with("/missing") && !path.to_string_lossy().contains(':'))
+            .boxed()
     }
     fn observed_functions(&self) -> Arc<Vec<ObservedFunction>> {
         self.observed.lock().unwrap().clone()

@@ -106,7 +106,7 @@ pub(crate) fn send_plain(
     }
     // Created after the send. A request that was declined is recorded by the pipeline, and only
     // there.
-    let mut record = start_record(worker, plain, function, &call_id, received);
+    let mut record = start_record(worker, peer, plain, function, &call_id, received);
     record.instance = Some(slot.endpoint.id);
     Some(SentCall {
         answer,
@@ -122,17 +122,25 @@ pub(crate) fn send_plain(
 
 fn start_record(
     worker: &WorkerContext,
+    peer: &PeerInfo,
     plain: &PlainRequest,
     function: &Arc<FunctionEntry>,
     call_id: &CallId,
     bytes_in: u64,
 ) -> CompletionRecord {
+    let header = |name: &str| {
+        let mut fields = plain.header_fields();
+        let named = fields.find(|(field, _)| field.eq_ignore_ascii_case(name));
+        named.map(|(_, value)| value)
+    };
     let mut record = CompletionRecord::start_plain(
         &worker.recorder,
+        peer,
         function.clone(),
         plain.method(),
         plain.path(),
         bytes_in,
+        header,
     );
     record.identify(call_id.as_bytes(), None);
     record.set_path(PathChoice {

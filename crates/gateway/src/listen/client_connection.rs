@@ -101,7 +101,7 @@ impl ClientConnection {
             } else {
                 Reason::BadRequest
             };
-            CompletionRecord::start_unreadable(&self.worker.recorder, protocol)
+            CompletionRecord::start_unreadable(&self.worker.recorder, &self.peer, protocol)
                 .mark_refused(reason);
         }
         Err(error.into())

@@ -58,9 +58,9 @@ pub(crate) fn route_request(
             function,
             path_offset,
         ),
-        Ok(RouteDestination::Health) => answer_health(worker, &request),
+        Ok(RouteDestination::Health) => answer_health(worker, peer, &request),
         Ok(RouteDestination::Admin) => {
-            let (record, is_head) = record_unrouted(worker, &request);
+            let (record, is_head) = record_unrouted(worker, peer, &request);
             RoutedRequest::Admin {
                 answer: worker.control.handle_admin(request.map(Body::from)),
                 record,
@@ -71,12 +71,12 @@ pub(crate) fn route_request(
             reason,
             message,
             closes_connection: false,
-        }) => refuse_unrouted(worker, &request, reason, &message),
+        }) => refuse_unrouted(worker, peer, &request, reason, &message),
         Err(UnroutableRequest {
             reason,
             message,
             closes_connection: true,
-        }) => with_connection_close(refuse_unrouted(worker, &request, reason, &message)),
+        }) => with_connection_close(refuse_unrouted(worker, peer, &request, reason, &message)),
     }
 }
 
@@ -127,8 +127,12 @@ pub(crate) async fn answer_request(routed: RoutedRequest) -> Response<ResponseCo
 }
 
 /// Starts the record of a request for no function, and returns whether it is a `HEAD`.
-fn record_unrouted<B>(worker: &WorkerContext, request: &Request<B>) -> (CompletionRecord, bool) {
-    let mut record = CompletionRecord::start_request(&worker.recorder, request, None, "");
+fn record_unrouted<B>(
+    worker: &WorkerContext,
+    peer: &PeerInfo,
+    request: &Request<B>,
+) -> (CompletionRecord, bool) {
+    let mut record = CompletionRecord::start_request(&worker.recorder, peer, request, None, "");
     let options = RequestOptions::from_request(request);
     record.identify(options.call_id.as_bytes(), None);
     (record, options.is_head)
@@ -202,6 +206,7 @@ fn begin_call<B>(
     // Before anything can fail, so that a refused request is recorded too.
     let mut record = CompletionRecord::start_request(
         &worker.recorder,
+        peer,
         &request,
         Some(function.clone()),
         &function.name,
@@ -261,25 +266,31 @@ fn platform_response(answer: Response<Body>) -> RoutedRequest {
 /// Refuses a request without a destination.
 pub(crate) fn refuse_unrouted<B>(
     worker: &Rc<WorkerContext>,
+    peer: &PeerInfo,
     request: &Request<B>,
     reason: Reason,
     why: &str,
 ) -> RoutedRequest {
     platform_response(refusal::record_unrouted_refusal(
-        worker, request, reason, why,
+        worker, peer, request, reason, why,
     ))
 }
 
-fn answer_health<B>(worker: &Rc<WorkerContext>, request: &Request<B>) -> RoutedRequest {
+fn answer_health<B>(
+    worker: &Rc<WorkerContext>,
+    peer: &PeerInfo,
+    request: &Request<B>,
+) -> RoutedRequest {
     match *request.method() {
         Method::GET | Method::HEAD => {
-            let (record, is_head) = record_unrouted(worker, request);
+            let (record, is_head) = record_unrouted(worker, peer, request);
             RoutedRequest::Answered(
                 admin_response(Response::new(Body::from("OK\n")), record, is_head).into(),
             )
         }
         _ => refuse_unrouted(
             worker,
+            peer,
             request,
             Reason::MethodNotAllowed,
             "/healthz: only GET and HEAD",

@@ -1,6 +1,7 @@
 //! Refusals: the error as a response and in the completion record.
 
 use http::{Request, Response};
+use http_body::Body as _;
 use nearpath_types::{PlatformError, Reason};
 use nearpath_wire::Body;
 
@@ -9,7 +10,7 @@ use crate::call::GatewayCall;
 use crate::context::WorkerContext;
 use crate::error_response::render_error;
 use crate::record::CompletionRecord;
-use crate::request::{RequestOptions, grpc};
+use crate::request::{PeerInfo, RequestOptions, grpc};
 
 /// Returns the response to a refused call of a function.
 pub(crate) fn refuse_call(call: GatewayCall, error: &PlatformError) -> Response<Body> {
@@ -29,6 +30,7 @@ pub(crate) fn record_refusal(
         // gRPC clients map any HTTP status but 200 to a generic code, and would lose the reason.
         grpc::into_trailers_only(&mut response, error);
     }
+    record.bytes_out = response.body().size_hint().exact().unwrap_or_default();
     options.insert_identity(response.headers_mut(), &worker.served_by);
     response
 }
@@ -36,13 +38,14 @@ pub(crate) fn record_refusal(
 /// Records the refusal of a request for no function and returns its response.
 pub(crate) fn record_unrouted_refusal<B>(
     worker: &WorkerContext,
+    peer: &PeerInfo,
     request: &Request<B>,
     reason: Reason,
     why: &str,
 ) -> Response<Body> {
     let options = RequestOptions::from_request(request);
-    let mut record =
-        CompletionRecord::start_request(&worker.recorder, request, None, request.uri().path());
+    let name = request.uri().path();
+    let mut record = CompletionRecord::start_request(&worker.recorder, peer, request, None, name);
     record.identify(options.call_id.as_bytes(), None);
     record_refusal(
         worker,

@@ -4,6 +4,7 @@
 //! counted.
 
 use std::io::{BufWriter, Write};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -27,6 +28,11 @@ pub(crate) struct AccessLogLine {
     pub function: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub caller: Option<String>,
+    pub client: IpAddr,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user_agent: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace_id: Option<String>,
     pub method: String,
     pub path: String,
     pub protocol: &'static str,

@@ -1,20 +1,25 @@
 //! Completion records: the end of a request is recorded exactly once, when its record is dropped.
 
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use http::{Method, Request, Version};
+use http::{HeaderValue, Method, Request, Version};
+use nearpath_domain::trace::{TRACEPARENT, TraceContext};
 use nearpath_path::{Obstacle, Path, PathChoice};
 use nearpath_types::{InstanceId, Reason};
 
 use super::access_log::AccessLogLine;
 use super::recorder::CompletionRecorder;
 use crate::function::FunctionEntry;
-use crate::request::UploadProgress;
+use crate::request::{PeerInfo, UploadProgress};
 
 /// Status for callers that left before the response; nginx logs the same number.
 const STATUS_CALLER_GONE: u16 = 499;
+
+/// Bytes of a user agent that the log keeps: a client chooses its length.
+const MAX_USER_AGENT_BYTES: usize = 256;
 
 /// Record of an open request. It moves from the pipeline to the response body, and dropping it
 /// ends the request. By default, the caller is taken to have left.
@@ -47,6 +52,9 @@ struct LogDetails {
     call_id: String,
     requested_name: String,
     caller: Option<String>,
+    client: IpAddr,
+    user_agent: Option<String>,
+    trace_id: Option<String>,
     method: String,
     path: String,
     protocol: &'static str,
@@ -57,6 +65,7 @@ impl CompletionRecord {
     /// in its path.
     pub(crate) fn start_request<B>(
         recorder: &Rc<CompletionRecorder>,
+        peer: &PeerInfo,
         request: &Request<B>,
         function: Option<Arc<FunctionEntry>>,
         requested_name: &str,
@@ -65,23 +74,26 @@ impl CompletionRecord {
             function.tally.note_start();
         }
         Self::new(recorder, function, || {
-            LogDetails::from_request(request, requested_name)
+            LogDetails::from_request(peer, request, requested_name)
         })
     }
 
-    /// Starts the record of a plain HTTP/1.1 request with `bytes_in` bytes of body.
-    pub(crate) fn start_plain(
+    /// Starts the record of a plain HTTP/1.1 request with `bytes_in` bytes of body. `header` finds
+    /// a field by its name.
+    pub(crate) fn start_plain<'a>(
         recorder: &Rc<CompletionRecorder>,
+        peer: &PeerInfo,
         function: Arc<FunctionEntry>,
         method: &Method,
         path: &str,
         bytes_in: u64,
+        header: impl Fn(&str) -> Option<&'a [u8]>,
     ) -> Self {
         function.tally.note_start();
         let details = || LogDetails {
             method: method.to_string(),
             path: path.to_owned(),
-            ..LogDetails::unknown("HTTP/1.1")
+            ..LogDetails::unknown(peer, "HTTP/1.1").with_headers(header)
         };
         let mut plain = Self::new(recorder, Some(function), details);
         plain.bytes_in = bytes_in;
@@ -91,9 +103,10 @@ impl CompletionRecord {
     /// Starts the record of a request whose head could not be parsed.
     pub(crate) fn start_unreadable(
         recorder: &Rc<CompletionRecorder>,
+        peer: &PeerInfo,
         protocol: &'static str,
     ) -> Self {
-        Self::new(recorder, None, || LogDetails::unknown(protocol))
+        Self::new(recorder, None, || LogDetails::unknown(peer, protocol))
     }
 
     fn new(
@@ -204,6 +217,9 @@ impl CompletionRecord {
                 .as_ref()
                 .map_or(details.requested_name, |function| function.name.to_string()),
             caller: details.caller,
+            client: details.client,
+            user_agent: details.user_agent,
+            trace_id: details.trace_id,
             method: details.method,
             path: details.path,
             protocol: details.protocol,
@@ -234,19 +250,22 @@ impl Drop for CompletionRecord {
 }
 
 impl LogDetails {
-    fn unknown(protocol: &'static str) -> Self {
+    fn unknown(peer: &PeerInfo, protocol: &'static str) -> Self {
         Self {
             time: SystemTime::now(),
             call_id: String::new(),
             requested_name: String::new(),
             caller: None,
+            client: peer.addr,
+            user_agent: None,
+            trace_id: None,
             method: String::new(),
             path: String::new(),
             protocol,
         }
     }
 
-    fn from_request<B>(request: &Request<B>, requested_name: &str) -> Self {
+    fn from_request<B>(peer: &PeerInfo, request: &Request<B>, requested_name: &str) -> Self {
         let protocol = match (request.extensions().get(), request.version()) {
             (Some(ClientProtocol(name)), _) => name,
             (None, Version::HTTP_10) => "HTTP/1.0",
@@ -254,11 +273,25 @@ impl LogDetails {
             (None, Version::HTTP_3) => "HTTP/3",
             (None, _) => "HTTP/1.1",
         };
+        let header = |name: &str| request.headers().get(name).map(HeaderValue::as_bytes);
         Self {
             requested_name: requested_name.to_owned(),
             method: request.method().to_string(),
             path: request.uri().path().to_owned(),
-            ..Self::unknown(protocol)
+            ..Self::unknown(peer, protocol).with_headers(header)
         }
+    }
+
+    /// Takes the fields that identify the client's program and its trace.
+    fn with_headers<'a>(mut self, header: impl Fn(&str) -> Option<&'a [u8]>) -> Self {
+        let shorten = |value: &[u8]| {
+            let length = value.len().min(MAX_USER_AGENT_BYTES);
+            String::from_utf8_lossy(&value[..length]).into_owned()
+        };
+        self.user_agent = header("user-agent").map(shorten);
+        self.trace_id = header(TRACEPARENT)
+            .and_then(TraceContext::parse_traceparent)
+            .map(|trace| trace.id.iter().map(|byte| format!("{byte:02x}")).collect());
+        self
     }
 }

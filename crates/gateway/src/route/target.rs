@@ -33,13 +33,15 @@ pub struct InvalidFunctionPath;
 /// the function.
 ///
 /// # Errors
-/// If the function's name is empty, too long or has an invalid character.
+/// If the function's name is too long or has an invalid character.
 pub fn parse_path(path: &str) -> Result<PathTarget<'_>, InvalidFunctionPath> {
     const FUNCTION_PREFIX: &str = "/function/";
     if let Some(after) = path.strip_prefix(FUNCTION_PREFIX) {
         let end = after.find('/').unwrap_or(after.len());
         let name = &after[..end];
         return match is_name(name) {
+            // No function has an empty name, so nothing is there: 404, as from OpenFaaS.
+            _ if name.is_empty() => Ok(PathTarget::Unknown),
             true => Ok(PathTarget::Function {
                 name,
                 path_offset: FUNCTION_PREFIX.len() + end,
@@ -62,7 +64,7 @@ pub fn parse_path(path: &str) -> Result<PathTarget<'_>, InvalidFunctionPath> {
 
 fn is_name(text: &str) -> bool {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
-    !text.is_empty() && text.len() <= MAX_NAME_BYTES && text.bytes().all(allowed)
+    text.len() <= MAX_NAME_BYTES && text.bytes().all(allowed)
 }
 
 #[cfg(test)]
@@ -99,6 +101,8 @@ mod tests {
             ("/system/functions", PathTarget::Admin),
             ("/async-function/echo", PathTarget::Admin),
             ("/function", PathTarget::Unknown),
+            ("/function/", PathTarget::Unknown),
+            ("/function//x", PathTarget::Unknown),
             ("/systemx", PathTarget::Unknown),
             ("/healthz/", PathTarget::Unknown),
             ("", PathTarget::Unknown),
@@ -106,13 +110,7 @@ mod tests {
         ] {
             assert_eq!(parse_path(path), Ok(target), "{path}");
         }
-        for path in [
-            "/function/",
-            "/function//x",
-            "/function/%65cho",
-            "/function/a b",
-            "/function/ä",
-        ] {
+        for path in ["/function/%65cho", "/function/a b", "/function/ä"] {
             assert_eq!(parse_path(path), Err(InvalidFunctionPath), "{path}");
         }
         assert_eq!(

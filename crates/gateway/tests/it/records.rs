@@ -43,6 +43,8 @@ async fn the_access_log_has_every_field() {
     fixture.publish_echo(start_mirror().await);
     let request = Request::post("/function/echo/a?b")
         .header("x-call-id", "mine")
+        .header("user-agent", "a-client/1")
+        .header("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
         .body(full_body("12345"))
         .unwrap();
     let answer = send_and_collect(fixture.public, request).await;
@@ -61,6 +63,9 @@ async fn the_access_log_has_every_field() {
         ("bytes_in", 5.into()),
         ("bytes_out", answer.body.len().into()),
         ("via", "http".into()),
+        ("client", "127.0.0.1".into()),
+        ("user_agent", "a-client/1".into()),
+        ("trace_id", "0af7651916cd43dd8448eb211c80319c".into()),
     ] {
         let value: serde_json::Value = value;
         assert_eq!(line[key], value, "{key} in {line}");
@@ -93,6 +98,9 @@ async fn a_request_for_no_function_is_logged() {
             "{line}"
         );
         assert_ne!(line["reason"], "caller_gone");
+        assert_eq!(line["client"], "127.0.0.1");
+        // The text of a refusal is bytes sent, too.
+        assert_ne!(line["bytes_out"], 0, "{line}");
         assert_ne!(line["call_id"], "");
     }
 }

@@ -271,7 +271,15 @@ impl FunctionDraft {
             *value = items.order.join(",");
         }
         self.check_settings(problems);
+        self.warn_ignored_settings(problems);
         self.spec
+    }
+
+    fn warn_ignored_settings(&self, problems: &mut ProblemList<'_>) {
+        for ignored in self.spec.ignored_settings() {
+            let span = self.spans.get(&ignored.key).copied();
+            problems.add_warning(span.unwrap_or(self.name_span), ignored.to_string());
+        }
     }
 
     /// Reports every label, annotation and variable with an invalid value.

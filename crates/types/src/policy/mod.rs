@@ -5,6 +5,7 @@
 
 mod calls_and_topics;
 mod chain_settings;
+mod ignored;
 mod keys;
 mod setting;
 #[cfg(test)]
@@ -20,6 +21,7 @@ use crate::name::FunctionId;
 use crate::{EgressSpec, egress, quantity, topic};
 
 pub use chain_settings::{ChainDelivery, ChainIsolation, ChainPages, ChainPlacement};
+pub use ignored::{IgnoredSetting, WARNING_HEADER};
 pub use keys::*;
 pub use transport::{CallTransport, ZeroRttPolicy};
 

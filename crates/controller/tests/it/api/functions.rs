@@ -113,6 +113,100 @@ async fn a_function_is_deployed_described_scaled_and_removed() {
         .await;
 }
 
+/// Older clients of OpenFaaS name the namespace in the query only.
+#[tokio::test]
+async fn a_namespace_in_the_query_counts_as_one_in_the_body() {
+    let fixture = ControllerFixture::new().await;
+    fixture
+        .expect_status(201, "POST", "/system/namespace/dev", "{}")
+        .await;
+    fixture
+        .expect_status(202, "POST", "/system/functions", &spec_json("echo", ""))
+        .await;
+    let (path, echo) = ("/system/functions?namespace=dev", spec_json("echo", ""));
+    fixture.expect_status(404, "PUT", path, &echo).await;
+    fixture.expect_status(202, "POST", path, &echo).await;
+    fixture.expect_status(200, "PUT", path, &echo).await;
+    fixture
+        .expect_status(
+            202,
+            "POST",
+            "/system/scale-function/echo?namespace=dev",
+            r#"{"replicas":3}"#,
+        )
+        .await;
+    let replicas = |name| {
+        fixture
+            .fleet
+            .desired_function(name)
+            .map(|function| function.replicas)
+    };
+    assert_eq!((replicas("echo"), replicas("echo.dev")), (Some(1), Some(3)));
+
+    let other = r#"{"functionName":"echo","namespace":"openfaas-fn"}"#;
+    let refused = fixture.expect_status(400, "DELETE", path, other).await;
+    assert!(refused.text.contains("contradicts"), "{}", refused.text);
+    let body = r#"{"functionName":"echo"}"#;
+    fixture.expect_status(200, "DELETE", path, body).await;
+    assert_eq!((replicas("echo"), replicas("echo.dev")), (Some(1), None));
+    fixture.expect_status(404, "DELETE", path, body).await;
+    assert_eq!(replicas("echo"), Some(1));
+
+    let (path, secret) = (
+        "/system/secrets?namespace=dev",
+        r#"{"name":"key","value":"x"}"#,
+    );
+    fixture.expect_status(201, "POST", path, secret).await;
+    fixture
+        .expect_status(404, "DELETE", "/system/secrets", r#"{"name":"key"}"#)
+        .await;
+    fixture
+        .expect_status(202, "DELETE", path, r#"{"name":"key"}"#)
+        .await;
+}
+
+#[tokio::test]
+async fn an_image_must_be_a_folder_and_loses_the_clients_tag() {
+    let fixture = ControllerFixture::new().await;
+    for (method, image) in [
+        ("POST", "file:///missing"),
+        ("PUT", "file:///missing/echo:latest"),
+    ] {
+        let body = json!({ "service": "echo", "image": image }).to_string();
+        let refused = fixture
+            .expect_status(400, method, "/system/functions", &body)
+            .await;
+        assert!(refused.text.contains("is no folder"), "{}", refused.text);
+    }
+    let body = json!({ "service": "echo", "image": "file:///srv/echo:latest" }).to_string();
+    fixture
+        .expect_status(202, "POST", "/system/functions", &body)
+        .await;
+    let deployed = fixture.fleet.desired_function("echo").unwrap();
+    assert_eq!(deployed.spec.image, "file:///srv/echo");
+}
+
+#[tokio::test]
+async fn a_setting_without_effect_is_reported() {
+    let fixture = ControllerFixture::new().await;
+    let more = r#","annotations":{"nearpath.io/max-inflght":"4","mine":"x"},"labels":{"nearpath.io/queue":"4"}"#;
+    let answer = fixture
+        .expect_status(202, "POST", "/system/functions", &spec_json("echo", more))
+        .await;
+    let warnings: Vec<_> = answer
+        .headers
+        .get_all("x-nearpath-warning")
+        .iter()
+        .collect();
+    assert_eq!(
+        warnings,
+        [
+            "annotation nearpath.io/max-inflght has no effect: did you mean nearpath.io/max-inflight?",
+            "label nearpath.io/queue has no effect: write it as an annotation",
+        ]
+    );
+}
+
 /// Fields that faas-cli reads: a change here is a change of the contract.
 #[tokio::test]
 async fn the_json_of_a_function_is_the_documented_one() {
@@ -164,7 +258,7 @@ async fn the_json_of_a_function_is_the_documented_one() {
     );
     let shared = json!({
         "name": "echo", "image": "file:///srv/echo", "namespace": "openfaas-fn", "envProcess": "cat", "envVars": {"A": "b"},
-        "constraints": ["x=y"], "secrets": ["key"], "labels": {"com.openfaas.scale.min": "2"}, "annotations": {"topic": "t"},
+        "constraints": ["x=y"], "secrets": ["key"], "labels": {"com.openfaas.scale.min": "2", "faas_function": "echo"}, "annotations": {"topic": "t"},
         "limits": {"memory": "128Mi", "cpu": "500m"}, "requests": {"memory": "64Mi"}, "readOnlyRootFilesystem": true,
         "invocationCount": 7.0, "replicas": 2, "availableReplicas": 1, "createdAt": null, "revision": 1, "notReadyReason": "slow",
     });

@@ -18,7 +18,7 @@ use super::client::{Http3Client, OpenRequest};
 use super::early_data::{self, EARLY_DATA};
 use crate::context::WorkerContext;
 use crate::deliver::ResponseContent;
-use crate::listen::client_connection::{StreamGuard, TrackedBody};
+use crate::listen::client_connection::{ClientConnection, StreamGuard, TrackedBody};
 use crate::pipeline::{self, RoutedRequest};
 use crate::record::CompletionRecord;
 use crate::request::CallerBody;
@@ -34,12 +34,12 @@ pub(super) async fn answer_request(
     _open_request: OpenRequest,
 ) {
     let (connection, worker) = (&client.connection, &client.worker);
-    let stream = StreamGuard::new(connection);
+    let (stream, peer) = (StreamGuard::new(connection), &connection.peer);
     let received = match tokio::time::timeout(port.header_timeout, unread.read_head()).await {
         Ok(Ok(received)) => received,
-        Ok(Err(error)) => return record_unreadable(worker, &stream, &error),
+        Ok(Err(error)) => return record_unreadable(connection, &stream, &error),
         Err(_) => {
-            return CompletionRecord::start_unreadable(&worker.recorder, PROTOCOL)
+            return CompletionRecord::start_unreadable(&worker.recorder, peer, PROTOCOL)
                 .mark_refused(Reason::SlowRequest);
         }
     };
@@ -63,7 +63,7 @@ pub(super) async fn answer_request(
             .is_err();
         let routed = match refusal_reason(&request, &port, fault, is_slow, is_early) {
             Some((reason, message)) => {
-                pipeline::refuse_unrouted(worker, &request, reason, &message)
+                pipeline::refuse_unrouted(worker, peer, &request, reason, &message)
             }
             None => route_request(&client, request, is_early),
         };
@@ -165,14 +165,19 @@ fn refusal_reason(
     None
 }
 
-fn record_unreadable(worker: &Rc<WorkerContext>, stream: &StreamGuard, error: &RequestReadError) {
+fn record_unreadable(
+    connection: &ClientConnection,
+    stream: &StreamGuard,
+    error: &RequestReadError,
+) {
+    let (worker, peer) = (&connection.worker, &connection.peer);
     match error {
         RequestReadError::TooLarge => {
-            CompletionRecord::start_unreadable(&worker.recorder, PROTOCOL)
+            CompletionRecord::start_unreadable(&worker.recorder, peer, PROTOCOL)
                 .mark_refused(Reason::HeadersTooLarge)
         }
         RequestReadError::Malformed(_) => {
-            CompletionRecord::start_unreadable(&worker.recorder, PROTOCOL)
+            CompletionRecord::start_unreadable(&worker.recorder, peer, PROTOCOL)
                 .mark_refused(Reason::BadRequest)
         }
         // Not answered: when `stream` is dropped, the request counts as abandoned.
