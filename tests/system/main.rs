@@ -41,4 +41,5 @@ mod test_server;
 mod thaw;
 mod tls;
 mod transports;
+mod updates;
 mod upgrade;

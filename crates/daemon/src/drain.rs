@@ -5,23 +5,32 @@
 
 use tokio::sync::{mpsc, watch};
 
+/// Cause of a drain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DrainCause {
+    /// The process stops.
+    Stop,
+    /// Another process has taken over: callers reach it on the same ports.
+    Replaced,
+}
+
 /// Starts the drain and waits for it.
 #[derive(Debug)]
 pub struct DrainTrigger {
-    signal: watch::Sender<bool>,
+    signal: watch::Sender<Option<DrainCause>>,
     watches: mpsc::Receiver<()>,
 }
 
 /// Observes the drain; the drain is not over while any watch is held.
 #[derive(Debug, Clone)]
 pub struct DrainWatch {
-    signal: watch::Receiver<bool>,
+    signal: watch::Receiver<Option<DrainCause>>,
     _hold: mpsc::Sender<()>,
 }
 
 /// Returns a connected pair.
 pub fn channel() -> (DrainTrigger, DrainWatch) {
-    let (signal, receiver) = watch::channel(false);
+    let (signal, receiver) = watch::channel(None);
     // The capacity is irrelevant: nothing is sent, only the drop of the senders counts.
     let (hold, watches) = mpsc::channel(1);
     (
@@ -36,9 +45,14 @@ pub fn channel() -> (DrainTrigger, DrainWatch) {
 impl DrainTrigger {
     /// Notifies every watch, then waits until all are dropped. Wrap it in a timeout where work may
     /// never end.
-    pub async fn drain(mut self) {
+    pub async fn drain(self) {
+        self.drain_because(DrainCause::Stop).await;
+    }
+
+    /// Does the same for a given cause.
+    pub async fn drain_because(mut self, cause: DrainCause) {
         // `send` would keep the old value if no receiver were left.
-        self.signal.send_replace(true);
+        self.signal.send_replace(Some(cause));
         // Nothing is ever sent: this ends when the last sender is dropped.
         let _ = self.watches.recv().await;
     }
@@ -50,11 +64,16 @@ impl DrainWatch {
     pub async fn signaled(&self) {
         // Cloned, so that several tasks can wait on one watch.
         let mut signal = self.signal.clone();
-        let _ = signal.wait_for(|draining| *draining).await;
+        let _ = signal.wait_for(Option::is_some).await;
     }
 
     /// Returns true if the drain has begun.
     pub fn is_draining(&self) -> bool {
+        self.cause().is_some()
+    }
+
+    /// Returns the cause of the drain; `None` before it has begun.
+    pub fn cause(&self) -> Option<DrainCause> {
         *self.signal.borrow()
     }
 }
@@ -71,6 +90,7 @@ mod tests {
         watch.signaled().await;
         drop(watch);
         tokio::task::yield_now().await;
+        assert_eq!(other.cause(), Some(DrainCause::Stop));
         assert!(!drained.is_finished(), "one watch is still held");
         drop(other);
         drained.await.unwrap();

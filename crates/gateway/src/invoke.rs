@@ -16,7 +16,7 @@ use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, Method, Request};
 use http_body_util::BodyExt;
 use nearpath_daemon::drain;
-use nearpath_types::{FunctionId, FunctionPolicy, Reason};
+use nearpath_types::{FunctionId, FunctionPolicy, InstanceId, Reason};
 use tokio::sync::watch;
 
 use crate::context::WorkerContext;
@@ -74,6 +74,12 @@ impl FunctionTable {
     /// Lists all functions, in no particular order.
     pub fn list_functions(&self) -> Vec<FunctionHandle> {
         self.0.functions().into_iter().map(FunctionHandle).collect()
+    }
+
+    /// Waits until no request is open at an instance that a snapshot has withdrawn. May take as long
+    /// as the longest request.
+    pub async fn wait_requests_ended(&self, id: InstanceId) {
+        self.0.wait_requests_ended(id).await;
     }
 
     /// Notifies of each snapshot.

@@ -12,35 +12,38 @@ use nearpath_kernel::bpf::Forwarder;
 use nearpath_kernel::egress_listener::EgressListener;
 use nearpath_kernel::hub_netns::HubNetns;
 use nearpath_kernel::sandbox::IsolationLevel;
+use nearpath_types::InstanceId;
 
 use crate::artifact::FolderLimit;
 use crate::identity::IdentityService;
 use crate::logs::log_ring::LogBound;
 use crate::run_lock::run_name;
 
-/// A hook that waits until the gateway no longer sends requests to withdrawn instances.
+/// A hook that waits until no request of the gateway is on its way to a withdrawn instance.
 ///
-/// The hook gets the version of a snapshot that was published. Its future must end when every
-/// gateway thread uses that snapshot or a later one: no thread then picks an instance from an older
-/// one. It should also give up after some seconds. Instances are asked to stop only
-/// afterwards.
+/// The hook gets the version of a snapshot that was published, and an instance that it shows as
+/// draining. Its future must end when every gateway thread uses that snapshot or a later one, and
+/// the requests that picked the instance before have reached it. It should also give up after some
+/// seconds. The instance is asked to stop only afterwards.
 #[derive(Clone)]
-pub struct SettleHook(Arc<dyn Fn(u64) -> BoxFuture<'static, ()> + Send + Sync>);
+pub struct SettleHook(Arc<dyn Fn(u64, InstanceId) -> BoxFuture<'static, ()> + Send + Sync>);
 
 impl SettleHook {
     /// Calls `hook` for every wait.
-    pub fn from_hook(hook: impl Fn(u64) -> BoxFuture<'static, ()> + Send + Sync + 'static) -> Self {
+    pub fn from_hook(
+        hook: impl Fn(u64, InstanceId) -> BoxFuture<'static, ()> + Send + Sync + 'static,
+    ) -> Self {
         Self(Arc::new(hook))
     }
 
-    /// Waits for a fixed time, for a gateway that cannot report its snapshot.
+    /// Waits for a fixed time, for a gateway that cannot report its state.
     pub fn after_delay(delay: Duration) -> Self {
-        Self::from_hook(move |_| tokio::time::sleep(delay).boxed())
+        Self::from_hook(move |_, _| tokio::time::sleep(delay).boxed())
     }
 
-    /// Waits until the gateway uses snapshot `version`.
-    pub fn wait_settled(&self, version: u64) -> BoxFuture<'static, ()> {
-        (self.0)(version)
+    /// Waits until the gateway has let go of an instance that snapshot `version` withdraws.
+    pub fn wait_settled(&self, version: u64, instance: InstanceId) -> BoxFuture<'static, ()> {
+        (self.0)(version, instance)
     }
 }
 

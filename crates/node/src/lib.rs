@@ -9,7 +9,8 @@
 //! Instances stop in a fixed order, so that no request is lost:
 //!
 //! 1. The snapshot shows `Draining`.
-//! 2. All gateway threads use that snapshot ([`config::SettleHook`]).
+//! 2. All gateway threads use that snapshot, and no request is on its way to the instance
+//!    ([`config::SettleHook`]).
 //! 3. The watchdog gets SIGTERM and finishes open requests.
 //! 4. At the timeout it gets SIGKILL.
 //! 5. Its cgroup, folders, address and user id are released.

@@ -7,11 +7,11 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use nearpath_controller::Fleet;
 use nearpath_gateway::Gateway;
-use nearpath_node::{Node, SettleHook};
+use nearpath_node::Node;
 use nearpath_types::status::UsageStatus;
 use nearpath_types::{DesiredState, FunctionId, LogLine, LogQuery, ObservedFunction};
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 /// A change is acknowledged after this time even if the gateway has not taken it over.
 const APPLY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -20,7 +20,8 @@ const APPLY_TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) struct LocalFleet {
     pub(crate) node: Arc<Node>,
     pub(crate) gateway: Gateway,
-    pub(crate) settle: SettleHook,
+    /// Version of the last snapshot that the gateway uses.
+    pub(crate) published: watch::Receiver<u64>,
     pub(crate) runtime: Handle,
 }
 
@@ -28,10 +29,11 @@ impl Fleet for LocalFleet {
     fn apply_desired(&self, desired: DesiredState) {
         self.node.apply_desired(desired);
         // Wait for the gateway: whoever deploys a function and calls it at once must find it.
+        let mut published = self.published.clone();
         let routed = async {
-            self.settle
-                .wait_settled(self.node.wait_published().await)
-                .await
+            let version = self.node.wait_published().await;
+            // An error means that routing has ended.
+            let _ = published.wait_for(|last| *last >= version).await;
         };
         let late = self
             .runtime

@@ -11,11 +11,13 @@ use nearpath_daemon::admin::AdminServer;
 use nearpath_daemon::metrics::MetricsRegistry;
 use nearpath_daemon::ready::ProcessReadiness;
 use nearpath_daemon::{drain, signals};
+use nearpath_gateway::invoke::FunctionTable;
 use nearpath_gateway::{Gateway, ServingThreads};
 use nearpath_kernel::sandbox::IsolationLevel;
 use nearpath_node::{IdentityService, Node, RunLock, SettleHook};
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
+use tokio::time::timeout;
 
 use crate::control::ControlHandle;
 use crate::cpu_quota::GatewayCpu;
@@ -33,6 +35,12 @@ use crate::{build, isolation};
 /// The old process still accepts the first packets that are in its queues by then. Once it drains,
 /// it would refuse them.
 const STEERING_GRACE: Duration = Duration::from_millis(250);
+/// Time after which a request that the gateway sent has reached its instance, even on an
+/// overloaded machine.
+///
+/// A withdrawn instance closes its idle connections, so a request on its way would be lost. A
+/// longer wait would only delay the stop of instances with long requests.
+const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The running components.
 struct Server {
@@ -104,22 +112,22 @@ impl Server {
 
         let registry = MetricsRegistry::default();
         let control = ControlHandle::new(Handle::current());
-        // Made before node and gateway, because each needs one end of it.
-        let (settle, published) = settle_hook();
-        let config = build::node_config(settings, isolation, network.as_ref(), settle.clone())?;
+        let gateway = build::gateway(settings, control.clone(), &registry)?;
+        let published = watch::Sender::new(0);
+        let settle = settle_hook(gateway.functions(), published.subscribe());
+        let config = build::node_config(settings, isolation, network.as_ref(), settle)?;
         let node_id = config.node.clone();
         let (issuer, caller) =
             IssuerHandle::start(build::issuer_settings(settings, isolation, &node_id))?;
-        let gateway = build::gateway(settings, control.clone(), &registry)?.with_caller(caller);
+        let gateway = gateway.with_caller(caller);
         let node = start_node(settings, config, issuer, &run, &registry).await?;
-        tokio::spawn(forward_snapshots(node.clone(), gateway.clone(), published));
-
         let fleet = LocalFleet {
             node: node.clone(),
             gateway: gateway.clone(),
-            settle,
+            published: published.subscribe(),
             runtime: Handle::current(),
         };
+        tokio::spawn(forward_snapshots(node.clone(), gateway.clone(), published));
         let config = build::controller_config(settings);
         let controller =
             Controller::open_claimed(data_dir, config, Arc::new(fleet), node.clone()).await;
@@ -193,7 +201,11 @@ impl Server {
         if let Some(admin) = admin.take_if(|_| replaced) {
             tokio::spawn(admin.drain());
         }
-        self.gateway_drain.drain().await;
+        let cause = match replaced {
+            true => drain::DrainCause::Replaced,
+            false => drain::DrainCause::Stop,
+        };
+        self.gateway_drain.drain_because(cause).await;
         // Joining blocks, and the runtime still has the admin port to serve.
         let served = tokio::task::spawn_blocking(|| self.serving.join_all()).await;
         if let Some(cpu) = self.cpu {
@@ -275,20 +287,19 @@ async fn finish_handover(
     ))
 }
 
-/// A hook that waits until the gateway has taken over a snapshot.
+/// A hook that waits until the gateway has taken over a snapshot, and the requests that it sent to
+/// a withdrawn instance before have ended or arrived.
 ///
-/// Instances are stopped only after the gateway has taken over the snapshot without them.
-fn settle_hook() -> (SettleHook, watch::Sender<u64>) {
-    let published = watch::Sender::new(0);
-    let seen = published.clone();
-    let hook = SettleHook::from_hook(move |version| {
-        let mut seen = seen.subscribe();
+/// `published` is the version of the last snapshot that the gateway uses.
+fn settle_hook(functions: FunctionTable, published: watch::Receiver<u64>) -> SettleHook {
+    SettleHook::from_hook(move |version, instance| {
+        let (functions, mut published) = (functions.clone(), published.clone());
         Box::pin(async move {
             // An error means that routing has ended.
-            let _ = seen.wait_for(|last| *last >= version).await;
+            let _ = published.wait_for(|last| *last >= version).await;
+            let _ = timeout(ARRIVAL_TIMEOUT, functions.wait_requests_ended(instance)).await;
         })
-    });
-    (hook, published)
+    })
 }
 
 async fn forward_snapshots(node: Arc<Node>, gateway: Gateway, published: watch::Sender<u64>) {

@@ -8,12 +8,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use http::{Method, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http1::handshake;
+use hyper_util::rt::TokioIo;
 use nearpath_kernel::reuseport;
 use nearpath_testkit::{eventually, need_root, within};
 use rustix::net::sockopt::set_socket_reuseport;
 use rustix::net::{AddressFamily, SocketType, bind, socket};
 use rustix::process::Signal;
 use serde_json::json;
+use tokio::net::TcpStream;
 
 use crate::http3;
 use crate::load::open_loop;
@@ -422,6 +426,31 @@ async fn no_request_is_lost() {
     let (outcome, failures, ()) = within(all).await;
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     assert!(failures.is_empty(), "{failures:?}");
+}
+
+/// Clients open connections ahead of their requests. The old process keeps those until their first
+/// request, which it answers.
+#[tokio::test]
+async fn a_connection_without_a_request_outlives_the_takeover() {
+    need_root!();
+    let mut fixture = UpgradeFixture::new(&[]).await;
+    let stream = TcpStream::connect(fixture.server.addr).await.unwrap();
+    let successor = fixture.server.hand_over().await;
+    // Longer than a stopping process waits for a first request.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    let (mut sender, connection) = handshake(TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    let request = http::Request::post("/function/echo").header("host", "a");
+    let request = request.body(Full::new(bytes::Bytes::from("late"))).unwrap();
+    let response = within(sender.send_request(request))
+        .await
+        .unwrap_or_else(|error| panic!("{error}\n{}", fixture.server.log()));
+    assert_eq!(response.status(), StatusCode::OK);
+    assert_eq!(response.headers()["connection"], "close");
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(body, "late");
+    assert!(fixture.server.wait_exit().await.success());
+    drop(successor);
 }
 
 /// Connects and sends requests for 6 s; returns the failures.

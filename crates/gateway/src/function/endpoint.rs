@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use nearpath_types::policy::CallTransport;
 use nearpath_types::{InstanceId, InstanceLocality, InstanceRoute};
+use tokio::sync::Notify;
 
 use super::udp_reachability::UdpReachability;
 
@@ -35,6 +36,8 @@ pub(crate) struct InstanceEndpoint {
     /// Bit 31: withdrawn. Bits 0–30: open requests. A single word, so that each request is known
     /// to come before or after the withdrawal.
     request_count: AtomicU32,
+    /// Notified when the last request of a withdrawn instance has ended.
+    requests_ended: Notify,
 }
 
 impl InstanceEndpoint {
@@ -74,6 +77,7 @@ impl InstanceEndpoint {
             is_suspect,
             is_gone,
             request_count,
+            requests_ended: Notify::new(),
         }
     }
 
@@ -136,7 +140,25 @@ impl InstanceEndpoint {
     /// Ends a request. False: the instance was withdrawn meanwhile, which has returned the permit
     /// already.
     pub(crate) fn release(&self) -> bool {
-        self.request_count.fetch_sub(1, Ordering::AcqRel) & WITHDRAWN_BIT == 0
+        let before = self.request_count.fetch_sub(1, Ordering::AcqRel);
+        if before == WITHDRAWN_BIT | 1 {
+            self.requests_ended.notify_one();
+        }
+        before & WITHDRAWN_BIT == 0
+    }
+
+    /// Returns whether requests are open, withdrawn or not.
+    pub(crate) fn has_requests(&self) -> bool {
+        // Acquire pairs with `release`: whoever sees no request sees the ends of all.
+        self.request_count.load(Ordering::Acquire) & !WITHDRAWN_BIT > 0
+    }
+
+    /// Waits for the end of the open requests of a withdrawn instance, for one caller at a time.
+    pub(crate) async fn wait_requests_ended(&self) {
+        // `notify_one` stores one permit, so an end between the check and the wait is not lost.
+        while self.has_requests() {
+            self.requests_ended.notified().await;
+        }
     }
 
     /// Withdraws the instance. Returns its open requests the first time, then 0.
@@ -164,5 +186,19 @@ mod tests {
         assert_eq!((endpoint.withdraw(), endpoint.withdraw()), (1, 0));
         assert!(!endpoint.try_acquire(2) && endpoint.request_count().is_none());
         assert!(!endpoint.release(), "the last one was forgiven at the gate");
+    }
+
+    #[tokio::test]
+    async fn the_last_request_of_a_withdrawn_endpoint_ends_the_wait() {
+        let (addr, locality) = ("127.0.0.1:1".parse().unwrap(), InstanceLocality::SameNode);
+        let endpoint = InstanceEndpoint::new(InstanceId(1), addr, locality, CallTransport::Auto);
+        assert!(endpoint.try_acquire(2) && endpoint.try_acquire(2));
+        endpoint.withdraw();
+        let mut waiting = std::pin::pin!(endpoint.wait_requests_ended());
+        assert!(futures_util::poll!(waiting.as_mut()).is_pending());
+        endpoint.release();
+        assert!(futures_util::poll!(waiting.as_mut()).is_pending());
+        endpoint.release();
+        waiting.await;
     }
 }

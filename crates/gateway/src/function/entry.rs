@@ -78,8 +78,9 @@ impl FunctionEntry {
     }
 
     /// Applies an entry of a snapshot. Instances that stay ready keep their counts. Withdrawn
-    /// ones get no new requests, and their open requests no longer count against the limit.
-    pub(crate) fn apply_snapshot(&self, entry: &FunctionRoute) {
+    /// ones get no new requests, and their open requests no longer count against the limit. Returns
+    /// the instances that this entry withdraws.
+    pub(crate) fn apply_snapshot(&self, entry: &FunctionRoute) -> Vec<Arc<InstanceEndpoint>> {
         let before = self.route();
         let ready = merge_ready(&before.ready, entry);
         let capacity = request_capacity(&entry.policy, ready.len());
@@ -101,14 +102,18 @@ impl FunctionEntry {
             self.gate.release_withdrawn(endpoint.withdraw());
         }
         self.gate.set_limits(capacity, entry.policy.queue);
+        withdrawn
     }
 
-    /// Removes the function: no request is sent any more, and waiting ones fail.
-    pub(crate) fn remove_function(&self) {
-        for endpoint in &self.route().ready {
+    /// Removes the function: no request is sent any more, and waiting ones fail. Returns the
+    /// instances that this withdraws.
+    pub(crate) fn remove_function(&self) -> Vec<Arc<InstanceEndpoint>> {
+        let withdrawn = self.route().ready.clone();
+        for endpoint in &withdrawn {
             endpoint.withdraw();
         }
         self.gate.close_gate();
+        withdrawn
     }
 }
 

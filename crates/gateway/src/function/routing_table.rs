@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
 use nearpath_types::name::DEFAULT_NAMESPACE;
-use nearpath_types::{FunctionId, RoutingSnapshot};
+use nearpath_types::{FunctionId, InstanceId, RoutingSnapshot};
 use tokio::sync::watch;
 
+use super::endpoint::InstanceEndpoint;
 use super::entry::FunctionEntry;
 
 /// Routing state of the gateway.
@@ -17,8 +18,9 @@ pub(crate) struct RoutingTable {
     index: ArcSwap<FunctionIndex>,
     /// Number of the last publication.
     changes: watch::Sender<u64>,
-    // Serializes publishers. Readers use the `ArcSwap` above and never take it.
-    publishing: Mutex<()>,
+    /// Withdrawn instances with open requests. The lock serializes publishers; readers of the
+    /// index never take it.
+    withdrawn: Mutex<Vec<Arc<InstanceEndpoint>>>,
 }
 
 #[derive(Debug, Default)]
@@ -33,7 +35,7 @@ impl Default for RoutingTable {
         Self {
             index: ArcSwap::default(),
             changes: watch::Sender::new(0),
-            publishing: Mutex::new(()),
+            withdrawn: Mutex::default(),
         }
     }
 }
@@ -67,10 +69,7 @@ impl RoutingTable {
     /// Applies a snapshot. After the return, no thread sends new requests to an instance that the
     /// snapshot does not call ready.
     pub(crate) fn publish(&self, snapshot: &RoutingSnapshot) {
-        let _one_at_a_time = self
-            .publishing
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut withdrawn = self.withdrawn();
         let before = self.index.load_full();
         let mut index = FunctionIndex::default();
         for entry in &snapshot.functions {
@@ -79,7 +78,7 @@ impl RoutingTable {
             let function = known.unwrap_or_else(|| {
                 FunctionEntry::new(entry.id.clone(), entry.policy.clone()).into()
             });
-            function.apply_snapshot(entry);
+            withdrawn.extend(function.apply_snapshot(entry));
             for instance in &entry.instances {
                 // In any state: an instance may call others while it starts or drains.
                 index
@@ -96,9 +95,25 @@ impl RoutingTable {
             .iter()
             .filter(|(id, _)| !index.by_id.contains_key(id))
         {
-            gone.remove_function();
+            withdrawn.extend(gone.remove_function());
         }
+        withdrawn.retain(|endpoint| endpoint.has_requests());
         self.changes.send_modify(|changes| *changes += 1);
+    }
+
+    /// Waits until no request is open at an instance that was withdrawn.
+    pub(crate) async fn wait_requests_ended(&self, id: InstanceId) {
+        // The last one: ids are used again.
+        let last = self.withdrawn().iter().rfind(|one| one.id == id).cloned();
+        if let Some(endpoint) = last {
+            endpoint.wait_requests_ended().await;
+        }
+    }
+
+    fn withdrawn(&self) -> MutexGuard<'_, Vec<Arc<InstanceEndpoint>>> {
+        self.withdrawn
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 

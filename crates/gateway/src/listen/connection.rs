@@ -38,9 +38,9 @@ pub(super) async fn serve_connection(
     let state = ConnState::new(worker.tick_counter());
     let peer = Rc::new(PeerInfo::http_client(port.zone, port.tls.is_some(), addr));
     conn_table.add_connection(state.clone());
-    if port.is_draining() {
+    if let Some(cause) = port.drain.cause() {
         // Accepted just now, after the drain order went out.
-        conn_table.drain_all(worker.current_tick());
+        conn_table.drain_all(worker.current_tick(), cause);
     }
     let (reset_budget, alt_svc) = (
         Rc::new(ResetBudget::new(worker.current_tick())),

@@ -51,9 +51,3 @@ pub(crate) struct ListenPort {
     pub max_connections: usize,
     pub drain: drain::DrainWatch,
 }
-
-impl ListenPort {
-    fn is_draining(&self) -> bool {
-        self.drain.is_draining()
-    }
-}

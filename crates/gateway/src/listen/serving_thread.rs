@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use nearpath_daemon::drain;
+use nearpath_daemon::drain::{self, DrainCause};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::LocalSet;
 
@@ -103,7 +103,9 @@ async fn serve_until_drained(
     }
     // A thread without ports gets here at once and must not end before the others.
     thread.drain.signaled().await;
-    context.conn_table.drain_all(worker.current_tick());
+    // A dropped trigger counts as a stop.
+    let cause = thread.drain.cause().unwrap_or(DrainCause::Stop);
+    context.conn_table.drain_all(worker.current_tick(), cause);
     if tokio::time::timeout(settings.drain_timeout, worker.wait_until_idle())
         .await
         .is_err()

@@ -54,6 +54,33 @@ async fn requests_in_flight_are_answered_and_new_ones_are_not_accepted() {
     within(drained).await.unwrap();
 }
 
+/// The node stops an instance only afterwards.
+#[tokio::test]
+async fn the_wait_for_a_withdrawn_instance_ends_with_its_last_request() {
+    let (addr, permits) = start_blocked_instance().await;
+    let fixture = TestGateway::start();
+    let policy = nearpath_types::FunctionPolicy::default;
+    fixture.publish_functions(&[("echo", policy(), &[addr])]);
+    let id = fixture::function_route("echo", policy(), &[addr]).instances[0].id;
+    let request = Request::get("/function/echo").body(full_body("")).unwrap();
+    let call = tokio::spawn(fixture::send_and_collect(fixture.public, request));
+    let inflight = r#"nearpath_inflight{function_name="echo.openfaas-fn"} 1"#;
+    eventually(inflight, async || {
+        fixture.encode_metrics().contains(inflight)
+    })
+    .await;
+    let functions = fixture.gateway.functions();
+    within(functions.wait_requests_ended(id)).await; // nothing is withdrawn
+    fixture.publish_functions(&[("echo", policy(), &[])]);
+    let mut ended = std::pin::pin!(functions.wait_requests_ended(id));
+    assert!(futures_util::poll!(ended.as_mut()).is_pending());
+    // Another snapshot forgets no instance with a request.
+    fixture.publish_functions(&[]);
+    permits.add_permits(1);
+    within(ended).await;
+    assert_eq!(within(call).await.unwrap().status, 200);
+}
+
 #[tokio::test]
 async fn a_request_beyond_the_drain_timeout_is_cut_and_recorded() {
     let mut fixture = TestGateway::with_settings(GatewaySettings {

@@ -264,10 +264,11 @@ impl NodeAgent {
         }); // the instance may just have ended
     }
 
-    /// Waits until neither the gateway nor an endpoint in memory sends new calls to an instance.
+    /// Waits until neither the gateway nor an endpoint in memory has a call on its way to an
+    /// instance.
     fn wait_withdrawn(&self, id: InstanceId, version: u64) -> BoxFuture<'static, ()> {
         let (gateway_settled, domain_withdrawn) = (
-            self.settle.wait_settled(version),
+            self.settle.wait_settled(version, id),
             self.factory.domains.withdraw_instance(id),
         );
         Box::pin(async move {

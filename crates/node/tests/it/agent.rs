@@ -64,7 +64,7 @@ async fn an_unchanged_desired_state_publishes_nothing() {
 async fn instances_stop_only_after_the_gateway_released_them() {
     let (gate, requested) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let hooks = (gate.clone(), requested.clone());
-    let fixture = NodeFixture::new(SettleHook::from_hook(move |_| {
+    let fixture = NodeFixture::new(SettleHook::from_hook(move |_, _| {
         let (gate, requested) = hooks.clone();
         Box::pin(async move {
             requested.notify_one();

@@ -102,7 +102,7 @@ async fn a_rolling_update_and_scaling_lose_no_call() {
     need_root!();
     let using = watch::Sender::new(0);
     let using_sender = using.clone();
-    let settle_hook = SettleHook::from_hook(move |version| {
+    let settle_hook = SettleHook::from_hook(move |version, _| {
         let mut using = using_sender.subscribe();
         Box::pin(async move { drop(using.wait_for(|used| *used >= version).await) })
     });

@@ -13,14 +13,18 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Poll, Waker};
 
+use nearpath_daemon::drain::DrainCause;
+
 pub(crate) use table::ConnTable;
 use timeouts::ConnSnapshot;
 pub(super) use timeouts::{ConnTimeouts, TICK_INTERVAL, whole_ticks};
 
 const CUT_FLAG: u8 = 2;
 const DRAIN_FLAG: u8 = 1;
-/// Ticks for which an accepted connection may send its first request although the drain has
-/// begun. Its client cannot know of the drain and would take a close for a failure.
+const DRAIN_AFTER_FIRST_FLAG: u8 = 4;
+/// Ticks for which an accepted connection may send its first request although the drain of a
+/// stopping process has begun. Its client cannot know of the drain and would take a close for a
+/// failure.
 const FIRST_REQUEST_GRACE_TICKS: u32 = 4;
 
 /// State of one connection for the sweep. Atomic only because hyper requires upgradable
@@ -131,6 +135,9 @@ impl ConnState {
         self.answering.store(true, Ordering::Relaxed);
         self.request_is_complete
             .store(request_is_complete, Ordering::Relaxed);
+        if self.has_end_flag(DRAIN_AFTER_FIRST_FLAG) {
+            self.drain_connection();
+        }
         ActiveRequest {
             state: self.clone(),
             is_untaken: false,
@@ -210,11 +217,17 @@ impl ConnState {
         }
     }
 
-    /// Returns whether the connection is too young to have sent its first request or completed
-    /// its handshake.
-    fn is_awaiting_first_request(&self, now: u32) -> bool {
-        !self.has_begun_request.load(Ordering::Relaxed)
-            && now.wrapping_sub(self.first_request_due.load(Ordering::Relaxed))
+    /// Returns whether a draining connection may still send its first request or complete its
+    /// handshake.
+    fn may_begin_request(&self, now: u32, cause: DrainCause) -> bool {
+        if self.has_begun_request.load(Ordering::Relaxed) {
+            return false;
+        }
+        // Over HTTP/2 a GOAWAY tells the client to leave, and loses nothing.
+        let has_goaway = self.is_http2.load(Ordering::Relaxed);
+        // A successor serves the port, so the old process can wait for `header_timeout`.
+        (cause == DrainCause::Replaced && !has_goaway)
+            || now.wrapping_sub(self.first_request_due.load(Ordering::Relaxed))
                 < FIRST_REQUEST_GRACE_TICKS
     }
 
@@ -226,6 +239,21 @@ impl ConnState {
     /// Ends the connection after its open requests.
     pub(crate) fn drain_connection(&self) {
         self.set_end_flag(DRAIN_FLAG);
+    }
+
+    /// Ends the connection at once or after its open requests, or leaves it its first request.
+    fn drain_because(&self, cause: DrainCause, now: u32) {
+        if self.may_begin_request(now, cause) {
+            // Set here and not at the next sweep, so that the first response announces the end.
+            self.end_flags
+                .fetch_or(DRAIN_AFTER_FIRST_FLAG, Ordering::Relaxed);
+        } else {
+            self.drain_connection();
+        }
+    }
+
+    fn has_end_flag(&self, flag: u8) -> bool {
+        self.end_flags.load(Ordering::Relaxed) & flag != 0
     }
 
     fn set_end_flag(&self, flag: u8) {
@@ -242,7 +270,7 @@ impl ConnState {
 
     /// Returns whether the connection ends after its open requests.
     pub(crate) fn is_draining(&self) -> bool {
-        self.end_flags.load(Ordering::Relaxed) & DRAIN_FLAG != 0
+        self.has_end_flag(DRAIN_FLAG)
     }
 
     /// Waits for the drain. To be awaited in the task that [`ConnState::run_until_cut`] runs.
@@ -278,14 +306,14 @@ impl ConnState {
         let mut connection = pin!(connection);
         poll_fn(|cx| {
             self.waker.get_or_init(|| cx.waker().clone());
-            match self.end_flags.load(Ordering::Relaxed) {
-                flags if flags & CUT_FLAG != 0 => Poll::Ready(None),
+            if self.has_end_flag(CUT_FLAG) {
+                Poll::Ready(None)
+            } else if self.is_draining() && !self.protocol_known.load(Ordering::Relaxed) {
                 // Without a protocol there is no request to finish and no way to announce the
                 // end.
-                DRAIN_FLAG if !self.protocol_known.load(Ordering::Relaxed) => {
-                    Poll::Ready(Some(Ok(())))
-                }
-                _ => connection.as_mut().poll(cx).map(Some),
+                Poll::Ready(Some(Ok(())))
+            } else {
+                connection.as_mut().poll(cx).map(Some)
             }
         })
         .await
@@ -398,13 +426,37 @@ mod tests {
             idle_ticks: 100,
             write_ticks: 100,
         };
-        table.drain_all(0);
+        table.drain_all(0, DrainCause::Stop);
         assert!(!silent.is_draining() && !asking.is_draining());
         let _active = asking.begin_request(true);
-        table.cut_overdue(1, &timeouts);
         assert!(!silent.is_draining() && asking.is_draining());
         table.cut_overdue(FIRST_REQUEST_GRACE_TICKS, &timeouts);
         assert!(silent.is_draining());
+    }
+
+    #[test]
+    fn a_replaced_process_waits_for_every_first_request_but_those_that_a_goaway_tells() {
+        let (now, table) = (Arc::default(), ConnTable::default());
+        let [silent, asking, http2] = [(); 3].map(|()| ConnState::new(&now));
+        http2.set_protocol(true);
+        for state in [&silent, &asking, &http2] {
+            table.add_connection(state.clone());
+        }
+        let timeouts = ConnTimeouts {
+            head_ticks: 40,
+            idle_ticks: 100,
+            write_ticks: 100,
+        };
+        table.drain_all(39, DrainCause::Replaced);
+        assert!(!silent.is_draining() && !asking.is_draining() && http2.is_draining());
+        let _active = asking.begin_request(true);
+        assert_eq!(table.cut_overdue(40, &timeouts), 0);
+        assert!(!silent.is_draining() && asking.is_draining());
+        assert_eq!(
+            table.cut_overdue(41, &timeouts),
+            1,
+            "header_timeout is over"
+        );
     }
 
     #[test]

@@ -3,6 +3,8 @@
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
+use nearpath_daemon::drain::DrainCause;
+
 use super::ConnState;
 use super::timeouts::{ConnTimeouts, overdue_reason};
 
@@ -10,7 +12,7 @@ use super::timeouts::{ConnTimeouts, overdue_reason};
 #[derive(Debug, Default)]
 pub(crate) struct ConnTable {
     states: RefCell<Vec<Arc<ConnState>>>,
-    is_draining: Cell<bool>,
+    draining: Cell<Option<DrainCause>>,
 }
 
 impl ConnTable {
@@ -31,9 +33,9 @@ impl ConnTable {
     /// Cuts overdue connections, and wakes the tasks of those whose pause in reading is over.
     /// Returns the number of cuts.
     pub(crate) fn cut_overdue(&self, now: u32, timeouts: &ConnTimeouts) -> u64 {
-        if self.is_draining.get() {
-            // Connections that were too young at the last sweep.
-            self.drain_established(now);
+        if let Some(cause) = self.draining.get() {
+            // Connections whose first request was still due at the last sweep.
+            self.drain_established(now, cause);
         }
         let states = self.states.borrow();
         states
@@ -48,16 +50,16 @@ impl ConnTable {
 
     /// Ends all connections after their open requests. A new connection is left to a later sweep:
     /// its first request may already be in flight and must be served.
-    pub(crate) fn drain_all(&self, now: u32) {
-        self.is_draining.set(true);
-        self.drain_established(now);
+    pub(crate) fn drain_all(&self, now: u32, cause: DrainCause) {
+        self.draining.set(Some(cause));
+        self.drain_established(now, cause);
     }
 
-    fn drain_established(&self, now: u32) {
+    fn drain_established(&self, now: u32, cause: DrainCause) {
         let states = self.states.borrow();
         states
             .iter()
-            .filter(|state| !state.is_draining() && !state.is_awaiting_first_request(now))
-            .for_each(|state| state.drain_connection());
+            .filter(|state| !state.is_draining())
+            .for_each(|state| state.drain_because(cause, now));
     }
 }

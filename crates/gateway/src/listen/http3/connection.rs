@@ -40,9 +40,9 @@ pub(super) async fn serve_connection(
         incoming.remote_address(),
     );
     conn_table.add_connection(state.clone());
-    if port.drain.is_draining() {
+    if let Some(cause) = port.drain.cause() {
         // Accepted just now, after the drain order went out.
-        conn_table.drain_all(worker.current_tick());
+        conn_table.drain_all(worker.current_tick(), cause);
     }
     match state
         .run_until_cut(serve_handshake(worker, &port, &state, incoming, half_open))
