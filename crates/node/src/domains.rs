@@ -7,8 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -180,14 +179,14 @@ impl DomainRegistry {
         Ok(entry)
     }
 
-    /// Opens the socket for an instance that is about to start; `None` for a function without a
+    /// Opens the socket for an instance that is about to start as the user `uid`; `None` for a function without a
     /// chain.
     ///
     /// # Errors
     /// Fails when the socket cannot be created; the instance works without it.
     pub(crate) fn admit_instance(
         &mut self,
-        instance: InstanceId,
+        (instance, uid): (InstanceId, u32),
         function: &FunctionId,
         policy: &FunctionPolicy,
     ) -> io::Result<Option<PathBuf>> {
@@ -204,7 +203,8 @@ impl DomainRegistry {
         }
         // Ids are never reused, so neither is a path.
         let path = self.folder.join(instance.to_string());
-        let listener = bind_listener(&self.folder, &path)?;
+        fs::create_dir_all(&self.folder)?;
+        let listener = EndpointSocket::listen_for_user(&path, uid)?;
         self.entry(&domain, DomainModes::of(policy))?
             .hub
             .admit_instance(instance, function.clone(), listener);
@@ -287,15 +287,6 @@ fn inconsistent_chains<'a>(
     chains.into_keys().collect()
 }
 
-/// Binds a socket that every user may connect to. Only the instance sees its path.
-fn bind_listener(folder: &Path, path: &Path) -> io::Result<EndpointSocket> {
-    fs::create_dir_all(folder)?;
-    let listener = EndpointSocket::listen_at(path)?;
-    // Instances run with uids of their own.
-    fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
-    Ok(listener)
-}
-
 /// Logs endpoints that broke the protocol. They were disconnected; their calls go over HTTP.
 async fn log_faults(domain: String, mut faults: mpsc::UnboundedReceiver<InstanceFault>) {
     while let Some(InstanceFault {
@@ -328,7 +319,9 @@ mod tests {
             ..FunctionPolicy::default()
         };
         domains.apply_functions([(&id, &policy)].into_iter());
-        domains.admit_instance(InstanceId(1), &id, &policy).unwrap();
+        domains
+            .admit_instance((InstanceId(1), 1), &id, &policy)
+            .unwrap();
         domains.apply_functions([].into_iter());
         assert_eq!(
             stats.memory_status().len(),

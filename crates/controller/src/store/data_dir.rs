@@ -1,14 +1,20 @@
 //! Exclusive use of a data directory.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
+use rustix::process::geteuid;
 
 use super::error::StoreOpenError;
+
+/// Mode of the directory, and the part of a mode that is for other users.
+const PRIVATE_MODE: u32 = 0o700;
+const OTHERS_MODE: u32 = 0o077;
+const LOCK_NAME: &str = "lock";
 
 /// A data directory that belongs to this process while the value lives. The kernel releases the
 /// lock when the process dies, however it dies.
@@ -24,17 +30,16 @@ pub struct DataDir {
 }
 
 impl DataDir {
-    /// Claims `path`. A missing directory is created for its owner only.
+    /// Claims `path`. A missing directory is created for its owner only, and one that other users
+    /// can enter is closed to them.
     ///
     /// # Errors
+    /// [`StoreOpenError::ExposedFolder`] when it cannot be closed without harm to others.
     /// When another process has claimed it ([`StoreOpenError::InUse`] names it) or it cannot be
     /// used.
     pub fn claim(path: impl Into<PathBuf>) -> Result<Self, StoreOpenError> {
         let path = path.into();
-        create_folder(&path).map_err(|source| StoreOpenError::UnusableFolder {
-            path: path.clone(),
-            source,
-        })?;
+        create_folder(&path)?;
         let lock = lock_folder(&path)?;
         Ok(Self { path, lock })
     }
@@ -45,24 +50,49 @@ impl DataDir {
     }
 }
 
-/// Creates the folder. An existing one keeps its mode: it may be a user's home directory.
-fn create_folder(folder: &Path) -> io::Result<()> {
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(folder)?;
-    let mode = folder.metadata()?.permissions().mode();
-    if mode & 0o022 != 0 {
-        // A warning, not an error: shared group folders are a choice of the operator.
-        tracing::warn!(path = %folder.display(), "data directory: writable by others, run chmod 700");
+/// Creates the folder for its owner only. An existing one that others can enter is closed to them:
+/// below it are secrets, code, and sockets to the chains' memory.
+fn create_folder(folder: &Path) -> Result<(), StoreOpenError> {
+    let to_error = |source| StoreOpenError::UnusableFolder {
+        path: folder.to_owned(),
+        source,
+    };
+    let mut builder = DirBuilder::new();
+    let created = builder.recursive(true).mode(PRIVATE_MODE).create(folder);
+    let metadata = created.and_then(|()| folder.metadata()).map_err(to_error)?;
+    let mode = metadata.permissions().mode() & 0o7777;
+    if mode & OTHERS_MODE == 0 {
+        return Ok(());
     }
+    // Whoever owns the folder could open it again. A folder with other files may be a user's home
+    // or `/tmp`, whose mode others rely on.
+    let is_private = metadata.uid() == geteuid().as_raw();
+    if !is_private || !holds_only_state(folder).map_err(to_error)? {
+        return Err(StoreOpenError::ExposedFolder {
+            path: folder.to_owned(),
+            mode,
+        });
+    }
+    fs::set_permissions(folder, Permissions::from_mode(PRIVATE_MODE)).map_err(to_error)?;
+    tracing::warn!(
+        path = %folder.display(),
+        "data directory: mode {mode:04o} let other users enter it: changed to {PRIVATE_MODE:04o}"
+    );
     Ok(())
+}
+
+/// Returns whether the folder is empty or was a data directory before.
+fn holds_only_state(folder: &Path) -> io::Result<bool> {
+    let mut entries = fs::read_dir(folder)?.collect::<io::Result<Vec<_>>>()?;
+    // The root of a new ext4 volume.
+    entries.retain(|entry| entry.file_name() != "lost+found");
+    Ok(entries.is_empty() || entries.iter().any(|entry| entry.file_name() == LOCK_NAME))
 }
 
 /// Locks the folder. The lock file contains the owner's process id, for the error text of a second
 /// process.
 fn lock_folder(folder: &Path) -> Result<File, StoreOpenError> {
-    let path = folder.join("lock");
+    let path = folder.join(LOCK_NAME);
     let to_error = |source| StoreOpenError::UnusableFolder {
         path: path.clone(),
         source,

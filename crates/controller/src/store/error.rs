@@ -26,6 +26,18 @@ pub enum StoreOpenError {
         /// Error of the operating system.
         source: io::Error,
     },
+    /// Other users can enter the folder, and changing that could harm them.
+    #[error(
+        "{} cannot be the data directory: other users can enter it (mode {mode:04o}), and it belongs to another user or \
+         holds other files. Name an empty folder of your own, or run chmod 700 on it",
+        path.display()
+    )]
+    ExposedFolder {
+        /// The data directory.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
     /// The content is damaged.
     #[error(
         "{} is damaged: {what}. Nothing was changed. Put a backup in its place, or save what `sqlite3 {} .recover` \

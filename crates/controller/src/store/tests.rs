@@ -63,3 +63,39 @@ fn the_log_is_checkpointed_before_it_grows_large() {
     store.checkpoint_log();
     assert!(!store.needs_checkpoint());
 }
+
+fn mode_after_claim(folder: &std::path::Path, mode: u32) -> Result<u32, String> {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(folder, std::fs::Permissions::from_mode(mode)).unwrap();
+    let claimed = DataDir::claim(folder).map_err(|error| error.to_string())?;
+    Ok(claimed.path().metadata().unwrap().permissions().mode() & 0o7777)
+}
+
+#[test]
+fn a_data_directory_is_closed_to_other_users() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("lost+found")).unwrap();
+    assert_eq!(mode_after_claim(folder.path(), 0o755), Ok(0o700), "empty");
+    std::fs::write(folder.path().join("notes"), "").unwrap();
+    assert_eq!(
+        mode_after_claim(folder.path(), 0o775),
+        Ok(0o700),
+        "used before"
+    );
+}
+
+#[test]
+fn a_folder_that_others_use_is_refused_unchanged() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("notes"), "").unwrap();
+    let refused = mode_after_claim(folder.path(), 0o1777).unwrap_err();
+    assert!(refused.contains("mode 1777"), "{refused}");
+    let mode = folder.path().metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o1777);
+    assert_eq!(
+        mode_after_claim(folder.path(), 0o700),
+        Ok(0o700),
+        "private already"
+    );
+}

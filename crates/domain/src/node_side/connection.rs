@@ -3,18 +3,23 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixDatagram as Plain;
+use std::time::Duration;
 
 use rustix::net::{SocketFlags, accept_with};
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 use tokio::sync::mpsc;
 
+use super::endpoint_socket::OwnedListener;
 use super::endpoint_waker::EndpointWaker;
 use crate::packet;
 use crate::protocol::EndpointMessage;
 
 /// Maximum number of packets that wait for an endpoint; a slower one is disconnected.
 pub(super) const MAX_QUEUED_PACKETS: usize = 4096;
+
+/// Pause after an accept that failed.
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 
 /// Number of a connection within the domain.
 pub(super) type ConnectionKey = u64;
@@ -141,17 +146,27 @@ async fn write_packet(socket: &UnixDatagram, queued: &OutboundPacket) -> io::Res
 /// Accepts connections until the listener fails or the domain ends.
 pub(super) async fn accept_connections(
     key: ConnectionKey,
-    socket: OwnedFd,
+    listener: OwnedListener,
     events: mpsc::Sender<SocketEvent>,
 ) -> io::Result<()> {
-    let socket = watch_readiness(socket)?;
+    let socket = watch_readiness(listener.socket.try_clone()?)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     loop {
-        let came = socket
+        let accepted = socket
             .async_io(Interest::READABLE, || {
                 Ok(accept_with(socket.as_fd(), flags)?)
             })
-            .await?;
+            .await;
+        // A process without free descriptors has some again later (accept(2)).
+        let Ok(came) = accepted else {
+            tokio::time::sleep(ACCEPT_BACKOFF).await;
+            continue;
+        };
+        // The file's mode keeps others out; this holds where a folder or a mode was changed.
+        if !listener.admits(&came).unwrap_or(false) {
+            tracing::warn!("a process of another user connected to an instance's dispatch socket");
+            continue;
+        }
         if events.send(SocketEvent::Accepted(key, came)).await.is_err() {
             return Ok(());
         }

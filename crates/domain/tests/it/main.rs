@@ -5,4 +5,5 @@
 )]
 
 mod conformance;
+mod peer_user;
 mod topology;

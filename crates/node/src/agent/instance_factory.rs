@@ -90,7 +90,7 @@ impl InstanceFactory {
     ) {
         match self
             .domains
-            .admit_instance(instance.id, &instance.function, policy)
+            .admit_instance((instance.id, instance.uid), &instance.function, policy)
         {
             Ok(socket) => instance.dispatch_socket = socket,
             Err(error) => {

@@ -13,6 +13,7 @@ use super::{AcceptTask, DomainActor, EndpointConnection};
 use crate::clock;
 use crate::node_side::InstanceFault;
 use crate::node_side::connection::{self, ConnectionKey, MAX_QUEUED_PACKETS, SocketEvent};
+use crate::node_side::endpoint_socket::OwnedListener;
 use crate::node_side::endpoint_state::{self, EndpointState};
 use crate::protocol::{
     DomainIsolation, EndpointMessage, HelloMessage, NodeMessage, PROTOCOL_VERSION, RefusedMessage,
@@ -21,11 +22,11 @@ use crate::protocol::{
 use crate::topology::EndpointOwner;
 
 impl DomainActor {
-    pub(super) fn start_accepting(&mut self, who: EndpointOwner, socket: OwnedFd) {
+    pub(super) fn start_accepting(&mut self, who: EndpointOwner, listener: OwnedListener) {
         let key = self.next_key();
         let task = tokio::spawn(connection::accept_connections(
             key,
-            socket,
+            listener,
             self.events.clone(),
         ))
         .abort_handle();

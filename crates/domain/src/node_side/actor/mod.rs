@@ -146,8 +146,8 @@ impl DomainActor {
             DomainCommand::Admit(who, EndpointSocket::Connected(socket)) => {
                 self.start_connection(who, socket)
             }
-            DomainCommand::Admit(who, EndpointSocket::Listening(socket)) => {
-                self.start_accepting(who, socket)
+            DomainCommand::Admit(who, EndpointSocket::Listening(listener)) => {
+                self.start_accepting(who, listener)
             }
             DomainCommand::Withdraw(instance, done) => {
                 self.quiet_waiters.entry(instance).or_default().push(done);
