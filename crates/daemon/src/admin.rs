@@ -11,12 +11,11 @@ use http_body_util::Full;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use nearpath_types::exposition::MetricsFormat;
 
 use crate::drain::DrainWatch;
 use crate::metrics::MetricsRegistry;
 use crate::ready::ProcessReadiness;
-
-const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// HTTP server of the admin port.
 #[derive(Debug, Clone)]
@@ -76,15 +75,25 @@ impl AdminServer {
         let read = matches!(*request.method(), Method::GET | Method::HEAD);
         match request.uri().path() {
             "/metrics" | "/healthz" if !read => {
-                text_response(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n".into())
+                let text = "only GET and HEAD\n".into();
+                let mut response = text_response(StatusCode::METHOD_NOT_ALLOWED, text);
+                let allowed = http::HeaderValue::from_static("GET, HEAD");
+                response.headers_mut().insert(header::ALLOW, allowed);
+                response
             }
-            "/metrics" => typed_response(StatusCode::OK, OPENMETRICS, self.registry.encode()),
+            "/metrics" => self.metrics_response(request.headers().get(header::ACCEPT)),
             "/healthz" => self.health_response(),
             _ => text_response(
                 StatusCode::NOT_FOUND,
                 "not found: this port serves /metrics and /healthz\n".into(),
             ),
         }
+    }
+
+    fn metrics_response(&self, accept: Option<&http::HeaderValue>) -> Response<Full<Bytes>> {
+        let format = MetricsFormat::negotiate(accept.map(http::HeaderValue::as_bytes));
+        let text = format.convert(self.registry.encode());
+        typed_response(StatusCode::OK, format.content_type(), text)
     }
 
     fn health_response(&self) -> Response<Full<Bytes>> {
@@ -119,6 +128,32 @@ fn typed_response(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_plain_client_gets_the_text_format_and_a_wrong_method_the_right_ones() {
+        let admin = AdminServer {
+            registry: MetricsRegistry::default(),
+            readiness: ProcessReadiness::default(),
+        };
+        let header = |method, accept, name| {
+            let request = Request::builder().method(method).uri("/metrics");
+            let request = request.header(header::ACCEPT, accept).body(()).unwrap();
+            admin.answer_request(&request).headers()[name].clone()
+        };
+        let content_type = |accept| header(Method::GET, accept, header::CONTENT_TYPE);
+        assert_eq!(
+            content_type("*/*"),
+            "text/plain; version=0.0.4; charset=utf-8"
+        );
+        let openmetrics = "application/openmetrics-text; version=1.0.0";
+        assert!(
+            content_type(openmetrics)
+                .to_str()
+                .unwrap()
+                .starts_with(openmetrics)
+        );
+        assert_eq!(header(Method::POST, "*/*", header::ALLOW), "GET, HEAD");
+    }
 
     fn request_status(admin: &AdminServer, method: Method, path: &str) -> StatusCode {
         admin

@@ -1,8 +1,9 @@
 //! Responses for platform errors: component, reason, governing setting, and whether to retry.
 
 use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use http::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Request, Response, StatusCode};
+use nearpath_types::reason::FUNCTION_METHODS;
 use nearpath_types::{PlatformError, Reason};
 use nearpath_wire::Body;
 use nearpath_wire::server::HttpLimits;
@@ -84,6 +85,9 @@ pub(crate) fn render_error(error: &PlatformError, json: bool) -> Response<Body> 
         X_NEARPATH_REASON,
         HeaderValue::from_static(error.reason.name()),
     );
+    if error.reason == Reason::MethodNotAllowed {
+        headers.insert(ALLOW, HeaderValue::from_static(FUNCTION_METHODS));
+    }
     // `Retry-After` is defined for 503 (RFC 9110 section 10.2.3) and 429 (RFC 6585 section 4).
     if error.reason.retry_is_safe() && matches!(status, 429 | 503) {
         headers.insert(RETRY_AFTER, RETRY_AFTER_SECONDS);

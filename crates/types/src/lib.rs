@@ -9,6 +9,7 @@ pub mod chain_status;
 pub mod desired;
 pub mod duration;
 pub mod egress;
+pub mod exposition;
 pub mod frames;
 pub mod function;
 mod grpc;

@@ -3,8 +3,9 @@
 
 use std::borrow::Cow;
 
-use http::header::{CONTENT_TYPE, HeaderName, RETRY_AFTER};
+use http::header::{ALLOW, CONTENT_TYPE, HeaderName, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
+use nearpath_types::reason::FUNCTION_METHODS;
 use nearpath_types::{PlatformError, Reason};
 
 use crate::response_body::WatchdogBody;
@@ -43,6 +44,9 @@ pub(crate) fn error_response(error: &PlatformError) -> Response<WatchdogBody> {
         X_NEARPATH_REASON,
         HeaderValue::from_static(error.reason.name()),
     );
+    if error.reason == Reason::MethodNotAllowed {
+        headers.insert(ALLOW, HeaderValue::from_static(FUNCTION_METHODS));
+    }
     // Both statuses are temporary: soon another call ends, or an instance has started.
     if [
         StatusCode::TOO_MANY_REQUESTS,

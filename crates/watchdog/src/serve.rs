@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use http::header::CONTENT_TYPE;
+use http::header::{ACCEPT, CONTENT_TYPE};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
+use nearpath_types::exposition::MetricsFormat;
 use nearpath_types::{PlatformError, Reason, duration};
 use nearpath_wire::mtls::MtlsAcceptor;
 use tokio::time::{Instant, timeout_at};
@@ -274,10 +275,12 @@ pub(crate) fn metrics_response(
             "the only path on this port is /metrics",
         )));
     }
-    let mut response = Response::new(WatchdogBody::from(app.metrics.encode_text()));
-    let openmetrics =
-        HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
-    response.headers_mut().insert(CONTENT_TYPE, openmetrics);
+    let accept = request.headers().get(ACCEPT);
+    let format = MetricsFormat::negotiate(accept.map(HeaderValue::as_bytes));
+    let text = format.convert(app.metrics.encode_text());
+    let mut response = Response::new(WatchdogBody::from(text));
+    let content_type = HeaderValue::from_static(format.content_type());
+    response.headers_mut().insert(CONTENT_TYPE, content_type);
     Ok(response)
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use http::header::{self, HeaderValue};
+use http::header::{self, HeaderName, HeaderValue};
 use http::{Method, Request, Response};
 use nearpath_types::{PlatformError, Reason};
 use nearpath_wire::Body;
@@ -101,11 +101,18 @@ pub(crate) fn route_buffered(
 
 /// Closes the connection after the response: after an ambiguous request, the next one cannot be
 /// trusted.
-fn with_connection_close(mut routed: RoutedRequest) -> RoutedRequest {
+fn with_connection_close(routed: RoutedRequest) -> RoutedRequest {
+    with_header(
+        routed,
+        header::CONNECTION,
+        HeaderValue::from_static("close"),
+    )
+}
+
+/// Sets a field of a response that exists already.
+fn with_header(mut routed: RoutedRequest, name: HeaderName, value: HeaderValue) -> RoutedRequest {
     if let RoutedRequest::Answered(response) = &mut routed {
-        response
-            .headers_mut()
-            .insert(header::CONNECTION, HeaderValue::from_static("close"));
+        response.headers_mut().insert(name, value);
     }
     routed
 }
@@ -288,13 +295,12 @@ fn answer_health<B>(
                 admin_response(Response::new(Body::from("OK\n")), record, is_head).into(),
             )
         }
-        _ => refuse_unrouted(
-            worker,
-            peer,
-            request,
-            Reason::MethodNotAllowed,
-            "/healthz: only GET and HEAD",
-        ),
+        _ => {
+            let refusal = Reason::MethodNotAllowed;
+            let why = "/healthz: only GET and HEAD";
+            let routed = refuse_unrouted(worker, peer, request, refusal, why);
+            with_header(routed, header::ALLOW, HeaderValue::from_static("GET, HEAD"))
+        }
     }
 }
 

@@ -151,7 +151,11 @@ async fn paths_outside_functions_are_answered() {
     assert_eq!(fixture.send_get("/function/%65cho").await.status, 400);
     assert_eq!(fixture.send_get("/elsewhere").await.status, 404);
     let post = Request::post("/healthz").body(full_body("")).unwrap();
-    assert_eq!(send_and_collect(fixture.public, post).await.status, 405);
+    let refused = send_and_collect(fixture.public, post).await;
+    assert_eq!(
+        (refused.status, refused.header("allow")),
+        (405, "GET, HEAD")
+    );
 }
 
 #[tokio::test]
@@ -176,6 +180,7 @@ async fn connect_is_refused() {
     )
     .await;
     assert!(answer.starts_with("HTTP/1.1 405 "), "{answer}");
+    assert!(answer.contains("\r\nallow: GET, HEAD, POST"), "{answer}");
 }
 
 #[tokio::test]

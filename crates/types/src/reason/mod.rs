@@ -45,6 +45,9 @@ pub struct PlatformError {
     pub message: Cow<'static, str>,
 }
 
+/// Value of `Allow` beside 405: the methods of functions (RFC 9110 section 15.5.6).
+pub const FUNCTION_METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
+
 impl PlatformError {
     /// Creates an error that no setting governs.
     pub fn new(
