@@ -11,6 +11,7 @@
 //!   namespaces.
 //! - [`attached_netns`] is for a gateway outside the hub, [`egress_listener`] for destinations
 //!   outside.
+//! - [`local_address`] tells the machine's own addresses from others.
 //! - [`reuseport`] steers packets to the right thread of several.
 //! - [`seccomp::listener`], [`remote_thread`] and [`sockets`] replace a function's socket by a warm
 //!   one.
@@ -27,6 +28,7 @@ pub mod cores;
 pub mod devices;
 pub mod egress_listener;
 pub mod hub_netns;
+pub mod local_address;
 pub mod namespace;
 mod netlink;
 pub mod probe;

@@ -29,6 +29,16 @@ pub(crate) const LOOPBACK_INDEX: u32 = 1;
 /// first.
 const TABLE_LOCAL: u8 = 255;
 
+/// Errors of a route lookup without a result. A family that the kernel lacks has no routes either.
+const NO_ROUTE_ERRORS: [Option<i32>; 6] = [
+    Some(libc::ENETUNREACH),
+    Some(libc::EHOSTUNREACH),
+    Some(libc::EACCES),
+    Some(libc::EINVAL),
+    Some(libc::EAFNOSUPPORT),
+    Some(libc::EOPNOTSUPP),
+];
+
 /// A socket for requests to one network namespace.
 pub(crate) struct RtnlSocket {
     socket: Socket,
@@ -202,37 +212,62 @@ impl RtnlSocket {
         )
     }
 
+    /// Returns the kind of the route that a packet to an address takes; `None` without a route.
+    pub(crate) fn route_kind(&mut self, address: IpAddr) -> io::Result<Option<RouteType>> {
+        let mut message = RouteMessage::default();
+        (
+            message.header.address_family,
+            message.header.destination_prefix_length,
+        ) = match address {
+            IpAddr::V4(_) => (AddressFamily::Inet, 32),
+            IpAddr::V6(_) => (AddressFamily::Inet6, 128),
+        };
+        message.attributes = vec![RouteAttribute::Destination(address.into())];
+        self.send_packet(RouteNetlinkMessage::GetRoute(message), NLM_F_REQUEST)?;
+        match self.read_answer() {
+            Ok(Some(RouteNetlinkMessage::NewRoute(route))) => Ok(Some(route.header.kind)),
+            Ok(_) => Err(io::ErrorKind::InvalidData.into()),
+            Err(error) if NO_ROUTE_ERRORS.contains(&error.raw_os_error()) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Sends a request and waits until the kernel has executed or rejected it.
     pub(crate) fn send_request(
         &mut self,
         message: RouteNetlinkMessage,
         flags: u16,
     ) -> io::Result<()> {
+        self.send_packet(message, NLM_F_REQUEST | NLM_F_ACK | flags)?;
+        self.read_answer().map(drop)
+    }
+
+    fn send_packet(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
         let mut packet = NetlinkMessage::from(message);
         self.sequence += 1;
         packet.header.sequence_number = self.sequence;
-        packet.header.flags = NLM_F_REQUEST | NLM_F_ACK | flags;
+        packet.header.flags = flags;
         packet.finalize();
         let mut buffer = vec![0; packet.buffer_len()];
         packet.serialize(&mut buffer);
-        self.socket.send(&buffer, 0)?;
-        self.read_ack()
+        self.socket.send(&buffer, 0).map(drop)
     }
 
-    fn read_ack(&mut self) -> io::Result<()> {
+    /// Returns the kernel's answer to the last request; `None` if it is an acknowledgement.
+    fn read_answer(&mut self) -> io::Result<Option<RouteNetlinkMessage>> {
         loop {
             let (answer, _) = self.socket.recv_from_full()?;
             let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&answer)
                 .map_err(io::Error::other)?;
+            // Others answer an earlier, abandoned request.
+            if answer.header.sequence_number != self.sequence {
+                continue;
+            }
             match answer.payload {
-                NetlinkPayload::Error(error) if answer.header.sequence_number == self.sequence => {
-                    return if error.code.is_some() {
-                        Err(error.to_io())
-                    } else {
-                        Ok(())
-                    };
-                }
-                _ => {} // the answer to an earlier, abandoned request
+                NetlinkPayload::Error(error) if error.code.is_some() => return Err(error.to_io()),
+                NetlinkPayload::Error(_) => return Ok(None),
+                NetlinkPayload::InnerMessage(message) => return Ok(Some(message)),
+                _ => {}
             }
         }
     }

@@ -4,6 +4,7 @@
 //! and reports events. Every client of connections has a [`ConnectionSource`].
 
 mod actions;
+mod answer_policy;
 mod declared_keys;
 mod dial;
 mod driver;

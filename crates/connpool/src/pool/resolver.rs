@@ -1,8 +1,9 @@
 //! Addresses of destinations' names, as the node's machine resolves them, cached for a short time.
 //!
 //! The operator of a declared name's DNS must not gain access to what only this machine can reach.
-//! So answers that mean the machine itself, its link or the node's own network are dropped. Only
-//! the machine's hosts file may say so, and the name [`THIS_MACHINE`] always does.
+//! So answers that mean the machine itself, its link or the node's own network are dropped
+//! (`answer_policy`). Only the machine's hosts file may say so, and the name [`THIS_MACHINE`] always
+//! does. Cached answers are checked at each use, because the machine's addresses change.
 //!
 //! A name moves when another server takes over. A failed connect resolves it again at once. A
 //! connection to an address that the name has lost is not handed out (`NameBinding`).
@@ -17,6 +18,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
 use tokio::task::spawn_local;
 
+use super::answer_policy::{AnswerOrigin, permitted_addresses};
+
 /// Name of the node's machine, for functions that use services on its loopback.
 pub const THIS_MACHINE: &str = "host.nearpath.internal";
 
@@ -27,7 +30,7 @@ const MAX_STALE_AGE: Duration = Duration::from_secs(300);
 /// Maximum number of cached names.
 const MAX_CACHED_NAMES: usize = 4_096;
 /// Names that the machine's operator has set.
-const HOSTS_FILE: &str = "/etc/hosts";
+pub(super) const HOSTS_FILE: &str = "/etc/hosts";
 
 /// Names that were resolved recently.
 #[derive(Debug, Default)]
@@ -40,7 +43,14 @@ pub(super) struct CachedName {
     query_lock: Mutex<()>,
     answered_at: Cell<Option<Instant>>,
     /// The last answer.
-    addresses: RefCell<Vec<IpAddr>>,
+    answer: RefCell<NameAnswer>,
+}
+
+/// Addresses of a name, as the machine resolved it.
+#[derive(Debug, Default, Clone)]
+struct NameAnswer {
+    addresses: Vec<IpAddr>,
+    origin: AnswerOrigin,
 }
 
 /// Name and address that a connection was opened for.
@@ -74,22 +84,28 @@ impl CachedName {
         // Held over the query, so that waiting callers find its answer.
         let _query = self.query_lock.lock().await;
         if self.has_answer(is_good_enough) {
-            return Ok(self.addresses.borrow().clone());
+            return self.permitted_answer(name);
         }
         // The time before the query: the answer may be that old.
         let now = Instant::now();
         match query_system(name).await {
-            Ok(addresses) => {
+            Ok(answer) => {
                 self.answered_at.set(Some(now));
-                self.addresses.replace(addresses.clone());
-                Ok(addresses)
+                self.answer.replace(answer);
+                self.permitted_answer(name)
             }
             // A name server that is down must not stop connections to addresses that still work.
             Err(_) if self.has_answer(|answered_at| answered_at.elapsed() < MAX_STALE_AGE) => {
-                Ok(self.addresses.borrow().clone())
+                self.permitted_answer(name)
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Returns the addresses of the last answer that may be connected to now.
+    fn permitted_answer(&self, name: &str) -> io::Result<Vec<IpAddr>> {
+        let NameAnswer { addresses, origin } = &*self.answer.borrow();
+        permitted_addresses(name, addresses, *origin)
     }
 
     fn has_answer(&self, is_good_enough: impl Fn(Instant) -> bool) -> bool {
@@ -98,7 +114,7 @@ impl CachedName {
 
     fn has_address(&self, address: IpAddr) -> bool {
         // Without any answer the binding cannot be checked and counts as current.
-        self.answered_at.get().is_none() || self.addresses.borrow().contains(&address)
+        self.answered_at.get().is_none() || self.answer.borrow().addresses.contains(&address)
     }
 }
 
@@ -161,39 +177,22 @@ fn is_fresh(answered_at: Instant) -> bool {
     answered_at.elapsed() < MAX_ANSWER_AGE
 }
 
-async fn query_system(name: &str) -> io::Result<Vec<IpAddr>> {
+async fn query_system(name: &str) -> io::Result<NameAnswer> {
     // The port is required by the interface and not used.
     let found = tokio::net::lookup_host((name, 0)).await;
-    let found: Vec<_> = found
+    let addresses: Vec<_> = found
         .map_err(|error| lookup_error(name, &error))?
         .map(|address| address.ip())
         .collect();
-    let allowed: Vec<_> = found
-        .iter()
-        .copied()
-        .filter(|address| is_allowed_answer(*address))
-        .collect();
-    match (allowed.is_empty(), found.first()) {
-        (false, _) => Ok(allowed),
-        // The operator's hosts file is trusted; a name server is not.
-        (true, Some(_))
-            if read_hosts_file()
-                .await
-                .is_some_and(|text| hosts_file_has(&text, name)) =>
-        {
-            Ok(found)
-        }
-        (true, Some(inside)) => Err(io::Error::new(
-            io::ErrorKind::PermissionDenied,
-            format!(
-                "{name} resolves to {inside}, an address of this machine or its node: declare {THIS_MACHINE}, or add the name to the machine's {HOSTS_FILE}"
-            ),
-        )),
-        (true, None) => Err(io::Error::new(
-            io::ErrorKind::NotFound,
-            format!("{name} has no address"),
-        )),
+    if addresses.is_empty() {
+        let why = format!("{name} has no address");
+        return Err(io::Error::new(io::ErrorKind::NotFound, why));
     }
+    let origin = match read_hosts_file().await {
+        Some(text) if hosts_file_has(&text, name) => AnswerOrigin::HostsFile,
+        _ => AnswerOrigin::NameServer,
+    };
+    Ok(NameAnswer { addresses, origin })
 }
 
 fn lookup_error(name: &str, error: &io::Error) -> io::Error {
@@ -214,69 +213,14 @@ fn hosts_file_has(text: &str, name: &str) -> bool {
         .any(|word| word.eq_ignore_ascii_case(name))
 }
 
-/// Returns true for addresses that a name server may return.
-fn is_allowed_answer(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(v4) => {
-            let [a, b, ..] = v4.octets();
-            // 169.254.0.0/16 has the metadata services of clouds; multicast and reserved networks
-            // start at 224.
-            let inside = v4.is_loopback() || v4.is_link_local() || a == 0 || a >= 224;
-            // 10.61.0.0/16 and 10.62.0.0/16 are the node's own networks.
-            !inside && ![[10, 61], [10, 62]].contains(&[a, b])
-        }
-        // A mapped address reaches the IPv4 one, so the same rules apply.
-        IpAddr::V6(v6) => match v6.to_ipv4_mapped() {
-            Some(v4) => is_allowed_answer(v4.into()),
-            None => {
-                !(v6.is_loopback()
-                    || v6.is_unspecified()
-                    || v6.is_unicast_link_local()
-                    || v6.is_multicast())
-            }
-        },
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nearpath_kernel::devices::NetworkDevices;
+    use nearpath_kernel::namespace::create_netns;
 
-    #[test]
-    fn answers_that_mean_this_machine_are_not_allowed() {
-        for inside in [
-            "127.0.0.1",
-            "127.9.9.9",
-            "0.0.0.0",
-            "169.254.169.254",
-            "224.0.0.1",
-            "255.255.255.255",
-            "10.62.0.1",
-            "10.61.0.9",
-        ] {
-            assert!(!is_allowed_answer(inside.parse().unwrap()), "{inside}");
-        }
-        for inside in [
-            "::1",
-            "::",
-            "fe80::1",
-            "ff02::1",
-            "::ffff:127.0.0.1",
-            "::ffff:169.254.169.254",
-        ] {
-            assert!(!is_allowed_answer(inside.parse().unwrap()), "{inside}");
-        }
-        for outside in [
-            "10.0.0.1",
-            "192.168.1.1",
-            "8.8.8.8",
-            "2001:db8::1",
-            "fd00::1",
-            "::ffff:8.8.8.8",
-        ] {
-            assert!(is_allowed_answer(outside.parse().unwrap()), "{outside}");
-        }
-    }
+    /// Index of the loopback device, the first one of every network namespace.
+    const LOOPBACK: u32 = 1;
 
     #[test]
     fn a_file_of_names_is_read_as_the_system_reads_it() {
@@ -300,9 +244,10 @@ mod tests {
             .unwrap();
         let started = Instant::now();
         binding.cached.answered_at.set(Some(started));
-        binding.cached.addresses.replace(vec![new, old]);
+        let answer = |addresses| binding.cached.answer.borrow_mut().addresses = addresses;
+        answer(vec![new, old]);
         assert!(binding.is_current());
-        binding.cached.addresses.replace(vec![new]);
+        answer(vec![new]);
         assert!(!binding.is_current());
         assert_eq!(
             resolver
@@ -321,6 +266,25 @@ mod tests {
                 .bind_name(THIS_MACHINE, Ipv4Addr::LOCALHOST.into())
                 .is_none()
         );
+    }
+
+    #[test]
+    fn a_cached_address_is_dropped_once_the_machine_has_it() {
+        nearpath_testkit::need_root!();
+        let lan: IpAddr = [192, 0, 2, 7].into();
+        let checked = create_netns(|| {
+            let cached = CachedName::default();
+            cached.answered_at.set(Some(Instant::now()));
+            cached.answer.borrow_mut().addresses = vec![lan];
+            assert_eq!(cached.permitted_answer("lan.example")?, [lan]);
+            NetworkDevices::open()?.add_address(LOOPBACK, (lan, 24))?;
+            let error = cached.permitted_answer("lan.example").unwrap_err();
+            assert!(error.to_string().contains("192.0.2.7"), "{error}");
+            cached.answer.borrow_mut().origin = AnswerOrigin::HostsFile;
+            assert_eq!(cached.permitted_answer("lan.example")?, [lan]);
+            Ok(())
+        });
+        checked.unwrap();
     }
 
     #[tokio::test]
