@@ -5,7 +5,13 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const SOURCES: [&str; 4] = ["sk_msg", "sock_guard", "sock_window", "tc_forward"];
+const SOURCES: [&str; 5] = [
+    "sk_msg",
+    "sock_guard",
+    "sock_peer",
+    "sock_window",
+    "tc_forward",
+];
 
 fn main() {
     println!("cargo::rustc-check-cfg=cfg(nearpath_bpf)");

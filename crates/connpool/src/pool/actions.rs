@@ -58,6 +58,9 @@ impl ConnectionPool {
                 hands_over,
             )
             .await;
+            if let Ok(stream) = &dialled {
+                pool.name_peer(&to, stream);
+            }
             pool.finish_connect(socket, dialled);
         });
         // `spawn_local` does not poll the task at once, so the entry is there before the dial can

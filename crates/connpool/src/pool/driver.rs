@@ -12,6 +12,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Instant;
 
+use nearpath_kernel::bpf::PeerNames;
 use nearpath_types::FunctionId;
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, oneshot};
@@ -48,6 +49,8 @@ pub struct ConnectionPool {
     pub(super) handover_disabled: Cell<bool>,
     /// Capacity of paths; `None` if windows are left to the kernel.
     pub(super) cwnd_cache: RefCell<Option<CwndCache>>,
+    /// Peers that functions see on handed-out sockets; `None` if they see the kernel's.
+    pub(super) peer_names: RefCell<Option<PeerNames>>,
     pub(super) ready_slots: RefCell<ReadySlotTable>,
     pub(super) pending_connects: RefCell<HashMap<WaitTicket, oneshot::Sender<ConnectResult>>>,
     pub(super) resolver: NameResolver,

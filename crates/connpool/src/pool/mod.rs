@@ -13,6 +13,7 @@ mod liveness;
 mod maintenance;
 mod name_binding;
 mod pending_connect;
+mod peer_name;
 mod ready_slot_table;
 mod ready_slots;
 pub mod resolver;

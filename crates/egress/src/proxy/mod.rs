@@ -27,7 +27,7 @@ use std::sync::mpsc::SyncSender;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nearpath_kernel::bpf::SocketCgroupGuard;
+use nearpath_kernel::bpf::{PeerNames, SocketCgroupGuard};
 use nearpath_kernel::egress_listener::EgressListener;
 use nearpath_kernel::sandbox::InnerSocket;
 use nearpath_types::pool_status::PoolStatus;
@@ -133,14 +133,8 @@ pub(crate) fn start_thread(
             .map_or_else(|why| (None, Err(why)), |guard| (Some(guard), Ok(())));
         // The caller may have given up.
         let _ = guard_sender.send(guard_state);
-        let (hands_over, sets_windows) = (
-            guard.is_some(),
-            guard
-                .as_ref()
-                .is_some_and(|guard| guard.check_window_programs().is_ok()),
-        );
         LocalSet::new().block_on(&runtime, async {
-            EgressProxy::new(log, egress_listener, [hands_over, sets_windows])
+            EgressProxy::new(log, egress_listener, start_pool(guard.as_ref()))
                 .run_commands(command_receiver, hint_receiver)
                 .await
         });
@@ -158,21 +152,33 @@ pub(crate) fn start_thread(
     ))
 }
 
+/// Starts the pool with what the guard of its thread permits.
+fn start_pool(guard: Option<&SocketCgroupGuard>) -> Rc<ConnectionPool> {
+    let pool = ConnectionPool::start();
+    let Some(guard) = guard else {
+        pool.disable_handover();
+        return pool;
+    };
+    if guard.check_window_programs().is_ok() {
+        pool.enable_cwnd_cache();
+    }
+    match PeerNames::attach(guard) {
+        Ok(names) => pool.enable_peer_names(names),
+        Err(why) => {
+            tracing::info!(%why, "getpeername() of handed-out sockets returns the destination's own address")
+        }
+    }
+    pool
+}
+
 impl EgressProxy {
     fn new(
         log: TenantLogFn,
         egress_listener: Arc<EgressListener>,
-        [hands_over, sets_windows]: [bool; 2],
+        pool: Rc<ConnectionPool>,
     ) -> Rc<Self> {
         let (policy, listeners, notices) =
             (RefCell::default(), RefCell::default(), RefCell::default());
-        let pool = ConnectionPool::start();
-        if !hands_over {
-            pool.disable_handover();
-        }
-        if sets_windows {
-            pool.enable_cwnd_cache();
-        }
         Rc::new_cyclic(|proxy: &Weak<Self>| {
             // A weak reference, because the proxy owns the table of failed writes.
             let proxy = Weak::clone(proxy);

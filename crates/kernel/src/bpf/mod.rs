@@ -7,7 +7,7 @@
 //!   `bpf/tc_forward.c`.
 //! - [`SocketCgroupGuard`] confines the sockets of one thread to their destinations, whoever holds
 //!   them; see `bpf/sock_guard.c`. It also lets that thread set initial windows; see
-//!   `bpf/sock_window.c`.
+//!   `bpf/sock_window.c`. [`PeerNames`] are the peers that others see; see `bpf/sock_peer.c`.
 //!
 //! Maps, programs, attachments and the sockets' namespace have no names: they end with their
 //! holders.
@@ -17,6 +17,7 @@ mod btf;
 mod forwarder;
 mod initial_window;
 mod object;
+mod peer_names;
 mod socket_cgroup_guard;
 mod sockmap_netns;
 mod sockmap_router;
@@ -29,6 +30,7 @@ use crate::attached_netns::NEXT_HOP;
 use crate::hub_netns::HubNetns;
 
 pub use forwarder::{Forwarder, PacketCounters, PairCounters};
+pub use peer_names::PeerNames;
 pub use socket_cgroup_guard::SocketCgroupGuard;
 pub use sockmap_router::{SockmapCounters, SockmapPair, SockmapRouter};
 

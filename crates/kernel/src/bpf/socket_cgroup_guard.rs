@@ -74,6 +74,11 @@ impl SocketCgroupGuard {
             .for_each(|parent_group| sweep_folder(parent_group));
     }
 
+    /// Returns the folder of the cgroup.
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// Checks that initial windows can be set here
     /// ([`set_initial_window`](crate::sockets::set_initial_window)).
     ///
@@ -102,7 +107,8 @@ fn attach_hooks(group: &File) -> io::Result<Ebpf> {
     Ok(loaded)
 }
 
-fn attach_hook(loaded: &mut Ebpf, hook: &str, group: &File) -> Result<(), ProgramError> {
+/// Attaches the hook of a socket call, such as connect(), to a cgroup.
+pub(super) fn attach_hook(loaded: &mut Ebpf, hook: &str, group: &File) -> Result<(), ProgramError> {
     let program = loaded.program_mut(hook).ok_or(ProgramError::InvalidName {
         name: hook.to_owned(),
     })?;
