@@ -61,8 +61,32 @@ pub async fn wrap_lease(
     let stream = connector
         .connect(name.clone(), lease.stream)
         .await
-        .map_err(failed)?;
+        .map_err(|error| failed(handshake_error(&error)))?;
     Ok(UpstreamSocket::from_tls(stream, lease.guard))
+}
+
+/// Describes a failed handshake: what was tried, what came back, and what to do.
+fn handshake_error(error: &io::Error) -> io::Error {
+    use rustls::Error::{InvalidCertificate, InvalidMessage};
+    let cause = error
+        .get_ref()
+        .and_then(|cause| cause.downcast_ref::<rustls::Error>());
+    let remedy = match cause {
+        Some(InvalidMessage(_)) => {
+            "the destination answered with something else than TLS, remove `tls=originate` or declare its TLS port"
+        }
+        Some(InvalidCertificate(_)) => {
+            "declare the host by the name in its certificate, and a private authority as `ca=secret:NAME`"
+        }
+        None if error.kind() == io::ErrorKind::UnexpectedEof => {
+            "the destination closed the connection, it may not speak TLS"
+        }
+        _ => "check the TLS settings of the destination",
+    };
+    io::Error::new(
+        error.kind(),
+        format!("TLS handshake failed: {error}: {remedy}"),
+    )
 }
 
 fn build_connector(to: &EgressDestination) -> Result<TlsConnector, String> {
@@ -127,5 +151,59 @@ fn server_name(host: &EgressHost) -> Result<ServerName<'static>, String> {
         EgressHost::Below(name) => Err(format!(
             "*.{name}: cannot verify a certificate for a wildcard name"
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::destination::PoolKey;
+    use crate::pool::LeaseGuard;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    /// Returns the error of TLS to a server that answers the first bytes with `answer`.
+    async fn error_from_server(answer: &'static [u8]) -> String {
+        let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = server.local_addr().unwrap();
+        let stream = TcpStream::connect(address).await.unwrap();
+        let (mut peer, _) = server.accept().await.unwrap();
+        let egress: nearpath_types::EgressSpec = format!("{address} protocol=tcp tls=originate")
+            .parse()
+            .unwrap();
+        let to = EgressDestination {
+            key: PoolKey {
+                owner: "f.ns".into(),
+                host_port: egress.host_port(),
+                identity: String::new(),
+                epoch: 1,
+            },
+            egress,
+            visible_ip: address.ip(),
+            secrets: BTreeMap::new(),
+        };
+        let lease = ConnectionLease {
+            stream,
+            guard: LeaseGuard::on_drop(|| ()),
+        };
+        let adapters = AdapterRegistry::default();
+        let answered = async {
+            let _ = peer.read(&mut [0; 4_096]).await.unwrap();
+            peer.write_all(answer).await.unwrap();
+            drop(peer);
+        };
+        let (wrapped, ()) = tokio::join!(wrap_lease(lease, &to, &adapters), answered);
+        wrapped.unwrap_err().to_string()
+    }
+
+    #[tokio::test]
+    async fn a_server_without_tls_is_told_from_one_that_closes() {
+        let plain = error_from_server(b"-ERR unknown command\r\n").await;
+        assert!(plain.contains("something else than TLS"), "{plain}");
+        let closed = error_from_server(b"").await;
+        assert!(closed.contains("closed the connection"), "{closed}");
     }
 }

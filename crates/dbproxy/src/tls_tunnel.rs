@@ -161,7 +161,10 @@ async fn before_deadline<T>(
 ) -> Result<T, NoConnection> {
     let timed_out = || NoConnection::Refused {
         to: context.upstream.destination.key.host_port.clone(),
-        error: io::ErrorKind::TimedOut.into(),
+        error: io::Error::new(
+            io::ErrorKind::TimedOut,
+            "the TLS handshake did not end within the `wait` of the egress",
+        ),
     };
     tokio::time::timeout_at(deadline.into(), operation)
         .await

@@ -18,6 +18,8 @@ pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Minimum time for one address, unless less is left. An equal share of a long list would be too
 /// short for a distant server.
 const MIN_ADDRESS_TIMEOUT: Duration = Duration::from_millis(500);
+/// Maximum addresses that an error lists.
+const MAX_LISTED_ADDRESSES: usize = 4;
 /// Silence after which keepalive probes start. Three unanswered probes end the connection, so a
 /// dead peer holds a slot for 90 s at most.
 const KEEPALIVE_DELAY: Duration = Duration::from_secs(60);
@@ -58,7 +60,7 @@ async fn connect_to_any(
     deadline: Instant,
     hands_over: bool,
 ) -> io::Result<TcpStream> {
-    let mut why = timed_out("no address to connect to");
+    let mut failures = Vec::new();
     for (tried, address) in addresses.iter().enumerate() {
         let left = deadline.saturating_duration_since(Instant::now());
         // An equal share of the time for every address left, so a silent one does not use up
@@ -66,19 +68,41 @@ async fn connect_to_any(
         let share = (left / (addresses.len() - tried) as u32)
             .max(MIN_ADDRESS_TIMEOUT)
             .min(left);
-        match timeout(share, connect_to_address(to, *address, hands_over)).await {
-            Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(error)) => {
-                // The kind is kept for callers that tell a refusal from a timeout.
-                why = io::Error::new(
-                    error.kind(),
-                    format!("connect to {address} failed: {error}"),
-                )
-            }
-            Err(_) => why = timed_out(&format!("connect to {address} timed out after {share:?}")),
+        let connected = timeout(share, connect_to_address(to, *address, hands_over)).await;
+        match connected.unwrap_or_else(|_| Err(timed_out(&format!("timed out after {share:?}")))) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failures.push((*address, error)),
         }
     }
-    Err(why)
+    Err(connect_error(&failures))
+}
+
+/// Describes the failures of all addresses of a destination in one error.
+fn connect_error(failures: &[(IpAddr, io::Error)]) -> io::Error {
+    let Some((last, why)) = failures.last() else {
+        return timed_out("no address to connect to");
+    };
+    let text = match failures.len() {
+        1 => format!("connect to {last} failed: {why}"),
+        all => {
+            let listed = failures.iter().take(MAX_LISTED_ADDRESSES);
+            let listed: Vec<_> = listed
+                .map(|(address, error)| format!("{address}: {error}"))
+                .collect();
+            let omitted = all - listed.len();
+            let more = if omitted > 0 {
+                format!("; and {omitted} more")
+            } else {
+                String::new()
+            };
+            format!(
+                "connect to all {all} addresses failed: {}{more}",
+                listed.join("; ")
+            )
+        }
+    };
+    // The kind is kept for callers that tell a refusal from a timeout.
+    io::Error::new(why.kind(), text)
 }
 
 async fn resolve_host(resolver: &NameResolver, host: &EgressHost) -> io::Result<Vec<IpAddr>> {
@@ -137,4 +161,34 @@ pub(super) fn configure_socket(stream: &TcpStream) -> io::Result<()> {
 
 fn timed_out(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_error_names_every_address_and_what_it_answered() {
+        let refused = |last| {
+            (
+                IpAddr::from([192, 0, 2, last]),
+                io::Error::from(io::ErrorKind::ConnectionRefused),
+            )
+        };
+        let silent = (
+            IpAddr::from([192, 0, 2, 9]),
+            timed_out("timed out after 5s"),
+        );
+        let one = connect_error(&[refused(1)]).to_string();
+        assert_eq!(one, "connect to 192.0.2.1 failed: connection refused");
+        let both = connect_error(&[refused(1), silent]);
+        assert_eq!(both.kind(), io::ErrorKind::TimedOut);
+        assert_eq!(
+            both.to_string(),
+            "connect to all 2 addresses failed: 192.0.2.1: connection refused; 192.0.2.9: timed out after 5s"
+        );
+        let many: Vec<_> = (1..=6).map(refused).collect();
+        let many = connect_error(&many).to_string();
+        assert!(many.ends_with("; and 2 more"), "{many}");
+    }
 }
