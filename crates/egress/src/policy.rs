@@ -213,6 +213,13 @@ impl EgressPolicy {
         Some((assigned, stale))
     }
 
+    /// Returns true if a name below a wildcard has an address in an instance.
+    pub(crate) fn has_wildcard_name(&self, of: &EgressInstance, name: &str) -> bool {
+        self.by_address
+            .get(&of.eip.0)
+            .is_some_and(|entry| entry.wildcard_names.has_name(name))
+    }
+
     /// Returns the destination of a first connection to a name below a wildcard. The address is the
     /// assigned one or a declared name's.
     pub(crate) fn learn_destination(

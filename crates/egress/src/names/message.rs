@@ -32,6 +32,8 @@ pub(crate) enum DnsAnswer {
     NameError,
     /// The name cannot be resolved now (SERVFAIL).
     ServerFailure,
+    /// The instance asks too often (REFUSED).
+    Refused,
 }
 
 impl DnsQuestion {
@@ -92,6 +94,7 @@ impl DnsQuestion {
             DnsAnswer::NoData => {}
             DnsAnswer::NameError => *packet.rcode_mut() = RCODE::NameError,
             DnsAnswer::ServerFailure => *packet.rcode_mut() = RCODE::ServerFailure,
+            DnsAnswer::Refused => *packet.rcode_mut() = RCODE::Refused,
         }
         packet.build_bytes_vec().ok()
     }
@@ -138,10 +141,11 @@ mod tests {
             [
                 DnsAnswer::NoData,
                 DnsAnswer::NameError,
-                DnsAnswer::ServerFailure
+                DnsAnswer::ServerFailure,
+                DnsAnswer::Refused
             ]
             .map(code),
-            [0, 3, 2]
+            [0, 3, 2, 5]
         );
         assert!(
             !DnsQuestion::parse_packet(&query_of_type(28))

@@ -1,6 +1,7 @@
 //! Answers an instance's DNS queries for declared names and for names below a wildcard. The node
 //! resolves the latter first, so that names that do not exist are refused and use no address.
 
+use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use tokio::net::UdpSocket;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_local;
 
+use super::lookup_rate::{LookupRate, MAX_LOOKUP_BURST};
 use super::message::{DnsAnswer, DnsQuestion, MAX_MESSAGE_BYTES};
 use super::wildcard::{MAX_WILDCARD_NAMES, REASSIGN_GRACE, is_subdomain};
 use crate::EgressInstance;
@@ -30,6 +32,7 @@ impl EgressProxy {
             Rc::new(socket),
             Arc::new(Semaphore::new(MAX_CONCURRENT_QUERIES)),
         );
+        let rate = Rc::new(RefCell::new(LookupRate::new(Instant::now())));
         // A byte more than allowed, so that a longer packet is recognized instead of truncated.
         let mut packet = [0; MAX_MESSAGE_BYTES + 1];
         loop {
@@ -45,10 +48,14 @@ impl EgressProxy {
             let Ok(permit) = Arc::clone(&query_limit).acquire_owned().await else {
                 return;
             };
-            let (proxy, instance, socket) =
-                (Rc::clone(&self), Rc::clone(&instance), Rc::clone(&socket));
+            let (proxy, instance, socket, rate) = (
+                Rc::clone(&self),
+                Rc::clone(&instance),
+                Rc::clone(&socket),
+                Rc::clone(&rate),
+            );
             spawn_local(async move {
-                let answer = proxy.answer_name(&instance, &question).await;
+                let answer = proxy.answer_name(&instance, &question, &rate).await;
                 if let Some(answer) = question.build_reply(answer) {
                     // The sender may have ended; DNS clients repeat lost queries.
                     let _ = socket.send_to(&answer, from).await;
@@ -62,6 +69,7 @@ impl EgressProxy {
         &self,
         instance: &Rc<EgressInstance>,
         question: &DnsQuestion,
+        rate: &RefCell<LookupRate>,
     ) -> DnsAnswer {
         let name = question.name.as_str();
         let reply_with = |address| {
@@ -86,6 +94,25 @@ impl EgressProxy {
                 ),
             );
             return DnsAnswer::NameError;
+        }
+        self.look_up(instance, question, rate).await
+    }
+
+    /// Resolves a permitted name below a wildcard.
+    async fn look_up(
+        &self,
+        instance: &Rc<EgressInstance>,
+        question: &DnsQuestion,
+        rate: &RefCell<LookupRate>,
+    ) -> DnsAnswer {
+        let name = question.name.as_str();
+        let is_known = self.policy.borrow().has_wildcard_name(instance, name);
+        if !is_known && !rate.borrow_mut().take_lookup(Instant::now()) {
+            let what = format!(
+                "{name:?} was refused: this instance looked up more than {MAX_LOOKUP_BURST} new names at once, or 20 a second"
+            );
+            self.notify_tenant(&instance.caller, "names", &what);
+            return DnsAnswer::Refused;
         }
         // Names that do not resolve get no address: otherwise arbitrary names would use up all of
         // them.
@@ -147,4 +174,76 @@ impl EgressProxy {
 fn is_temporary(error: &io::Error) -> bool {
     let text = error.to_string();
     text.contains("Temporary failure") || text.contains("Try again")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::net::Ipv4Addr;
+
+    use nearpath_connpool::destination::{EgressDestination, PoolKey};
+    use nearpath_connpool::pool::ConnectionPool;
+    use nearpath_kernel::egress_listener::EgressListener;
+    use nearpath_kernel::hub_netns::HubNetns;
+    use nearpath_types::{Eip, InstanceId};
+
+    use super::*;
+    use crate::admission::AdmissionRequest;
+
+    /// Admits an instance with `*.example.invalid`.
+    fn admit_instance(proxy: &EgressProxy) -> Rc<EgressInstance> {
+        let request = AdmissionRequest {
+            instance: InstanceId(1),
+            function: "f".parse().unwrap(),
+            chain: None,
+            eip: Eip(Ipv4Addr::new(10, 62, 0, 2)),
+            egress: Vec::new(),
+            secrets: BTreeMap::new(),
+        };
+        let egress: nearpath_types::EgressSpec = "*.example.invalid:443".parse().unwrap();
+        let destination = EgressDestination {
+            key: PoolKey {
+                owner: "f".into(),
+                host_port: egress.host_port(),
+                identity: String::new(),
+                epoch: 1,
+            },
+            egress,
+            visible_ip: Ipv4Addr::UNSPECIFIED.into(),
+            secrets: BTreeMap::new(),
+        };
+        let source = proxy.pool.source_for(&request.function);
+        let mut policy = proxy.policy.borrow_mut();
+        policy.admit_instance(request, vec![destination], source)
+    }
+
+    /// A query for the IPv4 address of `new.example.invalid`.
+    fn new_name() -> DnsQuestion {
+        let head = [0, 7, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+        let question = b"\x03new\x07example\x07invalid\0\0\x01\0\x01";
+        DnsQuestion::parse_packet(&[&head[..], question].concat()).unwrap()
+    }
+
+    #[tokio::test(flavor = "local")]
+    async fn a_new_name_is_refused_above_the_rate_and_a_known_one_is_not() {
+        nearpath_testkit::need_root!();
+        let hub = HubNetns::create(Ipv4Addr::new(10, 62, 0, 1)).unwrap();
+        let listener = Arc::new(EgressListener::in_hub(&hub).unwrap());
+        let proxy = EgressProxy::new(Box::new(|_, _, _| ()), listener, ConnectionPool::start());
+        let instance = admit_instance(&proxy);
+        let now = Instant::now();
+        let mut exceeded = LookupRate::new(now);
+        while exceeded.take_lookup(now) {}
+        let exceeded = RefCell::new(exceeded);
+        let answer = proxy.answer_name(&instance, &new_name(), &exceeded).await;
+        assert_eq!(answer, DnsAnswer::Refused);
+        let assigned = proxy.policy.borrow_mut().assign_wildcard_address(
+            &instance,
+            now,
+            "new.example.invalid",
+        );
+        assert!(assigned.is_some());
+        let answer = proxy.answer_name(&instance, &new_name(), &exceeded).await;
+        assert_ne!(answer, DnsAnswer::Refused);
+    }
 }

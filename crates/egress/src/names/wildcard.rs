@@ -78,6 +78,11 @@ impl WildcardNames {
         })
     }
 
+    /// Returns true if a name has an address.
+    pub(crate) fn has_name(&self, name: &str) -> bool {
+        self.by_name.contains_key(name)
+    }
+
     /// Returns the name that an address is assigned to, and marks it as used: a connection goes
     /// there.
     pub(crate) fn name_of(&mut self, now: Instant, at: Ipv4Addr) -> Option<&str> {

@@ -172,7 +172,7 @@ fn start_pool(guard: Option<&SocketCgroupGuard>) -> Rc<ConnectionPool> {
 }
 
 impl EgressProxy {
-    fn new(
+    pub(crate) fn new(
         log: TenantLogFn,
         egress_listener: Arc<EgressListener>,
         pool: Rc<ConnectionPool>,
