@@ -93,7 +93,8 @@ async fn a_full_disk_refuses_orders_and_recovers() {
     let _ = std::fs::write(&ballast, vec![0u8; 64 << 20]); // stops when the disk is full
     let mut refused = None;
     for n in 0..200 {
-        let spec = json!({ "service": format!("more-{n}"), "image": "file:///nowhere", "annotations": { "pad": "x".repeat(4_000) } });
+        let image = format!("file://{}", functions.path().display());
+        let spec = json!({ "service": format!("more-{n}"), "image": image, "annotations": { "pad": "x".repeat(4_000) } });
         let answer = server
             .send_request(Method::POST, "/system/functions", spec.to_string())
             .await;

@@ -226,7 +226,8 @@ async fn a_name_that_means_another_server_once_the_first_is_dead() {
         skip!("needs PostgreSQL")
     };
     let folder = tempfile::tempdir().unwrap();
-    let names = HostsFile::new(folder.path(), MACHINE_V4);
+    let names_folder = tempfile::tempdir().unwrap();
+    let names = HostsFile::new(names_folder.path(), MACHINE_V4);
     let server = names.start_server(folder.path()).await;
     let egress = format!("{DATABASE_NAME}:{port} protocol=postgres user=postgres max=3 wait=30s");
     server
@@ -250,7 +251,8 @@ async fn a_name_that_means_another_server_while_the_first_still_answers() {
         skip!("needs PostgreSQL")
     };
     let folder = tempfile::tempdir().unwrap();
-    let names = HostsFile::new(folder.path(), MACHINE_V4);
+    let names_folder = tempfile::tempdir().unwrap();
+    let names = HostsFile::new(names_folder.path(), MACHINE_V4);
     let server = names.start_server(folder.path()).await;
     let egress = format!("{DATABASE_NAME}:{port} protocol=postgres user=postgres max=3 wait=30s");
     server

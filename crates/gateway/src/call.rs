@@ -18,6 +18,8 @@ pub(crate) struct GatewayCall {
     pub worker: Rc<WorkerContext>,
     pub peer: Rc<PeerInfo>,
     pub function: Arc<FunctionEntry>,
+    /// The calling function; `None` for callers outside.
+    pub caller: Option<Arc<FunctionEntry>>,
     /// Entry of the snapshot under which the call was admitted.
     pub route: Arc<ActiveRoute>,
     pub options: RequestOptions,

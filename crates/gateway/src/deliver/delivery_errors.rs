@@ -1,6 +1,7 @@
 //! Platform errors of requests for which an instance was chosen: not sent, sent without a response,
 //! or late.
 
+use http::StatusCode;
 use nearpath_domain::CallError;
 use nearpath_types::{PlatformError, Reason, duration, policy};
 
@@ -54,6 +55,21 @@ pub(super) fn broken_call_error(
             PlatformError::new(COMPONENT, Reason::InstanceDied, message)
         }
     }
+}
+
+/// Returns the error for a response that is none: an informational status that nobody asked for.
+pub(super) fn unfinal_response_error(
+    call: &GatewayCall,
+    endpoint: &InstanceEndpoint,
+    status: StatusCode,
+) -> PlatformError {
+    let message = format!(
+        "instance {} of {} answered with status {}, which ends no request (RFC 9110 section 15.2)",
+        endpoint.id,
+        call.function.name,
+        status.as_u16()
+    );
+    PlatformError::new(COMPONENT, Reason::InstanceDied, message)
 }
 
 /// Returns the error for an expired limit. `reason` says which one: the upload, the first byte of

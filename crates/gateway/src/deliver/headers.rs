@@ -10,14 +10,15 @@ use http::HeaderMap;
 use http::header::{HOST, HeaderName, HeaderValue};
 use nearpath_path::PathChoice;
 use nearpath_types::{duration, policy};
-use nearpath_wire::hop::headers::strip_hop_headers;
+use nearpath_wire::hop::headers::{
+    CALLER, append_forwarded_for, join_cookies, strip_hop_headers, strip_platform_headers,
+};
 
 use crate::call::GatewayCall;
 use crate::request::{X_CALL_ID, X_NEARPATH_PATH, X_START_TIME, X_TIMEOUT, seconds_value};
 
 /// Duration of the request in decimal seconds.
 pub(crate) const X_DURATION_SECONDS: HeaderName = HeaderName::from_static("x-duration-seconds");
-const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
@@ -32,22 +33,15 @@ pub(crate) fn rewrite_request_headers(
     authority: Option<HeaderValue>,
 ) {
     strip_hop_headers(headers, call.options.wants_upgrade);
-    // HTTP/2 has `:authority` instead of `Host`; functions see one name for both.
+    strip_platform_headers(headers);
+    if let Some(caller) = &call.caller {
+        headers.insert(CALLER, caller.host.clone());
+    }
+    join_cookies(headers);
+    set_host(headers, call, authority);
     let peer = &call.peer;
-    let host = headers.get(HOST).cloned().or(authority);
-    if !call.options.is_grpc && !headers.contains_key(HOST) {
-        headers.insert(
-            HOST,
-            host.clone().unwrap_or_else(|| call.function.host.clone()),
-        );
-    }
-    if let Some(host) = host {
-        headers.entry(X_FORWARDED_HOST).or_insert(host);
-    }
-    // A proxy in front of the gateway knows the client better, so its fields are kept.
-    headers
-        .entry(X_FORWARDED_FOR)
-        .or_insert_with(|| peer.forwarded_for.clone());
+    append_forwarded_for(headers, &peer.forwarded_for);
+    // A proxy in front of the gateway knows the client's protocol better, so its field is kept.
     headers
         .entry(X_FORWARDED_PROTO)
         .or_insert_with(|| peer.proto.clone());
@@ -55,6 +49,21 @@ pub(crate) fn rewrite_request_headers(
     headers.insert(X_CALL_ID, call.options.call_id.clone());
     headers.insert(X_START_TIME, call.options.start_time.clone());
     set_deadline_header(headers, call);
+}
+
+/// Sets `Host`. HTTP/2 and HTTP/3 have `:authority` instead, and the target of a request in absolute
+/// form wins over `Host` (RFC 9113 section 8.3.1, RFC 9112 section 3.2.2).
+fn set_host(headers: &mut HeaderMap, call: &GatewayCall, authority: Option<HeaderValue>) {
+    let host = authority.or_else(|| headers.remove(HOST));
+    headers.remove(HOST);
+    // To a gRPC function the authority goes as `:authority`.
+    if !call.options.is_grpc {
+        let host = host.clone().unwrap_or_else(|| call.function.host.clone());
+        headers.insert(HOST, host);
+    }
+    if let Some(host) = host {
+        headers.entry(X_FORWARDED_HOST).or_insert(host);
+    }
 }
 
 fn set_deadline_header(headers: &mut HeaderMap, call: &GatewayCall) {

@@ -33,6 +33,8 @@ use hyper::upgrade::OnUpgrade;
 use nearpath_types::PlatformError;
 use nearpath_wire::Body;
 
+use delivery_errors::unfinal_response_error;
+
 pub(crate) use content::ResponseContent;
 pub(crate) use delivery_errors::{lost_response_error, timeout_error};
 pub(crate) use endpoint_slot::{EndpointSlot, pick_slot};
@@ -155,6 +157,13 @@ impl RequestDelivery {
             let why = match try_instance(call, &slot.endpoint).await? {
                 AttemptOutcome::Answered(response, connection) => {
                     let caller = self.caller.take();
+                    let status = response.status();
+                    // The connection ends here: what follows an unrequested 101 would be taken for
+                    // the response to the next request.
+                    if status.is_informational() && !is_upgrade(status, caller.as_ref()) {
+                        let error = unfinal_response_error(call, &slot.endpoint, status);
+                        return Err(error.into());
+                    }
                     return Ok(InstanceAnswer {
                         response,
                         guard: RequestGuard { slot, connection },
@@ -169,6 +178,12 @@ impl RequestDelivery {
             };
         }
     }
+}
+
+/// Returns whether a response ends HTTP on the connection of a caller that asked for it (RFC 9110
+/// section 7.8).
+fn is_upgrade(status: StatusCode, caller: Option<&OnUpgrade>) -> bool {
+    status == StatusCode::SWITCHING_PROTOCOLS && caller.is_some()
 }
 
 /// Converts an instance's answer into the caller's response.
@@ -212,7 +227,7 @@ fn upgrade_connection(
     caller: Option<OnUpgrade>,
 ) -> Response<ResponseContent> {
     let instance = hyper::upgrade::on(&mut response);
-    // Only a request for an upgrade has a caller's side. An unrequested 101 gets no tunnel.
+    // Only a request for an upgrade has a caller's side.
     if let Some(caller) = caller {
         let worker = call.worker.clone();
         worker.spawn(tunnel::run_tunnel(caller, instance, guard, call));

@@ -15,6 +15,7 @@ use nearpath_domain::endpoint::polled::{self, AsyncEndpoint, BodyWriter};
 use nearpath_domain::trace::{TRACEPARENT, TraceContext};
 use nearpath_domain::{CallDestination, CallError, CallReply, UnsentReason, clock};
 use nearpath_types::{PlatformError, Reason};
+use nearpath_wire::hop::headers::strip_platform_headers;
 
 use super::attempt_outcome::AttemptOutcome;
 use super::buffered_request::BufferedRequest;
@@ -190,7 +191,11 @@ pub(crate) fn to_response(reply: CallReply) -> Response<InstanceBody> {
     let mut response = Response::new(());
     *response.status_mut() = match reply.status {
         0 => StatusCode::OK,
-        status => StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY),
+        status => StatusCode::from_u16(status)
+            .ok()
+            // Shared memory has no upgrades, and no other 1xx ends a request.
+            .filter(|status| !status.is_informational())
+            .unwrap_or(StatusCode::BAD_GATEWAY),
     };
     // Names with a colon are pseudo-fields of the message format, never HTTP fields.
     for field in reply
@@ -206,7 +211,9 @@ pub(crate) fn to_response(reply: CallReply) -> Response<InstanceBody> {
             response.headers_mut().append(name, value);
         }
     }
-    if reply.is_platform {
+    if !reply.is_platform {
+        strip_platform_headers(response.headers_mut());
+    } else {
         if let Some(reason) = Reason::ALL
             .iter()
             .find(|reason| **reason as u16 == reply.reason)

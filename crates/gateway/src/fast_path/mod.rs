@@ -7,6 +7,7 @@
 
 mod request;
 
+use std::borrow::Cow;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
@@ -29,6 +30,8 @@ use crate::request::{
 };
 
 pub use request::{ParseOutcome, PlainRequest, take_plain_request};
+
+const X_FORWARDED_FOR: &str = "x-forwarded-for";
 
 /// Request that was sent through shared memory.
 pub(crate) struct SentCall {
@@ -77,9 +80,10 @@ pub(crate) fn send_plain(
     let (call_id, start_time) = (CallId::from_fields(plain.header_fields()), StartTime::now());
     let received = body.len() as u64;
     let answer = {
+        let forwarded_for = forwarded_for(plain, peer);
         let fields = call_fields(
             plain,
-            peer,
+            (peer, &forwarded_for),
             function_target(plain, path_offset),
             &call_id,
             &start_time,
@@ -158,19 +162,28 @@ fn function_target(plain: &PlainRequest, path_offset: usize) -> &str {
     }
 }
 
+/// Returns the value of `X-Forwarded-For`: the clients before this one, and this one.
+fn forwarded_for<'a>(plain: &PlainRequest, peer: &'a PeerInfo) -> Cow<'a, [u8]> {
+    let client = peer.forwarded_for.as_bytes();
+    let mut fields = plain.header_fields();
+    match fields.find(|(name, _)| *name == X_FORWARDED_FOR) {
+        None => client.into(),
+        Some((_, before)) => [before, b", ", client].concat().into(),
+    }
+}
+
 /// Builds the request head for the function; see `deliver::headers::rewrite_request_headers`.
 /// `None`: the target needs a new string.
 fn call_fields<'a>(
     plain: &'a PlainRequest,
-    peer: &'a PeerInfo,
+    (peer, forwarded_for): (&'a PeerInfo, &'a [u8]),
     target: &'a str,
     call_id: &'a CallId,
     start_time: &'a StartTime,
     route: &'a ActiveRoute,
 ) -> Option<Vec<(&'a str, &'a [u8])>> {
     // Added only where absent, as the pipeline does.
-    const FORWARDED_FIELDS: [&str; 3] =
-        ["x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"];
+    const FORWARDED_FIELDS: [&str; 2] = ["x-forwarded-host", "x-forwarded-proto"];
     if !target.starts_with('/') {
         return None;
     }
@@ -182,7 +195,7 @@ fn call_fields<'a>(
     let (mut host, mut present) = (&b""[..], [false; FORWARDED_FIELDS.len()]);
     for (name, value) in plain.header_fields() {
         match name {
-            "x-call-id" | "x-start-time" => continue,
+            "x-call-id" | "x-start-time" | X_FORWARDED_FOR => continue,
             "host" => host = value,
             _ => FORWARDED_FIELDS
                 .iter()
@@ -191,7 +204,7 @@ fn call_fields<'a>(
         }
         fields.push((name, value));
     }
-    let own = [peer.forwarded_for.as_bytes(), host, peer.proto.as_bytes()];
+    let own = [host, peer.proto.as_bytes()];
     fields.extend(
         FORWARDED_FIELDS
             .into_iter()
@@ -200,6 +213,7 @@ fn call_fields<'a>(
             .filter(|(_, is_present)| !is_present)
             .map(|(field, _)| field),
     );
+    fields.push((X_FORWARDED_FOR, forwarded_for));
     fields.push(("x-call-id", call_id.as_bytes()));
     fields.push(("x-start-time", start_time.as_bytes()));
     fields.push(("x-timeout", route.total_timeout_header.as_bytes()));
@@ -309,6 +323,8 @@ impl SentCall {
             worker,
             peer,
             function,
+            // Only callers outside take the fast path.
+            caller: None,
             route,
             options,
             deadlines,

@@ -11,6 +11,8 @@ use bytes::{Bytes, BytesMut};
 use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, Method, Request, Uri};
 
+use nearpath_wire::hop::headers::{is_platform_header, is_valid_host};
+
 use crate::request::names_stream;
 
 /// Maximum number of header fields of a plain request. Larger heads take the pipeline.
@@ -223,6 +225,8 @@ fn plain_method(name: &str) -> Option<Method> {
 #[derive(Debug, Default)]
 struct HopHeaders {
     host_count: u32,
+    cookie_count: u32,
+    forwarded_count: u32,
     content_length: Option<usize>,
     closes_connection: bool,
     has_gateway_options: bool,
@@ -234,7 +238,22 @@ impl HopHeaders {
         let is = |other: &str| name.eq_ignore_ascii_case(other);
         // By length first: most names are then decided without a comparison.
         match name.len() {
-            4 if is("host") => self.host_count += 1,
+            4 if is("host") => {
+                self.host_count += 1;
+                // The pipeline refuses it.
+                return is_valid_host(value).then_some(true);
+            }
+            // The pipeline joins several of these to one.
+            6 if is("cookie") => {
+                self.cookie_count += 1;
+                return (self.cookie_count == 1).then_some(true);
+            }
+            15 if is("x-forwarded-for") => {
+                self.forwarded_count += 1;
+                return (self.forwarded_count == 1).then_some(true);
+            }
+            9 if is("forwarded") => return Some(false),
+
             10 if is("connection") => {
                 let closes = value.eq_ignore_ascii_case(b"close");
                 self.closes_connection |= closes;
@@ -266,10 +285,17 @@ impl HopHeaders {
             17 if is("transfer-encoding") => return None,
             18 if is("proxy-authenticate") => return None,
             19 if is("proxy-authorization") => return None,
+            11.. => return Some(!is_platform_name(name)),
             _ => {}
         }
         Some(true)
     }
+}
+
+/// Returns whether only the platform may set a header; callers' ones are not forwarded.
+fn is_platform_name(name: &str) -> bool {
+    // Names come as the caller wrote them; only few are as long and begin alike.
+    name.as_bytes()[0].eq_ignore_ascii_case(&b'x') && is_platform_header(&name.to_ascii_lowercase())
 }
 
 /// Parses a length: digits only (RFC 9110 section 8.6). `str::parse` alone would accept a plus

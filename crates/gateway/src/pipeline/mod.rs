@@ -241,6 +241,7 @@ fn begin_call<B>(
         worker,
         peer,
         function,
+        caller: None,
         route,
         options,
         deadlines,
@@ -263,7 +264,9 @@ fn check_caller(call: &mut GatewayCall) -> Result<(), PlatformError> {
     let caller = call.worker.table.find_caller(call.peer.addr);
     call.record
         .identify(call.options.call_id.as_bytes(), caller.as_deref());
-    route::check_edge(caller.as_deref(), call.peer.addr, &call.function.id)
+    route::check_edge(caller.as_deref(), call.peer.addr, &call.function.id)?;
+    call.caller = caller;
+    Ok(())
 }
 
 fn platform_response(answer: Response<Body>) -> RoutedRequest {

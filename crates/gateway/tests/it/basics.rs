@@ -50,7 +50,7 @@ async fn headers_are_added_kept_and_removed() {
     let answer = send_and_collect(fixture.public, request).await;
     for line in [
         "x-call-id: mine",
-        "x-forwarded-for: 10.1.1.1",
+        "x-forwarded-for: 10.1.1.1, 127.0.0.1",
         "x-forwarded-host: shop.example",
         "host: shop.example",
         "x-forwarded-proto: http",

@@ -8,6 +8,7 @@ mod basics;
 mod drain;
 mod failures;
 mod fixture;
+mod head_rules;
 mod http3;
 mod internal;
 mod malformed;

@@ -65,6 +65,38 @@ const MALFORMED_REQUESTS: &[(&str, &str)] = &[
         "a coding that is not chunked last",
         "POST /function/echo HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked, gzip\r\n\r\n0\r\n\r\n",
     ),
+    (
+        "chunked twice",
+        "POST /function/echo HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked, chunked\r\n\r\n0\r\n\r\n",
+    ),
+    (
+        "two fields of codings",
+        "POST /function/echo HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+    ),
+    (
+        "a host with a path",
+        "GET /function/echo HTTP/1.1\r\nhost: h/x\r\n\r\n",
+    ),
+    (
+        "a host with a user",
+        "GET /function/echo HTTP/1.1\r\nhost: user@h\r\n\r\n",
+    ),
+    (
+        "a list of hosts",
+        "GET /function/echo HTTP/1.1\r\nhost: h,i\r\n\r\n",
+    ),
+    (
+        "a host with spaces",
+        "GET /function/echo HTTP/1.1\r\nhost: a b/c@d\r\n\r\n",
+    ),
+    (
+        "a host beyond ASCII",
+        "GET /function/echo HTTP/1.1\r\nhost: h\u{e4}\r\n\r\n",
+    ),
+    (
+        "a user in the target",
+        "GET http://user@h/function/echo HTTP/1.1\r\nhost: h\r\n\r\n",
+    ),
     ("rubbish", "\x16\x03\x01\x02\r\n\r\n"),
 ];
 

@@ -17,6 +17,7 @@ use http::Response;
 use http_body::Body as _;
 use nearpath_types::Reason;
 use nearpath_types::frames::{IdentityFrameError, NodeFrame};
+use nearpath_types::spiffe::SpiffeRole;
 use nearpath_wire::mtls;
 use nearpath_wire::quic::frame::{ResponseOpening, UNKNOWN_LENGTH};
 use nearpath_wire::quic::{CallerConfig, QuicWorker, QuicWorkerError, RefusalStats, ServedCall};
@@ -291,6 +292,9 @@ async fn handle_call(
     let mut request = call
         .request
         .map(|body| IncomingBody::Quic(LimitedBody::new(body, limit)));
+    if let SpiffeRole::Instance(function, _) = &call.peer.id.role {
+        shm_server::set_caller(request.headers_mut(), Some(&function.to_string()));
+    }
     // 0: the caller set no limit (`contract/quic.md`).
     if call.opening.timeout_nanos > 0 {
         shm_server::set_time_limit(

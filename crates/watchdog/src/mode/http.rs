@@ -22,7 +22,7 @@ use crate::response_body::WatchdogBody;
 use crate::tunnel::{self, UpgradeTunnel};
 use crate::upstream::{UpstreamClient, UpstreamPeer};
 use nearpath_wire::hop::grpc::has_grpc_content;
-use nearpath_wire::hop::headers::strip_hop_headers;
+use nearpath_wire::hop::headers::{strip_hop_headers, strip_platform_headers};
 
 const X_DURATION_SECONDS: HeaderName = HeaderName::from_static("x-duration-seconds");
 
@@ -100,6 +100,9 @@ impl HttpMode {
         let tunnel = caller
             .filter(|_| response.status() == StatusCode::SWITCHING_PROTOCOLS)
             .map(|caller| UpgradeTunnel::from_response(caller, &mut response));
+        if tunnel.is_none() && response.status().is_informational() {
+            return Err(unfinal_response(response.status()));
+        }
         *response.version_mut() = Version::HTTP_11; // else hyper would answer an HTTP/1.1 caller in the tenant's HTTP/1.0
         finish_head(
             response.headers_mut(),
@@ -183,6 +186,17 @@ impl HttpMode {
     }
 }
 
+/// Returns the error for an informational status that nobody asked for. The connection ends with
+/// it: what follows would be taken for the response to the next request.
+fn unfinal_response(status: StatusCode) -> PlatformError {
+    watchdog_error(
+        Reason::InstanceDied,
+        format!(
+            "the function answered with status {status}, which ends no request (RFC 9110 section 15.2)"
+        ),
+    )
+}
+
 /// Completes the head of a response. The content type is its own, else the request's, else
 /// `text/plain`.
 fn finish_head(
@@ -192,6 +206,7 @@ fn finish_head(
     started_at: Instant,
 ) {
     strip_hop_headers(headers, upgraded);
+    strip_platform_headers(headers);
     // of-watchdog's rule, which functions without a content type rely on.
     if !headers.contains_key(CONTENT_TYPE) && !upgraded {
         headers.insert(

@@ -9,7 +9,9 @@ use nearpath_types::PlatformError;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use nearpath_wire::hop::headers::strip_hop_headers;
+use nearpath_wire::hop::headers::{
+    append_forwarded_for, strip_hop_headers, strip_platform_headers,
+};
 
 use super::OutboundProxy;
 use crate::errors;
@@ -21,7 +23,6 @@ const X_START_TIME: HeaderName = HeaderName::from_static("x-start-time");
 const X_SERVED_BY: HeaderName = HeaderName::from_static("x-served-by");
 const X_DURATION_SECONDS: HeaderName = HeaderName::from_static("x-duration-seconds");
 const X_NEARPATH_PATH: HeaderName = HeaderName::from_static("x-nearpath-path");
-const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
@@ -61,14 +62,13 @@ impl OutboundContext {
         proxy: &OutboundProxy,
     ) {
         strip_hop_headers(headers, false);
+        strip_platform_headers(headers);
         headers.remove(EXPECT);
         if let Some(host) = headers.get(HOST).cloned().or(authority) {
             headers.entry(HOST).or_insert_with(|| host.clone());
             headers.entry(X_FORWARDED_HOST).or_insert(host);
         }
-        headers
-            .entry(X_FORWARDED_FOR)
-            .or_insert_with(|| proxy.forwarded_for.clone());
+        append_forwarded_for(headers, &proxy.forwarded_for);
         headers
             .entry(X_FORWARDED_PROTO)
             .or_insert(HeaderValue::from_static("http"));

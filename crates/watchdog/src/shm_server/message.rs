@@ -14,7 +14,7 @@ use nearpath_types::{PlatformError, Reason, duration};
 use crate::errors::{self, X_OPENFAAS_INTERNAL, watchdog_error};
 use crate::incoming_body::{IncomingBody, SharedMemoryBody};
 use crate::response_body::WatchdogBody;
-use nearpath_wire::hop::headers::strip_hop_headers;
+use nearpath_wire::hop::headers::{CALLER, strip_hop_headers, strip_platform_headers};
 
 /// Header in which OpenFaaS's connectors put the topic of an event.
 const X_TOPIC: &str = "x-topic";
@@ -50,9 +50,19 @@ pub(crate) fn http_request(
     let headers = request.headers_mut();
     // Another process wrote the fields, so hop-by-hop headers may be among them.
     strip_hop_headers(headers, false);
+    set_caller(headers, incoming.caller.function_name());
     headers.remove(CONTENT_LENGTH); // the declared length may be wrong; the body's is known
     set_trace_header(headers, incoming);
     Ok(request)
+}
+
+/// Names the calling function. The gateway, which has no name, passes on those of its callers.
+pub(crate) fn set_caller(headers: &mut HeaderMap, caller: Option<&str>) {
+    let Some(caller) = caller else { return };
+    strip_platform_headers(headers);
+    if let Ok(name) = HeaderValue::from_str(caller) {
+        headers.insert(CALLER, name);
+    }
 }
 
 fn invalid_call(what: &str) -> PlatformError {
@@ -180,7 +190,11 @@ pub(crate) fn http_response(mut reply: CallReply, asked_head: bool) -> Response<
     *response.status_mut() = match reply.status {
         // 0: the handler set no status.
         0 => StatusCode::OK,
-        status => StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY),
+        status => StatusCode::from_u16(status)
+            .ok()
+            // Shared memory has no upgrades, and no other 1xx ends a request.
+            .filter(|status| !status.is_informational())
+            .unwrap_or(StatusCode::BAD_GATEWAY),
     };
     let headers = response.headers_mut();
     // Names with a colon belong to the envelope.
@@ -191,8 +205,11 @@ pub(crate) fn http_response(mut reply: CallReply, asked_head: bool) -> Response<
     {
         append_header(headers, field.name, field.value);
     }
-    // A handler with an SDK may have set hop-by-hop headers.
+    // A handler with an SDK may have set hop-by-hop headers, or the platform's.
     strip_hop_headers(headers, false);
+    if !reply.is_platform {
+        strip_platform_headers(headers);
+    }
     if !asked_head {
         headers.remove(CONTENT_LENGTH);
     }

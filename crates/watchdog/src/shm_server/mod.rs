@@ -27,7 +27,7 @@ use crate::logs::log_line;
 use crate::serve::{WatchdogState, handle_request};
 use crate::stream_timeouts::BusyCount;
 
-pub(crate) use message::{http_response, request_fields, set_time_limit, trace_ids};
+pub(crate) use message::{http_response, request_fields, set_caller, set_time_limit, trace_ids};
 use response::ResponseStart;
 
 /// Endpoint of the watchdog, once it has joined. Clones share it.

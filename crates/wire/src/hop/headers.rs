@@ -2,8 +2,8 @@
 //! before they are forwarded.
 
 use http::header::{
-    CONNECTION, EXPECT, HeaderName, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE,
-    TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, COOKIE, EXPECT, HeaderName, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION,
+    TE, TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderMap, Method};
 
@@ -83,6 +83,83 @@ pub fn strip_connection_headers(headers: &mut HeaderMap, keep_upgrade: bool) {
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, protocol);
     }
+}
+
+/// Header that names the calling function to the called one, `NAME.NAMESPACE`. Only the platform
+/// sets it; calls from outside have none.
+pub const CALLER: HeaderName = HeaderName::from_static("x-nearpath-caller");
+/// Start of the names of headers that only the platform sets.
+const PLATFORM_PREFIX: &str = "x-nearpath-";
+const X_OPENFAAS_INTERNAL: &str = "x-openfaas-internal";
+const FORWARDED: HeaderName = HeaderName::from_static("forwarded");
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// Returns whether only the platform may set a header. `name` is in lower case.
+pub fn is_platform_header(name: &str) -> bool {
+    name.starts_with(PLATFORM_PREFIX) || name == X_OPENFAAS_INTERNAL
+}
+
+/// Removes the headers that only the platform may set, from a message of a caller or a tenant.
+pub fn strip_platform_headers(headers: &mut HeaderMap) {
+    let forged: Vec<_> = headers
+        .keys()
+        .filter(|name| is_platform_header(name.as_str()))
+        .cloned()
+        .collect();
+    for name in forged {
+        headers.remove(name);
+    }
+}
+
+/// Appends a client to `X-Forwarded-For`, and removes `Forwarded`, which would contradict it.
+pub fn append_forwarded_for(headers: &mut HeaderMap, client: &HeaderValue) {
+    headers.remove(FORWARDED);
+    let mut chain = Vec::new();
+    for hop in headers.get_all(X_FORWARDED_FOR) {
+        chain.extend_from_slice(hop.as_bytes());
+        chain.extend_from_slice(b", ");
+    }
+    let appended = match chain.is_empty() {
+        true => client.clone(),
+        false => {
+            chain.extend_from_slice(client.as_bytes());
+            HeaderValue::from_bytes(&chain).expect("values and a separator are a value")
+        }
+    };
+    headers.insert(X_FORWARDED_FOR, appended);
+}
+
+/// Joins several `Cookie` fields, as HTTP/2 and HTTP/3 clients send them, to the one that functions
+/// expect (RFC 9113 section 8.2.3).
+pub fn join_cookies(headers: &mut HeaderMap) {
+    let mut cookies = headers.get_all(COOKIE).iter();
+    let (Some(first), Some(second)) = (cookies.next(), cookies.next()) else {
+        return;
+    };
+    let mut joined = first.as_bytes().to_vec();
+    for cookie in std::iter::once(second).chain(cookies) {
+        joined.extend_from_slice(b"; ");
+        joined.extend_from_slice(cookie.as_bytes());
+    }
+    let joined = HeaderValue::from_bytes(&joined).expect("values and a separator are a value");
+    headers.insert(COOKIE, joined);
+}
+
+/// Returns whether a text is a host with an optional port (RFC 9110 section 7.2), without user and
+/// without characters that a function could read as the end of the host.
+pub fn is_valid_host(text: &[u8]) -> bool {
+    let (host, port) = match text.iter().rposition(|byte| *byte == b':') {
+        // A colon within brackets belongs to an IPv6 address.
+        Some(at) if !text[at..].contains(&b']') => (&text[..at], &text[at + 1..]),
+        _ => (text, &[][..]),
+    };
+    let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+;=".contains(byte);
+    let is_address = |byte: &u8| byte.is_ascii_hexdigit() || b":.".contains(byte);
+    let valid_host = match host {
+        [b'[', address @ .., b']'] => address.iter().all(is_address),
+        name => name.iter().all(is_name),
+    };
+    valid_host && port.iter().all(u8::is_ascii_digit)
 }
 
 /// Returns whether a request wants to leave HTTP.
@@ -259,6 +336,64 @@ mod tests {
         ]);
         strip_connection_headers(&mut headers, false);
         assert_eq!(headers, map(&[("host", "h"), ("proxy-authorization", "p")]));
+    }
+
+    #[test]
+    fn cookies_become_one_field() {
+        let mut headers = HeaderMap::new();
+        for cookie in ["a=1", "b=2", "c=3"] {
+            headers.append("cookie", HeaderValue::from_static(cookie));
+        }
+        join_cookies(&mut headers);
+        assert_eq!(headers, map(&[("cookie", "a=1; b=2; c=3")]));
+    }
+
+    #[test]
+    fn only_the_platform_sets_its_headers() {
+        let mut headers = map(&[
+            ("x-nearpath-caller", "admin.openfaas-fn"),
+            ("x-nearpath-reason", "draining"),
+            ("x-openfaas-internal", "gateway"),
+            ("x-near", "1"),
+        ]);
+        strip_platform_headers(&mut headers);
+        assert_eq!(headers, map(&[("x-near", "1")]));
+    }
+
+    #[test]
+    fn a_client_is_appended_to_those_before_it() {
+        let client = HeaderValue::from_static("192.0.2.7");
+        let mut headers = map(&[("forwarded", "for=10.0.0.1")]);
+        append_forwarded_for(&mut headers, &client);
+        assert_eq!(headers, map(&[("x-forwarded-for", "192.0.2.7")]));
+        headers.append("x-forwarded-for", HeaderValue::from_static("10.0.0.2"));
+        append_forwarded_for(&mut headers, &client);
+        assert_eq!(
+            headers,
+            map(&[("x-forwarded-for", "192.0.2.7, 10.0.0.2, 192.0.2.7")])
+        );
+    }
+
+    #[test]
+    fn a_host_has_one_meaning() {
+        for host in [
+            "",
+            "h",
+            "h:80",
+            "h:",
+            "192.0.2.7:8080",
+            "[::1]",
+            "[2001:db8::7]:443",
+            "a_b.example.com",
+        ] {
+            assert!(is_valid_host(host.as_bytes()), "{host}");
+        }
+        for host in [
+            "a b/c@d", "h/x", "user@h", "h,i", "h\u{e4}", "h:8x", "[::1", "h?x", "h#x", "[a/b]",
+            "::1",
+        ] {
+            assert!(!is_valid_host(host.as_bytes()), "{host}");
+        }
     }
 
     #[test]

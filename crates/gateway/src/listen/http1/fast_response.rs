@@ -10,6 +10,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use futures_util::poll;
 use http::StatusCode;
 use nearpath_domain::CallReply;
+use nearpath_wire::hop::headers::is_platform_header;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
 use super::buffered_connection::BufferedConnection;
@@ -110,8 +111,13 @@ fn write_head(
     } else {
         StatusCode::from_u16(reply.status).ok()?
     };
-    // Streams need chunked framing, and 1xx is no final response: both are left to the pipeline.
-    if reply.reader.is_some() || status.is_informational() || status.as_u16() > 599 {
+    // Streams need chunked framing, 1xx is no final response, and responses of the platform have
+    // fields that functions may not set: all are left to the pipeline.
+    if reply.reader.is_some()
+        || reply.is_platform
+        || status.is_informational()
+        || status.as_u16() > 599
+    {
         return None;
     }
     write_status_line(out, status);
@@ -127,6 +133,7 @@ fn write_head(
             }
             // Written below by the gateway, whose values win.
             "x-call-id" | "x-start-time" | "x-served-by" | "content-length" => continue,
+            name if is_platform_header(name) => continue,
             "alt-svc" if client.alt_svc.is_some() => continue,
             "date" => add_date = false,
             "x-duration-seconds" => add_duration = false,
@@ -137,9 +144,6 @@ fn write_head(
         if is_valid_field(field.name, field.value) {
             write_field(out, field.name, field.value);
         }
-    }
-    if reply.is_platform {
-        write_field(out, "x-openfaas-internal", b"function");
     }
     write_field(out, "x-call-id", call.call_id.as_bytes());
     write_field(out, "x-start-time", call.start_time.as_bytes());

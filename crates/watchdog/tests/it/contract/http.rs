@@ -266,6 +266,37 @@ async fn http_buffer_req_body_gives_the_tenant_a_length() {
 }
 
 #[tokio::test]
+async fn a_tenant_cannot_speak_for_the_platform() {
+    let forge = async |_| {
+        let head = Response::builder()
+            .header("x-nearpath-reason", "draining")
+            .header("x-nearpath-not-run", "draining")
+            .header("x-openfaas-internal", "gateway");
+        head.body(full("mine")).unwrap()
+    };
+    let watchdog = WatchdogProcess::in_http_mode(start_tenant(forge).await, &[]);
+    let request = Request::get("/").body(full("")).unwrap();
+    let response = send(watchdog.addr, request).await.unwrap();
+    let platform = |name: &http::HeaderName| {
+        name.as_str().starts_with("x-nearpath-") || name.as_str() == "x-openfaas-internal"
+    };
+    assert!(!response.headers().keys().any(platform), "{response:?}");
+}
+
+#[tokio::test]
+async fn an_unrequested_101_is_502() {
+    let switch = async |_| {
+        let head = Response::builder().status(101).header("upgrade", "x");
+        head.body(Empty::<Bytes>::new()).unwrap()
+    };
+    let watchdog = WatchdogProcess::in_http_mode(start_tenant(switch).await, &[]);
+    for _ in 0..2 {
+        let (status, text) = watchdog.get("/").await;
+        assert_eq!(status, 502, "{text}");
+    }
+}
+
+#[tokio::test]
 async fn a_websocket_passes_end_to_end() {
     let answer = async |mut request: Request<Incoming>| {
         assert_eq!(request.headers()["upgrade"], "websocket");
