@@ -280,6 +280,9 @@ impl RedisSession {
         let before = self.identity.clone();
         if accepted {
             self.identity = before.with_change(&change);
+            if matches!(change, SettingChange::MaintenanceNotifications(_)) {
+                self.pin = self.pin.or(Some("CLIENT MAINT_NOTIFICATIONS"));
+            }
         } else if matches!(change, SettingChange::Hello { .. }) {
             // `HELLO` may have been executed in part: it sets user, version and name in turn.
             self.pin = self.pin.or(Some("HELLO was refused"));
@@ -371,6 +374,24 @@ mod tests {
             RedisIdentity::default().with_change(&SettingChange::Select(3))
         );
         assert!(session.is_free());
+    }
+
+    #[test]
+    fn only_accepted_notifications_of_maintenance_pin() {
+        let mut session = RedisSession::default();
+        let command = "CLIENT MAINT_NOTIFICATIONS ON moving-endpoint-type internal-ip";
+        assert!(matches!(
+            send_command(&mut session, command),
+            CommandAction::Change(_)
+        ));
+        receive_reply(
+            &mut session,
+            "-ERR unknown subcommand 'MAINT_NOTIFICATIONS'",
+        );
+        assert!(session.is_free());
+        send_command(&mut session, command);
+        receive_reply(&mut session, "+OK");
+        assert!(!session.is_free());
     }
 
     #[test]

@@ -65,6 +65,9 @@ pub enum SettingChange {
     Library(Vec<u8>),
     /// `CLIENT SETINFO LIB-VER`.
     LibraryVersion(Vec<u8>),
+    /// `CLIENT MAINT_NOTIFICATIONS`, with its arguments. Clients send it at their start; most servers
+    /// refuse it.
+    MaintenanceNotifications(Vec<Vec<u8>>),
 }
 
 impl<'a> CommandWords<'a> {
@@ -245,6 +248,9 @@ impl<'a> CommandWords<'a> {
             RedisSessionEffect::Change(SettingChange::Library(value(3)))
         } else if self.is_word(1, "SETINFO") && self.is_word(2, "LIB-VER") && self.count == 4 {
             RedisSessionEffect::Change(SettingChange::LibraryVersion(value(3)))
+        } else if self.is_word(1, "MAINT_NOTIFICATIONS") && self.count < MAX_WORDS {
+            let arguments = (2..self.count).map(value).collect();
+            RedisSessionEffect::Change(SettingChange::MaintenanceNotifications(arguments))
         } else if self.is_word(1, "REPLY") {
             RedisSessionEffect::Opaque("CLIENT REPLY")
         } else if [

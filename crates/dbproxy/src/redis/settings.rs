@@ -70,6 +70,8 @@ impl RedisIdentity {
             SettingChange::Name(name) => after.name = name,
             SettingChange::Library(name) => after.lib_name = name,
             SettingChange::LibraryVersion(version) => after.lib_version = version,
+            // A server that accepts it sends messages by itself, so the client is pinned.
+            SettingChange::MaintenanceNotifications(_) => {}
             SettingChange::Hello {
                 version,
                 auth,
@@ -157,8 +159,8 @@ struct SettingReply {
 }
 
 impl SettingReplies {
-    /// Remembers a reply. A refusal is remembered only for the library's name and version, which
-    /// servers before 7.2 do not know.
+    /// Remembers a reply. A refusal is remembered only for what many servers do not know: the
+    /// library's name and version (before 7.2), and notifications of maintenance.
     pub fn learn(
         &mut self,
         before: &RedisIdentity,
@@ -170,9 +172,12 @@ impl SettingReplies {
         // Any other refusal may be temporary, for example a password that is changed later.
         let harmless = matches!(
             change,
-            SettingChange::Library(_) | SettingChange::LibraryVersion(_)
+            SettingChange::Library(_)
+                | SettingChange::LibraryVersion(_)
+                | SettingChange::MaintenanceNotifications(_)
         );
-        if (!accepted && !harmless) || reply.len() > MAX_SETTING_REPLY_BYTES {
+        let pins = accepted && matches!(change, SettingChange::MaintenanceNotifications(_));
+        if pins || (!accepted && !harmless) || reply.len() > MAX_SETTING_REPLY_BYTES {
             return;
         }
         if self.0.len() >= MAX_KNOWN_REPLIES {

@@ -11,7 +11,7 @@ use tokio::sync::OnceCell;
 static PYTHON: OnceCell<Option<PathBuf>> = OnceCell::const_new();
 
 const PACKAGES: &[&str] = &[
-    "redis==6.4.0",
+    "redis==8.1.0",
     "hiredis==3.2.1",
     "PyMySQL==1.1.1",
     "requests==2.32.3",
@@ -28,7 +28,7 @@ async fn create_venv() -> Option<PathBuf> {
     let _lock = nearpath_testkit::lock_shared_folder(&venv);
     let python = venv.join("bin/python");
     let there = async || {
-        let all = "import redis, hiredis, pymysql, requests, mysql.connector; assert redis.VERSION >= (6, 4)";
+        let all = "import redis, hiredis, pymysql, requests, mysql.connector; assert redis.VERSION >= (8, 1)";
         succeeds(Command::new(&python).args(["-c", all])).await
     };
     if there().await {

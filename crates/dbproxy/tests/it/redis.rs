@@ -50,6 +50,25 @@ pub(crate) async fn exchange(client: &mut TcpStream, text: &str, end: &str) -> S
     String::from_utf8(received).unwrap()
 }
 
+/// The first command of redis-py 8, go-redis 9.15 and Lettuce 7 is one that Redis refuses.
+#[test]
+fn clients_that_ask_for_notifications_of_maintenance_share_a_connection() {
+    run_local(async {
+        let server = need!(server::start_redis(&[]).await, "redis-server");
+        let fixture = open_fixture_with(&server, |it| EgressSpec { max: 1, ..it }).await;
+        let mut clients = Vec::new();
+        for number in 0..3 {
+            let mut client = TcpStream::connect(fixture.at).await.unwrap();
+            let refused = exchange(&mut client, "CLIENT MAINT_NOTIFICATIONS ON\r\n", "\r\n").await;
+            assert!(refused.starts_with("-ERR"), "{refused}");
+            let answer = exchange(&mut client, &format!("ECHO {number}\r\n"), "\r\n").await;
+            assert!(answer.starts_with("$1\r\n"), "{answer}");
+            clients.push(client);
+        }
+        assert_eq!(fixture.backends.opened(), 1);
+    });
+}
+
 pub(crate) const PYTHON_SCRIPT: &str = r#"
 import sys, redis, threading
 host, port = sys.argv[1], int(sys.argv[2])
