@@ -11,6 +11,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
+use crate::fair_turn::count_bytes;
 use crate::pool::{ConnectionLease, LeaseGuard, is_quiet};
 
 /// Maximum time that a closed connection waits for the destination to close as well.
@@ -128,10 +129,13 @@ impl AsyncRead for UpstreamStream {
         cx: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
+        let before = into.filled().len();
+        let read = match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_read(cx, into),
             Self::Tls(stream) => Pin::new(stream).poll_read(cx, into),
-        }
+        };
+        count_bytes(cx, into.filled().len() - before);
+        read
     }
 }
 
@@ -141,10 +145,14 @@ impl AsyncWrite for UpstreamStream {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
+        let written = match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
             Self::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
+        };
+        if let Poll::Ready(Ok(bytes)) = written {
+            count_bytes(cx, bytes);
         }
+        written
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

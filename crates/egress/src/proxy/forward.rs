@@ -6,15 +6,14 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use rustix::net::{Shutdown, shutdown, sockopt};
+use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 use nearpath_connpool::counters::DestinationCounters;
+use nearpath_connpool::fair_turn::MAX_TURN_BYTES;
 
 /// Bytes read at a time.
 const MAX_CHUNK_BYTES: usize = 64 << 10;
-
-/// Chunks after which other tasks get their turn.
-const MAX_CHUNKS_PER_TURN: u64 = 16;
 
 thread_local! {
     /// Buffer between two system calls, shared by all connections of the thread: an idle connection
@@ -67,7 +66,8 @@ impl Drop for ForwardGuard<'_> {
 }
 
 async fn forward_one_way(from: &TcpStream, to: &TcpStream, count: &Cell<u64>) -> io::Result<()> {
-    for chunk in 1u64.. {
+    let mut turn_bytes = 0;
+    loop {
         // No buffer is held during the wait; the shared one is used between two system calls.
         from.readable().await?;
         match FORWARD_BUFFER.with_borrow_mut(|buffer| forward_chunk(from, to, buffer)) {
@@ -75,16 +75,17 @@ async fn forward_one_way(from: &TcpStream, to: &TcpStream, count: &Cell<u64>) ->
             Ok(ReadStep::Moved(moved, rest)) => {
                 DestinationCounters::increase(count, moved as u64);
                 write_rest(to, &rest).await?;
+                turn_bytes += 2 * moved;
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
         }
-        // A fast pair must not starve the other connections of the thread.
-        if chunk % MAX_CHUNKS_PER_TURN == 0 {
+        // A fast pair must not delay the other connections of the thread.
+        if turn_bytes >= MAX_TURN_BYTES {
             tokio::task::yield_now().await;
+            turn_bytes = 0;
         }
     }
-    Ok(())
 }
 
 /// Result of one read.
@@ -95,7 +96,7 @@ enum ReadStep {
 }
 
 fn forward_chunk(from: &TcpStream, to: &TcpStream, buffer: &mut [u8]) -> io::Result<ReadStep> {
-    let read = from.try_read(buffer)?;
+    let read = read_available(from, buffer)?;
     if read == 0 {
         return Ok(ReadStep::End);
     }
@@ -105,6 +106,27 @@ fn forward_chunk(from: &TcpStream, to: &TcpStream, buffer: &mut [u8]) -> io::Res
     };
     // Copied, because the shared buffer serves other connections during the wait.
     Ok(ReadStep::Moved(read, buffer[written..read].to_vec()))
+}
+
+/// Reads once. A read that leaves space in the buffer has emptied the socket, so the next one waits
+/// for an event instead of asking the kernel in vain.
+fn read_available(from: &TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut read = None;
+    let tried = from.try_io(Interest::READABLE, || {
+        let bytes = rustix::io::read(from, &mut *buffer)?;
+        read = Some(bytes);
+        match bytes {
+            // The end of the stream stays readable.
+            0 => Ok(()),
+            _ if bytes == buffer.len() => Ok(()),
+            // Tells the runtime that nothing more is there.
+            _ => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    });
+    match read {
+        Some(bytes) => Ok(bytes),
+        None => tried.map(|()| 0),
+    }
 }
 
 async fn write_rest(to: &TcpStream, mut rest: &[u8]) -> io::Result<()> {
