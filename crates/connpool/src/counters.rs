@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::state::KeyFigures;
 
@@ -46,6 +47,8 @@ pub struct DestinationCounters {
     pub prefetch_unused: Cell<u64>,
     /// Connections handed out with an initial window learned from their path.
     pub windows_opened: Cell<u64>,
+    /// Time of the last connect; `None` if its socket could not replace a function's own.
+    pub connect_time: Cell<Option<Duration>>,
     /// Clients that had to keep one connection, by reason.
     pub pins: RefCell<BTreeMap<&'static str, u64>>,
 }

@@ -51,6 +51,7 @@ impl ConnectionPool {
         // A separate task, because a dial may take seconds.
         let connecting = spawn_local(async move {
             let hands_over = !pool.handover_disabled.get();
+            let started = Instant::now();
             let dialled = dial_destination(
                 &pool.resolver,
                 &to,
@@ -60,6 +61,7 @@ impl ConnectionPool {
             .await;
             if let Ok(stream) = &dialled {
                 pool.name_peer(&to, stream);
+                pool.record_connect_time(&to, stream, started.elapsed());
             }
             pool.finish_connect(socket, dialled);
         });

@@ -252,6 +252,21 @@ impl ConnectionPool {
         deadline: Instant,
     ) -> Result<ConnectionLease, NoConnection> {
         let started = Instant::now();
+        let lease = self.request_lease(requester, to, deadline).await?;
+        // Only here: sockets for handover keep the kernel's defaults.
+        configure_socket(&lease.stream)
+            .map_err(|error| no_connection(to, started, ConnectFailure::Failed(error)))?;
+        Ok(lease)
+    }
+
+    /// Returns an unused connection as the kernel made it.
+    pub(super) async fn request_lease(
+        self: &Rc<Self>,
+        requester: RequesterId,
+        to: &EgressDestination,
+        deadline: Instant,
+    ) -> Result<ConnectionLease, NoConnection> {
+        let started = Instant::now();
         // Before the request, so that a connection to a server that the name has left is not used.
         self.refresh_name(to).await;
         loop {
@@ -273,11 +288,7 @@ impl ConnectionPool {
             };
             self.apply_and_reschedule();
             let (socket, stream) = result.map_err(|why| no_connection(to, started, why))?;
-            let lease = self.make_lease(to, socket, stream);
-            // Only here: sockets for handover keep the kernel's defaults.
-            configure_socket(&lease.stream)
-                .map_err(|error| no_connection(to, started, ConnectFailure::Failed(error)))?;
-            return Ok(lease);
+            return Ok(self.make_lease(to, socket, stream));
         }
     }
 

@@ -12,6 +12,7 @@ mod initial_cwnd;
 mod liveness;
 mod maintenance;
 mod name_binding;
+mod near_connect;
 mod pending_connect;
 mod peer_name;
 mod ready_slot_table;

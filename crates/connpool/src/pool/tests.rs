@@ -19,6 +19,7 @@ use tokio::task::{LocalSet, spawn_local};
 use super::{ConnectionLease, ConnectionPool, ConnectionSource, NextWaiter, NoConnection};
 use crate::destination::{EgressDestination, PoolKey};
 
+mod near_connect;
 mod peer_name;
 mod ready_slots;
 

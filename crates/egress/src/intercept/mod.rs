@@ -4,9 +4,10 @@
 //! ([`nearpath_kernel::seccomp::listener`]). A thread per instance, the `supervisor`, answers. It
 //! installs a warm socket under the caller's descriptor number and returns 0: no hop and no copy
 //! remain. It does so only for such a destination, an unused socket, and a [`WarmSource`] that has
-//! one. In any doubt the kernel continues the call. The egress proxy (`crate::proxy`) then
-//! carries the connection and checks the policy with the kernel's own copy of the address. So
-//! nothing here enforces a policy or waits for a destination (ADR 31).
+//! one or opens one within milliseconds. In any doubt the kernel continues the call. The egress
+//! proxy (`crate::proxy`) then carries the connection and checks the policy with the kernel's own
+//! copy of the address. So nothing here enforces a policy (ADR 31), and only a near destination is
+//! waited for (ADR 78).
 //!
 //! A socket that was handed over does not return. [`HandedSockets`] learns from the kernel when it
 //! is closed, and frees its slot below the limit.
@@ -21,6 +22,7 @@ mod warm_source;
 
 use std::io;
 use std::os::fd::AsRawFd;
+use std::pin::Pin;
 use std::rc::Rc;
 
 pub use decision::{PassThroughReason, SocketFamily};
@@ -41,11 +43,22 @@ use nearpath_connpool::destination::EgressDestination;
 use nearpath_connpool::ready_slot::ReadySlot;
 use nearpath_connpool::state::SocketId;
 
-/// A source of warm sockets. No method waits.
+/// A source of warm sockets. No method waits, except for [`connect_near`](Self::connect_near).
 pub trait WarmSource {
     /// Takes an unused, connected and healthy socket of the requested family, which the program
     /// sees in every address. If there is none, the egress proxy carries the connection.
     fn take_warm(&self, to: &Rc<EgressDestination>, family: SocketFamily) -> Option<WarmSocket>;
+
+    /// Opens such a socket if the destination answers within some milliseconds. The function's call
+    /// waits for it.
+    fn connect_near<'a>(
+        &'a self,
+        to: &'a Rc<EgressDestination>,
+        family: SocketFamily,
+    ) -> Pin<Box<dyn Future<Output = Option<WarmSocket>> + 'a>> {
+        let _ = (to, family);
+        Box::pin(std::future::ready(None))
+    }
 
     /// Returns the slot with ready IPv4 sockets; `None` if every socket has to be requested.
     fn ready_slot(&self, to: &Rc<EgressDestination>) -> Option<ReadySlot> {

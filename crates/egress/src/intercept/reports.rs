@@ -72,10 +72,12 @@ async fn answer_requests(
         match request {
             SupervisorRequest::WantWarm(number, family) => {
                 let to = &destinations[number];
+                let warm = match source.take_warm(to, family) {
+                    Some(warm) => Some(warm),
+                    None => source.connect_near(to, family).await,
+                };
                 // Tracked before the answer: the close event may follow the handover at once.
-                let warm = source
-                    .take_warm(to, family)
-                    .map(|warm| handed_sockets.track_socket(warm));
+                let warm = warm.map(|warm| handed_sockets.track_socket(warm));
                 let counters = source.counters_for(to);
                 if warm.is_some() {
                     counters.count_handed_over()

@@ -4,8 +4,10 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::pin::Pin;
 use std::rc::Rc;
 
+use nearpath_types::FunctionId;
 use rustix::net::{AddressFamily, sockopt};
 
 use super::decision::native_family;
@@ -20,13 +22,16 @@ use nearpath_connpool::state::SocketId;
 /// the first such request until this is dropped.
 pub(crate) struct PoolWarmSource {
     pool: Rc<ConnectionPool>,
+    /// The function whose instance connects.
+    function: FunctionId,
     v6_destinations: RefCell<HashMap<PoolKey, Rc<EgressDestination>>>,
 }
 
 impl PoolWarmSource {
-    pub(crate) fn for_pool(pool: &Rc<ConnectionPool>) -> Rc<Self> {
+    pub(crate) fn new(pool: &Rc<ConnectionPool>, function: FunctionId) -> Rc<Self> {
         Rc::new(Self {
             pool: Rc::clone(pool),
+            function,
             v6_destinations: RefCell::default(),
         })
     }
@@ -52,12 +57,12 @@ impl PoolWarmSource {
     }
 }
 
-/// Returns the source that a node uses, for one destination.
+/// Returns the source that a node uses, for one destination of a function.
 #[doc(hidden)] // for integration tests with the node's own pool
-pub fn pool_warm_source(to: &Rc<EgressDestination>) -> Rc<dyn WarmSource> {
+pub fn pool_warm_source(to: &Rc<EgressDestination>, function: FunctionId) -> Rc<dyn WarmSource> {
     let pool = ConnectionPool::start();
     pool.retain_destination(to);
-    PoolWarmSource::for_pool(&pool)
+    PoolWarmSource::new(&pool, function)
 }
 
 impl Drop for PoolWarmSource {
@@ -81,9 +86,19 @@ impl WarmSource for PoolWarmSource {
             return None;
         }
         let lease = self.pool.take_warm(&to)?;
-        warm_from_lease(lease, family)
-            .inspect_err(|error| tracing::debug!(to = to.key.host_port, %error, "warm socket cannot be handed over"))
-            .ok()
+        hand_out(&to, lease, family)
+    }
+
+    fn connect_near<'a>(
+        &'a self,
+        to: &'a Rc<EgressDestination>,
+        family: SocketFamily,
+    ) -> Pin<Box<dyn Future<Output = Option<WarmSocket>> + 'a>> {
+        let to = self.for_family(to, family);
+        Box::pin(async move {
+            let lease = self.pool.connect_near(&self.function, &to).await?;
+            hand_out(&to, lease, family)
+        })
     }
 
     fn ready_slot(&self, to: &Rc<EgressDestination>) -> Option<ReadySlot> {
@@ -102,6 +117,16 @@ impl WarmSource for PoolWarmSource {
     fn counters_for(&self, to: &Rc<EgressDestination>) -> Rc<DestinationCounters> {
         self.pool.counters_for(to)
     }
+}
+
+fn hand_out(
+    to: &EgressDestination,
+    lease: ConnectionLease,
+    family: SocketFamily,
+) -> Option<WarmSocket> {
+    warm_from_lease(lease, family)
+        .inspect_err(|error| tracing::debug!(to = to.key.host_port, %error, "warm socket cannot be handed over"))
+        .ok()
 }
 
 /// Checks the family of a leased socket. A name may have IPv6 addresses only, which no IPv4 socket

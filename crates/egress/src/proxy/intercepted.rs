@@ -50,7 +50,7 @@ impl EgressProxy {
         supervise_connects(
             handover,
             instance.destinations.clone(),
-            PoolWarmSource::for_pool(&self.pool),
+            PoolWarmSource::new(&self.pool, instance.caller.function.clone()),
             handed_sockets,
         )
         .await

@@ -6,6 +6,7 @@ use std::io::Read;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
 use std::thread;
@@ -66,6 +67,8 @@ pub(crate) struct PoolSetup {
     pub(crate) uses_node_pool: bool,
     /// Control: one socket is handed over repeatedly.
     pub(crate) reuses_socket: bool,
+    /// True if the server is near: sockets are opened on demand.
+    pub(crate) is_near: bool,
 }
 
 impl Default for PoolSetup {
@@ -76,6 +79,7 @@ impl Default for PoolSetup {
             searches_aliases: true,
             uses_node_pool: false,
             reuses_socket: false,
+            is_near: false,
         }
     }
 }
@@ -209,7 +213,7 @@ async fn run_jobs(
     );
     let to = &destination;
     let source: Rc<dyn WarmSource> = if setup.uses_node_pool {
-        pool_warm_source(to)
+        pool_warm_source(to, "tested".parse().unwrap())
     } else {
         Rc::new(TestWarmSource::new(server, setup))
     };
@@ -348,6 +352,7 @@ struct TestWarmSource {
     v4: RefCell<Vec<WarmSocket>>,
     v6: RefCell<Vec<WarmSocket>>,
     refills: bool,
+    is_near: bool,
     /// The socket that is handed over each time, while it is open.
     reused: Option<RefCell<OwnedFd>>,
     counters: Rc<DestinationCounters>,
@@ -364,6 +369,7 @@ impl TestWarmSource {
             v4,
             v6,
             refills: setup.refills,
+            is_near: setup.is_near,
             reused,
             counters,
         };
@@ -429,6 +435,15 @@ impl WarmSource for TestWarmSource {
             self.sockets_of(family).borrow_mut().push(next);
         }
         Some(warm_socket)
+    }
+
+    fn connect_near<'a>(
+        &'a self,
+        _: &'a Rc<EgressDestination>,
+        family: SocketFamily,
+    ) -> Pin<Box<dyn Future<Output = Option<WarmSocket>> + 'a>> {
+        let opened = self.is_near.then(|| self.connect_warm(family));
+        Box::pin(std::future::ready(opened))
     }
 
     fn counters_for(&self, _: &Rc<EgressDestination>) -> Rc<DestinationCounters> {

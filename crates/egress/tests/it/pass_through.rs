@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use nearpath_kernel::seccomp::listener;
 use nearpath_testkit::skip;
 
-use crate::harness::{self, ProgramOutput, TestPool, run_natively};
+use crate::harness::{self, PoolSetup, ProgramOutput, TestPool, run_natively};
 use crate::server::LineServer;
 
 /// Path of the built `programs/client.c`, or why it could not be built.
@@ -254,5 +254,28 @@ fn without_warm_sockets_everything_works_as_before() {
             (pool.handed_over(), pool.pass_through("empty") > 0),
             (0, true)
         );
+    }
+}
+
+#[test]
+fn a_near_server_is_connected_to_while_the_program_waits() {
+    let server = LineServer::start();
+    for (call, handed_over) in [("burst", 20), ("mapped", 1)] {
+        let mut command = client!(call, &server);
+        let native = run_natively(&mut command);
+        let setup = PoolSetup {
+            warm: 0,
+            is_near: true,
+            ..PoolSetup::default()
+        };
+        let pool = TestPool::new(server.address, setup);
+        assert_eq!(pool.run(&mut command), native, "{call}");
+        assert_eq!(
+            (pool.handed_over(), pool.pass_through("empty")),
+            (handed_over, 0),
+            "{call}: {:?}",
+            pool.tally()
+        );
+        pool.wait_all_closed();
     }
 }

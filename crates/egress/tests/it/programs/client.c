@@ -101,6 +101,21 @@ static void way_plain(void)
 	}
 }
 
+/* More connections at once than are kept warm. */
+static void way_burst(void)
+{
+	int sockets[20];
+
+	for (int i = 0; i < 20; i++) {
+		sockets[i] = new_socket(SOCK_CLOEXEC);
+		say("connect", join(sockets[i]));
+	}
+	for (int i = 0; i < 20; i++) {
+		ask(sockets[i], "burst");
+		say("close", close(sockets[i]));
+	}
+}
+
 static void way_names(void)
 {
 	int s = new_socket(0), family = 0;
@@ -688,7 +703,7 @@ static const struct {
 	WAY(dup2_after), WAY(fork_after), WAY(exec), WAY(halfclose), WAY(options), WAY(untouched), WAY(odd_option), WAY(bound),
 	WAY(async), WAY(mapped), WAY(wrong), WAY(listener), WAY(threads), WAY(signals), WAY(crowded), WAY(wait), WAY(cost), WAY(forever),
 	WAY(mark), WAY(transparent), WAY(device), WAY(reuseport), WAY(fastopen), WAY(layered), WAY(fast_send), WAY(multipath), WAY(twice),
-	WAY(disconnect),
+	WAY(disconnect), WAY(burst),
 };
 
 int main(int count, char **arguments)
