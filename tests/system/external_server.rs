@@ -1,7 +1,8 @@
 //! A network namespace that plays a machine, and servers on it outside of nearpath.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -205,4 +206,49 @@ impl Drop for TestRedis {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Addresses of a neighbour of the machine, and of the machine on the link to it.
+pub(crate) const NEIGHBOUR_V4: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 9);
+pub(crate) const NEIGHBOUR_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 9);
+const LINK_V4: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
+const LINK_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 1);
+
+/// Another machine, on a link to the calling thread's one. Names may lead there.
+pub(crate) struct NeighbourMachine(OwnedFd);
+
+impl NeighbourMachine {
+    pub(crate) fn start() -> Self {
+        let namespace = create_quiet_namespace().unwrap();
+        let far = ("machine", namespace.as_fd());
+        let mut devices = NetworkDevices::open().unwrap();
+        devices.create_veth_pair("neighbour", far).unwrap();
+        set_up_link("neighbour", LINK_V4, LINK_V6).unwrap();
+        namespace::run_in_netns(&namespace, || {
+            set_up_link("machine", NEIGHBOUR_V4, NEIGHBOUR_V6)
+        })
+        .unwrap();
+        Self(namespace)
+    }
+
+    /// Starts a server there, at a free port.
+    pub(crate) fn bind_at(&self, address: impl Into<IpAddr>) -> ExternalServer {
+        self.bind_port_at(address, 0)
+    }
+
+    /// Starts a server there.
+    pub(crate) fn bind_port_at(&self, address: impl Into<IpAddr>, port: u16) -> ExternalServer {
+        let at = SocketAddr::new(address.into(), port);
+        let listener = namespace::run_in_netns(&self.0, || TcpListener::bind(at));
+        ExternalServer::serve_on(listener.unwrap())
+    }
+}
+
+fn set_up_link(device: &str, v4: Ipv4Addr, v6: Ipv6Addr) -> std::io::Result<()> {
+    let mut devices = NetworkDevices::open()?;
+    let device = devices.device_index(device)?;
+    devices.disable_arp(device)?;
+    devices.set_up(device)?;
+    devices.add_address(device, (v4.into(), 24))?;
+    devices.add_address(device, (v6.into(), 64))
 }

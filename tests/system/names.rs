@@ -10,7 +10,9 @@ use simple_dns::rdata::{A, AAAA, RData};
 use simple_dns::{CLASS, Packet, QTYPE, RCODE, ResourceRecord, TYPE};
 
 use crate::egress::{hello_code, is_reset_error, run_code, runner_function};
-use crate::external_server::{ExternalServer, MACHINE_V4, on_own_machine};
+use crate::external_server::{
+    ExternalServer, MACHINE_V4, NEIGHBOUR_V4, NEIGHBOUR_V6, NeighbourMachine, on_own_machine,
+};
 use crate::test_server::{TestServer, need_forwarding};
 
 /// IPv6 address of the machine besides loopback, reserved for documentation (RFC 3849).
@@ -174,8 +176,8 @@ async fn a_warm_socket_to_an_ipv6_address_takes_the_place_of_its_own() {
 #[tokio::test]
 async fn a_name_with_ipv6_addresses_alone_is_reached_by_ipv4_sockets() {
     need_root!();
-    on_a_machine_with(&[("six.example.net", &[MACHINE_V6.into()])]);
-    let outside = ExternalServer::bind_at(MACHINE_V6);
+    on_a_machine_with(&[("six.example.net", &[NEIGHBOUR_V6.into()])]);
+    let outside = NeighbourMachine::start().bind_at(NEIGHBOUR_V6);
     let folder = tempfile::tempdir().unwrap();
     let server = TestServer::start_in(folder.path(), &[]).await;
     server
@@ -231,22 +233,20 @@ async fn names_below_a_name_are_reached_beside_a_forwarder_too() {
 }
 
 async fn reaches_names_below(options: &[&str]) {
-    let machine: &[IpAddr] = &[MACHINE_V4.into()];
+    let neighbour: &[IpAddr] = &[NEIGHBOUR_V4.into()];
     on_a_machine_with(&[
-        ("a.example.com", machine),
-        ("b.c.example.com", machine),
-        ("d.example.com", &[MACHINE_V6.into()]),
+        ("a.example.com", neighbour),
+        ("b.c.example.com", neighbour),
+        ("d.example.com", &[NEIGHBOUR_V6.into()]),
         ("inside.example.com", &[[127, 0, 0, 1].into()]),
-        ("example.com", machine),
-        ("a.example.org", machine),
+        ("lan.example.com", &[MACHINE_V4.into()]),
+        ("lan6.example.com", &[MACHINE_V6.into()]),
+        ("example.com", neighbour),
+        ("a.example.org", neighbour),
     ]);
-    let (outside, other, secret) = (
-        ExternalServer::bind_at(MACHINE_V4),
-        ExternalServer::bind_at(MACHINE_V4),
-        ExternalServer::bind_at(MACHINE_V4),
-    );
-    let six =
-        ExternalServer::serve_on(std::net::TcpListener::bind((MACHINE_V6, outside.port)).unwrap());
+    let neighbour = NeighbourMachine::start();
+    let [outside, other, secret] = [(); 3].map(|()| neighbour.bind_at(NEIGHBOUR_V4));
+    let six = neighbour.bind_port_at(NEIGHBOUR_V6, outside.port);
     let folder = tempfile::tempdir().unwrap();
     let server = TestServer::start_in(folder.path(), options).await;
     let egress = format!(
@@ -260,7 +260,7 @@ async fn reaches_names_below(options: &[&str]) {
         .deploy_ready(&runner_function(
             folder.path(),
             "stays",
-            &format!("{MACHINE_V4}:{}", outside.port),
+            &format!("{NEIGHBOUR_V4}:{}", outside.port),
         ))
         .await;
     for _ in 0..2 {
@@ -294,6 +294,8 @@ async fn only_declared_names_resolve(server: &TestServer, open: u16, closed: u16
         "a.example.org",
         "nobody.example.com",
         "inside.example.com",
+        "lan.example.com",
+        "lan6.example.com",
     ] {
         let reply = run_code(server, "goes", &hello_code(name, open)).await;
         assert!(

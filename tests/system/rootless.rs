@@ -10,8 +10,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::egress::{hello_code, is_reset_error, run_code, runner_function};
-use crate::external_server::{ExternalServer, MACHINE_V4, on_own_machine};
-use crate::names::{MACHINE_V6, on_a_machine_with};
+use crate::external_server::{
+    ExternalServer, MACHINE_V4, NEIGHBOUR_V4, NEIGHBOUR_V6, NeighbourMachine, on_own_machine,
+};
+use crate::names::on_a_machine_with;
 use crate::test_server::{TestServer, echo_function, http_function, script_function};
 
 /// Uid of an ordinary user, the overflow uid of Linux.
@@ -175,13 +177,13 @@ async fn a_users_function_reaches_what_it_declared_and_nothing_else() {
 async fn a_users_function_reaches_ipv6_and_names_below_a_name() {
     nearpath_testkit::need_root!();
     need_user_namespaces!();
-    on_a_machine_with(&[("a.example.com", &[MACHINE_V4.into()])]);
-    let (home_dir, outside) = (UserFolder::create(), ExternalServer::bind_at(MACHINE_V4));
-    let six =
-        ExternalServer::serve_on(std::net::TcpListener::bind((MACHINE_V6, outside.port)).unwrap());
+    on_a_machine_with(&[("a.example.com", &[NEIGHBOUR_V4.into()])]);
+    let (home_dir, neighbour) = (UserFolder::create(), NeighbourMachine::start());
+    let outside = neighbour.bind_at(NEIGHBOUR_V4);
+    let six = neighbour.bind_port_at(NEIGHBOUR_V6, outside.port);
     let server = home_dir.start(&[]).await;
     let egress = format!(
-        "[{MACHINE_V6}]:{port}, {MACHINE_V4}:{port}, *.example.com:{port}",
+        "[{NEIGHBOUR_V6}]:{port}, {NEIGHBOUR_V4}:{port}, *.example.com:{port}",
         port = outside.port
     );
     server
@@ -189,13 +191,13 @@ async fn a_users_function_reaches_ipv6_and_names_below_a_name() {
         .await;
     for _ in 0..2 {
         assert_eq!(
-            run_code(&server, "goes", &hello_code(MACHINE_V6, six.port)).await,
+            run_code(&server, "goes", &hello_code(NEIGHBOUR_V6, six.port)).await,
             "heard hello",
             "{}",
             server.log()
         );
         assert_eq!(
-            run_code(&server, "goes", &hello_code(MACHINE_V4, outside.port)).await,
+            run_code(&server, "goes", &hello_code(NEIGHBOUR_V4, outside.port)).await,
             "heard hello",
             "{}",
             server.log()
