@@ -17,6 +17,7 @@ mod failover;
 mod forwarding;
 mod grpc;
 mod http3;
+mod https_client;
 mod invoke;
 mod load;
 mod mqtt;

@@ -23,6 +23,12 @@ pub struct GatewayArgs {
     /// that `nearpath up` created here]
     #[arg(long, value_name = "FILE", help_heading = "Gateway")]
     pub password_file: Option<PathBuf>,
+    /// Trust the authorities in this file (PEM) for an https gateway [default: the machine's]
+    #[arg(long, value_name = "FILE", help_heading = "Gateway")]
+    pub tls_ca: Option<PathBuf>,
+    /// Do not verify the certificate of an https gateway: anyone in between can read the password
+    #[arg(long, conflicts_with = "tls_ca", help_heading = "Gateway")]
+    pub tls_no_verify: bool,
 }
 
 /// Parses `KEY=VALUE`.

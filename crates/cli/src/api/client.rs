@@ -48,6 +48,10 @@ impl ApiClient {
             .timeout_connect(Some(CONNECT_TIMEOUT))
             // Functions may define methods of their own, for `invoke -X`.
             .allow_non_standard_methods(true);
+        let config = match &target.tls {
+            Some(tls) => config.tls_config(tls.clone()),
+            None => config,
+        };
         Self {
             agent: config.build().new_agent(),
             target,
@@ -220,12 +224,25 @@ impl ApiClient {
                     format!("no gateway at {base}: {remedy}"),
                 )
             }
+            ureq::Error::Io(error) if is_certificate_error(error) => CommandError::new(
+                ExitStatus::Unreachable,
+                format!(
+                    "{base}: {error}; name the gateway's authority with --tls-ca FILE, or skip the check with --tls-no-verify"
+                ),
+            ),
+            // Something listens there, so starting another gateway is no remedy.
             error => CommandError::new(
                 ExitStatus::Unreachable,
-                format!("no response from {base}: {error}; {remedy}"),
+                format!("no response from {base}: {error}"),
             ),
         }
     }
+}
+
+/// Returns whether the gateway's certificate was refused.
+fn is_certificate_error(error: &io::Error) -> bool {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+    matches!(inner, Some(rustls::Error::InvalidCertificate(_)))
 }
 
 /// The text of an error response, as one line. Control characters are removed: they could steer a

@@ -4,6 +4,7 @@
 mod calls;
 mod client;
 mod target;
+mod tls;
 
 pub(crate) use calls::{DeployOutcome, GatewayInfo, percent_encode};
 pub(crate) use client::{ApiClient, error_text};

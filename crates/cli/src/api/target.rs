@@ -5,7 +5,9 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use http::Uri;
+use ureq::tls::TlsConfig;
 
+use super::tls;
 use crate::data_dir::default_data_dir;
 use crate::exit::{CommandError, ExitStatus};
 use crate::gateway_args::GatewayArgs;
@@ -16,10 +18,12 @@ pub(crate) const DEFAULT_GATEWAY: &str = "http://127.0.0.1:8080";
 /// A gateway and the credentials for it.
 #[derive(Clone)]
 pub(crate) struct GatewayTarget {
-    /// `http://HOST:PORT` and perhaps a path, without a slash at its end.
+    /// `http://HOST:PORT` or `https://HOST:PORT`, and perhaps a path, without a slash at its end.
     pub(crate) base: String,
     /// The gateway is on this machine.
     pub(crate) is_local: bool,
+    /// TLS of an `https://` address.
+    pub(crate) tls: Option<TlsConfig>,
     /// User and password.
     pub(crate) credentials: Option<(String, String)>,
     /// Source of the credentials, or the places searched for them: for the text of a 401.
@@ -41,11 +45,16 @@ impl GatewayTarget {
             .or_else(|| stack_gateway.map(str::to_owned))
             .unwrap_or_else(|| DEFAULT_GATEWAY.to_owned());
         let (base, is_local) = check_url(&base)?;
+        let tls = match base.starts_with("https:") {
+            true => Some(tls::config_from_args(args)?),
+            false => None,
+        };
         // After the address: the local password is looked up for local gateways only.
         let (credentials, credential_origin) = find_credentials(args, is_local)?;
         Ok(Self {
             base,
             is_local,
+            tls,
             credentials,
             credential_origin,
         })
@@ -61,17 +70,10 @@ fn check_url(url: &str) -> Result<(String, bool), CommandError> {
         ))
     };
     let Ok(uri) = base.parse::<Uri>() else {
-        return fail("expected http://HOST:PORT");
+        return fail("expected http://HOST:PORT or https://HOST:PORT");
     };
-    match uri.scheme_str() {
-        Some("http") => {}
-        // Refused, not downgraded: the password would travel in the clear.
-        Some("https") => {
-            return fail(
-                "this version supports http only; use a tunnel such as `ssh -L` for a remote gateway",
-            );
-        }
-        _ => return fail("expected http://HOST:PORT"),
+    if !matches!(uri.scheme_str(), Some("http" | "https")) {
+        return fail("expected http://HOST:PORT or https://HOST:PORT");
     }
     // Credentials in a URL would show in process lists and error texts.
     if uri.query().is_some()
@@ -172,7 +174,7 @@ mod tests {
             ("http://127.0.0.1:8080".to_owned(), true)
         );
         assert_eq!(check_url("http://[::1]:80").map(|c| c.1), Ok(true));
-        assert_eq!(check_url("http://localhost").map(|c| c.1), Ok(true));
+        assert_eq!(check_url("https://localhost").map(|c| c.1), Ok(true));
         assert_eq!(
             check_url("http://gw.example/base/").unwrap(),
             ("http://gw.example/base".to_owned(), false)
@@ -181,7 +183,6 @@ mod tests {
             "",
             "gw:8080",
             "ftp://x",
-            "https://x",
             "http://u:p@x",
             "http://x?y=1",
             "http://",

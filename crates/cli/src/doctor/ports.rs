@@ -43,6 +43,7 @@ fn is_gateway(addr: SocketAddr) -> bool {
     let request = Request::builder().uri(format!("{base}/healthz")).body(());
     let target = GatewayTarget {
         base,
+        tls: None,
         is_local: true,
         credentials: None,
         credential_origin: String::new(),
