@@ -37,6 +37,7 @@ mod sdk;
 mod security;
 mod sensors;
 mod shm;
+mod start_failures;
 mod strict;
 mod test_server;
 mod thaw;

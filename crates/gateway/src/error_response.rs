@@ -90,9 +90,17 @@ pub(crate) fn render_error(error: &PlatformError, json: bool) -> Response<Body> 
     }
     // `Retry-After` is defined for 503 (RFC 9110 section 10.2.3) and 429 (RFC 6585 section 4).
     if error.reason.retry_is_safe() && matches!(status, 429 | 503) {
-        headers.insert(RETRY_AFTER, RETRY_AFTER_SECONDS);
+        headers.insert(RETRY_AFTER, retry_after(error));
     }
     response
+}
+
+fn retry_after(error: &PlatformError) -> HeaderValue {
+    match error.retry_after {
+        None => RETRY_AFTER_SECONDS,
+        // Rounded up: the field has whole seconds, and an early retry would fail.
+        Some(time) => (time.as_millis().div_ceil(1_000).max(1) as u64).into(),
+    }
 }
 
 /// Returns whether the caller accepts JSON.

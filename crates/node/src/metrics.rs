@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use nearpath_daemon::metrics::MetricsRegistry;
-use nearpath_types::InstanceState;
+use nearpath_types::{FunctionId, InstanceState};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -25,12 +25,18 @@ struct PhaseLabels {
     phase: String,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct FunctionLabels {
+    function_name: String,
+}
+
 /// The node's metrics.
 #[derive(Debug)]
 pub(crate) struct NodeMetrics {
     instances: Family<StateLabels, Gauge>,
     starts: Family<ResultLabels, Counter>,
     phases: Family<PhaseLabels, Histogram, fn() -> Histogram>,
+    oom_kills: Family<FunctionLabels, Counter>,
 }
 
 /// Returns buckets from 0.5 ms to 16 s.
@@ -51,6 +57,7 @@ impl NodeMetrics {
             instances: Family::default(),
             starts: Family::default(),
             phases: Family::new_with_constructor(start_buckets),
+            oom_kills: Family::default(),
         };
         registry.with(|r| {
             r.register(
@@ -62,6 +69,11 @@ impl NodeMetrics {
                 "nearpath_instance_starts",
                 "Finished starts of instances",
                 metrics.starts.clone(),
+            );
+            r.register(
+                "nearpath_instance_oom_kills",
+                "Instances that ended because the kernel killed a process for lack of memory",
+                metrics.oom_kills.clone(),
             );
             let text = "Duration of the phases of instance starts";
             r.register(
@@ -91,6 +103,13 @@ impl NodeMetrics {
     pub(crate) fn count_start(&self, succeeded: bool) {
         let result = if succeeded { "ready" } else { "failed" };
         self.starts.get_or_create(&ResultLabels { result }).inc();
+    }
+
+    pub(crate) fn count_oom_kill(&self, function: &FunctionId) {
+        let function_name = function.to_string();
+        self.oom_kills
+            .get_or_create(&FunctionLabels { function_name })
+            .inc();
     }
 
     pub(crate) fn observe_phase(&self, phase: &str, took: Duration) {

@@ -35,7 +35,8 @@ pub use name::{FunctionId, FunctionName, InstanceId, InvalidName, Namespace};
 pub use policy::FunctionPolicy;
 pub use reason::{PlatformError, Reason};
 pub use snapshot::{
-    FunctionRoute, InstanceLocality, InstanceRoute, InstanceState, RoutingSnapshot,
+    FunctionRoute, InstanceLocality, InstanceRoute, InstanceState, RoutingSnapshot, StartFailure,
+    StartFailureCause,
 };
 pub use spiffe::SpiffeId;
 pub use status::{

@@ -1,7 +1,9 @@
 //! The routing state that the node hands to the data plane. Swapped as a whole; no request waits
 //! for the control plane.
 
+use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::addr::InstanceAddr;
 use crate::name::{FunctionId, InstanceId};
@@ -56,9 +58,52 @@ pub struct FunctionRoute {
     pub replicas: u32,
     /// All its instances, whatever their state.
     pub instances: Vec<InstanceRoute>,
-    /// Reason why no instance is ready when one should be (a handler that crashes at start), for
-    /// the caller's error text.
-    pub start_failure: Option<Arc<str>>,
+    /// Failure for which no instance is ready when one should be.
+    pub start_failure: Option<StartFailure>,
+}
+
+/// Failure of a function's instances, as its callers may read it.
+///
+/// Output of the tenant is not part of it: a traceback may contain secrets, and callers may be
+/// anonymous.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StartFailure {
+    /// Cause of the last failure.
+    pub cause: StartFailureCause,
+    /// Instance that failed last, whose log has the details; `None`: none existed.
+    pub instance: Option<InstanceId>,
+    /// Maximum time until the next start, if so many starts failed that callers need not wait.
+    pub retry_after: Option<Duration>,
+}
+
+/// Cause for which instances do not become or stay ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StartFailureCause {
+    /// The process ended before it was ready.
+    Exited,
+    /// The process ended soon after it was ready.
+    Died,
+    /// The kernel killed a process for lack of memory.
+    OutOfMemory,
+    /// Not ready within `start_timeout`.
+    TooSlow,
+    /// The folder or a setting must change first.
+    NotDeployable,
+    /// The node could not start a process.
+    NodeRefused,
+}
+
+impl fmt::Display for StartFailureCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Exited => "its process ended before it was ready",
+            Self::Died => "its process ended soon after it was ready",
+            Self::OutOfMemory => "it needed more memory than it may use",
+            Self::TooSlow => "it was not ready within its start timeout",
+            Self::NotDeployable => "its deployment cannot run",
+            Self::NodeRefused => "the node could not start it",
+        })
+    }
 }
 
 /// All functions that can be called on this node, at one moment.

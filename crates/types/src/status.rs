@@ -38,6 +38,10 @@ pub struct FunctionStatus {
     /// Reason why fewer instances are ready than wanted (nearpath's addition).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_ready_reason: Option<String>,
+    /// Last failure of an instance of this revision, also after others became ready (nearpath's
+    /// addition).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_failure: Option<String>,
     /// Entry per instance (nearpath's addition).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub instances: Vec<InstanceStatus>,
@@ -148,6 +152,8 @@ pub struct ObservedFunction {
     pub instances: Vec<ObservedInstance>,
     /// Last reason why an instance failed to start or died, until one becomes ready.
     pub start_failure: Option<String>,
+    /// The same for the whole life of the revision, with the instance.
+    pub last_failure: Option<String>,
 }
 
 impl ObservedFunction {

@@ -14,5 +14,6 @@ RETRY_IS_SAFE: Final = frozenset(
         "storage_full",
         "read_only",
         "too_early",
+        "start_failed",
     }
 )

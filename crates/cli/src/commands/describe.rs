@@ -49,6 +49,10 @@ fn format_page(status: &FunctionStatus, url: &str, style: TextStyle) -> String {
     page.add_line("Name", &status.name);
     page.add_line("Namespace", &spec.namespace);
     page.add_line("State", &style.paint(phase.color(), &phase.to_text()));
+    page.add_line(
+        "Last failure",
+        status.last_failure.as_deref().unwrap_or_default(),
+    );
     page.add_line("URL", url);
     page.add_line("Image", &spec.image);
     page.add_line("Command", &spec.env_process);

@@ -29,6 +29,7 @@ pub(crate) fn function_status(
         revision: function.revision.0,
         usage: None,
         not_ready_reason: observed.and_then(|observed| observed.start_failure.clone()),
+        last_failure: observed.and_then(|observed| observed.last_failure.clone()),
         instances: Vec::new(),
     }
 }

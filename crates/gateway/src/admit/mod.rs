@@ -9,18 +9,20 @@ mod wait_limits;
 use std::pin::Pin;
 use std::time::Instant;
 
-use nearpath_types::{PlatformError, Reason, duration, policy};
+use nearpath_types::{PlatformError, Reason, StartFailure, duration, policy};
 
 use crate::COMPONENT;
 use crate::call::GatewayCall;
-use crate::function::{AdmissionGate, AdmissionPermit, GateClosed, GateEntry, GateWaiter};
+use crate::function::{
+    ActiveRoute, AdmissionGate, AdmissionPermit, GateClosed, GateEntry, GateWaiter,
+};
 use wait_limits::{WaitDecision, WaitLimits};
 
 /// Admits the request, now or when its turn comes.
 ///
 /// # Errors
-/// `overload`, `queue_timeout`, `cold_timeout`, or `no_function` if the function is removed
-/// meanwhile.
+/// `overload`, `queue_timeout`, `cold_timeout`, `start_failed`, or `no_function` if the function is
+/// removed meanwhile.
 pub(crate) async fn admit_call(call: &mut GatewayCall) -> Result<AdmissionPermit, PlatformError> {
     // Before the gate: a prefetch that starts while the request waits is the one that saves the
     // most time.
@@ -70,7 +72,11 @@ async fn wait_for_permit(
         // The route is read anew each round: a snapshot may have made a waiting function ready or
         // cold.
         let now = Instant::now();
-        let cold = call.function.route().is_cold();
+        let route = call.function.route();
+        if let Some(error) = known_failure(&route, &call.function.name) {
+            return Err(error);
+        }
+        let cold = route.is_cold();
         let until = match limits.decide(now, cold) {
             WaitDecision::WaitUntil(until) => until,
             WaitDecision::Refuse(reason) => return Err(timeout_error(call, reason, &limits, now)),
@@ -117,6 +123,30 @@ fn overload_error(call: &GatewayCall) -> PlatformError {
     PlatformError::new(COMPONENT, Reason::Overload, message).governed_by(policy::QUEUE)
 }
 
+/// Returns the error for a function whose starts are known to fail: waiting would not help.
+fn known_failure(route: &ActiveRoute, name: &str) -> Option<PlatformError> {
+    let failure = route.start_failure.as_ref()?;
+    let interval = failure.retry_after?;
+    let message = format!(
+        "no instance of {name} is ready: {}",
+        explain_failure(failure, name)
+    );
+    Some(PlatformError::new(COMPONENT, Reason::StartFailed, message).retry_after(interval))
+}
+
+/// Returns the failure for a caller, who may be anyone: what happened, and where the administrator
+/// finds the rest.
+fn explain_failure(failure: &StartFailure, name: &str) -> String {
+    let instance = failure
+        .instance
+        .map(|id| format!(" (instance {id})"))
+        .unwrap_or_default();
+    format!(
+        "{}{instance}; `nearpath describe {name}` shows details",
+        failure.cause
+    )
+}
+
 fn removed_error(call: &GatewayCall) -> PlatformError {
     PlatformError::new(
         COMPONENT,
@@ -155,7 +185,7 @@ fn timeout_error(
         .route()
         .start_failure
         .as_ref()
-        .map(|start_failure| format!(": {start_failure}"))
+        .map(|failure| format!(": {}", explain_failure(failure, name)))
         .unwrap_or_default();
     let setting = if limits.is_deadline_passed(now) {
         call.deadlines.deadline_setting()

@@ -5,7 +5,9 @@ use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use http::HeaderValue;
-use nearpath_types::{FunctionId, FunctionPolicy, FunctionRoute, InstanceState, duration};
+use nearpath_types::{
+    FunctionId, FunctionPolicy, FunctionRoute, InstanceState, StartFailure, duration,
+};
 
 use super::endpoint::InstanceEndpoint;
 use super::gate::{AdmissionGate, UNLIMITED};
@@ -40,7 +42,7 @@ pub(crate) struct ActiveRoute {
     /// Withdrawn instances that still finish requests.
     draining: Vec<Arc<InstanceEndpoint>>,
     /// Cause for which no instance is ready.
-    pub start_failure: Option<Arc<str>>,
+    pub start_failure: Option<StartFailure>,
     /// Total timeout as value of `X-Timeout`.
     pub total_timeout_header: HeaderValue,
     /// The security domain.
@@ -123,7 +125,7 @@ impl ActiveRoute {
         policy: Arc<FunctionPolicy>,
         ready: Vec<Arc<InstanceEndpoint>>,
         draining: Vec<Arc<InstanceEndpoint>>,
-        start_failure: Option<Arc<str>>,
+        start_failure: Option<StartFailure>,
     ) -> Self {
         let total_timeout_header =
             HeaderValue::from_str(&duration::format_duration(policy.total_timeout))

@@ -1,8 +1,12 @@
 //! Limits, queues, sleeping functions.
 
+use std::time::Duration;
+
 use http::Request;
 use nearpath_testkit::{eventually, within};
-use nearpath_types::{FunctionPolicy, RoutingSnapshot};
+use nearpath_types::{
+    FunctionPolicy, InstanceId, RoutingSnapshot, StartFailure, StartFailureCause,
+};
 
 use crate::fixture::{self, TestGateway, full_body, millis, start_blocked_instance, start_mirror};
 
@@ -160,7 +164,11 @@ async fn a_function_that_does_not_start_is_refused_with_the_reason() {
         },
         &[],
     );
-    entry.start_failure = Some("the handler ended with status 3".into());
+    entry.start_failure = Some(StartFailure {
+        cause: StartFailureCause::Exited,
+        instance: Some(InstanceId(7)),
+        retry_after: None,
+    });
     fixture.gateway.publish(&RoutingSnapshot {
         version: 1,
         functions: vec![entry],
@@ -171,10 +179,48 @@ async fn a_function_that_does_not_start_is_refused_with_the_reason() {
         (503, "cold_timeout", "1")
     );
     assert!(
-        answer.body.contains("status 3") && answer.body.contains("nearpath.io/cold-timeout"),
+        answer
+            .body
+            .contains("ended before it was ready (instance i7)")
+            && answer.body.contains("nearpath.io/cold-timeout"),
         "{}",
         answer.body
     );
+}
+
+#[tokio::test]
+async fn a_function_that_is_known_to_fail_is_refused_without_a_wait() {
+    let fixture = TestGateway::start();
+    let policy = FunctionPolicy {
+        cold_timeout: Duration::from_secs(3_600),
+        ..FunctionPolicy::default()
+    };
+    let mut entry = fixture::function_route("echo", policy, &[]);
+    let publish = |version, entry: &nearpath_types::FunctionRoute| {
+        fixture.gateway.publish(&RoutingSnapshot {
+            version,
+            functions: vec![entry.clone()],
+        });
+    };
+    publish(1, &entry);
+    let waiting = spawn_request(&fixture);
+    entry.start_failure = Some(StartFailure {
+        cause: StartFailureCause::OutOfMemory,
+        instance: None,
+        retry_after: Some(millis(6_400)),
+    });
+    publish(2, &entry);
+    // One that waits already, and one that comes later.
+    for answer in [
+        within(waiting).await.unwrap(),
+        within(fixture.send_get("/function/echo")).await,
+    ] {
+        assert_eq!(
+            (answer.status, answer.reason(), answer.header("retry-after")),
+            (503, "start_failed", "7")
+        );
+        assert!(answer.body.contains("more memory"), "{}", answer.body);
+    }
 }
 
 #[tokio::test]

@@ -192,6 +192,19 @@ impl ResourceUsage {
     }
 }
 
+/// Reads how many processes of a group the kernel has killed for lack of memory. `None`: the kernel
+/// does not count them.
+pub(super) fn read_oom_kills(version: CgroupVersion, folder: &Path) -> Option<u64> {
+    // Documents: cgroup-v1/memory.rst (since Linux 4.13), cgroup-v2.rst.
+    let name = match version {
+        CgroupVersion::V1 => "memory.oom_control",
+        CgroupVersion::V2 => "memory.events",
+    };
+    let text = fs::read_to_string(folder.join(name)).ok()?;
+    text.contains("oom_kill ")
+        .then(|| parse_field(&text, "oom_kill"))
+}
+
 /// Reads the CPU time of a group and its descendants.
 pub(super) fn read_cpu_time(version: CgroupVersion, folder: &Path) -> io::Result<Duration> {
     let read = |name: &str| {

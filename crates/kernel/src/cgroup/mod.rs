@@ -168,6 +168,16 @@ impl InstanceCgroup {
         limits::read_cpu_time(hierarchy.version, folder).ok()
     }
 
+    /// Returns the processes that the kernel has killed for lack of memory; `None` where it does not
+    /// count them.
+    pub fn oom_kills(&self) -> Option<u64> {
+        let limits_memory = |(hierarchy, _): &&(Arc<CgroupHierarchy>, PathBuf)| {
+            hierarchy.has_controller(CgroupController::Memory)
+        };
+        let (hierarchy, folder) = self.folders.iter().find(limits_memory)?;
+        limits::read_oom_kills(hierarchy.version, folder)
+    }
+
     /// Moves its threads from one processor to another; `None` stands for `all` of them.
     ///
     /// Returns the number of moved threads, 0 without a hierarchy. See [`crate::cores`].

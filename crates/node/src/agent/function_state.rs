@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use nearpath_types::{DesiredFunction, FunctionPolicy, FunctionRoute};
+use nearpath_types::{
+    DesiredFunction, FunctionPolicy, FunctionRoute, InstanceId, StartFailure, StartFailureCause,
+};
 
 use super::instance_record::InstanceRecord;
 use crate::instance::ending::InstanceEnding;
@@ -17,7 +19,19 @@ pub(super) struct FunctionState {
     policy: Arc<FunctionPolicy>,
     /// Back-off of the desired revision.
     pub(super) backoff: StartBackoff,
-    pub(super) start_failure: Option<Arc<str>>,
+    /// Failure of the desired revision, until an instance is ready.
+    failure: Option<FailureRecord>,
+    /// Last failure of the desired revision, for its whole life.
+    last_failure: Option<String>,
+}
+
+/// Failure of a revision.
+#[derive(Debug, Clone)]
+struct FailureRecord {
+    cause: StartFailureCause,
+    instance: Option<InstanceId>,
+    /// Text for the administrator.
+    text: String,
 }
 
 impl FunctionState {
@@ -25,7 +39,7 @@ impl FunctionState {
     pub(super) fn apply_desired(&mut self, desired: DesiredFunction) {
         if self.desired.as_ref().map(|old| old.revision) != Some(desired.revision) {
             // Failures of the old revision say nothing about the new one.
-            (self.backoff, self.start_failure) = (StartBackoff::default(), None);
+            (self.backoff, self.failure, self.last_failure) = Default::default();
         }
         match FunctionPolicy::from_spec(&desired.spec) {
             // The same `Arc` stays, so that comparing snapshots finds no change.
@@ -33,7 +47,11 @@ impl FunctionState {
             Ok(policy) => self.policy = Arc::new(policy),
             Err(error) => {
                 // The last valid policy stays in use, so that a typing error takes no route away.
-                self.start_failure = Some(format!("an invalid setting is ignored: {error}").into())
+                self.record_failure(
+                    StartFailureCause::NotDeployable,
+                    None,
+                    &format!("an invalid setting is ignored: {error}"),
+                );
             }
         }
         self.desired = Some(desired);
@@ -55,8 +73,34 @@ impl FunctionState {
     pub(super) fn record_ready(&mut self, record: &InstanceRecord) {
         if self.runs_desired_revision(record) {
             self.backoff.record_ready();
-            self.start_failure = None;
+            self.failure = None;
         }
+    }
+
+    /// Returns the failure of the desired revision for the administrator, until an instance is
+    /// ready.
+    pub(super) fn start_failure(&self) -> Option<&str> {
+        self.failure.as_ref().map(|failure| &*failure.text)
+    }
+
+    /// Returns the last failure of the desired revision for the administrator.
+    pub(super) fn last_failure(&self) -> Option<&str> {
+        self.last_failure.as_deref()
+    }
+
+    fn record_failure(
+        &mut self,
+        cause: StartFailureCause,
+        instance: Option<InstanceId>,
+        text: &str,
+    ) {
+        let of_instance = instance.map(|id| format!("{id}: ")).unwrap_or_default();
+        self.last_failure = Some(format!("{of_instance}{text}"));
+        self.failure = Some(FailureRecord {
+            cause,
+            instance,
+            text: text.to_owned(),
+        });
     }
 
     /// Records that an instance is gone.
@@ -69,29 +113,24 @@ impl FunctionState {
         if !self.runs_desired_revision(record) {
             return;
         }
-        let text = match (ending, record.ready) {
-            // The node asked for it, so it is no failure.
-            (InstanceEnding::Stopped, _) => return,
-            (InstanceEnding::Impossible(text), _) => {
-                self.backoff.give_up();
-                text
-            }
-            (InstanceEnding::FailedStart(text), _) | (InstanceEnding::Died(text), None) => {
-                self.backoff.record_failed_start(record.started, now);
-                text
-            }
-            (InstanceEnding::Died(text), Some(ready)) => {
-                self.backoff.record_death(record.started, ready, now);
-                text
-            }
+        // Without a report the node asked for the end, so it is no failure.
+        let Some(report) = ending.report() else {
+            return;
         };
-        self.start_failure = Some(text.as_str().into());
+        match (ending, record.ready) {
+            (InstanceEnding::Impossible(_), _) => self.backoff.give_up(),
+            (InstanceEnding::Died(_), Some(ready)) => {
+                self.backoff.record_death(record.started, ready, now)
+            }
+            _ => self.backoff.record_failed_start(record.started, now),
+        }
+        self.record_failure(report.cause, Some(record.id), &report.text);
     }
 
     /// Records a start that failed before an instance existed.
     pub(super) fn record_refusal(&mut self, text: String, now: Instant) {
         self.backoff.record_failed_start(now, now);
-        self.start_failure = Some(text.into());
+        self.record_failure(StartFailureCause::NodeRefused, None, &text);
     }
 
     fn runs_desired_revision(&self, record: &InstanceRecord) -> bool {
@@ -115,9 +154,14 @@ impl FunctionState {
             .any(|one| one.state == nearpath_types::InstanceState::Ready);
         // With a ready instance callers are served, and need no explanation.
         let start_failure = self
-            .start_failure
-            .clone()
-            .filter(|_| desired.replicas > 0 && !any_ready);
+            .failure
+            .as_ref()
+            .filter(|_| desired.replicas > 0 && !any_ready)
+            .map(|failure| StartFailure {
+                cause: failure.cause,
+                instance: failure.instance,
+                retry_after: self.backoff.failing_interval(),
+            });
         let (id, policy) = (desired.spec.id(), self.policy.clone());
         Some(FunctionRoute {
             id,

@@ -19,13 +19,13 @@ use std::time::Instant;
 
 use futures_util::future::BoxFuture;
 use nearpath_types::status::UsageStatus;
-use nearpath_types::{DesiredState, FunctionId, InstanceId, InstanceState};
+use nearpath_types::{DesiredState, FunctionId, InstanceId, InstanceState, StartFailureCause};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep_until;
 
 use crate::artifact::ArtifactKey;
 use crate::config::SettleHook;
-use crate::instance::ending::InstanceEnding;
+use crate::instance::ending::{EndReport, InstanceEnding};
 use crate::instance::lifecycle::{InstanceEvent, StopRequest};
 use crate::metrics::NodeMetrics;
 use crate::placement::placer::{PLACEMENT_INTERVAL, Placer};
@@ -383,10 +383,10 @@ impl NodeAgent {
         };
         // Only now that nothing of the instance is left: the next one may get its address at once.
         self.factory.release_instance(&record);
-        if let InstanceEnding::FailedStart(text)
-        | InstanceEnding::Impossible(text)
-        | InstanceEnding::Died(text) = ending
-        {
+        if let Some(EndReport { cause, text }) = ending.report() {
+            if *cause == StartFailureCause::OutOfMemory {
+                self.metrics.count_oom_kill(&record.function);
+            }
             tracing::warn!(function = %record.function, instance = %id, revision = %record.revision, "{text}");
             self.factory
                 .context

@@ -60,7 +60,8 @@ impl StatePublisher {
                 .instances_of(id)
                 .map(InstanceRecord::observed_instance)
                 .collect(),
-            start_failure: function.start_failure.as_deref().map(str::to_owned),
+            start_failure: function.start_failure().map(str::to_owned),
+            last_failure: function.last_failure().map(str::to_owned),
         });
         self.subscribe_observed
             .send_replace(Arc::new(observed.collect()));

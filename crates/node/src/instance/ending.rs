@@ -4,7 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use nearpath_types::duration;
+use nearpath_types::{StartFailureCause, duration};
 
 use super::notes::readable;
 use crate::machine::ProcessExit;
@@ -20,19 +20,52 @@ pub enum InstanceEnding {
     /// Stopped by the node.
     Stopped,
     /// Failed before it was ready.
-    FailedStart(String),
+    FailedStart(EndReport),
     /// Cannot start, now or later: the deployment has to change first.
-    Impossible(String),
+    Impossible(EndReport),
     /// Ended by itself after it was ready.
-    Died(String),
+    Died(EndReport),
+}
+
+/// Explanation of an end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndReport {
+    /// Cause for callers.
+    pub cause: StartFailureCause,
+    /// Text for the administrator; may quote the tenant's output.
+    pub text: String,
+}
+
+impl EndReport {
+    /// Creates a report.
+    pub fn new(cause: StartFailureCause, text: impl Into<String>) -> Self {
+        let text = text.into();
+        Self { cause, text }
+    }
 }
 
 impl InstanceEnding {
-    /// Returns a failed start; `lasting` if every retry would fail the same way.
-    pub fn failed_start(text: String, lasting: bool) -> Self {
+    /// Returns a start without a usable folder; `lasting` if every retry would fail the same way.
+    pub fn without_folder(text: String, lasting: bool) -> Self {
+        let cause = StartFailureCause::NotDeployable;
         match lasting {
-            true => Self::Impossible(text + NO_RETRY),
-            false => Self::FailedStart(text),
+            true => Self::Impossible(EndReport::new(cause, text + NO_RETRY)),
+            false => Self::FailedStart(EndReport::new(cause, text)),
+        }
+    }
+
+    /// Returns a start that the node could not make.
+    pub fn refused_by_node(text: String) -> Self {
+        Self::FailedStart(EndReport::new(StartFailureCause::NodeRefused, text))
+    }
+
+    /// Returns the explanation; `None` for an instance that the node stopped.
+    pub fn report(&self) -> Option<&EndReport> {
+        match self {
+            Self::Stopped => None,
+            Self::FailedStart(report) | Self::Impossible(report) | Self::Died(report) => {
+                Some(report)
+            }
         }
     }
 }
@@ -48,6 +81,8 @@ pub struct EndEvidence {
     pub last_line: Option<String>,
     /// Memory limit as the tenant wrote it.
     pub memory_limit: Option<String>,
+    /// Processes that the kernel killed for lack of memory; `None`: unknown.
+    pub oom_kills: Option<u64>,
 }
 
 impl EndEvidence {
@@ -75,29 +110,46 @@ impl EndEvidence {
     fn describe_end(&self, what: &str) -> String {
         match (&self.reported, self.exit) {
             // The instance's own explanation is better than its exit code.
-            (Some(text), _) => format!("{}{}", readable(text), self.quote_last_line()),
+            (Some(text), exit) => format!(
+                "{}{}{}",
+                readable(text),
+                exit.map(|exit| self.kill_hint(exit)).unwrap_or_default(),
+                self.quote_last_line()
+            ),
             (None, Some(exit)) => format!(
                 "{what} ({exit}){}{}",
-                self.memory_hint(exit),
+                self.kill_hint(exit),
                 self.quote_last_line()
             ),
             (None, None) => what.to_owned(),
         }
     }
 
-    /// Explains SIGKILL: if the node did not send it, the kernel nearly always did for lack of
-    /// memory.
-    fn memory_hint(&self, exit: ProcessExit) -> String {
-        match (exit, &self.memory_limit) {
-            // The OOM killer of a cgroup sends SIGKILL (cgroup-v2.rst, memory.max).
-            (ProcessExit::Signal(9), Some(limit)) => {
-                format!(", most likely because it needed more than limits.memory ({limit}) allows")
+    /// Explains a kill: the kernel's for lack of memory, or another process's.
+    fn kill_hint(&self, exit: ProcessExit) -> String {
+        match (self.oom_kills, exit) {
+            (Some(1..), _) => format!(", because {}", self.memory_cause()),
+            // The node's own kills are reported otherwise.
+            (Some(0), ProcessExit::Signal(9)) => {
+                ", killed by another process and not for its memory".to_owned()
             }
-            (ProcessExit::Signal(9), None) => {
-                ", most likely because the machine ran out of memory".to_owned()
+            (None, ProcessExit::Signal(9)) => {
+                format!(", perhaps because {}", self.memory_cause())
             }
             _ => String::new(),
         }
+    }
+
+    fn memory_cause(&self) -> String {
+        match &self.memory_limit {
+            Some(limit) => format!("it needed more memory than limits.memory ({limit}) allows"),
+            None => "the machine ran out of memory".to_owned(),
+        }
+    }
+
+    /// Returns the cause for callers, unless memory was not the cause.
+    pub fn memory_failure(&self) -> Option<StartFailureCause> {
+        (self.oom_kills > Some(0)).then_some(StartFailureCause::OutOfMemory)
     }
 
     fn quote_last_line(&self) -> String {
@@ -197,30 +249,40 @@ mod tests {
 
     #[test]
     fn a_lasting_failure_says_when_it_is_retried() {
-        let InstanceEnding::Impossible(text) = InstanceEnding::failed_start("no".into(), true)
-        else {
-            panic!("it lasts")
-        };
+        let lasting = InstanceEnding::without_folder("no".into(), true);
         assert_eq!(
-            text,
+            lasting.report().unwrap().text,
             "no; it is not tried again until the function is deployed anew"
         );
-        assert_eq!(
-            InstanceEnding::failed_start("no".into(), false),
-            InstanceEnding::FailedStart("no".into())
-        );
+        assert!(matches!(lasting, InstanceEnding::Impossible(_)));
+        assert!(matches!(
+            InstanceEnding::without_folder("no".into(), false),
+            InstanceEnding::FailedStart(EndReport { text, .. }) if text == "no"
+        ));
     }
 
     #[test]
-    fn a_kill_from_outside_names_the_memory_limit() {
-        let (exit, memory_limit) = (Some(ProcessExit::Signal(9)), Some("128Mi".to_owned()));
-        let text = EndEvidence {
-            exit,
-            memory_limit,
-            ..EndEvidence::default()
-        }
-        .text_after_ready();
-        assert!(text.contains("limits.memory (128Mi)"), "{text}");
+    fn a_kill_names_the_memory_limit_only_if_the_kernel_counted_it() {
+        let text = |exit, oom_kills| {
+            let (exit, memory_limit) = (Some(exit), Some("128Mi".to_owned()));
+            EndEvidence {
+                exit,
+                memory_limit,
+                oom_kills,
+                ..EndEvidence::default()
+            }
+            .text_after_ready()
+        };
+        let killed = ProcessExit::Signal(9);
+        assert!(
+            text(killed, Some(1))
+                .contains("because it needed more memory than limits.memory (128Mi)")
+        );
+        // The watchdog survived its killed child and ended with a code of its own.
+        assert!(text(ProcessExit::Code(137), Some(1)).contains("limits.memory (128Mi)"));
+        assert!(text(killed, Some(0)).contains("by another process and not for its memory"));
+        assert!(text(killed, None).contains("perhaps because"));
+        assert!(!text(ProcessExit::Code(1), Some(0)).contains("memory"));
     }
 
     #[test]

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
-use nearpath_types::{DesiredFunction, InstanceAddr, InstanceId, StartPhase};
+use nearpath_types::{DesiredFunction, InstanceAddr, InstanceId, StartFailureCause, StartPhase};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
-use super::ending::{EndEvidence, InstanceEnding};
+use super::ending::{EndEvidence, EndReport, InstanceEnding};
 use super::notes::{InstanceNote, NoteReader};
 use super::variables;
 use crate::artifact::{ArtifactKey, ArtifactStore};
@@ -162,8 +162,9 @@ impl Lifecycle {
             .artifacts
             .get_folder(&self.artifact, &self.image)
             .await;
-        self.spec.folder = folder
-            .map_err(|error| InstanceEnding::failed_start(error.to_string(), error.is_lasting()))?;
+        self.spec.folder = folder.map_err(|error| {
+            InstanceEnding::without_folder(error.to_string(), error.is_lasting())
+        })?;
         self.send_phase("artifact", started);
         let (machine, spec, started) = (
             self.context.machine.clone(),
@@ -175,7 +176,7 @@ impl Lifecycle {
         let launched = launched.expect("launching does not panic");
         self.send_phase("spawn", started);
         launched.map_err(|error| {
-            InstanceEnding::FailedStart(format!(
+            InstanceEnding::refused_by_node(format!(
                 "the node could not start the instance: {error}; see `nearpath doctor`"
             ))
         })
@@ -219,7 +220,7 @@ impl Lifecycle {
             Err(error) => {
                 process.kill();
                 process.wait_exit().await;
-                InstanceEnding::FailedStart(format!(
+                InstanceEnding::refused_by_node(format!(
                     "the node cannot read the instance's notes: {error}"
                 ))
             }
@@ -313,7 +314,7 @@ impl Lifecycle {
         };
         self.send_event(InstanceEvent::Exited(self.spec.id));
         self.drain_output(&mut notes, &mut start, outputs).await;
-        self.explain_end(exit, start)
+        self.explain_end(exit, start, process.oom_kills())
     }
 
     /// Handles notes until something ends the instance.
@@ -427,7 +428,12 @@ impl Lifecycle {
 
     /// Explains the end. `exit` is `None` for an instance that the node ended for exceeding its
     /// time.
-    fn explain_end(&self, exit: Option<ProcessExit>, start: StartProgress) -> InstanceEnding {
+    fn explain_end(
+        &self,
+        exit: Option<ProcessExit>,
+        start: StartProgress,
+        oom_kills: Option<u64>,
+    ) -> InstanceEnding {
         let evidence = EndEvidence {
             exit,
             last_line: self.last_line(),
@@ -436,17 +442,22 @@ impl Lifecycle {
                 .clone()
                 .filter(|_| !self.unenforced_limits().contains(&"limits.memory")),
             reported: start.failure,
+            oom_kills,
         };
-        match (exit, start.ready) {
-            (_, true) => InstanceEnding::Died(evidence.text_after_ready()),
-            // A reported failure explains more than the timeout.
-            (None, false) if evidence.reported.is_none() => InstanceEnding::FailedStart(
-                evidence.text_too_slow(self.start_timeout) + self.port_hint(),
-            ),
-            (_, false) => {
-                InstanceEnding::FailedStart(evidence.text_before_ready() + self.port_hint())
-            }
+        let report = |cause, text| EndReport::new(evidence.memory_failure().unwrap_or(cause), text);
+        if start.ready {
+            let text = evidence.text_after_ready();
+            return InstanceEnding::Died(report(StartFailureCause::Died, text));
         }
+        // A reported failure explains more than the timeout.
+        let (cause, text) = match exit {
+            None if evidence.reported.is_none() => (
+                StartFailureCause::TooSlow,
+                evidence.text_too_slow(self.start_timeout),
+            ),
+            _ => (StartFailureCause::Exited, evidence.text_before_ready()),
+        };
+        InstanceEnding::FailedStart(report(cause, text + self.port_hint()))
     }
 
     /// Returns the last line of the instance's own output.

@@ -417,6 +417,10 @@ impl InstanceProcess for KernelProcess {
         })
     }
 
+    fn oom_kills(&self) -> Option<u64> {
+        self.resources().as_ref()?.cgroup.oom_kills()
+    }
+
     fn cpu_time(&self) -> Option<Duration> {
         self.resources().as_ref()?.cgroup.cpu_time()
     }

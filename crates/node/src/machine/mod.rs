@@ -136,6 +136,11 @@ pub trait InstanceProcess: Send + Sync + 'static {
     fn wait_exit(&self) -> BoxFuture<'_, ProcessExit>;
     /// Returns its usage; `None` without accounting.
     fn read_usage(&self) -> Option<ProcessUsage>;
+    /// Returns how many of its processes the kernel has killed for lack of memory; `None` where it
+    /// does not count them.
+    fn oom_kills(&self) -> Option<u64> {
+        None
+    }
     /// Returns its CPU time; `None` without accounting. Cheaper than
     /// [`InstanceProcess::read_usage`].
     fn cpu_time(&self) -> Option<Duration> {

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 pub const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum delay.
 pub const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(10);
+/// Failed starts after which callers no longer wait for the next one.
+const FAILING_STARTS: u32 = 3;
 /// Minimum ready time of an instance whose death is not a failing start.
 pub const STABLE_AGE: Duration = Duration::from_millis(500);
 
@@ -42,13 +44,19 @@ impl BackoffSteps {
 
     /// Returns the end of the delay. The first `free` failures cause none.
     fn pause_end(&self, free: u32) -> Option<Instant> {
-        let doublings = self.level.saturating_sub(free).checked_sub(1)?;
-        // More doublings would overflow, and the maximum is reached at seven.
-        let pause = MIN_RETRY_INTERVAL
-            .saturating_mul(1 << doublings.min(16))
-            .min(MAX_RETRY_INTERVAL);
-        self.last.map(|last| last + pause)
+        let level = self.level.saturating_sub(free);
+        self.last
+            .filter(|_| level > 0)
+            .map(|last| last + pause(level))
     }
+}
+
+/// Returns the delay after so many failures, at least one.
+fn pause(level: u32) -> Duration {
+    // More doublings would overflow, and the maximum is reached at seven.
+    MIN_RETRY_INTERVAL
+        .saturating_mul(1 << level.saturating_sub(1).min(16))
+        .min(MAX_RETRY_INTERVAL)
 }
 
 impl StartBackoff {
@@ -86,6 +94,16 @@ impl StartBackoff {
         self.starts.pause_end(0).max(self.deaths.pause_end(1))
     }
 
+    /// Returns the maximum time until the next start of a revision that is known to fail; `None`:
+    /// the next start may succeed.
+    pub fn failing_interval(&self) -> Option<Duration> {
+        let level = self.starts.level.max(self.deaths.level.saturating_sub(1));
+        (self.given_up || level >= FAILING_STARTS).then(|| match self.given_up {
+            true => MAX_RETRY_INTERVAL,
+            false => pause(level),
+        })
+    }
+
     /// Returns whether starts are limited to one at a time, because the last ones failed.
     pub fn is_probing(&self) -> bool {
         self.retry_at().is_some()
@@ -95,6 +113,23 @@ impl StartBackoff {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_revision_is_known_to_fail_after_three_starts_and_until_one_succeeds() {
+        let start = Instant::now();
+        let at = |n| start + Duration::from_secs(n);
+        let mut backoff = StartBackoff::default();
+        let intervals = [1, 2, 3, 4].map(|n| {
+            backoff.record_failed_start(at(n), at(n));
+            backoff.failing_interval()
+        });
+        let millis = |n| Some(Duration::from_millis(n));
+        assert_eq!(intervals, [None, None, millis(400), millis(800)]);
+        backoff.record_ready();
+        assert_eq!(backoff.failing_interval(), None);
+        backoff.give_up();
+        assert_eq!(backoff.failing_interval(), Some(MAX_RETRY_INTERVAL));
+    }
 
     #[test]
     fn failing_starts_double_their_pause_until_one_succeeds() {

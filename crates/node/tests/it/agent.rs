@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::fake_machine::{NodeFixture, ProcessEvent, Script, echo_route, ready_ids};
 use nearpath_node::SettleHook;
 use nearpath_node::machine::ProcessExit;
-use nearpath_types::{DesiredState, InstanceState, LogQuery};
+use nearpath_types::{DesiredState, InstanceState, LogQuery, StartFailureCause};
 use tokio::sync::Notify;
 
 async fn new_fixture() -> NodeFixture {
@@ -165,16 +165,18 @@ async fn a_crashing_start_backs_off_and_is_reported_to_callers() {
     let snapshot = fixture
         .until(|snapshot| echo_route(snapshot).start_failure.is_some())
         .await;
-    assert!(
-        echo_route(&snapshot)
-            .start_failure
-            .as_ref()
-            .unwrap()
-            .contains("no module named cart")
-    );
+    let failure = echo_route(&snapshot).start_failure.clone().unwrap();
+    assert_eq!(failure.cause, StartFailureCause::Exited);
+    assert!(failure.instance.is_some() && failure.retry_after > Some(Duration::from_secs(5)));
+    let for_administrator = fixture.start_failure().await;
+    assert!(for_administrator.contains("no module named cart"));
     fixture.machine.script("bad", Script::Serve);
     let healed = fixture.until_only_ready(4).await;
     assert_eq!(echo_route(&healed).start_failure, None);
+    let observed = fixture.node.watch_observed().borrow().clone();
+    assert!(observed[0].start_failure.is_none());
+    let last = observed[0].last_failure.as_ref().unwrap();
+    assert!(last.contains("no module named cart"), "{last}");
 }
 
 #[tokio::test(start_paused = true)]

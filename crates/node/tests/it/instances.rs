@@ -153,8 +153,9 @@ async fn a_handler_that_crashes_at_its_start_is_explained() {
         ("upstream_url", "http://127.0.0.1:5000"),
     ];
     lab.node.apply_desired(lab.desired_echo(1, 1, &variables));
-    let snapshot = lab.until(|echo| echo.start_failure.is_some()).await;
-    let start_failure = snapshot.functions[0].start_failure.clone().unwrap();
+    lab.until(|echo| echo.start_failure.is_some()).await;
+    let observed = lab.node.watch_observed().borrow().clone();
+    let start_failure = observed[0].start_failure.clone().unwrap();
     assert!(
         start_failure.contains('3') && start_failure.contains("no module named cart"),
         "{start_failure}"

@@ -66,6 +66,8 @@ pub enum Reason {
     AnswerTooLarge = 28,
     /// The request came before the handshake was complete, and is not one that may run twice: send it again when it is (RFC 8470).
     TooEarly = 29,
+    /// The last starts of the function's instances all failed; `Retry-After` names the time of the next one.
+    StartFailed = 30,
 }
 
 impl Reason {
@@ -100,6 +102,7 @@ impl Reason {
         Self::ReadOnly,
         Self::AnswerTooLarge,
         Self::TooEarly,
+        Self::StartFailed,
     ];
 
     /// Returns the name in metrics, logs and the `X-Nearpath-Reason` header.
@@ -134,6 +137,7 @@ impl Reason {
             Self::ReadOnly => "read_only",
             Self::AnswerTooLarge => "answer_too_large",
             Self::TooEarly => "too_early",
+            Self::StartFailed => "start_failed",
         }
     }
 
@@ -169,6 +173,7 @@ impl Reason {
             Self::ReadOnly => 503,
             Self::AnswerTooLarge => 502,
             Self::TooEarly => 425,
+            Self::StartFailed => 503,
         }
     }
 
@@ -204,6 +209,7 @@ impl Reason {
             Self::ReadOnly => true,
             Self::AnswerTooLarge => false,
             Self::TooEarly => true,
+            Self::StartFailed => true,
         }
     }
 }

@@ -8,6 +8,7 @@ mod generated;
 
 use std::borrow::Cow;
 use std::fmt;
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -43,6 +44,8 @@ pub struct PlatformError {
     pub setting: Option<&'static str>,
     /// Event, with names and numbers.
     pub message: Cow<'static, str>,
+    /// Time after which a retry can succeed, if it is known.
+    pub retry_after: Option<Duration>,
 }
 
 /// Value of `Allow` beside 405: the methods of functions (RFC 9110 section 15.5.6).
@@ -60,7 +63,15 @@ impl PlatformError {
             reason,
             setting: None,
             message: message.into(),
+            retry_after: None,
         }
+    }
+
+    /// Sets the time after which a retry can succeed.
+    #[must_use]
+    pub fn retry_after(mut self, time: Duration) -> Self {
+        self.retry_after = Some(time);
+        self
     }
 
     /// Names the setting that governs it.

@@ -34,6 +34,7 @@ const (
 	ReadOnly          = 27 // The store had an error that it cannot recover from by itself and takes no changes until a restart.
 	AnswerTooLarge    = 28 // The answer is larger than the protocol's adapter (MQTT, CoAP) forwards, and was truncated.
 	TooEarly          = 29 // The request came before the handshake was complete, and is not one that may run twice: send it again when it is (RFC 8470).
+	StartFailed       = 30 // The last starts of the function's instances all failed; `Retry-After` names the time of the next one.
 )
 
 var names = [...]string{
@@ -66,6 +67,7 @@ var names = [...]string{
 	ReadOnly:          "read_only",
 	AnswerTooLarge:    "answer_too_large",
 	TooEarly:          "too_early",
+	StartFailed:       "start_failed",
 }
 
 // Name returns the name of a number; unknown: an empty string.
@@ -79,7 +81,7 @@ func Name(number uint16) string {
 // RetryIsSafe reports whether a retry after this reason cannot run the request twice.
 func RetryIsSafe(name string) bool {
 	switch name {
-	case "slow_request", "overload", "queue_timeout", "cold_timeout", "draining", "connect_failed", "storage_full", "read_only", "too_early":
+	case "slow_request", "overload", "queue_timeout", "cold_timeout", "draining", "connect_failed", "storage_full", "read_only", "too_early", "start_failed":
 		return true
 	}
 	return false

@@ -244,6 +244,7 @@ async fn the_json_of_a_function_is_the_documented_one() {
         id: "echo".parse().unwrap(),
         instances: vec![instance],
         start_failure: Some("slow".into()),
+        last_failure: Some("i7: slow".into()),
     };
     *fixture.fleet.observed.lock().unwrap() = vec![echo].into();
 
@@ -260,7 +261,7 @@ async fn the_json_of_a_function_is_the_documented_one() {
         "name": "echo", "image": "file:///srv/echo", "namespace": "openfaas-fn", "envProcess": "cat", "envVars": {"A": "b"},
         "constraints": ["x=y"], "secrets": ["key"], "labels": {"com.openfaas.scale.min": "2", "faas_function": "echo"}, "annotations": {"topic": "t"},
         "limits": {"memory": "128Mi", "cpu": "500m"}, "requests": {"memory": "64Mi"}, "readOnlyRootFilesystem": true,
-        "invocationCount": 7.0, "replicas": 2, "availableReplicas": 1, "createdAt": null, "revision": 1, "notReadyReason": "slow",
+        "invocationCount": 7.0, "replicas": 2, "availableReplicas": 1, "createdAt": null, "revision": 1, "notReadyReason": "slow", "lastFailure": "i7: slow",
     });
     let mut wanted = shared.clone();
     wanted["usage"] = json!({"cpu": 12.5, "totalMemoryBytes": 4096.0});

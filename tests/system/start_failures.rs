@@ -1,0 +1,92 @@
+//! Instances that fail: callers hear of it at once and without the tenant's output, the
+//! administrator with it.
+
+use http::{Method, StatusCode};
+use nearpath_testkit::{eventually, need_root};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+
+use crate::test_server::{TestServer, http_function, script_function, send_request};
+
+#[tokio::test]
+async fn a_crash_at_the_start_is_refused_at_once_without_the_tenants_output() {
+    need_root!();
+    let server = TestServer::start().await;
+    let mut spec = script_function(
+        &server.data_dir,
+        "crash",
+        "echo password=hunter2 >&2\nexit 3\n",
+    );
+    spec["envVars"] = json!({ "mode": "http", "upstream_url": "http://127.0.0.1:5000" });
+    // Without an early refusal the call would wait longer than this test.
+    spec["annotations"] =
+        json!({ "nearpath.io/cold-timeout": "1h", "nearpath.io/total-timeout": "1h" });
+    server.deploy(&spec).await;
+    let answer = server.call_function("crash", "").await;
+    let body = String::from_utf8_lossy(answer.body());
+    assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE, "{body}");
+    assert_eq!(answer.headers()["x-nearpath-reason"], "start_failed");
+    assert!(answer.headers().contains_key("retry-after"));
+    assert!(!body.contains("hunter2"), "{body}");
+    assert!(
+        body.contains("ended before it was ready (instance i"),
+        "{body}"
+    );
+    let described = server.describe("crash").await;
+    let why = described["notReadyReason"].as_str().unwrap();
+    assert!(why.contains("hunter2"), "{why}");
+}
+
+/// Reads the last failure once there is one.
+async fn last_failure(server: &TestServer, name: &str) -> String {
+    let mut last = String::new();
+    eventually("a failure is reported", async || {
+        let described = server.describe(name).await;
+        last = described["lastFailure"].as_str().unwrap_or("").to_owned();
+        !last.is_empty()
+    })
+    .await;
+    last
+}
+
+#[tokio::test]
+async fn a_kill_for_lack_of_memory_is_named_and_one_from_outside_is_not_taken_for_it() {
+    need_root!();
+    let server = TestServer::start().await;
+    let code = "hold = b'x' * (400 << 20) if body == b'much' else b''\nself.answer(200, b'done')";
+    let mut spec = http_function(&server.data_dir, "eats", code);
+    spec["limits"] = json!({ "memory": "100Mi" });
+    server.deploy_ready(&spec).await;
+    let log = server.send_request(Method::GET, "/system/logs?name=eats&follow=false", "");
+    if String::from_utf8_lossy(log.await.body()).contains("limits.memory is not enforced") {
+        nearpath_testkit::skip!("needs the memory controller");
+    }
+    let outside = server.instance_pids("eats").await[0];
+    kill_process(Pid::from_raw(outside).unwrap(), Signal::KILL).unwrap();
+    let why = last_failure(&server, "eats").await;
+    assert!(
+        why.contains("by another process and not for its memory"),
+        "{why}"
+    );
+    server.wait_available("eats", 1).await;
+
+    let answer = server.call_function("eats", "much").await;
+    assert!(answer.status().is_server_error(), "{:?}", answer.body());
+    let limit = "because it needed more memory than limits.memory (100Mi) allows";
+    eventually("describe names the limit", async || {
+        last_failure(&server, "eats").await.contains(limit)
+    })
+    .await;
+    server.wait_available("eats", 1).await;
+    let described = server.describe("eats").await;
+    assert!(described["lastFailure"].as_str().unwrap().contains(limit));
+    let log = server.send_request(Method::GET, "/system/logs?name=eats&follow=false", "");
+    let log = log.await;
+    assert!(String::from_utf8_lossy(log.body()).contains(limit));
+    let metrics = http::Request::get("/metrics")
+        .body(Default::default())
+        .unwrap();
+    let metrics = send_request(server.admin, metrics).await.unwrap();
+    let line = "nearpath_instance_oom_kills_total{function_name=\"eats.openfaas-fn\"} 1";
+    assert!(String::from_utf8_lossy(metrics.body()).contains(line));
+}
