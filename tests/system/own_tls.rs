@@ -291,7 +291,7 @@ async fn tls_of_the_functions_own_goes_by_both_ways_out_untouched() {
         available_clients(&home_dir),
     );
     let port = start_tls_server(config);
-    let server = TestServer::start_in(folder.path(), &[]).await;
+    let server = TestServer::start_in(&folder.path().join("data"), &[]).await;
     let provided = runner_function(
         folder.path(),
         "given",

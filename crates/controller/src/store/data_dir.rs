@@ -1,6 +1,6 @@
 //! Exclusive use of a data directory.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, DirEntry, File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -9,6 +9,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
+use super::DATABASE_FILE;
 use super::error::StoreOpenError;
 
 /// Mode of the directory, and the part of a mode that is for other users.
@@ -81,12 +82,17 @@ fn create_folder(folder: &Path) -> Result<(), StoreOpenError> {
     Ok(())
 }
 
-/// Returns whether the folder is empty or was a data directory before.
+/// Returns whether the folder is empty, was a data directory before or holds a copied database.
 fn holds_only_state(folder: &Path) -> io::Result<bool> {
     let mut entries = fs::read_dir(folder)?.collect::<io::Result<Vec<_>>>()?;
     // The root of a new ext4 volume.
     entries.retain(|entry| entry.file_name() != "lost+found");
-    Ok(entries.is_empty() || entries.iter().any(|entry| entry.file_name() == LOCK_NAME))
+    let is_state = |entry: &DirEntry| {
+        [LOCK_NAME, DATABASE_FILE]
+            .iter()
+            .any(|name| entry.file_name() == *name)
+    };
+    Ok(entries.is_empty() || entries.iter().any(is_state))
 }
 
 /// Locks the folder. The lock file contains the owner's process id, for the error text of a second
