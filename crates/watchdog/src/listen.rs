@@ -64,29 +64,53 @@ pub(crate) fn bind_listener(addr: SocketAddr, reuse_port: bool) -> io::Result<Tc
     socket.listen(ACCEPT_BACKLOG).map_err(named)
 }
 
-/// Accepts connections until the watch closes.
+/// Accepts connections until the watch closes, then those that the kernel has queued before.
 pub(crate) async fn accept_connections(
     listener: TcpListener,
     app: Arc<WatchdogState>,
     mut watch: CloseWatch,
 ) {
     let http = Arc::new(http_builder(TokioExecutor::new()));
+    let connection_watch = watch.clone();
+    let serve = |accepted| {
+        let (http, app) = (Arc::clone(&http), Arc::clone(&app));
+        // Detached: the token in the watch makes the drain wait for the task.
+        drop(tokio::spawn(handle_connection(
+            accepted,
+            http,
+            app,
+            connection_watch.clone(),
+        )));
+    };
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = watch.wait_close_requested() => return,
+            () = watch.wait_close_requested() => break,
         };
         match accepted {
-            // Detached: the token in the watch makes the drain wait for the task.
-            Ok(accepted) => drop(tokio::spawn(handle_connection(
-                accepted,
-                Arc::clone(&http),
-                Arc::clone(&app),
-                watch.clone(),
-            ))),
+            Ok(accepted) => serve(accepted),
             Err(_) => tokio::time::sleep(ACCEPT_RETRY_DELAY).await,
         }
     }
+    // Their callers hold open connections, perhaps with a request in it: closing the port resets
+    // them (tcp(7)).
+    for accepted in queued_connections(listener) {
+        serve(accepted);
+    }
+}
+
+/// Closes a port; returns the connections that wait to be accepted.
+fn queued_connections(listener: TcpListener) -> Vec<(TcpStream, SocketAddr)> {
+    // tokio accepts only what its last poll has seen; accept(2) tells what is there.
+    let Ok(listener) = listener.into_std() else {
+        return Vec::new();
+    };
+    let accepted = std::iter::from_fn(|| listener.accept().ok());
+    let registered = accepted.map_while(|(stream, from)| {
+        stream.set_nonblocking(true).ok()?;
+        Some((TcpStream::from_std(stream).ok()?, from))
+    });
+    registered.collect()
 }
 
 /// Returns the HTTP settings of all connections.
@@ -231,6 +255,8 @@ async fn serve_http(
     let connection = http.serve_connection_with_upgrades(TokioIo::new(io), service);
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
+        // The connection first: after a pause of the whole process its first call is perhaps there.
+        biased;
         _ = connection.as_mut() => return, // errors end the connection alone; calls are recorded one by one
         () = close_requested.notified() => {}
         // A first call may be on its way already, so the connection stays open for it.
