@@ -4,8 +4,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    CompletionArgs, DeployArgs, DescribeArgs, InvokeArgs, LogsArgs, LsArgs, PoolCommand, RmArgs,
-    ScaleArgs, StatusCommand, VersionArgs,
+    BackupArgs, CompletionArgs, DeployArgs, DescribeArgs, InvokeArgs, LogsArgs, LsArgs,
+    PoolCommand, RestoreArgs, RmArgs, ScaleArgs, StatusCommand, VersionArgs,
 };
 use crate::doctor::DoctorArgs;
 use crate::rendezvous::RendezvousArgs;
@@ -50,6 +50,10 @@ pub enum Command {
     /// Remove functions
     #[command(visible_alias = "remove")]
     Rm(RmArgs),
+    /// Save the functions, secrets and namespaces of a running gateway in a file
+    Backup(BackupArgs),
+    /// Make a data directory of a backup; offline, before `up`
+    Restore(RestoreArgs),
     /// Check prerequisites and explain how to fix what is missing
     Doctor(DoctorArgs),
     /// Show the version of this program and of the gateway

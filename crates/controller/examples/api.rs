@@ -11,11 +11,13 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use nearpath_controller::{AdminCredentials, AuthMode, Controller, ControllerConfig, Fleet, api};
+use nearpath_controller::{
+    AdminCredentials, AuthMode, Controller, ControllerConfig, Fleet, HeldFolders, api,
+};
 use nearpath_types::status::UsageStatus;
 use nearpath_types::{
-    DesiredState, FunctionId, LogLine, LogQuery, ObservedFunction, StatusQuery, StatusReport,
-    StatusSource,
+    DesiredState, FunctionId, LogLine, LogQuery, ObservedFunction, Revision, StatusQuery,
+    StatusReport, StatusSource,
 };
 use tokio::sync::mpsc;
 
@@ -25,6 +27,9 @@ impl Fleet for EmptyFleet {
     fn apply_desired(&self, _: DesiredState) {}
     fn has_folder(&self, _: PathBuf) -> BoxFuture<'static, bool> {
         std::future::ready(true).boxed()
+    }
+    fn hold_folders(&self) -> Arc<dyn HeldFolders> {
+        Arc::new(NoFolders)
     }
     fn observed_functions(&self) -> Arc<Vec<ObservedFunction>> {
         Arc::default()
@@ -37,6 +42,19 @@ impl Fleet for EmptyFleet {
     }
     fn invocation_count(&self, _: &FunctionId) -> u64 {
         0
+    }
+}
+
+struct NoFolders;
+
+impl HeldFolders for NoFolders {
+    fn revision_folder(
+        &self,
+        _: FunctionId,
+        _: Revision,
+        _: String,
+    ) -> BoxFuture<'static, Result<PathBuf, String>> {
+        std::future::ready(Err("this fleet runs nothing".to_owned())).boxed()
     }
 }
 

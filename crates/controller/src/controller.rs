@@ -13,7 +13,9 @@ use crate::credentials::{AdminCredentials, AuthMode};
 use crate::fleet::Fleet;
 use crate::model::{CommandOutcome, ControllerCommand, ControllerModel};
 use crate::store::{ControllerStore, DataDir, StoreOpenError};
-use crate::store_writer::{CommandRequest, ControllerError, PublishedState, StoreWriter};
+use crate::store_writer::{
+    CommandRequest, ControllerError, DatabaseCopy, PublishedState, StoreRequest, StoreWriter,
+};
 
 /// Settings of a controller.
 #[derive(Debug, Clone)]
@@ -54,7 +56,9 @@ impl Default for BuildVersion {
         Self {
             release,
             // Set by `make build` and `make dist`; a build for tests would change with each commit.
-            commit_sha: option_env!("NEARPATH_COMMIT").unwrap_or_default().to_owned(),
+            commit_sha: option_env!("NEARPATH_COMMIT")
+                .unwrap_or_default()
+                .to_owned(),
             commit_message: String::new(),
         }
     }
@@ -79,7 +83,7 @@ pub(crate) struct ControllerState {
 
 /// Channel and handle of the store's thread.
 struct StoreThread {
-    requests: Sender<CommandRequest>,
+    requests: Sender<StoreRequest>,
     thread: JoinHandle<()>,
 }
 
@@ -144,6 +148,13 @@ impl Controller {
             .send_command(command)
             .ok_or(ControllerError::Closed)?;
         // The sender is dropped only when the thread has ended without the command.
+        reply.await.unwrap_or(Err(ControllerError::Closed))
+    }
+
+    /// Copies the database as of now.
+    pub(crate) async fn copy_database(&self) -> Result<DatabaseCopy, ControllerError> {
+        let reply = self.inner.request_copy().ok_or(ControllerError::Closed)?;
+        // The sender is dropped only when the thread has ended without the request.
         reply.await.unwrap_or(Err(ControllerError::Closed))
     }
 
@@ -236,11 +247,19 @@ impl ControllerState {
         self.lock_store_thread()
             .as_ref()?
             .requests
-            .send(CommandRequest {
+            .send(StoreRequest::Command(CommandRequest {
                 command,
                 reply: reply_sender,
-            })
+            }))
             .ok()?;
+        Some(reply)
+    }
+
+    fn request_copy(&self) -> Option<oneshot::Receiver<Result<DatabaseCopy, ControllerError>>> {
+        let (reply_sender, reply) = oneshot::channel();
+        let guard = self.lock_store_thread();
+        let requests = &guard.as_ref()?.requests;
+        requests.send(StoreRequest::Copy(reply_sender)).ok()?;
         Some(reply)
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use nearpath_types::status::UsageStatus;
-use nearpath_types::{DesiredState, FunctionId, LogLine, LogQuery, ObservedFunction};
+use nearpath_types::{DesiredState, FunctionId, LogLine, LogQuery, ObservedFunction, Revision};
 use tokio::sync::mpsc;
 
 /// The node and the gateway. Every method is quick; none waits for an instance or for a disk to write.
@@ -15,6 +15,8 @@ pub trait Fleet: Send + Sync + 'static {
     fn apply_desired(&self, desired: DesiredState);
     /// Returns whether the node can read a folder at this absolute path.
     fn has_folder(&self, path: PathBuf) -> BoxFuture<'static, bool>;
+    /// Keeps all copies of deployed folders from removal while the value lives.
+    fn hold_folders(&self) -> Arc<dyn HeldFolders>;
     /// Functions and instances that run now.
     fn observed_functions(&self) -> Arc<Vec<ObservedFunction>>;
     /// Log lines. With `follow`, the stream goes on until the receiver is dropped; else it ends
@@ -25,4 +27,16 @@ pub trait Fleet: Send + Sync + 'static {
     /// Requests that ended since the gateway started, including calls between functions through
     /// shared memory.
     fn invocation_count(&self, id: &FunctionId) -> u64;
+}
+
+/// Copies of deployed folders, none of which is removed while the value lives.
+pub trait HeldFolders: Send + Sync + 'static {
+    /// Returns the folder that instances of a revision run from; copies it from `image` if none has
+    /// started yet. The error is a text for the administrator.
+    fn revision_folder(
+        &self,
+        function: FunctionId,
+        revision: Revision,
+        image: String,
+    ) -> BoxFuture<'static, Result<PathBuf, String>>;
 }

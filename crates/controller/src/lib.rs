@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
+pub mod backup;
 mod controller;
 pub mod credentials;
 mod fleet;
@@ -19,7 +20,7 @@ pub mod store_writer;
 
 pub use controller::{BuildVersion, Controller, ControllerConfig};
 pub use credentials::{AdminCredentials, AuthMode};
-pub use fleet::Fleet;
+pub use fleet::{Fleet, HeldFolders};
 pub use model::{CommandOutcome, ControllerCommand, ControllerModel};
 pub use store::{DataDir, StoreError, StoreOpenError};
 pub use store_writer::ControllerError;

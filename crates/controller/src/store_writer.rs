@@ -6,6 +6,7 @@
 //! so that a secret too large for the disk does not fail its neighbours.
 
 use std::collections::HashSet;
+use std::fs::File;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
@@ -44,6 +45,25 @@ pub enum ControllerError {
 pub(crate) struct CommandRequest {
     pub(crate) command: ControllerCommand,
     pub(crate) reply: oneshot::Sender<Result<CommandOutcome, ControllerError>>,
+}
+
+/// Work for the thread.
+#[derive(Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "nearly all requests are commands: a box would cost each an allocation"
+)]
+pub(crate) enum StoreRequest {
+    Command(CommandRequest),
+    /// A copy of the database, with its model.
+    Copy(oneshot::Sender<Result<DatabaseCopy, ControllerError>>),
+}
+
+/// A copy of the database, and the model that it holds.
+#[derive(Debug)]
+pub(crate) struct DatabaseCopy {
+    pub(crate) file: File,
+    pub(crate) model: Arc<ControllerModel>,
 }
 
 /// State that the thread publishes for readers.
@@ -135,17 +155,35 @@ impl StoreWriter {
     }
 
     /// Runs until every sender of commands is dropped.
-    pub(crate) fn run_until_closed(mut self, requests: &Receiver<CommandRequest>) {
+    pub(crate) fn run_until_closed(mut self, requests: &Receiver<StoreRequest>) {
         while let Some(first_request) = self.next_request(requests) {
-            let batch = std::iter::once(first_request)
-                .chain(requests.try_iter().take(MAX_BATCH_COMMANDS - 1))
-                .collect();
+            let more = requests.try_iter().take(MAX_BATCH_COMMANDS - 1);
+            let mut batch = Vec::new();
+            for request in std::iter::once(first_request).chain(more) {
+                match request {
+                    StoreRequest::Command(command) => batch.push(command),
+                    StoreRequest::Copy(reply) => {
+                        // A copy holds what was ordered before it.
+                        self.process_batch(std::mem::take(&mut batch));
+                        self.copy_database(reply);
+                    }
+                }
+            }
             self.process_batch(batch);
         }
         self.checkpoint_store();
     }
 
-    fn next_request(&mut self, requests: &Receiver<CommandRequest>) -> Option<CommandRequest> {
+    fn copy_database(&self, reply: oneshot::Sender<Result<DatabaseCopy, ControllerError>>) {
+        let copied = self.store.copy_database().map(|file| DatabaseCopy {
+            file,
+            model: Arc::clone(&self.model),
+        });
+        // Fails when the caller has given up.
+        let _ = reply.send(copied.map_err(ControllerError::from));
+    }
+
+    fn next_request(&mut self, requests: &Receiver<StoreRequest>) -> Option<StoreRequest> {
         // A timeout only while there is a log to copy: an idle controller does not wake up every
         // second.
         if self.store.needs_checkpoint() {

@@ -43,6 +43,7 @@ mod sockmap_routers;
 mod status;
 mod totals;
 
+pub use artifact::ArtifactHold;
 pub use config::{NodeConfig, NodeError, SettleHook};
 pub use identity::{
     HandshakeHalf, HandshakeStep, IdentityIssuer, IdentityService, InstanceIdentity,

@@ -21,7 +21,7 @@ use crate::agent::{
     StatePublisher,
 };
 use crate::allocators::{EipAllocator, InstanceIdAllocator};
-use crate::artifact::ArtifactStore;
+use crate::artifact::{ArtifactHold, ArtifactStore};
 use crate::config::{NodeConfig, NodeError};
 use crate::domain_stats::DomainStats;
 use crate::domains::DomainRegistry;
@@ -45,6 +45,7 @@ pub struct Node {
     pub(crate) watch_snapshots: watch::Receiver<Arc<RoutingSnapshot>>,
     watch_observed: watch::Receiver<Arc<Vec<ObservedFunction>>>,
     read_logs: LogStore,
+    artifacts: Arc<ArtifactStore>,
     pub(crate) stats: DomainStats,
     pub(crate) pool_report: PoolReport,
 }
@@ -140,7 +141,7 @@ impl Node {
         };
         let lifecycle_context = LifecycleContext {
             machine,
-            artifacts,
+            artifacts: Arc::clone(&artifacts),
             identities,
             identity_context,
             logs: logs.clone(),
@@ -172,6 +173,7 @@ impl Node {
             watch_snapshots: snapshots,
             watch_observed: observed,
             read_logs: logs,
+            artifacts,
             stats,
             pool_report: pool,
         })
@@ -216,6 +218,11 @@ impl Node {
     /// new ones. A slow reader loses lines and gets their number. Needs a running runtime.
     pub fn read_logs(&self, query: LogQuery) -> mpsc::Receiver<LogLine> {
         self.read_logs.read_lines(query)
+    }
+
+    /// Keeps the copies of all deployed folders while the value lives, also replaced ones.
+    pub fn hold_artifacts(&self) -> ArtifactHold {
+        self.artifacts.hold_copies()
     }
 
     /// Returns the calls of a function by other functions through shared memory, since the node

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use nearpath_controller::Fleet;
+use nearpath_controller::{Fleet, HeldFolders};
 use nearpath_gateway::Gateway;
-use nearpath_node::Node;
+use nearpath_node::{ArtifactHold, Node};
 use nearpath_types::status::UsageStatus;
-use nearpath_types::{DesiredState, FunctionId, LogLine, LogQuery, ObservedFunction};
+use nearpath_types::{DesiredState, FunctionId, LogLine, LogQuery, ObservedFunction, Revision};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 
@@ -50,6 +50,10 @@ impl Fleet for LocalFleet {
         Box::pin(async move { found.await.unwrap_or(false) })
     }
 
+    fn hold_folders(&self) -> Arc<dyn HeldFolders> {
+        Arc::new(LocalFolders(self.node.hold_artifacts()))
+    }
+
     fn observed_functions(&self) -> Arc<Vec<ObservedFunction>> {
         self.node.watch_observed().borrow().clone()
     }
@@ -68,5 +72,23 @@ impl Fleet for LocalFleet {
             .invocations(id)
             // Calls through shared memory bypass the gateway's counters.
             .saturating_add(self.node.call_totals(id).ended)
+    }
+}
+
+/// The node's copies, which a backup holds.
+struct LocalFolders(ArtifactHold);
+
+impl HeldFolders for LocalFolders {
+    fn revision_folder(
+        &self,
+        function: FunctionId,
+        revision: Revision,
+        image: String,
+    ) -> BoxFuture<'static, Result<PathBuf, String>> {
+        let artifacts = Arc::clone(self.0.store());
+        Box::pin(async move {
+            let folder = artifacts.get_folder(&(function, revision), &image).await;
+            folder.map_err(|error| error.to_string())
+        })
     }
 }

@@ -24,7 +24,7 @@ mod settings;
 pub use cpu_quota::CpuQuota;
 pub use devices::{CoapSettings, DeviceSettings, MqttSettings};
 pub use error::StartError;
-pub use nearpath_controller::AuthMode;
+pub use nearpath_controller::{AuthMode, backup};
 pub use nearpath_gateway::GatewaySettings;
 pub use nearpath_kernel::sandbox::IsolationLevel;
 /// `METHOD_PATH` of instances.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use nearpath_types::similar::most_similar;
+use nearpath_types::similar::find_similar;
 
 use crate::source::{SourceSpan, SourceText};
 
@@ -226,6 +226,6 @@ pub(crate) fn suggest_similar<'a>(
     word: &str,
     candidates: impl IntoIterator<Item = &'a str>,
 ) -> Option<String> {
-    let nearest = most_similar(word, candidates)?;
+    let nearest = find_similar(word, candidates)?;
     Some(format!("did you mean `{nearest}`?"))
 }

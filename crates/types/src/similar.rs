@@ -9,7 +9,7 @@ const MAX_CANDIDATES: usize = 1_000;
 const MIN_SCORE: f64 = 0.8;
 
 /// Returns the most similar candidate, if one is similar at all.
-pub fn most_similar<'a>(
+pub fn find_similar<'a>(
     word: &str,
     candidates: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {

@@ -2,12 +2,13 @@
 
 use std::io::{BufRead, BufReader};
 
-use http::{Method, StatusCode};
+use http::{Method, Response, StatusCode};
 use nearpath_types::status::rfc3339;
 use nearpath_types::{
     FunctionId, FunctionSpec, FunctionStatus, LogQuery, Namespace, StatusQuery, StatusReport,
 };
 use serde::{Deserialize, Serialize};
+use ureq::Body;
 
 use super::client::{ApiClient, CALL_TIMEOUT};
 use crate::exit::{CommandError, ExitStatus};
@@ -162,6 +163,11 @@ impl ApiClient {
                 .limit(u64::MAX)
                 .reader(),
         ))
+    }
+
+    /// Starts a backup; the body is the archive.
+    pub(crate) fn backup(&self) -> Result<Response<Body>, CommandError> {
+        self.stream("cannot make a backup", "/system/backup")
     }
 
     /// Lists the names of a namespace's secrets.

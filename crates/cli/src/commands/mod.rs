@@ -1,5 +1,6 @@
 //! Commands, each in a file with its options, the calls of the API, and its output.
 
+mod backup;
 mod completion;
 mod deploy;
 mod describe;
@@ -9,6 +10,7 @@ mod ls;
 mod pool;
 mod progress;
 mod readiness;
+mod restore;
 mod rm;
 mod scale;
 mod secrets;
@@ -19,6 +21,7 @@ mod version;
 
 use std::process::ExitCode;
 
+pub(crate) use backup::BackupArgs;
 pub(crate) use completion::CompletionArgs;
 pub(crate) use deploy::DeployArgs;
 pub(crate) use describe::DescribeArgs;
@@ -26,6 +29,7 @@ pub(crate) use invoke::InvokeArgs;
 pub(crate) use logs::LogsArgs;
 pub(crate) use ls::LsArgs;
 pub(crate) use pool::PoolCommand;
+pub(crate) use restore::RestoreArgs;
 pub(crate) use rm::RmArgs;
 pub(crate) use scale::ScaleArgs;
 pub(crate) use status::StatusCommand;
@@ -51,6 +55,8 @@ pub fn run(command: Command) -> ExitCode {
         Command::Logs(args) => logs::run(&args),
         Command::Scale(args) => scale::run(&args),
         Command::Rm(args) => rm::run(&args),
+        Command::Backup(args) => backup::run(&args),
+        Command::Restore(args) => restore::run(&args),
         Command::Doctor(args) => crate::doctor::run(&args),
         Command::Version(args) => version::run(&args),
         Command::Completion(args) => completion::run(&args, Cli::command()),

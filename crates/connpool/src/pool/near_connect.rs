@@ -15,9 +15,9 @@ use super::ConnectionLease;
 use super::driver::ConnectionPool;
 use crate::destination::EgressDestination;
 
-/// Maximum time of the last connect to a destination that counts as near. An event loop that calls
+/// Maximum delay of the last connect to a destination that counts as near. An event loop that calls
 /// connect() is blocked as long.
-const MAX_NEAR_CONNECT_TIME: Duration = Duration::from_millis(2);
+const NEAR_CONNECT_DELAY: Duration = Duration::from_millis(2);
 /// Maximum wait for a connection to a near destination, which may be slower this time.
 const NEAR_CONNECT_TIMEOUT: Duration = Duration::from_millis(5);
 
@@ -30,7 +30,7 @@ impl ConnectionPool {
         to: &EgressDestination,
     ) -> Option<ConnectionLease> {
         let connect_time = self.counters_for(to).connect_time.get()?;
-        if connect_time > MAX_NEAR_CONNECT_TIME {
+        if connect_time > NEAR_CONNECT_DELAY {
             return None;
         }
         let requester = self.declared_keys.borrow_mut().requester_for(function);

@@ -6,6 +6,7 @@
 
 mod api_error;
 mod auth;
+mod backup;
 mod extractors;
 mod functions;
 mod image;
@@ -71,6 +72,7 @@ impl Controller {
                     .delete(namespaces::remove_namespace),
             )
             .route("/logs", get(logs::stream_logs))
+            .route("/backup", get(backup::stream_backup))
             .route("/info", get(info::system_info))
             .route("/telemetry", get(not_implemented::system_telemetry))
             .route("/alert", post(not_implemented::scale_alert))

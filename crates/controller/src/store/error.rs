@@ -130,6 +130,14 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// Returns the error of a copy of the database, which says nothing about the database itself.
+    pub(super) fn of_a_copy(self) -> Self {
+        match self {
+            Self::ReadOnly { path, why } => Self::Failed { path, why },
+            other => other,
+        }
+    }
+
     pub(super) fn from_sqlite(path: &Path, error: &rusqlite::Error) -> Self {
         let path = path.to_owned();
         let why = error.to_string();

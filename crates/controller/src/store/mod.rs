@@ -13,7 +13,10 @@ mod schema;
 #[cfg(test)]
 mod tests;
 
-use std::path::PathBuf;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
 
@@ -37,6 +40,15 @@ pub(crate) struct ControllerStore {
     broken_reason: Option<String>,
     // Keeps the lock until the database is closed: fields are dropped in this order.
     _data_dir: DataDir,
+}
+
+/// Reads the model of a database that no process uses, and checks all of it.
+///
+/// # Errors
+/// When it is damaged, from a newer version or not readable.
+pub(crate) fn read_database(path: &Path) -> Result<ControllerModel, StoreOpenError> {
+    let db = schema::open_database(path)?;
+    rows::load_model(&db, path)
 }
 
 impl ControllerStore {
@@ -75,6 +87,39 @@ impl ControllerStore {
             self.checkpoint_log();
         }
         Ok(())
+    }
+
+    /// Returns a copy of the database as of the last commit. The file has no name, so it needs no
+    /// removal.
+    pub(crate) fn copy_database(&self) -> Result<File, StoreError> {
+        let path = self.path.with_extension("db-copy");
+        let copied = self.copy_to(&path);
+        let _ = fs::remove_file(&path); // also what a failed copy or an earlier process left
+        copied
+    }
+
+    fn copy_to(&self, path: &Path) -> Result<File, StoreError> {
+        let io_error = |error: io::Error| match error.kind() {
+            io::ErrorKind::StorageFull => StoreError::DiskFull {
+                path: self.path.clone(),
+            },
+            _ => StoreError::Failed {
+                path: path.to_owned(),
+                why: error.to_string(),
+            },
+        };
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(true);
+        let file = options.mode(0o600).open(path).map_err(io_error)?;
+        // An empty file of that name is allowed (SQLite: VACUUM INTO), and this one is private. Other
+        // programs cannot copy the database, because this one keeps it locked.
+        let name = path
+            .to_str()
+            .ok_or_else(|| io_error(io::Error::other("the data directory's name is not UTF-8")))?;
+        self.db
+            .execute("VACUUM INTO ?1", [name])
+            .map_err(|error| StoreError::from_sqlite(path, &error).of_a_copy())?;
+        Ok(file)
     }
 
     /// Reason why nothing can be written until a restart.

@@ -10,14 +10,16 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::BodyExt;
-use nearpath_controller::{AuthMode, Controller, ControllerConfig, Fleet, StoreOpenError, api};
+use nearpath_controller::{
+    AuthMode, Controller, ControllerConfig, Fleet, HeldFolders, StoreOpenError, api,
+};
 use nearpath_testkit::within;
 use nearpath_types::chain_status::{EdgeStatus, MemoryStatus, PathStatus};
 use nearpath_types::pool_status::PoolStatus;
 use nearpath_types::status::UsageStatus;
 use nearpath_types::{
-    DesiredFunction, DesiredState, FunctionId, LogLine, LogQuery, ObservedFunction, StatusQuery,
-    StatusReport, StatusSource,
+    DesiredFunction, DesiredState, FunctionId, LogLine, LogQuery, ObservedFunction, Revision,
+    StatusQuery, StatusReport, StatusSource,
 };
 use tempfile::TempDir;
 use tokio::sync::{mpsc, watch};
@@ -90,6 +92,9 @@ impl Fleet for FakeFleet {
         std::future::ready(!path.starts_with("/missing") && !path.to_string_lossy().contains(':'))
             .boxed()
     }
+    fn hold_folders(&self) -> Arc<dyn HeldFolders> {
+        Arc::new(ImageFolders)
+    }
     fn observed_functions(&self) -> Arc<Vec<ObservedFunction>> {
         self.observed.lock().unwrap().clone()
     }
@@ -110,6 +115,22 @@ impl Fleet for FakeFleet {
     }
     fn invocation_count(&self, _: &FunctionId) -> u64 {
         7
+    }
+}
+
+/// Takes the folders of images for the copies.
+struct ImageFolders;
+
+impl HeldFolders for ImageFolders {
+    fn revision_folder(
+        &self,
+        _: FunctionId,
+        _: Revision,
+        image: String,
+    ) -> BoxFuture<'static, Result<PathBuf, String>> {
+        let folder = PathBuf::from(image.trim_start_matches("file://"));
+        let found = folder.is_dir().then_some(folder);
+        std::future::ready(found.ok_or_else(|| "no such folder".to_owned())).boxed()
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod api;
 mod auth;
+mod backup;
 mod child;
 mod contract;
 mod disk;

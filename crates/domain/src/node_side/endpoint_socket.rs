@@ -42,7 +42,7 @@ impl EndpointSocket {
         Self::listen_for_user(path, geteuid().as_raw())
     }
 
-    /// Like [`Self::listen_at`]; the user `owner` may connect, too. Nobody else may: a connection
+    /// Like [`Self::listen_at`]; the user `owner` may connect, too. No other user may: a connection
     /// gets the chain's memory.
     ///
     /// # Errors

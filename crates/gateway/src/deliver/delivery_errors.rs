@@ -57,7 +57,7 @@ pub(super) fn broken_call_error(
     }
 }
 
-/// Returns the error for a response that is none: an informational status that nobody asked for.
+/// Returns the error for a response that is none: an informational status without a request for it.
 pub(super) fn unfinal_response_error(
     call: &GatewayCall,
     endpoint: &InstanceEndpoint,

@@ -44,7 +44,10 @@ async fn the_access_log_has_every_field() {
     let request = Request::post("/function/echo/a?b")
         .header("x-call-id", "mine")
         .header("user-agent", "a-client/1")
-        .header("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+        .header(
+            "traceparent",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        )
         .body(full_body("12345"))
         .unwrap();
     let answer = send_and_collect(fixture.public, request).await;

@@ -70,6 +70,25 @@ struct StoreState {
     needed: BTreeSet<ArtifactKey>,
     copying: HashMap<ArtifactKey, Arc<OnceCell<PathBuf>>>,
     drafts: u64,
+    holds: usize,
+}
+
+/// Keeps all copies of a store from removal while it lives.
+#[derive(Debug)]
+pub struct ArtifactHold(Arc<ArtifactStore>);
+
+impl ArtifactHold {
+    /// The store.
+    pub fn store(&self) -> &Arc<ArtifactStore> {
+        &self.0
+    }
+}
+
+impl Drop for ArtifactHold {
+    fn drop(&mut self) {
+        // The next collection removes what has become unneeded.
+        self.0.lock_state().holds -= 1;
+    }
 }
 
 impl ArtifactStore {
@@ -210,7 +229,13 @@ impl ArtifactStore {
         state.needed = needed;
     }
 
-    /// Removes unneeded copies. Blocks. A copy that becomes needed meanwhile is created again.
+    /// Keeps all copies, also unneeded ones, while the value lives.
+    pub fn hold_copies(self: &Arc<Self>) -> ArtifactHold {
+        self.lock_state().holds += 1;
+        ArtifactHold(Arc::clone(self))
+    }
+
+    /// Removes unneeded copies, unless they are held. Blocks. A copy that becomes needed meanwhile is created again.
     ///
     /// # Errors
     /// Fails when something cannot be read or removed.
@@ -247,11 +272,8 @@ impl ArtifactStore {
     /// needed in between.
     fn discard_unneeded(&self, path: &Path, trash: &Path) -> io::Result<bool> {
         let state = self.lock_state();
-        match state
-            .needed
-            .iter()
-            .any(|key| self.revision_folder(key) == path)
-        {
+        let mut needed = state.needed.iter();
+        match state.holds > 0 || needed.any(|key| self.revision_folder(key) == path) {
             true => Ok(false),
             // A rename is quick; the slow removal happens outside of the lock.
             false => fs::rename(path, trash).map(|()| true),

@@ -121,6 +121,19 @@ async fn unneeded_copies_are_removed() {
 }
 
 #[tokio::test]
+async fn held_copies_outlive_their_need() {
+    let fixture = StoreFixture::new(FolderLimit::default());
+    let first = fixture.get_revision(1).await.unwrap();
+    let hold = fixture.store.hold_copies();
+    fixture.store.set_needed([key_of(2)].into());
+    fixture.store.collect_garbage().unwrap();
+    assert!(first.exists());
+    drop(hold);
+    fixture.store.collect_garbage().unwrap();
+    assert!(!first.exists());
+}
+
+#[tokio::test]
 async fn an_escaping_link_is_refused_by_name() {
     let fixture = StoreFixture::new(FolderLimit::default());
     symlink("/root/secret", fixture.code_path("key")).unwrap();

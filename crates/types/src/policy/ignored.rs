@@ -6,7 +6,7 @@ use std::fmt;
 
 use super::keys;
 use crate::function::FunctionSpec;
-use crate::similar::most_similar;
+use crate::similar::find_similar;
 
 /// Response header of a deployment, once per setting without effect.
 pub const WARNING_HEADER: &str = "x-nearpath-warning";
@@ -38,7 +38,7 @@ const ANNOTATIONS: &[&str] = &[
 /// Every label below [`OPENFAAS_PREFIX`] that has an effect.
 const LABELS: &[&str] = &[keys::SCALE_MIN, keys::SCALE_MAX];
 /// Longest part of a key that a text repeats, in characters.
-const MAX_SHOWN_CHARS: usize = 80;
+const MAX_KEY_CHARS: usize = 80;
 
 /// A label or annotation without effect. Its text is the warning for its author.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,7 +59,7 @@ enum IgnoredFault {
 
 impl fmt::Display for IgnoredSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let key: String = self.key.chars().take(MAX_SHOWN_CHARS).collect();
+        let key: String = self.key.chars().take(MAX_KEY_CHARS).collect();
         // Escaped, because the text goes into headers and to terminals.
         write!(f, "{} {} has no effect", self.kind, key.escape_default())?;
         match self.fault {
@@ -118,7 +118,7 @@ fn nearest_key(key: &str) -> Option<&'static str> {
         None => (OPENFAAS_PREFIX, LABELS),
     };
     let names = known.iter().map(|one| &one[prefix.len()..]);
-    let nearest = most_similar(&key[prefix.len()..], names)?;
+    let nearest = find_similar(&key[prefix.len()..], names)?;
     known
         .iter()
         .copied()

@@ -186,7 +186,7 @@ impl HttpMode {
     }
 }
 
-/// Returns the error for an informational status that nobody asked for. The connection ends with
+/// Returns the error for an informational status without a request for it. The connection ends with
 /// it: what follows would be taken for the response to the next request.
 fn unfinal_response(status: StatusCode) -> PlatformError {
     watchdog_error(
