@@ -5,7 +5,6 @@
 //! earlier one. So is the answer to an MD5 challenge, if the client gets the same salt. A SCRAM
 //! proof is valid for one session, so each such client opens a backend and keeps it.
 
-use std::rc::Rc;
 use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
@@ -20,7 +19,7 @@ use super::client_state::{
 };
 use super::connection::PostgresConnection;
 use super::frame::{HEADER_BYTES, split_text};
-use super::login::{PostgresBackendError, open_connection};
+use super::login::{PostgresBackendError, open_connection, send_startup};
 use super::message;
 use super::startup::PostgresStartup;
 use super::state::{ClientProof, PasswordRequest, PostgresFingerprint, PostgresState};
@@ -69,8 +68,9 @@ pub(super) async fn authenticate_client(
     let proof = request
         .zip(answer_given.as_deref())
         .map(|(request, answer_given)| state.hash_proof(request, answer_given));
-    if let Some(client_state) = proof
-        .and_then(|proof| reuse_proof(&startup, request, answer_given.as_deref(), proof, state))
+    if let Some(proof) = proof
+        && let Some(client_state) =
+            reuse_proof(&startup, request, answer_given.as_deref(), proof, state).await
     {
         return Ok(client_state);
     }
@@ -84,7 +84,7 @@ pub(super) async fn authenticate_client(
 }
 
 /// Returns the state of a client that has given the same proof as an earlier one.
-fn reuse_proof(
+async fn reuse_proof(
     startup: &PostgresStartup,
     request: Option<PasswordRequest>,
     answer_given: Option<&[u8]>,
@@ -92,8 +92,10 @@ fn reuse_proof(
     state: &PostgresState,
 ) -> Option<PostgresClientState> {
     let fingerprint = PostgresFingerprint::from_startup(startup, proof);
-    let parameters = state.known_parameters(&fingerprint)?;
-    let backend = state.idle_pool.take(&fingerprint);
+    state.known_parameters(&fingerprint)?;
+    let backend = state.take_current(&fingerprint).await;
+    // Asked again, because the sessions may have ended.
+    let parameters = state.known_parameters(&fingerprint)?.borrow().clone();
     let password = match (request, answer_given) {
         (Some(PasswordRequest::Cleartext), Some(password)) => {
             ClientPassword::Known(Some(password.to_vec()))
@@ -106,7 +108,7 @@ fn reuse_proof(
         startup: startup.clone(),
         password,
         fingerprint,
-        parameters: Rc::unwrap_or_clone(parameters),
+        parameters,
         backend,
     })
 }
@@ -163,14 +165,12 @@ async fn authenticate_at_server(
         )));
     };
     let (mut connection, addr) = open_connection(lease, context).await?;
-    connection.outgoing.extend_from_slice(&startup.encode());
-    connection
-        .flush()
+    send_startup(&mut connection, &startup)
         .await
         .map_err(PostgresBackendError::from)?;
     let (request, answer_given) =
         relay_authentication(client, &mut connection, &mut cleartext).await?;
-    let backend = PostgresBackend::new(connection, BackendState::default(), addr)
+    let mut backend = PostgresBackend::new(connection, BackendState::default(), addr)
         .read_session_start()
         .await?;
     state.remember_request(&startup, request);
@@ -187,8 +187,8 @@ async fn authenticate_at_server(
         _ => (ClientProof::Once, ClientPassword::Spent),
     };
     let fingerprint = PostgresFingerprint::from_startup(&startup, proof);
-    let initial = backend.state.initial_parameters.clone();
-    state.remember_parameters(&fingerprint, &initial);
+    state.remember_parameters(&fingerprint, &mut backend.state);
+    let parameters = backend.state.initial_parameters.borrow().clone();
     // The login may have spent the proof, so this backend may be the only one that the client can
     // have.
     let backend = Some(UsedConnection::new(backend, Instant::now()));
@@ -196,7 +196,7 @@ async fn authenticate_at_server(
         startup,
         password,
         fingerprint,
-        parameters: Rc::unwrap_or_clone(initial),
+        parameters,
         backend,
     })
 }

@@ -10,7 +10,7 @@ use tokio::io::AsyncReadExt;
 use super::backend_state::{BackendState, STATUS_IDLE};
 use super::cancel::{self, CancelTarget, CancelsInFlight};
 use super::connection::PostgresConnection;
-use super::frame::{HEADER_BYTES, split_text};
+use super::frame::HEADER_BYTES;
 use super::message;
 use nearpath_connpool::idle::ReusableConnection;
 use nearpath_connpool::socket::UpstreamSocket;
@@ -22,7 +22,7 @@ const CLEAN_TIMEOUT: Duration = Duration::from_secs(5);
 const LAST_STATEMENT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Idle time after which a backend is probed before use: its server may have vanished without
 /// closing the connection.
-const UNPROBED_IDLE_AGE: Duration = Duration::from_secs(5);
+pub(super) const UNPROBED_IDLE_AGE: Duration = Duration::from_secs(5);
 /// Time for the answer to a probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 const SYNC: &[u8] = b"S\0\0\0\x04";
@@ -71,22 +71,30 @@ impl PostgresBackend {
             && self.connection.incoming.is_between_messages()
     }
 
-    /// Returns the backend if its server still answers.
-    pub(super) async fn probe(mut self) -> Option<Self> {
-        if self.idle_since.elapsed() < UNPROBED_IDLE_AGE {
+    /// Returns the backend if its server still answers. One that has been idle for less than
+    /// `unprobed_age` is returned as it is.
+    ///
+    /// With its answer, the server reports the parameters that have changed since the last one.
+    pub(super) async fn probe(mut self, unprobed_age: Duration) -> Option<Self> {
+        if self.idle_since.elapsed() < unprobed_age {
             return Some(self);
         }
         let answer = async {
             // A Sync changes nothing and has exactly one reply, ReadyForQuery.
             self.connection.outgoing.extend_from_slice(SYNC);
             self.connection.flush().await?;
-            self.read_until_ready().await
+            // No statement was sent: these are changes of the server's own.
+            for (name, value) in self.read_until_ready().await? {
+                self.state.set_initial_parameter(name, value);
+            }
+            io::Result::Ok(())
         };
         let answered = matches!(
             tokio::time::timeout(PROBE_TIMEOUT, answer).await,
             Ok(Ok(()))
         );
         if answered && self.is_quiet() {
+            self.idle_since = Instant::now();
             return Some(self);
         }
         self.close_abruptly();
@@ -122,8 +130,10 @@ impl PostgresBackend {
         }
         self.connection.flush().await?;
         for _ in commands {
-            self.read_until_ready().await?;
+            let reported = self.read_until_ready().await?;
+            self.state.parameters.extend(reported);
         }
+        self.state.adopt_parameters();
         self.state.forget_named();
         self.state.forget_unnamed();
         self.state.needs_cleaning = false;
@@ -134,16 +144,18 @@ impl PostgresBackend {
         }
     }
 
-    async fn read_until_ready(&mut self) -> io::Result<()> {
+    /// Reads up to ReadyForQuery, and returns the parameters that the server reported.
+    async fn read_until_ready(&mut self) -> io::Result<Vec<(String, String)>> {
+        let mut reported = Vec::new();
         loop {
             let message = self.connection.read_message().await?;
             let body = &message[HEADER_BYTES..];
             match message[0] {
                 b'Z' => {
                     self.state.status = body.first().copied().unwrap_or_default();
-                    return Ok(());
+                    return Ok(reported);
                 }
-                b'S' => self.state.set_parameter(body),
+                b'S' => reported.extend(message::parse_parameter(body)),
                 b'C' | b'N' => {}
                 _ => return Err(io::Error::other("unexpected message during cleanup")),
             }
@@ -177,18 +189,6 @@ impl PostgresBackend {
     /// server is gone.
     pub(super) fn close_abruptly(self) {
         tokio::task::spawn_local(self.connection.stream.close_with_message(&[]));
-    }
-}
-
-impl BackendState {
-    /// Stores a ParameterStatus.
-    pub(super) fn set_parameter(&mut self, body: &[u8]) {
-        if let Some((name, rest)) = split_text(body)
-            && let Some((value, _)) = split_text(rest)
-        {
-            let owned = |text: &[u8]| String::from_utf8_lossy(text).into_owned();
-            self.parameters.insert(owned(name), owned(value));
-        }
     }
 }
 

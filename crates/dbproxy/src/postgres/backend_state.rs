@@ -16,8 +16,14 @@ pub(super) const NAME_PREFIX: &str = "nearpath_";
 /// Status of ReadyForQuery: no transaction is open.
 pub(super) const STATUS_IDLE: u8 = b'I';
 
+/// Parameters that the server changes by itself, in open sessions too. No statement sets them.
+pub(super) const SERVER_PARAMETERS: [&str; 2] = ["in_hot_standby", "server_version"];
+
 /// Parameters as the server reported them last.
 pub(super) type SessionParameters = BTreeMap<String, String>;
+/// Parameters with which sessions of a kind begin. The sessions that reported the same share them,
+/// so a change that one of them sees is known for all.
+pub(super) type InitialParameters = Rc<RefCell<SessionParameters>>;
 
 /// A statement that a client prepared.
 #[derive(Debug)]
@@ -95,8 +101,8 @@ pub(super) struct BackendState {
     /// Status of its last ReadyForQuery; 0 when no further one will come.
     pub(super) status: u8,
     pub(super) parameters: SessionParameters,
-    /// Parameters at the start of the session.
-    pub(super) initial_parameters: Rc<SessionParameters>,
+    /// Parameters of a session that begins now.
+    pub(super) initial_parameters: InitialParameters,
     /// Process id and secret for cancellations.
     pub(super) key: (i32, i32),
     /// The session may hold state that only the server knows of.
@@ -138,6 +144,22 @@ impl PreparedStatement {
 }
 
 impl BackendState {
+    /// Takes the current parameters for those of a session that begins now: no client has changed
+    /// any since the session was opened or cleaned.
+    pub(super) fn adopt_parameters(&self) {
+        self.initial_parameters
+            .borrow_mut()
+            .clone_from(&self.parameters);
+    }
+
+    /// Stores a parameter that no client has set: sessions begin with it from now on.
+    pub(super) fn set_initial_parameter(&mut self, name: String, value: String) {
+        self.initial_parameters
+            .borrow_mut()
+            .insert(name.clone(), value.clone());
+        self.parameters.insert(name, value);
+    }
+
     /// Returns whether a Bind that is sent now finds `statement`; if so, this counts as a use.
     pub(super) fn has_prepared(
         &mut self,

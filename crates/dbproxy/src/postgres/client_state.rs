@@ -1,10 +1,9 @@
 //! Clients that have authenticated, and the backends for them.
 
 use std::io;
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use super::backend::PostgresBackend;
+use super::backend::{PostgresBackend, UNPROBED_IDLE_AGE};
 use super::backend_state::SessionParameters;
 use super::login::{PostgresBackendError, log_in};
 use super::startup::PostgresStartup;
@@ -74,7 +73,13 @@ pub(super) async fn admit_client(
         parameters: SessionParameters::new(),
         backend: None,
     };
-    let parameters = match state.known_parameters(&client_state.fingerprint) {
+    let fingerprint = &client_state.fingerprint;
+    if let Some(current) = state.take_current(fingerprint).await {
+        state
+            .idle_pool
+            .give_back(&context.upstream, fingerprint, current);
+    }
+    let parameters = match state.known_parameters(fingerprint) {
         Some(parameters) => parameters,
         None => {
             // The first session of a kind is opened now, because only the server knows its
@@ -84,11 +89,10 @@ pub(super) async fn admit_client(
                 .await?;
             let initial = kept.connection.state.initial_parameters.clone();
             client_state.backend = Some(kept);
-            state.remember_parameters(&client_state.fingerprint, &initial);
             initial
         }
     };
-    client_state.parameters = Rc::unwrap_or_clone(parameters);
+    client_state.parameters = parameters.borrow().clone();
     Ok(client_state)
 }
 
@@ -132,7 +136,7 @@ impl PostgresClientState {
                 AcquireOutcome::New(lease) => break lease,
                 AcquireOutcome::Reused(kept) => {
                     let (backend, opened_at) = kept.into_parts();
-                    if let Some(backend) = backend.probe().await {
+                    if let Some(backend) = backend.probe(UNPROBED_IDLE_AGE).await {
                         return Ok(UsedConnection::new(backend, opened_at));
                     }
                 }
@@ -149,7 +153,8 @@ impl PostgresClientState {
             .await
             .unwrap_or_else(|_| Err(login_timeout_error()));
         // The password may have been changed, so the next client asks the server again.
-        let backend = backend.inspect_err(|_| state.forget_session(&self.fingerprint))?;
+        let mut backend = backend.inspect_err(|_| state.forget_session(&self.fingerprint))?;
+        state.remember_parameters(&self.fingerprint, &mut backend.state);
         Ok(UsedConnection::new(backend, Instant::now()))
     }
 }

@@ -14,6 +14,9 @@ const MAX_BUFFERED_BYTES: usize = 64 << 10;
 /// Input limit in bytes: one message that is read as a whole, and what arrived with its end.
 const MAX_UNREAD_BYTES: usize = MAX_WHOLE_BYTES + MAX_BUFFERED_BYTES;
 
+/// Bytes of a foreign answer that an error repeats.
+const MAX_SHOWN_BYTES: usize = 32;
+
 #[derive(Debug)]
 pub(super) struct PostgresConnection<S> {
     pub(super) stream: S,
@@ -56,6 +59,30 @@ impl<S: AsyncRead + AsyncWrite + Unpin> PostgresConnection<S> {
     pub(super) async fn flush(&mut self) -> io::Result<()> {
         self.stream.write_all_buf(&mut self.outgoing).await?;
         self.stream.flush().await
+    }
+
+    /// Waits for a server's first bytes, and checks that they can begin an answer to a startup
+    /// message.
+    ///
+    /// # Errors
+    /// Fails when the server does not speak PostgreSQL, or when the connection breaks.
+    pub(super) async fn check_first_answer(&mut self) -> io::Result<()> {
+        if self.incoming.buffer().is_empty() {
+            self.read_more().await?;
+        }
+        let first = &self.incoming.buffer()[..];
+        // The manual, "Start-up": an authentication request, an error, a notice or the version.
+        if matches!(first, [b'R' | b'E' | b'N' | b'v', ..]) {
+            return Ok(());
+        }
+        let shown = &first[..first.len().min(MAX_SHOWN_BYTES)];
+        Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!(
+                "the server does not speak PostgreSQL, it answered \"{}\"; check the port, or use `protocol=tcp`",
+                shown.escape_ascii()
+            ),
+        ))
     }
 
     /// Reads the next message as a whole, for the phases that have no long messages.

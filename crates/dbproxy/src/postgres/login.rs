@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::rc::Rc;
 
 use bytes::{Bytes, BytesMut};
 use nearpath_types::egress::EgressTls;
@@ -115,6 +114,16 @@ pub(super) async fn open_connection(
     ))
 }
 
+/// Sends the startup message to a server, and waits for its first answer.
+pub(super) async fn send_startup(
+    connection: &mut PostgresConnection<UpstreamSocket>,
+    startup: &PostgresStartup,
+) -> io::Result<()> {
+    connection.outgoing.extend_from_slice(&startup.encode());
+    connection.flush().await?;
+    connection.check_first_answer().await
+}
+
 /// Logs in on a new connection.
 pub(super) async fn log_in(
     lease: ConnectionLease,
@@ -123,8 +132,7 @@ pub(super) async fn log_in(
     password: Option<&[u8]>,
 ) -> Result<PostgresBackend, PostgresBackendError> {
     let (mut connection, addr) = open_connection(lease, context).await?;
-    connection.outgoing.extend_from_slice(&startup.encode());
-    connection.flush().await?;
+    send_startup(&mut connection, startup).await?;
     authenticate_node(&mut connection, &startup.user, password).await?;
     PostgresBackend::new(connection, BackendState::default(), addr)
         .read_session_start()
@@ -223,7 +231,11 @@ impl PostgresBackend {
             let message = self.connection.read_message().await?;
             let body = &message[HEADER_BYTES..];
             match (message[0], body) {
-                (b'S', body) => self.state.set_parameter(body),
+                (b'S', body) => {
+                    if let Some((name, value)) = message::parse_parameter(body) {
+                        self.state.set_initial_parameter(name, value);
+                    }
+                }
                 (b'K', [a, b, c, d, e, f, g, h]) => {
                     self.state.key = (
                         i32::from_be_bytes([*a, *b, *c, *d]),
@@ -232,9 +244,6 @@ impl PostgresBackend {
                 }
                 (b'Z', [status]) => {
                     self.state.status = *status;
-                    // A copy, because the parameters change with the session; the initial ones are
-                    // for further clients.
-                    self.state.initial_parameters = Rc::new(self.state.parameters.clone());
                     return Ok(self);
                 }
                 (b'N', _) => {}

@@ -106,6 +106,14 @@ pub(super) fn no_connection_error(error: &NoConnection) -> Bytes {
     }
 }
 
+/// Parses the body of a ParameterStatus.
+pub(super) fn parse_parameter(body: &[u8]) -> Option<(String, String)> {
+    let (name, rest) = super::frame::split_text(body)?;
+    let (value, _) = super::frame::split_text(rest)?;
+    let owned = |text: &[u8]| String::from_utf8_lossy(text).into_owned();
+    Some((owned(name), owned(value)))
+}
+
 /// Returns a field of an ErrorResponse or a NoticeResponse.
 pub(super) fn find_field(mut body: &[u8], wanted: u8) -> Option<&[u8]> {
     while let Some((&field, rest)) = body.split_first().filter(|(field, _)| **field != 0) {

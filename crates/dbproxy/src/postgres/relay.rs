@@ -229,6 +229,8 @@ impl PostgresRelay {
         mut kept: UsedConnection<PostgresBackend>,
         first: Option<&MessagePiece>,
     ) {
+        self.session
+            .report_server_parameters(&kept.connection.state, &mut self.client.outgoing);
         self.session.restore_settings(
             first,
             &mut kept.connection.state,

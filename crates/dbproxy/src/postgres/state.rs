@@ -2,19 +2,22 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
 
 use ring::hmac;
 
 use super::backend::PostgresBackend;
-use super::backend_state::{SessionParameters, StatementNames};
+use super::backend_state::{BackendState, InitialParameters, SessionParameters, StatementNames};
 use super::cancel::CancelKeys;
 use super::startup::PostgresStartup;
 use nearpath_connpool::destination::EgressDestination;
-use nearpath_connpool::idle::IdlePool;
+use nearpath_connpool::idle::{IdlePool, UsedConnection};
 
 /// Kinds of sessions whose parameters are remembered.
 const MAX_KNOWN_SESSIONS: usize = 256;
+/// Age of an idle session's last report after which a connecting client has it renewed.
+const MAX_PARAMETER_AGE: Duration = Duration::from_secs(1);
 
 /// Properties of a session. Sessions with equal fingerprints serve each other's clients.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -54,7 +57,8 @@ pub(super) struct PostgresState {
     pub(super) idle_pool: Rc<IdlePool<PostgresFingerprint, PostgresBackend>>,
     pub(super) statement_names: StatementNames,
     pub(super) cancel_keys: Rc<CancelKeys>,
-    initial_parameters: RefCell<HashMap<PostgresFingerprint, Rc<SessionParameters>>>,
+    /// Only sessions hold the parameters: no session, no knowledge.
+    initial_parameters: RefCell<HashMap<PostgresFingerprint, Weak<RefCell<SessionParameters>>>>,
     password_requests: RefCell<HashMap<(String, String), PasswordRequest>>,
     proof_key: hmac::Key,
 }
@@ -86,23 +90,48 @@ impl PostgresState {
     pub(super) fn known_parameters(
         &self,
         fingerprint: &PostgresFingerprint,
-    ) -> Option<Rc<SessionParameters>> {
-        self.initial_parameters.borrow().get(fingerprint).cloned()
+    ) -> Option<InitialParameters> {
+        self.initial_parameters
+            .borrow()
+            .get(fingerprint)
+            .and_then(Weak::upgrade)
     }
 
-    /// Remembers the parameters of a session.
+    /// Takes an idle session whose server has just confirmed its parameters. An idle session hears
+    /// of a promotion or a reloaded configuration only when it is asked.
+    pub(super) async fn take_current(
+        &self,
+        fingerprint: &PostgresFingerprint,
+    ) -> Option<UsedConnection<PostgresBackend>> {
+        while let Some(kept) = self.idle_pool.take(fingerprint) {
+            let (backend, opened_at) = kept.into_parts();
+            if let Some(backend) = backend.probe(MAX_PARAMETER_AGE).await {
+                return Some(UsedConnection::new(backend, opened_at));
+            }
+        }
+        None
+    }
+
+    /// Remembers the parameters of a session that has just begun.
     pub(super) fn remember_parameters(
         &self,
         fingerprint: &PostgresFingerprint,
-        values: &Rc<SessionParameters>,
+        session: &mut BackendState,
     ) {
+        if let Some(known) = self.known_parameters(fingerprint)
+            && known == session.initial_parameters
+        {
+            session.initial_parameters = known;
+            return;
+        }
         let mut known = self.initial_parameters.borrow_mut();
         // Rare, and the entries come back with the next logins: an order of use is not worth its
         // bookkeeping.
         if known.len() >= MAX_KNOWN_SESSIONS {
             known.clear();
         }
-        known.insert(fingerprint.clone(), values.clone());
+        let values = Rc::downgrade(&session.initial_parameters);
+        known.insert(fingerprint.clone(), values);
     }
 
     /// Forgets a session that the server has refused: the next client gets the error when it

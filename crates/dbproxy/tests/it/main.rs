@@ -18,6 +18,7 @@ mod postgres_faults;
 mod postgres_implicit_state;
 mod postgres_isolation;
 mod postgres_measure;
+mod postgres_parameters;
 mod postgres_raw;
 mod postgres_server;
 mod postgres_statements;

@@ -6,15 +6,16 @@ use std::time::Duration;
 
 use nearpath_dbproxy::Adapter;
 use nearpath_dbproxy::postgres::PostgresAdapter;
-use nearpath_types::egress::{EgressSpec, PoolingMode};
+use nearpath_types::egress::{EgressProtocol, EgressSpec, PoolingMode};
 use rustix::process::Signal;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::fixture::{AdapterFixture, run_local};
+use crate::fixture::{AdapterFixture, default_egress, node_login, run_local};
 use crate::postgres::{as_function, on_postgres, open_fixture};
 use crate::postgres_raw::RawClient;
 use crate::postgres_server::{PASSWORD, PostgresServer};
+use crate::scripted_server::ScriptedServer;
 
 #[test]
 fn a_server_that_restarts_between_two_statements_is_not_noticed() {
@@ -359,5 +360,39 @@ fn an_ended_instance_leaves_nothing_open() {
             1,
             "each time it was cleaned, and served again"
         );
+    });
+}
+
+/// Sends a startup message for the user `u`; returns all that comes back.
+async fn answer_to_startup(at: SocketAddr) -> String {
+    let mut client = TcpStream::connect(at).await.unwrap();
+    let startup = b"\0\0\0\x10\0\x03\0\0user\0u\0\0";
+    client.write_all(startup).await.unwrap();
+    let mut answer = Vec::new();
+    // The connection may end with a reset.
+    let _ = client.read_to_end(&mut answer).await;
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[test]
+fn a_server_of_another_protocol_is_named_with_its_answer() {
+    run_local(async {
+        let greeting = b"J\0\0\0\n8.0.36\0";
+        let server = ScriptedServer::start(async |mut connection| {
+            connection.stream.write_all(greeting).await.ok()?;
+            // Waits for the client to leave.
+            connection.read_head().await.map(drop)
+        })
+        .await;
+        for login in [None, node_login("u")] {
+            let mut egress = default_egress(EgressProtocol::Postgres, server.at);
+            egress.login = login;
+            let fixture = open_fixture(egress).await;
+            let answer = answer_to_startup(fixture.at).await;
+            assert!(
+                answer.contains("does not speak PostgreSQL") && answer.contains("8.0.36"),
+                "{answer}"
+            );
+        }
     });
 }

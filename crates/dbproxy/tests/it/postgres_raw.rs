@@ -1,5 +1,6 @@
 //! A client that can leave in the middle of anything.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -16,6 +17,8 @@ pub(crate) struct RawClient {
     read: BytesMut,
     /// Process id and secret for cancellations.
     pub(crate) key: (i32, i32),
+    /// Parameters as last reported.
+    pub(crate) parameters: BTreeMap<String, String>,
 }
 
 impl RawClient {
@@ -25,6 +28,7 @@ impl RawClient {
             stream: TcpStream::connect(at).await.unwrap(),
             read: BytesMut::new(),
             key: (0, 0),
+            parameters: BTreeMap::new(),
         };
         let mut out = BytesMut::new();
         let named = [("user", "postgres"), ("database", "postgres")];
@@ -82,6 +86,11 @@ impl RawClient {
                     return Err(text);
                 }
                 error.get_or_insert(text);
+            }
+            if tag == b'S' {
+                let mut texts = body.split(|&byte| byte == 0).map(String::from_utf8_lossy);
+                let mut next = || texts.next().unwrap().into_owned();
+                self.parameters.insert(next(), next());
             }
             all.push((tag, body));
             if tag == b'Z' {

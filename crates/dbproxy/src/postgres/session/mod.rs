@@ -23,7 +23,8 @@ use bytes::{Bytes, BytesMut};
 use nearpath_types::egress::PoolingMode;
 
 use super::backend_state::{
-    BackendState, PreparedStatement, STATUS_IDLE, SessionParameters, StatementNames,
+    BackendState, PreparedStatement, SERVER_PARAMETERS, STATUS_IDLE, SessionParameters,
+    StatementNames,
 };
 use super::frame::{HEADER_BYTES, MalformedMessage, MessagePiece, split_text};
 use super::message;
@@ -175,6 +176,23 @@ impl PostgresSession {
                 message::write_ready(to_client, STATUS_IDLE);
             }
             _ => {}
+        }
+    }
+
+    /// Reports to the client what has changed at the server, as one lasting session would.
+    pub(super) fn report_server_parameters(
+        &mut self,
+        backend_state: &BackendState,
+        to_client: &mut BytesMut,
+    ) {
+        let current = backend_state.initial_parameters.borrow();
+        for name in SERVER_PARAMETERS {
+            if let (Some(old), Some(new)) = (self.parameters.get_mut(name), current.get(name))
+                && old != new
+            {
+                old.clone_from(new);
+                message::write_parameter(to_client, name, new);
+            }
         }
     }
 

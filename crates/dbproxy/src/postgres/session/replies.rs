@@ -2,7 +2,7 @@
 
 use bytes::BytesMut;
 
-use super::super::backend_state::BackendState;
+use super::super::backend_state::{BackendState, SERVER_PARAMETERS};
 use super::super::frame::{HEADER_BYTES, MessagePiece, PostgresFramer, split_text};
 use super::super::message;
 use super::reply_queue::{PostgresExpectedReply, ReplyUndo};
@@ -197,17 +197,16 @@ impl PostgresSession {
         hidden: bool,
         backend_state: &mut BackendState,
     ) -> Option<()> {
-        let (name, rest) = split_text(body)?;
-        let (value, _) = split_text(rest)?;
-        let (name, value) = (
-            String::from_utf8_lossy(name).into_owned(),
-            String::from_utf8_lossy(value).into_owned(),
-        );
+        let (name, value) = message::parse_parameter(body)?;
         // A hidden one restores what the client knows already.
         if !hidden {
             self.parameters.insert(name.clone(), value.clone());
         }
-        backend_state.parameters.insert(name, value);
+        if SERVER_PARAMETERS.contains(&name.as_str()) {
+            backend_state.set_initial_parameter(name, value);
+        } else {
+            backend_state.parameters.insert(name, value);
+        }
         Some(())
     }
 
