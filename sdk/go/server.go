@@ -2,6 +2,7 @@ package nearpath
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/signal"
 	"sync"
@@ -31,7 +33,7 @@ type Server struct {
 	Handler Handler
 	// HTTP answers calls as an http.Handler: bodies of several messages are streamed, and flushed bytes are sent at once.
 	HTTP http.Handler
-	// Addr is the TCP address of the HTTP listener; empty: PORT, or 8082.
+	// Addr is the TCP address of the HTTP listener; empty: that of upstream_url, or else PORT, or 8082, at every address.
 	Addr string
 	// MaxBody is the maximum, in bytes, of a request's body; 0: DefaultMaxBody for a Handler, unlimited for an http.Handler.
 	MaxBody int64
@@ -67,7 +69,7 @@ func (s *Server) RunContext(ctx context.Context) error {
 	}
 	listener, err := net.Listen("tcp", s.address())
 	if err != nil {
-		return &Error{Kind: KindListen, Err: fmt.Errorf("cannot listen for HTTP: set PORT: %w", err)}
+		return &Error{Kind: KindListen, Err: fmt.Errorf("cannot listen for HTTP: set upstream_url or PORT: %w", err)}
 	}
 	server := &http.Server{Handler: s.httpHandler(), ReadHeaderTimeout: 30 * time.Second}
 	failed := make(chan error, 1)
@@ -89,10 +91,15 @@ func (s *Server) address() string {
 	if s.Addr != "" {
 		return s.Addr
 	}
-	if port := os.Getenv("PORT"); port != "" {
-		return ":" + port
+	return listenAddress(os.Getenv("upstream_url"), os.Getenv("PORT"))
+}
+
+// listenAddress returns the address that the watchdog calls: upstream_url names it. PORT is the habit of platforms without a watchdog.
+func listenAddress(upstream, port string) string {
+	if at, err := url.Parse(upstream); err == nil && at.Hostname() != "" {
+		return net.JoinHostPort(at.Hostname(), cmp.Or(at.Port(), port, "80"))
 	}
-	return ":8082"
+	return ":" + cmp.Or(port, "8082")
 }
 
 func (s *Server) drain(server *http.Server) error {

@@ -6,7 +6,7 @@
 
 This module has all names of `requests`. Calls of functions (see `Adapter`) go through shared memory inside a domain, and over
 pooled connections to the gateway elsewhere. The response's header `X-Nearpath-Path` names the path and the obstacle of a nearer
-one. Other URLs are sent by `requests` itself. `pip install nearpath[requests]`.
+one. Other URLs are sent by `requests` itself. Needs the extra `requests`.
 """
 
 import sys
@@ -15,7 +15,7 @@ from typing import Any
 try:
     import requests as _requests
 except ImportError as missing:
-    raise ImportError("nearpath.requests needs the package requests: pip install 'nearpath[requests]'") from missing
+    raise ImportError("nearpath.requests needs the package requests: pip install requests") from missing
 
 from requests import (
     ConnectionError as ConnectionError,

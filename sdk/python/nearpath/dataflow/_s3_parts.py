@@ -49,4 +49,4 @@ def import_optional(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ImportError("checkpoints at s3:// need the package boto3: pip install nearpath[s3]") from error
+        raise ImportError("checkpoints at s3:// need the package boto3: pip install boto3") from error

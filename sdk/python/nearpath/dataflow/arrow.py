@@ -1,6 +1,6 @@
 """Workers for columns: they process record batches of Arrow.
 
-The first column is the key. Batches travel as Arrow IPC streams and are read in place. Needs `pip install nearpath[arrow]`.
+The first column is the key. Batches travel as Arrow IPC streams and are read in place. Needs pyarrow, the extra `arrow`.
 """
 
 from collections.abc import Callable, Iterable, Iterator

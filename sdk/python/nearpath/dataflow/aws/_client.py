@@ -14,7 +14,7 @@ def import_optional(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError:
-        raise ImportError(f"nearpath.dataflow.aws needs {name}: pip install 'nearpath[aws]'") from None
+        raise ImportError(f"nearpath.dataflow.aws needs {name}: pip install boto3") from None
 
 
 def make(region: str | None, endpoint: str | None, limit: float) -> Any:

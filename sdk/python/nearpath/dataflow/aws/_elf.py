@@ -76,4 +76,4 @@ def _elftools(module: str) -> Any:
     try:
         return importlib.import_module(f"elftools.elf.{module}")
     except ImportError:
-        raise ImportError("the check of native code needs pyelftools: pip install 'nearpath[aws]'") from None
+        raise ImportError("the check of native code needs pyelftools: pip install pyelftools") from None
