@@ -8,6 +8,9 @@ use tokio::sync::watch;
 use crate::client_instance::ClientInstance;
 use crate::failed_writes::FailedWrites;
 
+/// Writes a line about a destination to the log of a function, at a limited rate.
+pub type FunctionLogger = Rc<dyn Fn(&ClientInstance, &str, &str)>;
+
 /// A connection of a function to a destination whose protocol an adapter understands.
 #[derive(Clone)]
 pub struct ClientContext {
@@ -15,9 +18,26 @@ pub struct ClientContext {
     pub caller: Rc<ClientInstance>,
     /// Source of connections to the destination.
     pub upstream: UpstreamHandle,
+    /// The function's log.
+    pub logger: FunctionLogger,
     /// Failures of writes that were acknowledged before the server executed them.
     pub failed_writes: Rc<FailedWrites>,
     /// Closes when the client's instance has ended. `None`: the caller drops the adapter's future
     /// instead.
     pub instance_alive: Option<watch::Receiver<()>>,
+}
+
+impl ClientContext {
+    /// Logs for the function's administrator that the destination refuses the node's login. Returns
+    /// the text for the client, whose own login this was not.
+    pub(crate) fn report_refused_login(&self, reason: &str) -> String {
+        let destination = &self.upstream.destination;
+        let (to, login) = (&destination.key.host_port, &destination.egress.login);
+        let user = login.as_ref().map_or("", |login| &login.user);
+        let text = format!(
+            "{to} refuses the login of nearpath as {user:?}: {reason}; correct `user` and `password` of this destination in the function's egress"
+        );
+        (self.logger)(&self.caller, to, &text);
+        text
+    }
 }

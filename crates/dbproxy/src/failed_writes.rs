@@ -13,13 +13,11 @@ use nearpath_types::FunctionId;
 use tokio::sync::Notify;
 
 use crate::client_instance::ClientInstance;
+use crate::context::FunctionLogger;
 
 /// Functions and destinations whose failures are remembered. Bounds the memory that failing
 /// functions can take.
 const MAX_REMEMBERED_FAILURES: usize = 4_096;
-
-/// Writes a line about a destination to the log of a function.
-pub type FunctionLogger = Box<dyn Fn(&ClientInstance, &str, &str)>;
 
 /// Failed and in-flight early writes of all functions.
 #[derive(Default)]

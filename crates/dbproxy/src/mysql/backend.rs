@@ -64,6 +64,32 @@ pub(super) enum PasswordSource<'a, 'b> {
     Client(&'a mut MysqlConnection<'b, TcpStream>),
 }
 
+impl MysqlBackendError {
+    /// Returns an error after which the client does not look for the fault in its own password: the
+    /// node logged in.
+    pub(super) fn of_node_login(self, context: &ClientContext) -> Self {
+        match &self {
+            Self::Refused(packet) => match login_refusal(packet) {
+                Some(reason) => Self::AuthFailed(context.report_refused_login(&reason)),
+                // Others, such as a full server, are no matter of the login.
+                None => self,
+            },
+            _ => self,
+        }
+    }
+}
+
+/// Returns the text of an error packet that refuses user, password or database.
+fn login_refusal(packet: &[u8]) -> Option<String> {
+    let [0xff, low, high, b'#', text @ ..] = packet else {
+        return None;
+    };
+    // ER_DBACCESS_DENIED_ERROR, ER_ACCESS_DENIED_ERROR, ER_ACCESS_DENIED_NO_PASSWORD_ERROR. The
+    // SQLSTATE before the text has five characters.
+    let is_refusal = matches!(u16::from_le_bytes([*low, *high]), 1044 | 1045 | 1698);
+    is_refusal.then(|| String::from_utf8_lossy(text.get(5..).unwrap_or_default()).into_owned())
+}
+
 impl ReusableConnection for MysqlBackend {
     fn is_quiet(&self) -> bool {
         self.socket.is_quiet()

@@ -263,7 +263,8 @@ pub(super) async fn acquire_backend(
         deadline,
         greeted.log_in(context, &client_state.login, &mut source),
     )
-    .await?;
+    .await
+    .map_err(|error| error.of_node_login(context))?;
     before_deadline(
         context,
         deadline,

@@ -25,6 +25,7 @@ use super::startup::PostgresStartup;
 use super::state::{ClientProof, PasswordRequest, PostgresFingerprint, PostgresState};
 use crate::ClientContext;
 use nearpath_connpool::idle::{AcquireOutcome, UsedConnection};
+use nearpath_connpool::pool::ConnectionLease;
 use nearpath_connpool::socket::UpstreamSocket;
 
 /// Codes of the messages 'R' (the manual's chapter "Message Formats").
@@ -74,11 +75,13 @@ pub(super) async fn authenticate_client(
     {
         return Ok(client_state);
     }
+    let lease = acquire_unused(&startup, context, state, deadline).await?;
     // A cleartext password can answer the server's question, too, so the client is not asked twice.
     let cleartext = answer_given.filter(|_| request == Some(PasswordRequest::Cleartext));
-    let shown = authenticate_at_server(client, startup, cleartext, context, state, deadline);
-    // The client can delay its answers, so the deadline bounds the whole dialogue.
-    tokio::time::timeout_at(deadline.into(), shown)
+    let dialogue = authenticate_at_server(client, startup, cleartext, context, state, lease);
+    // The client can delay its answers, so the deadline bounds the dialogue. The wait for a
+    // connection has its own errors.
+    tokio::time::timeout_at(deadline.into(), dialogue)
         .await
         .unwrap_or_else(|_| Err(login_timeout_error().into()))
 }
@@ -140,6 +143,27 @@ async fn read_answer(
     ))
 }
 
+/// Acquires an unused connection, which the client's own login needs.
+async fn acquire_unused(
+    startup: &PostgresStartup,
+    context: &ClientContext,
+    state: &PostgresState,
+    deadline: Instant,
+) -> Result<ConnectionLease, PostgresBackendError> {
+    // Backends with such a proof are never given back, so no used connection can match.
+    let fingerprint = PostgresFingerprint::from_startup(startup, ClientProof::Once);
+    match state
+        .idle_pool
+        .acquire(&context.upstream, &fingerprint, deadline)
+        .await?
+    {
+        AcquireOutcome::New(lease) => Ok(lease),
+        AcquireOutcome::Reused(_) => Err(PostgresBackendError::Unusable(
+            "expected a new connection, got a used one".into(),
+        )),
+    }
+}
+
 /// Lets the server ask the client, on an unused connection.
 async fn authenticate_at_server(
     client: &mut PostgresConnection<TcpStream>,
@@ -147,23 +171,8 @@ async fn authenticate_at_server(
     mut cleartext: Option<Bytes>,
     context: &ClientContext,
     state: &PostgresState,
-    deadline: Instant,
+    lease: ConnectionLease,
 ) -> Result<PostgresClientState, HandshakeError> {
-    // Backends with such a proof are never given back, so no used connection can match.
-    let AcquireOutcome::New(lease) = state
-        .idle_pool
-        .acquire(
-            &context.upstream,
-            &PostgresFingerprint::from_startup(&startup, ClientProof::Once),
-            deadline,
-        )
-        .await
-        .map_err(PostgresBackendError::from)?
-    else {
-        return Err(HandshakeError::Backend(PostgresBackendError::Unusable(
-            "expected a new connection, got a used one".into(),
-        )));
-    };
     let (mut connection, addr) = open_connection(lease, context).await?;
     send_startup(&mut connection, &startup)
         .await

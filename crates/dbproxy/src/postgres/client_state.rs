@@ -153,7 +153,15 @@ impl PostgresClientState {
             .await
             .unwrap_or_else(|_| Err(login_timeout_error()));
         // The password may have been changed, so the next client asks the server again.
-        let mut backend = backend.inspect_err(|_| state.forget_session(&self.fingerprint))?;
+        let node_logs_in = context.upstream.destination.egress.login.is_some();
+        let mut backend = backend.map_err(|error| {
+            state.forget_session(&self.fingerprint);
+            if node_logs_in {
+                error.of_node_login(context)
+            } else {
+                error
+            }
+        })?;
         state.remember_parameters(&self.fingerprint, &mut backend.state);
         Ok(UsedConnection::new(backend, Instant::now()))
     }

@@ -30,6 +30,9 @@ pub(super) enum PostgresBackendError {
     /// An ErrorResponse of the server.
     #[error("the server refused")]
     Refused(Bytes),
+    /// The server refused the node's own login; its SQLSTATE, and a text for the client.
+    #[error("{1}")]
+    NodeRefused(String, String),
     #[error("{0}")]
     Broken(#[from] io::Error),
     #[error("{0}")]
@@ -54,11 +57,32 @@ impl PostgresBackendError {
             == Some(sqlstate::CANNOT_CONNECT_NOW.as_bytes())
     }
 
+    /// Returns an error after which the client does not look for the fault in its own password: the
+    /// node logged in.
+    pub(super) fn of_node_login(self, context: &ClientContext) -> Self {
+        let Self::Refused(error) = &self else {
+            return self;
+        };
+        let field = |kind| {
+            let value = message::find_field(&error[HEADER_BYTES..], kind);
+            String::from_utf8_lossy(value.unwrap_or_default()).into_owned()
+        };
+        let state = field(b'C');
+        // Others, such as a full server, are no matter of the login.
+        if !state.starts_with(sqlstate::INVALID_AUTHORIZATION_CLASS) {
+            return self;
+        }
+        Self::NodeRefused(state, context.report_refused_login(&field(b'M')))
+    }
+
     /// Returns the error message for the client.
     pub(super) fn to_message(&self, to: &str) -> Bytes {
         match self {
             Self::NoConnection(error) => message::no_connection_error(error),
             Self::Refused(error) => error.clone(),
+            Self::NodeRefused(state, text) => {
+                message::fatal_error(state, &format!("nearpath: {text}"), "")
+            }
             // The text of the error kind ("unexpected end of file") would not help the function's
             // author.
             Self::Broken(error) if error.kind() == io::ErrorKind::UnexpectedEof => {

@@ -9,6 +9,7 @@ pub(super) mod sqlstate {
     pub(in super::super) const PROTOCOL_VIOLATION: &str = "08P01";
     pub(in super::super) const CONNECTION_FAILURE: &str = "08006";
     pub(in super::super) const TOO_MANY_CONNECTIONS: &str = "53300";
+    pub(in super::super) const INVALID_AUTHORIZATION_CLASS: &str = "28";
     pub(in super::super) const INVALID_PASSWORD: &str = "28P01";
     pub(in super::super) const CANNOT_CONNECT_NOW: &str = "57P03";
 }

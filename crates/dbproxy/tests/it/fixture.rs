@@ -150,6 +150,8 @@ pub(crate) struct AdapterFixture {
     pub(crate) backends: Rc<DirectBackends>,
     pub(crate) ledger: Rc<DestinationCounters>,
     pub(crate) failed_writes: Rc<FailedWrites>,
+    /// Lines of the function's log.
+    pub(crate) log: Rc<RefCell<Vec<String>>>,
     pub(crate) ended: Rc<RefCell<Vec<std::io::Result<()>>>>,
     /// Context of its clients.
     pub(crate) context: RefCell<Option<ClientContext>>,
@@ -187,6 +189,7 @@ impl AdapterFixture {
             backends,
             ledger,
             failed_writes,
+            log: Rc::default(),
             ended,
             context: RefCell::default(),
         };
@@ -261,6 +264,10 @@ fn client_context(
             source: fixture.backends.clone(),
             adapters: Rc::default(),
             counters: fixture.ledger.clone(),
+        },
+        logger: {
+            let log = Rc::clone(&fixture.log);
+            Rc::new(move |_: &_, _: &_, what: &str| log.borrow_mut().push(what.to_owned()))
         },
         failed_writes: fixture.failed_writes.clone(),
         instance_alive: None,

@@ -177,6 +177,29 @@ fn the_command_line_runs_unmodified_and_its_password_counts() {
     });
 }
 
+#[test]
+fn a_refused_login_of_the_node_is_told_as_such_and_logged() {
+    run_local(async {
+        let server = need!(server::start_mariadb(&[]).await, "mariadbd");
+        let egress = EgressSpec {
+            login: node_login("fn"),
+            ..default_egress(EgressProtocol::Mysql, server.at)
+        };
+        let fixture = AdapterFixture::open(egress, &[("password", "outdated")]).await;
+        let refused = program_output(&mut cli_command(&fixture, "pw"), "SELECT 1;").await;
+        let text = String::from_utf8_lossy(&refused.stderr);
+        assert!(
+            text.contains("1045") && text.contains("the login of nearpath as \"fn\""),
+            "{text}"
+        );
+        let log = fixture.log.borrow();
+        assert!(
+            matches!(log.as_slice(), [line] if line.contains("Access denied")),
+            "{log:?}"
+        );
+    });
+}
+
 const MANY_CLIENTS_SCRIPT: &str = r#"
 import sys, threading, pymysql
 host, port = sys.argv[1], int(sys.argv[2])

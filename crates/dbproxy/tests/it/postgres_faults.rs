@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::fixture::{AdapterFixture, default_egress, node_login, run_local};
 use crate::postgres::{as_function, on_postgres, open_fixture};
 use crate::postgres_raw::RawClient;
-use crate::postgres_server::{PASSWORD, PostgresServer};
+use crate::postgres_server::{PASSWORD, PostgresServer, psql_command};
 use crate::scripted_server::ScriptedServer;
 
 #[test]
@@ -394,5 +394,55 @@ fn a_server_of_another_protocol_is_named_with_its_answer() {
                 "{answer}"
             );
         }
+    });
+}
+
+#[test]
+fn a_refused_login_of_the_node_is_told_as_such_and_logged() {
+    on_postgres!(&[], |server| {
+        let egress = as_function(server.at, PoolingMode::Transaction);
+        let fixture = AdapterFixture::open(egress, &[("password", "outdated")]).await;
+        let received = RawClient::log_in(fixture.at, &[]).await.err().unwrap();
+        assert!(
+            received.starts_with("FATAL 28P01")
+                && received.contains("the login of nearpath as \"postgres\"")
+                && received.contains("egress"),
+            "{received}"
+        );
+        let log = fixture.log.borrow();
+        assert!(
+            matches!(log.as_slice(), [line] if line.contains("password authentication failed")),
+            "{log:?}"
+        );
+    });
+}
+
+#[test]
+fn a_client_with_its_own_login_hears_of_the_full_ceiling() {
+    on_postgres!(&[], |server| {
+        let fixture = open_fixture(EgressSpec {
+            login: None,
+            max: 1,
+            wait: Duration::from_millis(50),
+            ..as_function(server.at, PoolingMode::Transaction)
+        })
+        .await;
+        let psql = || {
+            psql_command(
+                fixture.at,
+                "postgres",
+                PASSWORD,
+                &["-c", "SELECT pg_sleep(60)"],
+            )
+        };
+        let mut first = psql().kill_on_drop(true).spawn().unwrap();
+        nearpath_testkit::eventually("the first client has its session", async || {
+            server.session_count().await == 1
+        })
+        .await;
+        let second = psql().output().await.unwrap();
+        let text = String::from_utf8_lossy(&second.stderr);
+        assert!(text.contains("`max`"), "{text}");
+        first.kill().await.unwrap();
     });
 }

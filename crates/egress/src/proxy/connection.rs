@@ -66,6 +66,7 @@ impl EgressProxy {
                 adapters: Rc::clone(&self.pool.adapters),
                 counters: self.pool.counters_for(&permit.destination),
             },
+            logger: Rc::clone(&self.logger),
             failed_writes: Rc::clone(&self.failed_writes),
             instance_alive: permit.has_async_writes().then(|| permit.alive.clone()),
         }

@@ -45,6 +45,7 @@ use forward::reset_at_close;
 use nearpath_connpool::destination::EgressDestination;
 use nearpath_connpool::pool::ConnectionPool;
 use nearpath_dbproxy::ClientInstance;
+use nearpath_dbproxy::context::FunctionLogger;
 use nearpath_dbproxy::failed_writes::FailedWrites;
 use notices::NoticeLimiter;
 
@@ -95,6 +96,8 @@ pub(crate) struct EgressProxy {
     log: TenantLogFn,
     pub(crate) pool: Rc<ConnectionPool>,
     pub(crate) egress_listener: Arc<EgressListener>,
+    /// Logs for adapters.
+    logger: FunctionLogger,
     failed_writes: Rc<FailedWrites>,
     /// Functions that were called and have no instance yet.
     called_functions: RefCell<HashMap<FunctionId, Instant>>,
@@ -180,14 +183,15 @@ impl EgressProxy {
         let (policy, listeners, notices) =
             (RefCell::default(), RefCell::default(), RefCell::default());
         Rc::new_cyclic(|proxy: &Weak<Self>| {
-            // A weak reference, because the proxy owns the table of failed writes.
+            // A weak reference, because the proxy owns the logger.
             let proxy = Weak::clone(proxy);
             let report = move |caller: &ClientInstance, to: &str, what: &str| {
                 if let Some(proxy) = proxy.upgrade() {
                     proxy.notify_tenant(caller, to, what);
                 }
             };
-            let failed_writes = Rc::new(FailedWrites::with_logger(Box::new(report)));
+            let logger: FunctionLogger = Rc::new(report);
+            let failed_writes = Rc::new(FailedWrites::with_logger(Rc::clone(&logger)));
             let (called_functions, handed_sockets) = (RefCell::default(), RefCell::default());
             Self {
                 policy,
@@ -196,6 +200,7 @@ impl EgressProxy {
                 log,
                 pool,
                 egress_listener,
+                logger,
                 failed_writes,
                 called_functions,
                 handed_sockets,

@@ -62,6 +62,7 @@ impl EgressProxy {
                 adapters: Rc::clone(&self.pool.adapters),
                 counters: self.pool.counters_for(to),
             },
+            logger: Rc::clone(&self.logger),
             failed_writes: Rc::clone(&self.failed_writes),
             instance_alive: None,
         }
