@@ -1,6 +1,7 @@
 //! A connection to MySQL or MariaDB: greeting, login, cleaning.
 
 use std::io;
+use std::rc::Rc;
 use std::time::Duration;
 
 use nearpath_types::egress::EgressTls;
@@ -27,12 +28,12 @@ const COM_QUERY: &[u8] = &[3];
 pub(super) struct MysqlBackend {
     pub(super) socket: UpstreamSocket,
     tls: bool,
-    greeting: MysqlGreeting,
+    greeting: Rc<MysqlGreeting>,
 }
 
 /// A connection before the login.
 pub(super) struct GreetedConnection {
-    pub(super) greeting: MysqlGreeting,
+    pub(super) greeting: Rc<MysqlGreeting>,
     lease: ConnectionLease,
 }
 
@@ -117,7 +118,10 @@ impl GreetedConnection {
             return Err(MysqlBackendError::Refused(payload));
         }
         let greeting = MysqlGreeting::parse(&payload).ok_or_else(not_mysql_error)?;
-        Ok(Self { greeting, lease })
+        Ok(Self {
+            greeting: Rc::new(greeting),
+            lease,
+        })
     }
 
     /// Logs in as `response` says. Returns the server's OK packet.

@@ -1,6 +1,7 @@
 //! Start of a client's connection: the adapter greets the client, and the client logs in.
 
 use std::io;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use nearpath_types::egress::EgressLogin;
@@ -9,8 +10,8 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::backend::{GreetedConnection, MysqlBackend, MysqlBackendError, PasswordSource};
-use super::connection::{MysqlConnection, not_mysql_error};
-use super::startup::{HandshakeResponse, OK_PAYLOAD, capability, encode_error};
+use super::connection::MysqlConnection;
+use super::startup::{HandshakeResponse, MysqlGreeting, OK_PAYLOAD, capability, encode_error};
 use super::state::{MysqlFingerprint, MysqlState};
 use crate::ClientContext;
 use nearpath_connpool::idle::{AcquireOutcome, ReusableConnection, UsedConnection};
@@ -71,15 +72,10 @@ pub(super) async fn accept_client(
     let mut connection = MysqlConnection::new(client, 0);
     // The greeting tells the client the server's capabilities, so a first client needs the server
     // at once.
-    let first = match fetch_greeting(context, state).await {
-        Ok(first) => first,
+    let (greeting, first) = match fetch_greeting(context, state).await {
+        Ok(fetched) => fetched,
         Err(error) => return refuse_client(&mut connection, state, &error, None).await,
     };
-    let greeting = state
-        .greeting
-        .borrow()
-        .clone()
-        .ok_or_else(not_mysql_error)?;
     // A new salt: the stored greeting serves many clients, and a salt must not repeat.
     connection
         .write_packet(&greeting.encode(&random_salt()))
@@ -176,17 +172,17 @@ pub(super) fn error_packet(error: &MysqlBackendError, sqlstate: Option<&str>) ->
     }
 }
 
-/// Fetches the server's greeting, if it is not known yet. The connection then serves the first
-/// client.
+/// Returns the server's greeting; fetches it if no connection is open. The connection then serves
+/// the first client.
 async fn fetch_greeting(
     context: &ClientContext,
     state: &MysqlState,
-) -> Result<Option<GreetedConnection>, MysqlBackendError> {
+) -> Result<(Rc<MysqlGreeting>, Option<GreetedConnection>), MysqlBackendError> {
     // Only one client asks. The others cannot wait for a returned connection instead, because their
     // fingerprints are unknown before they log in.
     let _turn = state.greeting_lock.lock().await;
-    if state.greeting.borrow().is_some() {
-        return Ok(None);
+    if let Some(known) = state.known_greeting() {
+        return Ok((known, None));
     }
     let deadline = Instant::now() + context.upstream.destination.egress.wait;
     let lease = context
@@ -194,9 +190,8 @@ async fn fetch_greeting(
         .source
         .connect(&context.upstream.destination, deadline)
         .await?;
-    before_deadline(context, deadline, state.read_greeting(lease))
-        .await
-        .map(Some)
+    let first = before_deadline(context, deadline, state.read_greeting(lease)).await?;
+    Ok((Rc::clone(&first.greeting), Some(first)))
 }
 
 /// Replaces the client's user by the node's, and a missing database by the declared one.

@@ -1,7 +1,7 @@
 //! State of one destination, shared by all its clients.
 
 use std::cell::RefCell;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use nearpath_connpool::adapter_state::{AdapterState, IdleConnections};
 use nearpath_connpool::destination::EgressDestination;
@@ -32,8 +32,9 @@ type KnownSetting = (MysqlFingerprint, Vec<u8>, Vec<u8>);
 /// State of one destination, shared by all its clients.
 pub(super) struct MysqlState {
     pub(super) idle_pool: Rc<IdlePool<MysqlFingerprint, MysqlBackend>>,
-    /// The server's last greeting.
-    pub(super) greeting: RefCell<Option<MysqlGreeting>>,
+    /// The server's last greeting. Only connections hold it: an upgraded server greets the first
+    /// client after them.
+    greeting: RefCell<Weak<MysqlGreeting>>,
     /// Held while a client fetches the greeting.
     pub(super) greeting_lock: tokio::sync::Mutex<()>,
     /// Logins that the server has accepted from the node.
@@ -66,8 +67,13 @@ impl MysqlState {
     ) -> Result<GreetedConnection, MysqlBackendError> {
         let greeted = GreetedConnection::read_greeting(lease).await?;
         // Later clients are greeted with it before they have a backend.
-        self.greeting.replace(Some(greeted.greeting.clone()));
+        self.greeting.replace(Rc::downgrade(&greeted.greeting));
         Ok(greeted)
+    }
+
+    /// Returns the greeting of the open connections.
+    pub(super) fn known_greeting(&self) -> Option<Rc<MysqlGreeting>> {
+        self.greeting.borrow().upgrade()
     }
 
     pub(super) fn learn_login(&self, fingerprint: &MysqlFingerprint) {

@@ -1,15 +1,17 @@
 //! MariaDB and its clients.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use nearpath_types::egress::{EgressProtocol, EgressSpec, PoolingMode};
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::process::Command;
 
 use crate::clients::{program_output, python, run_program, run_script};
 use crate::fixture::{AdapterFixture, default_egress, node_login, run_local};
 use crate::redis::need;
+use crate::scripted_server::ScriptedServer;
 use crate::server::{self, TestServer, loopback_host};
 
 /// Opens the adapter for clients that log in with their own password.
@@ -412,5 +414,44 @@ fn settings_that_the_server_accepted_cost_the_next_client_nothing() {
                 "turn {turn}"
             );
         }
+    });
+}
+
+/// Returns a greeting of protocol 10 in a packet.
+fn greeting_packet(version: usize) -> Vec<u8> {
+    let mut payload = format!("\x0a9.0.{version}\0").into_bytes();
+    // Connection id, salt, capabilities, character set and status (MySQL: Protocol::HandshakeV10).
+    payload.extend_from_slice(b"\x01\0\0\0saltsalt\0\xff\xff\x2d\x02\0\xff\xff\x15");
+    payload.extend_from_slice(b"\0\0\0\0\0\0\0\0\0\0saltsaltsalt\0mysql_native_password\0");
+    let length = u8::try_from(payload.len()).unwrap();
+    [&[length, 0, 0, 0][..], &payload].concat()
+}
+
+/// Reads the greeting's version, and leaves.
+async fn greeted_version(at: SocketAddr) -> String {
+    let mut client = TcpStream::connect(at).await.unwrap();
+    let (mut head, mut text) = ([0; 5], Vec::new());
+    client.read_exact(&mut head).await.unwrap();
+    while let byte @ 1.. = client.read_u8().await.unwrap() {
+        text.push(byte);
+    }
+    String::from_utf8(text).unwrap()
+}
+
+#[test]
+fn an_upgraded_server_greets_the_next_client() {
+    run_local(async {
+        let server = ScriptedServer::start(async |mut connection| {
+            let greeting = greeting_packet(connection.number);
+            connection.stream.write_all(&greeting).await.ok()?;
+            // Until the other side leaves.
+            connection.read_head().await.map(drop)
+        })
+        .await;
+        let egress = default_egress(EgressProtocol::Mysql, server.at);
+        let fixture = AdapterFixture::open(egress, &[]).await;
+        let first = greeted_version(fixture.at).await;
+        fixture.wait_served(1).await;
+        assert_ne!(greeted_version(fixture.at).await, first);
     });
 }
