@@ -37,7 +37,9 @@ impl CallerBodyError {
     pub(crate) fn refusal_reason(&self) -> Reason {
         let error = match self {
             Self::Http(error) => error,
-            Self::Http3(h3::RequestBodyError::WrongLength) => return Reason::BadRequest,
+            Self::Http3(
+                h3::RequestBodyError::WrongLength | h3::RequestBodyError::InvalidTrailers,
+            ) => return Reason::BadRequest,
             Self::Http3(h3::RequestBodyError::ClientGone(_)) => return Reason::CallerGone,
         };
         // hyper does not name framing errors, but keeps them as `io::Error` of these two kinds.

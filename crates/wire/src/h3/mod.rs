@@ -10,6 +10,7 @@
 //! Calls between parts of nearpath use plain QUIC streams instead, see [`crate::quic`].
 
 mod cid_routing;
+mod pseudo_header_scan;
 mod request_body;
 mod request_head;
 mod requests;

@@ -6,9 +6,11 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use h3::server::RequestStream;
-use http::HeaderMap;
+use http::header::{CONTENT_LENGTH, HeaderMap, HeaderName};
 use http_body::{Body, Frame, SizeHint};
 
+use super::pseudo_header_scan::PseudoHeaderFaults;
+use super::request_head::is_connection_header;
 use super::transport::Http3RecvStream;
 use super::unread_limit::UnreadLimit;
 
@@ -21,6 +23,10 @@ pub enum RequestBodyError {
     /// The length differs from Content-Length: malformed (RFC 9114 section 4.1.2).
     #[error("the body length differs from Content-Length")]
     WrongLength,
+    /// The trailers have a pseudo-header field, or a field that frames the message (RFC 9114
+    /// sections 4.2 and 4.3, RFC 9110 section 6.5.1).
+    #[error("invalid field in the trailers: a pseudo-header field, or one that frames the message")]
+    InvalidTrailers,
 }
 
 /// Body that is read from a request's stream.
@@ -32,6 +38,7 @@ pub struct Http3RequestBody {
     /// Data that was received while looking for a body, and not yet returned.
     peeked: Option<Bytes>,
     trailers: Option<HeaderMap>,
+    faults: PseudoHeaderFaults,
     phase: BodyPhase,
 }
 
@@ -47,6 +54,7 @@ impl Http3RequestBody {
         stream: RequestStream<Http3RecvStream, Bytes>,
         unread: UnreadLimit,
         length: Option<u64>,
+        faults: PseudoHeaderFaults,
     ) -> Self {
         Self {
             stream,
@@ -54,6 +62,7 @@ impl Http3RequestBody {
             remaining: length,
             peeked: None,
             trailers: None,
+            faults,
             phase: BodyPhase::Data,
         }
     }
@@ -104,7 +113,14 @@ impl Http3RequestBody {
         let trailers = ready!(self.stream.poll_recv_trailers(cx));
         // Also after an error: the stream must not be polled again.
         self.phase = BodyPhase::End;
-        Poll::Ready(trailers.map_err(|error| RequestBodyError::ClientGone(error.to_string())))
+        let trailers = trailers.map_err(|error| RequestBodyError::ClientGone(error.to_string()))?;
+        let frames_message =
+            |name: &HeaderName| is_connection_header(name) || *name == CONTENT_LENGTH;
+        let mut fields = trailers.iter().flat_map(HeaderMap::keys);
+        if self.faults.in_trailers() || fields.any(frames_message) {
+            return Poll::Ready(Err(RequestBodyError::InvalidTrailers));
+        }
+        Poll::Ready(Ok(trailers))
     }
 }
 

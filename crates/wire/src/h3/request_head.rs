@@ -18,6 +18,11 @@ pub enum MalformedHead {
         "invalid header for HTTP/3: Connection, Transfer-Encoding, Upgrade, or TE other than `trailers` (RFC 9114 section 4.2)"
     )]
     ConnectionField,
+    /// A pseudo-header field is repeated, follows other fields or is a response's.
+    #[error(
+        "invalid pseudo-header field: repeated, after other fields, or `:status` (RFC 9114 section 4.3)"
+    )]
+    PseudoHeader,
     /// Content-Length values are invalid or contradict each other.
     #[error("invalid Content-Length: not a number, or contradictory values (RFC 9110 section 8.6)")]
     ContentLength,
@@ -39,7 +44,7 @@ pub(super) fn check_head<B>(request: &mut Request<B>) -> Result<Option<u64>, Mal
     content_length(headers)
 }
 
-fn is_connection_header(name: &HeaderName) -> bool {
+pub(super) fn is_connection_header(name: &HeaderName) -> bool {
     [
         CONNECTION,
         TRANSFER_ENCODING,

@@ -149,6 +149,7 @@ impl UnreadRequest {
                     stopped,
                     unread,
                     resolved,
+                    faults,
                     ..
                 },
         } = self;
@@ -165,11 +166,14 @@ impl UnreadRequest {
         // data.
         resolved.store(true, Ordering::Relaxed);
         // A malformed head is returned with its fault, so that the listener can respond with 400.
-        let length = request_head::check_head(&mut request);
+        let length = match faults.in_head() {
+            true => Err(MalformedHead::PseudoHeader),
+            false => request_head::check_head(&mut request),
+        };
         // The head has consumed a part of the budget; the body starts with all of it.
         unread.reset_budget();
         let (send, receive) = stream.split();
-        let body = Http3RequestBody::new(receive, unread, length.unwrap_or_default());
+        let body = Http3RequestBody::new(receive, unread, length.unwrap_or_default(), faults);
         Ok(ReceivedRequest {
             request: request.map(|()| body),
             fault: length.err(),

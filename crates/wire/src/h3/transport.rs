@@ -21,6 +21,7 @@ use h3::quic::{self, ConnectionErrorIncoming, StreamErrorIncoming, StreamId, Wri
 use quinn::{ConnectionError, ReadError, VarInt, WriteError};
 
 use super::error_code;
+use super::pseudo_header_scan::{PseudoHeaderFaults, PseudoHeaderScan};
 use super::unread_limit::UnreadLimit;
 
 /// Maximum number of bytes of a stream that are read at once.
@@ -41,6 +42,7 @@ pub(super) struct RequestStreamInfo {
     pub(super) is_early: bool,
     /// Set once the request is forwarded. Until then `h3` may have answered it.
     pub(super) resolved: Arc<AtomicBool>,
+    pub(super) faults: PseudoHeaderFaults,
 }
 
 /// A quinn connection for `h3`.
@@ -104,7 +106,11 @@ impl quic::Connection<Bytes> for Http3Connection {
         let stream = ready!(self.uni.poll_next_unpin(cx))
             .expect("the stream is endless")
             .map_err(connection_error)?;
-        Poll::Ready(Ok(Http3RecvStream::new(stream, self.control_limit.clone())))
+        Poll::Ready(Ok(Http3RecvStream::new(
+            stream,
+            self.control_limit.clone(),
+            None,
+        )))
     }
 
     fn poll_accept_bidi(
@@ -120,12 +126,14 @@ impl quic::Connection<Bytes> for Http3Connection {
         // The reason does not matter: the client does not wait in any case.
         let stopped = Box::pin(async move { drop(stopped.await) });
         let resolved = Arc::<AtomicBool>::default();
+        let scan = PseudoHeaderScan::default();
         // Handed over by a cell, because the trait returns the stream alone.
         *self.stream_info.borrow_mut() = Some(RequestStreamInfo {
             stopped,
             unread: unread.clone(),
             is_early,
             resolved: resolved.clone(),
+            faults: scan.faults(),
         });
         let send = Http3SendStream {
             stream: send,
@@ -135,7 +143,7 @@ impl quic::Connection<Bytes> for Http3Connection {
         };
         Poll::Ready(Ok(Http3BidiStream {
             send,
-            receive: Http3RecvStream::new(receive, unread),
+            receive: Http3RecvStream::new(receive, unread, Some(scan)),
         }))
     }
 
@@ -271,11 +279,17 @@ impl quic::SendStream<Bytes> for Http3BidiStream {
 pub(super) struct Http3RecvStream {
     stream: quinn::RecvStream,
     unread: UnreadLimit,
+    /// For a request's stream.
+    scan: Option<PseudoHeaderScan>,
 }
 
 impl Http3RecvStream {
-    fn new(stream: quinn::RecvStream, unread: UnreadLimit) -> Self {
-        Self { stream, unread }
+    fn new(stream: quinn::RecvStream, unread: UnreadLimit, scan: Option<PseudoHeaderScan>) -> Self {
+        Self {
+            stream,
+            unread,
+            scan,
+        }
     }
 }
 
@@ -299,6 +313,9 @@ impl quic::RecvStream for Http3RecvStream {
             return Poll::Ready(Err(StreamErrorIncoming::StreamTerminated {
                 error_code: error_code::EXCESSIVE_LOAD.into(),
             }));
+        }
+        if let Some(scan) = &mut self.scan {
+            scan.read(&chunk.bytes);
         }
         Poll::Ready(Ok(Some(chunk.bytes)))
     }

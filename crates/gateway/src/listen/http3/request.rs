@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
+use std::task::Poll;
 
 use futures_util::poll;
 use http::header::{CONTENT_LENGTH, DATE, HeaderValue};
@@ -10,8 +11,10 @@ use http::{Method, Request, Response, StatusCode};
 use http_body::Body;
 use nearpath_types::Reason;
 use nearpath_wire::h3::{
-    Http3RequestBody, MalformedHead, ReceivedRequest, RequestReadError, UnreadRequest,
+    Http3RequestBody, MalformedHead, ReceivedRequest, RequestBodyError, RequestReadError,
+    UnreadRequest,
 };
+use tokio::time::error::Elapsed;
 
 use super::Http3ListenPort;
 use super::client::{Http3Client, OpenRequest};
@@ -58,10 +61,8 @@ pub(super) async fn answer_request(
     worker.totals.http3.requests.fetch_add(1, Ordering::Relaxed);
     let has_no_body = *request.method() == Method::HEAD;
     let answer = async {
-        let is_slow = tokio::time::timeout(port.header_timeout, detect_body(&mut request))
-            .await
-            .is_err();
-        let routed = match refusal_reason(&request, &port, fault, is_slow, is_early) {
+        let detected = tokio::time::timeout(port.header_timeout, detect_body(&mut request)).await;
+        let routed = match refusal_reason(&request, &port, fault, detected, is_early) {
             Some((reason, message)) => {
                 pipeline::refuse_unrouted(worker, peer, &request, reason, &message)
             }
@@ -115,18 +116,19 @@ fn route_request(
 }
 
 /// Detects whether a request has a body if its `content-length` does not show one. Functions would
-/// otherwise get an empty chunked body. Waits only for methods that usually have no body.
-async fn detect_body(request: &mut Request<Http3RequestBody>) {
+/// otherwise get an empty chunked body. Waits only for methods that usually have no body. Fails if
+/// the body is invalid as far as it has arrived.
+async fn detect_body(request: &mut Request<Http3RequestBody>) -> Result<(), RequestBodyError> {
     if request.headers().contains_key(CONTENT_LENGTH) && request.body().size_hint().lower() > 0 {
-        return;
+        return Ok(());
     }
     let waits_for_body = early_data::is_safe_method(request.method());
-    // An invalid body is reported when it is read.
     let mut is_empty = poll_fn(|cx| request.body_mut().poll_is_empty(cx));
     // Polled once for all methods: the end of the stream often arrives with the head.
-    let first_poll = poll!(&mut is_empty);
-    if waits_for_body && first_poll.is_pending() {
-        let _ = is_empty.await;
+    match poll!(&mut is_empty) {
+        Poll::Ready(found) => found.map(drop),
+        Poll::Pending if waits_for_body => is_empty.await.map(drop),
+        Poll::Pending => Ok(()),
     }
 }
 
@@ -135,7 +137,7 @@ fn refusal_reason(
     request: &Request<Http3RequestBody>,
     port: &Http3ListenPort,
     fault: Option<MalformedHead>,
-    is_slow: bool,
+    detected: Result<Result<(), RequestBodyError>, Elapsed>,
     is_early: bool,
 ) -> Option<(Reason, String)> {
     if let Some(fault) = fault {
@@ -149,11 +151,18 @@ fn refusal_reason(
         ));
     }
     // A client that sends neither a body nor its end would hold the request open for ever.
-    if is_slow {
-        return Some((
-            Reason::SlowRequest,
-            "the request announced neither a body nor its end in time".to_owned(),
-        ));
+    match detected {
+        Err(_) => {
+            return Some((
+                Reason::SlowRequest,
+                "the request announced neither a body nor its end in time".to_owned(),
+            ));
+        }
+        Ok(Err(invalid @ (RequestBodyError::WrongLength | RequestBodyError::InvalidTrailers))) => {
+            return Some((Reason::BadRequest, invalid.to_string()));
+        }
+        // A client that has gone is noticed by the next read or write.
+        Ok(Ok(()) | Err(RequestBodyError::ClientGone(_))) => {}
     }
     if is_early && !early_data::may_run_early(request.method(), !request.body().is_end_stream()) {
         return Some((

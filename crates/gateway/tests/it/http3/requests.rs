@@ -289,3 +289,60 @@ async fn tls_advertises_http_3_and_plain_text_does_not() {
     let answer = fixture.send_get("/function/echo").await;
     assert_eq!((answer.status, answer.header("alt-svc")), (200, ""));
 }
+
+/// Returns a frame of at most 63 bytes (RFC 9114 section 7.1).
+fn frame_of(kind: u8, content: &[u8]) -> Vec<u8> {
+    let length = u8::try_from(content.len()).unwrap();
+    assert!(length < 64, "a longer length has another form");
+    [&[kind, length], content].concat()
+}
+
+/// Returns a HEADERS frame of field lines (RFC 9204 section 4.5), after an empty prefix.
+fn section_of(lines: &[&[u8]]) -> Vec<u8> {
+    frame_of(1, &[&[0, 0], lines.concat().as_slice()].concat())
+}
+
+/// RFC 9114 section 4.1.2: a malformed request is refused, and nothing of it reaches a function.
+#[tokio::test]
+async fn malformed_sections_are_refused() {
+    const POST: &[u8] = b"\xd4";
+    const HTTPS: &[u8] = b"\xd7";
+    const ORIGIN: &[u8] = b"\x50\x09localhost";
+    const PATH: &[u8] = b"\x51\x0e/function/echo";
+    const OTHER_PATH: &[u8] = b"\x51\x02/x";
+    const STATUS: &[u8] = b"\xd9";
+    const FIELD: &[u8] = b"\x21x\x01y";
+    const NO_LENGTH: &[u8] = b"\xc4"; // content-length: 0
+    const CHUNKED: &[u8] = b"\x27\x0atransfer-encoding\x07chunked";
+    let data = frame_of(0, b"abc");
+    let head = section_of(&[POST, HTTPS, ORIGIN, PATH, FIELD]);
+    let with_trailers = |line| [head.clone(), data.clone(), section_of(&[FIELD, line])].concat();
+    let good = [head.clone(), data.clone(), section_of(&[FIELD])].concat();
+    let malformed = [
+        section_of(&[POST, HTTPS, ORIGIN, OTHER_PATH, PATH]),
+        section_of(&[POST, HTTPS, ORIGIN, FIELD, PATH]),
+        section_of(&[POST, HTTPS, ORIGIN, PATH, STATUS]),
+        [
+            section_of(&[POST, HTTPS, ORIGIN, PATH, NO_LENGTH]),
+            data.clone(),
+        ]
+        .concat(),
+        with_trailers(CHUNKED),
+        with_trailers(PATH),
+    ];
+    let fixture = TestGateway::start();
+    fixture.publish_echo(start_mirror().await);
+    let connection = TestHttp3Client::for_fixture(&fixture).connect_http3().await;
+    for (number, bytes) in std::iter::once(&good).chain(&malformed).enumerate() {
+        let (mut send, mut receive) = connection.quic.open_bi().await.unwrap();
+        send.write_all(bytes).await.unwrap();
+        send.finish().unwrap();
+        // A response, or a reset after a part of it.
+        let _ = within(receive.read_to_end(1 << 16)).await;
+        let recorded = async || fixture.log.parse_lines().len() > number;
+        eventually("the request is recorded", recorded).await;
+        let line = &fixture.log.parse_lines()[number];
+        let expected = if number == 0 { 200 } else { 400 };
+        assert_eq!(line["status"], expected, "{number}: {line}");
+    }
+}
