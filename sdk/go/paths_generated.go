@@ -28,6 +28,7 @@ const (
 	obstacleNoRoom           = "no_room"            // the channel or the memory pool had no room for the call at that moment
 	obstacleUpgrade          = "upgrade"            // an upgraded connection needs a connection of its own
 	obstacleGRPC             = "grpc"               // gRPC needs HTTP/2 up to the function
+	obstacleTrailers         = "trailers"           // the request announces trailers (`Trailer`), which messages in memory do not have
 	obstacleCallerNoIdentity = "caller_no_identity" // the caller has no certificate: its calls go to the gateway over HTTP
 	obstacleNoIdentity       = "no_identity"        // the instance has no certificate; its log has the cause
 	obstacleUDPBlocked       = "udp_blocked"        // the instance did not answer over UDP recently; calls retry it from time to time

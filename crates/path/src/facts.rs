@@ -69,6 +69,8 @@ pub struct CallNeeds {
     pub upgrade: bool,
     /// gRPC: its trailers need HTTP/2, or QUIC, up to the function.
     pub grpc: bool,
+    /// Its request announces trailers (RFC 9110 section 6.6.2).
+    pub trailers: bool,
 }
 
 impl CallNeeds {
@@ -76,6 +78,7 @@ impl CallNeeds {
     pub const PLAIN: Self = Self {
         upgrade: false,
         grpc: false,
+        trailers: false,
     };
 }
 
@@ -177,7 +180,7 @@ mod exhaustive {
         pub(crate) fn all_combinations() -> impl Iterator<Item = Self> {
             TRANSPORTS
                 .into_iter()
-                .flat_map(|wanted| (0..1 << 11).map(move |bits| Self::from_bits(wanted, bits)))
+                .flat_map(|wanted| (0..1 << 12).map(move |bits| Self::from_bits(wanted, bits)))
         }
 
         fn from_bits(wanted: CallTransport, bits: u16) -> Self {
@@ -200,6 +203,7 @@ mod exhaustive {
                 needs: CallNeeds {
                     upgrade: bit(9),
                     grpc: bit(10),
+                    trailers: bit(11),
                 },
             }
         }

@@ -99,6 +99,8 @@ pub enum Obstacle {
     Upgrade,
     /// gRPC needs HTTP/2 up to the function.
     Grpc,
+    /// The request announces trailers (`Trailer`), which messages in memory do not have.
+    Trailers,
     /// The caller has no certificate: its calls go to the gateway over HTTP.
     CallerNoIdentity,
     /// The instance has no certificate; its log has the cause.
@@ -155,6 +157,7 @@ impl Obstacle {
         Self::NoRoom,
         Self::Upgrade,
         Self::Grpc,
+        Self::Trailers,
         Self::CallerNoIdentity,
         Self::NoIdentity,
         Self::UdpBlocked,
@@ -190,6 +193,7 @@ impl Obstacle {
             Self::NoRoom => "no_room",
             Self::Upgrade => "upgrade",
             Self::Grpc => "grpc",
+            Self::Trailers => "trailers",
             Self::CallerNoIdentity => "caller_no_identity",
             Self::NoIdentity => "no_identity",
             Self::UdpBlocked => "udp_blocked",
@@ -226,6 +230,7 @@ impl Obstacle {
             Self::NoRoom => "the channel or the memory pool had no room for the call at that moment",
             Self::Upgrade => "an upgraded connection needs a connection of its own",
             Self::Grpc => "gRPC needs HTTP/2 up to the function",
+            Self::Trailers => "the request announces trailers (`Trailer`), which messages in memory do not have",
             Self::CallerNoIdentity => "the caller has no certificate: its calls go to the gateway over HTTP",
             Self::NoIdentity => "the instance has no certificate; its log has the cause",
             Self::UdpBlocked => "the instance did not answer over UDP recently; calls retry it from time to time",
@@ -262,6 +267,7 @@ impl Obstacle {
             Self::NoRoom => &[Path::Shm],
             Self::Upgrade => &[Path::Shm, Path::Quic],
             Self::Grpc => &[Path::Shm],
+            Self::Trailers => &[Path::Shm],
             Self::CallerNoIdentity => &[Path::Quic, Path::Tls],
             Self::NoIdentity => &[Path::Quic, Path::Tls],
             Self::UdpBlocked => &[Path::Quic],

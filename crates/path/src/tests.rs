@@ -117,6 +117,14 @@ fn obstacles_to_shared_memory_lead_to_http_on_the_same_machine() {
             },
             Obstacle::Grpc,
         ),
+        (
+            SAME_CHAIN,
+            CallNeeds {
+                trailers: true,
+                ..PLAIN
+            },
+            Obstacle::Trailers,
+        ),
     ];
     for (edge, needs, obstacle) in table {
         assert_eq!(

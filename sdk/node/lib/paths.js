@@ -41,6 +41,8 @@ const Obstacle = Object.freeze({
   UPGRADE: 'upgrade',
   /** gRPC needs HTTP/2 up to the function */
   GRPC: 'grpc',
+  /** the request announces trailers (`Trailer`), which messages in memory do not have */
+  TRAILERS: 'trailers',
   /** the caller has no certificate: its calls go to the gateway over HTTP */
   CALLER_NO_IDENTITY: 'caller_no_identity',
   /** the instance has no certificate; its log has the cause */

@@ -15,6 +15,7 @@ NO_ENDPOINT: Final = "no_endpoint"  # the instance does not take calls through s
 NO_ROOM: Final = "no_room"  # the channel or the memory pool had no room for the call at that moment
 UPGRADE: Final = "upgrade"  # an upgraded connection needs a connection of its own
 GRPC: Final = "grpc"  # gRPC needs HTTP/2 up to the function
+TRAILERS: Final = "trailers"  # the request announces trailers (`Trailer`), which messages in memory do not have
 CALLER_NO_IDENTITY: Final = "caller_no_identity"  # the caller has no certificate: its calls go to the gateway over HTTP
 NO_IDENTITY: Final = "no_identity"  # the instance has no certificate; its log has the cause
 UDP_BLOCKED: Final = "udp_blocked"  # the instance did not answer over UDP recently; calls retry it from time to time

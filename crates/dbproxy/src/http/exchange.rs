@@ -12,6 +12,7 @@ use super::request_body::{ContinueGate, HttpRequestBody, ResponseEndGuard};
 use super::session::HttpSession;
 use nearpath_connpool::idle::UsedConnection;
 use nearpath_connpool::pool::NoConnection;
+use nearpath_wire::hop::headers::announce_body;
 
 /// Reason for a missing response.
 pub(super) enum ExchangeError {
@@ -40,6 +41,7 @@ pub(super) async fn send_request(
     // 9.2.2): idempotent and without a body.
     let mut again = (empty && parts.method.is_idempotent()).then(|| parts.clone());
     let mut request = Request::from_parts(parts, body);
+    announce_body(&mut request);
     loop {
         let (mut backend, used) = session
             .acquire_backend()

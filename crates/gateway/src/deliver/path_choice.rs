@@ -81,6 +81,7 @@ fn call_facts(
         needs: CallNeeds {
             upgrade: call.options.wants_upgrade,
             grpc: call.options.is_grpc,
+            trailers: call.options.announces_trailers,
         },
     }
 }

@@ -2,7 +2,7 @@
 
 use super::grpc::is_grpc;
 use super::ids::{CallId, StartTime};
-use http::header::{ACCEPT, HeaderName, HeaderValue, UPGRADE};
+use http::header::{ACCEPT, HeaderName, HeaderValue, TRAILER, UPGRADE};
 use http::{HeaderMap, Request, Version};
 
 /// Id of the request, from the caller or generated.
@@ -29,6 +29,8 @@ pub struct RequestOptions {
     pub wants_upgrade: bool,
     /// gRPC, so HTTP/2 is used to the instance.
     pub is_grpc: bool,
+    /// The request has trailers after its body (RFC 9110 section 6.6.2).
+    pub announces_trailers: bool,
     /// The method is `HEAD`.
     pub is_head: bool,
     /// The response reports the path of the request and the obstacle to a shorter one.
@@ -51,6 +53,7 @@ impl RequestOptions {
             wants_stream: wants_upgrade || names_stream(accept),
             wants_upgrade,
             is_grpc: is_grpc(request),
+            announces_trailers: headers.contains_key(TRAILER),
             is_head: request.method() == http::Method::HEAD,
             wants_path: headers.contains_key(X_NEARPATH_PATH),
         }

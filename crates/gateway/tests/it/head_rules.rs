@@ -3,7 +3,10 @@
 
 use std::net::SocketAddr;
 
-use http::{Request, Response};
+use bytes::Bytes;
+use http::{Method, Request, Response};
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
 use nearpath_types::{FunctionPolicy, InstanceState, RoutingSnapshot};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -164,5 +167,34 @@ async fn an_unrequested_101_is_502_and_ends_its_connection() {
         assert_eq!(answer.status, 502, "{}", answer.body);
         assert!(!answer.body.contains("forged"), "{}", answer.body);
         assert!(connections.recv().await.is_some(), "a connection for each");
+    }
+}
+
+#[tokio::test]
+async fn a_body_of_unknown_length_reaches_the_function_with_any_method() {
+    let fixture = TestGateway::start();
+    fixture.publish_echo(start_mirror().await);
+    for method in ["GET", "HEAD", "DELETE", "OPTIONS", "POST"] {
+        let head = format!(
+            "{method} /function/echo HTTP/1.1\r\nhost: h\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
+        );
+        let answer = send_raw(fixture.public, head.as_bytes()).await;
+        // The mirror's response to HEAD has no body, only a length.
+        let is_whole = answer.ends_with("\n\nhello") || method == "HEAD";
+        assert!(
+            answer.starts_with("HTTP/1.1 200") && is_whole,
+            "{method}: {answer}"
+        );
+    }
+    let mut client = connect_http2(fixture.public).await;
+    for method in [Method::GET, Method::POST] {
+        let pieces = futures_util::stream::iter([Ok(Frame::data(Bytes::from_static(b"hello")))]);
+        let request = Request::builder()
+            .method(method)
+            .uri("http://h/function/echo")
+            .body(StreamBody::new(pieces).boxed_unsync())
+            .unwrap();
+        let answer = collect_response(client.send_request(request).await.unwrap()).await;
+        assert!(answer.body.ends_with("\n\nhello"), "{}", answer.body);
     }
 }

@@ -15,5 +15,6 @@ pub(crate) fn obstacle(facts: &CallFacts) -> Option<Obstacle> {
         (needs.upgrade, Obstacle::Upgrade),
         // gRPC needs trailers, which messages do not have (ADR 14).
         (needs.grpc, Obstacle::Grpc),
+        (needs.trailers, Obstacle::Trailers),
     ])
 }

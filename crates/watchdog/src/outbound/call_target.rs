@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use http::header::{HOST, HeaderMap, UPGRADE};
+use http::header::{HOST, HeaderMap, TRAILER, UPGRADE};
 use http::{Request, Version};
 use http_body::Body;
 use nearpath_domain::endpoint::polled::AsyncEndpoint;
@@ -95,6 +95,7 @@ fn call_needs<B>(request: &Request<B>) -> CallNeeds {
     CallNeeds {
         upgrade: headers.contains_key(UPGRADE),
         grpc: has_grpc_content(headers),
+        trailers: headers.contains_key(TRAILER),
     }
 }
 
@@ -199,6 +200,13 @@ mod tests {
             of(&[("content-type", "application/grpc+proto")]),
             CallNeeds {
                 grpc: true,
+                ..plain
+            }
+        );
+        assert_eq!(
+            of(&[("trailer", "checksum")]),
+            CallNeeds {
+                trailers: true,
                 ..plain
             }
         );

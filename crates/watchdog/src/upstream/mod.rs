@@ -24,6 +24,7 @@ use http::{Request, Response, Version};
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use nearpath_types::PlatformError;
+use nearpath_wire::hop::headers::announce_body;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -113,7 +114,7 @@ impl UpstreamClient {
 
     async fn send_http1(
         &self,
-        request: Request<RequestBody>,
+        mut request: Request<RequestBody>,
         is_fresh: bool,
     ) -> Result<Response<WatchdogBody>, UpstreamSendFailure> {
         // The last attempt gets a new connection, because all idle ones may be stale.
@@ -123,6 +124,7 @@ impl UpstreamClient {
             self.take_http1().await
         };
         let mut connection = connection.map_err(|fault| (self.peer.connect_error(&fault), None))?;
+        announce_body(&mut request);
         match connection.sender.try_send_request(request).await {
             Ok(response) => Ok(response.map(|body| {
                 WatchdogBody::from_stream(PooledBody::new(body, connection, &self.http1_pool))

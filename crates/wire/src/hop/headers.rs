@@ -5,7 +5,8 @@ use http::header::{
     CONNECTION, COOKIE, EXPECT, HeaderName, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION,
     TE, TRANSFER_ENCODING, UPGRADE,
 };
-use http::{HeaderMap, Method};
+use http::{HeaderMap, Method, Request};
+use http_body::Body;
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
@@ -143,6 +144,17 @@ pub fn join_cookies(headers: &mut HeaderMap) {
     }
     let joined = HeaderValue::from_bytes(&joined).expect("values and a separator are a value");
     headers.insert(COOKIE, joined);
+}
+
+/// Announces a body of unknown length in a request that is to be sent over HTTP/1.1. hyper sends
+/// such a body with GET and HEAD only if the head says so, else it drops the body.
+pub fn announce_body<B: Body>(request: &mut Request<B>) {
+    let is_rare = matches!(*request.method(), Method::GET | Method::HEAD);
+    let body = request.body();
+    if is_rare && !body.is_end_stream() && body.size_hint().exact().is_none() {
+        let chunked = HeaderValue::from_static("chunked");
+        request.headers_mut().insert(TRANSFER_ENCODING, chunked);
+    }
 }
 
 /// Returns whether a text is a host with an optional port (RFC 9110 section 7.2), without user and

@@ -18,6 +18,7 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1, http2};
 use nearpath_wire::client::{self, InstanceConnectError};
+use nearpath_wire::hop::headers::announce_body;
 use nearpath_wire::identity::PeerIdentity;
 use nearpath_wire::mtls::{
     AlpnProtocol, CallerStream, CertificateVerdict, TlsDialError, TlsVersion,
@@ -71,11 +72,14 @@ impl HttpConnection {
     /// the future.
     pub(crate) fn send_request(
         &mut self,
-        request: Request<RequestUpload>,
+        mut request: Request<RequestUpload>,
     ) -> impl Future<Output = Result<Response<Incoming>, TrySendError<Request<RequestUpload>>>> + use<>
     {
         match self {
-            Self::Http1 { sender, .. } => Either::Left(sender.try_send_request(request)),
+            Self::Http1 { sender, .. } => {
+                announce_body(&mut request);
+                Either::Left(sender.try_send_request(request))
+            }
             Self::Http2 { sender, .. } => Either::Right(sender.try_send_request(request)),
         }
     }
