@@ -15,6 +15,7 @@ mod freezer;
 pub mod lab;
 #[cfg(all(feature = "p2p", target_os = "linux"))]
 pub mod p2p;
+pub mod seeded_rng;
 
 pub use freezer::Freezer;
 

@@ -15,7 +15,7 @@ const MAX_BUFFERED_BYTES: usize = 64 << 10;
 const MAX_UNREAD_BYTES: usize = MAX_WHOLE_BYTES + MAX_BUFFERED_BYTES;
 
 /// Bytes of a foreign answer that an error repeats.
-const MAX_SHOWN_BYTES: usize = 32;
+const MAX_ANSWER_BYTES: usize = 32;
 
 #[derive(Debug)]
 pub(super) struct PostgresConnection<S> {
@@ -75,7 +75,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> PostgresConnection<S> {
         if matches!(first, [b'R' | b'E' | b'N' | b'v', ..]) {
             return Ok(());
         }
-        let shown = &first[..first.len().min(MAX_SHOWN_BYTES)];
+        let shown = &first[..first.len().min(MAX_ANSWER_BYTES)];
         Err(io::Error::new(
             io::ErrorKind::InvalidData,
             format!(

@@ -7,9 +7,9 @@ use tokio::net::TcpStream;
 
 use crate::fixture::{AdapterFixture, default_egress, run_local};
 use crate::redis::need;
-use crate::seeded_rng::SeededRng;
 use crate::server;
 use crate::unclean_adapter::{self, SharedBackend};
+use nearpath_testkit::seeded_rng::SeededRng;
 
 const SEEDS: u64 = 50;
 

@@ -27,7 +27,6 @@ mod redis;
 mod redis_cache_writes;
 mod redis_isolation;
 mod scripted_server;
-mod seeded_rng;
 mod server;
 mod tls;
 mod unclean_adapter;

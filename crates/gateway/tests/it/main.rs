@@ -13,6 +13,7 @@ mod http3;
 mod internal;
 mod malformed;
 mod plain_requests;
+mod reader_difference;
 mod records;
 mod shm_bodies;
 mod slow_readers;
