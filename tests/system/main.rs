@@ -37,6 +37,7 @@ mod scale;
 mod sdk;
 mod security;
 mod sensors;
+mod share_dir;
 mod shm;
 mod start_failures;
 mod strict;

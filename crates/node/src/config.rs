@@ -78,6 +78,8 @@ pub struct NodeConfig {
     pub forwarder: Option<Arc<Forwarder>>,
     /// Listener for destinations outside; without it instances reach none.
     pub egress_listener: Option<Arc<EgressListener>>,
+    /// Folders of the host that every instance sees read-only, at the same paths.
+    pub shared_dirs: Vec<PathBuf>,
     /// Issuer of instance identities, for callers over QUIC.
     pub identities: IdentityService,
     /// Wait before a withdrawn instance is asked to stop.
@@ -106,6 +108,7 @@ impl NodeConfig {
             hub: None,
             forwarder: None,
             egress_listener: None,
+            shared_dirs: Vec::new(),
             identities: IdentityService::default(),
             // Longer than the gateway's threads need to apply a snapshot.
             settle: SettleHook::after_delay(Duration::from_millis(100)),

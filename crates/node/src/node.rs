@@ -73,6 +73,7 @@ impl Node {
             &config.watchdog,
             network,
         );
+        machine = machine.with_shared_dirs(config.shared_dirs.clone());
         if let Some(forwarder) = config.forwarder.clone() {
             machine = machine.with_forwarder(NodeForwarder::new(
                 forwarder,
@@ -290,7 +291,8 @@ fn open_data_dir(
     fs::remove_dir_all(&tmp).map_err(failed(&tmp))?;
     let _ = fs::remove_dir_all(config.run_path("dispatch")); // sockets of a run that is over
     let artifacts = ArtifactStore::open(artifacts.clone(), config.artifact_limit)
-        .map_err(failed(&artifacts))?;
+        .map_err(failed(&artifacts))?
+        .with_shared_dirs(config.shared_dirs.clone());
     Ok((
         InstanceIdAllocator::open(ids.clone()).map_err(failed(&ids))?,
         artifacts,

@@ -70,6 +70,7 @@ pub(crate) fn node_config(
         hub,
         forwarder,
         egress_listener,
+        shared_dirs: settings.shared_dirs.clone(),
         settle,
         ..config
     })

@@ -40,6 +40,8 @@ pub struct ServerSettings {
     pub certificate_lifetime: Duration,
     /// The `nearpath-watchdog` program.
     pub watchdog: PathBuf,
+    /// Folders of this machine that every function sees read-only.
+    pub shared_dirs: Vec<PathBuf>,
     /// Limits of callers' connections.
     pub gateway: GatewaySettings,
     /// Listeners for device protocols.

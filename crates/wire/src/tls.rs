@@ -1,6 +1,7 @@
 //! Certificate and key of a server, read from PEM files, with errors that say how to fix them.
 
 use std::fmt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -54,8 +55,19 @@ impl fmt::Debug for CertifiedKeyPair {
 /// See [`TlsError`]; every text names the file.
 pub fn read_key_pair(cert: &Path, key: &Path) -> Result<CertifiedKeyPair, TlsError> {
     let chain = read_chain(cert)?;
+    warn_if_exposed(key);
     let key = PrivateKeyDer::from_pem_file(key).map_err(|error| file_error("key", key, &error))?;
     Ok(CertifiedKeyPair { chain, key })
+}
+
+/// Warns of a key that every user of the machine can read. A group may read it: distributions give
+/// one to servers (`ssl-cert`).
+fn warn_if_exposed(key: &Path) {
+    const OTHERS_READ: u32 = 0o004;
+    let mode = key.metadata().map(|metadata| metadata.permissions().mode());
+    if mode.is_ok_and(|mode| mode & OTHERS_READ != 0) {
+        tracing::warn!(key = %key.display(), "every user of this machine can read the private key: run chmod 640 on it");
+    }
 }
 
 /// Reads a certificate chain and its key, for HTTP/2 or HTTP/1.1 (ALPN) over TLS 1.2 and 1.3.

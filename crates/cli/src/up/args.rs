@@ -93,6 +93,11 @@ pub struct UpArgs {
     #[arg(long, value_name = "FILE")]
     pub access_log: Option<PathBuf>,
 
+    /// Show this folder to every function, read-only, for example /opt/python; repeat it for
+    /// several. Of the host's other folders, functions see only /usr
+    #[arg(long = "share-dir", value_name = "DIR")]
+    pub share_dirs: Vec<PathBuf>,
+
     /// Run functions with this watchdog; default: nearpath-watchdog next to this program
     #[arg(long, env = "NEARPATH_WATCHDOG", value_name = "FILE")]
     pub watchdog: Option<PathBuf>,

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use nearpath_server::{
@@ -32,6 +32,10 @@ pub(super) enum SettingsError {
     OpenCoap(SocketAddr),
     #[error("missing watchdog {0}: run `make build`, or set its path with --watchdog")]
     NoWatchdog(PathBuf),
+    #[error(
+        "--share-dir {0}: name an existing folder by its absolute path, outside of the folders that functions have of their own (/dev, /etc, /home, /proc, /run, /tmp, /usr, /var)"
+    )]
+    ShareDir(PathBuf),
     #[error("--data-dir: {0}")]
     DataDir(io::Error),
 }
@@ -52,6 +56,7 @@ pub(super) fn from_args(args: UpArgs) -> Result<ServerSettings, SettingsError> {
     check_devices(&args.devices, args.insecure)?;
     Ok(ServerSettings {
         watchdog: watchdog_path(args.watchdog)?,
+        shared_dirs: shared_dirs(args.share_dirs)?,
         data_dir: absolute_data_dir(args.data_dir)?,
         take_over: args.take_over,
         listen: args.listen,
@@ -114,6 +119,22 @@ fn watchdog_path(path_option: Option<PathBuf>) -> Result<PathBuf, SettingsError>
     // Absolute, because the process that starts it later may have another working directory.
     path.canonicalize()
         .map_err(|_| SettingsError::NoWatchdog(path))
+}
+
+/// Folders that functions may see: without a name of their own inside they would hide others.
+fn shared_dirs(share_dirs: Vec<PathBuf>) -> Result<Vec<PathBuf>, SettingsError> {
+    const OWN_DIRS: [&str; 8] = [
+        "/dev", "/etc", "/home", "/proc", "/run", "/tmp", "/usr", "/var",
+    ];
+    for dir in &share_dirs {
+        let is_own = dir == Path::new("/") || OWN_DIRS.iter().any(|own| dir.starts_with(own));
+        let is_plain =
+            dir.is_absolute() && !dir.components().any(|part| part == Component::ParentDir);
+        if is_own || !is_plain || !dir.is_dir() {
+            return Err(SettingsError::ShareDir(dir.clone()));
+        }
+    }
+    Ok(share_dirs)
 }
 
 fn absolute_data_dir(path_option: Option<PathBuf>) -> Result<PathBuf, SettingsError> {

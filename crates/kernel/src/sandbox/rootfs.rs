@@ -74,9 +74,8 @@ fn open_trees(spec: &SandboxSpec) -> io::Result<Vec<MountTree>> {
         .iter()
         .map(|name| Path::new("/").join(name))
         .filter(|path| !path.is_symlink());
-    let optional = ["/opt"]
+    let optional = etc_files::HOST_FILES
         .iter()
-        .chain(etc_files::HOST_FILES)
         .map(PathBuf::from)
         .chain(folders);
     for path in optional {

@@ -9,6 +9,7 @@ const TRY_CALLS: &str = r#"
 import ctypes, errno, os, platform
 libc = ctypes.CDLL(None, use_errno=True)
 x86 = platform.machine() == 'x86_64'
+libc_name = ctypes.addressof(ctypes.create_string_buffer(b'name'))
 def call(name, x, a, *args):
     ctypes.set_errno(0)
     result = libc.syscall(x if x86 else a, *[ctypes.c_long(arg) for arg in args])
@@ -48,6 +49,9 @@ call('alg_socket', 41, 198, 38, 5, 0)
 call('ax25_socket', 41, 198, 3, 5, 0)
 call('audit_netlink', 41, 198, 16, 3, 9)
 call('tipc_pair', 53, 199, 30, 1, 0, 0)
+call('memfd_hugetlb', 319, 279, libc_name, 4)
+call('mmap_hugetlb', 9, 222, 0, 1 << 21, 3, 0x40022, -1, 0)
+call('shmget_hugetlb', 29, 194, 0, 1 << 21, 0o6600)
 call('tiocsti', 16, 29, 0, 0x5412, 0)
 call('tiocsti_high_bits', 16, 29, 0, 0x100005412, 0)
 "#;

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 /// System folders of every instance. Absolute links into them work inside too; a virtual
 /// environment's `python` is one.
 const SYSTEM_DIRS: &[&str] = &[
-    "/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/opt", "/dev", "/proc", "/tmp",
+    "/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/dev", "/proc", "/tmp",
 ];
 
 /// Maximum nesting of folders.
@@ -70,7 +70,7 @@ impl CopyError {
     }
 }
 
-/// Copies `source` to `target`, which must not exist. Copied files are readable for everyone and
+/// Copies `source` to `target`, which must not exist. Links into `shared_dirs` work inside. Copied files are readable for everyone and
 /// not writable.
 ///
 /// # Errors
@@ -79,6 +79,7 @@ pub(super) fn copy_folder(
     source: &Path,
     target: &Path,
     limit: FolderLimit,
+    shared_dirs: &[PathBuf],
 ) -> Result<(), CopyError> {
     // Links are followed here only: the operator may deploy through a link.
     let top = rustix::fs::open(
@@ -91,6 +92,7 @@ pub(super) fn copy_folder(
         source: source.to_owned(),
         limit,
         left: limit,
+        shared_dirs: shared_dirs.to_owned(),
     };
     copy.copy_folder(top, Path::new(""), target, 0)
 }
@@ -106,6 +108,7 @@ struct FolderCopier {
     source: PathBuf,
     limit: FolderLimit,
     left: FolderLimit,
+    shared_dirs: Vec<PathBuf>,
 }
 
 impl FolderCopier {
@@ -209,7 +212,13 @@ impl FolderCopier {
         let text =
             readlinkat(from, name, Vec::new()).map_err(|errno| self.copy_error(at, errno))?;
         let link_target = Path::new(std::ffi::OsStr::from_bytes(text.to_bytes()));
-        match stays_inside(at, link_target) {
+        let is_shared = self
+            .shared_dirs
+            .iter()
+            .any(|dir| link_target.starts_with(dir));
+        match stays_inside(at, link_target)
+            || (is_shared && !link_target.components().any(is_parent))
+        {
             true => symlink(link_target, target).map_err(|error| io_error(target, error)),
             false => Err(CopyError::Escapes {
                 path: self.source_path(at),

@@ -61,6 +61,7 @@ impl ArtifactError {
 pub struct ArtifactStore {
     root: PathBuf,
     limit: FolderLimit,
+    shared_dirs: Vec<PathBuf>,
     state: Mutex<StoreState>,
     collect_lock: Mutex<()>,
 }
@@ -112,9 +113,18 @@ impl ArtifactStore {
         Ok(Self {
             root,
             limit,
+            shared_dirs: Vec::new(),
             state: Mutex::default(),
             collect_lock: Mutex::default(),
         })
+    }
+
+    /// Permits links into these folders of the host, which instances see.
+    pub fn with_shared_dirs(self, shared_dirs: Vec<PathBuf>) -> Self {
+        Self {
+            shared_dirs,
+            ..self
+        }
     }
 
     fn lock_state(&self) -> MutexGuard<'_, StoreState> {
@@ -190,8 +200,8 @@ impl ArtifactStore {
             return Ok(false);
         }
         let draft_path = self.new_draft_path();
-        let copied =
-            copy::copy_folder(source, &draft_path, self.limit).map_err(ArtifactError::from);
+        let copied = copy::copy_folder(source, &draft_path, self.limit, &self.shared_dirs)
+            .map_err(ArtifactError::from);
         let published = copied.and_then(|()| {
             self.publish_draft(&draft_path, target, mark)
                 .map_err(|error| store_error(target, error))

@@ -39,6 +39,7 @@ pub struct KernelMachine {
     gateway: Ipv4Addr,
     forwarder: Option<NodeForwarder>,
     pool: Option<EgressHandle>,
+    shared_dirs: Vec<PathBuf>,
 }
 
 /// Maximum wait for asynchronous writes: the largest permitted `flush` of 600 s, and a margin.
@@ -69,6 +70,15 @@ impl KernelMachine {
             gateway,
             forwarder: None,
             pool: None,
+            shared_dirs: Vec::new(),
+        }
+    }
+
+    /// Shows folders of the host to all instances, read-only and at the same paths.
+    pub(crate) fn with_shared_dirs(self, shared_dirs: Vec<PathBuf>) -> Self {
+        Self {
+            shared_dirs,
+            ..self
         }
     }
 
@@ -152,6 +162,12 @@ impl KernelMachine {
             target: target.clone(),
             writable: false,
         }];
+        let shared = self.shared_dirs.iter().map(|folder| BindMount {
+            source: folder.clone(),
+            target: folder.clone(),
+            writable: false,
+        });
+        spec.binds.extend(shared);
         let socket = from.dispatch_socket.iter().map(|socket| BindMount {
             source: socket.clone(),
             target: DISPATCH_PATH.into(),
