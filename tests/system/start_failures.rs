@@ -90,3 +90,30 @@ async fn a_kill_for_lack_of_memory_is_named_and_one_from_outside_is_not_taken_fo
     let line = "nearpath_instance_oom_kills_total{function_name=\"eats.openfaas-fn\"} 1";
     assert!(String::from_utf8_lossy(metrics.body()).contains(line));
 }
+
+#[tokio::test]
+async fn a_function_without_limits_has_those_of_the_node() {
+    need_root!();
+    let folder = tempfile::tempdir().unwrap();
+    let options = ["--default-memory", "100Mi", "--default-pids", "50"];
+    let server = TestServer::start_in(&folder.path().join("data"), &options).await;
+    let code = "hold = b'x' * (200 << 20) if body == b'much' else b''\nself.answer(200, b'done')";
+    let mut declared = http_function(folder.path(), "declares", code);
+    declared["limits"] = json!({ "memory": "512Mi" });
+    server.deploy_ready(&declared).await;
+    let log = server.send_request(Method::GET, "/system/logs?name=declares&follow=false", "");
+    if String::from_utf8_lossy(log.await.body()).contains("limits.memory is not enforced") {
+        nearpath_testkit::skip!("needs the memory controller");
+    }
+    let answer = server.call_function("declares", "much").await;
+    assert_eq!(answer.status(), StatusCode::OK, "{:?}", answer.body());
+    server
+        .deploy_ready(&http_function(folder.path(), "silent", code))
+        .await;
+    let answer = server.call_function("silent", "much").await;
+    assert!(answer.status().is_server_error(), "{:?}", answer.body());
+    eventually("the node's limit is named", async || {
+        last_failure(&server, "silent").await.contains("(100Mi)")
+    })
+    .await;
+}

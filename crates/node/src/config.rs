@@ -12,7 +12,7 @@ use nearpath_kernel::bpf::Forwarder;
 use nearpath_kernel::egress_listener::EgressListener;
 use nearpath_kernel::hub_netns::HubNetns;
 use nearpath_kernel::sandbox::IsolationLevel;
-use nearpath_types::InstanceId;
+use nearpath_types::{InstanceId, InstanceResources};
 
 use crate::artifact::FolderLimit;
 use crate::identity::IdentityService;
@@ -84,6 +84,8 @@ pub struct NodeConfig {
     pub identities: IdentityService,
     /// Wait before a withdrawn instance is asked to stop.
     pub settle: SettleHook,
+    /// Limits of the instances of functions that declare none.
+    pub default_limits: InstanceResources,
     /// Maximum size of a function's folder.
     pub artifact_limit: FolderLimit,
     /// Maximum size of each function's log.
@@ -91,6 +93,20 @@ pub struct NodeConfig {
     /// Program that is started with `instance-init` to become an instance; `None` for the running
     /// one.
     pub init_program: Option<PathBuf>,
+}
+
+/// Memory of an instance of a function that declares no limit: enough for the runtimes of common
+/// languages, and a share of a small machine.
+pub const DEFAULT_MEMORY: &str = "1Gi";
+/// Processes and threads of such an instance: enough for a server, too few for a fork bomb.
+pub const DEFAULT_MAX_PIDS: u64 = 4_096;
+
+fn default_limits() -> InstanceResources {
+    InstanceResources {
+        memory: Some(DEFAULT_MEMORY.to_owned()),
+        pids: Some(DEFAULT_MAX_PIDS),
+        ..InstanceResources::default()
+    }
 }
 
 impl NodeConfig {
@@ -112,6 +128,7 @@ impl NodeConfig {
             identities: IdentityService::default(),
             // Longer than the gateway's threads need to apply a snapshot.
             settle: SettleHook::after_delay(Duration::from_millis(100)),
+            default_limits: default_limits(),
             artifact_limit: FolderLimit::default(),
             log_bound: LogBound::default(),
             init_program: None,

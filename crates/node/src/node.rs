@@ -128,6 +128,7 @@ impl Node {
             gateway_url: config.gateway_url,
             gateway,
             tmp_dir: tmp,
+            limits: config.default_limits,
         };
         let (artifacts, identities) = (Arc::new(artifacts), config.identities);
         let publisher = StatePublisher::new();

@@ -70,6 +70,7 @@ pub(crate) fn node_config(
         hub,
         forwarder,
         egress_listener,
+        default_limits: settings.default_limits.clone(),
         shared_dirs: settings.shared_dirs.clone(),
         settle,
         ..config

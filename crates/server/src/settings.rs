@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use nearpath_controller::AuthMode;
 use nearpath_gateway::GatewaySettings;
+use nearpath_types::InstanceResources;
 
 use crate::cpu_quota::CpuQuota;
 use crate::devices::DeviceSettings;
@@ -40,6 +41,8 @@ pub struct ServerSettings {
     pub certificate_lifetime: Duration,
     /// The `nearpath-watchdog` program.
     pub watchdog: PathBuf,
+    /// Limits of functions that declare none.
+    pub default_limits: InstanceResources,
     /// Folders of this machine that every function sees read-only.
     pub shared_dirs: Vec<PathBuf>,
     /// Limits of callers' connections.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use nearpath_server::CpuQuota;
 use nearpath_types::duration;
+use nearpath_types::quantity::{self, InvalidQuantity};
 
 use super::device_args::{DeviceArgs, connection_limit};
 
@@ -92,6 +93,20 @@ pub struct UpArgs {
     /// Write one JSON line per request to this file, or to standard output with `-`
     #[arg(long, value_name = "FILE")]
     pub access_log: Option<PathBuf>,
+
+    /// Limit the memory of each instance of functions that declare no `limits.memory`; `none`: no
+    /// limit
+    #[arg(long, value_name = "SIZE|none", default_value = "1Gi", value_parser = parse_default_memory)]
+    pub default_memory: DefaultLimit,
+
+    /// Limit the CPU of each instance of functions that declare no `limits.cpu`: cores or
+    /// thousandths (`500m`); `none`: no limit
+    #[arg(long, value_name = "CPU|none", default_value = "none", value_parser = parse_default_cpu)]
+    pub default_cpu: DefaultLimit,
+
+    /// Limit the processes and threads of each instance of functions that declare no `limits.pids`
+    #[arg(long, value_name = "N", default_value = "4096", value_parser = clap::value_parser!(u64).range(1..))]
+    pub default_pids: u64,
 
     /// Show this folder to every function, read-only, for example /opt/python; repeat it for
     /// several. Of the host's other folders, functions see only /usr
@@ -297,4 +312,27 @@ mod tests {
             7
         );
     }
+}
+
+/// A limit as it was written; `None`: no limit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DefaultLimit(pub Option<String>);
+
+fn parse_default_memory(text: &str) -> Result<DefaultLimit, String> {
+    parse_default(text, quantity::parse_memory)
+}
+
+fn parse_default_cpu(text: &str) -> Result<DefaultLimit, String> {
+    parse_default(text, quantity::parse_cpu)
+}
+
+fn parse_default(
+    text: &str,
+    parse: impl Fn(&str) -> Result<u64, InvalidQuantity>,
+) -> Result<DefaultLimit, String> {
+    if text == "none" {
+        return Ok(DefaultLimit(None));
+    }
+    parse(text).map_err(|error| error.to_string())?;
+    Ok(DefaultLimit(Some(text.to_owned())))
 }

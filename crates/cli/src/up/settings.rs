@@ -10,6 +10,7 @@ use nearpath_server::{
     AuthMode, CoapSettings, DeviceSettings, ForwardMode, GatewaySettings, MqttSettings,
     ServerSettings, TlsSettings,
 };
+use nearpath_types::InstanceResources;
 use thiserror::Error;
 
 use super::args::{CallerArgs, ForwardArg, Toggle, UpArgs};
@@ -56,6 +57,11 @@ pub(super) fn from_args(args: UpArgs) -> Result<ServerSettings, SettingsError> {
     check_devices(&args.devices, args.insecure)?;
     Ok(ServerSettings {
         watchdog: watchdog_path(args.watchdog)?,
+        default_limits: InstanceResources {
+            memory: args.default_memory.0,
+            cpu: args.default_cpu.0,
+            pids: Some(args.default_pids),
+        },
         shared_dirs: shared_dirs(args.share_dirs)?,
         data_dir: absolute_data_dir(args.data_dir)?,
         take_over: args.take_over,

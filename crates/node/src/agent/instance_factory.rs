@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
-use nearpath_types::{DesiredFunction, EgressSpec, Eip, FunctionPolicy, FunctionSpec, quantity};
+use nearpath_types::{
+    DesiredFunction, EgressSpec, Eip, FunctionPolicy, FunctionSpec, InstanceResources, quantity,
+};
 
 use super::allocations::{Allocations, InstanceAllocation};
 use super::instance_record::InstanceRecord;
@@ -13,10 +16,6 @@ use crate::domains::DomainRegistry;
 use crate::instance::lifecycle::{Lifecycle, LifecycleContext};
 use crate::instance::{chain, variables};
 use crate::machine::{EgressAccess, InstanceLimits, InstanceSpec};
-
-/// Maximum number of processes and threads without a limit by the tenant: enough for a server, too
-/// few for a fork bomb.
-const DEFAULT_MAX_PIDS: u64 = 4_096;
 
 pub(crate) struct InstanceFactory {
     pub(super) context: LifecycleContext,
@@ -33,6 +32,8 @@ pub(crate) struct InstanceDefaults {
     pub(crate) gateway: SocketAddr,
     /// Parent of the temporary folders of instances without a private `/tmp`.
     pub(crate) tmp_dir: PathBuf,
+    /// Limits of functions that declare none.
+    pub(crate) limits: InstanceResources,
 }
 
 impl InstanceFactory {
@@ -59,6 +60,7 @@ impl InstanceFactory {
         desired: &DesiredFunction,
         now: Instant,
     ) -> Result<InstanceRecord, String> {
+        let desired = &self.with_default_limits(desired);
         // Before anything is allocated: a wrong text then leaves nothing to release.
         let limits = parse_limits(&desired.spec)?;
         let allocation = self
@@ -138,6 +140,38 @@ impl InstanceFactory {
     /// Returns the instance's own address and the gateway's, if it has a network of its own.
     fn network_of(&self, instance: &InstanceSpec) -> Option<(Eip, SocketAddr)> {
         instance.eip.map(|eip| (eip, self.defaults.gateway))
+    }
+
+    /// Returns the function with the node's limits where it declares none, as far as the machine
+    /// enforces them: it would warn of others, which nobody has asked for.
+    fn with_default_limits(&self, desired: &DesiredFunction) -> DesiredFunction {
+        let any = InstanceLimits {
+            memory: Some(1),
+            cpu: Some(1),
+            pids: None,
+        };
+        let unenforced = self.context.machine.unenforced_limits(&any);
+        let is_enforced = |name: &&str| !unenforced.contains(name);
+        let defaults = &self.defaults.limits;
+        let mut limits = desired.spec.limits.clone().unwrap_or_default();
+        if let Some(memory) = defaults
+            .memory
+            .as_ref()
+            .filter(|_| is_enforced(&"limits.memory"))
+        {
+            limits.memory.get_or_insert_with(|| memory.clone());
+        }
+        if let Some(cpu) = defaults.cpu.as_ref().filter(|_| is_enforced(&"limits.cpu")) {
+            limits.cpu.get_or_insert_with(|| cpu.clone());
+        }
+        limits.pids = limits.pids.or(defaults.pids);
+        DesiredFunction {
+            spec: Arc::new(FunctionSpec {
+                limits: Some(limits),
+                ..FunctionSpec::clone(&desired.spec)
+            }),
+            ..desired.clone()
+        }
     }
 
     fn instance_spec(
@@ -227,6 +261,6 @@ fn parse_limits(spec: &FunctionSpec) -> Result<InstanceLimits, String> {
             .map(|t| quantity::parse_cpu(&t))
             .transpose()
             .map_err(|e| named("cpu", e))?,
-        pids: Some(limits.pids.unwrap_or(DEFAULT_MAX_PIDS)),
+        pids: limits.pids,
     })
 }
