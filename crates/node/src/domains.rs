@@ -8,12 +8,14 @@ use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::time::Instant;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use nearpath_domain::node_side::{
     self, DomainHandle, DomainSettings, EndpointSocket, InstanceFault,
 };
+use nearpath_types::log_limiter::LogLimiter;
 use nearpath_types::policy::{ChainDelivery, ChainIsolation, ChainPages};
 use nearpath_types::{FunctionId, FunctionPolicy, InstanceId};
 use tokio::sync::mpsc;
@@ -287,15 +289,22 @@ fn inconsistent_chains<'a>(
     chains.into_keys().collect()
 }
 
-/// Logs endpoints that broke the protocol. They were disconnected; their calls go over HTTP.
+/// Logs endpoints that broke the protocol, a line a minute for each instance. They were
+/// disconnected; their calls go over HTTP.
 async fn log_faults(domain: String, mut faults: mpsc::UnboundedReceiver<InstanceFault>) {
+    // A tenant can connect and break the protocol as often as it likes.
+    let mut limiter = LogLimiter::default();
     while let Some(InstanceFault {
         instance,
         reason: fault,
     }) = faults.recv().await
     {
+        let Some(suppressed) = limiter.take_due(instance, Instant::now()) else {
+            continue;
+        };
         tracing::warn!(
             domain,
+            suppressed,
             instance = instance.map(tracing::field::display),
             "endpoint was disconnected from shared memory: {fault}"
         );

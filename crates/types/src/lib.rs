@@ -14,6 +14,7 @@ pub mod frames;
 pub mod function;
 mod grpc;
 pub mod head;
+pub mod log_limiter;
 pub mod name;
 pub mod policy;
 pub mod pool_status;

@@ -3,8 +3,9 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixDatagram as Plain;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use nearpath_types::log_limiter::LogLimiter;
 use rustix::net::{SocketFlags, accept_with};
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
@@ -150,6 +151,7 @@ pub(super) async fn accept_connections(
     events: mpsc::Sender<SocketEvent>,
 ) -> io::Result<()> {
     let socket = watch_readiness(listener.socket.try_clone()?)?;
+    let mut refusals = LogLimiter::default();
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     loop {
         let accepted = socket
@@ -164,7 +166,12 @@ pub(super) async fn accept_connections(
         };
         // The file's mode keeps others out; this holds where a folder or a mode was changed.
         if !listener.admits(&came).unwrap_or(false) {
-            tracing::warn!("a process of another user connected to an instance's dispatch socket");
+            if let Some(suppressed) = refusals.take_due((), Instant::now()) {
+                tracing::warn!(
+                    suppressed,
+                    "a process of another user connected to an instance's dispatch socket"
+                );
+            }
             continue;
         }
         if events.send(SocketEvent::Accepted(key, came)).await.is_err() {

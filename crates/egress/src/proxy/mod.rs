@@ -11,7 +11,6 @@ mod connection;
 mod forward;
 mod inner_sockets;
 mod intercepted;
-mod notices;
 mod prefetch;
 #[cfg(test)]
 mod tests;
@@ -47,7 +46,7 @@ use nearpath_connpool::pool::ConnectionPool;
 use nearpath_dbproxy::ClientInstance;
 use nearpath_dbproxy::context::FunctionLogger;
 use nearpath_dbproxy::failed_writes::FailedWrites;
-use notices::NoticeLimiter;
+use nearpath_types::log_limiter::LogLimiter;
 
 /// Maximum time for an ended instance's bytes to arrive. They are on this machine already: only a
 /// connection with a full buffer takes long.
@@ -92,7 +91,8 @@ pub(crate) struct CommandChannels {
 pub(crate) struct EgressProxy {
     pub(crate) policy: RefCell<EgressPolicy>,
     listeners: RefCell<HashMap<u16, PortListener>>,
-    notices: RefCell<NoticeLimiter>,
+    /// One line a minute for each function and destination.
+    notices: RefCell<LogLimiter<(FunctionId, String)>>,
     log: TenantLogFn,
     pub(crate) pool: Rc<ConnectionPool>,
     pub(crate) egress_listener: Arc<EgressListener>,
@@ -372,7 +372,7 @@ impl EgressProxy {
         if let Some(more) = self
             .notices
             .borrow_mut()
-            .take_due(&caller.function, to, Instant::now())
+            .take_due((caller.function.clone(), to.to_owned()), Instant::now())
         {
             let more = if more > 0 {
                 format!(" ({more} similar lines suppressed)")

@@ -143,7 +143,7 @@ impl InstanceFactory {
     }
 
     /// Returns the function with the node's limits where it declares none, as far as the machine
-    /// enforces them: it would warn of others, which nobody has asked for.
+    /// enforces them: it would warn of others, although no author declared them.
     fn with_default_limits(&self, desired: &DesiredFunction) -> DesiredFunction {
         let any = InstanceLimits {
             memory: Some(1),

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::time::Instant;
 
 use nearpath_shm::channel::ChannelState;
 use nearpath_shm::{Channel, ChannelSide, EndpointId, reclaim};
@@ -130,7 +131,7 @@ impl DomainActor {
         self.perform_actions(actions);
     }
 
-    pub(super) fn log_broken(&self, number: u32, by: EndpointId) {
+    pub(super) fn log_broken(&mut self, number: u32, by: EndpointId) {
         let Some(line) = self
             .channels
             .get(&number)
@@ -138,8 +139,13 @@ impl DomainActor {
         else {
             return;
         };
+        let (caller, callee) = (line.caller, line.callee);
         let who = |endpoint| self.topology.owner_of(endpoint);
-        tracing::warn!(caller = ?who(line.caller), callee = ?who(line.callee), reported_by = by.get(), "dispatch: channel broken");
+        let reporter = who(by).and_then(EndpointOwner::instance);
+        let Some(suppressed) = self.log_limiter.take_due(reporter, Instant::now()) else {
+            return;
+        };
+        tracing::warn!(caller = ?who(caller), callee = ?who(callee), reported_by = by.get(), suppressed, "dispatch: channel broken");
     }
 
     fn introduce_peer(

@@ -227,8 +227,7 @@ impl DomainActor {
     /// Disconnects an endpoint that violated the protocol.
     pub(super) fn disconnect_faulty(&mut self, key: ConnectionKey, what: String) {
         if let Some(connection) = self.connections.get(&key) {
-            tracing::warn!(who = ?connection.owner, %what, "dispatch: endpoint disconnected");
-            // Fails when the receiver is dropped: then the log line above is all that is wanted.
+            // Fails when no receiver wants to know of faults.
             let _ = self.faults.send(InstanceFault {
                 instance: connection.owner.instance(),
                 reason: what,

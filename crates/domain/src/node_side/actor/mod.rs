@@ -11,6 +11,7 @@ use std::time::Duration;
 use nearpath_shm::channel::ChannelState;
 use nearpath_shm::{Channel, EndpointId};
 use nearpath_types::InstanceId;
+use nearpath_types::log_limiter::LogLimiter;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 
@@ -70,6 +71,8 @@ pub(super) struct DomainActor {
     events: mpsc::Sender<SocketEvent>,
     event_inbox: Option<mpsc::Receiver<SocketEvent>>,
     last_key: ConnectionKey,
+    /// Lines that endpoints cause, by instance; `None`: the gateway's threads.
+    log_limiter: LogLimiter<Option<InstanceId>>,
     /// Connections whose packets pile up.
     slow_consumers: Vec<ConnectionKey>,
 }
@@ -97,6 +100,7 @@ impl DomainActor {
             events,
             event_inbox: Some(inbox),
             last_key: 0,
+            log_limiter: LogLimiter::default(),
             slow_consumers: Vec::new(),
         }
     }
