@@ -187,6 +187,21 @@ async fn a_killed_servers_socket_cgroup_is_removed_at_the_next_start() {
 }
 
 #[tokio::test]
+async fn an_orderly_end_removes_the_socket_cgroup() {
+    nearpath_testkit::need_root!();
+    let Some(cgroup) = TestCgroup::new() else {
+        skip!("no unified hierarchy of control groups")
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = cgroup.start_server(folder.path()).await;
+    if cgroup.socket_cgroups().is_empty() {
+        skip!("no socket cgroup here: {}", server.log());
+    }
+    assert!(server.end_with(Signal::TERM).success(), "{}", server.log());
+    assert_eq!(cgroup.socket_cgroups(), [""; 0].map(PathBuf::from));
+}
+
+#[tokio::test]
 async fn an_orderly_end_leaves_no_process_and_no_cgroup() {
     nearpath_testkit::need_root!();
     let mut server = TestServer::start().await;

@@ -163,6 +163,17 @@ impl EgressHandle {
         let _ = self.send_command(EgressCommand::DrainIdle);
     }
 
+    /// Ends the thread, once no instance runs, and waits for it. Its cgroup is removed then; the end
+    /// of the process alone would leave it.
+    pub fn stop(&self) {
+        let _ = self.send_command(EgressCommand::Stop); // fails when it has ended
+        let thread = &self.0.channels.thread;
+        let thread = thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if thread.is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("egress proxy: the thread panicked");
+        }
+    }
+
     /// Returns the status by owner and destination. Waits for the thread, which is busy for
     /// milliseconds at most. Empty once the thread has ended.
     pub fn pool_statuses(&self) -> Vec<PoolStatus> {

@@ -21,9 +21,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::{Rc, Weak};
-use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
-use std::thread;
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use nearpath_kernel::bpf::{PeerNames, SocketCgroupGuard};
@@ -75,6 +75,8 @@ pub(crate) enum EgressCommand {
     DrainIdle,
     /// Report the status of all destinations.
     Report(SyncSender<Vec<PoolStatus>>),
+    /// End the thread, with all connections.
+    Stop,
 }
 
 /// Maximum queued prefetch hints; more are dropped.
@@ -85,6 +87,8 @@ pub(crate) struct CommandChannels {
     pub(crate) commands: mpsc::UnboundedSender<EgressCommand>,
     /// Functions that are being called.
     pub(crate) prefetch_hints: mpsc::Sender<FunctionId>,
+    /// The thread, until [`EgressCommand::Stop`] has ended it.
+    pub(crate) thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// State of the thread.
@@ -142,7 +146,7 @@ pub(crate) fn start_thread(
                 .await
         });
     };
-    thread::Builder::new().name("pool".into()).spawn(run)?;
+    let thread = thread::Builder::new().name("pool".into()).spawn(run)?;
     let guard_state = guard_receiver
         .recv()
         .map_err(|_| io::Error::other("the egress proxy's thread did not start"))?;
@@ -150,6 +154,7 @@ pub(crate) fn start_thread(
         CommandChannels {
             commands,
             prefetch_hints: hints,
+            thread: Mutex::new(Some(thread)),
         },
         guard_state,
     ))
@@ -252,6 +257,7 @@ impl EgressProxy {
                         let _ = done.send(());
                     });
                 }
+                EgressCommand::Stop => return,
                 EgressCommand::DrainIdle => self.pool.drain_idle(),
                 // The node may have given up, which no command depends on.
                 EgressCommand::Report(to) => drop(to.send(self.pool.report(Instant::now()))),

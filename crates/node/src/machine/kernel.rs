@@ -257,6 +257,7 @@ impl InstanceMachine for KernelMachine {
     }
 
     fn remove_cgroups(&self) {
+        self.pool.iter().for_each(EgressHandle::stop);
         self.cgroups.remove_node_folders();
     }
 

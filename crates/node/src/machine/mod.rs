@@ -186,7 +186,8 @@ pub trait InstanceMachine: Send + Sync + 'static {
     /// Prefetches the declared reads of a function that was called. Must not block.
     fn prefetch(&self, _function: &FunctionId) {}
 
-    /// Removes the node's own cgroups, once no instance runs.
+    /// Removes the node's own cgroups, once no instance runs. Ends the connections to destinations
+    /// outside, because their thread has a cgroup.
     fn remove_cgroups(&self) {}
 
     /// Permits datagrams between the watchdogs of two instances, in both directions between their
