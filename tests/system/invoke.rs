@@ -3,6 +3,8 @@
 use http::{Method, StatusCode};
 use serde_json::json;
 
+use nearpath_testkit::within;
+
 use crate::test_server::{TestServer, echo_function, http_function, script_function};
 
 #[tokio::test]
@@ -150,4 +152,25 @@ async fn a_handler_that_crashes_at_start_is_explained() {
     assert!(!text.contains("no such database"), "{text}");
     let reason = server.describe("broken").await["notReadyReason"].to_string();
     assert!(reason.contains("no such database"), "{reason}");
+}
+
+#[tokio::test]
+async fn a_response_cut_for_its_silence_is_logged() {
+    nearpath_testkit::need_root!();
+    let server = TestServer::start().await;
+    let silent = "self.send_response(200); self.send_header('Content-Length', '9'); self.end_headers(); \
+                  self.wfile.write(b'begin'); self.wfile.flush(); __import__('time').sleep(60)";
+    let mut spec = http_function(&server.data_dir, "silent", silent);
+    spec["annotations"] = json!({ "nearpath.io/idle-timeout": "200ms" });
+    server.deploy_ready(&spec).await;
+    let url = format!("http://{}/function/silent", server.addr);
+    let curl = tokio::process::Command::new("curl")
+        .args(["-s", "-m", "30", &url])
+        .output();
+    assert_eq!(within(curl).await.unwrap().stdout, b"begin");
+    nearpath_testkit::eventually("the cut is logged", async || {
+        let log = server.log();
+        log.contains("nearpath.io/idle-timeout") && log.contains("function=silent")
+    })
+    .await;
 }

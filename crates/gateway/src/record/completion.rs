@@ -191,6 +191,9 @@ impl CompletionRecord {
         if self.reason == Some(Reason::CallerGone) && self.recorder.is_cutting() {
             self.reason = Some(Reason::Draining);
         }
+        if self.reason == Some(Reason::IdleTimeout) {
+            self.log_silence();
+        }
         match &self.function {
             // A refusal counts for its function if there is one, otherwise for the gateway.
             Some(function) => {
@@ -205,6 +208,19 @@ impl CompletionRecord {
         }
         if let (Some(details), Some(log)) = (self.details.take(), &self.recorder.log) {
             log.write_line(self.log_line(*details, took));
+        }
+    }
+
+    /// Logs that a response was cut for its silence, which its caller sees as a broken connection.
+    fn log_silence(&self) {
+        let Some(function) = &self.function else {
+            return;
+        };
+        if let Some(suppressed) = self.recorder.take_silence_notice(Instant::now()) {
+            tracing::warn!(
+                function = %function.name, instance = self.instance.map(|id| id.0), suppressed,
+                "gateway: cut a silent response (annotation nearpath.io/idle-timeout)"
+            );
         }
     }
 
