@@ -126,7 +126,36 @@ async fn a_full_disk_refuses_orders_and_recovers() {
     drop(mounted);
 }
 
-/// A tmpfs of 8 MiB on a folder, unmounted when dropped.
+#[tokio::test]
+async fn a_killed_server_starts_on_a_full_disk_and_removes_functions() {
+    nearpath_testkit::need_root!();
+    let folder = tempfile::tempdir().unwrap();
+    let mounted = SmallDisk::mount(folder.path());
+    let functions = tempfile::tempdir().unwrap();
+    let mut server = TestServer::start_in(folder.path(), &[]).await;
+    for name in ["echo", "spare"] {
+        server
+            .deploy_ready(&echo_function(functions.path(), name))
+            .await;
+    }
+    server.end_with(rustix::process::Signal::KILL);
+    let ballast = folder.path().join("ballast");
+    let _ = std::fs::write(&ballast, vec![0_u8; 64 << 20]); // stops when the disk is full
+
+    let server = TestServer::start_in(folder.path(), &[]).await;
+    server.wait_available("echo", 1).await;
+    let answer = server.call_function("echo", "goes on").await;
+    assert_eq!(answer.body().as_ref(), b"goes on");
+    let body = r#"{"functionName":"spare"}"#.to_owned();
+    let removed = server
+        .send_request(Method::DELETE, "/system/functions", body)
+        .await;
+    assert_eq!(removed.status(), StatusCode::OK, "{removed:?}");
+    drop(server);
+    drop(mounted);
+}
+
+/// A tmpfs of 16 MiB on a folder, unmounted when dropped.
 struct SmallDisk(std::path::PathBuf);
 
 impl SmallDisk {
@@ -136,7 +165,7 @@ impl SmallDisk {
             at,
             "tmpfs",
             rustix::mount::MountFlags::empty(),
-            Some(c"size=8m"),
+            Some(c"size=16m"),
         )
         .unwrap();
         Self(at.to_owned())
@@ -147,6 +176,42 @@ impl Drop for SmallDisk {
     fn drop(&mut self) {
         let _ = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH);
     }
+}
+
+#[tokio::test]
+async fn too_few_file_descriptors_are_named_at_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = std::process::Command::new("sh");
+    command
+        .args(["-c", "ulimit -n 64 && exec \"$0\" \"$@\""])
+        .arg(nearpath_testkit::program("nearpath"));
+    let mut server = TestServer::spawn_with(command, folder.path(), &[]);
+    assert!(!server.wait_exit().await.success());
+    let log = server.log();
+    assert!(
+        log.contains("the limit is 64") && log.contains("ulimit -n"),
+        "{log}"
+    );
+}
+
+#[tokio::test]
+async fn a_machine_without_cgroups_is_announced_without_them() {
+    nearpath_testkit::need_root!();
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = std::process::Command::new("unshare");
+    command
+        .args([
+            "-m",
+            "sh",
+            "-c",
+            "umount -R -l /sys/fs/cgroup && exec \"$0\" \"$@\"",
+        ])
+        .arg(nearpath_testkit::program("nearpath"));
+    let mut server = TestServer::spawn_with(command, folder.path(), &[]);
+    server.wait_ready().await;
+    nearpath_testkit::eventually("it is up", async || server.log().contains("is up")).await;
+    let log = server.log();
+    assert!(log.contains("no cgroups for memory, cpu, pids"), "{log}");
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use nearpath_types::{Eip, InstanceId};
@@ -133,19 +133,42 @@ impl InstanceIdAllocator {
         Ok(InstanceId(self.next - 1))
     }
 
-    /// Reserves a block by write, flush and rename: after a power failure the file holds the old
-    /// block or the new one.
     fn reserve_block(&mut self) -> io::Result<()> {
         let reserved = self.next + BLOCK_SIZE;
-        let new_file = self.file.with_extension("new");
-        let mut out = fs::File::create(&new_file)?;
-        writeln!(out, "{reserved}")?;
-        // Without it the rename could reach the disk before the content.
-        out.sync_all()?;
-        fs::rename(&new_file, &self.file)?;
+        match replace_number(&self.file, reserved) {
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+                overwrite_number(&self.file, reserved).map_err(|_| error)?;
+            }
+            replaced => replaced?,
+        }
         self.reserved = reserved;
         Ok(())
     }
+}
+
+/// Replaces the file by write, flush and rename: after a power failure it holds the old number or
+/// the new one.
+fn replace_number(file: &Path, number: u64) -> io::Result<()> {
+    let new_file = file.with_extension("new");
+    let replaced = fs::File::create(&new_file).and_then(|mut out| {
+        writeln!(out, "{number}")?;
+        // Without it the rename could reach the disk before the content.
+        out.sync_all()?;
+        fs::rename(&new_file, file)
+    });
+    if replaced.is_err() {
+        let _ = fs::remove_file(&new_file); // the first error is the one to report
+    }
+    replaced
+}
+
+/// Writes the number over the old one, in the block that the file already has: a full disk must not
+/// keep deployed functions from starting. A few bytes at the start of a block are one sector, which
+/// disks write whole.
+fn overwrite_number(file: &Path, number: u64) -> io::Result<()> {
+    let mut out = fs::OpenOptions::new().write(true).open(file)?;
+    writeln!(out, "{number}")?;
+    out.sync_all()
 }
 
 /// Parses the reservation file. Numbers so large that ids would wrap are invalid.
@@ -209,6 +232,18 @@ mod tests {
                 "{damaged:?} is rejected"
             );
         }
+    }
+
+    #[test]
+    fn a_number_is_overwritten_by_a_longer_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("ids");
+        replace_number(&file, 999).unwrap();
+        overwrite_number(&file, 1_024).unwrap();
+        assert_eq!(
+            parse_reserved(&fs::read_to_string(&file).unwrap()),
+            Some(1_024)
+        );
     }
 
     proptest! {

@@ -18,6 +18,18 @@ pub enum StartError {
         "--forward tc: loading BPF programs needs root on the machine: run as root, or without --forward"
     )]
     ForwardNeedsRoot,
+    /// The limit of open files leaves none for calls.
+    #[error(
+        "open files: the limit is {limit}, and {threads} gateway threads need {needed}: raise it with `ulimit -n {needed}` or more, or LimitNOFILE= in a systemd unit"
+    )]
+    OpenFiles {
+        /// The soft limit of this process.
+        limit: u64,
+        /// Gateway threads.
+        threads: usize,
+        /// The smallest limit.
+        needed: u64,
+    },
     /// A socket cannot listen.
     #[error("{option} {addr}: {error}")]
     Listen {

@@ -26,6 +26,7 @@ pub use devices::{CoapSettings, DeviceSettings, MqttSettings};
 pub use error::StartError;
 pub use nearpath_controller::{AuthMode, backup};
 pub use nearpath_gateway::GatewaySettings;
+pub use nearpath_kernel::cgroup::CgroupController;
 pub use nearpath_kernel::sandbox::IsolationLevel;
 /// `METHOD_PATH` of instances.
 pub use nearpath_node::instance::variables::DEFAULT_PATH as INSTANCE_PATH;

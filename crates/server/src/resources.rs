@@ -9,6 +9,7 @@ use nearpath_controller::DataDir;
 use nearpath_gateway::GatewayListener;
 use nearpath_kernel::sandbox::IsolationLevel;
 use nearpath_node::RunLock;
+use rustix::process::{Resource, getrlimit};
 
 use crate::devices::DeviceSockets;
 use crate::error::StartError;
@@ -16,6 +17,30 @@ use crate::handover::{InheritedSockets, OldProcess, SocketName};
 use crate::listeners;
 use crate::network::Network;
 use crate::settings::ServerSettings;
+
+/// Smallest number of open files: what an idle server needs besides its gateway threads, and as
+/// many again for calls.
+const BASE_OPEN_FILES: u64 = 128;
+/// The same for each gateway thread.
+const THREAD_OPEN_FILES: u64 = 16;
+
+/// Checks that the limit of open files leaves some for calls. With fewer, the server starts and
+/// never answers.
+///
+/// # Errors
+/// [`StartError::OpenFiles`] names limit and need.
+pub(crate) fn check_open_files(threads: usize) -> Result<(), StartError> {
+    let needed = BASE_OPEN_FILES + THREAD_OPEN_FILES * threads as u64;
+    // The soft limit: the kernel enforces this one. `None` means unlimited.
+    match getrlimit(Resource::Nofile).current {
+        Some(limit) if limit < needed => Err(StartError::OpenFiles {
+            limit,
+            threads,
+            needed,
+        }),
+        _ => Ok(()),
+    }
+}
 
 /// Exclusive resources of a server: data directory, sockets and network.
 pub(crate) struct Resources {

@@ -13,6 +13,7 @@ use nearpath_daemon::ready::ProcessReadiness;
 use nearpath_daemon::{drain, signals};
 use nearpath_gateway::invoke::FunctionTable;
 use nearpath_gateway::{Gateway, ServingThreads};
+use nearpath_kernel::cgroup::{CgroupController, NodeCgroups};
 use nearpath_kernel::sandbox::IsolationLevel;
 use nearpath_node::{IdentityService, Node, RunLock, SettleHook};
 use tokio::runtime::Handle;
@@ -26,7 +27,7 @@ use crate::fleet::LocalFleet;
 use crate::handover::{InheritedSockets, OldProcess, SuccessorListener, wait_ready};
 use crate::identity::NodeIssuer;
 use crate::network::Network;
-use crate::resources::Resources;
+use crate::resources::{self, Resources};
 use crate::settings::{ServerSettings, available_cores};
 use crate::{build, isolation};
 
@@ -52,11 +53,14 @@ struct Server {
     controller: Controller,
     successor_listener: Arc<SuccessorListener>,
     replaced: oneshot::Receiver<()>,
+    /// Cgroup controllers that this machine lacks for instances.
+    missing_controllers: Vec<CgroupController>,
     /// Holds the lock on this run's number in the data directory.
     _run: RunLock,
 }
 
-/// Runs a server until SIGTERM, SIGINT or a successor; `announce` is called once it serves.
+/// Runs a server until SIGTERM, SIGINT or a successor; `announce` is called once it serves,
+/// with the isolation of instances and the limits that the machine cannot enforce.
 ///
 /// Must be called while the process has one thread.
 ///
@@ -64,8 +68,9 @@ struct Server {
 /// When a component does not start, or the gateway fails.
 pub fn run(
     settings: ServerSettings,
-    announce: impl FnOnce(&ServerSettings, IsolationLevel),
+    announce: impl FnOnce(&ServerSettings, IsolationLevel, &[CgroupController]),
 ) -> Result<(), StartError> {
+    resources::check_open_files(settings.threads.get())?;
     // Before the runtime: entering a user namespace needs a process with one thread.
     let isolation = isolation::set_up(&settings)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -80,7 +85,7 @@ pub fn run(
         let terminated = signals::listen_for_signals().map_err(StartError::component("signals"))?;
         let mut server = Server::start(&settings, isolation).await?;
         // After the start: what it prints is true only once calls are served.
-        announce(&settings, isolation);
+        announce(&settings, isolation, &server.missing_controllers);
         let replaced = tokio::select! {
             () = terminated => false,
             Ok(()) = &mut server.replaced => true,
@@ -141,10 +146,8 @@ impl Server {
             Some(devices) => devices.attach(gateway, &registry),
             None => gateway,
         };
-        let mut cpu = GatewayCpu::create(
-            settings.gateway_cpu,
-            &nearpath_node::run_lock::run_name(&node_id, run.number()),
-        )?;
+        let cgroup_name = nearpath_node::run_lock::run_name(&node_id, run.number());
+        let mut cpu = GatewayCpu::create(settings.gateway_cpu, &cgroup_name)?;
         if old_process.is_some() {
             // The old process serves until then: a caller must never find fewer instances because
             // of the handover.
@@ -180,6 +183,7 @@ impl Server {
             controller,
             successor_listener,
             replaced,
+            missing_controllers: NodeCgroups::detect(&cgroup_name).missing_controllers(),
             _run: run,
         })
     }

@@ -1,9 +1,13 @@
 //! The text that `nearpath up` prints once it serves.
 
-use nearpath_server::{AuthMode, ForwardMode, IsolationLevel, ServerSettings};
+use nearpath_server::{AuthMode, CgroupController, ForwardMode, IsolationLevel, ServerSettings};
 
 /// Prints addresses, folders and the isolation on standard error.
-pub(super) fn print(settings: &ServerSettings, isolation: IsolationLevel) {
+pub(super) fn print(
+    settings: &ServerSettings,
+    isolation: IsolationLevel,
+    missing_controllers: &[CgroupController],
+) {
     // On standard error, because `--access-log -` owns standard output.
     eprintln!("nearpath {} is up", env!("CARGO_PKG_VERSION"));
     print_addresses(settings);
@@ -22,20 +26,32 @@ pub(super) fn print(settings: &ServerSettings, isolation: IsolationLevel) {
             );
         }
     }
-    let isolation = match isolation {
-        IsolationLevel::Root => "namespaces, cgroups, seccomp",
-        IsolationLevel::UserNamespace => {
-            "user namespaces (`nearpath doctor` shows the limits without root)"
-        }
-        IsolationLevel::None => {
-            "none (--no-sandbox): functions run with your rights; edges between them are not enforced"
-        }
-    };
-    eprintln!("  sandbox  {isolation}");
+    eprintln!(
+        "  sandbox  {}",
+        sandbox_text(isolation, missing_controllers)
+    );
     if settings.forward == ForwardMode::Tc {
         eprintln!("  packets  forwarded by the kernel (--forward tc)");
     }
     eprintln!("try: nearpath deploy -f examples/echo/stack.yml && nearpath invoke echo -d hello");
+}
+
+/// Names the isolation that instances really have here.
+fn sandbox_text(isolation: IsolationLevel, missing_controllers: &[CgroupController]) -> String {
+    let missing: Vec<_> = missing_controllers.iter().map(|c| c.name()).collect();
+    match isolation {
+        IsolationLevel::Root if missing.is_empty() => "namespaces, cgroups, seccomp".to_owned(),
+        IsolationLevel::Root => format!(
+            "namespaces, seccomp; no cgroups for {}: `nearpath doctor` shows which limits are not enforced",
+            missing.join(", ")
+        ),
+        IsolationLevel::UserNamespace => {
+            "user namespaces (`nearpath doctor` shows the limits without root)".to_owned()
+        }
+        IsolationLevel::None => {
+            "none (--no-sandbox): functions run with your rights; edges between them are not enforced".to_owned()
+        }
+    }
 }
 
 fn print_addresses(settings: &ServerSettings) {

@@ -52,6 +52,16 @@ pub enum ModelChange {
     Revision(Revision),
 }
 
+impl ModelChange {
+    /// Returns whether the change only removes.
+    pub(crate) fn is_removal(&self) -> bool {
+        matches!(
+            self,
+            Self::DropFunction(_) | Self::DropSecret(_) | Self::DropNamespace(_)
+        )
+    }
+}
+
 /// Result of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CommandOutcome {

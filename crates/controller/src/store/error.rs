@@ -129,6 +129,11 @@ pub enum StoreError {
     },
 }
 
+/// Returns whether SQLite found no space for a change.
+pub(super) fn is_disk_full(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(ErrorCode::DiskFull)
+}
+
 impl StoreError {
     /// Returns the error of a copy of the database, which says nothing about the database itself.
     pub(super) fn of_a_copy(self) -> Self {

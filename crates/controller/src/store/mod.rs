@@ -7,6 +7,7 @@
 //! ("fsyncgate").
 
 mod data_dir;
+mod disk_reserve;
 mod error;
 mod rows;
 mod schema;
@@ -21,6 +22,9 @@ use std::path::{Path, PathBuf};
 use rusqlite::Connection;
 
 use crate::model::{ControllerModel, ModelChange};
+
+use disk_reserve::DiskReserve;
+use error::is_disk_full;
 
 pub use data_dir::DataDir;
 pub use error::{StoreError, StoreOpenError};
@@ -38,6 +42,7 @@ pub(crate) struct ControllerStore {
     db: Connection,
     path: PathBuf,
     broken_reason: Option<String>,
+    reserve: DiskReserve,
     // Keeps the lock until the database is closed: fields are dropped in this order.
     _data_dir: DataDir,
 }
@@ -65,6 +70,7 @@ impl ControllerStore {
                 db,
                 path,
                 broken_reason: None,
+                reserve: DiskReserve::fill(data_dir.path()),
                 _data_dir: data_dir,
             },
             model,
@@ -80,10 +86,18 @@ impl ControllerStore {
                 why: why.clone(),
             });
         }
-        let result = self.write_changes(changes);
+        let mut result = self.write_changes(changes);
+        // Else a full disk could never be emptied through the API.
+        if result.as_ref().is_err_and(is_disk_full)
+            && changes.iter().all(ModelChange::is_removal)
+            && self.reserve.release()
+        {
+            result = self.write_changes(changes);
+        }
         result.map_err(|error| self.classify_error(&error))?;
-        // Under constant load no idle moment comes, and the log would grow without limit.
-        if self.log_bytes() >= CHECKPOINT_BYTES {
+        // Under constant load no idle moment comes, and the log would grow without limit. A released
+        // reserve is filled again from the space of the log, before others take it.
+        if self.log_bytes() >= CHECKPOINT_BYTES || self.reserve.is_released() {
             self.checkpoint_log();
         }
         Ok(())
@@ -144,13 +158,14 @@ impl ControllerStore {
     /// Early, because SQLite takes a damaged log for a short one, while damage in the database is
     /// detected. On a full disk the log stays as it is and still contains everything.
     pub(crate) fn checkpoint_log(&mut self) {
-        if let Err(error) = self
+        let copied = self
             .db
-            .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
-        {
+            .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+        if let Err(error) = copied {
             let error = self.classify_error(&error);
             tracing::warn!(%error, "store: checkpoint of the log failed");
         }
+        self.reserve.refill();
     }
 
     fn log_bytes(&self) -> u64 {

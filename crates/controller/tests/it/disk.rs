@@ -160,7 +160,7 @@ async fn a_full_disk_is_reported_and_survived() {
     need_root!();
     let folder = tempfile::tempdir().unwrap();
     let script = format!(
-        "mount -t tmpfs -o size=1m tmpfs {} && exec \"$@\"",
+        "mount -t tmpfs -o size=5500k tmpfs {} && exec \"$@\"",
         folder.path().display()
     );
     let wrapper = ["unshare", "-m", "sh", "-c", &script, "sh"];
@@ -218,6 +218,7 @@ async fn on_a_small_disk() {
     drop(fixture);
     let fixture = ControllerFixture::open_on(&data).await; // a restart on the full disk
     assert_eq!(fixture.controller.model().secrets.len(), kept);
+    let kept = remove_secrets(&fixture, &folder).await;
     fs::remove_file(&ballast).unwrap();
     fs::remove_file(folder.join("stuffing")).unwrap();
     fixture
@@ -276,7 +277,7 @@ async fn fill_disk(fixture: &ControllerFixture) -> usize {
 /// wake-up has no room.
 async fn exhaust_disk(fixture: &ControllerFixture, folder: &Path) {
     // Fails half-way, which is the aim.
-    let _ = fs::write(folder.join("stuffing"), vec![0; 1 << 20]);
+    let _ = fs::write(folder.join("stuffing"), vec![0; 8 << 20]);
     for replicas in (1..=2).cycle().take(1_000) {
         let body = format!(r#"{{"replicas":{replicas}}}"#);
         if fixture
@@ -289,6 +290,23 @@ async fn exhaust_disk(fixture: &ControllerFixture, folder: &Path) {
         }
     }
     panic!("the disk is not full");
+}
+
+/// Removes every other secret, though the disk is full at each removal. Returns the number of kept
+/// ones.
+async fn remove_secrets(fixture: &ControllerFixture, folder: &Path) -> usize {
+    let names: Vec<_> = fixture.controller.model().secrets.keys().cloned().collect();
+    for (number, id) in names.iter().step_by(2).enumerate() {
+        let _ = fs::write(folder.join(format!("more-stuffing{number}")), [0; 32 << 10]);
+        let body = format!(r#"{{"name":"{}"}}"#, id.name);
+        fixture
+            .expect_status(202, "DELETE", "/system/secrets", &body)
+            .await;
+    }
+    for number in 0..names.len().div_ceil(2) {
+        fs::remove_file(folder.join(format!("more-stuffing{number}"))).unwrap();
+    }
+    names.len() / 2
 }
 
 fn secret_json(name: &str, size: usize) -> String {
