@@ -23,6 +23,10 @@ pub enum ValueToken<'a> {
     List(usize),
     Tuple(usize),
     Map(usize),
+    /// A day, as ISO 8601 writes it.
+    Date(&'a str),
+    /// A moment, as ISO 8601 writes it.
+    DateTime(&'a str),
 }
 
 // The tag bytes are on the wire and in checkpoints; the table is in `contract/dataflow.md`, "The
@@ -38,6 +42,8 @@ const TAG_BYTES: u8 = 7;
 const TAG_LIST: u8 = 8;
 const TAG_TUPLE: u8 = 9;
 const TAG_MAP: u8 = 10;
+const TAG_DATE: u8 = 11;
+const TAG_DATE_TIME: u8 = 12;
 
 /// Reasons why bytes are not a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -73,6 +79,8 @@ pub fn write_token(buffer: &mut Vec<u8>, token: ValueToken<'_>) {
         ValueToken::List(count) => write_count(buffer, TAG_LIST, count),
         ValueToken::Tuple(count) => write_count(buffer, TAG_TUPLE, count),
         ValueToken::Map(count) => write_count(buffer, TAG_MAP, count),
+        ValueToken::Date(text) => write_bytes(buffer, TAG_DATE, text.as_bytes()),
+        ValueToken::DateTime(text) => write_bytes(buffer, TAG_DATE_TIME, text.as_bytes()),
     }
 }
 
@@ -131,16 +139,19 @@ impl<'a> ValueReader<'a> {
                     .map_err(|_| MalformedValue::Truncated)?,
             )),
             TAG_BIG_INT => ValueToken::BigInt(self.read_counted_bytes()?),
-            TAG_TEXT => ValueToken::Text(
-                std::str::from_utf8(self.read_counted_bytes()?)
-                    .map_err(|_| MalformedValue::InvalidUtf8)?,
-            ),
+            TAG_TEXT => ValueToken::Text(self.read_counted_text()?),
+            TAG_DATE => ValueToken::Date(self.read_counted_text()?),
+            TAG_DATE_TIME => ValueToken::DateTime(self.read_counted_text()?),
             TAG_BYTES => ValueToken::Bytes(self.read_counted_bytes()?),
             TAG_LIST => ValueToken::List(self.read_count(1)?),
             TAG_TUPLE => ValueToken::Tuple(self.read_count(1)?),
             TAG_MAP => ValueToken::Map(self.read_count(2)?),
             tag => return Err(MalformedValue::UnknownTag(tag)),
         })
+    }
+
+    fn read_counted_text(&mut self) -> Result<&'a str, MalformedValue> {
+        std::str::from_utf8(self.read_counted_bytes()?).map_err(|_| MalformedValue::InvalidUtf8)
     }
 
     fn read_counted_bytes(&mut self) -> Result<&'a [u8], MalformedValue> {

@@ -97,6 +97,44 @@ class LocalJobTests(TemporaryFolderCase):
         self.assertIn("in wrong", raised.exception.trace)
         self.assertEqual(self.remaining_files(), [])
 
+    def test_a_connection_error_of_the_users_code_is_its_own_failure(self):
+        def query(number):
+            if number == 7:
+                raise ConnectionResetError("the database closed the connection")
+            return number
+
+        stages = {
+            "map": summing(10, 10, query),
+            "source": flow.source(lambda n, of: (query(i) for i in range(10))) >> flow.collect(),
+            "sink": numbers(10) >> flow.sink(query),
+        }
+        for worker, graph in stages.items():
+            with self.subTest(worker), self.assertRaises(flow.JobFailed) as raised:
+                flow.run(graph)
+            self.assertEqual(raised.exception.worker.partition(".")[0], worker)
+            self.assertIn("ConnectionResetError: the database closed", str(raised.exception))
+            # The user's own frames come first, and none of the package's before them.
+            self.assertRegex(raised.exception.trace, r'^Traceback[^\n]*\n  File "[^"]*/tests/\w+.py", line \d+')
+            if worker != "source":
+                self.assertIn("while processing the item 7", raised.exception.trace)
+
+    def test_a_worker_divides_its_items_by_a_rule_of_its_own(self):
+        class Halves(flow.Worker):
+            def input(self, port):
+                yield from range(100)
+
+            def divide(self, items, consumers):
+                return [[item for item in items if item * consumers // 100 == at] for at in range(consumers)]
+
+        class Numbered(flow.Worker):
+            def process(self, items):
+                for item in items:
+                    yield self.number, item
+
+        halves = flow.stage(Halves) >> flow.stage(Numbered, workers=2, reads="by-key")
+        job = flow.run(halves >> flow.collect())
+        self.assertEqual(sorted(job.results), [(item // 50, item) for item in range(100)])
+
     def test_a_json_topology_runs(self):
         text = """{"workers": [
             {"name": "reader", "inputs": [{"type": "count", "to": 10}], "outputs": [{"type": "tcp", "worker": "left"}, {"type": "tcp", "worker": "right"}]},

@@ -1,5 +1,7 @@
 """What passes proxy workers: values, keys and columns."""
 
+import collections
+import datetime
 import os
 import signal
 import unittest
@@ -19,6 +21,26 @@ class ValueTests(unittest.TestCase):
     def test_equal_keys_have_the_same_consumer(self):
         for alike in [(1, 1.0, True), (0, -0.0, False), ((1, "a"), (1.0, "a")), (2**70, float(2**70))]:
             self.assertEqual(len({flow.key_partition(key, 1 << 20) for key in alike}), 1, alike)
+
+    def test_dates_pass_and_named_tuples_arrive_as_tuples(self):
+        at = datetime.datetime(2026, 1, 31, 8, 9, 10, 500, tzinfo=datetime.timezone(datetime.timedelta(hours=2)))
+        items = [datetime.date(2026, 1, 31), at, at.replace(tzinfo=None)]
+        self.assertEqual(flow.decode(flow.encode(items)), items)
+        self.assertEqual(flow.key_partition(at, 1 << 20), flow.key_partition(at.astimezone(datetime.timezone.utc), 1 << 20))
+        Point = collections.namedtuple("Point", "x y")
+        self.assertEqual(flow.decode(flow.encode([Point(1, 2.5)])), [(1, 2.5)])
+
+    def test_scalars_of_numpy_arrive_as_python_values(self):
+        try:
+            import numpy
+        except ImportError:
+            skip("needs the package numpy: pip install numpy")
+        items = [numpy.int64(-7), numpy.float32(1.5), numpy.bool_(True), numpy.str_("a"), (numpy.uint8(3), 4)]
+        decoded = flow.decode(flow.encode(items))
+        self.assertEqual(decoded, [-7, 1.5, True, "a", (3, 4)])
+        self.assertEqual([type(item) for item in decoded], [int, float, bool, str, tuple])
+        with self.assertRaisesRegex(TypeError, "ndarray is not a plain value"):
+            flow.encode([numpy.zeros(3)])
 
     def test_other_values_are_refused(self):
         with self.assertRaisesRegex(TypeError, "object is not a plain value"):
@@ -77,6 +99,12 @@ class ColumnTests(TemporaryFolderCase):
         text = ["", "a", "größer", "a", "日本", "x" * 300] * 20
         whole = self.pa.array(text)
         others = self.pa.array([*text, None]), self.pa.array(text, self.pa.large_string()), self.pa.array(range(99))
+        days = [datetime.date(2026, 1, 1 + day % 28) for day in range(99)]
+        moments = [datetime.datetime(2026, 1, 1, day % 24) for day in range(99)]
+        numbers = self.pa.array([*range(-50, 49), None]), self.pa.array(range(9), self.pa.int8()), self.pa.array([2**64 - 1, 1], self.pa.uint64())
+        times = self.pa.array(days), self.pa.array(moments), self.pa.array(moments, self.pa.timestamp("ns", "UTC"))
+        coded = whole.dictionary_encode(), self.pa.array([*text, None]).dictionary_encode()
+        others = (*others, *numbers, numbers[0].slice(9, 80), *times, *coded, self.pa.array([*text, None]).slice(5, 100))
         for keys in (whole, whole.slice(7, 50), whole.slice(3, 0), *others):
             batch = self.pa.record_batch({"key": keys, "value": list(range(len(keys)))})
             divided = self.arrow.ArrowWorker().divide([batch], 5)

@@ -25,7 +25,8 @@ class ItemWriter:
         batch = max(16 << 10, min(256 << 10, window // 4, (16 << 20) // max(1, len(targets))))
         self._outbox = _native.Outbox(streams, self._groups, batch)
         self._is_raw = worker.codec == "raw"
-        self._is_special = self._is_raw or type(worker).serialise is not Worker.serialise
+        has_own = type(worker).serialise is not Worker.serialise or type(worker).divide is not Worker.divide
+        self._is_special = self._is_raw or has_own
 
     def flush(self) -> None:
         self._outbox.flush()

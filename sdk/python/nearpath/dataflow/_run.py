@@ -3,12 +3,14 @@
 import contextlib
 import itertools
 import json
+import os
 import resource
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Any
 
 from . import _native
@@ -72,7 +74,9 @@ class WorkerRun:
     def load_snapshot(self) -> None:
         """Loads the worker's state from the checkpoint."""
         if self.plan.checkpoint and self.store and not self.plan.owner:  # a spare worker started after the checkpoint
-            (snapshot,) = _native.decode(self.store.load(self.plan.checkpoint, self.worker.name))
+            with _store_is_a_peer():
+                saved = self.store.load(self.plan.checkpoint, self.worker.name)
+            (snapshot,) = _native.decode(saved)
             self.snapshot = WorkerSnapshot(**snapshot)
             self.made = self.skip = self.snapshot.made
 
@@ -128,6 +132,7 @@ class WorkerRun:
                 continue
             items = (received[1],) if is_raw else self.worker.deserialise(received[1])
             self.items += self.writer.write_items(iter(self.worker.process(items)), None)[0]
+            self.worker.forget_batch()
             self.work, self.steps = self.work + len(received[1]), self.steps + 1
         self.finishing = True
 
@@ -140,7 +145,7 @@ class WorkerRun:
             self.items, self.made, self.steps = self.items + count, self.made + count, self.steps + 1
             self.work += count if self.own_inputs else 0
             if self.failure:  # streams report failures only to sends, and a batch may last long
-                raise ConnectionError(self.failure)
+                raise _native.PeerLostError(self.failure)
             self.checkpoint_if_due()
 
     def wait_for_workers(self, streams: _native.Streams) -> None:
@@ -162,7 +167,8 @@ class WorkerRun:
         names = [port["worker"] for port in self.targets]
         positions = dict(zip(self.inputs, inputs)), dict(zip(names, outputs))
         snapshot = WorkerSnapshot(state, self.made, *positions, self.scale_out.granted, self.scale_out.answers or [])
-        mark = self.store.save(checkpoint, self.worker.name, _native.encode([vars(snapshot)]))
+        with _store_is_a_peer():
+            mark = self.store.save(checkpoint, self.worker.name, _native.encode([vars(snapshot)]))
         self.reporter.change(saved=checkpoint, mark=mark)
 
     def release(self) -> None:
@@ -233,17 +239,36 @@ def work(running: WorkerRun, connect: Callable[[str], _native.Streams]) -> int:
         running.run(connect(running.stream_assignment()))
         running.reporter.change(report=running.report(), finished=True, result=running.result)
         return 0
-    except ConnectionError as error:
+    except _native.PeerLostError as error:
         running.reporter.change(lost=str(error))
         return 3
     except BaseException as error:
+        running.worker.describe_item(error)
         report_exception(running.reporter, error)
         with contextlib.suppress(Exception):
             running.fail(f"{type(error).__name__}: {error}")
         return 1
 
 
+@contextlib.contextmanager
+def _store_is_a_peer() -> Iterator[None]:
+    """A store that cannot be reached is lost like a worker: another attempt may succeed."""
+    try:
+        yield
+    except ConnectionError as error:
+        raise _native.PeerLostError(str(error)) from error
+
+
+def _user_frames(error: BaseException) -> TracebackType | None:
+    """Returns the traceback from the first frame of the user's code; all of it if there is none."""
+    own = os.path.dirname(os.path.dirname(__file__)) + os.sep
+    frame = error.__traceback__
+    while frame and frame.tb_frame.f_code.co_filename.startswith(own):
+        frame = frame.tb_next
+    return frame or error.__traceback__
+
+
 def report_exception(reporter: StateReporter, error: BaseException) -> None:
     """Reports an exception of the worker's code. A retry cannot help."""
-    trace = "".join(traceback.format_exception(error))
+    trace = "".join(traceback.format_exception(error.with_traceback(_user_frames(error))))
     reporter.change(failed={"reason": f"{type(error).__name__}: {error}"[:MAX_REASON_CHARS], "trace": trace[-MAX_TRACE_CHARS:]})

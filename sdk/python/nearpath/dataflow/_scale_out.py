@@ -149,7 +149,7 @@ class ScaleOutRequests:
         with self._changed:
             self._changed.wait_for(lambda: self._failure is not None or self._answer[0] == self._call_number)
             if self._failure is not None:
-                raise ConnectionError(self._failure)
+                raise _native.PeerLostError(self._failure)
             return self._answer[1]
 
     def has_all_granted(self, streams: _native.Streams) -> bool:
@@ -160,7 +160,7 @@ class ScaleOutRequests:
         with self._changed:
             self._changed.wait(seconds)
             if self._failure is not None:
-                raise ConnectionError(self._failure)
+                raise _native.PeerLostError(self._failure)
 
     # Called on the thread that receives the job's messages.
 

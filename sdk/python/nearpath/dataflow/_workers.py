@@ -1,5 +1,6 @@
 """The base class of workers and the usual workers."""
 
+import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
@@ -10,6 +11,9 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 Item: TypeAlias = Any
+
+# Bound of an item's repr in an exception.
+MAX_REPR_CHARS = 500
 Port: TypeAlias = Mapping[str, Any]
 
 
@@ -29,6 +33,9 @@ class Worker:
     of = 1  # the number of workers in the stage
     folder = ""  # the job's folder for result files
     codec = "values"  # "raw": process takes and yields batches, as buffers
+    # The batch that is being processed, and the position in it, of workers that call a function for each item.
+    _batch: list[Item] | None = None
+    _position: Iterator[Item] | None = None
 
     def start(self) -> None:
         """Prepares the worker, before `restore` and all items."""
@@ -88,8 +95,37 @@ class Worker:
         """Returns a file in `folder` and its destination after the job. Only for workers that run "here"."""
         return None
 
+    def describe_item(self, error: BaseException) -> None:
+        """Adds to an exception the item that the worker's code got last, if it is known."""
+        if self._batch is None or self._position is None:
+            return
+        at = len(self._batch) - operator.length_hint(self._position) - 1
+        if at >= 0:
+            error.add_note(f"while processing the item {_shorten(self._batch[at])}")
+
+    def forget_batch(self) -> None:
+        """Ends the batch: later exceptions are not an item's."""
+        self._batch = None
+
+    def _track(self, items: Iterable[Item]) -> Iterable[Item]:
+        """Returns an iterator over a batch that knows its position; it costs nothing per item."""
+        self._batch = items if isinstance(items, list) else None
+        if self._batch is None:
+            return items
+        self._position = iter(self._batch)
+        return self._position
+
     def _request_workers(self, count: int, stage: str | None) -> int:
         raise RuntimeError("grow was called outside a job: call it in input, process or finish")
+
+
+def _shorten(item: Item) -> str:
+    """Returns an item's repr, as far as it fits into a message."""
+    try:
+        text = repr(item)
+    except Exception as error:  # the repr of the user's class
+        text = f"of type {type(item).__name__}, whose repr raises {type(error).__name__}"
+    return text if len(text) <= MAX_REPR_CHARS else f"{text[:MAX_REPR_CHARS]}… ({len(text)} characters)"
 
 
 class Source(Worker):
@@ -111,7 +147,7 @@ class Map(Worker):
         self._change = change
 
     def process(self, items: Iterable[Item]) -> Iterable[Item]:
-        return map(self._change, items)
+        return map(self._change, self._track(items))
 
 
 class FlatMap(Worker):
@@ -119,7 +155,7 @@ class FlatMap(Worker):
         self._change = change
 
     def process(self, items: Iterable[Item]) -> Iterable[Item]:
-        for item in items:
+        for item in self._track(items):
             yield from self._change(item)
 
 
@@ -128,7 +164,7 @@ class Filter(Worker):
         self._keep = keep
 
     def process(self, items: Iterable[Item]) -> Iterable[Item]:
-        return filter(self._keep, items)
+        return filter(self._keep, self._track(items))
 
 
 class ReduceByKey(Worker):
@@ -140,7 +176,7 @@ class ReduceByKey(Worker):
 
     def process(self, items: Iterable[Item]) -> Iterable[Item]:
         values, join = self._values, self._join
-        for key, value in items:
+        for key, value in self._track(items):
             values[key] = join(values[key], value) if key in values else value
         return ()
 
@@ -209,5 +245,5 @@ class Each(Worker):
         self._call = call
 
     def output(self, items: Iterable[Item], port: Port) -> None:
-        for item in items:
+        for item in self._track(items):
             self._call(item)

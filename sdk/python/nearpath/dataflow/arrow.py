@@ -127,12 +127,41 @@ def _rows(batch: Batch, consumers: int) -> list[Any]:
 
 
 def _partitions(keys: Any, consumers: int) -> Any:
-    """Returns the consumer of each key. Strings are hashed in place; other keys once per distinct value."""
-    if pa.types.is_string(keys.type) and len(keys) and not keys.null_count:
-        _, ends, text = (memoryview(part or b"").cast("B") for part in keys.buffers())
-        return _uint32_array(_native.text_partitions(ends[4 * keys.offset :][: 4 * len(keys) + 4], text, consumers))
+    """Returns the consumer of each key. Strings and integers are hashed in place; other keys once per distinct value."""
+    if pa.types.is_dictionary(keys.type):
+        if keys.null_count == 0 and keys.dictionary.null_count == 0:
+            return _partitions(keys.dictionary, consumers).take(keys.indices)
+        keys = keys.dictionary_decode()
+    if pa.types.is_large_string(keys.type) or pa.types.is_string_view(keys.type):
+        keys = keys.cast(pa.string())
+    if pa.types.is_string(keys.type) and len(keys):
+        return _with_null_keys(keys, consumers, _text_partitions)
+    if pa.types.is_integer(keys.type) and keys.type != pa.uint64() and len(keys):
+        return _with_null_keys(keys.cast(pa.int64()), consumers, _integer_partitions)
+    if pa.types.is_timestamp(keys.type) and keys.type.unit == "ns":
+        # Python's datetime has microseconds.
+        keys = keys.cast(pa.timestamp("us", keys.type.tz), safe=False)
     distinct = keys.dictionary_encode(null_encoding="encode")
     return _uint32_array(_native.key_partitions(distinct.dictionary.to_pylist(), consumers)).take(distinct.indices)
+
+
+def _with_null_keys(keys: Any, consumers: int, partitions: Callable[[Any, int], Any]) -> Any:
+    """Returns the consumer of each key, where all nulls are one key."""
+    found = partitions(keys, consumers)
+    if not keys.null_count:
+        return found
+    of_null = pa.scalar(_native.key_partition(None, consumers), pa.uint32())
+    return pa.compute.if_else(keys.is_valid(), found, of_null)
+
+
+def _text_partitions(keys: Any, consumers: int) -> Any:
+    _, ends, text = (memoryview(part or b"").cast("B") for part in keys.buffers())
+    return _uint32_array(_native.text_partitions(ends[4 * keys.offset :][: 4 * len(keys) + 4], text, consumers))
+
+
+def _integer_partitions(keys: Any, consumers: int) -> Any:
+    _, numbers = (memoryview(part or b"").cast("B") for part in keys.buffers())
+    return _uint32_array(_native.integer_partitions(numbers[8 * keys.offset :][: 8 * len(keys)], consumers))
 
 
 def _uint32_array(data: bytes) -> Any:

@@ -79,6 +79,31 @@ pub(crate) fn text_partitions<'py>(
     Ok(PyBytes::new(py, &partitions))
 }
 
+/// Consumer indexes of an Arrow column of 64-bit integers.
+#[pyfunction]
+pub(crate) fn integer_partitions<'py>(
+    py: Python<'py>,
+    numbers: &Bound<'py, PyAny>,
+    consumers: usize,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let numbers = payload::read_payload(numbers)?;
+    let partitions = py.detach(|| partition_integers(&numbers, consumers));
+    Ok(PyBytes::new(py, &partitions))
+}
+
+fn partition_integers(numbers: &[u8], consumers: usize) -> Vec<u8> {
+    let (numbers, _) = numbers.as_chunks::<8>();
+    let (mut buffer, mut partitions) = (Vec::new(), Vec::with_capacity(numbers.len() * 4));
+    for number in numbers {
+        buffer.clear();
+        // Encoded like a Python integer, so that both give a key the same consumer.
+        value::write_token(&mut buffer, ValueToken::Int(i64::from_ne_bytes(*number)));
+        partitions
+            .extend_from_slice(&(value::key_partition(&buffer, consumers) as u32).to_ne_bytes());
+    }
+    partitions
+}
+
 fn partition_text(ends: &[u8], text: &[u8], consumers: usize) -> Option<Vec<u8>> {
     let offset = |bytes: &[u8; 4]| usize::try_from(i32::from_ne_bytes(*bytes)).ok();
     // Arrow's buffers may be padded at the end.
@@ -202,11 +227,67 @@ fn put_container(
             put_item(buffer, part, form, depth + 1)
         });
     }
-    let remedy = "is not a plain value: send None, bool, int, float, str, bytes, tuple, list and dict, or give the worker `serialise` and `deserialise`";
+    if let Some(plain) = plain_form(item)? {
+        return put_item(buffer, &plain, form, depth + 1);
+    }
+    if put_time(buffer, item, form)? {
+        return Ok(());
+    }
+    let remedy = "is not a plain value: send None, bool, int, float, str, bytes, tuple, list, dict, date and datetime, or give the worker `serialise` and `deserialise`";
     Err(PyTypeError::new_err(format!(
         "{} {remedy}",
         item.get_type().qualname()?
     )))
+}
+
+/// Returns the plain value of a scalar of numpy, or the tuple of a named tuple. They arrive as
+/// these.
+fn plain_form<'py>(item: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    if item.is_instance_of::<PyTuple>() && item.hasattr("_fields")? {
+        let parts: Vec<_> = item.try_iter()?.collect::<PyResult<_>>()?;
+        return Ok(Some(PyTuple::new(item.py(), parts)?.into_any()));
+    }
+    // Imported already where an item is of its type.
+    if item
+        .get_type()
+        .module()
+        .is_ok_and(|module| module == "numpy")
+    {
+        let scalar = item.py().import("numpy")?.getattr("generic")?;
+        if item.is_instance(&scalar)? {
+            return item.call_method0("item").map(Some);
+        }
+    }
+    Ok(None)
+}
+
+/// Writes a date or a datetime of Python's own types; returns whether it was one.
+fn put_time(buffer: &mut Vec<u8>, item: &Bound<'_, PyAny>, form: ValueForm) -> PyResult<bool> {
+    let module = item.py().import("datetime")?;
+    let class = item.get_type();
+    let is_datetime = class.is(&module.getattr("datetime")?);
+    if !is_datetime && !class.is(&module.getattr("date")?) {
+        return Ok(false);
+    }
+    let mut item = item.clone();
+    // Python treats one moment as one key, whatever its offset.
+    if form == ValueForm::Key && is_datetime && !item.getattr("tzinfo")?.is_none() {
+        item = item.call_method1("astimezone", (module.getattr("timezone")?.getattr("utc")?,))?;
+    }
+    let text = item.call_method0("isoformat")?;
+    let text = text.cast::<PyString>()?;
+    let text = text.to_str()?;
+    let token = match is_datetime {
+        true => ValueToken::DateTime(text),
+        false => ValueToken::Date(text),
+    };
+    value::write_token(buffer, token);
+    Ok(true)
+}
+
+fn read_time<'py>(py: Python<'py>, class: &str, text: &str) -> PyResult<Bound<'py, PyAny>> {
+    let class = py.import("datetime")?.getattr(class)?;
+    class.call_method1("fromisoformat", (text,))
 }
 
 fn read_item<'py>(
@@ -243,6 +324,8 @@ fn read_item<'py>(
             }
             map.into_any()
         }
+        ValueToken::Date(text) => read_time(py, "date", text)?,
+        ValueToken::DateTime(text) => read_time(py, "datetime", text)?,
     })
 }
 

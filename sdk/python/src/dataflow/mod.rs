@@ -20,6 +20,10 @@ pub(crate) fn add_module(parent: &Bound<'_, PyModule>) -> PyResult<()> {
     let module = PyModule::new(parent.py(), "dataflow")?;
     module.add_class::<worker::Listener>()?;
     module.add_class::<worker::Streams>()?;
+    module.add(
+        "PeerLostError",
+        parent.py().get_type::<worker::PeerLostError>(),
+    )?;
     module.add_class::<outbox::Outbox>()?;
     module.add_class::<files::Checkpoints>()?;
     module.add_class::<scale_out::ScaleOutDecisions>()?;
@@ -35,6 +39,7 @@ pub(crate) fn add_module(parent: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(codec::key_partition, &module)?)?;
     module.add_function(wrap_pyfunction!(codec::key_partitions, &module)?)?;
     module.add_function(wrap_pyfunction!(codec::text_partitions, &module)?)?;
+    module.add_function(wrap_pyfunction!(codec::integer_partitions, &module)?)?;
     module.add_function(wrap_pyfunction!(expand_graph, &module)?)?;
     module.add_function(wrap_pyfunction!(check_topology, &module)?)?;
     module.add_function(wrap_pyfunction!(render_graph, &module)?)?;

@@ -55,12 +55,18 @@ pub(crate) struct Streams {
     addresses: ConsumerAddresses,
 }
 
-/// Converts a failure. One that other workers caused is a ConnectionError, after which another
-/// attempt may succeed.
+pyo3::create_exception!(
+    nearpath.dataflow,
+    PeerLostError,
+    PyConnectionError,
+    "Another worker, or the store of checkpoints, is lost: another attempt may succeed. A class of its own, because the code of workers may raise ConnectionError, too."
+);
+
+/// Converts a failure. One that other workers caused is a [`PeerLostError`].
 pub(super) fn stream_error(failure: WorkerFailure) -> PyErr {
     match failure {
         WorkerFailure::Local(why) => PyRuntimeError::new_err(why),
-        other => PyConnectionError::new_err(other.to_string()),
+        other => PeerLostError::new_err(other.to_string()),
     }
 }
 
