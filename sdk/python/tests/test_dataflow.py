@@ -118,6 +118,31 @@ class LocalJobTests(TemporaryFolderCase):
             if worker != "source":
                 self.assertIn("while processing the item 7", raised.exception.trace)
 
+    def test_the_published_form_of_a_topology_runs(self):
+        text = """[
+            {"name": "reader", "inputs": [{"type": "count", "to": 10}], "outputs": [{"type": "tcp", "name": "writer"}]},
+            {"name": "writer", "inputs": [{"type": "tcp", "name": "reader"}], "outputs": [{"type": "file"}]}]"""
+
+        class Reader(flow.Worker):
+            def input(self, port):
+                yield from range(port["to"])
+
+        job = flow.run(flow.Topology(text, {"reader": Reader, "writer": flow.collect().worker}))
+        self.assertEqual(job.results, list(range(10)))
+
+    def test_jobs_and_graphs_are_short_in_a_notebook(self):
+        graph = numbers(1000) >> flow.collect()
+        job = flow.run(graph)
+        self.assertRegex(repr(job), r"^Job\(1000 results in \d+\.\d\d s; ")
+        self.assertIn("</pre>", job._repr_html_())
+        self.assertTrue(flow.Graph(graph)._repr_svg_().startswith("<svg"))
+
+    def test_an_item_that_no_stream_carries_is_refused_before_it_is_encoded(self):
+        graph = flow.source(lambda n, of: [b"x" * (65 << 20)]) >> flow.collect()
+        with self.assertRaises(flow.JobFailed) as raised:
+            flow.run(graph)
+        self.assertIn("more than 64 MiB", str(raised.exception))
+
     def test_a_worker_divides_its_items_by_a_rule_of_its_own(self):
         class Halves(flow.Worker):
             def input(self, port):

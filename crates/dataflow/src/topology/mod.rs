@@ -59,7 +59,8 @@ pub enum WorkerPort {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StreamSpec {
-    /// Name of the other worker.
+    /// Name of the other worker; `name` in the published form.
+    #[serde(alias = "name")]
     pub worker: String,
     /// For an output: choice of the consumer within its group.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -128,10 +129,20 @@ impl JobTopology {
     /// # Errors
     /// When the text is not a topology, with line and column.
     pub fn from_json(text: &str) -> Result<Self, serde_json::Error> {
-        let mut topology: Self = serde_json::from_str(text)?;
+        let mut topology = Self::parse(text)?;
         // Not taken from the text: a stale `later` would make two workers disagree about a stream.
         topology.mark_spare_streams();
         Ok(topology)
+    }
+
+    /// Parses an object with `workers`, or the workers alone, as the published form has them.
+    fn parse(text: &str) -> Result<Self, serde_json::Error> {
+        // Chosen before parsing: the error of an untagged enum would name no line.
+        if text.trim_start().starts_with('[') {
+            let workers = serde_json::from_str(text)?;
+            return Ok(Self { workers });
+        }
+        serde_json::from_str(text)
     }
 
     /// Marks the streams whose other end is spare.

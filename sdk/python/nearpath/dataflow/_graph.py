@@ -93,6 +93,10 @@ class Graph:
         workers: dict[str, Any] = json.loads(_native.expand_graph(self.json(), fan_in))
         return workers
 
+    def _repr_svg_(self) -> str:
+        """Renders the graph in a notebook."""
+        return self.picture()
+
     def picture(self, format: Literal["dot", "svg"] = "svg") -> str:
         """Renders the graph."""
         return _native.render_graph(self.json(), format)

@@ -1,5 +1,6 @@
 """Report and progress of a job."""
 
+import html
 from collections import Counter, deque
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -95,6 +96,10 @@ class Report:
     def gb_seconds(self) -> float:
         """Returns memory over time, the price unit of functions. Estimated from each process's peak if the place has no memory."""
         return sum(stage.gb_seconds for stage in self.stages.values())
+
+    def _repr_html_(self) -> str:
+        """Renders the report in a notebook."""
+        return f"<pre>{html.escape(str(self))}</pre>"
 
     def __str__(self) -> str:
         head = f"{'stage':<20}{'workers':>8}{'items':>14}{'MB in':>10}{'MB out':>10}{'CPU s':>9}{'waited s':>10}{'GB·s':>9}"

@@ -21,6 +21,13 @@ class Job:
     results: list[Any]
     report: Report
 
+    def __repr__(self) -> str:
+        """Returns one line: a job may have millions of results."""
+        return f"Job({len(self.results)} results in {self.report.seconds:.2f} s; see .results and .report)"
+
+    def _repr_html_(self) -> str:
+        return self.report._repr_html_()
+
 
 @dataclass
 class Settings:

@@ -1,5 +1,6 @@
 //! The default codec: plain Python values, and nothing that runs code when it is read.
 
+use nearpath_dataflow::frame::MAX_PAYLOAD_BYTES;
 use nearpath_dataflow::value::{self, MAX_NESTING_DEPTH, ValueReader, ValueToken};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -15,6 +16,33 @@ enum ValueForm {
     Exact,
     /// Values that are equal in Python encode alike: `True`, `1` and `1.0`.
     Key,
+}
+
+/// Form of encoded values, and the size at which an encoding is given up.
+#[derive(Clone, Copy)]
+struct Encoding {
+    form: ValueForm,
+    max_bytes: usize,
+}
+
+impl Encoding {
+    /// For files and checkpoints, which have no frames.
+    const UNBOUNDED: Self = Self {
+        form: ValueForm::Exact,
+        max_bytes: usize::MAX,
+    };
+
+    /// Refuses a buffer of `bytes`: before a large text is copied into it, and after each part of a
+    /// container.
+    fn check_size(self, bytes: usize) -> PyResult<()> {
+        if bytes <= self.max_bytes {
+            return Ok(());
+        }
+        let max = self.max_bytes >> 20;
+        Err(PyValueError::new_err(format!(
+            "an item has more than {max} MiB, the most that a stream carries at once: divide it, or send the name of a file"
+        )))
+    }
 }
 
 /// Encodes items as one batch.
@@ -121,11 +149,26 @@ fn partition_text(ends: &[u8], text: &[u8], consumers: usize) -> Option<Vec<u8>>
 }
 
 pub(super) fn write_item(buffer: &mut Vec<u8>, item: &Bound<'_, PyAny>) -> PyResult<()> {
-    put_item(buffer, item, ValueForm::Exact, 0)
+    put_item(buffer, item, Encoding::UNBOUNDED, 0)
+}
+
+/// Writes an item for a stream, whose frames have a limit.
+pub(super) fn write_streamed_item(buffer: &mut Vec<u8>, item: &Bound<'_, PyAny>) -> PyResult<()> {
+    let encoding = Encoding {
+        max_bytes: MAX_PAYLOAD_BYTES,
+        ..Encoding::UNBOUNDED
+    };
+    let before = buffer.len();
+    // A part of an item must not stay in the batch of others.
+    put_item(buffer, item, encoding, 0).inspect_err(|_| buffer.truncate(before))
 }
 
 pub(super) fn write_key(buffer: &mut Vec<u8>, key: &Bound<'_, PyAny>) -> PyResult<()> {
-    put_item(buffer, key, ValueForm::Key, 0)
+    let encoding = Encoding {
+        form: ValueForm::Key,
+        ..Encoding::UNBOUNDED
+    };
+    put_item(buffer, key, encoding, 0)
 }
 
 /// Returns true if a key is encoded like any other value.
@@ -138,29 +181,32 @@ pub(super) fn is_simple(key: &Bound<'_, PyAny>) -> bool {
 fn put_item(
     buffer: &mut Vec<u8>,
     item: &Bound<'_, PyAny>,
-    form: ValueForm,
+    encoding: Encoding,
     depth: usize,
 ) -> PyResult<()> {
     // Exact types only: a subclass would lose its type when it is decoded. Common types first.
     if let Ok(text) = item.cast_exact::<PyString>() {
-        value::write_token(buffer, ValueToken::Text(text.to_str()?));
+        let text = text.to_str()?;
+        encoding.check_size(buffer.len() + text.len())?;
+        value::write_token(buffer, ValueToken::Text(text));
     } else if let Ok(int) = item.cast_exact::<PyInt>() {
         put_int(buffer, int)?;
     } else if let Ok(float) = item.cast_exact::<PyFloat>() {
-        put_float(buffer, float, form)?;
+        put_float(buffer, float, encoding)?;
     } else if let Ok(bytes) = item.cast_exact::<PyBytes>() {
+        encoding.check_size(buffer.len() + bytes.as_bytes().len())?;
         value::write_token(buffer, ValueToken::Bytes(bytes.as_bytes()));
     } else if item.is_none() {
         value::write_token(buffer, ValueToken::Null);
     } else if let Ok(bool) = item.cast_exact::<PyBool>() {
-        let token = if form == ValueForm::Key {
+        let token = if encoding.form == ValueForm::Key {
             ValueToken::Int(bool.is_true().into())
         } else {
             ValueToken::Bool(bool.is_true())
         };
         value::write_token(buffer, token);
     } else {
-        return put_container(buffer, item, form, depth);
+        return put_container(buffer, item, encoding, depth);
     }
     Ok(())
 }
@@ -183,9 +229,9 @@ fn put_int(buffer: &mut Vec<u8>, int: &Bound<'_, PyInt>) -> PyResult<()> {
     Ok(())
 }
 
-fn put_float(buffer: &mut Vec<u8>, float: &Bound<'_, PyFloat>, form: ValueForm) -> PyResult<()> {
+fn put_float(buffer: &mut Vec<u8>, float: &Bound<'_, PyFloat>, encoding: Encoding) -> PyResult<()> {
     let number: f64 = float.extract()?;
-    if form == ValueForm::Key && number.fract() == 0.0 {
+    if encoding.form == ValueForm::Key && number.fract() == 0.0 {
         // Python's hash and equality treat 1.0 and 1 as one key.
         return put_int(buffer, float.call_method0("__int__")?.cast::<PyInt>()?);
     }
@@ -196,9 +242,10 @@ fn put_float(buffer: &mut Vec<u8>, float: &Bound<'_, PyFloat>, form: ValueForm) 
 fn put_container(
     buffer: &mut Vec<u8>,
     item: &Bound<'_, PyAny>,
-    form: ValueForm,
+    encoding: Encoding,
     depth: usize,
 ) -> PyResult<()> {
+    encoding.check_size(buffer.len())?;
     // Bounded, because decoding recurses as deep.
     if depth == MAX_NESTING_DEPTH {
         return Err(PyValueError::new_err(format!(
@@ -209,7 +256,7 @@ fn put_container(
         value::write_token(buffer, ValueToken::Tuple(tuple.len()));
         return tuple
             .iter()
-            .try_for_each(|part| put_item(buffer, &part, form, depth + 1));
+            .try_for_each(|part| put_item(buffer, &part, encoding, depth + 1));
     }
     if let Ok(list) = item.cast_exact::<PyList>() {
         // A list may change its length while it is iterated.
@@ -217,20 +264,20 @@ fn put_container(
         value::write_token(buffer, ValueToken::List(parts.len()));
         return parts
             .iter()
-            .try_for_each(|part| put_item(buffer, part, form, depth + 1));
+            .try_for_each(|part| put_item(buffer, part, encoding, depth + 1));
     }
     if let Ok(map) = item.cast_exact::<PyDict>() {
         let parts: Vec<_> = map.iter().collect();
         value::write_token(buffer, ValueToken::Map(parts.len()));
         return parts.iter().try_for_each(|(key, part)| {
-            put_item(buffer, key, form, depth + 1)?;
-            put_item(buffer, part, form, depth + 1)
+            put_item(buffer, key, encoding, depth + 1)?;
+            put_item(buffer, part, encoding, depth + 1)
         });
     }
     if let Some(plain) = plain_form(item)? {
-        return put_item(buffer, &plain, form, depth + 1);
+        return put_item(buffer, &plain, encoding, depth + 1);
     }
-    if put_time(buffer, item, form)? {
+    if put_time(buffer, item, encoding)? {
         return Ok(());
     }
     let remedy = "is not a plain value: send None, bool, int, float, str, bytes, tuple, list, dict, date and datetime, or give the worker `serialise` and `deserialise`";
@@ -262,7 +309,7 @@ fn plain_form<'py>(item: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny
 }
 
 /// Writes a date or a datetime of Python's own types; returns whether it was one.
-fn put_time(buffer: &mut Vec<u8>, item: &Bound<'_, PyAny>, form: ValueForm) -> PyResult<bool> {
+fn put_time(buffer: &mut Vec<u8>, item: &Bound<'_, PyAny>, encoding: Encoding) -> PyResult<bool> {
     let module = item.py().import("datetime")?;
     let class = item.get_type();
     let is_datetime = class.is(&module.getattr("datetime")?);
@@ -271,7 +318,7 @@ fn put_time(buffer: &mut Vec<u8>, item: &Bound<'_, PyAny>, form: ValueForm) -> P
     }
     let mut item = item.clone();
     // Python treats one moment as one key, whatever its offset.
-    if form == ValueForm::Key && is_datetime && !item.getattr("tzinfo")?.is_none() {
+    if encoding.form == ValueForm::Key && is_datetime && !item.getattr("tzinfo")?.is_none() {
         item = item.call_method1("astimezone", (module.getattr("timezone")?.getattr("utc")?,))?;
     }
     let text = item.call_method0("isoformat")?;

@@ -119,7 +119,7 @@ impl Outbox {
 
 impl OutputGroup {
     fn put_item(&mut self, item: &Bound<'_, PyAny>) -> PyResult<usize> {
-        codec::write_item(&mut self.batches[0], item).map(|()| 0)
+        codec::write_streamed_item(&mut self.batches[0], item).map(|()| 0)
     }
 
     fn put_by_key(&mut self, item: &Bound<'_, PyAny>, key: &mut Vec<u8>) -> PyResult<usize> {
@@ -134,13 +134,13 @@ impl OutputGroup {
         let batch = &mut self.batches[at];
         // Other keys are normalised for the partition, so the item needs its exact encoding.
         if !codec::is_simple(&first) {
-            return codec::write_item(batch, item).map(|()| at);
+            return codec::write_streamed_item(batch, item).map(|()| at);
         }
         value::write_token(batch, ValueToken::Tuple(pair.len()));
         batch.extend_from_slice(key); // reuses the encoded key
         pair.iter()
             .skip(1)
-            .try_for_each(|part| codec::write_item(batch, &part))
+            .try_for_each(|part| codec::write_streamed_item(batch, &part))
             .map(|()| at)
     }
 
