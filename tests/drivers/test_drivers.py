@@ -22,7 +22,10 @@ LOGINS = {
     "node-session": NODE_LOGIN | {"user": servers.USER, "mode": "session"},
     "node-transaction": NODE_LOGIN | {"user": servers.USER, "mode": "transaction"},
 }
-MATRIX = {"postgres": ["function-login", "node-login", "node-session"], "mysql": ["function-login", "node-login", "node-transaction"], "redis": ["function-login", "node-login"]}
+# How a function asks for TLS: libpq, asyncpg, pgx and node-postgres read the first, postgres.js the last.
+TLS_SETTINGS = {"PGSSLMODE": "verify-full", "PGSSLROOTCERT": "/etc/ssl/certs/ca-certificates.crt", "PGSSL": "verify-full"}
+LOGINS |= {f"{name}-tls": LOGINS[name] for name in ("function-login", "node-login")}
+MATRIX = {"postgres": ["function-login", "node-login", "node-session", "function-login-tls", "node-login-tls"], "mysql": ["function-login", "node-login", "node-transaction"], "redis": ["function-login", "node-login"]}
 
 
 def environment(driver, host, port, password=servers.PASSWORD):
@@ -40,13 +43,15 @@ def destination(driver, login, port):
 
 
 def function(driver, login, folder, port):
+    logs_in, has_tls = login.startswith("function-login"), login.endswith("-tls")
     # With the node's login the function's own password does not matter.
-    password = servers.PASSWORD if login == "function-login" else "wrong"
+    password = servers.PASSWORD if logs_in else "wrong"
+    tls = TLS_SETTINGS if has_tls else {}
     return {
         "handler": str(folder),
         "fprocess": driver.command,
-        "environment": environment(driver, HOST, port, password) | {"mode": "serializing"},
-        "secrets": [] if login == "function-login" else ["password"],
+        "environment": environment(driver, HOST, port, password) | tls | {"mode": "serializing"},
+        "secrets": [] if logs_in else ["password"],
         "egress": [destination(driver, login, port)],
         "limits": {"memory": "1Gi", "pids": "256"},
     }

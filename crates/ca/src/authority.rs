@@ -15,7 +15,7 @@ use rcgen::{
 use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer};
 
 /// Tolerated lag of a peer's clock: certificates are valid from this long before they were signed.
-const CLOCK_SKEW_GRACE: Duration = Duration::from_secs(60);
+pub(crate) const CLOCK_SKEW_GRACE: Duration = Duration::from_secs(60);
 
 /// The key and certificate of one trust domain.
 #[derive(Debug)]
@@ -76,6 +76,10 @@ impl Authority {
         &self.certificate
     }
 
+    pub(crate) fn issuer(&self) -> &Issuer<'static, KeyPair> {
+        &self.issuer
+    }
+
     /// [`Self::certificate`] as PEM.
     pub fn to_pem(&self) -> String {
         encode_pem("CERTIFICATE", self.certificate())
@@ -132,7 +136,7 @@ fn leaf_params(id: &SpiffeId, name: &str) -> Result<CertificateParams, rcgen::Er
     Ok(params)
 }
 
-fn common_name(name: &str) -> DistinguishedName {
+pub(crate) fn common_name(name: &str) -> DistinguishedName {
     let mut names = DistinguishedName::new();
     names.push(DnType::CommonName, name);
     names

@@ -13,9 +13,11 @@ mod issuer;
 mod renewal_queue;
 mod responder;
 mod revocations;
+mod server_certificate;
 mod thread;
 mod types;
 
 pub use authority::{Authority, IssueError};
 pub use handle::{InstanceIdentity, IssuerHandle, IssuerSettings, IssuerStartError};
 pub use responder::HandshakeResponder;
+pub use server_certificate::ServerCertificate;

@@ -5,11 +5,9 @@ use std::rc::Rc;
 use nearpath_connpool::upstream::UpstreamHandle;
 use tokio::sync::watch;
 
-use crate::client_instance::ClientInstance;
+use crate::client_instance::{ClientInstance, FunctionLogger};
+use crate::client_stream::TlsAcceptorSource;
 use crate::failed_writes::FailedWrites;
-
-/// Writes a line about a destination to the log of a function, at a limited rate.
-pub type FunctionLogger = Rc<dyn Fn(&ClientInstance, &str, &str)>;
 
 /// A connection of a function to a destination whose protocol an adapter understands.
 #[derive(Clone)]
@@ -22,6 +20,8 @@ pub struct ClientContext {
     pub logger: FunctionLogger,
     /// Failures of writes that were acknowledged before the server executed them.
     pub failed_writes: Rc<FailedWrites>,
+    /// TLS for clients that need it.
+    pub tls_acceptors: TlsAcceptorSource,
     /// Closes when the client's instance has ended. `None`: the caller drops the adapter's future
     /// instead.
     pub instance_alive: Option<watch::Receiver<()>>,

@@ -12,8 +12,7 @@ use std::rc::Rc;
 use nearpath_types::FunctionId;
 use tokio::sync::Notify;
 
-use crate::client_instance::ClientInstance;
-use crate::context::FunctionLogger;
+use crate::client_instance::{ClientInstance, FunctionLogger};
 
 /// Functions and destinations whose failures are remembered. Bounds the memory that failing
 /// functions can take.
@@ -116,6 +115,7 @@ mod tests {
         ClientInstance {
             instance: InstanceId(1),
             function: name.parse().unwrap(),
+            requires_tls: false,
         }
     }
 

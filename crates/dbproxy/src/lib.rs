@@ -8,6 +8,7 @@
 
 pub mod adapter;
 pub mod client_instance;
+pub mod client_stream;
 pub mod context;
 pub mod failed_writes;
 pub mod http;
@@ -17,6 +18,7 @@ pub mod postgres;
 pub mod prefetch;
 pub mod redis;
 pub mod relay;
+mod tls_demand;
 pub mod tls_tunnel;
 
 pub use adapter::Adapter;

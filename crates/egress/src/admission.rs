@@ -25,6 +25,8 @@ pub struct AdmissionRequest {
     pub egress: Vec<EgressSpec>,
     /// Contents of the secrets that the declarations name.
     pub secrets: BTreeMap<String, Vec<u8>>,
+    /// True if the function's settings ask for TLS to a database.
+    pub requires_tls: bool,
 }
 
 /// Secrets must never reach a log.

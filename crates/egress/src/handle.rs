@@ -23,6 +23,7 @@ use crate::addresses::{
     AddressTable, DestinationAddress, UnreachableDestination, WILDCARD_NETWORK,
 };
 use crate::admission::{AdmissionRequest, TenantLogFn};
+use crate::client_tls::create_authority;
 use crate::proxy::{self, CommandChannels, EgressCommand};
 use nearpath_connpool::destination::{EgressDestination, PoolKey};
 use nearpath_connpool::keys::{KeyRegistry, SecretContents};
@@ -77,6 +78,7 @@ struct HandleShared {
     can_intercept: bool,
     state: Mutex<HandleState>,
     channels: CommandChannels,
+    authority_pem: String,
 }
 
 /// Assigned addresses, keys and ports.
@@ -96,7 +98,10 @@ impl EgressHandle {
         gateway: Ipv4Addr,
         log: TenantLogFn,
     ) -> io::Result<Self> {
-        let (channels, guard_state) = proxy::start_thread(log, Arc::clone(&egress_listener))?;
+        let authority = create_authority()?;
+        let authority_pem = authority.to_pem();
+        let (channels, guard_state) =
+            proxy::start_thread(log, Arc::clone(&egress_listener), authority)?;
         // Without the guard a function could connect a handed-over socket anywhere (ADR 30).
         let can_intercept = guard_state.and_then(|()| check_interception_support());
         let can_intercept = can_intercept
@@ -112,7 +117,14 @@ impl EgressHandle {
             can_intercept,
             state: Mutex::new(state),
             channels,
+            authority_pem,
         })))
+    }
+
+    /// Returns the certificate of the authority in whose name the node answers clients that need
+    /// TLS, as PEM.
+    pub fn authority_pem(&self) -> &str {
+        &self.0.authority_pem
     }
 
     /// Admits an instance before it starts. Blocks for about 0.1 ms.

@@ -5,6 +5,7 @@
 
 pub mod addresses;
 mod admission;
+mod client_tls;
 mod handle;
 mod instance;
 pub mod intercept;

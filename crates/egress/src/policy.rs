@@ -128,6 +128,7 @@ impl EgressPolicy {
             instance,
             function,
             eip,
+            requires_tls,
             ..
         } = request;
         // Connections may outlive their instances, so the references to the counts decide.
@@ -136,7 +137,11 @@ impl EgressPolicy {
         let counts = Rc::clone(self.counts_by_function.entry(function.clone()).or_default());
         let destinations = to.into_iter().map(Rc::new).collect();
         let admitted = Rc::new(EgressInstance {
-            caller: Rc::new(ClientInstance { instance, function }),
+            caller: Rc::new(ClientInstance {
+                instance,
+                function,
+                requires_tls,
+            }),
             eip,
             destinations,
         });

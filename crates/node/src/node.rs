@@ -89,7 +89,10 @@ impl Node {
             };
             let pool =
                 EgressHandle::start(egress_listener, config.gateway_ip, Box::new(push_notice));
-            machine = machine.with_pool(pool.map_err(NodeError::EgressPool)?);
+            machine = machine.with_pool(
+                pool.map_err(NodeError::EgressPool)?,
+                config.run_path("trust"),
+            );
         }
         Self::start_with_logs(Arc::new(machine), config, registry, logs).await
     }

@@ -79,7 +79,7 @@ pub fn sweep_ended_runs(data_dir: &Path, node: &str) -> io::Result<()> {
                 "removed leftovers of an earlier run"
             );
         }
-        for leftover in ["tmp", "dispatch"] {
+        for leftover in ["tmp", "dispatch", "trust"] {
             remove_folder(&data_dir.join(run_name(leftover, number)))?;
         }
     }

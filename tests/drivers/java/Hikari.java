@@ -6,10 +6,15 @@ import org.postgresql.PGConnection;
 
 /** pgjdbc below Hikari's pool: server-prepared statements, batches, COPY, savepoints, cancellation. */
 public class Hikari {
-    static final String URL = "jdbc:postgresql://%s:%s/%s?ApplicationName=matrix".formatted(env("DB_HOST"), env("DB_PORT"), env("DB_NAME"));
+    static final String URL = "jdbc:postgresql://%s:%s/%s?ApplicationName=matrix%s".formatted(env("DB_HOST"), env("DB_PORT"), env("DB_NAME"), tls());
 
     static String env(String name) {
         return System.getenv(name);
+    }
+
+    /** The settings that other drivers read from the environment themselves. */
+    static String tls() {
+        return env("PGSSLMODE") == null ? "" : "&sslmode=%s&sslrootcert=%s".formatted(env("PGSSLMODE"), env("PGSSLROOTCERT"));
     }
 
     public static void main(String[] arguments) throws Exception {

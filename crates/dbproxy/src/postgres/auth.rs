@@ -10,7 +10,6 @@ use std::time::Instant;
 use bytes::{Bytes, BytesMut};
 use nearpath_types::egress::PoolingMode;
 use postgres_protocol::authentication::sasl::SCRAM_SHA_256;
-use tokio::net::TcpStream;
 
 use super::backend::PostgresBackend;
 use super::backend_state::BackendState;
@@ -24,6 +23,7 @@ use super::message;
 use super::startup::PostgresStartup;
 use super::state::{ClientProof, PasswordRequest, PostgresFingerprint, PostgresState};
 use crate::ClientContext;
+use crate::client_stream::ClientStream;
 use nearpath_connpool::idle::{AcquireOutcome, UsedConnection};
 use nearpath_connpool::pool::ConnectionLease;
 use nearpath_connpool::socket::UpstreamSocket;
@@ -39,7 +39,7 @@ mod code {
 
 /// Authenticates a client: by an earlier proof if possible, else at the server.
 pub(super) async fn authenticate_client(
-    client: &mut PostgresConnection<TcpStream>,
+    client: &mut PostgresConnection<ClientStream>,
     startup: PostgresStartup,
     context: &ClientContext,
     state: &PostgresState,
@@ -118,7 +118,7 @@ async fn reuse_proof(
 
 /// Asks the client in place of the server, and returns its answer.
 async fn ask_password(
-    client: &mut PostgresConnection<TcpStream>,
+    client: &mut PostgresConnection<ClientStream>,
     question: &[u8],
 ) -> Result<Bytes, HandshakeError> {
     client.outgoing.extend_from_slice(question);
@@ -130,7 +130,7 @@ async fn ask_password(
 }
 
 async fn read_answer(
-    client: &mut PostgresConnection<TcpStream>,
+    client: &mut PostgresConnection<ClientStream>,
 ) -> Result<BytesMut, HandshakeError> {
     client.flush().await?;
     let message = client.read_message().await?;
@@ -166,7 +166,7 @@ async fn acquire_unused(
 
 /// Lets the server ask the client, on an unused connection.
 async fn authenticate_at_server(
-    client: &mut PostgresConnection<TcpStream>,
+    client: &mut PostgresConnection<ClientStream>,
     startup: PostgresStartup,
     mut cleartext: Option<Bytes>,
     context: &ClientContext,
@@ -213,7 +213,7 @@ async fn authenticate_at_server(
 /// Relays questions and answers until the server accepts. Returns the method, and the last answer
 /// if it can be compared.
 async fn relay_authentication(
-    client: &mut PostgresConnection<TcpStream>,
+    client: &mut PostgresConnection<ClientStream>,
     server: &mut PostgresConnection<UpstreamSocket>,
     cleartext: &mut Option<Bytes>,
 ) -> Result<(PasswordRequest, Option<Bytes>), HandshakeError> {

@@ -49,9 +49,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> PostgresConnection<S> {
 
     /// Writes as much output as the socket takes.
     pub(super) fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        if self.outgoing.is_empty() {
-            return Poll::Pending;
-        }
         relay::poll_drain(&mut self.stream, cx, &mut self.outgoing)
     }
 

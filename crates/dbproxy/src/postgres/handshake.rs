@@ -3,12 +3,9 @@
 //! The parameters are known from the first session of a kind. So every later client of that kind is
 //! admitted without asking the server.
 
-use std::io;
 use std::time::{Duration, Instant};
 
 use bytes::Buf;
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
 
 use super::cancel::CancelRegistration;
 use super::client_state::{ClientPassword, HandshakeError, PostgresClientState, admit_client};
@@ -19,6 +16,7 @@ use super::startup::{self, FirstPacket, PostgresStartup};
 use super::state::{ClientProof, PostgresState};
 use super::{auth, startup::parse_first_packet};
 use crate::ClientContext;
+use crate::client_stream::ClientStream;
 
 /// Time for a client's startup and authentication: PostgreSQL's default of
 /// `authentication_timeout`.
@@ -27,52 +25,39 @@ pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(60);
 const APPLICATION_NAME: &str = "application_name";
 const MAX_NAME_CHARS: usize = 63;
 
-/// Reads the startup message, after refusing encryption.
-pub(super) async fn read_first_packet(
-    client: &mut PostgresConnection<TcpStream>,
+/// Reads the first packet of a connection, or the first after a request for encryption.
+pub(super) async fn read_packet(
+    client: &mut PostgresConnection<ClientStream>,
 ) -> Result<FirstPacket, HandshakeError> {
-    let reading = async {
-        loop {
-            let length = client.read_bytes(4).await?.get_u32() as usize;
-            // Checked before the packet is read: the client has not authenticated, and the length
-            // decides about memory.
-            if !(8..=startup::MAX_PACKET_BYTES).contains(&length) {
-                return Err(HandshakeError::Client(
-                    sqlstate::PROTOCOL_VIOLATION,
-                    format!("invalid startup packet of {length} bytes"),
-                ));
-            }
-            match parse_first_packet(&client.read_bytes(length - 4).await?) {
-                // The way to an instance is a veth pair of this machine, so encryption would
-                // protect nothing.
-                Some(FirstPacket::Encryption) => client.stream.write_all(b"N").await?,
-                Some(FirstPacket::Unknown(code)) => {
-                    let what = format!(
-                        "unsupported protocol {}.{}: expected 3.0",
-                        code >> 16,
-                        code & 0xffff
-                    );
-                    return Err(HandshakeError::Client("0A000", what));
-                }
-                Some(opening) => return Ok(opening),
-                None => {
-                    return Err(HandshakeError::Client(
-                        sqlstate::PROTOCOL_VIOLATION,
-                        "malformed startup packet".into(),
-                    ));
-                }
-            }
+    let length = client.read_bytes(4).await?.get_u32() as usize;
+    // Checked before the packet is read: the client has not authenticated, and the length decides
+    // about memory.
+    if !(8..=startup::MAX_PACKET_BYTES).contains(&length) {
+        return Err(HandshakeError::Client(
+            sqlstate::PROTOCOL_VIOLATION,
+            format!("invalid startup packet of {length} bytes"),
+        ));
+    }
+    match parse_first_packet(&client.read_bytes(length - 4).await?) {
+        Some(FirstPacket::Unknown(code)) => {
+            let what = format!(
+                "unsupported protocol {}.{}: expected 3.0",
+                code >> 16,
+                code & 0xffff
+            );
+            Err(HandshakeError::Client("0A000", what))
         }
-    };
-    let timed_out = |_| HandshakeError::Disconnected(io::ErrorKind::TimedOut.into());
-    tokio::time::timeout(HANDSHAKE_TIMEOUT, reading)
-        .await
-        .map_err(timed_out)?
+        Some(packet) => Ok(packet),
+        None => Err(HandshakeError::Client(
+            sqlstate::PROTOCOL_VIOLATION,
+            "malformed startup packet".into(),
+        )),
+    }
 }
 
 /// Admits a client. The reply is left in the connection's output.
 pub(super) async fn accept_client(
-    client: &mut PostgresConnection<TcpStream>,
+    client: &mut PostgresConnection<ClientStream>,
     mut startup: PostgresStartup,
     context: &ClientContext,
     state: &PostgresState,

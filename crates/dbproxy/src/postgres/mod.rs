@@ -16,6 +16,7 @@ mod backend_state;
 mod cancel;
 mod client_state;
 mod connection;
+mod encryption;
 mod frame;
 #[doc(hidden)]
 pub mod fuzz;
@@ -35,6 +36,7 @@ use tokio::net::TcpStream;
 
 use crate::ClientContext;
 use crate::adapter::{Adapter, ClientService};
+use crate::client_stream::ClientStream;
 use client_state::HandshakeError;
 use connection::PostgresConnection;
 use relay::PostgresRelay;
@@ -56,8 +58,8 @@ impl Adapter for PostgresAdapter {
 }
 
 async fn serve(client: TcpStream, context: ClientContext) -> io::Result<()> {
-    let mut client = PostgresConnection::new(client);
-    match handshake::read_first_packet(&mut client).await {
+    let (client, first) = encryption::open_client(client, &context).await?;
+    match first {
         Ok(FirstPacket::Cancel(key)) => {
             // A CancelRequest gets no reply: the protocol defines none.
             state::state_of(&context).cancel_keys.cancel(key).await;
@@ -67,15 +69,15 @@ async fn serve(client: TcpStream, context: ClientContext) -> io::Result<()> {
             relay_replication(client, startup, &context).await
         }
         Ok(FirstPacket::Start(startup)) => serve_session(client, startup, context).await,
-        Ok(FirstPacket::Encryption | FirstPacket::Unknown(_)) => {
-            unreachable!("the handshake answers them")
+        Ok(FirstPacket::Tls | FirstPacket::GssEncryption | FirstPacket::Unknown(_)) => {
+            unreachable!("`open_client` answers them")
         }
         Err(error) => reject_client(client, error, &context).await,
     }
 }
 
 async fn serve_session(
-    mut client: PostgresConnection<TcpStream>,
+    mut client: PostgresConnection<ClientStream>,
     startup: PostgresStartup,
     context: ClientContext,
 ) -> io::Result<()> {
@@ -103,7 +105,7 @@ async fn serve_session(
 
 /// Tells a client why it is rejected.
 async fn reject_client(
-    mut client: PostgresConnection<TcpStream>,
+    mut client: PostgresConnection<ClientStream>,
     error: HandshakeError,
     context: &ClientContext,
 ) -> io::Result<()> {
@@ -124,7 +126,7 @@ async fn reject_client(
 
 /// Relays a replication stream, which has a connection of its own from end to end.
 async fn relay_replication(
-    mut client: PostgresConnection<TcpStream>,
+    mut client: PostgresConnection<ClientStream>,
     startup: PostgresStartup,
     context: &ClientContext,
 ) -> io::Result<()> {

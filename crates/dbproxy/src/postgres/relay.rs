@@ -7,7 +7,6 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 use super::backend::PostgresBackend;
 use super::cancel::CancelRegistration;
@@ -18,6 +17,7 @@ use super::message::{self, sqlstate};
 use super::session::{PostgresProtocolError, PostgresSession, SessionOutputs};
 use super::state::PostgresState;
 use crate::ClientContext;
+use crate::client_stream::ClientStream;
 use nearpath_connpool::counters::DestinationCounters;
 use nearpath_connpool::idle::{ReusableConnection, UsedConnection};
 
@@ -26,7 +26,7 @@ const CLOSE_GRACE: Duration = Duration::from_secs(1);
 
 /// An authenticated client with its session and its backend.
 pub(super) struct PostgresRelay {
-    client: PostgresConnection<TcpStream>,
+    client: PostgresConnection<ClientStream>,
     client_state: PostgresClientState,
     session: PostgresSession,
     cancel_registration: CancelRegistration,
@@ -47,7 +47,7 @@ enum RelayStep {
 
 impl PostgresRelay {
     pub(super) fn new(
-        client: PostgresConnection<TcpStream>,
+        client: PostgresConnection<ClientStream>,
         client_state: PostgresClientState,
         cancel_registration: CancelRegistration,
         state: Rc<PostgresState>,

@@ -19,8 +19,10 @@ const GSSENC_REQUEST_CODE: u32 = 80_877_104;
 /// The first packet of a connection, without its length.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum FirstPacket {
-    /// A request for TLS or for GSSAPI encryption.
-    Encryption,
+    /// A request for TLS.
+    Tls,
+    /// A request for GSSAPI encryption.
+    GssEncryption,
     /// A request to cancel the statement of this key's backend.
     Cancel((i32, i32)),
     /// A startup message.
@@ -45,7 +47,8 @@ pub(super) struct PostgresStartup {
 pub(super) fn parse_first_packet(mut packet: &[u8]) -> Option<FirstPacket> {
     let code = packet.try_get_u32().ok()?;
     Some(match code {
-        SSL_REQUEST_CODE | GSSENC_REQUEST_CODE => FirstPacket::Encryption,
+        SSL_REQUEST_CODE => FirstPacket::Tls,
+        GSSENC_REQUEST_CODE => FirstPacket::GssEncryption,
         CANCEL_REQUEST_CODE => {
             FirstPacket::Cancel((packet.try_get_i32().ok()?, packet.try_get_i32().ok()?))
         }
@@ -146,11 +149,11 @@ mod tests {
     fn the_three_other_requests_are_distinguished() {
         assert_eq!(
             parse_first_packet(&SSL_REQUEST_CODE.to_be_bytes()),
-            Some(FirstPacket::Encryption)
+            Some(FirstPacket::Tls)
         );
         assert_eq!(
             parse_first_packet(&GSSENC_REQUEST_CODE.to_be_bytes()),
-            Some(FirstPacket::Encryption)
+            Some(FirstPacket::GssEncryption)
         );
         let cancel = [
             &CANCEL_REQUEST_CODE.to_be_bytes()[..],

@@ -305,9 +305,7 @@ impl RedisRelay {
         }
         if let Some(backend) = &mut self.backend {
             let socket = &mut backend.connection.socket;
-            if !self.to_backend.is_empty()
-                && let Poll::Ready(count) = poll_drain(socket, cx, &mut self.to_backend)?
-            {
+            if let Poll::Ready(count) = poll_drain(socket, cx, &mut self.to_backend)? {
                 DestinationCounters::increase(
                     &self.context.upstream.counters.sent_bytes,
                     count as u64,

@@ -25,6 +25,8 @@ use nearpath_types::egress::{
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::LocalSet;
 
+use crate::client_tls;
+
 /// The egress that a test starts from.
 pub(crate) fn default_egress(protocol: EgressProtocol, server: SocketAddr) -> EgressSpec {
     EgressSpec {
@@ -256,6 +258,7 @@ fn client_context(
     let caller = ClientInstance {
         instance: InstanceId(1),
         function: "test.fn".parse().unwrap(),
+        requires_tls: false,
     };
     ClientContext {
         caller: Rc::new(caller),
@@ -270,6 +273,7 @@ fn client_context(
             Rc::new(move |_: &_, _: &_, what: &str| log.borrow_mut().push(what.to_owned()))
         },
         failed_writes: fixture.failed_writes.clone(),
+        tls_acceptors: Rc::new(|_| Ok(client_tls::destination().acceptor.clone())),
         instance_alive: None,
     }
 }

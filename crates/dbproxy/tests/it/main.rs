@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)] // a test that panics has failed, which is what it is for
 
+mod client_tls;
 mod clients;
 mod drivers;
 mod fixture;
@@ -14,6 +15,7 @@ mod http_smuggling;
 mod mysql;
 mod mysql_isolation;
 mod postgres;
+mod postgres_client_tls;
 mod postgres_faults;
 mod postgres_implicit_state;
 mod postgres_isolation;

@@ -199,6 +199,7 @@ mod tests {
             eip: Eip(Ipv4Addr::new(10, 62, 0, 2)),
             egress: Vec::new(),
             secrets: BTreeMap::new(),
+            requires_tls: false,
         };
         let egress: nearpath_types::EgressSpec = "*.example.invalid:443".parse().unwrap();
         let destination = EgressDestination {
@@ -229,7 +230,12 @@ mod tests {
         nearpath_testkit::need_root!();
         let hub = HubNetns::create(Ipv4Addr::new(10, 62, 0, 1)).unwrap();
         let listener = Arc::new(EgressListener::in_hub(&hub).unwrap());
-        let proxy = EgressProxy::new(Box::new(|_, _, _| ()), listener, ConnectionPool::start());
+        let proxy = EgressProxy::new(
+            Box::new(|_, _, _| ()),
+            listener,
+            ConnectionPool::start(),
+            crate::client_tls::create_authority().unwrap(),
+        );
         let instance = admit_instance(&proxy);
         let now = Instant::now();
         let mut exceeded = LookupRate::new(now);

@@ -26,6 +26,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use nearpath_ca::Authority;
 use nearpath_kernel::bpf::{PeerNames, SocketCgroupGuard};
 use nearpath_kernel::egress_listener::EgressListener;
 use nearpath_kernel::sandbox::InnerSocket;
@@ -38,13 +39,15 @@ use tokio::task::{AbortHandle, LocalSet, spawn_local};
 use tokio::time::{sleep, timeout};
 
 use crate::admission::{AdmissionRequest, DoneSender, TenantLogFn};
+use crate::client_tls::acceptor_source;
 use crate::intercept::HandedSockets;
 use crate::policy::{EgressPolicy, EgressRefusal};
 use forward::reset_at_close;
 use nearpath_connpool::destination::EgressDestination;
 use nearpath_connpool::pool::ConnectionPool;
 use nearpath_dbproxy::ClientInstance;
-use nearpath_dbproxy::context::FunctionLogger;
+use nearpath_dbproxy::client_instance::FunctionLogger;
+use nearpath_dbproxy::client_stream::TlsAcceptorSource;
 use nearpath_dbproxy::failed_writes::FailedWrites;
 use nearpath_types::log_limiter::LogLimiter;
 
@@ -102,6 +105,7 @@ pub(crate) struct EgressProxy {
     pub(crate) egress_listener: Arc<EgressListener>,
     /// Logs for adapters.
     logger: FunctionLogger,
+    tls_acceptors: TlsAcceptorSource,
     failed_writes: Rc<FailedWrites>,
     /// Functions that were called and have no instance yet.
     called_functions: RefCell<HashMap<FunctionId, Instant>>,
@@ -126,6 +130,7 @@ impl Drop for PortListener {
 pub(crate) fn start_thread(
     log: TenantLogFn,
     egress_listener: Arc<EgressListener>,
+    authority: Arc<Authority>,
 ) -> io::Result<(CommandChannels, io::Result<()>)> {
     let ((commands, command_receiver), (guard_sender, guard_receiver)) =
         (mpsc::unbounded_channel(), std::sync::mpsc::sync_channel(1));
@@ -141,7 +146,7 @@ pub(crate) fn start_thread(
         // The caller may have given up.
         let _ = guard_sender.send(guard_state);
         LocalSet::new().block_on(&runtime, async {
-            EgressProxy::new(log, egress_listener, start_pool(guard.as_ref()))
+            EgressProxy::new(log, egress_listener, start_pool(guard.as_ref()), authority)
                 .run_commands(command_receiver, hint_receiver)
                 .await
         });
@@ -184,9 +189,11 @@ impl EgressProxy {
         log: TenantLogFn,
         egress_listener: Arc<EgressListener>,
         pool: Rc<ConnectionPool>,
+        authority: Arc<Authority>,
     ) -> Rc<Self> {
         let (policy, listeners, notices) =
             (RefCell::default(), RefCell::default(), RefCell::default());
+        let tls_acceptors = acceptor_source(authority);
         Rc::new_cyclic(|proxy: &Weak<Self>| {
             // A weak reference, because the proxy owns the logger.
             let proxy = Weak::clone(proxy);
@@ -206,6 +213,7 @@ impl EgressProxy {
                 pool,
                 egress_listener,
                 logger,
+                tls_acceptors,
                 failed_writes,
                 called_functions,
                 handed_sockets,

@@ -64,6 +64,7 @@ impl EgressProxy {
             },
             logger: Rc::clone(&self.logger),
             failed_writes: Rc::clone(&self.failed_writes),
+            tls_acceptors: Rc::clone(&self.tls_acceptors),
             instance_alive: None,
         }
     }

@@ -45,6 +45,7 @@ fn admission(instance: u64, function: &str, last: u8) -> AdmissionRequest {
         eip: instance_eip(last),
         egress,
         secrets,
+        requires_tls: false,
     }
 }
 

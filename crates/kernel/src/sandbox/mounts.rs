@@ -63,6 +63,8 @@ impl MountTree {
         let attach = || -> io::Result<()> {
             match self.is_dir {
                 true => fs::create_dir_all(&self.target)?,
+                // A file of the host's trees, which are read-only.
+                false if self.target.exists() => {}
                 false => {
                     fs::create_dir_all(self.target.parent().unwrap_or(Path::new(".")))?;
                     fs::OpenOptions::new()

@@ -147,6 +147,29 @@ fn the_function_folder_is_read_only() {
 }
 
 #[test]
+fn a_bind_covers_a_file_of_the_host_for_its_instance_alone() {
+    need_root!();
+    let host = std::path::Path::new("/etc/ssl/openssl.cnf");
+    if !host.exists() {
+        nearpath_testkit::skip!("/etc/ssl/openssl.cnf is missing: apt-get install openssl")
+    }
+    let lab = Lab::new();
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("own.cnf");
+    std::fs::write(&source, "own").unwrap();
+    let mut spec =
+        lab.shell("cat /etc/ssl/openssl.cnf; echo x > /etc/ssl/openssl.cnf || echo refused");
+    spec.binds = vec![BindMount {
+        source,
+        target: host.into(),
+        writable: false,
+    }];
+    let result = lab.run(&spec);
+    assert_eq!(result.out, "ownrefused\n", "{result:?}");
+    assert_ne!(std::fs::read(host).unwrap(), b"own");
+}
+
+#[test]
 fn secrets_are_visible_only_to_their_instance() {
     need_root!();
     let lab = Lab::new();

@@ -22,6 +22,7 @@ use nearpath_types::{Eip, FunctionId};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 use tokio::io::unix::AsyncFd;
 
+use super::client_tls::{TrustFiles, requires_tls};
 use super::{
     DISPATCH_PATH, DirectPathGuard, EgressAccess, InstanceLimits, InstanceMachine, InstanceProcess,
     InstanceSpec, ProcessExit, ProcessUsage, StartedInstance, session,
@@ -40,6 +41,10 @@ pub struct KernelMachine {
     forwarder: Option<NodeForwarder>,
     pool: Option<EgressHandle>,
     shared_dirs: Vec<PathBuf>,
+    /// Folder of the files in [`TrustFiles`].
+    trust_folder: PathBuf,
+    /// `None` until an instance needs them.
+    trust_files: Mutex<Option<Arc<TrustFiles>>>,
 }
 
 /// Maximum wait for asynchronous writes: the largest permitted `flush` of 600 s, and a margin.
@@ -71,6 +76,8 @@ impl KernelMachine {
             forwarder: None,
             pool: None,
             shared_dirs: Vec::new(),
+            trust_folder: PathBuf::new(),
+            trust_files: Mutex::default(),
         }
     }
 
@@ -90,10 +97,12 @@ impl KernelMachine {
         }
     }
 
-    /// Adds a pool for destinations outside.
-    pub(crate) fn with_pool(self, pool: EgressHandle) -> Self {
+    /// Adds a pool for destinations outside. `trust_folder` gets the files by which instances trust
+    /// its authority.
+    pub(crate) fn with_pool(self, pool: EgressHandle, trust_folder: PathBuf) -> Self {
         Self {
             pool: Some(pool),
+            trust_folder,
             ..self
         }
     }
@@ -122,12 +131,47 @@ impl KernelMachine {
                     eip,
                     egress,
                     secrets,
+                    requires_tls: requires_tls(&from.environment, &from.secrets),
                 })?;
                 let problems = admission.unreachable.iter().map(ToString::to_string);
                 let remarks = problems.chain(admission.warnings.iter().cloned()).collect();
                 Ok((Some(admission), remarks))
             }
         }
+    }
+
+    /// Returns the files by which an instance trusts the node's adapters; `None` if no adapter
+    /// answers it with TLS.
+    fn trust_files(
+        &self,
+        from: &InstanceSpec,
+        admission: Option<&AdmittedInstance>,
+    ) -> io::Result<Option<Arc<TrustFiles>>> {
+        let destinations = &from.egress.destinations;
+        let mut protocols = destinations.iter().map(|to| to.protocol.traits());
+        let has_tls = protocols.any(|protocol| protocol.client_tls);
+        let Some(pool) = self
+            .pool
+            .as_ref()
+            .filter(|_| has_tls && admission.is_some())
+        else {
+            return Ok(None);
+        };
+        // Locked while they are written: another instance may not see them half written.
+        let mut known = self
+            .trust_files
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if known.is_none() {
+            let written = TrustFiles::write(&self.trust_folder, pool.authority_pem());
+            let written = written.map_err(|error| {
+                let folder = self.trust_folder.display();
+                let text = format!("cannot write the trusted authorities to {folder}: {error}");
+                io::Error::new(error.kind(), text)
+            })?;
+            *known = Some(Arc::new(written));
+        }
+        Ok(known.clone())
     }
 
     fn sandbox_spec(
@@ -199,9 +243,11 @@ impl InstanceMachine for KernelMachine {
             .transpose()?;
         // Before the launch: the routes are part of the instance's network namespace.
         let (admission, remarks) = self.admit_egress(spec)?;
-        let launched =
-            self.launcher
-                .launch_instance(&self.sandbox_spec(spec, &cgroup, admission.as_ref()))?;
+        let mut sandbox_spec = self.sandbox_spec(spec, &cgroup, admission.as_ref());
+        if let Some(files) = self.trust_files(spec, admission.as_ref())? {
+            files.add_to(&mut sandbox_spec);
+        }
+        let launched = self.launcher.launch_instance(&sandbox_spec)?;
         let sandbox::LaunchedInstance {
             pid,
             pidfd,

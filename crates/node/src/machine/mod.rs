@@ -4,6 +4,7 @@
 //! [`InstanceMachine`] separates decisions from the kernel. [`kernel::KernelMachine`] is the real
 //! one; tests run the same node on a fake.
 
+mod client_tls;
 pub mod kernel;
 mod session;
 

@@ -54,6 +54,8 @@ pub struct ProtocolTraits {
     pub unused: UnusedConnections,
     /// A destination's name belongs to one server at a time, and another may take over.
     pub single_server: bool,
+    /// The adapter answers clients that need TLS.
+    pub client_tls: bool,
 }
 
 /// Parts of a login.
@@ -113,6 +115,7 @@ const TCP_TRAITS: ProtocolTraits = ProtocolTraits {
     async_writes: true,
     unused: UnusedConnections::Idle,
     single_server: false,
+    client_tls: false,
 };
 
 /// All protocols, in the order of [`EgressProtocol`].
@@ -141,6 +144,7 @@ pub const PROTOCOL_TRAITS: [ProtocolTraits; 5] = [
         // (`authentication_timeout`); the rest is margin.
         unused: UnusedConnections::AtMost(Duration::from_secs(40)),
         single_server: true,
+        client_tls: true,
         ..TCP_TRAITS
     },
     ProtocolTraits {

@@ -55,6 +55,7 @@ fn policy_and_permit(settings: &str) -> (EgressPolicy, ConnectionPermit) {
         eip: INSTANCE_EIP,
         egress: Vec::new(),
         secrets,
+        requires_tls: false,
     };
     let mut policy = EgressPolicy::default();
     policy.admit_instance(request, vec![to], Rc::new(PendingSource));
