@@ -61,6 +61,17 @@ impl DialError {
     pub fn is_final(&self) -> bool {
         matches!(self, Self::Status { status: 401, .. })
     }
+
+    /// Returns whether the server's certificate is not trusted, or for another name.
+    pub(super) fn is_untrusted(&self) -> bool {
+        let Self::Io { source, .. } = self else {
+            return false;
+        };
+        let cause = source
+            .get_ref()
+            .and_then(|cause| cause.downcast_ref::<rustls::Error>());
+        matches!(cause, Some(rustls::Error::InvalidCertificate(_)))
+    }
 }
 
 /// Server of a connection, and its distance.

@@ -93,6 +93,10 @@ pub enum ControlEnd {
     /// Rendezvous refused the ticket.
     #[error("the rendezvous refuses the ticket: {0}")]
     TicketRefused(String),
+    /// Its first certificate is not trusted, or for another name. After a connection that worked, a
+    /// wrong certificate may pass.
+    #[error("{0}; check the name in the address, and the authority that is trusted")]
+    Untrusted(String),
 }
 
 /// Reason why a call failed.

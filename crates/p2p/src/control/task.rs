@@ -46,6 +46,7 @@ pub(super) async fn run_control_task(
         weak_commands,
         events,
         connected,
+        has_connected: false,
         calls,
         sessions,
         queued_commands,
@@ -62,6 +63,8 @@ struct ControlTask {
     weak_commands: mpsc::WeakUnboundedSender<ControlCommand>,
     events: mpsc::Sender<ControlEvent>,
     connected: watch::Sender<Option<Arc<ConnectedState>>>,
+    /// A connection has been welcomed.
+    has_connected: bool,
     calls: HashMap<u32, UnansweredCall>,
     sessions: HashMap<SessionIdHex, SessionInbox>,
     /// Commands that came without a connection.
@@ -92,6 +95,8 @@ impl ControlTask {
             let started = Instant::now();
             let why = match self.run_connection().await {
                 ConnectionOutcome::Broken(why) => why,
+                // A renewal that goes wrong is perhaps mended soon.
+                ConnectionOutcome::Final(ControlEnd::Untrusted(why)) if self.has_connected => why,
                 ConnectionOutcome::Final(reason) => return Some(reason),
                 ConnectionOutcome::NoHandles => return None,
             };
@@ -149,6 +154,7 @@ impl ControlTask {
             Some(Ok(welcome)) => welcome,
             Some(Err(end)) => return end,
         };
+        self.has_connected = true;
         self.connected.send_replace(Some(Arc::new(ConnectedState {
             welcome: welcome.clone(),
             server: rendezvous,
@@ -447,6 +453,8 @@ async fn open_socket(
         let text = error.to_string();
         if error.is_final() {
             ConnectionOutcome::Final(ControlEnd::TicketRefused(text))
+        } else if error.is_untrusted() {
+            ConnectionOutcome::Final(ControlEnd::Untrusted(text))
         } else {
             ConnectionOutcome::Broken(text)
         }
