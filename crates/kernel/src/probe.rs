@@ -306,6 +306,7 @@ fn usr_finding() -> CapabilityFinding {
 fn cgroup_findings() -> Vec<CapabilityFinding> {
     let cgroups = NodeCgroups::detect(&format!("probe-{}", std::process::id()));
     let missing = cgroups.missing_controllers();
+    let socket_memory = cgroups.socket_memory_problem();
     cgroups.remove_node_folders();
     let finding = |controller: crate::cgroup::CgroupController, name, impact| CapabilityFinding {
         name,
@@ -317,7 +318,7 @@ fn cgroup_findings() -> Vec<CapabilityFinding> {
         remedy: "run as root, or delegate cgroups to this user (systemd: Delegate=yes)",
     };
     use crate::cgroup::CgroupController::{Cpu, Memory, Pids};
-    vec![
+    let mut findings = vec![
         finding(
             Memory,
             "memory limits",
@@ -329,7 +330,22 @@ fn cgroup_findings() -> Vec<CapabilityFinding> {
             "`limits.cpu` is not enforced: one instance can slow down all others",
         ),
         finding(Pids, "process limits", "no protection against fork bombs"),
-    ]
+    ];
+    // Without a memory limit, the finding above says all.
+    if !missing.contains(&Memory) {
+        findings.push(socket_memory_finding(socket_memory));
+    }
+    findings
+}
+
+fn socket_memory_finding(problem: Option<String>) -> CapabilityFinding {
+    CapabilityFinding {
+        name: "socket memory limits",
+        problem,
+        optional: false,
+        impact: "`limits.memory` does not cover socket buffers: one instance can exhaust the machine's memory with connections",
+        remedy: "use cgroup v2 without cgroup.memory=nosocket, or a kernel whose cgroup v1 has memory.kmem.tcp.limit_in_bytes",
+    }
 }
 
 fn error_text(result: &io::Result<()>) -> Option<String> {
@@ -354,5 +370,15 @@ mod tests {
         if nearpath_testkit::is_root() {
             assert_eq!(found.isolation, IsolationLevel::Root, "{found}");
         }
+    }
+
+    #[test]
+    fn socket_memory_is_a_finding_where_memory_is_limited() {
+        let findings = cgroup_findings();
+        let named = |name| findings.iter().find(|finding| finding.name == name);
+        assert_eq!(
+            named("memory limits").is_some_and(CapabilityFinding::is_available),
+            named("socket memory limits").is_some()
+        );
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::hierarchy::{CgroupController, CgroupHierarchy, CgroupVersion};
-use super::with_path;
+use super::{socket_memory, with_path};
 
 /// Period of the CPU quota in microseconds: the kernel's default.
 const PERIOD_MICROS: u64 = 100_000;
@@ -16,7 +16,8 @@ const MIN_QUOTA_MICROS: u64 = 1_000;
 /// Limits of one instance; `None` is unlimited.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ResourceLimits {
-    /// Bytes of memory, including `/tmp`. No swap is added.
+    /// Bytes of memory, including `/tmp`. No swap is added. In cgroup v1, socket buffers may take a
+    /// quarter of it besides.
     pub memory_bytes: Option<u64>,
     /// Thousandths of a core.
     pub cpu_millis: Option<u64>,
@@ -29,7 +30,8 @@ pub struct ResourceLimits {
 pub struct ResourceUsage {
     /// CPU time since its start.
     pub cpu: Duration,
-    /// Bytes of memory that the kernel cannot reclaim at once: without inactive page cache.
+    /// Bytes of memory that the kernel cannot reclaim at once: with socket buffers, without inactive
+    /// page cache.
     pub memory_bytes: u64,
 }
 
@@ -104,6 +106,11 @@ fn memory_entries(version: CgroupVersion, bytes: u64) -> Vec<LimitEntry> {
             LimitEntry(
                 "memory.memsw.limit_in_bytes",
                 value,
+                LimitPresence::Optional,
+            ),
+            LimitEntry(
+                socket_memory::V1_LIMIT_FILE,
+                socket_memory::v1_limit(bytes).to_string(),
                 LimitPresence::Optional,
             ),
         ],
@@ -187,6 +194,11 @@ impl ResourceUsage {
             };
             self.memory_bytes = parse_number(&read(current)?)
                 .saturating_sub(parse_field(&read("memory.stat")?, inactive));
+            if hierarchy.version == CgroupVersion::V1 {
+                // Missing where the kernel does not count socket buffers.
+                let sockets = read(socket_memory::V1_USAGE_FILE).unwrap_or_default();
+                self.memory_bytes += parse_number(&sockets);
+            }
         }
         Ok(())
     }

@@ -8,6 +8,7 @@
 mod hierarchy;
 mod limits;
 mod removal;
+mod socket_memory;
 mod thread_cgroup;
 
 use std::fs;
@@ -79,6 +80,18 @@ impl NodeCgroups {
         .into_iter()
         .filter(|c| !available.contains(c))
         .collect()
+    }
+
+    /// Explains why instances with a memory limit can hold any amount of socket buffers; `None` if
+    /// they cannot.
+    pub fn socket_memory_problem(&self) -> Option<String> {
+        let limits_memory =
+            |at: &&Arc<CgroupHierarchy>| at.has_controller(CgroupController::Memory);
+        let Some(at) = self.hierarchies.iter().find(limits_memory) else {
+            return Some("no cgroup hierarchy limits memory".to_owned());
+        };
+        let command_line = fs::read_to_string("/proc/cmdline").unwrap_or_default();
+        socket_memory::find_problem(at.version, &at.folder, &command_line)
     }
 
     /// Creates an instance's groups and sets its limits where controllers exist.

@@ -94,6 +94,62 @@ fn files_in_tmp_count_as_memory() {
     assert!(!result.out.contains("52428800"), "{result:?}");
 }
 
+/// Fills the buffers of 150 connections or 300 sockets that no process reads. Prints how many bytes
+/// they hold.
+const FILL_SOCKETS: &str = r#"
+import os, socket
+held = []
+def tcp():
+    server, size = socket.create_server(('127.0.0.1', 0), backlog=512), 0
+    for _ in range(150):
+        one = socket.create_connection(server.getsockname())
+        held.extend([one, server.accept()[0]])
+        for end in held[-2:]:
+            end.setblocking(False)
+            try:
+                while True: size += end.send(bytes(60000))
+            except BlockingIOError: pass
+    return size
+def udp():
+    sender = socket.socket(type=socket.SOCK_DGRAM)
+    for _ in range(300):
+        one = socket.socket(type=socket.SOCK_DGRAM)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+        one.bind(('127.0.0.1', 0))
+        one.setblocking(False)
+        for _ in range(100): sender.sendto(bytes(60000), one.getsockname())
+        held.append(one)
+    return sum(map(drain, held))
+def drain(one):
+    size = 0
+    try:
+        while True: size += len(one.recv(65536))
+    except BlockingIOError: return size
+print({'tcp': tcp, 'udp': udp}[os.environ['PROTOCOL']]())
+"#;
+
+#[test]
+fn buffers_of_sockets_stay_within_the_memory_limit() {
+    need_root!();
+    let (lab, cgroups) = (Lab::new(), test_node("sockets"));
+    if let Some(why) = cgroups.socket_memory_problem() {
+        skip!("socket buffers are not limited on this machine: {why}");
+    }
+    let limit = 64 << 20;
+    for protocol in ["tcp", "udp"] {
+        let mut spec = lab.python(FILL_SOCKETS);
+        spec.environment.insert("PROTOCOL".into(), protocol.into());
+        let limits = ResourceLimits {
+            memory_bytes: Some(limit),
+            ..ResourceLimits::default()
+        };
+        let _cgroup = set_limits(&cgroups, &mut spec, limits);
+        let result = lab.run(&spec);
+        let held: u64 = result.out.trim().parse().expect(&result.err);
+        assert!(held > 0 && held < limit, "{protocol}: {held} bytes");
+    }
+}
+
 #[test]
 fn a_fork_bomb_stops_at_the_process_limit() {
     need_root!();
@@ -144,6 +200,30 @@ fn usage_is_counted() {
     );
     kill(running);
     cgroup.remove_now().unwrap();
+}
+
+#[test]
+fn usage_includes_buffers_of_sockets() {
+    need_root!();
+    let (lab, cgroups) = (Lab::new(), test_node("socket-usage"));
+    if let Some(why) = cgroups.socket_memory_problem() {
+        skip!("socket buffers are not counted on this machine: {why}");
+    }
+    let script = FILL_SOCKETS.replace("]())", "](), flush=True); import time; time.sleep(60)");
+    let mut spec = lab.python(&script);
+    spec.environment.insert("PROTOCOL".into(), "tcp".into());
+    let limits = ResourceLimits {
+        memory_bytes: Some(256 << 20),
+        ..ResourceLimits::default()
+    };
+    let cgroup = set_limits(&cgroups, &mut spec, limits);
+    let (running, held) = lab.start(&spec);
+    let (held, used): (u64, _) = (held.parse().unwrap(), cgroup.read_usage().unwrap());
+    assert!(
+        held > 32 << 20 && used.memory_bytes > 32 << 20,
+        "{held} bytes held, {used:?}"
+    );
+    kill(running);
 }
 
 #[test]
