@@ -35,7 +35,7 @@ use crate::mode::{
 };
 use crate::outbound;
 use crate::process::output::{OutputTail, TenantOutput};
-use crate::process::{ChildReaper, CommandSpec, ProcessGroup, TenantExit};
+use crate::process::{ChildReaper, CommandSpec, ListeningPorts, ProcessGroup, TenantExit};
 use crate::quic_peers::QuicPeers;
 use crate::serve::WatchdogState;
 use crate::shm_server::{self, ShmMembership};
@@ -45,6 +45,8 @@ use crate::upstream::connect_any;
 /// Delay between two attempts to connect to the tenant's server: the first, and the longest.
 const PROBE_DELAY_RANGE: (Duration, Duration) =
     (Duration::from_millis(1), Duration::from_millis(20));
+/// Time after which a server that listens on another port is logged.
+const PORT_HINT_DELAY: Duration = Duration::from_secs(2);
 /// Time for the callers of a dead tenant process to get their responses, and for its last output to
 /// be read.
 const EXIT_GRACE: Duration = Duration::from_millis(500);
@@ -57,11 +59,12 @@ pub(crate) enum LifecycleError {
     #[error("cannot start {program:?}: {source}")]
     Start { program: String, source: io::Error },
     #[error(
-        "the tenant's server did not accept connections on {addrs:?} within {limit:?} (start_timeout){tail}"
+        "the tenant's server did not accept connections on {addrs:?} within {limit:?} (start_timeout){ports}{tail}"
     )]
     NeverListened {
         addrs: Vec<SocketAddr>,
         limit: Duration,
+        ports: String,
         tail: String,
     },
     #[error("the tenant's process ended with {exit} before it accepted connections{tail}")]
@@ -346,7 +349,7 @@ impl TenantServer {
         let limit = app.config.start_timeout;
         // The exit as well: a server that has died would be waited for until the timeout.
         let exit = tokio::select! {
-            up = timeout(limit, wait_accepting(&server.addrs)) => match up {
+            up = timeout(limit, wait_accepting(&server.addrs, &server.group)) => match up {
                 Ok(()) => return Ok(()),
                 Err(_) => None,
             },
@@ -359,6 +362,7 @@ impl TenantServer {
             None => LifecycleError::NeverListened {
                 addrs: server.addrs.clone(),
                 limit,
+                ports: port_hint(&server.group.listening_ports()),
                 tail,
             },
         })
@@ -390,12 +394,31 @@ impl ServerProcess {
 }
 
 /// Returns when a connection could be made. The server sees it close at once, which every server
-/// survives.
-async fn wait_accepting(addrs: &[SocketAddr]) {
+/// survives. Until then, a server on another port is logged once.
+async fn wait_accepting(addrs: &[SocketAddr], group: &ProcessGroup) {
     let mut delay = PROBE_DELAY_RANGE.0;
+    let mut hint_at = Some(Instant::now() + PORT_HINT_DELAY);
     while connect_any(addrs).await.is_err() {
+        if hint_at.take_if(|at| Instant::now() > *at).is_some() {
+            let hint = port_hint(&group.listening_ports());
+            if hint.is_empty() {
+                hint_at = Some(Instant::now() + PORT_HINT_DELAY);
+            } else {
+                log_line!("waiting for the tenant's server on {addrs:?}{hint}");
+            }
+        }
         sleep(delay).await;
         delay = (delay * 2).min(PROBE_DELAY_RANGE.1);
+    }
+}
+
+/// Names the port of a server that does not listen where `upstream_url` says; empty without one.
+fn port_hint(ports: &ListeningPorts) -> String {
+    match ports.of_group.first() {
+        Some(port) => {
+            format!("; it listens on port {port}: set upstream_url to http://127.0.0.1:{port}")
+        }
+        None => String::new(),
     }
 }
 

@@ -12,14 +12,17 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+use tokio::time::{Duration, Instant, sleep_until};
 
 use crate::errors::watchdog_error;
-use crate::logs::OutputStream;
+use crate::logs::{OutputStream, log_line};
 use crate::process::output::TenantOutput;
 use crate::process::{ChildReaper, CommandSpec, ProcessGroup, TenantExit};
 
 /// Bytes per read; a pipe holds 64 KiB (pipe(7)).
 const CHUNK_BYTES: usize = 64 * 1024;
+/// Time between two looks at the ports of a process without output.
+const SERVER_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Starts one process per call.
 #[derive(Debug)]
@@ -39,6 +42,9 @@ pub(super) struct CallProcess {
     stdout: pipe::Receiver,
     buffer: BytesMut,
     feeder: Option<StdinFeeder>,
+    /// Time of the next look for a server in place of a handler, until the first output.
+    server_check: Instant,
+    awaits_first: bool,
 }
 
 /// Task that writes a process's stdin. Aborted when dropped.
@@ -103,6 +109,8 @@ impl ProcessSpawner {
             stdout: started.stdout,
             buffer: BytesMut::new(),
             feeder: started.stdin.map(feed),
+            server_check: Instant::now() + SERVER_CHECK_INTERVAL,
+            awaits_first: true,
         })
     }
 
@@ -110,6 +118,18 @@ impl ProcessSpawner {
         let text = format!("cannot start {:?}: {fault}", self.command.program());
         watchdog_error(Reason::FunctionFailed, text).governed_by("function_process")
     }
+}
+
+/// Error of a process that is a server: it would not answer before the call's time limit. Its
+/// listening shows that it does not take the call from its stdin; a handler's helpers, such as
+/// browsers, listen in processes of their own.
+fn server_error(port: u16) -> PlatformError {
+    log_line!(
+        "the tenant's process listens on port {port} instead of answering on its stdout: set mode: http and \
+         upstream_url: http://127.0.0.1:{port}"
+    );
+    let text = "the process is a server, and the function's mode is not http";
+    watchdog_error(Reason::FunctionFailed, text.to_owned()).governed_by("mode")
 }
 
 impl CallProcess {
@@ -124,6 +144,8 @@ impl CallProcess {
             stdout,
             buffer,
             feeder,
+            server_check,
+            awaits_first,
             ..
         } = self;
         loop {
@@ -140,8 +162,16 @@ impl CallProcess {
                     }
                 }
                 read = stdout.read_buf(buffer) => {
+                    *awaits_first = false;
                     read.map_err(|fault| watchdog_error(Reason::Internal, format!("cannot read the process's stdout: {fault}")))?;
                     return Ok(buffer.split().freeze());
+                }
+                () = sleep_until(*server_check), if *awaits_first => {
+                    *server_check = Instant::now() + SERVER_CHECK_INTERVAL;
+                    if let Some(port) = group.listening_ports().of_leader.first() {
+                        group.send_signal(Signal::KILL);
+                        return Err(server_error(*port));
+                    }
                 }
             }
         }

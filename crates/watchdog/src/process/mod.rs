@@ -5,6 +5,7 @@
 //! starters. Starting, collecting and killing happen on one thread. So a pid is never killed after
 //! it was collected and given to another process.
 
+mod listening_ports;
 pub(crate) mod output;
 mod reaper;
 
@@ -19,6 +20,7 @@ use rustix::process::{Pid, Signal, WaitStatus};
 use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
 
+pub(crate) use listening_ports::ListeningPorts;
 pub(crate) use reaper::ChildReaper;
 
 /// Folder in which the tenant's code runs, if it exists.
@@ -206,6 +208,11 @@ impl ProcessGroup {
     /// Sends a signal to the whole group.
     pub(crate) fn send_signal(&self, signal: Signal) {
         self.reaper.signal_group(self.leader, self.serial, signal);
+    }
+
+    /// Returns the TCP ports on which its processes listen.
+    pub(crate) fn listening_ports(&self) -> ListeningPorts {
+        listening_ports::read_ports(self.leader)
     }
 
     /// Detaches the group: processes that still run may go on.

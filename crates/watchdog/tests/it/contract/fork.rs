@@ -197,6 +197,34 @@ async fn a_process_that_fails_before_any_byte_is_a_500() {
 }
 
 #[tokio::test]
+async fn a_server_in_place_of_a_handler_is_named_with_its_port() {
+    for mode in ["streaming", "serializing"] {
+        let port = nearpath_testkit::free_addr().port();
+        let server = format!("python3 -m http.server {port} --bind 127.0.0.1");
+        let watchdog = WatchdogProcess::start(&[
+            ("mode", mode),
+            ("fprocess", &server),
+            ("exec_timeout", "60s"),
+        ]);
+        let response = send(watchdog.addr, Request::get("/").body(full("")).unwrap())
+            .await
+            .unwrap();
+        assert_eq!(response.status(), 500);
+        assert_eq!(response.headers()["x-nearpath-reason"], "function_failed");
+        let (_, body) = text(response).await;
+        assert!(body.contains("mode is not http"), "{body}");
+        let advice = format!("set mode: http and upstream_url: http://127.0.0.1:{port}");
+        watchdog.stderr.wait_for(&advice);
+        eventually("the server is killed", async || {
+            tokio::net::TcpStream::connect(("127.0.0.1", port))
+                .await
+                .is_err()
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
 async fn a_process_that_fails_after_some_bytes_breaks_the_answer() {
     for command in ["sh -c 'echo half; exit 3'", "sh -c 'echo half; kill -9 $$'"] {
         let watchdog = WatchdogProcess::start(&[("fprocess", command)]);

@@ -172,6 +172,25 @@ fn a_server_that_never_listens_is_reported() {
 }
 
 #[test]
+fn a_server_on_another_port_is_named_with_its_port() {
+    let port = nearpath_testkit::free_addr().port();
+    let server = format!("python3 -m http.server {port} --bind 127.0.0.1");
+    let variables = [
+        ("mode", "http"),
+        ("fprocess", server.as_str()),
+        ("upstream_url", "127.0.0.1:1"),
+        ("start_timeout", "5s"),
+    ];
+    let (_, said, notes) = failed_start(&variables);
+    let advice = format!("it listens on port {port}: set upstream_url to http://127.0.0.1:{port}");
+    assert!(notes.contains(&advice), "{notes}");
+    assert!(
+        said.matches(&advice).count() >= 2,
+        "during the wait as well: {said}"
+    );
+}
+
+#[test]
 fn a_program_that_is_missing_stops_the_start_of_a_server() {
     let (_, said, notes) = failed_start(&[
         ("mode", "http"),
