@@ -6,7 +6,7 @@ use http::{Method, StatusCode};
 use nearpath_testkit::{eventually, program};
 use rustix::process::Signal;
 
-use crate::test_server::{TestServer, echo_function};
+use crate::test_server::{TestServer, echo_function, script_function};
 
 #[tokio::test]
 async fn what_was_acknowledged_before_kill_nine_is_there_afterwards() {
@@ -73,4 +73,33 @@ async fn a_port_in_use_is_named() {
     let reply = String::from_utf8_lossy(&out.stderr).into_owned();
     assert_eq!(out.status.code(), Some(1), "{reply}");
     assert!(reply.contains(&addr) && reply.contains("in use"), "{reply}");
+}
+
+#[tokio::test]
+async fn log_lines_outlive_kill_nine_and_a_removal_ends_them() {
+    nearpath_testkit::need_root!();
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = TestServer::start_in(folder.path(), &[]).await;
+    let source = "echo before-the-kill >&2; cat";
+    server
+        .deploy_ready(&script_function(folder.path(), "talks", source))
+        .await;
+    server.call_function("talks", "x").await;
+    let file = folder.path().join("logs/openfaas-fn/talks.log");
+    nearpath_testkit::eventually("the line is on disk", async || {
+        std::fs::read_to_string(&file).is_ok_and(|text| text.contains("before-the-kill"))
+    })
+    .await;
+    server.end_with(Signal::KILL);
+
+    let server = TestServer::start_in(folder.path(), &[]).await;
+    let logs = "/system/logs?name=talks";
+    let answer = server.send_request(Method::GET, logs, "").await;
+    let text = String::from_utf8_lossy(answer.body()).into_owned();
+    assert!(text.contains("before-the-kill"), "{text}");
+    let body = r#"{"functionName":"talks"}"#;
+    server
+        .send_request(Method::DELETE, "/system/functions", body)
+        .await;
+    nearpath_testkit::eventually("the files are removed", async || !file.exists()).await;
 }

@@ -16,6 +16,7 @@ use nearpath_types::{InstanceId, InstanceResources};
 
 use crate::artifact::FolderLimit;
 use crate::identity::IdentityService;
+use crate::logs::log_files::LogFileBound;
 use crate::logs::log_ring::LogBound;
 use crate::run_lock::run_name;
 
@@ -90,6 +91,8 @@ pub struct NodeConfig {
     pub artifact_limit: FolderLimit,
     /// Maximum size of each function's log.
     pub log_bound: LogBound,
+    /// Maximum size of the logs on disk; `None` keeps none there.
+    pub log_files: Option<LogFileBound>,
     /// Program that is started with `instance-init` to become an instance; `None` for the running
     /// one.
     pub init_program: Option<PathBuf>,
@@ -131,6 +134,7 @@ impl NodeConfig {
             default_limits: default_limits(),
             artifact_limit: FolderLimit::default(),
             log_bound: LogBound::default(),
+            log_files: None,
             init_program: None,
         }
     }

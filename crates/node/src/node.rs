@@ -81,7 +81,7 @@ impl Node {
                 registry,
             ));
         }
-        let logs = LogStore::new(config.log_bound);
+        let logs = open_logs(&config);
         if let Some(egress_listener) = config.egress_listener.clone() {
             let notice_logs = logs.clone();
             let push_notice = move |function: &_, instance, text| {
@@ -106,7 +106,7 @@ impl Node {
         config: NodeConfig,
         registry: &MetricsRegistry,
     ) -> Result<Node, NodeError> {
-        let logs = LogStore::new(config.log_bound);
+        let logs = open_logs(&config);
         Self::start_with_logs(machine, config, registry, logs).await
     }
 
@@ -270,6 +270,14 @@ impl Node {
         let (done, stopped) = oneshot::channel();
         let _ = self.commands.send(AgentCommand::Stop(done));
         let _ = stopped.await; // an agent that is gone has nothing left
+    }
+}
+
+fn open_logs(config: &NodeConfig) -> LogStore {
+    let logs = LogStore::new(config.log_bound);
+    match config.log_files {
+        Some(bound) => logs.with_files(config.data_dir.join("logs"), bound),
+        None => logs,
     }
 }
 

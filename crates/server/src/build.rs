@@ -72,6 +72,7 @@ pub(crate) fn node_config(
         egress_listener,
         default_limits: settings.default_limits.clone(),
         shared_dirs: settings.shared_dirs.clone(),
+        log_files: settings.log_files,
         settle,
         ..config
     })

@@ -30,5 +30,6 @@ pub use nearpath_kernel::cgroup::CgroupController;
 pub use nearpath_kernel::sandbox::IsolationLevel;
 /// `METHOD_PATH` of instances.
 pub use nearpath_node::instance::variables::DEFAULT_PATH as INSTANCE_PATH;
+pub use nearpath_node::logs::log_files::LogFileBound;
 pub use server::run;
 pub use settings::{ForwardMode, ServerSettings, TlsSettings};

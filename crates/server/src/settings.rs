@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use nearpath_controller::AuthMode;
 use nearpath_gateway::GatewaySettings;
+use nearpath_node::logs::log_files::LogFileBound;
 use nearpath_types::InstanceResources;
 
 use crate::cpu_quota::CpuQuota;
@@ -37,6 +38,8 @@ pub struct ServerSettings {
     pub forward: ForwardMode,
     /// File of the access log; `-` is standard output.
     pub access_log: Option<PathBuf>,
+    /// Maximum size of functions' logs on disk; `None` keeps none there.
+    pub log_files: Option<LogFileBound>,
     /// Lifetime of the certificates of gateway and instances.
     pub certificate_lifetime: Duration,
     /// The `nearpath-watchdog` program.

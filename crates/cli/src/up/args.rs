@@ -113,6 +113,14 @@ pub struct UpArgs {
     #[arg(long = "share-dir", value_name = "DIR")]
     pub share_dirs: Vec<PathBuf>,
 
+    /// Keep this much of each function's log on disk, such as 512Ki or 8Mi
+    #[arg(long, default_value = "1Mi", value_parser = log_size, value_name = "SIZE")]
+    pub function_log_size: u64,
+
+    /// Keep this much of all functions' logs on disk; the oldest go first; 0: keep none on disk
+    #[arg(long, default_value = "256Mi", value_parser = total_log_size, value_name = "SIZE")]
+    pub total_log_size: u64,
+
     /// Run functions with this watchdog; default: nearpath-watchdog next to this program
     #[arg(long, env = "NEARPATH_WATCHDOG", value_name = "FILE")]
     pub watchdog: Option<PathBuf>,
@@ -206,6 +214,24 @@ fn time_limit(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Smallest size of a log; a line may have a few KiB.
+const MIN_LOG_BYTES: u64 = 64 << 10;
+
+fn log_size(text: &str) -> Result<u64, String> {
+    match quantity::parse_memory(text) {
+        Ok(bytes) if bytes < MIN_LOG_BYTES => Err("expected a size of at least 64Ki".to_owned()),
+        Ok(bytes) => Ok(bytes),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn total_log_size(text: &str) -> Result<u64, String> {
+    match text {
+        "0" => Ok(0),
+        size => log_size(size),
+    }
+}
+
 fn certificate_lifetime(text: &str) -> Result<Duration, String> {
     // Certificates count in seconds: a shorter one could expire before its renewal. A longer one
     // would be valid too long after a theft.
@@ -276,6 +302,24 @@ mod tests {
                     .to_string()
                     .contains("--certificate-lifetime")
             );
+        }
+    }
+
+    #[test]
+    fn logs_on_disk_have_sizes() {
+        let sizes = |options: &[&str]| {
+            TestCommand::try_parse_from(["up"].iter().chain(options))
+                .map(|parsed| (parsed.up.function_log_size, parsed.up.total_log_size))
+        };
+        assert_eq!(sizes(&[]).unwrap(), (1 << 20, 256 << 20));
+        assert_eq!(sizes(&["--total-log-size=0"]).unwrap().1, 0);
+        for bad in [
+            "--function-log-size=0",
+            "--total-log-size=63Ki",
+            "--total-log-size=all",
+        ] {
+            let text = sizes(&[bad]).unwrap_err().to_string();
+            assert!(text.contains("-log-size"), "{text}");
         }
     }
 

@@ -7,8 +7,8 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use nearpath_server::{
-    AuthMode, CoapSettings, DeviceSettings, ForwardMode, GatewaySettings, MqttSettings,
-    ServerSettings, TlsSettings,
+    AuthMode, CoapSettings, DeviceSettings, ForwardMode, GatewaySettings, LogFileBound,
+    MqttSettings, ServerSettings, TlsSettings,
 };
 use nearpath_types::InstanceResources;
 use thiserror::Error;
@@ -77,6 +77,10 @@ pub(super) fn from_args(args: UpArgs) -> Result<ServerSettings, SettingsError> {
             ForwardArg::Tc => ForwardMode::Tc,
         },
         access_log: args.access_log,
+        log_files: (args.total_log_size > 0).then_some(LogFileBound {
+            function_bytes: args.function_log_size,
+            total_bytes: args.total_log_size,
+        }),
         certificate_lifetime: args.certificate_lifetime,
         gateway: gateway_settings(&args.callers, args.drain_timeout),
         devices: device_settings(&args.devices),

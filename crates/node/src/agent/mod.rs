@@ -130,9 +130,16 @@ impl NodeAgent {
             }
         }
         if let Some(done) = self.stopping.take() {
-            let machine = self.factory.context.machine.clone();
+            let (machine, logs) = (
+                self.factory.context.machine.clone(),
+                self.factory.context.logs.clone(),
+            );
             // Blocking: asynchronous writes of ended instances are flushed first.
-            let settled = tokio::task::spawn_blocking(move || machine.flush_writes()).await;
+            let settled = tokio::task::spawn_blocking(move || {
+                machine.flush_writes();
+                logs.flush();
+            })
+            .await;
             settled.expect("settling does not panic");
             self.factory.context.machine.remove_cgroups();
             let _ = done.send(()); // the caller may have left

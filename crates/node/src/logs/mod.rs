@@ -1,16 +1,19 @@
 //! Output of instances, stored for a while and delivered to readers.
 //!
-//! Each function has a [`log_ring::LogRing`] that outlives its instances. Readers get the stored
+//! Each function has a [`log_ring::LogRing`] that outlives its instances, and files ([`log_files`])
+//! that outlive the process. The ring starts with the lines of the files. Readers get the stored
 //! lines and, if they follow, new ones through a bounded channel. A slow reader loses lines and is
 //! gets their number, so no writer waits for it.
 
 pub mod line_splitter;
+pub mod log_files;
 pub mod log_ring;
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use nearpath_types::{FunctionId, InstanceId, LogLine, LogQuery};
 use tokio::io::AsyncReadExt;
@@ -18,15 +21,20 @@ use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
 
 use line_splitter::LineSplitter;
+use log_files::{LogFileBound, LogFiles};
 use log_ring::{LogBound, LogRing};
 
 /// Maximum number of lines that wait for a following reader.
 const MAX_FOLLOWER_LINES: usize = 1_024;
 
+/// Maximum wait for the last lines of a node to be on disk.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
+
 /// Logs of all functions on the node. Clones share their state.
 #[derive(Debug, Clone)]
 pub struct LogStore {
     bound: LogBound,
+    files: Option<LogFiles>,
     functions: Arc<Mutex<HashMap<FunctionId, FunctionLog>>>,
 }
 
@@ -34,6 +42,15 @@ pub struct LogStore {
 struct FunctionLog {
     ring: LogRing,
     followers: Vec<LogFollower>,
+}
+
+impl FunctionLog {
+    fn new(bound: LogBound) -> Self {
+        Self {
+            ring: LogRing::new(bound),
+            followers: Vec::new(),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -74,8 +91,44 @@ impl LogStore {
     pub fn new(bound: LogBound) -> Self {
         Self {
             bound,
+            files: None,
             functions: Arc::default(),
         }
+    }
+
+    /// Also keeps lines in `folder`. Without room for it on the disk they stay in memory alone.
+    pub fn with_files(self, folder: PathBuf, bound: LogFileBound) -> Self {
+        let files = LogFiles::start(folder, bound).inspect_err(
+            |error| tracing::warn!(%error, "log files: none, lines of functions end with this process"),
+        );
+        Self {
+            files: files.ok(),
+            ..self
+        }
+    }
+
+    /// Waits until the files hold all lines, for a few seconds at most. Blocks.
+    pub fn flush(&self) {
+        self.files
+            .iter()
+            .for_each(|files| files.flush(FLUSH_TIMEOUT));
+    }
+
+    /// Fills the ring of a function from its files, when it has none yet.
+    fn load_function(&self, function: &FunctionId) {
+        let Some(files) = &self.files else { return };
+        if self.lock_functions().contains_key(function) {
+            return;
+        }
+        // Without the lock: other functions do not wait for the disk.
+        let lines = files.read_lines(function);
+        let mut all = self.lock_functions();
+        if lines.is_empty() || all.contains_key(function) {
+            return;
+        }
+        let mut log = FunctionLog::new(self.bound);
+        lines.into_iter().for_each(|line| log.ring.push_line(line));
+        all.insert(function.clone(), log);
     }
 
     fn lock_functions(&self) -> MutexGuard<'_, HashMap<FunctionId, FunctionLog>> {
@@ -85,15 +138,10 @@ impl LogStore {
     }
 
     fn with_log<T>(&self, function: &FunctionId, f: impl FnOnce(&mut FunctionLog) -> T) -> T {
+        self.load_function(function);
         let mut all = self.lock_functions();
         if !all.contains_key(function) {
-            all.insert(
-                function.clone(),
-                FunctionLog {
-                    ring: LogRing::new(self.bound),
-                    followers: Vec::new(),
-                },
-            );
+            all.insert(function.clone(), FunctionLog::new(self.bound));
         }
         f(all
             .get_mut(function)
@@ -112,6 +160,10 @@ impl LogStore {
         self.with_log(function, |log| {
             log.followers
                 .retain_mut(|follower| follower.deliver_line(&line));
+            // Under the lock, so that the files have the ring's order.
+            self.files
+                .iter()
+                .for_each(|files| files.append_line(function, &line));
             log.ring.push_line(line);
         });
     }
@@ -128,6 +180,9 @@ impl LogStore {
     /// Removes a function's lines, which ends its followers.
     pub fn remove_function(&self, function: &FunctionId) {
         self.lock_functions().remove(function);
+        self.files
+            .iter()
+            .for_each(|files| files.remove_function(function));
     }
 
     /// Answers a query: stored lines first, then new ones. Needs a running runtime.
@@ -142,6 +197,7 @@ impl LogStore {
     /// Selects the stored lines and adds the follower under one lock, so no line is missing or
     /// doubled.
     fn subscribe_query(&self, query: LogQuery) -> (mpsc::Receiver<LogLine>, Vec<LogLine>) {
+        self.load_function(&query.function);
         // A channel needs room for one line at least.
         let (to, live) = mpsc::channel(if query.follow { MAX_FOLLOWER_LINES } else { 1 });
         let stored = match query.follow {
