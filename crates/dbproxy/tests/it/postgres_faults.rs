@@ -423,7 +423,8 @@ fn a_client_with_its_own_login_hears_of_the_full_ceiling() {
         let fixture = open_fixture(EgressSpec {
             login: None,
             max: 1,
-            wait: Duration::from_millis(50),
+            // Also the time for the first client's login.
+            wait: Duration::from_secs(2),
             ..as_function(server.at, PoolingMode::Transaction)
         })
         .await;

@@ -5,7 +5,9 @@ use std::rc::Rc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::super::backend_state::{BackendState, NAME_PREFIX, PreparedStatement, SentParse};
+use super::super::backend_state::{
+    BackendState, NAME_PREFIX, PreparedStatement, SentParse, StatementNames,
+};
 use super::super::frame::{HEADER_BYTES, split_text};
 use super::super::message;
 use super::reply_queue::{PostgresExpectedReply, ReplyUndo};
@@ -54,14 +56,10 @@ impl PostgresSession {
             outputs.to_backend.extend_from_slice(message);
             return Some(());
         }
-        let (body, effect) = (Bytes::copy_from_slice(rest), self.classify(rest));
-        let statement = Rc::new(PreparedStatement {
-            name: outputs.names.name_for(rest),
-            body,
-            effect,
-        });
+        let statement = self
+            .repeated_statement(name, rest)
+            .unwrap_or_else(|| self.create_statement(rest, outputs.names));
         self.apply_effect(&statement.effect, backend_state);
-        self.text_bytes += rest.len();
         let name = Bytes::copy_from_slice(name);
         let renamed = Some((
             name.clone(),
@@ -76,6 +74,23 @@ impl PostgresSession {
                 renamed,
             )));
         Some(())
+    }
+
+    /// Returns the client's statement `name` if a Parse repeats it: most drivers prepare the same
+    /// text for each execution.
+    fn repeated_statement(&self, name: &[u8], body: &[u8]) -> Option<Rc<PreparedStatement>> {
+        let known = self.statements.get(name)?;
+        // The same bytes may mean something else since the settings became unclear.
+        (known.body == body && !self.has_unclear_texts()).then(|| Rc::clone(known))
+    }
+
+    fn create_statement(&mut self, body: &[u8], names: &StatementNames) -> Rc<PreparedStatement> {
+        self.text_bytes += body.len();
+        Rc::new(PreparedStatement {
+            name: names.name_for(body),
+            body: Bytes::copy_from_slice(body),
+            effect: self.classify(body),
+        })
     }
 
     /// Returns whether the client has reached the limit of tracked statements.
@@ -254,5 +269,65 @@ impl PostgresSession {
         self.queue.push(PostgresExpectedReply::Close(undo));
         outputs.to_backend.extend_from_slice(message);
         Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nearpath_types::egress::PoolingMode;
+
+    use super::*;
+
+    const PARSE: &[u8] = b"P\0\0\0\x10\0SELECT 1\0\0\0";
+
+    struct PreparingClient {
+        session: PostgresSession,
+        backend_state: BackendState,
+        names: StatementNames,
+    }
+
+    impl PreparingClient {
+        fn new() -> Self {
+            let encoding = ("client_encoding".to_owned(), "UTF8".to_owned());
+            Self {
+                session: PostgresSession::new(PoolingMode::Transaction, [encoding].into()),
+                backend_state: BackendState::default(),
+                names: StatementNames::default(),
+            }
+        }
+
+        /// Prepares the unnamed statement, and returns it with what the backend gets.
+        fn prepare(&mut self) -> (Rc<PreparedStatement>, BytesMut) {
+            let (mut to_backend, mut to_client) = (BytesMut::new(), BytesMut::new());
+            let mut outputs = SessionOutputs {
+                to_backend: &mut to_backend,
+                to_client: &mut to_client,
+                names: &self.names,
+            };
+            let body = &PARSE[HEADER_BYTES..];
+            self.session
+                .handle_series(PARSE, body, &mut self.backend_state, &mut outputs)
+                .unwrap();
+            (Rc::clone(&self.session.statements[&b""[..]]), to_backend)
+        }
+    }
+
+    #[test]
+    fn a_repeated_statement_is_not_classified_again_and_still_sent() {
+        let mut client = PreparingClient::new();
+        let ((first, sent), (second, again)) = (client.prepare(), client.prepare());
+        assert!(Rc::ptr_eq(&first, &second));
+        assert_eq!((&sent[..], &again[..]), (PARSE, PARSE));
+    }
+
+    #[test]
+    fn the_same_bytes_in_an_unclear_encoding_pin() {
+        let mut client = PreparingClient::new();
+        client.prepare();
+        assert_eq!(client.session.pin(), None);
+        let unclear = ("client_encoding".to_owned(), "SJIS".to_owned());
+        client.session.parameters.extend([unclear]);
+        client.prepare();
+        assert_eq!(client.session.pin(), Some("unclear text"));
     }
 }

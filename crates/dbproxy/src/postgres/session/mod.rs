@@ -419,19 +419,22 @@ impl PostgresSession {
             .map(|(name, _)| name.clone())
     }
 
+    /// Returns whether the client's settings keep its texts from being split into words.
+    fn has_unclear_texts(&self) -> bool {
+        let value = |name| self.parameters.get(name).map(String::as_str);
+        // With `standard_conforming_strings` off, a backslash escapes quotes, which the lexer does
+        // not follow.
+        value("standard_conforming_strings") == Some("off")
+            || value("client_encoding").is_some_and(|encoding| UNSAFE_ENCODINGS.contains(&encoding))
+    }
+
     /// Classifies a text; `body` may continue after its terminating zero.
     fn classify(&self, body: &[u8]) -> PostgresSessionEffect {
         // A pinned client without statements stays as it is, whatever the text does.
         if self.pin.is_some() && self.statements.is_empty() {
             return PostgresSessionEffect::default();
         }
-        let value = |name| self.parameters.get(name).map(String::as_str);
-        // With `standard_conforming_strings` off, a backslash escapes quotes, which the lexer does
-        // not follow.
-        let unclear = value("standard_conforming_strings") == Some("off")
-            || value("client_encoding")
-                .is_some_and(|encoding| UNSAFE_ENCODINGS.contains(&encoding));
-        if unclear {
+        if self.has_unclear_texts() {
             return PostgresSessionEffect {
                 pin: Some("unclear text"),
                 ..PostgresSessionEffect::default()
