@@ -160,6 +160,7 @@ where
     T: AsyncRead + AsyncWrite + Unpin + 'static,
 {
     connection.state.set_protocol(true);
+    let io = io.with_control_frame_limit();
     let service = service_fn(|request| connection.answer_stream_request(request));
     // On the heap: hyper's HTTP/2 state is large, and this future is moved several times.
     let mut http =

@@ -10,6 +10,7 @@ use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::conn_state::ConnState;
+use super::control_frames::ControlFrameBudget;
 
 /// Stream with timeouts and unread bytes.
 pub(super) struct TrackedStream<T> {
@@ -17,6 +18,8 @@ pub(super) struct TrackedStream<T> {
     unread: Bytes,
     state: Arc<ConnState>,
     closed_by_drop: bool,
+    /// Boxed: connections of HTTP/1 have none.
+    control_frames: Option<Box<ControlFrameBudget>>,
 }
 
 impl<T> TrackedStream<T> {
@@ -27,6 +30,7 @@ impl<T> TrackedStream<T> {
             unread,
             state,
             closed_by_drop: false,
+            control_frames: None,
         }
     }
 
@@ -36,6 +40,15 @@ impl<T> TrackedStream<T> {
     pub(super) fn closed_by_drop(self) -> Self {
         Self {
             closed_by_drop: true,
+            ..self
+        }
+    }
+
+    /// Declares that the bytes are HTTP/2, so that a flood of control frames cuts the connection.
+    pub(super) fn with_control_frame_limit(self) -> Self {
+        let budget = ControlFrameBudget::new(self.state.current_tick());
+        Self {
+            control_frames: Some(Box::new(budget)),
             ..self
         }
     }
@@ -50,15 +63,29 @@ impl<T> TrackedStream<T> {
         self.unread = unread;
     }
 
-    fn note_written(&self, polled: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+    fn note_written(&mut self, polled: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         self.state.note_write(polled.is_ready());
+        if let (Some(budget), Poll::Ready(Ok(n))) = (&mut self.control_frames, &polled) {
+            budget.note_written(*n);
+        }
         polled
+    }
+
+    /// Notes bytes for the limit of control frames. Returns whether the connection goes on.
+    fn allow_frames(&mut self, bytes: &[u8]) -> bool {
+        let now = self.state.current_tick();
+        let budget = self.control_frames.as_mut();
+        let is_allowed = budget.is_none_or(|budget| budget.note_read(bytes, now));
+        if !is_allowed {
+            self.state.cut_connection();
+        }
+        is_allowed
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for TrackedStream<T> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
+impl<T: AsyncRead + Unpin> TrackedStream<T> {
+    fn poll_read_bytes(
+        &mut self,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
@@ -75,6 +102,22 @@ impl<T: AsyncRead + Unpin> AsyncRead for TrackedStream<T> {
             self.state.note_read();
         }
         polled
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for TrackedStream<T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let polled = self.poll_read_bytes(cx, buf);
+        if self.allow_frames(&buf.filled()[before..]) {
+            polled
+        } else {
+            Poll::Pending // the cut wakes the task
+        }
     }
 }
 

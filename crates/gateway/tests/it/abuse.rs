@@ -154,6 +154,32 @@ async fn rapid_resets_are_bounded() {
 }
 
 #[tokio::test]
+async fn floods_of_pings_and_settings_are_cut() {
+    let fixture = TestGateway::start();
+    fixture.publish_echo(start_mirror().await);
+    let ping = [0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8].as_slice();
+    let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0].as_slice();
+    for flood in [ping, settings] {
+        let mut stream = TcpStream::connect(fixture.public).await.unwrap();
+        let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+        let sent = [&preface[..], &flood.repeat(20_000)].concat();
+        let (mut read, mut write) = stream.split();
+        let (mut answers, mut sink) = (0, vec![0; 64 << 10]);
+        let reader = async {
+            while let Ok(n @ 1..) = read.read(&mut sink).await {
+                answers += n;
+            }
+        };
+        // Ends only with the connection, because the gateway closes it.
+        let _ = within(async { tokio::join!(reader, write.write_all(&sent)) }).await;
+        assert!(answers < 5_000 * 17, "{answers} bytes of answers");
+    }
+    let metrics = fixture.encode_metrics();
+    assert!(metrics.contains("nearpath_connections_cut_total 2"));
+    assert_eq!(fixture.send_get("/function/echo").await.status, 200);
+}
+
+#[tokio::test]
 async fn calls_with_deadlines_break_no_other_stream() {
     let fixture = TestGateway::start();
     fixture.publish_echo(

@@ -84,6 +84,11 @@ impl ConnState {
         })
     }
 
+    /// Returns the current tick.
+    pub(crate) fn current_tick(&self) -> u32 {
+        self.current_tick.load(Ordering::Relaxed)
+    }
+
     /// Sets the protocol. With HTTP/2, bytes between requests are not the beginning of a request
     /// head.
     pub(crate) fn set_protocol(&self, http2: bool) {
