@@ -10,6 +10,10 @@ use rustls::crypto::ring;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
+/// Encrypted bytes of early data that a handshake skips. rustls keeps them until it can decrypt a
+/// record, at most 18 KiB, and counts them again with each read, so this bounds its attempts.
+const MAX_SKIPPED_BYTES: u32 = 1024 * 1024;
+
 /// Reasons why TLS cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
@@ -33,6 +37,11 @@ pub enum TlsError {
         /// Error of rustls.
         source: rustls::Error,
     },
+    /// No key for session tickets could be made.
+    #[error(
+        "cannot create the key of session tickets: {0}; check the system's random number generator"
+    )]
+    Tickets(rustls::Error),
 }
 
 /// A certificate chain and its key.
@@ -92,7 +101,19 @@ pub fn load_config(cert: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsErro
         .map_err(mismatch)?;
     // In order of preference: HTTP/2 saves connections.
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    skip_early_data(&mut config)?;
     Ok(Arc::new(config))
+}
+
+/// Skips early data (RFC 8446 section 4.2.10). Clients bring it with tickets of servers that had this
+/// address before, mostly up to 16 KiB. The default of rustls fails earlier: it counts the overhead
+/// of encryption too, and counts again with each read.
+fn skip_early_data(config: &mut ServerConfig) -> Result<(), TlsError> {
+    // rustls accepts early data only with stateful tickets, so with a ticket key it never does, and
+    // announces none: the number is only the bound of what is skipped.
+    config.ticketer = ring::Ticketer::new().map_err(TlsError::Tickets)?;
+    config.max_early_data_size = MAX_SKIPPED_BYTES;
+    Ok(())
 }
 
 fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
@@ -123,7 +144,10 @@ fn file_error(what: &'static str, path: &Path, error: &pem::Error) -> TlsError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustls::server::ProducesTickets;
+    use rustls::{ClientConfig, ClientConnection, HandshakeKind, ServerConnection};
     use std::fs;
+    use std::io::{Read, Write};
 
     #[test]
     fn a_pair_loads_and_every_fault_names_its_file() {
@@ -148,6 +172,104 @@ mod tests {
         ] {
             let error = load_config(&at(cert), &at(key)).unwrap_err().to_string();
             assert!(error.contains(&at(named).display().to_string()), "{error}");
+        }
+    }
+
+    /// Settings of a client that sends early data where it may.
+    fn early_client(trusted: CertificateDer<'static>) -> Arc<ClientConfig> {
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(trusted).unwrap();
+        let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        config.enable_early_data = true;
+        Arc::new(config)
+    }
+
+    /// Carries bytes both ways until neither side has any.
+    fn exchange(client: &mut ClientConnection, server: &mut ServerConnection) {
+        while client.wants_write() || server.wants_write() {
+            let mut flight = Vec::new();
+            while client.wants_write() {
+                client.write_tls(&mut flight).unwrap();
+            }
+            for mut segment in flight.chunks(1460) {
+                while !segment.is_empty() {
+                    server.read_tls(&mut segment).unwrap();
+                    server.process_new_packets().unwrap();
+                }
+            }
+            let mut flight = Vec::new();
+            while server.wants_write() {
+                server.write_tls(&mut flight).unwrap();
+            }
+            let mut unread = &flight[..];
+            while !unread.is_empty() {
+                client.read_tls(&mut unread).unwrap();
+                client.process_new_packets().unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn early_data_for_another_server_is_skipped_and_none_is_ever_invited() {
+        const EARLY_BYTES: u32 = 16 * 1024;
+        let folder = tempfile::tempdir().unwrap();
+        let (cert, key) = (folder.path().join("cert"), folder.path().join("key"));
+        let pair = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
+        fs::write(&cert, pair.cert.pem()).unwrap();
+        fs::write(&key, pair.signing_key.serialize_pem()).unwrap();
+        let own = load_config(&cert, &key).unwrap();
+        let mut other = ServerConfig::clone(&own);
+        other.ticketer = Arc::new(StatefulTickets);
+        other.max_early_data_size = EARLY_BYTES;
+        let other = Arc::new(other);
+        let config = early_client(pair.cert.der().clone());
+        let connect =
+            || ClientConnection::new(config.clone(), "localhost".try_into().unwrap()).unwrap();
+        for record_bytes in [1024, EARLY_BYTES as usize] {
+            exchange(
+                &mut connect(),
+                &mut ServerConnection::new(other.clone()).unwrap(),
+            );
+            let (mut client, mut server) = (connect(), ServerConnection::new(own.clone()).unwrap());
+            let mut early = client.early_data().expect("the other server invited it");
+            for record in vec![b'x'; EARLY_BYTES as usize].chunks(record_bytes) {
+                early.write_all(record).unwrap();
+            }
+            exchange(&mut client, &mut server);
+            assert!(!client.is_handshaking() && !client.is_early_data_accepted());
+            client.writer().write_all(b"late").unwrap();
+            exchange(&mut client, &mut server);
+            let mut received = [0; 8];
+            assert_eq!(server.reader().read(&mut received).unwrap(), 4);
+        }
+
+        let mut client = connect();
+        assert!(client.early_data().is_none());
+        exchange(&mut client, &mut ServerConnection::new(own).unwrap());
+        assert_eq!(client.handshake_kind(), Some(HandshakeKind::Resumed));
+    }
+
+    /// Leaves tickets to the session store, as by default in rustls.
+    #[derive(Debug)]
+    struct StatefulTickets;
+
+    impl ProducesTickets for StatefulTickets {
+        fn enabled(&self) -> bool {
+            false
+        }
+        fn lifetime(&self) -> u32 {
+            0
+        }
+        fn encrypt(&self, _: &[u8]) -> Option<Vec<u8>> {
+            None
+        }
+        fn decrypt(&self, _: &[u8]) -> Option<Vec<u8>> {
+            None
         }
     }
 }
