@@ -28,6 +28,12 @@ pub struct GatewaySettings {
     pub retry_above_handshakes: usize,
     /// Maximum silence within a request body.
     pub body_idle_timeout: Duration,
+    /// Minimum bytes per second of a request body while the gateway waits for it; 0: no minimum.
+    pub min_body_rate: u64,
+    /// Minimum bytes per second that a caller reads of a waiting response; 0: no minimum.
+    pub min_read_rate: u64,
+    /// Time for which a caller may fall behind a minimum rate.
+    pub min_rate_grace: Duration,
     /// Timeout of a connection to an instance. Loopback and veth answer at once or not at all.
     pub connect_timeout: Duration,
     /// Maximum idle time of a connection to an instance.
@@ -51,6 +57,9 @@ impl Default for GatewaySettings {
             tls_timeout: seconds(10),
             retry_above_handshakes: 512,
             body_idle_timeout: seconds(30),
+            min_body_rate: 240,
+            min_read_rate: 240,
+            min_rate_grace: seconds(10),
             connect_timeout: seconds(2),
             pool_idle_timeout: seconds(60),
             max_attempts: 3,

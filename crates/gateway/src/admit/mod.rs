@@ -18,17 +18,28 @@ use crate::function::{
 };
 use wait_limits::{WaitDecision, WaitLimits};
 
+/// Announces a request before it takes a place: its prefetches start now.
+pub(crate) fn announce_call(call: &GatewayCall) {
+    // A prefetch that starts while the request waits is the one that saves the most time.
+    if call.route.prefetches {
+        call.worker.control.note_call(&call.function.id);
+    }
+}
+
+/// Wakes a function without instances for a request that does not wait for a place yet.
+pub(crate) fn wake_if_cold(call: &GatewayCall) {
+    let throttle = &call.function.wake_throttle;
+    if call.route.is_cold() && throttle.claim_wake(Instant::now(), false) {
+        call.worker.control.wake_function(&call.function.id);
+    }
+}
+
 /// Admits the request, now or when its turn comes.
 ///
 /// # Errors
 /// `overload`, `queue_timeout`, `cold_timeout`, `start_failed`, or `no_function` if the function is
 /// removed meanwhile.
 pub(crate) async fn admit_call(call: &mut GatewayCall) -> Result<AdmissionPermit, PlatformError> {
-    // Before the gate: a prefetch that starts while the request waits is the one that saves the
-    // most time.
-    if call.route.prefetches {
-        call.worker.control.note_call(&call.function.id);
-    }
     match call.function.gate.enter_gate() {
         GateEntry::Admitted(permit) => Ok(permit),
         // On the heap: few requests wait, and every request's future would be as large otherwise.

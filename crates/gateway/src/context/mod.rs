@@ -7,4 +7,4 @@ mod worker;
 
 pub(crate) use gateway_state::GatewayState;
 pub(crate) use open_responses::OpenResponse;
-pub(crate) use worker::WorkerContext;
+pub(crate) use worker::{TICK_INTERVAL, WorkerContext};

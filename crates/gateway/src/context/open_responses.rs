@@ -32,7 +32,9 @@ impl OpenResponses {
 
     /// Cuts every response that is overdue.
     pub(crate) fn cut_overdue(&self, now: Instant, tick: u32, max_idle_ticks: u32) {
-        for (_, response) in self.0.borrow().iter() {
+        // Copied, because a response that is cut removes itself.
+        let open: Vec<_> = self.0.borrow().iter().map(|(_, one)| one.clone()).collect();
+        for response in open {
             response.cut_if_overdue(now, tick, max_idle_ticks);
         }
     }

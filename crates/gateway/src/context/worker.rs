@@ -18,7 +18,12 @@ use crate::GatewaySettings;
 use crate::control::GatewayControl;
 use crate::function::RoutingTable;
 use crate::record::{CompletionRecorder, GatewayTotals};
+use crate::request::MinRate;
 use crate::transport::{QuicConnections, ShmDomains, TcpPools};
+
+/// Interval of the sweep. Short against every timeout, long against the cost of visiting all
+/// connections.
+pub(crate) const TICK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The context of one serving thread.
 pub(crate) struct WorkerContext {
@@ -36,6 +41,10 @@ pub(crate) struct WorkerContext {
     pub connect_timeout: Duration,
     /// See [`GatewaySettings::body_idle_timeout`].
     pub body_idle_timeout: Duration,
+    /// Minimum rate of request bodies.
+    pub min_body_rate: MinRate,
+    /// Minimum rate of callers that read responses.
+    pub min_read_rate: MinRate,
     /// See [`GatewaySettings::max_attempts`].
     pub max_attempts: usize,
     /// Connections to instances over TCP.
@@ -46,6 +55,8 @@ pub(crate) struct WorkerContext {
     pub shm_domains: ShmDomains,
     /// Responses on their way to callers.
     pub open_responses: OpenResponses,
+    /// Bytes of responses that were read ahead of their callers.
+    pub buffered_bytes: Cell<usize>,
     tick: Arc<AtomicU32>,
     seed: Cell<u64>,
     /// Tick plus one of the date's creation, and the date.
@@ -58,6 +69,10 @@ pub(crate) struct WorkerContext {
 impl WorkerContext {
     /// Creates the context of a thread, without connections. `seed` should differ between threads.
     pub(crate) fn new(settings: &GatewaySettings, shared: &GatewayState, seed: u64) -> Rc<Self> {
+        let min_rate = |bytes_per_second| MinRate {
+            bytes_per_second,
+            grace: settings.min_rate_grace,
+        };
         Rc::new(Self {
             table: shared.table.clone(),
             control: shared.control.clone(),
@@ -69,11 +84,14 @@ impl WorkerContext {
             served_by: shared.served_by.clone(),
             connect_timeout: settings.connect_timeout,
             body_idle_timeout: settings.body_idle_timeout,
+            min_body_rate: min_rate(settings.min_body_rate),
+            min_read_rate: min_rate(settings.min_read_rate),
             max_attempts: settings.max_attempts.max(1),
             tcp_pools: TcpPools::default(),
             quic_connections: QuicConnections::new(shared.caller.clone()),
             shm_domains: ShmDomains::default(),
             open_responses: OpenResponses::default(),
+            buffered_bytes: Cell::new(0),
             tick: Arc::default(),
             // xorshift stays at zero forever if it starts there.
             seed: Cell::new(seed | 1),
@@ -93,7 +111,7 @@ impl WorkerContext {
         state
     }
 
-    /// Returns the ticks so far, of 250 ms each. Cheaper than reading the clock.
+    /// Returns the ticks so far, of [`TICK_INTERVAL`] each. Cheaper than reading the clock.
     pub(crate) fn current_tick(&self) -> u32 {
         self.tick.load(Ordering::Relaxed)
     }

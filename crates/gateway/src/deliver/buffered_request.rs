@@ -1,8 +1,9 @@
-//! Requests with a buffered part of their body, which can be sent again if they provably did not
-//! run.
+//! Requests with a buffered part of their body. They can be sent again if they provably did not
+//! run, and take a place at their function only when they can be sent.
 
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::Poll;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use http::Request;
@@ -11,7 +12,9 @@ use http_body::Body;
 use http_body_util::BodyExt;
 use nearpath_types::PlatformError;
 
-use super::delivery_errors::{broken_call_error, timeout_error};
+use super::delivery_errors::{
+    broken_body_error, broken_call_error, late_body_error, timeout_error,
+};
 use super::time_limits::await_within;
 use crate::call::GatewayCall;
 use crate::function::InstanceEndpoint;
@@ -20,6 +23,57 @@ use crate::request::RequestUpload;
 /// Bodies of a known length up to this one are collected before sending. They fit into one slot
 /// of 64 KiB with their head, and a slow upload occupies no instance.
 const MAX_COLLECTED_BYTES: u64 = 64 * 1024 - 4096;
+
+/// Time for a body of unknown length before its request takes a place. Such a caller may wait for
+/// the response before it sends the rest.
+const UNKNOWN_LENGTH_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Reads the beginning of the call's body, so that a slow caller takes no place at the function.
+///
+/// A small body is read to its end. Of a larger one, or one of unknown length, the first part is
+/// read if the function's places are limited. gRPC bodies are streams, whose callers may wait for
+/// the response.
+///
+/// # Errors
+/// If the caller left, sent an invalid body, or took too long.
+pub(crate) async fn read_ahead_of_admission(call: &mut GatewayCall) -> Result<(), PlatformError> {
+    let Some(mut request) = call.request.take() else {
+        return Ok(());
+    };
+    let length = request.body().size_hint().exact();
+    let stop = async {
+        match length {
+            Some(_) => std::future::pending().await,
+            None => tokio::time::sleep(UNKNOWN_LENGTH_TIMEOUT).await,
+        }
+    };
+    let stop = pin!(stop);
+    let read = request
+        .body_mut()
+        .read_beginning(MAX_COLLECTED_BYTES as usize, stop);
+    let progress = call.upload_progress.as_ref();
+    let read = await_within(&call.deadlines, call.admitted_at, progress, read).await;
+    call.admitted_at = Instant::now(); // the limit for the first byte counts from here
+    match read {
+        Ok(Ok(())) => {
+            call.request = Some(request);
+            Ok(())
+        }
+        Ok(Err(())) => Err(broken_body_error(call)),
+        Err(reason) => Err(late_body_error(call, reason)),
+    }
+}
+
+/// Returns whether [`read_ahead_of_admission`] has anything to read.
+pub(crate) fn is_read_ahead_due(call: &GatewayCall) -> bool {
+    let Some(request) = call.request.as_ref().filter(|_| !call.options.is_grpc) else {
+        return false;
+    };
+    let is_small = |bytes: u64| bytes <= MAX_COLLECTED_BYTES;
+    let length = request.body().size_hint().exact();
+    request.body().try_copy().is_none()
+        && (length.is_some_and(is_small) || call.route.policy.max_inflight.is_some())
+}
 
 /// A request taken out of its call, with the buffered part of its body.
 pub(super) struct BufferedRequest {

@@ -9,6 +9,7 @@ use nearpath_types::Reason;
 use nearpath_wire::{Body, BoxError};
 
 use super::response_body::ResponseBody;
+use super::response_buffer::BufferedResponse;
 use crate::record::CompletionRecord;
 
 /// Body of a response.
@@ -19,6 +20,8 @@ pub(crate) enum ResponseContent {
     Admin(Body, CompletionRecord),
     /// Made by a function.
     Function(ResponseBody),
+    /// Made by a function with limited places.
+    Buffered(BufferedResponse),
 }
 
 impl ResponseContent {
@@ -28,6 +31,7 @@ impl ResponseContent {
             Self::Platform(_) => {} // recorded when it was made
             Self::Admin(_, record) => record.mark_truncated(reason),
             Self::Function(body) => body.cut_short(reason),
+            Self::Buffered(body) => body.cut_short(reason),
         }
     }
 
@@ -75,6 +79,7 @@ impl HttpBody for ResponseContent {
                 polled
             }
             Self::Function(body) => Pin::new(body).poll_frame(cx),
+            Self::Buffered(body) => Pin::new(body).poll_frame(cx),
         }
     }
 
@@ -82,6 +87,7 @@ impl HttpBody for ResponseContent {
         match self {
             Self::Platform(body) | Self::Admin(body, _) => body.is_end_stream(),
             Self::Function(body) => body.is_end_stream(),
+            Self::Buffered(body) => body.is_end_stream(),
         }
     }
 
@@ -89,6 +95,7 @@ impl HttpBody for ResponseContent {
         match self {
             Self::Platform(body) | Self::Admin(body, _) => body.size_hint(),
             Self::Function(body) => body.size_hint(),
+            Self::Buffered(body) => body.size_hint(),
         }
     }
 }

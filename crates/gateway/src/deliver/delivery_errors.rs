@@ -19,11 +19,32 @@ pub(super) fn broken_call_error(
 ) -> PlatformError {
     // A fault in the caller's body is the cause: the gateway itself then aborts the request to the
     // instance.
-    match call
-        .upload_progress
-        .as_ref()
-        .and_then(|progress| progress.fault())
-    {
+    if body_fault(call).is_some() {
+        return broken_body_error(call);
+    }
+    // Invalid HTTP points to a bug in the function, a closed connection to a crash. Operators need
+    // to tell these apart.
+    let is_invalid_http = error.is_some_and(hyper::Error::is_parse);
+    let failure = if is_invalid_http {
+        "answered with invalid HTTP"
+    } else {
+        "closed the connection before it answered"
+    };
+    let why = error.map(|error| format!(": {error}")).unwrap_or_default();
+    let message = format!(
+        "instance {} of {} {failure}{why}",
+        endpoint.id, call.function.name
+    );
+    PlatformError::new(COMPONENT, Reason::InstanceDied, message)
+}
+
+fn body_fault(call: &GatewayCall) -> Option<Reason> {
+    call.upload_progress.as_ref()?.fault()
+}
+
+/// Returns the error for a body that broke off, was invalid, or exceeded the limit.
+pub(super) fn broken_body_error(call: &GatewayCall) -> PlatformError {
+    match body_fault(call) {
         Some(Reason::BodyTooLarge) => {
             outgoing_request::body_too_large_error(call.route.policy.max_body.unwrap_or(u64::MAX))
         }
@@ -33,28 +54,31 @@ pub(super) fn broken_call_error(
             "the request's chunked body is not framed as RFC 9112 says",
         ),
         // Only `CallerGone` is left; see `CallerBodyError::refusal_reason`.
-        Some(reason) => PlatformError::new(
+        _ => PlatformError::new(
             COMPONENT,
-            reason,
+            Reason::CallerGone,
             "the caller closed the connection before its body was complete",
         ),
-        None => {
-            // Invalid HTTP points to a bug in the function, a closed connection to a crash.
-            // Operators need to tell these apart.
-            let is_invalid_http = error.is_some_and(hyper::Error::is_parse);
-            let failure = if is_invalid_http {
-                "answered with invalid HTTP"
-            } else {
-                "closed the connection before it answered"
-            };
-            let why = error.map(|error| format!(": {error}")).unwrap_or_default();
-            let message = format!(
-                "instance {} of {} {failure}{why}",
-                endpoint.id, call.function.name
-            );
-            PlatformError::new(COMPONENT, Reason::InstanceDied, message)
-        }
     }
+}
+
+/// Returns the error for a body that did not arrive within the limit behind `reason`.
+pub(super) fn late_body_error(call: &GatewayCall, reason: Reason) -> PlatformError {
+    let (message, setting) = match reason {
+        Reason::SlowRequest => slow_body_text(),
+        _ => (
+            "the request's body had not arrived by the deadline",
+            call.deadlines.deadline_setting(),
+        ),
+    };
+    PlatformError::new(COMPONENT, reason, message).governed_by(setting)
+}
+
+fn slow_body_text() -> (&'static str, &'static str) {
+    (
+        "the request's body stopped arriving, or came below the minimum rate",
+        "body idle timeout and minimum body rate",
+    )
 }
 
 /// Returns the error for a response that is none: an informational status without a request for it.
@@ -81,10 +105,10 @@ pub(crate) fn timeout_error(
 ) -> PlatformError {
     let (name, limits, id) = (&call.function.name, &call.route.policy, endpoint.id);
     let (message, setting) = match reason {
-        Reason::SlowRequest => (
-            "the request's body stopped arriving".to_owned(),
-            "body idle timeout",
-        ),
+        Reason::SlowRequest => {
+            let (message, setting) = slow_body_text();
+            (message.to_owned(), setting)
+        }
         Reason::FirstByteTimeout => {
             let limit = duration::format_duration(limits.first_byte_timeout);
             (

@@ -3,7 +3,7 @@
 //! [`RequestDelivery`] picks an instance and sends. While provably nothing was sent, it tries
 //! another instance or asks for readmission. After the first byte, a request is never repeated.
 //! [`into_response`] streams the response to the caller and holds the request's slot until the
-//! end.
+//! function is done: responses of functions with limited places are read ahead of slow callers.
 
 mod attempt;
 mod attempt_outcome;
@@ -18,6 +18,7 @@ mod outgoing_request;
 mod path_choice;
 mod quic;
 mod response_body;
+mod response_buffer;
 mod retry;
 mod retry_copy;
 pub(crate) mod shm;
@@ -29,12 +30,14 @@ use std::time::Instant;
 
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Response, StatusCode};
+use http_body::Body as _;
 use hyper::upgrade::OnUpgrade;
 use nearpath_types::PlatformError;
 use nearpath_wire::Body;
 
 use delivery_errors::unfinal_response_error;
 
+pub(crate) use buffered_request::{is_read_ahead_due, read_ahead_of_admission};
 pub(crate) use content::ResponseContent;
 pub(crate) use delivery_errors::{lost_response_error, timeout_error};
 pub(crate) use endpoint_slot::{EndpointSlot, pick_slot};
@@ -49,6 +52,7 @@ use attempt::try_instance;
 use attempt_outcome::AttemptOutcome;
 use instance_body::InstanceBody;
 use response_body::ResponseBody;
+use response_buffer::BufferedResponse;
 use retry::RetryState;
 
 /// Head of a response, and the resources that its request holds.
@@ -209,15 +213,24 @@ pub(crate) fn into_response(
         .headers()
         .get(CONTENT_TYPE)
         .map(HeaderValue::as_bytes);
-    if call.options.is_grpc || content_type.is_some_and(request::names_stream) {
+    let is_event_stream = content_type.is_some_and(request::names_stream);
+    if call.options.is_grpc || is_event_stream {
         call.deadlines.lift_total_timeout();
     }
     // hyper never polls these bodies, so the slot would not be released at their end (RFC 9110
     // section 6.4.1).
     let bodiless =
         call.options.is_head || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
-    response
-        .map(|body| ResponseContent::Function(ResponseBody::new(body, guard, call, now, bodiless)))
+    // An event stream occupies its place as long as it lasts, so reading ahead would free nothing.
+    let is_buffered = call.route.policy.max_inflight.is_some() && !bodiless && !is_event_stream;
+    let worker = call.worker.clone();
+    response.map(|body| {
+        let body = ResponseBody::new(body, guard, call, now, bodiless);
+        match is_buffered && !body.is_end_stream() {
+            true => ResponseContent::Buffered(BufferedResponse::start(&worker, body)),
+            false => ResponseContent::Function(body),
+        }
+    })
 }
 
 fn upgrade_connection(

@@ -18,8 +18,8 @@ use nearpath_wire::hop::grpc::error_trailers;
 
 use crate::COMPONENT;
 use crate::call::GatewayCall;
-use crate::context::OpenResponse;
-use crate::request::RequestDeadlines;
+use crate::context::{OpenResponse, TICK_INTERVAL};
+use crate::request::{RateAllowance, RequestDeadlines};
 use crate::transport::HttpConnection;
 
 /// Allowed difference between the deadlines of caller and function, whose timers are not in step.
@@ -41,6 +41,8 @@ pub(super) struct ResponseState {
     /// Tick plus one at which the caller's turn to read began; 0 during the function's turn to
     /// write.
     caller_turn_since: Cell<u32>,
+    /// Time left to the caller, who has the turn.
+    allowance: Cell<RateAllowance>,
     cut_reason: Cell<Option<Reason>>,
     sweep_key: Cell<usize>,
 }
@@ -60,6 +62,7 @@ impl ResponseState {
             call,
             deadlines,
             caller_turn_since: Cell::new(worker.current_tick() + 1),
+            allowance: Cell::new(RateAllowance::new(worker.min_read_rate)),
             cut_reason: cut,
             sweep_key: Cell::new(0),
         });
@@ -76,14 +79,29 @@ impl ResponseState {
 
     /// Counts a frame handed to the caller and starts its turn.
     pub(super) fn note_frame(&self, frame: &Frame<Bytes>) {
-        let call = &mut self.call.borrow_mut();
-        call.record.bytes_out += frame.data_ref().map_or(0, Bytes::len) as u64;
+        if self.guard.borrow().is_none() {
+            return; // counted when the function was done
+        }
+        let (call, bytes) = (
+            &mut self.call.borrow_mut(),
+            frame.data_ref().map_or(0, Bytes::len),
+        );
+        call.record.bytes_out += bytes as u64;
+        let mut allowance = self.allowance.get();
+        allowance.note_bytes(bytes);
+        self.allowance.set(allowance);
         self.caller_turn_since.set(call.worker.current_tick() + 1);
     }
 
     /// Notes that the function has no data, so its own timer applies.
     pub(super) fn note_function_waits(&self) {
         self.caller_turn_since.set(0);
+    }
+
+    /// Completes a response whose remaining `bytes` are in memory.
+    pub(super) fn finish_with(&self, bytes: u64) {
+        self.call.borrow_mut().record.bytes_out += bytes;
+        self.finish_response();
     }
 
     /// Completes the response. The connection returns to the pool, unless the request body is
@@ -163,11 +181,14 @@ impl OpenResponse for ResponseState {
         let Some(since) = self.caller_turn_since.get().checked_sub(1) else {
             return;
         };
+        let mut allowance = self.allowance.get();
+        allowance.note_wait(TICK_INTERVAL);
+        self.allowance.set(allowance);
         // In the function's turn this is checked by the body's timer, which is more exact than a
         // tick.
         if self.deadlines.is_over(now) {
             self.cut_short(Reason::TotalTimeout);
-        } else if tick.wrapping_sub(since) > max_idle_ticks {
+        } else if allowance.is_used_up() || tick.wrapping_sub(since) > max_idle_ticks {
             self.cut_short(Reason::CallerGone);
         }
     }

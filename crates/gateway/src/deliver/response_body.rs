@@ -47,8 +47,16 @@ impl ResponseBody {
         };
         if has_no_body || response_body.body.is_end_stream() {
             response_body.state.finish_response();
+        } else if let InstanceBody::Shm(bytes) = &response_body.body {
+            // The function is done, and a slow caller must not occupy it.
+            response_body.state.finish_with(bytes.len() as u64);
         }
         response_body
+    }
+
+    /// Returns whether the frames are slots of shared memory.
+    pub(super) fn is_in_shared_memory(&self) -> bool {
+        matches!(self.body, InstanceBody::Shm(_) | InstanceBody::ShmStream(_))
     }
 
     /// Cuts the body for a reason that lies outside of the connection to the instance.

@@ -3,7 +3,7 @@
 //! A connection with one short request is never registered. Its request is there on accept, and
 //! the response fits into the send buffer. While the function works, only a close by the caller
 //! could arrive. That saves two system calls per connection. In return, a caller that leaves is
-//! noticed up to two [`TICK_INTERVAL`](super::conn_state::TICK_INTERVAL)s later.
+//! noticed up to two [`TICK_INTERVAL`](crate::context::TICK_INTERVAL)s later.
 use std::io::{self, IoSlice, Read, Write};
 use std::net::TcpStream as Socket;
 use std::pin::Pin;

@@ -11,11 +11,10 @@ use nearpath_daemon::drain::{self, DrainCause};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::LocalSet;
 
-use super::conn_state::{ConnTable, ConnTimeouts, TICK_INTERVAL, whole_ticks};
+use super::conn_state::{ConnTable, ConnTimeouts, whole_ticks};
 use super::{ListenContext, ListenPort, accept, http3};
 use crate::GatewaySettings;
-use crate::context::GatewayState;
-use crate::context::WorkerContext;
+use crate::context::{GatewayState, TICK_INTERVAL, WorkerContext};
 use crate::deliver;
 use crate::invoke::{Invoker, LocalTask};
 

@@ -156,8 +156,15 @@ fn admin_response(
 
 async fn admit_and_deliver(call: &mut GatewayCall) -> Result<InstanceAnswer, PlatformError> {
     check_caller(call)?;
-    let permit = admit::admit_call(call).await?;
+    admit::announce_call(call);
     let delivery = RequestDelivery::prepare(call)?;
+    if deliver::is_read_ahead_due(call) {
+        admit::wake_if_cold(call);
+        // On the heap: most requests have no body to wait for, and every request's future would be
+        // as large otherwise.
+        Box::pin(deliver::read_ahead_of_admission(call)).await?;
+    }
+    let permit = admit::admit_call(call).await?;
     deliver_admitted(call, delivery, permit).await
 }
 
@@ -235,6 +242,10 @@ fn begin_call<B>(
     let (head, body) = request.into_parts();
     let (upload, upload_progress) = upload(body, route.policy.max_body);
     record.set_upload(upload_progress.clone());
+    // Streams of gRPC messages are slow by nature.
+    if let Some(progress) = upload_progress.as_ref().filter(|_| !options.is_grpc) {
+        progress.require_rate(worker.min_body_rate);
+    }
     let request = Some(Request::from_parts(head, upload));
     let (worker, peer) = (worker.clone(), peer.clone());
     let call = GatewayCall {

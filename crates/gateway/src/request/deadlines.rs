@@ -20,9 +20,14 @@ pub(crate) struct RequestDeadlines {
 /// Stage of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RequestStage {
-    /// The body is arriving; time of its last part.
-    Uploading(Instant),
-    /// The request was sent completely at this time; no response yet.
+    /// The gateway waits for more of the body.
+    Uploading {
+        /// Start of the wait.
+        since: Instant,
+        /// Time left to a caller with a minimum rate.
+        rate_limit: Option<Duration>,
+    },
+    /// The function has had what has come of the request since this time; no response yet.
     Awaiting(Instant),
     /// The response is arriving; time of its last part.
     Streaming(Instant),
@@ -81,7 +86,13 @@ impl RequestDeadlines {
     /// Returns the next deadline in a stage, and the reason when it passes.
     pub(crate) fn next_deadline(&self, stage: RequestStage) -> (Instant, Reason) {
         let (at, why) = match stage {
-            RequestStage::Uploading(last) => (last + self.body_idle_timeout, Reason::SlowRequest),
+            RequestStage::Uploading { since, rate_limit } => {
+                let idle = self.body_idle_timeout;
+                (
+                    since + rate_limit.unwrap_or(idle).min(idle),
+                    Reason::SlowRequest,
+                )
+            }
             RequestStage::Awaiting(since) => {
                 (since + self.first_byte_timeout, Reason::FirstByteTimeout)
             }
@@ -121,9 +132,15 @@ mod tests {
         let start = Instant::now();
         let at = |s| start + Duration::from_secs(s);
         let deadlines = deadlines_with(start, None);
+        let uploading = |since, rate_limit: Option<u64>| RequestStage::Uploading {
+            since: at(since),
+            rate_limit: rate_limit.map(Duration::from_secs),
+        };
         for (stage, limit, reason) in [
-            (RequestStage::Uploading(at(1)), 31, Reason::SlowRequest),
-            (RequestStage::Uploading(at(40)), 60, Reason::TotalTimeout),
+            (uploading(1, None), 31, Reason::SlowRequest),
+            (uploading(1, Some(3)), 4, Reason::SlowRequest),
+            (uploading(1, Some(40)), 31, Reason::SlowRequest),
+            (uploading(40, None), 60, Reason::TotalTimeout),
             (RequestStage::Awaiting(at(1)), 21, Reason::FirstByteTimeout),
             (RequestStage::Streaming(at(50)), 55, Reason::IdleTimeout),
             (RequestStage::Streaming(at(58)), 60, Reason::TotalTimeout),

@@ -1,25 +1,38 @@
 //! Request bodies on their way to an instance: counted, limited, and timed.
 
 use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use nearpath_types::Reason;
 use nearpath_wire::BoxError;
 
 use super::caller_body::CallerBody;
 use super::deadlines::RequestStage;
+use super::min_rate::{MinRate, RateAllowance};
+
+/// Side that a request body waits for, and since when.
+#[derive(Debug, Clone, Copy)]
+enum UploadTurn {
+    /// The gateway has asked for more.
+    Caller(Instant),
+    /// The instance does not take more, or the request waits for a place.
+    Function(Instant),
+}
 
 /// Progress of a request body. Shared by the body, which another task may send, and the request
 /// that awaits its response.
 #[derive(Debug)]
 pub(crate) struct UploadProgress {
     byte_count: Cell<u64>,
-    last_chunk: Cell<Instant>,
+    turn: Cell<UploadTurn>,
+    allowance: Cell<Option<RateAllowance>>,
     ended_at: Cell<Option<Instant>>,
     fault: Cell<Option<Reason>>,
     waker: RefCell<Option<Waker>>,
@@ -27,10 +40,10 @@ pub(crate) struct UploadProgress {
 
 impl UploadProgress {
     fn new(now: Instant) -> Rc<Self> {
-        let (byte_count, last_chunk) = (Cell::new(0), Cell::new(now));
         Rc::new(Self {
-            byte_count,
-            last_chunk,
+            byte_count: Cell::new(0),
+            turn: Cell::new(UploadTurn::Function(now)),
+            allowance: Cell::new(None),
             ended_at: Cell::new(None),
             fault: Cell::new(None),
             waker: RefCell::new(None),
@@ -47,14 +60,46 @@ impl UploadProgress {
         self.fault.get()
     }
 
-    /// Returns the stage of a request before its response. Its body was not read before
+    /// Requires a minimum rate of the caller.
+    pub(crate) fn require_rate(&self, min: MinRate) {
+        self.allowance.set(Some(RateAllowance::new(min)));
+    }
+
+    /// Returns the stage of a request before its response. The function can answer since
     /// `admitted`.
     pub(crate) fn current_stage(&self, admitted: Instant) -> RequestStage {
-        // Time in the queue is not silence of the caller: the body was not read then.
-        self.ended_at.get().map_or(
-            RequestStage::Uploading(self.last_chunk.get().max(admitted)),
-            RequestStage::Awaiting,
-        )
+        // Time in the queue is neither the caller's nor the function's.
+        if let Some(ended_at) = self.ended_at.get() {
+            return RequestStage::Awaiting(ended_at.max(admitted));
+        }
+        match self.turn.get() {
+            UploadTurn::Function(since) => RequestStage::Awaiting(since.max(admitted)),
+            UploadTurn::Caller(since) => RequestStage::Uploading {
+                since: since.max(admitted),
+                rate_limit: self.allowance.get().and_then(|rate| rate.time_left()),
+            },
+        }
+    }
+
+    /// Notes that the gateway waits for the caller.
+    fn note_pending(&self) {
+        if let UploadTurn::Function(_) = self.turn.get() {
+            self.turn.set(UploadTurn::Caller(Instant::now()));
+            self.wake_waiting(); // the limit of the caller may be shorter
+        }
+    }
+
+    fn note_frame(&self, bytes: usize) {
+        self.byte_count.set(self.byte_count.get() + bytes as u64);
+        let now = Instant::now();
+        if let Some(mut rate) = self.allowance.get() {
+            if let UploadTurn::Caller(since) = self.turn.get() {
+                rate.note_wait(now.saturating_duration_since(since));
+            }
+            rate.note_bytes(bytes);
+            self.allowance.set(Some(rate));
+        }
+        self.turn.set(UploadTurn::Function(now));
     }
 
     /// Returns whether all of the body was sent.
@@ -72,6 +117,10 @@ impl UploadProgress {
 
     fn mark_ended(&self) {
         self.ended_at.set(Some(Instant::now()));
+        self.wake_waiting();
+    }
+
+    fn wake_waiting(&self) {
         if let Some(waker) = self.waker.borrow_mut().take() {
             waker.wake();
         }
@@ -97,6 +146,8 @@ pub(crate) enum RequestUpload {
         /// The rest.
         rest: Box<Self>,
     },
+    /// Trailers that were read but not sent.
+    Trailers(Option<HeaderMap>),
     /// Arriving from the caller.
     Streaming {
         /// The caller's body.
@@ -151,8 +202,44 @@ impl RequestUpload {
             Self::Prefixed { first, rest } if rest.is_end_stream() => {
                 Some(Self::Empty.with_first_chunk(first.clone()))
             }
-            Self::Prefixed { .. } | Self::Streaming { .. } => None,
+            Self::Prefixed { .. } | Self::Trailers(_) | Self::Streaming { .. } => None,
         }
+    }
+
+    /// Reads the beginning of the body and keeps it: to its end, until more than `max_bytes` have
+    /// come, or until `stop` ends. The progress holds the cause of an error.
+    pub(crate) async fn read_beginning(
+        &mut self,
+        max_bytes: usize,
+        mut stop: Pin<&mut impl Future<Output = ()>>,
+    ) -> Result<(), ()> {
+        let mut collected = BytesMut::new();
+        while collected.len() <= max_bytes && !self.is_end_stream() {
+            let next = poll_fn(|cx| match Pin::new(&mut *self).poll_frame(cx) {
+                Poll::Ready(frame) => Poll::Ready(Some(frame)),
+                Poll::Pending => stop.as_mut().poll(cx).map(|()| None),
+            });
+            match next.await {
+                None => break, // not in time
+                Some(None) => *self = Self::Empty,
+                Some(Some(frame)) => match frame.map_err(drop)?.into_data() {
+                    // Most bodies are one chunk, which is not copied.
+                    Ok(data) if collected.is_empty() => {
+                        collected = data
+                            .try_into_mut()
+                            .unwrap_or_else(|shared| BytesMut::from(&shared[..]));
+                    }
+                    Ok(data) => collected.extend_from_slice(&data),
+                    Err(frame) => *self = Self::Trailers(frame.into_trailers().ok()),
+                },
+            }
+            if matches!(self, Self::Trailers(_)) {
+                break;
+            }
+        }
+        let rest = std::mem::replace(self, Self::Empty);
+        *self = rest.with_first_chunk(collected.freeze());
+        Ok(())
     }
 
     /// Puts back a chunk that was read but not sent.
@@ -202,19 +289,26 @@ impl Body for RequestUpload {
                     false => Poll::Ready(Some(Ok(Frame::data(std::mem::take(first))))),
                 };
             }
+            Self::Trailers(trailers) => {
+                return Poll::Ready(
+                    trailers
+                        .take()
+                        .map(|trailers| Ok(Frame::trailers(trailers))),
+                );
+            }
             Self::Streaming {
                 body,
                 progress,
                 limit,
             } => (body, progress, limit),
         };
-        let frame = std::task::ready!(Pin::new(&mut *body).poll_frame(cx));
+        let Poll::Ready(frame) = Pin::new(&mut *body).poll_frame(cx) else {
+            progress.note_pending();
+            return Poll::Pending;
+        };
         match &frame {
             Some(Ok(frame)) => {
-                progress
-                    .byte_count
-                    .set(progress.byte_count.get() + frame.data_ref().map_or(0, Bytes::len) as u64);
-                progress.last_chunk.set(Instant::now());
+                progress.note_frame(frame.data_ref().map_or(0, Bytes::len));
                 // Checked on every frame: a chunked body announces no length.
                 if progress.byte_count.get() > *limit {
                     progress.fault.set(Some(Reason::BodyTooLarge));
@@ -239,6 +333,7 @@ impl Body for RequestUpload {
             Self::Empty => true,
             Self::Complete { body, .. } => body.is_empty(),
             Self::Prefixed { first, rest } => first.is_empty() && rest.is_end_stream(),
+            Self::Trailers(trailers) => trailers.is_none(),
             Self::Streaming { body, .. } => body.is_end_stream(),
         }
     }
@@ -253,6 +348,7 @@ impl Body for RequestUpload {
                     SizeHint::with_exact(first.len() as u64 + rest)
                 })
             }
+            Self::Trailers(_) => SizeHint::new(), // a known length would drop them
             Self::Streaming { body, .. } => body.size_hint(),
         }
     }

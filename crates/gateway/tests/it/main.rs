@@ -16,6 +16,7 @@ mod plain_requests;
 mod reader_difference;
 mod records;
 mod shm_bodies;
+mod slow_bodies;
 mod slow_readers;
 mod streams;
 mod tls;

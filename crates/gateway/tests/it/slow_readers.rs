@@ -109,6 +109,84 @@ async fn a_slow_reader_is_bounded_by_the_total_timeout() {
     }
 }
 
+/// Policy that refuses a request at once if the only place is taken.
+fn no_queue_policy() -> FunctionPolicy {
+    FunctionPolicy {
+        queue: 0,
+        ..one_at_a_time_policy(60_000)
+    }
+}
+
+async fn start_response_of(bytes: usize) -> std::net::SocketAddr {
+    start_instance(move |_| async move { Response::new(full_body(vec![b'x'; bytes])) }).await
+}
+
+#[tokio::test]
+async fn a_closed_window_takes_no_place_of_a_function_that_is_done() {
+    let fixture = TestGateway::start();
+    fixture.publish_functions(&[(
+        "echo",
+        no_queue_policy(),
+        &[start_response_of(500_000).await],
+    )]);
+    let mut unread_client = connect_http2_with_window(fixture.public, 0).await;
+    for _ in 0..3 {
+        let call = within(unread_client.send_request(get_request())).await;
+        let answer = call.unwrap();
+        wait_for_free_slot(&fixture).await;
+        assert_eq!(answer.status(), 200);
+        std::mem::forget(answer); // never read
+    }
+}
+
+#[tokio::test]
+async fn a_slow_reader_takes_no_place_of_a_function_that_is_done() {
+    let fixture = TestGateway::start();
+    fixture.publish_functions(&[(
+        "echo",
+        no_queue_policy(),
+        &[start_response_of(1_000_000).await],
+    )]);
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let mut slow = socket.connect(fixture.public).await.unwrap();
+    slow.write_all(b"GET /function/echo HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+        .await
+        .unwrap();
+    let mut first = [0; 12];
+    within(slow.read_exact(&mut first)).await.unwrap();
+    wait_for_free_slot(&fixture).await;
+    let mut rest = Vec::new();
+    within(slow.read_to_end(&mut rest)).await.unwrap();
+    let body = rest
+        .windows(4)
+        .position(|part| part == b"\r\n\r\n")
+        .unwrap()
+        + 4;
+    assert_eq!(rest.len() - body, 1_000_000);
+}
+
+#[tokio::test]
+async fn readers_below_the_minimum_rate_are_cut() {
+    let fixture = TestGateway::with_settings(GatewaySettings {
+        min_read_rate: 1_000_000,
+        min_rate_grace: millis(500),
+        ..GatewaySettings::default()
+    });
+    let limited = one_at_a_time_policy(60_000);
+    fixture.publish_functions(&[("echo", limited, &[start_large_response().await])]);
+    let mut slow = TcpStream::connect(fixture.public).await.unwrap();
+    slow.write_all(b"GET /function/echo HTTP/1.1\r\nhost: a\r\n\r\n")
+        .await
+        .unwrap();
+    eventually("it is recorded", async || {
+        let lines = fixture.log.parse_lines();
+        lines.iter().any(|line| line["reason"] == "caller_gone")
+    })
+    .await;
+    wait_for_free_slot(&fixture).await;
+}
+
 /// Sends a message when dropped.
 struct DropNotifier(tokio::sync::mpsc::UnboundedSender<()>);
 

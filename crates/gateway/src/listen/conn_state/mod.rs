@@ -1,6 +1,6 @@
 //! State of a client connection, for its timeouts: idle, slow head, blocked write.
 //!
-//! A sweep each [`TICK_INTERVAL`] checks every connection of a thread, so that no request needs a
+//! A sweep each [`TICK_INTERVAL`](crate::context::TICK_INTERVAL) checks every connection of a thread, so that no request needs a
 //! timer for this. The check is a pure function of a few numbers, which the connection updates
 //! with plain stores.
 
@@ -17,7 +17,7 @@ use nearpath_daemon::drain::DrainCause;
 
 pub(crate) use table::ConnTable;
 use timeouts::ConnSnapshot;
-pub(super) use timeouts::{ConnTimeouts, TICK_INTERVAL, whole_ticks};
+pub(super) use timeouts::{ConnTimeouts, whole_ticks};
 
 const CUT_FLAG: u8 = 2;
 const DRAIN_FLAG: u8 = 1;

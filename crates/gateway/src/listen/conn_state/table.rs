@@ -8,7 +8,7 @@ use nearpath_daemon::drain::DrainCause;
 use super::ConnState;
 use super::timeouts::{ConnTimeouts, overdue_reason};
 
-/// Connections of one gateway thread. Times are in ticks ([`super::TICK_INTERVAL`]).
+/// Connections of one gateway thread. Times are in ticks ([`TICK_INTERVAL`](crate::context::TICK_INTERVAL)).
 #[derive(Debug, Default)]
 pub(crate) struct ConnTable {
     states: RefCell<Vec<Arc<ConnState>>>,

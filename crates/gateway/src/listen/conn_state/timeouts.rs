@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-/// Interval of the sweep. Short against every timeout, long against the cost of visiting all
-/// connections.
-pub(crate) const TICK_INTERVAL: Duration = Duration::from_millis(250);
+use crate::context::TICK_INTERVAL;
 
 /// Timeouts of a connection, in ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
