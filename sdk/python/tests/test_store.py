@@ -223,7 +223,7 @@ class StoreUrlTests(unittest.TestCase):
             self.assertNotIn("secret", str(raised.exception))
 
     def test_a_missing_boto3_is_reported(self):
-        with unittest.mock.patch.dict(sys.modules, {"boto3": None}), self.assertRaisesRegex(ImportError, r"pip install nearpath\[s3\]"):
+        with unittest.mock.patch.dict(sys.modules, {"boto3": None}), self.assertRaisesRegex(ImportError, "pip install boto3"):
             _s3.ObjectStore("s3://bucket")
 
 
