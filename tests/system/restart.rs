@@ -98,8 +98,9 @@ async fn log_lines_outlive_kill_nine_and_a_removal_ends_them() {
     let text = String::from_utf8_lossy(answer.body()).into_owned();
     assert!(text.contains("before-the-kill"), "{text}");
     let body = r#"{"functionName":"talks"}"#;
-    server
+    let answer = server
         .send_request(Method::DELETE, "/system/functions", body)
         .await;
+    assert_eq!(answer.status(), StatusCode::OK, "{answer:?}");
     nearpath_testkit::eventually("the files are removed", async || !file.exists()).await;
 }

@@ -13,6 +13,7 @@ mod instance_table;
 mod publisher;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
@@ -306,7 +307,7 @@ impl NodeAgent {
 
     fn apply_desired(&mut self, desired: &mut watch::Receiver<DesiredState>) {
         let desired = desired.borrow_and_update().clone();
-        self.has_desired = true;
+        let is_first = !mem::replace(&mut self.has_desired, true);
         let mut all: BTreeMap<_, _> = desired
             .functions
             .into_iter()
@@ -320,6 +321,10 @@ impl NodeAgent {
         }
         for (id, desired) in all {
             self.functions.entry(id).or_default().apply_desired(desired);
+        }
+        if is_first {
+            let logs = &self.factory.context.logs;
+            logs.remove_others(self.functions.keys());
         }
         let policies = self
             .functions

@@ -4,6 +4,7 @@
 //! beside it. A thread writes them: no instance waits for the disk. When its queue or the disk is
 //! full, lines are lost from the files, and nothing else happens.
 
+use std::collections::HashSet;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -100,6 +101,18 @@ impl LogFiles {
         let _ = self
             .commands
             .try_send(FileCommand::Remove(function.clone()));
+    }
+
+    /// Removes the files of all functions but `kept`.
+    pub(crate) fn remove_others<'a>(&self, kept: impl Iterator<Item = &'a FunctionId>) {
+        let kept: HashSet<_> = kept
+            .flat_map(|id| [old_file(&self.folder, id), log_file(&self.folder, id)])
+            .collect();
+        for (_, _, path) in list_files(&self.folder) {
+            if !kept.contains(&path) {
+                let _ = fs::remove_file(path); // the limit removes it later
+            }
+        }
     }
 
     /// Reads a function's lines, oldest first. Lines that a crash or a full disk cut are skipped.
@@ -342,6 +355,19 @@ mod tests {
         assert_eq!(texts, ["one", "two"]);
         files.remove_function(&function);
         assert!(files.read_lines(&function).is_empty());
+    }
+
+    #[test]
+    fn files_of_functions_that_are_gone_are_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = LogFiles::start(folder.path().to_owned(), BOUND).unwrap();
+        let (kept, gone): (FunctionId, FunctionId) =
+            ("kept".parse().unwrap(), "gone".parse().unwrap());
+        append(&files, &kept, "one");
+        append(&files, &gone, "two");
+        files.remove_others([&kept].into_iter());
+        assert_eq!(files.read_lines(&kept).len(), 1);
+        assert!(!log_file(folder.path(), &gone).exists());
     }
 
     #[tokio::test]

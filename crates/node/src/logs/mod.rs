@@ -185,6 +185,13 @@ impl LogStore {
             .for_each(|files| files.remove_function(function));
     }
 
+    /// Removes the files of functions that ended while no node ran, or before it knew them.
+    pub fn remove_others<'a>(&self, kept: impl Iterator<Item = &'a FunctionId>) {
+        if let Some(files) = &self.files {
+            files.remove_others(kept);
+        }
+    }
+
     /// Answers a query: stored lines first, then new ones. Needs a running runtime.
     pub fn read_lines(&self, query: LogQuery) -> mpsc::Receiver<LogLine> {
         // Small: lines wait in the follower's channel.
