@@ -15,5 +15,6 @@ RETRY_IS_SAFE: Final = frozenset(
         "read_only",
         "too_early",
         "start_failed",
+        "connection_limit",
     }
 )

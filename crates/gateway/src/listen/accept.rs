@@ -1,22 +1,21 @@
-//! Accepts TCP connections up to the limit of a port.
+//! Accepts TCP connections up to the limit of a port and the share of each source.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rustix::net::{SocketFlags, acceptfrom_with};
 use tokio::io::Interest;
-use tokio::sync::Semaphore;
 
 use super::accept_backoff::AcceptBackoff;
 use super::connection::serve_connection;
+use super::connection_limit::ConnectionLimit;
 use super::{ListenContext, ListenPort};
 
-/// Accepts connections until the drain begins. Above the limit of the port, connections wait in
-/// the kernel's backlog.
+/// Accepts connections until the drain begins. Above the limit of the port, a few connections serve
+/// the administrator, and further ones wait in the kernel's backlog. Connections above the share of their source are closed.
 pub(super) async fn accept_connections(
     context: Rc<ListenContext>,
     port: Rc<ListenPort>,
@@ -37,15 +36,11 @@ async fn accept_until_dropped(
     port: &Rc<ListenPort>,
     socket: &SocketReadiness,
 ) {
-    let limit = Arc::new(Semaphore::new(port.max_connections));
+    let limit = ConnectionLimit::new(port.max_connections);
     let mut backoff = AcceptBackoff::default();
     loop {
         // Acquired before the accept, so that an accepted connection is always served at once.
-        let permit = limit
-            .clone()
-            .acquire_owned()
-            .await
-            .expect("this semaphore is never closed");
+        let room = limit.wait_for_room().await;
         match accept_next(socket).await {
             Ok((socket, addr)) => {
                 backoff.reset();
@@ -54,6 +49,14 @@ async fn accept_until_dropped(
                     .totals
                     .connections
                     .fetch_add(1, Ordering::Relaxed);
+                let Some(permit) = limit.admit_source(room, addr.ip()) else {
+                    context
+                        .worker
+                        .totals
+                        .connections_refused
+                        .fetch_add(1, Ordering::Relaxed);
+                    continue;
+                };
                 context.worker.spawn(serve_connection(
                     context.clone(),
                     port.clone(),

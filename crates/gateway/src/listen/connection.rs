@@ -12,12 +12,12 @@ use hyper_util::rt::TokioIo;
 use nearpath_wire::preface::{self, ClearTextProtocol};
 use nearpath_wire::{BoxError, server};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio_rustls::TlsAcceptor;
 
 use super::client_connection::ClientConnection;
 use super::client_socket::ClientSocket;
 use super::conn_state::ConnState;
+use super::connection_limit::ConnectionPermit;
 use super::http1::{self, Http1Outcome};
 use super::http1_errors::Http1Stream;
 use super::stream_resets::ResetBudget;
@@ -32,11 +32,13 @@ pub(super) async fn serve_connection(
     port: Rc<ListenPort>,
     socket: TcpStream,
     addr: SocketAddr,
-    _permit: OwnedSemaphorePermit,
+    permit: ConnectionPermit,
 ) {
     let ListenContext { worker, conn_table } = &*context;
     let state = ConnState::new(worker.tick_counter());
-    let peer = Rc::new(PeerInfo::http_client(port.zone, port.tls.is_some(), addr));
+    let mut peer = PeerInfo::http_client(port.zone, port.tls.is_some(), addr);
+    peer.is_on_reserve = permit.is_reserve();
+    let peer = Rc::new(peer);
     conn_table.add_connection(state.clone());
     if let Some(cause) = port.drain.cause() {
         // Accepted just now, after the drain order went out.

@@ -10,6 +10,7 @@ mod client_connection;
 mod client_socket;
 mod conn_state;
 mod connection;
+mod connection_limit;
 mod control_frames;
 mod http1;
 mod http1_errors;

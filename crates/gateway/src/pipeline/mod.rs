@@ -12,6 +12,7 @@ use http::{Method, Request, Response};
 use nearpath_types::{PlatformError, Reason};
 use nearpath_wire::Body;
 
+use crate::COMPONENT;
 use crate::admit;
 use crate::call::GatewayCall;
 use crate::context::WorkerContext;
@@ -225,6 +226,13 @@ fn begin_call<B>(
         Some(function.clone()),
         &function.name,
     );
+    if peer.is_on_reserve {
+        let why = "all connections of this address are in use, and this one is of the reserve \
+                   for /system and /healthz; raise --max-connections";
+        let error = PlatformError::new(COMPONENT, Reason::ConnectionLimit, why);
+        let answer = refusal::record_refusal(worker, &options, record, &error);
+        return with_connection_close(platform_response(answer));
+    }
     let caller_timeout = match parse_caller_timeout(&request) {
         Ok(caller_timeout) => caller_timeout,
         Err(error) => {

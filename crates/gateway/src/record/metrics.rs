@@ -199,6 +199,11 @@ impl GatewayMetrics {
                 &totals.connections,
             ),
             (
+                "nearpath_connections_refused",
+                "Connections closed on accept: their source had its share",
+                &totals.connections_refused,
+            ),
+            (
                 "nearpath_accept_errors",
                 "Failed accepts of connections",
                 &totals.accept_errors,

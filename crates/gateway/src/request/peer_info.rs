@@ -24,6 +24,8 @@ pub(crate) struct PeerInfo {
     pub forwarded_for: HeaderValue,
     /// `http`, `https` or another protocol, for `X-Forwarded-Proto`.
     pub proto: HeaderValue,
+    /// All regular connections were in use, so this one calls no function.
+    pub is_on_reserve: bool,
 }
 
 impl PeerInfo {
@@ -39,6 +41,7 @@ impl PeerInfo {
             addr,
             forwarded_for,
             proto: HeaderValue::from_static(proto),
+            is_on_reserve: false,
         }
     }
 

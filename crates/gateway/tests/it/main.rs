@@ -5,6 +5,7 @@
 mod abuse;
 mod admission;
 mod basics;
+mod connection_shares;
 mod drain;
 mod failures;
 mod fixture;

@@ -68,6 +68,8 @@ pub enum Reason {
     TooEarly = 29,
     /// The last starts of the function's instances all failed; `Retry-After` names the time of the next one.
     StartFailed = 30,
+    /// All connections of the address are in use. A few further ones serve `/system` and `/healthz` alone.
+    ConnectionLimit = 31,
 }
 
 impl Reason {
@@ -103,6 +105,7 @@ impl Reason {
         Self::AnswerTooLarge,
         Self::TooEarly,
         Self::StartFailed,
+        Self::ConnectionLimit,
     ];
 
     /// Returns the name in metrics, logs and the `X-Nearpath-Reason` header.
@@ -138,6 +141,7 @@ impl Reason {
             Self::AnswerTooLarge => "answer_too_large",
             Self::TooEarly => "too_early",
             Self::StartFailed => "start_failed",
+            Self::ConnectionLimit => "connection_limit",
         }
     }
 
@@ -174,6 +178,7 @@ impl Reason {
             Self::AnswerTooLarge => 502,
             Self::TooEarly => 425,
             Self::StartFailed => 503,
+            Self::ConnectionLimit => 503,
         }
     }
 
@@ -210,6 +215,7 @@ impl Reason {
             Self::AnswerTooLarge => false,
             Self::TooEarly => true,
             Self::StartFailed => true,
+            Self::ConnectionLimit => true,
         }
     }
 }

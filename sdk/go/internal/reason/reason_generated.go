@@ -35,6 +35,7 @@ const (
 	AnswerTooLarge    = 28 // The answer is larger than the protocol's adapter (MQTT, CoAP) forwards, and was truncated.
 	TooEarly          = 29 // The request came before the handshake was complete, and is not one that may run twice: send it again when it is (RFC 8470).
 	StartFailed       = 30 // The last starts of the function's instances all failed; `Retry-After` names the time of the next one.
+	ConnectionLimit   = 31 // All connections of the address are in use. A few further ones serve `/system` and `/healthz` alone.
 )
 
 var names = [...]string{
@@ -68,6 +69,7 @@ var names = [...]string{
 	AnswerTooLarge:    "answer_too_large",
 	TooEarly:          "too_early",
 	StartFailed:       "start_failed",
+	ConnectionLimit:   "connection_limit",
 }
 
 // Name returns the name of a number; unknown: an empty string.
@@ -81,7 +83,7 @@ func Name(number uint16) string {
 // RetryIsSafe reports whether a retry after this reason cannot run the request twice.
 func RetryIsSafe(name string) bool {
 	switch name {
-	case "slow_request", "overload", "queue_timeout", "cold_timeout", "draining", "connect_failed", "storage_full", "read_only", "too_early", "start_failed":
+	case "slow_request", "overload", "queue_timeout", "cold_timeout", "draining", "connect_failed", "storage_full", "read_only", "too_early", "start_failed", "connection_limit":
 		return true
 	}
 	return false

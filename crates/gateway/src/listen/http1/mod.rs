@@ -87,7 +87,7 @@ struct FoundFunction {
 /// Finds the function of a plain request; `None`: the request must be refused.
 fn find_function(client: &ClientConnection, plain: &PlainRequest) -> Option<FoundFunction> {
     match route::parse_path(plain.path()) {
-        Ok(PathTarget::Function { name, path_offset }) => client
+        Ok(PathTarget::Function { name, path_offset }) if !client.peer.is_on_reserve => client
             .worker
             .table
             .find_by_name(name)

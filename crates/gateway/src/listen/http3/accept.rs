@@ -1,20 +1,19 @@
-//! Accepts HTTP/3 connections up to the limit of a port.
+//! Accepts HTTP/3 connections up to the limit of a port and the share of each source.
 
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nearpath_wire::h3::{HandshakeVerdict, RetryPolicy, error_code};
 use quinn::{Endpoint, Incoming};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Http3ListenPort;
 use super::connection::serve_connection;
 use super::half_open::HalfOpen;
 use crate::listen::ListenContext;
+use crate::listen::connection_limit::{ConnectionLimit, ConnectionPermit};
 
 /// Time for the last packets to leave.
 const CLOSE_GRACE: Duration = Duration::from_millis(250);
@@ -49,12 +48,8 @@ pub(crate) async fn accept_connections(
         .server_config
         .open_endpoint(port.socket.try_clone()?, port.thread)?;
     endpoints.0.borrow_mut().push(endpoint.clone());
-    let limit = Arc::new(Semaphore::new(port.max_connections));
-    let (max_connections, drain, drained) = (
-        port.max_connections,
-        port.drain.clone(),
-        port.drained.clone(),
-    );
+    let limit = ConnectionLimit::new(port.max_connections);
+    let (drain, drained) = (port.drain.clone(), port.drained.clone());
     let retry_policy = Rc::new(Cell::new(RetryPolicy::new(port.retry_above_handshakes)));
     let port = Rc::new(port);
     tokio::select! {
@@ -62,10 +57,8 @@ pub(crate) async fn accept_connections(
         () = drain.signaled() => {}
     }
     context.worker.spawn(async move {
-        let all_permits = u32::try_from(max_connections).unwrap_or(u32::MAX);
-        // All permits together mean that no connection of this thread is left.
         let none_left = async {
-            let _permits = limit.acquire_many(all_permits).await;
+            limit.wait_until_unused().await;
             // No socket of the reuseport group closes before all threads are done: the kernel
             // would renumber the others.
             drained.wait().await;
@@ -90,12 +83,12 @@ async fn accept_until_dropped(
     context: &Rc<ListenContext>,
     port: &Rc<Http3ListenPort>,
     endpoint: &Endpoint,
-    limit: &Arc<Semaphore>,
+    limit: &ConnectionLimit,
     retry_policy: &Rc<Cell<RetryPolicy>>,
 ) {
     while let Some(incoming) = endpoint.accept().await {
         // Not awaited: a QUIC client retries by itself, and a refusal tells it to go elsewhere.
-        let permit = limit.clone().try_acquire_owned().ok();
+        let permit = limit.try_admit(incoming.remote_address().ip());
         // A small copy in a `Cell`, which the guards of open handshakes share.
         let mut now = retry_policy.get();
         let verdict = now.decide_handshake(incoming.remote_address_validated(), permit.is_some());
@@ -109,7 +102,7 @@ fn apply_verdict(
     port: &Rc<Http3ListenPort>,
     incoming: Incoming,
     verdict: HandshakeVerdict,
-    permit: Option<OwnedSemaphorePermit>,
+    permit: Option<ConnectionPermit>,
     retry_policy: &Rc<Cell<RetryPolicy>>,
 ) {
     let worker = &context.worker;

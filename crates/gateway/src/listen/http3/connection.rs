@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use nearpath_wire::BoxError;
 use nearpath_wire::h3::{Http3Requests, UnreadRequest};
 use quinn::{Connection, Incoming, ZeroRttAccepted};
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::client::{Http3Client, OpenRequest, OpenRequests};
 use super::half_open::HalfOpen;
@@ -17,6 +16,7 @@ use super::{Http3ListenPort, request};
 use crate::context::WorkerContext;
 use crate::listen::ListenContext;
 use crate::listen::conn_state::ConnState;
+use crate::listen::connection_limit::ConnectionPermit;
 
 /// Round trips for a client to close after GOAWAY. The client has all responses, but many clients
 /// discard unread data when the connection is closed.
@@ -32,7 +32,7 @@ pub(super) async fn serve_connection(
     port: Rc<Http3ListenPort>,
     incoming: Incoming,
     half_open: HalfOpen,
-    _permit: OwnedSemaphorePermit,
+    _permit: ConnectionPermit,
 ) {
     let ListenContext { worker, conn_table } = &*context;
     let (state, addr) = (
