@@ -15,7 +15,7 @@ FUZZ_SECONDS ?= 60
 EXAMPLES ?= boutique retail certinfo resizer
 FUZZ_TARGETS = $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 
-.PHONY: help build build-dist demo demo-debug up test test-rust test-drivers test-nat test-jobs test-python test-rendezvous test-updates test-go test-sdk test-shape sdk sdk-c sdk-python sdk-node loom asan generate lint fmt fuzz fuzz-corpora bench build-bench bench-check bench-report audit dist clean nightly setup setup-cargo-tools setup-nextest
+.PHONY: help build build-dist demo demo-debug up test test-rust test-drivers test-nat test-jobs test-python test-rendezvous test-slow-clients test-updates test-go test-sdk test-shape sdk sdk-c sdk-python sdk-node loom asan generate lint fmt fuzz fuzz-corpora bench build-bench bench-check bench-report audit dist clean nightly setup setup-cargo-tools setup-nextest
 
 help: ## list what can be made
 	@sed -n 's/^\([a-zA-Z%-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -101,6 +101,10 @@ test-rendezvous: setup ## ten thousand workers at one rendezvous: memory of a li
 test-updates: setup ## a thousand updates of a function in a minute, under load; root
 	$(CARGO) build --locked --workspace --all-targets # as `make test` does: after it nothing is built
 	$(CARGO) test --locked -p nearpath-tests --test system -- --ignored --exact updates::a_thousand_updates_in_a_minute_fail_no_request
+
+test-slow-clients: setup ## slow bodies, readers and closed windows beside good requests, for a minute; root
+	$(CARGO) build --locked --workspace --all-targets # as `make test` does: after it nothing is built
+	$(CARGO) test --locked -p nearpath-tests --test system -- --ignored --nocapture --exact slow_clients::slow_clients_keep_no_good_request_out
 
 test-go: ## the Go SDK, and the examples of it where nothing else is
 	tools/sdk-test go $(TARGET_DIR)/debug
@@ -219,7 +223,7 @@ dist: build-dist ## a tarball for this architecture and C library
 	@tools/dist $(DIST)
 
 nightly: test lint fuzz-corpora ## everything: what CI runs, and the slow matrices, fuzzing, sanitizers and shapes
-	$(MAKE) --no-print-directory test-jobs test-drivers test-nat test-rendezvous test-updates test-shape bench-check loom asan fuzz demo
+	$(MAKE) --no-print-directory test-jobs test-drivers test-nat test-rendezvous test-updates test-slow-clients test-shape bench-check loom asan fuzz demo
 
 clean: ## remove what was built
 	$(CARGO) clean

@@ -13,6 +13,8 @@ use tokio::time::{Instant, sleep_until};
 pub(crate) struct LoadOutcome {
     pub(crate) answered: usize,
     pub(crate) failures: Vec<String>,
+    /// Times of the answers.
+    pub(crate) latencies: Vec<Duration>,
 }
 
 /// Progress of a running load.
@@ -62,6 +64,7 @@ pub(crate) async fn counted_loop(
         let counts = Arc::clone(counts);
         counts.begun.fetch_add(1, Ordering::SeqCst);
         running.spawn(async move {
+            let sent = Instant::now();
             let answered = tokio::time::timeout(
                 Duration::from_secs(20),
                 crate::test_server::send_request(addr, request),
@@ -69,7 +72,7 @@ pub(crate) async fn counted_loop(
             .await;
             counts.ended.fetch_add(1, Ordering::SeqCst);
             match answered {
-                Ok(Ok(answer)) if answer.status().is_success() => Ok(()),
+                Ok(Ok(answer)) if answer.status().is_success() => Ok(sent.elapsed()),
                 Ok(Ok(answer)) => Err(format!(
                     "{}: {}",
                     answer.status(),
@@ -80,10 +83,16 @@ pub(crate) async fn counted_loop(
             }
         });
     }
-    let results = running.join_all().await;
-    let answered = results.iter().filter(|r| r.is_ok()).count();
+    let (mut latencies, mut failures) = (Vec::new(), Vec::new());
+    for result in running.join_all().await {
+        match result {
+            Ok(latency) => latencies.push(latency),
+            Err(failure) => failures.push(failure),
+        }
+    }
     LoadOutcome {
-        answered,
-        failures: results.into_iter().filter_map(Result::err).collect(),
+        answered: latencies.len(),
+        failures,
+        latencies,
     }
 }

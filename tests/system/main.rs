@@ -39,6 +39,7 @@ mod security;
 mod sensors;
 mod share_dir;
 mod shm;
+mod slow_clients;
 mod start_failures;
 mod strict;
 mod test_server;

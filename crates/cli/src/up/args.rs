@@ -187,7 +187,20 @@ pub struct CallerArgs {
     #[arg(long, default_value = "30s", value_parser = time_limit, value_name = "DURATION")]
     pub body_idle_timeout: Duration,
 
-    /// Limit the connections per address, up to 1000000; further ones wait in the kernel's backlog
+    /// Cut callers whose request bodies come with fewer bytes per second; 0: no minimum
+    #[arg(long, default_value = "240", value_name = "BYTES")]
+    pub min_body_rate: u64,
+
+    /// Cut callers that read fewer bytes per second of a waiting response; 0: no minimum
+    #[arg(long, default_value = "240", value_name = "BYTES")]
+    pub min_read_rate: u64,
+
+    /// Let callers fall behind these rates for this time
+    #[arg(long, default_value = "10s", value_parser = time_limit, value_name = "DURATION")]
+    pub min_rate_grace: Duration,
+
+    /// Limit the connections per address, up to 1000000; one client has at most half of them. Of
+    /// further ones a few serve the administrator, the others wait in the kernel's backlog
     #[arg(long, default_value = "16384", value_parser = connection_limit, value_name = "N")]
     pub max_connections: usize,
 
@@ -270,6 +283,9 @@ mod tests {
             idle_timeout,
             write_timeout,
             body_idle_timeout,
+            min_body_rate,
+            min_read_rate,
+            min_rate_grace,
             ..
         } = GatewaySettings::default();
         let GatewaySettings {
@@ -282,6 +298,9 @@ mod tests {
             idle_timeout,
             write_timeout,
             body_idle_timeout,
+            min_body_rate,
+            min_read_rate,
+            min_rate_grace,
             max_connections,
             http3_retry_above,
         };

@@ -177,6 +177,9 @@ fn gateway_settings(callers: &CallerArgs, drain_timeout: Duration) -> GatewaySet
         idle_timeout,
         write_timeout,
         body_idle_timeout,
+        min_body_rate,
+        min_read_rate,
+        min_rate_grace,
         ..
     } = *callers;
     GatewaySettings {
@@ -184,6 +187,9 @@ fn gateway_settings(callers: &CallerArgs, drain_timeout: Duration) -> GatewaySet
         idle_timeout,
         write_timeout,
         body_idle_timeout,
+        min_body_rate,
+        min_read_rate,
+        min_rate_grace,
         max_connections: callers.max_connections,
         retry_above_handshakes: callers.http3_retry_above,
         drain_timeout,
@@ -229,6 +235,9 @@ mod tests {
             idle_timeout: seconds(2),
             write_timeout: seconds(3),
             body_idle_timeout: seconds(4),
+            min_body_rate: 8,
+            min_read_rate: 9,
+            min_rate_grace: seconds(10),
             max_connections: 5,
             http3_retry_above: 7,
         };
