@@ -1,6 +1,7 @@
 //! Slow clients beside good ones: a function with few places answers the good ones all the same.
 
-use std::net::SocketAddr;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -45,10 +46,23 @@ impl SlowClients {
     }
 }
 
+/// Connects from an address that no good client uses.
+async fn connect_slow_client(
+    addr: SocketAddr,
+    receive_buffer: Option<u32>,
+) -> io::Result<TcpStream> {
+    let socket = TcpSocket::new_v4()?;
+    socket.bind((Ipv4Addr::new(127, 0, 0, 2), 0).into())?;
+    if let Some(bytes) = receive_buffer {
+        socket.set_recv_buffer_size(bytes)?;
+    }
+    socket.connect(addr).await
+}
+
 /// Announces a body and sends a byte of it per second; begins again when it is cut.
 async fn send_slowly(addr: SocketAddr) {
     loop {
-        if let Ok(mut socket) = TcpStream::connect(addr).await {
+        if let Ok(mut socket) = connect_slow_client(addr, None).await {
             let head = "POST /function/few HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\n";
             let _ = socket.write_all(head.as_bytes()).await;
             while socket.write_all(b"x").await.is_ok() {
@@ -62,9 +76,7 @@ async fn send_slowly(addr: SocketAddr) {
 /// Asks for a large response and reads a byte of it per second; begins again when it is cut.
 async fn read_slowly(addr: SocketAddr) {
     loop {
-        let socket = TcpSocket::new_v4().unwrap();
-        socket.set_recv_buffer_size(4096).unwrap();
-        if let Ok(mut socket) = socket.connect(addr).await {
+        if let Ok(mut socket) = connect_slow_client(addr, Some(4096)).await {
             let head = "GET /function/few?large HTTP/1.1\r\nhost: a\r\n\r\n";
             let _ = socket.write_all(head.as_bytes()).await;
             while socket.read_u8().await.is_ok() {
@@ -78,7 +90,7 @@ async fn read_slowly(addr: SocketAddr) {
 /// Opens streams whose responses have no room at the client; begins again when they are cut.
 async fn close_window(addr: SocketAddr, streams: usize) {
     loop {
-        if let Ok(socket) = TcpStream::connect(addr).await {
+        if let Ok(socket) = connect_slow_client(addr, None).await {
             let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
             let handshake = builder
                 .initial_stream_window_size(0)

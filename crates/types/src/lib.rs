@@ -22,6 +22,7 @@ pub mod quantity;
 pub mod reason;
 pub mod similar;
 pub mod snapshot;
+pub mod source_network;
 pub mod spiffe;
 pub mod status;
 pub mod status_query;
@@ -39,6 +40,7 @@ pub use snapshot::{
     FunctionRoute, InstanceLocality, InstanceRoute, InstanceState, RoutingSnapshot, StartFailure,
     StartFailureCause,
 };
+pub use source_network::SourceNetwork;
 pub use spiffe::SpiffeId;
 pub use status::{
     FunctionStatus, LogLine, LogQuery, ObservedFunction, ObservedInstance, StartPhase,

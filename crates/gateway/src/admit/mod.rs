@@ -9,12 +9,12 @@ mod wait_limits;
 use std::pin::Pin;
 use std::time::Instant;
 
-use nearpath_types::{PlatformError, Reason, StartFailure, duration, policy};
+use nearpath_types::{PlatformError, Reason, SourceNetwork, StartFailure, duration, policy};
 
 use crate::COMPONENT;
 use crate::call::GatewayCall;
 use crate::function::{
-    ActiveRoute, AdmissionGate, AdmissionPermit, GateClosed, GateEntry, GateWaiter,
+    ActiveRoute, AdmissionGate, AdmissionPermit, GateEntry, GateRefusal, GateWaiter,
 };
 use wait_limits::{WaitDecision, WaitLimits};
 
@@ -40,7 +40,11 @@ pub(crate) fn wake_if_cold(call: &GatewayCall) {
 /// `overload`, `queue_timeout`, `cold_timeout`, `start_failed`, or `no_function` if the function is
 /// removed meanwhile.
 pub(crate) async fn admit_call(call: &mut GatewayCall) -> Result<AdmissionPermit, PlatformError> {
-    match call.function.gate.enter_gate() {
+    match call
+        .function
+        .gate
+        .enter_gate(SourceNetwork::of(call.peer.addr))
+    {
         GateEntry::Admitted(permit) => Ok(permit),
         // On the heap: few requests wait, and every request's future would be as large otherwise.
         GateEntry::Queued(waiter, first) => Box::pin(wait_for_permit(call, waiter, first)).await,
@@ -64,7 +68,7 @@ pub(crate) async fn readmit_call(
     };
     match queued {
         Ok(waiter) => wait_for_permit(call, waiter, false).await,
-        Err(GateClosed) => Err(removed_error(call)),
+        Err(refusal) => Err(refusal_error(call, refusal)),
     }
 }
 
@@ -109,8 +113,15 @@ async fn wait_for_permit(
             call.record.queue_wait += limits.waited_for(call.admitted_at);
             // The snapshot that opened the gate brought the instances to choose from.
             call.route = call.function.route();
-            return admitted.map_err(|GateClosed| removed_error(call));
+            return admitted.map_err(|refusal| refusal_error(call, refusal));
         }
+    }
+}
+
+fn refusal_error(call: &GatewayCall, refusal: GateRefusal) -> PlatformError {
+    match refusal {
+        GateRefusal::Closed => removed_error(call),
+        GateRefusal::Displaced => overload_error(call),
     }
 }
 

@@ -22,7 +22,7 @@ use nearpath_types::Reason;
 use crate::call::GatewayCall;
 use crate::context::WorkerContext;
 use crate::deliver::{self, EndpointSlot, InstanceAnswer, ResponseContent, into_response, shm};
-use crate::function::{ActiveRoute, FunctionEntry, GateEntry};
+use crate::function::{ActiveRoute, FunctionEntry};
 use crate::pipeline;
 use crate::record::CompletionRecord;
 use crate::request::{
@@ -72,7 +72,7 @@ pub(crate) fn send_plain(
         .endpoint_in(route.domain.as_deref()?)
         .filter(|_| fits)?;
     // A waiter that is dropped here leaves the queue again; the pipeline queues the request anew.
-    let GateEntry::Admitted(permit) = function.gate.enter_gate() else {
+    let Some(permit) = function.gate.try_enter() else {
         return None;
     };
     // Every early return from here on drops the slot, and with it the permit.

@@ -14,7 +14,7 @@ mod wake_throttle;
 
 pub(crate) use endpoint::InstanceEndpoint;
 pub(crate) use entry::{ActiveRoute, FunctionEntry};
-pub(crate) use gate::{AdmissionGate, AdmissionPermit, GateClosed, GateEntry, GateWaiter};
+pub(crate) use gate::{AdmissionGate, AdmissionPermit, GateEntry, GateRefusal, GateWaiter};
 pub(crate) use routing_table::RoutingTable;
 pub(crate) use tally::{BUCKET_BOUNDS_US, LatencyHistogram, RefusalCounts};
 pub(crate) use udp_reachability::monotonic_millis;

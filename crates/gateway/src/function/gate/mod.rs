@@ -1,5 +1,5 @@
 //! Admission gate of one function: limits its open requests over all threads and queues the
-//! others in order.
+//! others; sources take turns.
 //!
 //! Without waiting requests, admission and release are one compare-and-swap each. While requests
 //! wait, every change takes the queue's lock, so that no new request overtakes them and no permit
@@ -14,14 +14,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
+use nearpath_types::SourceNetwork;
 use tokio::sync::oneshot;
 
 use atomic_state::GateState;
-use wait_queue::{AdmissionQueue, QueueTicket};
+use wait_queue::{AdmissionQueue, PushResult, QueueTicket};
 
 pub(crate) use atomic_state::UNLIMITED;
 
-type PermitQueue = AdmissionQueue<oneshot::Sender<AdmissionPermit>>;
+type PermitQueue = AdmissionQueue<oneshot::Sender<Result<AdmissionPermit, GateRefusal>>>;
 
 /// Admission gate of one function.
 #[derive(Debug)]
@@ -40,7 +41,7 @@ pub(crate) struct AdmissionPermit(Option<Arc<AdmissionGate>>);
 pub(crate) struct GateWaiter {
     gate: Arc<AdmissionGate>,
     ticket: QueueTicket,
-    permit: oneshot::Receiver<AdmissionPermit>,
+    permit: oneshot::Receiver<Result<AdmissionPermit, GateRefusal>>,
 }
 
 /// Result of entering a gate.
@@ -59,9 +60,14 @@ pub(crate) enum GateEntry {
 /// True if the queue was empty before.
 pub(crate) type IsFirst = bool;
 
-/// The function is gone.
+/// Why a waiting request is not admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct GateClosed;
+pub(crate) enum GateRefusal {
+    /// The function is gone.
+    Closed,
+    /// A request of another source took the place in a full queue.
+    Displaced,
+}
 
 impl AdmissionGate {
     /// Creates a gate with `capacity` permits ([`UNLIMITED`]: no limit) and `max_waiting` queue
@@ -74,15 +80,21 @@ impl AdmissionGate {
         })
     }
 
-    /// Enters the gate. Blocks only for short critical sections.
-    pub(crate) fn enter_gate(self: &Arc<Self>) -> GateEntry {
-        match self.try_update(GateState::with_entry) {
-            true => GateEntry::Admitted(AdmissionPermit(Some(self.clone()))),
-            false => self.enter_locked(),
+    /// Enters the gate, or waits in the queue of `source`. Blocks only for short critical sections.
+    pub(crate) fn enter_gate(self: &Arc<Self>, source: SourceNetwork) -> GateEntry {
+        match self.try_enter() {
+            Some(permit) => GateEntry::Admitted(permit),
+            None => self.enter_locked(source),
         }
     }
 
-    fn enter_locked(self: &Arc<Self>) -> GateEntry {
+    /// Enters the gate if no request waits and there is capacity.
+    pub(crate) fn try_enter(self: &Arc<Self>) -> Option<AdmissionPermit> {
+        self.try_update(GateState::with_entry)
+            .then(|| AdmissionPermit(Some(self.clone())))
+    }
+
+    fn enter_locked(self: &Arc<Self>, source: SourceNetwork) -> GateEntry {
         let mut queue = self.lock_queue();
         if queue.is_closed() {
             return GateEntry::Closed;
@@ -94,17 +106,23 @@ impl AdmissionGate {
             self.store_state(self.state().plus_admitted(1));
             GateEntry::Admitted(AdmissionPermit(Some(self.clone())))
         } else {
-            match queue.push_last(sender) {
-                Some(ticket) => GateEntry::Queued(
-                    GateWaiter {
-                        gate: self.clone(),
-                        ticket,
-                        permit,
-                    },
-                    is_first,
-                ),
-                None => GateEntry::Full,
-            }
+            let ticket = match queue.push_last(source, sender) {
+                PushResult::Queued(ticket) => Some(ticket),
+                PushResult::Displaced(ticket, displaced) => {
+                    // Its receiver may be gone.
+                    let _ = displaced.send(Err(GateRefusal::Displaced));
+                    Some(ticket)
+                }
+                PushResult::Full => None,
+            };
+            ticket.map_or(GateEntry::Full, |ticket| {
+                let waiter = GateWaiter {
+                    gate: self.clone(),
+                    ticket,
+                    permit,
+                };
+                GateEntry::Queued(waiter, is_first)
+            })
         };
         self.unlock_queue(queue);
         entry
@@ -115,7 +133,7 @@ impl AdmissionGate {
     ///
     /// # Errors
     /// If the function is gone.
-    pub(crate) fn requeue_first(permit: AdmissionPermit) -> Result<GateWaiter, GateClosed> {
+    pub(crate) fn requeue_first(permit: AdmissionPermit) -> Result<GateWaiter, GateRefusal> {
         let gate = permit.disarm().expect("a permit that is held has its gate");
         let mut queue = gate.lock_queue();
         let (sender, permit) = oneshot::channel();
@@ -130,7 +148,7 @@ impl AdmissionGate {
                 ticket,
                 permit,
             })
-            .ok_or(GateClosed)
+            .ok_or(GateRefusal::Closed)
     }
 
     /// Waits in the first position without a permit; for a request whose permit a withdrawal has
@@ -138,7 +156,7 @@ impl AdmissionGate {
     ///
     /// # Errors
     /// If the function is gone.
-    pub(crate) fn requeue_without_permit(self: &Arc<Self>) -> Result<GateWaiter, GateClosed> {
+    pub(crate) fn requeue_without_permit(self: &Arc<Self>) -> Result<GateWaiter, GateRefusal> {
         let mut queue = self.lock_queue();
         let (sender, permit) = oneshot::channel();
         let ticket = queue.push_first(sender);
@@ -150,7 +168,7 @@ impl AdmissionGate {
                 ticket,
                 permit,
             })
-            .ok_or(GateClosed)
+            .ok_or(GateRefusal::Closed)
     }
 
     /// Sets both limits and admits the requests that fit now.
@@ -203,10 +221,10 @@ impl AdmissionGate {
             let Some(sender) = queue.pop_first() else {
                 return;
             };
-            match sender.send(AdmissionPermit(Some(self.clone()))) {
+            match sender.send(Ok(AdmissionPermit(Some(self.clone())))) {
                 Ok(()) => self.store_state(self.state().plus_admitted(1)),
                 // A normal drop would take the lock again.
-                Err(undelivered) => drop(undelivered.disarm()),
+                Err(undelivered) => drop(undelivered.map(AdmissionPermit::disarm)),
             }
         }
     }
@@ -266,11 +284,13 @@ impl Drop for AdmissionPermit {
 }
 
 impl Future for GateWaiter {
-    type Output = Result<AdmissionPermit, GateClosed>;
+    type Output = Result<AdmissionPermit, GateRefusal>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         // A dropped sender means that the gate was closed; there is no other way to lose it.
-        Pin::new(&mut self.permit).poll(cx).map_err(|_| GateClosed)
+        Pin::new(&mut self.permit)
+            .poll(cx)
+            .map(|answer| answer.unwrap_or(Err(GateRefusal::Closed)))
     }
 }
 

@@ -6,6 +6,10 @@ use std::collections::VecDeque;
 use std::sync::atomic::AtomicU32;
 use std::task::Waker;
 
+fn source() -> SourceNetwork {
+    SourceNetwork::of([127, 0, 0, 1].into())
+}
+
 #[derive(Debug, Clone)]
 enum GateStep {
     Enter,
@@ -65,7 +69,7 @@ impl GateModel {
     }
 
     fn enter_gate(&mut self) {
-        match self.gate.enter_gate() {
+        match self.gate.enter_gate(source()) {
             GateEntry::Admitted(permit) => {
                 assert!(self.waiting.is_empty(), "overtook waiting requests");
                 self.permits.push(permit);
@@ -149,13 +153,13 @@ proptest! {
 #[test]
 fn a_permit_for_a_dropped_waiter_goes_to_the_next() {
     let gate = AdmissionGate::new(1, 2);
-    let GateEntry::Admitted(first) = gate.enter_gate() else {
+    let GateEntry::Admitted(first) = gate.enter_gate(source()) else {
         panic!()
     };
-    let GateEntry::Queued(second, true) = gate.enter_gate() else {
+    let GateEntry::Queued(second, true) = gate.enter_gate(source()) else {
         panic!()
     };
-    let GateEntry::Queued(mut third, false) = gate.enter_gate() else {
+    let GateEntry::Queued(mut third, false) = gate.enter_gate(source()) else {
         panic!()
     };
     drop(first); // the permit goes to the second
@@ -166,15 +170,31 @@ fn a_permit_for_a_dropped_waiter_goes_to_the_next() {
 #[test]
 fn a_closed_gate_fails_every_waiter() {
     let gate = AdmissionGate::new(0, 2);
-    let GateEntry::Queued(mut waiter, _) = gate.enter_gate() else {
+    let GateEntry::Queued(mut waiter, _) = gate.enter_gate(source()) else {
         panic!()
     };
     gate.close_gate();
     assert!(matches!(
         Pin::new(&mut waiter).poll(&mut Context::from_waker(Waker::noop())),
-        Poll::Ready(Err(GateClosed))
+        Poll::Ready(Err(GateRefusal::Closed))
     ));
-    assert!(matches!(gate.enter_gate(), GateEntry::Closed));
+    assert!(matches!(gate.enter_gate(source()), GateEntry::Closed));
+}
+
+#[test]
+fn a_displaced_waiter_hears_it() {
+    let gate = AdmissionGate::new(0, 2);
+    let waiters = (0..2).map(|_| match gate.enter_gate(source()) {
+        GateEntry::Queued(waiter, _) => waiter,
+        entry => panic!("{entry:?}"),
+    });
+    let mut waiters: Vec<_> = waiters.collect();
+    let other = SourceNetwork::of([127, 0, 0, 2].into());
+    let displacing = gate.enter_gate(other);
+    assert!(matches!(displacing, GateEntry::Queued(..)));
+    let poll = Pin::new(&mut waiters[1]).poll(&mut Context::from_waker(Waker::noop()));
+    assert!(matches!(poll, Poll::Ready(Err(GateRefusal::Displaced))));
+    assert!(matches!(gate.enter_gate(source()), GateEntry::Full));
 }
 
 /// Threads enter, wait, leave and give up while the limit changes. The limit holds, and no permit
@@ -190,7 +210,7 @@ fn the_limit_holds_over_many_threads() {
                 .build()
                 .unwrap();
             for i in 0..20_000u64 {
-                let permit = match gate.enter_gate() {
+                let permit = match gate.enter_gate(source()) {
                     GateEntry::Admitted(permit) => permit,
                     GateEntry::Queued(waiter, _) if (i + n).is_multiple_of(7) => {
                         drop(waiter);
@@ -221,7 +241,7 @@ fn the_limit_holds_over_many_threads() {
         .for_each(|thread| thread.join().unwrap());
     assert_eq!(gate.load_counts(), (0, 0));
     assert!(
-        matches!(gate.enter_gate(), GateEntry::Admitted(_)),
+        matches!(gate.enter_gate(source()), GateEntry::Admitted(_)),
         "the fast path is open again"
     );
 }

@@ -1,15 +1,47 @@
-//! Bounded queue of waiting requests, first come, first served.
+//! Bounded queue of waiting requests: sources take turns, each source's requests in order.
+//!
+//! One source that sends more than others waits behind itself alone. When the queue is full, a
+//! source with few waiting requests displaces the newest request of the source with the most
+//! (longest queue drop: Suter et al., INFOCOM 1998).
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
-/// Id of a waiting request; never reused.
-pub(super) type QueueTicket = u64;
+use nearpath_types::SourceNetwork;
 
-/// FIFO queue of waiting requests. `T` notifies a request.
+/// Position of a waiting request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct QueueTicket {
+    number: u64,
+    /// `None`: admitted before, and in front of all sources.
+    source: Option<SourceNetwork>,
+}
+
+/// Waiting requests in order of their numbers. `T` notifies a request.
+type WaitingList<T> = VecDeque<(u64, T)>;
+
+/// Result of adding a request.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum PushResult<T> {
+    /// The request waits.
+    Queued(QueueTicket),
+    /// The request waits in place of another one.
+    Displaced(QueueTicket, T),
+    /// The queue is full, and no source has more waiting requests than this one.
+    Full,
+}
+
+/// Queue of waiting requests.
 #[derive(Debug)]
 pub(super) struct AdmissionQueue<T> {
-    waiting: VecDeque<(QueueTicket, T)>,
-    last_ticket: QueueTicket,
+    /// Requests that were admitted before.
+    returned: WaitingList<T>,
+    /// Waiting requests of each source; no list is empty.
+    by_source: HashMap<SourceNetwork, WaitingList<T>>,
+    /// Sources with waiting requests, the next one first.
+    turns: VecDeque<SourceNetwork>,
+    /// Waiting requests in `by_source`.
+    source_count: usize,
+    last_number: u64,
     max_waiting: usize,
     is_closed: bool,
 }
@@ -18,8 +50,11 @@ impl<T> AdmissionQueue<T> {
     /// Creates an empty queue.
     pub(super) fn new(max_waiting: u32) -> Self {
         Self {
-            waiting: VecDeque::new(),
-            last_ticket: 0,
+            returned: VecDeque::new(),
+            by_source: HashMap::new(),
+            turns: VecDeque::new(),
+            source_count: 0,
+            last_number: 0,
             max_waiting: max_waiting as usize,
             is_closed: false,
         }
@@ -32,12 +67,12 @@ impl<T> AdmissionQueue<T> {
 
     /// Returns whether no request waits.
     pub(super) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        self.len() == 0
     }
 
     /// Returns the number of waiting requests.
     pub(super) fn len(&self) -> usize {
-        self.waiting.len()
+        self.returned.len() + self.source_count
     }
 
     /// Returns whether the queue was closed.
@@ -45,14 +80,34 @@ impl<T> AdmissionQueue<T> {
         self.is_closed
     }
 
-    /// Adds a request at the end, unless the queue is full.
-    pub(super) fn push_last(&mut self, waiter: T) -> Option<QueueTicket> {
-        if self.is_closed || self.waiting.len() >= self.max_waiting {
-            return None;
+    /// Adds a request as the last one of its source.
+    pub(super) fn push_last(&mut self, source: SourceNetwork, waiter: T) -> PushResult<T> {
+        if self.is_closed {
+            return PushResult::Full;
         }
-        let ticket = self.next_ticket();
-        self.waiting.push_back((ticket, waiter));
-        Some(ticket)
+        let displaced = if self.len() < self.max_waiting {
+            None
+        } else {
+            let Some(longest) = self.longest_above(source) else {
+                return PushResult::Full;
+            };
+            self.pop_newest(longest)
+        };
+        let number = self.next_number();
+        let list = self.by_source.entry(source).or_default();
+        if list.is_empty() {
+            self.turns.push_back(source);
+        }
+        list.push_back((number, waiter));
+        self.source_count += 1;
+        let ticket = QueueTicket {
+            number,
+            source: Some(source),
+        };
+        match displaced {
+            Some(displaced) => PushResult::Displaced(ticket, displaced),
+            None => PushResult::Queued(ticket),
+        }
     }
 
     /// Adds a request in front, for one that was admitted before. The limit does not apply.
@@ -60,34 +115,171 @@ impl<T> AdmissionQueue<T> {
         if self.is_closed {
             return None;
         }
-        let ticket = self.next_ticket();
-        self.waiting.push_front((ticket, waiter));
-        Some(ticket)
+        let number = self.next_number();
+        self.returned.push_front((number, waiter));
+        Some(QueueTicket {
+            number,
+            source: None,
+        })
     }
 
     /// Takes the next request to admit.
     pub(super) fn pop_first(&mut self) -> Option<T> {
-        self.waiting.pop_front().map(|(_, waiter)| waiter)
+        if let Some((_, waiter)) = self.returned.pop_front() {
+            return Some(waiter);
+        }
+        let source = self.turns.pop_front()?;
+        let list = self.by_source.get_mut(&source)?;
+        let next = list.pop_front();
+        if list.is_empty() {
+            self.by_source.remove(&source);
+        } else {
+            self.turns.push_back(source);
+        }
+        self.source_count -= 1;
+        next.map(|(_, waiter)| waiter)
     }
 
-    /// Removes a request. False: it was admitted before.
+    /// Removes a request. False: it was admitted or displaced before.
     pub(super) fn remove_ticket(&mut self, ticket: QueueTicket) -> bool {
-        // A linear search: requests leave the queue early only when their caller gives up.
+        let Some(source) = ticket.source else {
+            let position = self.returned.iter().position(|one| one.0 == ticket.number);
+            return position.is_some_and(|position| self.returned.remove(position).is_some());
+        };
         let position = self
-            .waiting
-            .iter()
-            .position(|(queued, _)| *queued == ticket);
-        position.is_some_and(|position| self.waiting.remove(position).is_some())
+            .by_source
+            .get(&source)
+            .and_then(|list| list.binary_search_by_key(&ticket.number, |one| one.0).ok());
+        position.is_some_and(|position| self.remove_at(source, position).is_some())
     }
 
     /// Closes the queue and returns all waiting requests.
-    pub(super) fn close_queue(&mut self) -> VecDeque<(QueueTicket, T)> {
+    pub(super) fn close_queue(&mut self) -> Vec<T> {
         self.is_closed = true;
-        std::mem::take(&mut self.waiting)
+        let mut all = Vec::with_capacity(self.len());
+        while let Some(waiter) = self.pop_first() {
+            all.push(waiter);
+        }
+        all
     }
 
-    fn next_ticket(&mut self) -> QueueTicket {
-        self.last_ticket += 1;
-        self.last_ticket
+    /// Returns the source with the most waiting requests, if those are more than `source` would
+    /// have with another one.
+    fn longest_above(&self, source: SourceNetwork) -> Option<SourceNetwork> {
+        let own_count = self.by_source.get(&source).map_or(0, VecDeque::len);
+        // A search over all sources: the queue is full only under attack, and bounded.
+        let (longest, list) = self.by_source.iter().max_by_key(|(_, list)| list.len())?;
+        (list.len() > own_count + 1).then_some(*longest)
+    }
+
+    fn pop_newest(&mut self, source: SourceNetwork) -> Option<T> {
+        let last = self.by_source.get(&source)?.len().checked_sub(1)?;
+        self.remove_at(source, last)
+    }
+
+    fn remove_at(&mut self, source: SourceNetwork, position: usize) -> Option<T> {
+        let list = self.by_source.get_mut(&source)?;
+        let (_, waiter) = list.remove(position)?;
+        self.source_count -= 1;
+        if list.is_empty() {
+            self.by_source.remove(&source);
+            // Now, not at its turn: strangers' entries would pile up while nothing is admitted.
+            self.turns.retain(|waiting| *waiting != source);
+        }
+        Some(waiter)
+    }
+
+    fn next_number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn source(host: u8) -> SourceNetwork {
+        SourceNetwork::of([192, 0, 2, host].into())
+    }
+
+    fn push(queue: &mut AdmissionQueue<u32>, host: u8, waiter: u32) -> PushResult<u32> {
+        queue.push_last(source(host), waiter)
+    }
+
+    fn pop_all(queue: &mut AdmissionQueue<u32>) -> Vec<u32> {
+        std::iter::from_fn(|| queue.pop_first()).collect()
+    }
+
+    #[test]
+    fn sources_take_turns_after_requests_that_were_admitted_before() {
+        let mut queue = AdmissionQueue::new(100);
+        for waiter in 0..4 {
+            push(&mut queue, 1, waiter);
+        }
+        push(&mut queue, 2, 10);
+        push(&mut queue, 3, 20);
+        push(&mut queue, 2, 11);
+        queue.push_first(30);
+        assert_eq!(pop_all(&mut queue), [30, 0, 10, 20, 1, 11, 2, 3]);
+    }
+
+    #[test]
+    fn a_full_queue_displaces_the_newest_request_of_the_longest_source() {
+        let mut queue = AdmissionQueue::new(4);
+        for waiter in 0..4 {
+            push(&mut queue, 1, waiter);
+        }
+        assert_eq!(push(&mut queue, 1, 4), PushResult::Full);
+        assert!(matches!(
+            push(&mut queue, 2, 10),
+            PushResult::Displaced(_, 3)
+        ));
+        assert!(matches!(
+            push(&mut queue, 2, 11),
+            PushResult::Displaced(_, 2)
+        ));
+        assert_eq!(push(&mut queue, 2, 12), PushResult::Full, "equal shares");
+        assert_eq!(pop_all(&mut queue), [0, 10, 1, 11]);
+    }
+
+    proptest! {
+        #[test]
+        fn every_request_leaves_once(max in 0u32..8, steps in proptest::collection::vec((0u8..6, 0u8..4), 0..100)) {
+            let mut queue = AdmissionQueue::new(max);
+            let (mut tickets, mut waiting, mut next) = (Vec::new(), std::collections::BTreeSet::new(), 0);
+            for (step, host) in steps {
+                match step {
+                    0..3 => {
+                        next += 1;
+                        match push(&mut queue, host, next) {
+                            PushResult::Queued(ticket) => tickets.push((ticket, next)),
+                            PushResult::Displaced(ticket, other) => {
+                                tickets.push((ticket, next));
+                                prop_assert!(waiting.remove(&other));
+                            }
+                            PushResult::Full => {
+                                prop_assert_eq!(queue.len(), max as usize);
+                                continue;
+                            }
+                        }
+                        waiting.insert(next);
+                    }
+                    3 => match queue.pop_first() {
+                        Some(waiter) => prop_assert!(waiting.remove(&waiter)),
+                        None => prop_assert!(waiting.is_empty()),
+                    },
+                    _ => {
+                        let Some((ticket, waiter)) = tickets.pop() else { continue };
+                        prop_assert_eq!(queue.remove_ticket(ticket), waiting.remove(&waiter));
+                    }
+                }
+                prop_assert_eq!(queue.len(), waiting.len());
+                prop_assert_eq!(queue.turns.len(), queue.by_source.len());
+                prop_assert!(queue.by_source.values().all(|list| !list.is_empty()));
+            }
+            prop_assert_eq!(queue.close_queue().len(), waiting.len());
+        }
     }
 }
