@@ -304,7 +304,7 @@ impl Lifecycle {
                 None
             }
             WatchOutcome::StopRequested(request) => {
-                self.stop_process(process, exited, request.filter(|_| start.has_reported))
+                self.stop_process(process, exited, request.filter(|_| start.handles_signals))
                     .await;
                 // Before the output is drained: callers must leave the dead instance at once.
                 self.send_event(InstanceEvent::Exited(self.spec.id));
@@ -347,7 +347,7 @@ impl Lifecycle {
 
     /// Handles one note; returns whether a failed instance now has to end.
     fn handle_note(&self, note: Option<InstanceNote>, start: &mut StartProgress) -> bool {
-        start.has_reported |= note.is_some();
+        start.handles_signals |= note.as_ref().is_some_and(InstanceNote::is_of_watchdog);
         match note {
             Some(InstanceNote::Phase(phase)) if !start.ready => {
                 self.send_event(InstanceEvent::Phase(self.spec.id, phase))
@@ -490,12 +490,11 @@ impl Lifecycle {
 #[derive(Debug, Default)]
 struct StartProgress {
     ready: bool,
-    /// Set after the first note.
+    /// Set by the watchdog's first note; notes of its predecessor in the process do not count.
     ///
     /// Earlier signals would be lost: the first process of a PID namespace gets only signals that
-    /// it handles. The watchdog installs its handlers before its first note. No tenant code runs
-    /// before.
-    has_reported: bool,
+    /// it handles (pid_namespaces(7)). The watchdog installs its handlers before its first note.
+    handles_signals: bool,
     is_closed: bool,
     failure: Option<String>,
 }

@@ -22,6 +22,17 @@ pub enum InstanceNote {
     Failed(String),
 }
 
+impl InstanceNote {
+    /// Returns whether only the watchdog writes such a note, and not `instance-init` before it.
+    pub fn is_of_watchdog(&self) -> bool {
+        match self {
+            Self::Phase(phase) => ["watchdog", "handler"].contains(&phase.name.as_str()),
+            Self::Ready => true,
+            Self::Failed(_) => false,
+        }
+    }
+}
+
 /// Parses a line; `None` for an unknown one.
 ///
 /// After the watchdog's start, lines come from inside the instance. Names are therefore restricted

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::fake_machine::{NodeFixture, ProcessEvent, Script, echo_route, ready_ids};
 use nearpath_node::SettleHook;
 use nearpath_node::machine::ProcessExit;
-use nearpath_types::{DesiredState, InstanceState, LogQuery, StartFailureCause};
+use nearpath_types::{DesiredState, InstanceState, LogQuery, ObservedFunction, StartFailureCause};
 use tokio::sync::Notify;
 
 async fn new_fixture() -> NodeFixture {
@@ -291,6 +291,28 @@ async fn an_instance_without_notes_is_killed_without_waiting() {
         ),
         (1, 1)
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_whose_watchdog_has_not_begun_is_killed_without_waiting() {
+    let fixture = new_fixture().await;
+    fixture.machine.script("", Script::Early);
+    fixture.node.apply_desired(fixture.desired_echo(1, 1, ""));
+    let mut observed = fixture.node.watch_observed();
+    let locked_down = |all: &Arc<Vec<ObservedFunction>>| {
+        let instances = all.iter().flat_map(|one| &one.instances);
+        let mut phases = instances.flat_map(|one| &one.start);
+        phases.any(|phase| phase.name == "lockdown")
+    };
+    observed.wait_for(locked_down).await.unwrap();
+    fixture.node.drain_and_stop().await;
+    let count = |event| fixture.machine.count(event);
+    assert_eq!(
+        count(ProcessEvent::Terminated),
+        0,
+        "the signal would be lost"
+    );
+    assert_eq!(count(ProcessEvent::Killed), 1);
 }
 
 #[tokio::test(start_paused = true)]

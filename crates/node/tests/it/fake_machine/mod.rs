@@ -31,6 +31,8 @@ pub enum Script {
     Stubborn,
     /// Writes a line and exits with code 1.
     Crash,
+    /// Has reported phases before the watchdog's; loses SIGTERM, as a process without a handler.
+    Early,
     /// Runs without any note.
     Silent,
     /// Refused by the kernel.
@@ -149,6 +151,7 @@ impl InstanceMachine for FakeMachine {
             Script::Serve | Script::Stubborn => {
                 note_writer.write_all(b"phase watchdog 1000\nready\n")?
             }
+            Script::Early => note_writer.write_all(b"phase root 1000\nphase lockdown 1000\n")?,
             Script::Crash => err.write_all(b"Traceback\nno module named cart\n")?,
             Script::Silent | Script::Refused => {}
         }
@@ -199,7 +202,7 @@ impl FakeProcess {
 impl InstanceProcess for FakeProcess {
     fn terminate(&self) {
         self.machine.record(self.id, ProcessEvent::Terminated);
-        if self.script != Script::Stubborn {
+        if !matches!(self.script, Script::Stubborn | Script::Early) {
             self.end(ProcessExit::Code(0));
         }
     }
