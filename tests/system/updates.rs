@@ -29,7 +29,9 @@ async fn assert_no_failure(server: &TestServer, spec: Value, count: u32, length:
     let path = format!("/function/{}", spec["service"].as_str().unwrap());
     let load = open_loop(server.addr, &path, 200, length);
     let updates = update_often(server, spec, count, length);
-    let (outcome, ()) = timeout(length * 2, async { tokio::join!(load, updates) })
+    // Longer than the limit of a request: a lost one is told by its own text.
+    let limit = length + Duration::from_secs(60);
+    let (outcome, ()) = timeout(limit, async { tokio::join!(load, updates) })
         .await
         .expect("load and updates end in time");
     assert!(

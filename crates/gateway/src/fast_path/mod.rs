@@ -72,9 +72,7 @@ pub(crate) fn send_plain(
         .endpoint_in(route.domain.as_deref()?)
         .filter(|_| fits)?;
     // A waiter that is dropped here leaves the queue again; the pipeline queues the request anew.
-    let Some(permit) = function.gate.try_enter() else {
-        return None;
-    };
+    let permit = function.gate.try_enter()?;
     // Every early return from here on drops the slot, and with it the permit.
     let slot = deliver::pick_slot(&route, permit, &[], worker.next_random()).ok()?;
     let (call_id, start_time) = (CallId::from_fields(plain.header_fields()), StartTime::now());

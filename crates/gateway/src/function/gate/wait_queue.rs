@@ -88,7 +88,7 @@ impl<T> AdmissionQueue<T> {
         let displaced = if self.len() < self.max_waiting {
             None
         } else {
-            let Some(longest) = self.longest_above(source) else {
+            let Some(longest) = self.max_source_above(source) else {
                 return PushResult::Full;
             };
             self.pop_newest(longest)
@@ -165,7 +165,7 @@ impl<T> AdmissionQueue<T> {
 
     /// Returns the source with the most waiting requests, if those are more than `source` would
     /// have with another one.
-    fn longest_above(&self, source: SourceNetwork) -> Option<SourceNetwork> {
+    fn max_source_above(&self, source: SourceNetwork) -> Option<SourceNetwork> {
         let own_count = self.by_source.get(&source).map_or(0, VecDeque::len);
         // A search over all sources: the queue is full only under attack, and bounded.
         let (longest, list) = self.by_source.iter().max_by_key(|(_, list)| list.len())?;
