@@ -15,7 +15,7 @@ FUZZ_SECONDS ?= 60
 EXAMPLES ?= boutique retail certinfo resizer
 FUZZ_TARGETS = $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 
-.PHONY: help build build-dist demo demo-debug up test test-rust test-drivers test-nat test-jobs test-python test-rendezvous test-slow-clients test-updates test-go test-sdk test-shape sdk sdk-c sdk-python sdk-node loom asan generate lint fmt fuzz fuzz-corpora bench build-bench bench-check bench-report audit dist clean nightly setup setup-cargo-tools setup-nextest
+.PHONY: help check-locks build build-dist demo demo-debug up test test-rust test-drivers test-nat test-jobs test-python test-rendezvous test-slow-clients test-updates test-go test-sdk test-shape sdk sdk-c sdk-python sdk-node loom asan generate lint fmt fuzz fuzz-corpora bench build-bench bench-check bench-report audit dist clean nightly setup setup-cargo-tools setup-nextest
 
 help: ## list what can be made
 	@sed -n 's/^\([a-zA-Z%-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -134,6 +134,11 @@ sdk-node: setup ## a package that `npm install` takes
 
 generate: ## the lists of paths and reasons in every language, from contract/*.toml
 	$(CARGO) run -q --locked -p nearpath-xtask -- generate
+
+check-locks: setup ## the lock files of the workspaces beside the main one follow its crates
+	@for manifest in fuzz/Cargo.toml bench/Cargo.toml; do \
+	  $(CARGO) metadata --locked --format-version 1 --manifest-path $$manifest >/dev/null || \
+	  { echo "write it with: cargo update --workspace --manifest-path $$manifest" >&2; exit 1; }; done
 
 lint: setup setup-cargo-tools ## format, clippy, dependencies, layers, names, generated files
 	$(CARGO) fmt --all --check
