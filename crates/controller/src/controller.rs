@@ -4,13 +4,16 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
-use nearpath_types::{FunctionId, StatusSource};
+use nearpath_types::log_limiter::LogLimiter;
+use nearpath_types::{FunctionId, SourceNetwork, StatusSource};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use crate::credentials::{AdminCredentials, AuthMode};
 use crate::fleet::Fleet;
+use crate::login_limit::LoginLimiter;
 use crate::model::{CommandOutcome, ControllerCommand, ControllerModel};
 use crate::store::{ControllerStore, DataDir, StoreOpenError};
 use crate::store_writer::{
@@ -76,6 +79,9 @@ pub(crate) struct ControllerState {
     pub(crate) fleet: Arc<dyn Fleet>,
     pub(crate) status: Arc<dyn StatusSource>,
     pub(crate) credentials: Option<AdminCredentials>,
+    pub(crate) login_limiter: Mutex<LoginLimiter>,
+    /// Limits the log lines about refused logins.
+    pub(crate) login_lines: Mutex<LogLimiter<Option<SourceNetwork>>>,
     pub(crate) version: BuildVersion,
     published: Arc<PublishedState>,
     store_thread: Mutex<Option<StoreThread>>,
@@ -200,6 +206,24 @@ impl Controller {
 }
 
 impl ControllerState {
+    pub(crate) fn lock_login_limiter(&self) -> MutexGuard<'_, LoginLimiter> {
+        self.login_limiter
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns how many log lines about a source's logins were suppressed, if one is due.
+    pub(crate) fn take_due_login_line(
+        &self,
+        source: Option<SourceNetwork>,
+        now: Instant,
+    ) -> Option<u64> {
+        self.login_lines
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take_due(source, now)
+    }
+
     fn open(
         data_dir: DataDir,
         config: ControllerConfig,
@@ -233,6 +257,8 @@ impl ControllerState {
             fleet,
             status,
             credentials,
+            login_limiter: Mutex::default(),
+            login_lines: Mutex::default(),
             version: config.version,
             published,
             store_thread: work,

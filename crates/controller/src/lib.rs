@@ -14,6 +14,7 @@ pub mod backup;
 mod controller;
 pub mod credentials;
 mod fleet;
+mod login_limit;
 pub mod model;
 pub mod store;
 pub mod store_writer;

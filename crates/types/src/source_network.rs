@@ -1,5 +1,6 @@
 //! Network that one caller controls; shares of limits are counted by it.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
 /// Host part of an IPv6 address: a network of one subscriber is a /64 (RFC 6177), and its hosts
@@ -23,6 +24,15 @@ impl SourceNetwork {
     }
 }
 
+impl fmt::Display for SourceNetwork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            IpAddr::V4(addr) => addr.fmt(f),
+            IpAddr::V6(prefix) => write!(f, "{prefix}/{}", u128::BITS - IPV6_HOST_BITS),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -34,5 +44,7 @@ mod tests {
         assert_ne!(source("2001:db8:0:1::1"), source("2001:db8:0:2::1"));
         assert_eq!(source("::ffff:192.0.2.1"), source("192.0.2.1"));
         assert_ne!(source("::ffff:192.0.2.1"), source("::ffff:192.0.2.2"));
+        assert_eq!(source("2001:db8::1").to_string(), "2001:db8::/64");
+        assert_eq!(source("::ffff:192.0.2.1").to_string(), "192.0.2.1");
     }
 }

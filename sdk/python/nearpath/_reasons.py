@@ -16,5 +16,6 @@ RETRY_IS_SAFE: Final = frozenset(
         "too_early",
         "start_failed",
         "connection_limit",
+        "login_locked",
     }
 )

@@ -1,5 +1,7 @@
 //! Errors as responses: status, text for people, reason for programs.
 
+use std::time::Duration;
+
 use axum::response::{IntoResponse, Response};
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use nearpath_types::{InvalidName, PlatformError, Reason};
@@ -36,6 +38,12 @@ impl ApiError {
         Self::new(Reason::BadRequest, message)
     }
 
+    /// Sets the time after which a retry can succeed.
+    pub(crate) fn retry_after(mut self, time: Duration) -> Self {
+        self.error.retry_after = Some(time);
+        self
+    }
+
     /// Replaces the status, where OpenFaaS has another one for this error.
     pub(crate) fn with_status(mut self, status: StatusCode) -> Self {
         self.status = status;
@@ -61,6 +69,13 @@ impl IntoResponse for ApiError {
         response
             .headers_mut()
             .insert(REASON_HEADER, HeaderValue::from_static(reason.name()));
+        if let Some(time) = self.error.retry_after {
+            // Rounded up: a retry after the time must succeed.
+            let seconds = time.as_secs_f64().ceil() as u64;
+            response
+                .headers_mut()
+                .insert(header::RETRY_AFTER, seconds.into());
+        }
         response.extensions_mut().insert(self.error); // for the log line
         response
     }

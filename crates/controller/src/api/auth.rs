@@ -1,13 +1,15 @@
 //! Basic authentication (RFC 7617) for everything but the public paths, and protection against
 //! requests of other web sites.
 
+use std::time::{Duration, Instant};
+
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use http::{HeaderMap, Uri, header};
-use nearpath_types::Reason;
+use http::{HeaderMap, header};
+use nearpath_types::{Reason, SourceNetwork};
 
 use super::api_error::ApiError;
 use super::request_origin;
@@ -19,7 +21,7 @@ pub(crate) async fn authenticate(
     request: Request,
     next: Next,
 ) -> Response {
-    match check_request(controller.credentials(), request.uri(), request.headers()) {
+    match check_request(&controller, &request) {
         Ok(()) => next.run(request).await,
         Err(error) => error.into_response(),
     }
@@ -27,23 +29,56 @@ pub(crate) async fn authenticate(
 
 /// Checks a request. Requests of other sites' pages get no password challenge: a browser would show
 /// it to its user.
-fn check_request(
-    required: Option<&AdminCredentials>,
-    uri: &Uri,
-    headers: &HeaderMap,
-) -> Result<(), ApiError> {
+fn check_request(controller: &Controller, request: &Request) -> Result<(), ApiError> {
+    let (uri, headers) = (request.uri(), request.headers());
     let is_system_call = uri.path().starts_with("/system/");
     // Before the password: a browser may attach stored credentials to a foreign page's request.
     if is_system_call {
         request_origin::check_origin(uri, headers)?;
     }
-    match required {
+    match controller.credentials() {
         // OpenFaaS's clients send an empty `Bearer` without a login: the header is ignored.
         None if is_system_call => Ok(request_origin::check_host(uri, headers)?),
         None => Ok(()),
-        Some(wanted) if is_public_path(uri.path()) || has_credentials(headers, wanted) => Ok(()),
-        Some(_) => Err(ApiError::new(Reason::Unauthorized, "invalid credentials")),
+        Some(_) if is_public_path(uri.path()) => Ok(()),
+        Some(wanted) => {
+            let login = login_of(headers).ok_or_else(invalid_credentials)?;
+            let source = request.extensions().get().copied();
+            check_login(controller, source, has_credentials(&login, wanted))
+        }
     }
+}
+
+/// Decides about a login, and counts it for its source. Requests that no listener brought have no
+/// source and are not limited.
+fn check_login(
+    controller: &Controller,
+    source: Option<SourceNetwork>,
+    is_right: bool,
+) -> Result<(), ApiError> {
+    let now = Instant::now();
+    if let Some(source) = source {
+        let mut limiter = controller.inner.lock_login_limiter();
+        if let Some(rest) = limiter.remaining_lockout(source, now) {
+            return Err(locked_error(source, rest));
+        }
+        limiter.note_login(source, is_right, now);
+    }
+    match is_right {
+        true => Ok(()),
+        false => Err(invalid_credentials()),
+    }
+}
+
+fn invalid_credentials() -> ApiError {
+    ApiError::new(Reason::Unauthorized, "invalid credentials")
+}
+
+fn locked_error(source: SourceNetwork, rest: Duration) -> ApiError {
+    let text = format!(
+        "too many wrong passwords came from {source}: no login of it is checked for {rest:.0?}"
+    );
+    ApiError::new(Reason::LoginLocked, text).retry_after(rest)
 }
 
 /// Paths without authentication. All others require it, whether they exist or not.
@@ -51,13 +86,12 @@ fn is_public_path(path: &str) -> bool {
     path == "/healthz" || path.starts_with("/async-function/")
 }
 
-fn has_credentials(headers: &HeaderMap, required: &AdminCredentials) -> bool {
-    let Some(pair) = headers
-        .get(header::AUTHORIZATION)
-        .and_then(|value| decode_basic(value.as_bytes()))
-    else {
-        return false;
-    };
+/// Returns the `USER:PASSWORD` of a request. Without one it is no login, and no guess.
+fn login_of(headers: &HeaderMap) -> Option<Vec<u8>> {
+    decode_basic(headers.get(header::AUTHORIZATION)?.as_bytes())
+}
+
+fn has_credentials(pair: &[u8], required: &AdminCredentials) -> bool {
     // The first colon ends the user name; a password may contain more (RFC 7617, section 2).
     let Some(colon) = pair.iter().position(|byte| *byte == b':') else {
         return false;
@@ -91,10 +125,8 @@ mod tests {
         let Ok(value) = HeaderValue::from_bytes(value) else {
             return false;
         };
-        has_credentials(
-            &HeaderMap::from_iter([(header::AUTHORIZATION, value)]),
-            &admin(),
-        )
+        let headers = HeaderMap::from_iter([(header::AUTHORIZATION, value)]);
+        login_of(&headers).is_some_and(|login| has_credentials(&login, &admin()))
     }
 
     #[test]

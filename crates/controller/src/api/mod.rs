@@ -87,7 +87,7 @@ impl Controller {
             .method_not_allowed_fallback(wrong_method)
             // The layer that is added last runs first: refused logins are logged too.
             .layer(from_fn_with_state(self.clone(), auth::authenticate))
-            .layer(axum::middleware::from_fn(request_log::log_request))
+            .layer(from_fn_with_state(self.clone(), request_log::log_request))
             .with_state(self.clone())
     }
 

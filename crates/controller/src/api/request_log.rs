@@ -2,21 +2,35 @@
 
 use std::time::Instant;
 
-use axum::extract::Request;
+use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
 use http::Method;
-use nearpath_types::{PlatformError, Reason};
+use nearpath_types::{PlatformError, Reason, SourceNetwork};
 use tracing::Level;
 
-pub(crate) async fn log_request(request: Request, next: Next) -> Response {
+use crate::controller::Controller;
+
+pub(crate) async fn log_request(
+    State(controller): State<Controller>,
+    request: Request,
+    next: Next,
+) -> Response {
     // Copied: the handler consumes the request.
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let source = request.extensions().get().copied();
     let started = Instant::now();
     let response = next.run(request).await;
     let (status, took) = (response.status().as_u16(), started.elapsed());
     let error = response.extensions().get::<PlatformError>();
-    let level = log_level(&method, status, error.map(|error| error.reason));
+    let level = match error.map(|error| error.reason) {
+        // Anybody can cause them: a line a minute for each source.
+        Some(reason @ (Reason::Unauthorized | Reason::LoginLocked)) => {
+            log_refused_login(&controller, source, reason);
+            Level::DEBUG
+        }
+        reason => log_level(&method, status, reason),
+    };
     match error {
         Some(PlatformError {
             reason, message, ..
@@ -33,6 +47,14 @@ pub(crate) async fn log_request(request: Request, next: Next) -> Response {
         None => tracing::info!(%method, path, status, ?took, "api"),
     }
     response
+}
+
+fn log_refused_login(controller: &Controller, source: Option<SourceNetwork>, reason: Reason) {
+    let due = controller.inner.take_due_login_line(source, Instant::now());
+    let source = source.map_or_else(|| "unknown".to_owned(), |source| source.to_string());
+    if let Some(suppressed) = due {
+        tracing::warn!(source, %reason, suppressed, "api: logins refused");
+    }
 }
 
 /// Level of a request's log line. Clients deploy by an update and create functions that do not

@@ -1,8 +1,11 @@
 //! Authentication of the API.
 
+use std::net::Ipv4Addr;
+
 use axum::body::Body;
 use http::Request;
 use nearpath_controller::{AdminCredentials, AuthMode};
+use nearpath_types::SourceNetwork;
 
 use crate::fixture::{ApiReply, ControllerFixture, spec_json, test_config};
 
@@ -74,6 +77,43 @@ async fn unauthenticated_requests_get_openfaas_replies() {
             .status,
         200
     );
+}
+
+/// Sends a request with this `USER:PASSWORD` of a caller in `192.0.2.0`.
+async fn log_in_from(fixture: &ControllerFixture, host: u8, login: &str) -> ApiReply {
+    use base64::Engine;
+    let pair = base64::engine::general_purpose::STANDARD.encode(login);
+    let source = SourceNetwork::of(Ipv4Addr::new(192, 0, 2, host).into());
+    let request = Request::get("/system/info")
+        .header("authorization", format!("Basic {pair}"))
+        .extension(source)
+        .body(Body::empty());
+    fixture.send_request(request.unwrap()).await
+}
+
+#[tokio::test]
+async fn a_source_that_guesses_passwords_is_locked_out_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let credentials = AdminCredentials {
+        user: "admin".into(),
+        password: "secret".into(),
+    };
+    let fixture =
+        ControllerFixture::with_config(test_config(folder.path(), AuthMode::Provided(credentials)))
+            .await;
+    for guess in 0..11 {
+        let reply = log_in_from(&fixture, 1, &format!("admin:{guess}")).await;
+        assert_eq!(reply.status.as_u16(), 401, "guess {guess}");
+    }
+    for login in ["admin:12", "admin:secret"] {
+        let reply = log_in_from(&fixture, 1, login).await;
+        assert_eq!(reply.status.as_u16(), 429, "{login}: {}", reply.text);
+        assert_eq!(reply.header("x-nearpath-reason"), "login_locked");
+        assert_eq!(reply.header("retry-after"), "1");
+        assert!(reply.text.contains("192.0.2.1"), "{}", reply.text);
+    }
+    let other = log_in_from(&fixture, 2, "admin:secret").await;
+    assert_eq!(other.status.as_u16(), 200);
 }
 
 #[tokio::test]

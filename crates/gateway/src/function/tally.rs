@@ -53,8 +53,14 @@ impl LatencyHistogram {
 }
 
 /// Refused requests by reason.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct RefusalCounts([AtomicU64; Reason::ALL.len() + 1]);
+
+impl Default for RefusalCounts {
+    fn default() -> Self {
+        Self([const { AtomicU64::new(0) }; Reason::ALL.len() + 1])
+    }
+}
 
 impl RefusalCounts {
     /// Counts a refusal.

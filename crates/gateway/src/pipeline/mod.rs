@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::header::{self, HeaderName, HeaderValue};
 use http::{Method, Request, Response};
-use nearpath_types::{PlatformError, Reason};
+use nearpath_types::{PlatformError, Reason, SourceNetwork};
 use nearpath_wire::Body;
 
 use crate::COMPONENT;
@@ -63,7 +63,7 @@ pub(crate) fn route_request(
         Ok(RouteDestination::Admin) => {
             let (record, is_head) = record_unrouted(worker, peer, &request);
             RoutedRequest::Admin {
-                answer: worker.control.handle_admin(request.map(Body::from)),
+                answer: worker.control.handle_admin(admin_request(peer, request)),
                 record,
                 is_head,
             }
@@ -79,6 +79,13 @@ pub(crate) fn route_request(
             closes_connection: true,
         }) => with_connection_close(refuse_unrouted(worker, peer, &request, reason, &message)),
     }
+}
+
+/// Adds the caller's network, by which the API limits logins.
+fn admin_request(peer: &PeerInfo, mut request: Request<CallerBody>) -> Request<Body> {
+    let source = SourceNetwork::of(peer.addr);
+    request.extensions_mut().insert(source);
+    request.map(Body::from)
 }
 
 /// Routes a complete request for a known function. `path_offset` is the offset of the function's

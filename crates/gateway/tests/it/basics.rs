@@ -131,7 +131,13 @@ async fn paths_outside_functions_are_answered() {
         (200, "OK\n")
     );
     for path in ["/system/functions", "/ui/", "/", "/async-function/echo"] {
-        assert_eq!(fixture.send_get(path).await.body, format!("admin {path}"));
+        let answer = fixture.send_get(path).await;
+        assert_eq!(answer.body, format!("admin {path}"));
+        assert_eq!(
+            answer.header("x-source"),
+            "127.0.0.1",
+            "logins are limited by it"
+        );
     }
     let missing = fixture.send_get("/function/missing").await;
     assert_eq!(

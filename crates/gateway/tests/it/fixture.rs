@@ -28,7 +28,7 @@ use nearpath_gateway::{
 use nearpath_types::policy::CallTransport;
 use nearpath_types::{
     FunctionId, FunctionPolicy, FunctionRoute, InstanceAddr, InstanceId, InstanceLocality,
-    InstanceRoute, InstanceState, RoutingSnapshot,
+    InstanceRoute, InstanceState, RoutingSnapshot, SourceNetwork,
 };
 use nearpath_wire::Body;
 use nearpath_wire::h3::Http3ServerConfig;
@@ -46,7 +46,8 @@ pub(crate) fn full_body(text: impl Into<Bytes>) -> TestBody {
     Full::new(text.into()).boxed_unsync()
 }
 
-/// Control that reports wake-ups, and answers administrative requests with their path.
+/// Control that reports wake-ups, and answers administrative requests with their path and, in
+/// `x-source`, the network of their caller.
 pub(crate) struct TestControl(mpsc::UnboundedSender<FunctionId>, Option<DomainHandle>);
 
 impl GatewayControl for TestControl {
@@ -64,7 +65,9 @@ impl GatewayControl for TestControl {
 
     fn handle_admin(&self, request: Request<Body>) -> BoxFuture<'static, Response<Body>> {
         let body = Body::from(format!("admin {}", request.uri().path()));
-        Box::pin(std::future::ready(Response::new(body)))
+        let source: SourceNetwork = *request.extensions().get().unwrap();
+        let response = Response::builder().header("x-source", source.to_string());
+        Box::pin(std::future::ready(response.body(body).unwrap()))
     }
 }
 

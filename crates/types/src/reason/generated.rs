@@ -70,6 +70,8 @@ pub enum Reason {
     StartFailed = 30,
     /// All connections of the address are in use. A few further ones serve `/system` and `/healthz` alone.
     ConnectionLimit = 31,
+    /// Too many wrong passwords came from the caller's address: its logins are refused until the time in `Retry-After`.
+    LoginLocked = 32,
 }
 
 impl Reason {
@@ -106,6 +108,7 @@ impl Reason {
         Self::TooEarly,
         Self::StartFailed,
         Self::ConnectionLimit,
+        Self::LoginLocked,
     ];
 
     /// Returns the name in metrics, logs and the `X-Nearpath-Reason` header.
@@ -142,6 +145,7 @@ impl Reason {
             Self::TooEarly => "too_early",
             Self::StartFailed => "start_failed",
             Self::ConnectionLimit => "connection_limit",
+            Self::LoginLocked => "login_locked",
         }
     }
 
@@ -179,6 +183,7 @@ impl Reason {
             Self::TooEarly => 425,
             Self::StartFailed => 503,
             Self::ConnectionLimit => 503,
+            Self::LoginLocked => 429,
         }
     }
 
@@ -216,6 +221,7 @@ impl Reason {
             Self::TooEarly => true,
             Self::StartFailed => true,
             Self::ConnectionLimit => true,
+            Self::LoginLocked => true,
         }
     }
 }

@@ -36,6 +36,7 @@ const (
 	TooEarly          = 29 // The request came before the handshake was complete, and is not one that may run twice: send it again when it is (RFC 8470).
 	StartFailed       = 30 // The last starts of the function's instances all failed; `Retry-After` names the time of the next one.
 	ConnectionLimit   = 31 // All connections of the address are in use. A few further ones serve `/system` and `/healthz` alone.
+	LoginLocked       = 32 // Too many wrong passwords came from the caller's address: its logins are refused until the time in `Retry-After`.
 )
 
 var names = [...]string{
@@ -70,6 +71,7 @@ var names = [...]string{
 	TooEarly:          "too_early",
 	StartFailed:       "start_failed",
 	ConnectionLimit:   "connection_limit",
+	LoginLocked:       "login_locked",
 }
 
 // Name returns the name of a number; unknown: an empty string.
@@ -83,7 +85,7 @@ func Name(number uint16) string {
 // RetryIsSafe reports whether a retry after this reason cannot run the request twice.
 func RetryIsSafe(name string) bool {
 	switch name {
-	case "slow_request", "overload", "queue_timeout", "cold_timeout", "draining", "connect_failed", "storage_full", "read_only", "too_early", "start_failed", "connection_limit":
+	case "slow_request", "overload", "queue_timeout", "cold_timeout", "draining", "connect_failed", "storage_full", "read_only", "too_early", "start_failed", "connection_limit", "login_locked":
 		return true
 	}
 	return false
