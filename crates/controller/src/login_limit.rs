@@ -8,9 +8,9 @@ use nearpath_types::SourceNetwork;
 /// Wrong logins in a row without a lock-out: people mistype, and scripts keep an old password.
 const FREE_FAILURES: u32 = 10;
 /// Lock-out after the next wrong login. Each further one doubles it.
-const FIRST_LOCKOUT: Duration = Duration::from_secs(1);
+const FIRST_LOCKOUT_PERIOD: Duration = Duration::from_secs(1);
 /// Maximum lock-out: about 1,500 attempts a day are left to a source.
-const MAX_LOCKOUT: Duration = Duration::from_secs(60);
+const MAX_LOCKOUT_PERIOD: Duration = Duration::from_secs(60);
 /// Time after the last wrong login at which a source counts from zero again.
 const FAILURE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 /// Maximum sources in memory. Beyond it the one with the oldest failure is dropped.
@@ -31,7 +31,9 @@ impl LoginFailures {
         match self.count.checked_sub(FREE_FAILURES + 1) {
             None => Duration::ZERO,
             // Six doublings exceed the maximum; more would overflow.
-            Some(doublings) => MAX_LOCKOUT.min(FIRST_LOCKOUT * (1 << doublings.min(6))),
+            Some(doublings) => {
+                MAX_LOCKOUT_PERIOD.min(FIRST_LOCKOUT_PERIOD * (1 << doublings.min(6)))
+            }
         }
     }
 
