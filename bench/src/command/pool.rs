@@ -5,6 +5,7 @@
 
 mod connections;
 mod database;
+mod queries;
 mod retail;
 
 use std::process::ExitCode;

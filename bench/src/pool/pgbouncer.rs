@@ -88,6 +88,11 @@ impl PgBouncer {
         wait_for_listener(node, bouncer.address)?;
         Ok(Some(bouncer))
     }
+
+    /// Returns its process id: `setpriv` becomes PgBouncer.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
 }
 
 fn ini_settings(

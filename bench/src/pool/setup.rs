@@ -117,6 +117,11 @@ impl PoolNode {
         Ok(Self { server, folder })
     }
 
+    /// Returns the process id of the server.
+    pub(crate) fn pid(&self) -> u32 {
+        self.server.pid()
+    }
+
     /// Creates a secret.
     pub(crate) async fn create_secret(&self, name: &str, value: &str) -> Result<(), BenchError> {
         let secret = json!({ "name": name, "value": value });

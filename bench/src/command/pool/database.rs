@@ -4,12 +4,13 @@ use std::fs;
 use std::io;
 use std::net::IpAddr;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
-use super::{PoolArgs, build_network, retail, round_trip_name, run_local};
+use super::{PoolArgs, build_network, queries, retail, round_trip_name, run_local};
 use crate::apps::requirements::{MissingRequirement, PythonEnv};
 use crate::apps::retail::RetailDatabase;
 use crate::command::quic::NetworkPlace;
@@ -30,7 +31,7 @@ const CLIENT_LIBRARIES: [&str; 2] = ["libpq", "pg8000"];
 
 /// Methods to connect to the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum LoginMethod {
+pub(super) enum LoginMethod {
     Direct,
     Bouncer(AuthMethod),
     /// The node logs in; a running function is authenticated by itself.
@@ -147,7 +148,7 @@ impl<'a> DatabaseFixture<'a> {
     }
 
     /// Returns `HOST:PORT` of the server.
-    fn host_port(&self) -> &str {
+    pub(super) fn host_port(&self) -> &str {
         self.variable_value("HOST")
     }
 
@@ -166,6 +167,9 @@ impl<'a> DatabaseFixture<'a> {
             .await?;
         for client in CLIENT_LIBRARIES {
             self.measure_processes(&node, client, comparison).await?;
+        }
+        if self.place == NetworkPlace::Loopback {
+            queries::measure(self, &node, comparison).await?; // CPU time does not depend on the distance
         }
         retail::measure(self, &node, comparison).await
     }
@@ -214,12 +218,16 @@ impl<'a> DatabaseFixture<'a> {
         !matches!(method, LoginMethod::Bouncer(auth) if self.bouncer_for(auth).is_none())
     }
 
-    fn bouncer_for(&self, auth: AuthMethod) -> Option<&PgBouncer> {
+    pub(super) fn bouncer_for(&self, auth: AuthMethod) -> Option<&PgBouncer> {
         self.bouncers[usize::from(auth == AuthMethod::Nothing)].as_ref()
     }
 
     /// Deploys a function for which the node logs in, and a function that logs in by itself.
-    async fn deploy_functions(&self, node: &PoolNode, client: &str) -> Result<(), BenchError> {
+    pub(super) async fn deploy_functions(
+        &self,
+        node: &PoolNode,
+        client: &str,
+    ) -> Result<(), BenchError> {
         let image = node.create_image("connect", |folder| {
             fs::copy("bench/functions/connect.py", folder.join("connect.py"))?;
             copy_folder(self.python.packages_folder(), &folder.join("packages"))
@@ -246,7 +254,7 @@ impl<'a> DatabaseFixture<'a> {
     }
 
     /// Returns the connect time that a process reports.
-    async fn measure_connect(
+    pub(super) async fn measure_connect(
         &self,
         node: &PoolNode,
         client: &str,
@@ -274,12 +282,16 @@ impl<'a> DatabaseFixture<'a> {
         })
     }
 
+    /// Returns a command that runs a script on this machine, with the variables of functions.
+    pub(super) fn script_command(&self, script: &Path) -> Command {
+        let mut command = self.python.script_command(script);
+        command.envs(self.variables.iter().cloned());
+        command
+    }
+
     fn run_native(&self, client: &str, host: &str) -> Result<Vec<u8>, BenchError> {
-        let mut command = self
-            .python
-            .script_command(Path::new("bench/functions/connect.py"));
-        let done = command
-            .envs(self.variables.iter().cloned())
+        let done = self
+            .script_command(Path::new("bench/functions/connect.py"))
             .env("HOST", host)
             .env("CLIENT", client)
             .output()?;
