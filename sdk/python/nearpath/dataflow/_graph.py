@@ -1,5 +1,6 @@
 """Builds graphs of stages, joined by `>>`."""
 
+import functools
 import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, Self, TypeAlias
@@ -152,26 +153,26 @@ def source(
 
     With `resumes`, `make(number, of, done)` skips the first `done` items, which were made before a checkpoint.
     """
-    return Stage(_with_stage_name("source", lambda: Source(make, resumes)), workers, name, total=total)
+    return Stage(_with_stage_name("source", functools.partial(Source, make, resumes)), workers, name, total=total)
 
 
 def map(change: Callable[[Item], Item], workers: int = 1, name: str | None = None, max_workers: int | None = None) -> Stage:
-    return Stage(_with_stage_name("map", lambda: Map(change)), workers, name, max_workers=max_workers)
+    return Stage(_with_stage_name("map", functools.partial(Map, change)), workers, name, max_workers=max_workers)
 
 
 def flat_map(
     change: Callable[[Item], Iterable[Item]], workers: int = 1, name: str | None = None, max_workers: int | None = None
 ) -> Stage:
-    return Stage(_with_stage_name("flat-map", lambda: FlatMap(change)), workers, name, max_workers=max_workers)
+    return Stage(_with_stage_name("flat-map", functools.partial(FlatMap, change)), workers, name, max_workers=max_workers)
 
 
 def filter(keep: Callable[[Item], bool], workers: int = 1, name: str | None = None, max_workers: int | None = None) -> Stage:
-    return Stage(_with_stage_name("filter", lambda: Filter(keep)), workers, name, max_workers=max_workers)
+    return Stage(_with_stage_name("filter", functools.partial(Filter, keep)), workers, name, max_workers=max_workers)
 
 
 def reduce_by_key(join: Callable[[Any, Any], Any], workers: int = 1, name: str | None = None) -> Stage:
     """Reduces all values of a key to one (key, value)."""
-    return Stage(_with_stage_name("reduce-by-key", lambda: ReduceByKey(join)), workers, name, reads="by-key")
+    return Stage(_with_stage_name("reduce-by-key", functools.partial(ReduceByKey, join)), workers, name, reads="by-key")
 
 
 def stage(
@@ -194,9 +195,9 @@ def lines(path: str, workers: int = 1, name: str | None = None) -> Stage:
     """Writes one line per item. With several workers `{number}` in the path is the worker's number."""
     if workers > 1 and "{number}" not in path:
         raise ValueError(f"{workers} workers cannot write the same file: put {{number}} in {path!r}")
-    return Stage(_with_stage_name("lines", lambda: Lines(path)), workers, name)._keep_here()
+    return Stage(_with_stage_name("lines", functools.partial(Lines, path)), workers, name)._keep_here()
 
 
 def sink(call: Callable[[Item], object], workers: int = 1, name: str | None = None) -> Stage:
     """Calls a function with each item, after a death with some items twice. `lines` and `collect` are exact."""
-    return Stage(_with_stage_name("sink", lambda: Each(call)), workers, name).on("here")
+    return Stage(_with_stage_name("sink", functools.partial(Each, call)), workers, name).on("here")

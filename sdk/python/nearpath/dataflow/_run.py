@@ -196,7 +196,7 @@ class WorkerRun:
         """Returns the worker's progress and cost in this attempt."""
         used = resource.getrusage(resource.RUSAGE_SELF)
         now, streams = time.monotonic(), self.streams
-        report = {
+        report: dict[str, Any] = {
             "items": self.items,
             "made": self.made,
             "seconds": now - self.began,
@@ -206,6 +206,7 @@ class WorkerRun:
         if not streams:
             return report
         summary = _summary(json.loads(streams.stats()))
+        report["progress"] = [self.steps, self.items, self.worker.position(), summary["waited_for_input"], summary["waited_for_room"]]
         working = max(0.0, now - self.started - summary["waited_for_input"] - summary["waited_for_room"])
         pace = {"work": self.work, "steps": self.steps, "working": working, "finishing": self.finishing}
         return {**report, **summary, **pace}

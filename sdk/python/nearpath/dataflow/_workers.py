@@ -103,6 +103,10 @@ class Worker:
         if at >= 0:
             error.add_note(f"while processing the item {_shorten(self._batch[at])}")
 
+    def position(self) -> int:
+        """Returns how many items of the batch are left, if it is known."""
+        return 0 if self._position is None else operator.length_hint(self._position)
+
     def forget_batch(self) -> None:
         """Ends the batch: later exceptions are not an item's."""
         self._batch = None
