@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, Self, TypeAlias
 
 from . import _native
+from ._item_writer import DEFAULT_LINGER
 from ._workers import Collect, Each, Filter, FlatMap, Item, Lines, Map, ReduceByKey, Source, Worker
 
 How: TypeAlias = Literal["one-to-one", "by-key", "broadcast", "gather", "spread"]
@@ -26,16 +27,19 @@ class Stage:
     ) -> None:
         self.worker, self.workers, self.name, self._reads, self.total = worker, workers, name, reads, total
         self.max_workers = max_workers
-        self.before: list[tuple[Stage, How, bool]] = []
+        self.before: list[tuple[Stage, How, bool, float | None]] = []
         self.where: Where = "there"
         self._is_kept = False  # the output is in files of the leader's machine
 
     def __rshift__(self, other: "Stage") -> "Stage":
         return other.after(self)
 
-    def after(self, other: "Stage", how: How | None = None, spill: bool = False) -> Self:
-        """Reads another stage, with the distribution `how`. With `spill` excess data goes to disk."""
-        self.before.append((other, how or self._reads or self._default_distribution(other), spill))
+    def after(self, other: "Stage", how: How | None = None, spill: bool = False, linger: float | None = DEFAULT_LINGER) -> Self:
+        """Reads another stage, with the distribution `how`. With `spill` excess data goes to disk.
+
+        An item waits up to `linger` seconds for others, so that a batch is worth sending; None: until the batch is full.
+        """
+        self.before.append((other, how or self._reads or self._default_distribution(other), spill, linger))
         return self
 
     def on(self, where: Where) -> Self:
@@ -84,8 +88,9 @@ class Graph:
         ]
         edges = [
             {"from": self._names[id(before)], "to": self._names[id(stage)], "distribution": how, "spill": spill}
+            | ({} if linger == DEFAULT_LINGER else {"linger": linger})
             for stage in self._order
-            for before, how, spill in stage.before
+            for before, how, spill, linger in stage.before
         ]
         return json.dumps({"stages": stages, "edges": edges})
 
@@ -133,7 +138,7 @@ def _upstream(ends: Iterable[Stage]) -> list[Stage]:
         elif id(stage) not in seen:
             seen.add(id(stage))
             waiting.append((stage, True))
-            waiting.extend((before, False) for before, _, _ in reversed(stage.before))
+            waiting.extend((before, False) for before, _, _, _ in reversed(stage.before))
     return order
 
 

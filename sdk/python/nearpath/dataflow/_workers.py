@@ -84,6 +84,10 @@ class Worker:
         """
         return self._request_workers(count, stage)
 
+    def flush(self) -> None:
+        """Sends all items yielded so far, without waiting for a full batch or the linger. Call it in `input`, `process` or `finish`."""
+        self._flush_items()
+
     def snapshot(self) -> Any:
         """Returns the state of `process` as a plain value."""
         return None
@@ -118,6 +122,9 @@ class Worker:
             return items
         self._position = iter(self._batch)
         return self._position
+
+    def _flush_items(self) -> None:
+        raise RuntimeError("flush was called outside a job: call it in input, process or finish")
 
     def _request_workers(self, count: int, stage: str | None) -> int:
         raise RuntimeError("grow was called outside a job: call it in input, process or finish")
