@@ -95,7 +95,7 @@ class WorkerDeathTests(TemporaryFolderCase):
         def die(number):
             os.kill(os.getpid(), signal.SIGKILL)
 
-        with self.assertRaisesRegex(flow.JobFailed, "gave up after 2 restarts; the last: map.*signal 9"):
+        with self.assertRaisesRegex(flow.JobFailed, "gave up after 2 restarts; the last: map.*killed by SIGKILL"):
             flow.run(numbers(10) >> flow.map(die) >> flow.collect(), retries=2)
 
     def test_the_next_run_resumes_from_the_last_checkpoint(self):

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from ._attempt import Attempt, ControlMessage
 from ._backend import Diagnosis, Plan, WorkerBackend, WorkerHandle
+from ._exit_cause import OutOfMemoryKills
 from ._graph import Stage
 from ._local_worker import InheritedFiles, WorkerStart
 from ._pipe import Pipe
@@ -25,10 +26,11 @@ MAX_HEARTBEAT_INTERVAL = 1.0
 class LocalWorker(WorkerHandle):
     """A worker process on this machine."""
 
-    def __init__(self, name: str, process: LocalProcess, pipe: Pipe, selector: selectors.BaseSelector, stacks: StackFile) -> None:
+    def __init__(self, name: str, process: LocalProcess, pipe: Pipe, selector: selectors.BaseSelector, stacks: StackFile, kills: OutOfMemoryKills) -> None:
         super().__init__(name)
         self._process, self._pipe, self._selector, self._stacks = process, pipe, selector, stacks
         self._is_open, self._heartbeats = True, 0
+        self._kills, self._group, self._cause = kills, kills.begin(process.pid), ""
         self._code: int | None = None
         self._has_new_heartbeat = False
         selector.register(pipe, selectors.EVENT_READ, self)
@@ -66,9 +68,7 @@ class LocalWorker(WorkerHandle):
             if (code := self._process.exit_code()) is None:
                 return None
             self._record_exit(code)
-        if self._code:
-            return f"signal {-self._code}" if self._code < 0 else f"exit code {self._code}"
-        return ""
+        return self._cause
 
     def stop(self) -> None:
         if self._code is None:
@@ -79,7 +79,7 @@ class LocalWorker(WorkerHandle):
         self._close_pipe()
 
     def _record_exit(self, code: int) -> None:
-        self._code = code
+        self._code, self._cause = code, self._kills.describe_exit(code, self._group)
         self._selector.unregister(self._process.sentinel)
         self._process.close()
 
@@ -103,7 +103,7 @@ class LocalBackend(WorkerBackend):
         self._token, self._selector = secrets.token_bytes(32), selectors.DefaultSelector()
         self._interval = min(MAX_HEARTBEAT_INTERVAL, silence_timeout / HEARTBEATS_PER_SILENCE)
         self._numbers, self._starts = itertools.count(), dict[int, LocalWorker]()
-        self._stacks, (self._heartbeats, heartbeats) = StackFile(), os.pipe()
+        self._kills, self._stacks, (self._heartbeats, heartbeats) = OutOfMemoryKills(), StackFile(), os.pipe()
         self._files = InheritedFiles(heartbeats, self._stacks.fileno())
         os.set_blocking(self._heartbeats, False)
         self._selector.register(self._heartbeats, selectors.EVENT_READ, None)
@@ -115,7 +115,7 @@ class LocalBackend(WorkerBackend):
         process = self._start_process(start, ours, theirs)
         theirs.close()
         ours.setblocking(False)
-        self._handles[name] = self._starts[number] = LocalWorker(name, process, Pipe(ours), self._selector, self._stacks)
+        self._handles[name] = self._starts[number] = LocalWorker(name, process, Pipe(ours), self._selector, self._stacks, self._kills)
         return self._handles[name]
 
     def _start_process(self, start: WorkerStart, ours: socket.socket, theirs: socket.socket) -> LocalProcess:
