@@ -17,7 +17,7 @@ class RemoteDeathTests(RemoteJobCase):
     def test_a_death_without_a_store_restarts_from_the_beginning(self):
         job = self.run_summing(3000, 10, signals=[[2000, signal.SIGKILL]], store=False)
         self.assertEqual(len(job.report.restarts), 1)
-        self.assertIn("died (signal 9)", job.report.restarts[0])
+        self.assertIn("died (killed by SIGKILL", job.report.restarts[0])
         self.assertEqual(job.report.checkpoints, 0)
 
     def test_random_deaths_leave_the_sums_exact(self):

@@ -146,7 +146,7 @@ class RemoteStoreFaultTests(store_fixture.StoreJobCase, RemoteJobCase):
         first, *others = job.report.restarts
         self.assertIn("reduce-by-key.1 died (silent", first)
         # On a busy machine another worker may be silent for two seconds, too.
-        self.assertTrue(any("map.1 died (signal 9)" in why for why in others), others)
+        self.assertTrue(any("map.1 died (killed by SIGKILL" in why for why in others), others)
 
 
 if __name__ == "__main__":

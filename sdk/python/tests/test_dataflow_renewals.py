@@ -4,7 +4,9 @@ import unittest
 
 from attempts import attempt, report
 
+from nearpath.dataflow._process_state import shorten_stacks
 from nearpath.dataflow._renewals import StartLifetime, Renewals, margin
+from nearpath.dataflow._stalls import Stalls
 from nearpath.dataflow._stragglers import Sample, Stragglers
 from nearpath.dataflow._watch import Watch
 
@@ -64,6 +66,53 @@ class LivenessTests(unittest.TestCase):
         self.advance(5)
         self.watch.begin()
         self.assertEqual(list(self.advance(13, senders="abc", ready="abc")), ["d"])
+
+
+class LocalLivenessTests(unittest.TestCase):
+    def test_silence_on_one_machine_counts_while_nobody_sends(self):
+        """No network separates local workers from their job, so each silence is the worker's own."""
+        watch, dead = Watch(contact_timeout=60.0, silence_timeout=10.0, is_networked=False), {}
+        watch.record_message("a", 0.0)
+        for tenths in range(1, 120):
+            dead |= watch.find_dead({"a": True}, True, tenths / 10)
+        self.assertEqual(dead, {"a": "silent for 12 s"})
+
+
+class StallTests(unittest.TestCase):
+    """Observes the workers `a` and `b`. Checks and messages follow each second."""
+
+    def setUp(self):
+        self.stalls, self.now = Stalls(report_timeout=30.0, stall_timeout=100.0), 0.0
+
+    def advance(self, seconds, progressing="", working="ab"):
+        found = []
+        for _ in range(seconds):
+            self.now += 1.0
+            for name in working:
+                self.stalls.record(name, self.now if name in progressing else None, self.now)
+            found += [(stall.name, stall.is_death) for stall in self.stalls.find(working, self.now)]
+        return found
+
+    def test_a_worker_without_progress_is_reported_once_and_dies_at_the_limit(self):
+        self.assertEqual(self.advance(30, progressing="b"), [])
+        self.assertEqual(self.advance(60, progressing="b"), [("a", False)])
+        self.assertIn(("a", True), self.advance(15, progressing="b"))
+
+    def test_progress_ends_a_stall(self):
+        self.assertEqual(self.advance(25) + self.advance(1, progressing="ab") + self.advance(25), [])
+
+    def test_a_worker_that_must_wait_is_not_stalled(self):
+        self.assertEqual(self.advance(25) + self.advance(25, working="") + self.advance(25), [])
+
+    def test_the_pause_of_a_stopped_job_is_no_stall(self):
+        self.advance(20)
+        self.now += 600.0
+        self.assertEqual(self.advance(20), [])
+
+    def test_frames_of_the_start_and_of_the_control_thread_are_not_shown(self):
+        text = 'Thread 1 (x):\n  File "a", line 1 in select\n  File "b", line 2 in _listen\n\n'
+        text += 'Current thread 2 (x):\n  File "a", line 3 in change\n  File "b", line 4 in _run_worker\n  File "c", line 5 in fork\n'
+        self.assertEqual(shorten_stacks(text), 'Current thread 2 (x):\n  File "a", line 3 in change')
 
 
 class StragglerTests(unittest.TestCase):

@@ -23,6 +23,7 @@ from fixtures import DEADLINE
 from nearpath import dataflow as flow
 from nearpath.dataflow import function
 from nearpath.dataflow._callbacks import Callbacks
+from nearpath.dataflow._exit_cause import PERHAPS_MEMORY
 
 
 @contextlib.contextmanager
@@ -109,7 +110,7 @@ class WorkerServerTests(WorkerServerCase):
         with self.send(orders("litter")) as answer:
             result = json.loads(answer.read().splitlines()[-1])
         cause, _, folder = result["reason"].partition(": ")
-        self.assertEqual((result["ended"], cause), (-9, "signal 9"))
+        self.assertEqual((result["ended"], cause), (-9, PERHAPS_MEMORY))
         self.assertIn("nearpath-worker-", folder)
         self.assertFalse(os.path.exists(folder))
 

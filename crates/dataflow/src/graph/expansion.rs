@@ -7,7 +7,7 @@ use serde_json::Map;
 use super::{GraphEdge, GraphStage, StageGraph};
 use crate::topology::{
     CustomPort, Distribution, JobTopology, StreamSpec, TopologyError, TopologyErrors,
-    TopologyLimits, WorkerPort, WorkerSpec, check_names, find_cycle,
+    TopologyLimits, WorkerPort, WorkerSpec, check_names, find_cycle, is_valid_linger,
 };
 
 impl StageGraph {
@@ -62,6 +62,12 @@ impl StageGraph {
 
     fn check_edge(&self, edge: &GraphEdge, errors: &mut Vec<TopologyError>) {
         let (from, to) = (edge.from.clone(), edge.to.clone());
+        if !is_valid_linger(edge.linger) {
+            errors.push(TopologyError::InvalidLinger {
+                from: from.clone(),
+                to: to.clone(),
+            });
+        }
         let (Some(left), Some(right)) = (self.find_stage(&from), self.find_stage(&to)) else {
             let missing = if self.find_stage(&from).is_none() {
                 (to, from)
@@ -224,6 +230,7 @@ impl StageGraph {
             distribution: edge.distribution,
             group: Some(edge.to.clone()),
             spill: edge.spill,
+            linger: edge.linger,
             pending: false,
         };
         to.map(|number| WorkerPort::Stream(stream(number)))

@@ -10,7 +10,7 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
-use crate::topology::Distribution;
+use crate::topology::{Distribution, default_linger, is_default_linger};
 
 /// A job as its author describes it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -62,6 +62,10 @@ pub struct GraphEdge {
     /// Batches without room at the consumer go to disk.
     #[serde(default)]
     pub spill: bool,
+    /// Time in seconds that an item waits for others before its batch is sent; `null`: until the
+    /// batch is full.
+    #[serde(default = "default_linger", skip_serializing_if = "is_default_linger")]
+    pub linger: Option<f64>,
 }
 
 fn default_workers() -> usize {

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::{GraphEdge, GraphStage, StageGraph};
-use crate::topology::{Distribution, TopologyError, TopologyLimits};
+use crate::topology::{Distribution, TopologyError, TopologyLimits, default_linger};
 
 fn graph(stages: &[(&str, usize)], edges: &[(&str, &str, Distribution)]) -> StageGraph {
     let stage = |&(name, workers): &(&str, usize)| GraphStage {
@@ -16,6 +16,7 @@ fn graph(stages: &[(&str, usize)], edges: &[(&str, &str, Distribution)]) -> Stag
         to: to.to_owned(),
         distribution,
         spill: false,
+        linger: default_linger(),
     };
     StageGraph {
         stages: stages.iter().map(stage).collect(),
@@ -334,6 +335,7 @@ fn any_forward_graph() -> impl Strategy<Value = StageGraph> {
                 Distribution::Spread,
             ][distribution],
             spill: distribution == 1,
+            linger: default_linger(),
         };
         let mut graph = StageGraph {
             stages,
@@ -370,7 +372,31 @@ proptest! {
         prop_assume!(!graph.edges.is_empty());
         let mut graph = graph;
         let turned = pick.get(&graph.edges).clone();
-        graph.edges.push(GraphEdge { from: turned.to, to: turned.from, distribution: Distribution::Spread, spill: false });
+        graph.edges.push(GraphEdge { from: turned.to, to: turned.from, distribution: Distribution::Spread, spill: false, linger: default_linger() });
         prop_assert!(expansion_errors(&graph).iter().any(|flaw| matches!(flaw, TopologyError::Cycle(_))));
     }
+}
+
+#[test]
+fn the_linger_of_an_edge_reaches_its_outputs_and_invalid_ones_are_refused() {
+    let mut graph = graph(&[("a", 1), ("b", 2)], &[("a", "b", Distribution::Spread)]);
+    assert!(!serde_json::to_string(&graph).unwrap().contains("linger"));
+    for linger in [Some(0.0), Some(2.5), None] {
+        graph.edges[0].linger = linger;
+        let graph = StageGraph::from_json(&serde_json::to_string(&graph).unwrap()).unwrap();
+        let topology = graph.expand(TopologyLimits::default()).unwrap();
+        let outputs = topology.workers[0].target_streams();
+        assert_eq!(
+            outputs.map(|to| to.linger).collect::<Vec<_>>(),
+            [linger, linger]
+        );
+    }
+    graph.edges[0].linger = Some(-1.0);
+    let errors = graph.expand(TopologyLimits::default()).unwrap_err();
+    assert!(
+        errors
+            .to_string()
+            .contains("invalid linger of the edge from `a` to `b`"),
+        "{errors}"
+    );
 }

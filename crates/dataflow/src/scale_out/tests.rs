@@ -25,6 +25,7 @@ pub(super) fn stage_chain(stages: &[(&str, usize, usize)]) -> JobTopology {
             to: pair[1].0.to_owned(),
             distribution,
             spill: false,
+            linger: None,
         }
     };
     let graph = StageGraph {

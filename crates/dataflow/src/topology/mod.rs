@@ -7,6 +7,7 @@
 mod validation;
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -72,6 +73,10 @@ pub struct StreamSpec {
     /// For an output: batches without room go to disk, so that the producer does not wait.
     #[serde(default, skip_serializing_if = "is_default")]
     pub spill: bool,
+    /// For an output: time in seconds that an item waits for others before its batch is sent;
+    /// `null`: until the batch is full.
+    #[serde(default = "default_linger", skip_serializing_if = "is_default_linger")]
+    pub linger: Option<f64>,
     /// The other worker is spare: the stream opens when it starts. Computed when the topology is
     /// read; a written value is ignored.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -117,6 +122,23 @@ impl Distribution {
             Self::Spread => "spread",
         }
     }
+}
+
+/// Linger of an edge, in seconds: hardly visible to a person, and long enough for full batches of
+/// a busy producer.
+pub const DEFAULT_LINGER: f64 = 0.05;
+
+pub(crate) fn default_linger() -> Option<f64> {
+    Some(DEFAULT_LINGER)
+}
+
+pub(crate) fn is_default_linger(linger: &Option<f64>) -> bool {
+    *linger == default_linger()
+}
+
+/// True for a linger that a timer can wait for.
+pub(crate) fn is_valid_linger(linger: Option<f64>) -> bool {
+    linger.is_none_or(|seconds| Duration::try_from_secs_f64(seconds).is_ok())
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -204,6 +226,7 @@ impl StreamSpec {
             distribution: Distribution::default(),
             group: None,
             spill: false,
+            linger: default_linger(),
             pending: false,
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
-use super::{Distribution, JobTopology, WorkerSpec};
+use super::{Distribution, JobTopology, WorkerSpec, is_valid_linger};
 
 /// Limits on workers and connections.
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +48,10 @@ pub enum TopologyError {
     MissingOutput { from: String, to: String },
     #[error("duplicate edge from `{from}` to `{to}`: remove one")]
     DuplicateEdge { from: String, to: String },
+    #[error(
+        "invalid linger of the edge from `{from}` to `{to}`: expected seconds of at least 0, or null"
+    )]
+    InvalidLinger { from: String, to: String },
     #[error("cycle {}: remove one of these edges", .0.join(" -> "))]
     Cycle(Vec<String>),
     #[error("`{worker}` has no inputs: add one (of a custom type, when it makes its items itself)")]
@@ -173,6 +177,12 @@ impl JobTopology {
         let name = || worker.name.clone();
         for target in worker.target_streams() {
             let to = || target.worker.clone();
+            if !is_valid_linger(target.linger) {
+                errors.push(TopologyError::InvalidLinger {
+                    from: name(),
+                    to: to(),
+                });
+            }
             match self.find_worker(&target.worker) {
                 None => errors.push(TopologyError::UnknownWorker {
                     worker: name(),

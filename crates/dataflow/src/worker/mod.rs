@@ -10,6 +10,7 @@
 //! batches that the producer still holds.
 
 mod edge;
+mod item_batches;
 mod shared;
 mod stats;
 #[cfg(test)]
@@ -18,6 +19,7 @@ mod tests;
 use std::future::Future;
 use std::io;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -27,6 +29,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
 
+pub use item_batches::{ItemBatches, OutputGroup};
 use shared::WorkerShared;
 pub use stats::{EdgeStats, WorkerStats};
 
@@ -266,6 +269,18 @@ impl DataflowWorker {
         self.shared.send_batch(output, batch)
     }
 
+    /// Begins to collect items into batches of `full_bytes` for these groups of outputs.
+    ///
+    /// # Errors
+    /// When the worker collects items already.
+    pub fn batch_items(
+        &self,
+        groups: Vec<OutputGroup>,
+        full_bytes: usize,
+    ) -> Result<ItemBatches, WorkerFailure> {
+        ItemBatches::begin(Arc::clone(&self.shared), groups, full_bytes)
+    }
+
     /// Sends a barrier to all outputs. The caller saves the returned positions in its state.
     ///
     /// # Errors
@@ -315,6 +330,8 @@ async fn run_edges<C: EdgeConnector>(
         Err(error) => return shared.record_failure(WorkerFailure::Local(error.to_string())),
     };
     let mut edges = JoinSet::new();
+    // Here, not on the user's thread: the user's code may wait long for its next item.
+    let mut linger = pin!(shared.run_linger());
     loop {
         for (end, index) in shared.take_unstarted_edges() {
             let (shared, connector) = (Arc::clone(&shared), Arc::clone(&connector));
@@ -330,6 +347,7 @@ async fn run_edges<C: EdgeConnector>(
         tokio::select! {
             Some(_) = edges.join_next() => {}
             () = shared.wait_for_edges() => {}
+            () = &mut linger => {}
         }
     }
 }

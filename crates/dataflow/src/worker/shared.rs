@@ -15,6 +15,7 @@ use crate::flow::{InputMerge, InputStart, SendWindow};
 use crate::frame::EdgeFrame;
 use crate::spill::SpillQueue;
 
+use super::item_batches::OpenBatches;
 use super::{
     EdgeEnd, EdgePathProbe, EdgeStats, InputConfig, WorkerAssignment, WorkerFailure, WorkerStats,
 };
@@ -24,6 +25,7 @@ const FRAME_WRITE_GRACE: Duration = Duration::from_millis(200);
 
 pub(super) struct WorkerShared {
     pub(super) assignment: WorkerAssignment,
+    pub(super) open_batches: OpenBatches,
     state: Mutex<EdgesState>,
     /// An item arrived, or an edge failed.
     input_ready: Condvar,
@@ -171,6 +173,7 @@ impl WorkerShared {
             send_ready: assignment.outputs.iter().map(|_| Notify::new()).collect(),
             edges_changed: Notify::new(),
             failed_flag: watch::Sender::new(false),
+            open_batches: OpenBatches::default(),
             assignment,
         }
     }

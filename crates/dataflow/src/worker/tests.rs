@@ -4,15 +4,17 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
+use std::time::Duration;
 
 use bytes::Bytes;
 use nearpath_testkit::eventually_blocking;
 use tokio::io::DuplexStream;
 
 use super::{
-    DataflowWorker, EdgeConnector, EdgeEnd, InputConfig, InputEvent, OutputConfig, SpillConfig,
-    WorkerAssignment, WorkerFailure,
+    DataflowWorker, EdgeConnector, EdgeEnd, InputConfig, InputEvent, OutputConfig, OutputGroup,
+    SpillConfig, WorkerAssignment, WorkerFailure,
 };
+use crate::topology::Distribution;
 
 /// Both ends of every edge, made in advance.
 #[derive(Clone, Default)]
@@ -435,4 +437,83 @@ fn a_worker_with_undecided_inputs_takes_checkpoints() {
     let (first, inputs, second, finished) = reader.join().unwrap();
     assert_eq!((first, inputs), (InputEvent::Barrier(1), vec![Some(0)]));
     assert_eq!((second, finished), (InputEvent::Ended, Ok(())));
+}
+
+fn gather_group(linger: Option<Duration>) -> Vec<OutputGroup> {
+    vec![OutputGroup {
+        distribution: Distribution::Gather,
+        outputs: vec![0],
+        linger,
+    }]
+}
+
+#[test]
+fn an_item_of_a_slow_producer_arrives_without_a_full_batch() {
+    let pipes = TestPipes::default();
+    pipes.add_edge("a", "b");
+    let (a, b) = (
+        pipes.start_worker(assignment_for("a", &[], &["b"])),
+        pipes.start_worker(assignment_for("b", &["a"], &[])),
+    );
+    let (items, received) = mpsc::channel();
+    let reader = thread::spawn(move || {
+        while let InputEvent::Batch { data, .. } = b.receive_next().unwrap() {
+            items.send(data).unwrap();
+        }
+        b.finish_outputs().unwrap();
+    });
+    let linger = Some(Duration::from_millis(20));
+    let batches = a.batch_items(gather_group(linger), 1000).unwrap();
+    // Each follows the arrival of the one before, so the timer starts from idle each time.
+    for item in ["one", "two", "three"] {
+        assert!(!batches.append(0, 0, &mut item.as_bytes().to_vec()));
+        assert_eq!(
+            received.recv_timeout(Duration::from_secs(20)).unwrap(),
+            item
+        );
+    }
+    a.finish_outputs().unwrap();
+    reader.join().unwrap();
+}
+
+#[test]
+fn batches_keep_their_order_when_the_timer_and_the_producer_send_them() {
+    let pipes = TestPipes::default();
+    pipes.add_edge("a", "b");
+    let (a, b) = (
+        pipes.start_worker(assignment_for("a", &[], &["b"])),
+        pipes.start_worker(assignment_for("b", &["a"], &[])),
+    );
+    let reader = thread::spawn(move || {
+        let mut all = Vec::new();
+        loop {
+            match b.receive_next().unwrap() {
+                InputEvent::Batch { data, .. } => all.extend_from_slice(&data),
+                InputEvent::Barrier(number) => all.push(u8::try_from(number).unwrap()),
+                InputEvent::Ended => break,
+            }
+        }
+        b.finish_outputs().unwrap();
+        all
+    });
+    let linger = Some(Duration::from_micros(50));
+    let batches = a.batch_items(gather_group(linger), 40).unwrap();
+    let mut expected = Vec::new();
+    for number in 0..20_000_u32 {
+        // Neither is a barrier's number, which is at most 20.
+        let item = [100 + (number % 100) as u8, 200 + (number / 100 % 50) as u8];
+        expected.extend_from_slice(&item);
+        if batches.append(0, 0, &mut item.to_vec()) {
+            batches.send(0, 0).unwrap();
+        }
+        if number % 1000 == 999 {
+            batches.flush().unwrap();
+            let barrier = u64::from(number / 1000 + 1);
+            a.send_barrier(barrier).unwrap();
+            expected.push(u8::try_from(barrier).unwrap());
+        }
+    }
+    batches.flush().unwrap();
+    a.finish_outputs().unwrap();
+    assert!(reader.join().unwrap() == expected);
 }

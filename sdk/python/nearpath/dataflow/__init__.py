@@ -19,15 +19,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from . import _code, _native
 from ._code import JobDefinition
-from ._forked import ForkBackend
 from ._graph import Graph, How, Stage, Topology, collect, filter, flat_map, lines, map, reduce_by_key, sink, source, stage
 from ._job import Coordinator
+from ._local import LocalBackend
 from ._native import decode, encode, key_partition
 from ._places import Place, Started
 from ._processes import Processes
 from ._remote import RemoteBackend, Rendezvous
 from ._report import Report, StageReport
 from ._settings import Job, JobFailed, Settings
+from ._start_methods import StartMethod, prepare
 from ._workers import Item, Port, Worker
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def __getattr__(name: str) -> Any:
 def run(
     *ends: Stage | Graph | Topology | Callable[..., JobDefinition],
     on: Literal["local"] | Place = "local",
+    start_method: StartMethod = "fork",
     arguments: Mapping[str, Any] | None = None,
     rendezvous: str | None = None,
     key: str | bytes | None = None,
@@ -89,6 +91,8 @@ def run(
     spill: int = 1 << 30,
     contact_timeout: float = 60.0,
     silence_timeout: float = 10.0,
+    stall_report_timeout: float = 30.0,
+    stall_timeout: float = math.inf,
     stragglers: bool = True,
     fan_in: int | None = None,
     progress: bool | None = None,
@@ -97,8 +101,12 @@ def run(
 
     `arguments` are the function's arguments. With a place for `on`, workers run there. Then the job is a function at the top level
     of a module, because workers import it. They connect to `rendezvous` (`wss://HOST`), which `key` (a file, or its 32 bytes)
-    authorizes. `trust` is a PEM file of authorities; default: the system's. A worker counts as dead after `silence_timeout` seconds
-    without a message while others send. A worker much slower than its stage is restarted once (`stragglers`).
+    authorizes. `trust` is a PEM file of authorities; default: the system's. Local workers are forked. With `start_method`
+    "forkserver" or "spawn" they import their code instead, so all functions and classes of the job must be picklable.
+
+    A worker counts as dead after `silence_timeout` seconds without a message while others send. A worker that makes no progress for
+    `stall_report_timeout` seconds is reported with its Python stacks; after `stall_timeout` seconds it counts as dead (default: never).
+    A worker much slower than its stage is restarted once (`stragglers`).
 
     A checkpoint is made each `checkpoint_interval` seconds at `checkpoints`: a folder or `s3://BUCKET/PREFIX` that all workers
     reach. Local workers default to `folder`. After a worker's death the job continues from the last checkpoint, up to `retries` times (default: 3, and
@@ -110,11 +118,14 @@ def run(
         text = "a worker runs its own job on import: put the call of `run` behind `if __name__ == \"__main__\":`"
         raise RuntimeError(text)
     settings = Settings(
-        folder, checkpoint_interval, retries, window, spill, contact_timeout, fan_in, progress, checkpoints, silence_timeout, stragglers
+        folder, checkpoint_interval, retries, window, spill, contact_timeout, fan_in, progress, checkpoints, silence_timeout, stragglers, stall_report_timeout, stall_timeout
     )  # fmt: skip
     graph, code = _job_of(ends, arguments or {}, on != "local")
     if on == "local":
-        return Coordinator(graph, settings, ForkBackend).run()
+        prepare(start_method, graph.stages)
+        return Coordinator(graph, settings, lambda stages: LocalBackend(stages, start_method, silence_timeout)).run()
+    if start_method != "fork":
+        raise ValueError(f"invalid start method {start_method!r}: workers at a place are started by it")
     if not isinstance(on, Place):
         raise ValueError(f"invalid place {on!r}: expected 'local' or a flow.Place")
     if code is None or rendezvous is None or key is None:

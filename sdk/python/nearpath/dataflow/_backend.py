@@ -28,6 +28,14 @@ class Plan:
     owner: str | None = None  # the requester of a spare worker, and its only input
 
 
+@dataclass(frozen=True)
+class Diagnosis:
+    """What a worker does that is silent or makes no progress, as far as it can be found."""
+
+    state: str = ""  # one line
+    stacks: str = ""  # of Python
+
+
 class WorkerHandle(abc.ABC):
     """One start of one worker."""
 
@@ -49,6 +57,14 @@ class WorkerHandle(abc.ABC):
     def receive(self) -> list[ControlMessage]:
         """Returns the messages since the last call, without waiting."""
 
+    def take_heartbeat(self) -> bool:
+        """Returns whether the worker has shown since the last call that it is alive, other than by messages."""
+        return False
+
+    def diagnose(self) -> Diagnosis:
+        """Finds out what a stuck worker does. Waits a moment for its stacks."""
+        return Diagnosis()
+
     @abc.abstractmethod
     def ended(self) -> str | None:
         """Returns None while the worker runs, "" after success, and otherwise the cause of its end."""
@@ -63,6 +79,7 @@ class WorkerBackend(abc.ABC):
 
     place = "local"  # for reports
     keeps_processes = False  # workers keep their processes when the job returns to a checkpoint
+    is_networked = False  # a network between the job and its workers may fail for all of them
     repeat_interval: float | None = None  # seconds after which a message is repeated; None: no message is lost
 
     @abc.abstractmethod

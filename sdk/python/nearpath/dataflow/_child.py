@@ -11,10 +11,12 @@ import time
 from collections.abc import Iterator, Sequence
 
 from . import _temporary
+from ._exit_cause import OutOfMemoryKills
 
 KILL_GRACE = 2.0  # seconds between SIGTERM and SIGKILL
 MAX_ERROR_BYTES = 4096  # bytes of stderr that are kept for the description of the end
 READ_BYTES = 1 << 16
+_kills = OutOfMemoryKills()  # of this process's instance, shared by its workers
 
 
 class WorkerCancelled(Exception):
@@ -30,6 +32,7 @@ class Child:
             stdin.seek(0)
             self._process = subprocess.Popen(command, stdin=stdin, stderr=subprocess.PIPE, start_new_session=True)
         assert self._process.stderr is not None
+        self._group = _kills.begin(self._process.pid)
         self._errors, self._pidfd = self._process.stderr, os.pidfd_open(self._process.pid)
         self._started_at, self._last_errors = time.monotonic(), b""
 
@@ -84,7 +87,7 @@ class Child:
         return bool(received)
 
     def _describe_end(self, code: int) -> str:
-        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        how = _kills.describe_exit(code, self._group) or "exit code 0"
         *_, last = self._last_errors.decode(errors="replace").rstrip().rpartition("\n")
         return f"{how}: {last.strip()}" if last else how
 

@@ -1,10 +1,12 @@
 """Builds graphs of stages, joined by `>>`."""
 
+import functools
 import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, Self, TypeAlias
 
 from . import _native
+from ._item_writer import DEFAULT_LINGER
 from ._workers import Collect, Each, Filter, FlatMap, Item, Lines, Map, ReduceByKey, Source, Worker
 
 How: TypeAlias = Literal["one-to-one", "by-key", "broadcast", "gather", "spread"]
@@ -25,16 +27,19 @@ class Stage:
     ) -> None:
         self.worker, self.workers, self.name, self._reads, self.total = worker, workers, name, reads, total
         self.max_workers = max_workers
-        self.before: list[tuple[Stage, How, bool]] = []
+        self.before: list[tuple[Stage, How, bool, float | None]] = []
         self.where: Where = "there"
         self._is_kept = False  # the output is in files of the leader's machine
 
     def __rshift__(self, other: "Stage") -> "Stage":
         return other.after(self)
 
-    def after(self, other: "Stage", how: How | None = None, spill: bool = False) -> Self:
-        """Reads another stage, with the distribution `how`. With `spill` excess data goes to disk."""
-        self.before.append((other, how or self._reads or self._default_distribution(other), spill))
+    def after(self, other: "Stage", how: How | None = None, spill: bool = False, linger: float | None = DEFAULT_LINGER) -> Self:
+        """Reads another stage, with the distribution `how`. With `spill` excess data goes to disk.
+
+        An item waits up to `linger` seconds for others, so that a batch is worth sending; None: until the batch is full.
+        """
+        self.before.append((other, how or self._reads or self._default_distribution(other), spill, linger))
         return self
 
     def on(self, where: Where) -> Self:
@@ -83,8 +88,9 @@ class Graph:
         ]
         edges = [
             {"from": self._names[id(before)], "to": self._names[id(stage)], "distribution": how, "spill": spill}
+            | ({} if linger == DEFAULT_LINGER else {"linger": linger})
             for stage in self._order
-            for before, how, spill in stage.before
+            for before, how, spill, linger in stage.before
         ]
         return json.dumps({"stages": stages, "edges": edges})
 
@@ -132,7 +138,7 @@ def _upstream(ends: Iterable[Stage]) -> list[Stage]:
         elif id(stage) not in seen:
             seen.add(id(stage))
             waiting.append((stage, True))
-            waiting.extend((before, False) for before, _, _ in reversed(stage.before))
+            waiting.extend((before, False) for before, _, _, _ in reversed(stage.before))
     return order
 
 
@@ -152,26 +158,26 @@ def source(
 
     With `resumes`, `make(number, of, done)` skips the first `done` items, which were made before a checkpoint.
     """
-    return Stage(_with_stage_name("source", lambda: Source(make, resumes)), workers, name, total=total)
+    return Stage(_with_stage_name("source", functools.partial(Source, make, resumes)), workers, name, total=total)
 
 
 def map(change: Callable[[Item], Item], workers: int = 1, name: str | None = None, max_workers: int | None = None) -> Stage:
-    return Stage(_with_stage_name("map", lambda: Map(change)), workers, name, max_workers=max_workers)
+    return Stage(_with_stage_name("map", functools.partial(Map, change)), workers, name, max_workers=max_workers)
 
 
 def flat_map(
     change: Callable[[Item], Iterable[Item]], workers: int = 1, name: str | None = None, max_workers: int | None = None
 ) -> Stage:
-    return Stage(_with_stage_name("flat-map", lambda: FlatMap(change)), workers, name, max_workers=max_workers)
+    return Stage(_with_stage_name("flat-map", functools.partial(FlatMap, change)), workers, name, max_workers=max_workers)
 
 
 def filter(keep: Callable[[Item], bool], workers: int = 1, name: str | None = None, max_workers: int | None = None) -> Stage:
-    return Stage(_with_stage_name("filter", lambda: Filter(keep)), workers, name, max_workers=max_workers)
+    return Stage(_with_stage_name("filter", functools.partial(Filter, keep)), workers, name, max_workers=max_workers)
 
 
 def reduce_by_key(join: Callable[[Any, Any], Any], workers: int = 1, name: str | None = None) -> Stage:
     """Reduces all values of a key to one (key, value)."""
-    return Stage(_with_stage_name("reduce-by-key", lambda: ReduceByKey(join)), workers, name, reads="by-key")
+    return Stage(_with_stage_name("reduce-by-key", functools.partial(ReduceByKey, join)), workers, name, reads="by-key")
 
 
 def stage(
@@ -194,9 +200,9 @@ def lines(path: str, workers: int = 1, name: str | None = None) -> Stage:
     """Writes one line per item. With several workers `{number}` in the path is the worker's number."""
     if workers > 1 and "{number}" not in path:
         raise ValueError(f"{workers} workers cannot write the same file: put {{number}} in {path!r}")
-    return Stage(_with_stage_name("lines", lambda: Lines(path)), workers, name)._keep_here()
+    return Stage(_with_stage_name("lines", functools.partial(Lines, path)), workers, name)._keep_here()
 
 
 def sink(call: Callable[[Item], object], workers: int = 1, name: str | None = None) -> Stage:
     """Calls a function with each item, after a death with some items twice. `lines` and `collect` are exact."""
-    return Stage(_with_stage_name("sink", lambda: Each(call)), workers, name).on("here")
+    return Stage(_with_stage_name("sink", functools.partial(Each, call)), workers, name).on("here")

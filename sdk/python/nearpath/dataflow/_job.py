@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -11,7 +12,7 @@ from ._attempt import Restart, Attempt, WorkerRaised, WorkerState, Completed
 from ._folder import claim, folder, stopped_by_signals
 from ._graph import Graph, Stage, Topology
 from ._scale_out import ScaleOut
-from ._backend import WorkerBackend, WorkerHandle, Plan
+from ._backend import Diagnosis, WorkerBackend, WorkerHandle, Plan
 from ._renewals import StartLifetime, Renewals
 from ._report import Report, StageReport
 from ._results import Results
@@ -19,10 +20,13 @@ from ._progress_line import ProgressLine
 from ._store import below, store
 from ._settings import Job, JobFailed, Settings
 from ._send_tracker import POLL_INTERVAL, SendTracker
+from ._stalls import Stall, Stalls, progress_mark
 from ._watch import Watch
 
 # Seconds in which finished workers exit before they are stopped.
 EXIT_GRACE = 5.0
+# Stalls in one check whose stacks are taken, because each takes a moment.
+MAX_DIAGNOSES = 5
 _NO_PROGRESS_ADVICE = "let the source skip earlier items (`source(make, resumes=True)`), or use a place with a longer limit"
 
 
@@ -37,7 +41,7 @@ class Coordinator:
         self.report = Report(stages={name: StageReport(stage.workers) for name, stage in graph.stages.items()})
         totals = [stage.total for stage in graph.stages.values() if not stage.before and stage.total]
         self.progress = ProgressLine(settings.progress, sum(totals) if totals else None)
-        self.watch = Watch(settings.contact_timeout, settings.silence_timeout)
+        self.stalls = Stalls(settings.stall_report_timeout, settings.stall_timeout)
         self.renewals = Renewals(self.stage_names if settings.stragglers else None)
         self.handles: dict[str, WorkerHandle] = {}
 
@@ -47,6 +51,7 @@ class Coordinator:
         with folder(self.settings.folder) as self.folder, stopped_by_signals() as self.check_signals:
             job = claim(self.folder, json.dumps(self.parts, sort_keys=True))
             self.backend = self.make_backend(self.stages)
+            self.watch = Watch(self.settings.contact_timeout, self.settings.silence_timeout, self.backend.is_networked)
             self.results, self.send_tracker = Results(self.folder, self.backend.runs_here), SendTracker(self.backend.repeat_interval)
             self.report.place = self.backend.place
             try:
@@ -98,6 +103,7 @@ class Coordinator:
         self.plans: dict[str, Plan] = {}
         self.start(attempt, attempt.workers)
         self.watch.begin()
+        self.stalls.begin()
         self.renewals.begin()
         return attempt
 
@@ -150,14 +156,40 @@ class Coordinator:
                 attempt.receive(handle.name, message, now)
                 self.watch.record_message(handle.name, now)
                 if message.get("attempt") == attempt.number:
+                    self.stalls.record(handle.name, progress_mark(message), now)
                     self.renewals.record(handle.name, message.get("report") or {}, bool(message.get("finished")), now)
+            if handle.take_heartbeat():
+                self.watch.record_message(handle.name, now)
             if how is not None and self.handles.get(handle.name) is handle:
                 attempt.mark_ended(handle.name, how)
                 self.record_start(handle, attempt.workers.get(handle.name))
-        if self.backend.keeps_processes:
-            arrived = attempt.check_arrivals({name for name in attempt.workers if self.handles[name].has_reported})
-            for name, why in self.watch.find_dead(arrived, self.backend.is_connected(), time.monotonic()).items():
-                attempt.mark_ended(name, why)
+        if self.watch.is_due(time.monotonic()):
+            self.find_stuck(attempt)
+
+    def find_stuck(self, attempt: Attempt) -> None:
+        """Ends silent workers, and reports those without progress."""
+        arrived = attempt.check_arrivals({name for name in attempt.workers if self.handles[name].has_reported})
+        for name, why in self.watch.find_dead(arrived, self.backend.is_connected(), time.monotonic()).items():
+            diagnosis = self.handles[name].diagnose()
+            attempt.mark_ended(name, ": ".join(filter(None, (why, diagnosis.state))))
+            if diagnosis.stacks:
+                self.log_stall(f"{name}: {why}", diagnosis)
+        working = [worker.name for worker in attempt.workers.values() if worker.ready and not worker.finished and attempt.has_all_joined]
+        for at, stall in enumerate(self.stalls.find(working, time.monotonic())):
+            self.handle_stall(attempt, stall, self.handles[stall.name].diagnose() if at < MAX_DIAGNOSES else Diagnosis())
+
+    def handle_stall(self, attempt: Attempt, stall: Stall, diagnosis: Diagnosis) -> None:
+        text = f"no progress for {stall.seconds:.0f} s"
+        self.log_stall(f"{stall.name}: {text}", diagnosis)
+        if stall.is_death:
+            attempt.mark_ended(stall.name, f"{text}, the limit is {self.settings.stall_timeout:g} s")
+
+    def log_stall(self, what: str, diagnosis: Diagnosis) -> None:
+        """Writes to the job's log and report what a stuck worker does."""
+        text = "\n".join(filter(None, (": ".join(filter(None, (what, diagnosis.state))), diagnosis.stacks.rstrip())))
+        self.report.stalls.append(text)
+        self.progress.clear()
+        print(text, file=sys.stderr, flush=True)
 
     def poll(self) -> list[WorkerHandle]:
         try:

@@ -24,4 +24,5 @@ key_partition = _nearpath.dataflow.key_partition
 key_partitions = _nearpath.dataflow.key_partitions
 read_rendezvous_key = _nearpath.dataflow.read_rendezvous_key
 render_graph = _nearpath.dataflow.render_graph
+start_heartbeat = _nearpath.dataflow.start_heartbeat
 text_partitions = _nearpath.dataflow.text_partitions

@@ -11,14 +11,16 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from ._code import Code
+from ._exit_cause import OutOfMemoryKills
 from ._places import Place, Started
 
 
 class Process(Started):
     """A process that ends with its standard input. Its children end with it."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
-        self._process = process
+    def __init__(self, process: "subprocess.Popen[bytes]", kills: OutOfMemoryKills) -> None:
+        self._process, self._kills, self._group = process, kills, kills.begin(process.pid)
+        self._cause: str | None = None
 
     @property
     def pid(self) -> int:
@@ -27,10 +29,9 @@ class Process(Started):
     def ended(self) -> str | None:
         if self._process.returncode is None and self._has_ended():
             self._end()
-        code = self._process.returncode
-        if not code:
-            return None if code is None else ""
-        return f"signal {-code}" if code < 0 else f"exit code {code}"
+        if self._cause is None and self._process.returncode is not None:
+            self._cause = self._kills.describe_exit(self._process.returncode, self._group)
+        return self._cause
 
     def wait(self, seconds: float) -> str | None:
         if self._process.returncode is None and not self._has_ended():
@@ -87,7 +88,7 @@ class Processes(Place):
         memory: float | None = None,
     ) -> None:
         self._command, self._python, self._environment = command, python, dict(environment or {})
-        self.limit, self.memory = limit, memory
+        self.limit, self.memory, self._kills = limit, memory, OutOfMemoryKills()
 
     def start(self, worker: str, orders: bytes) -> Process:
         command = self._command(worker) if callable(self._command) else self._command
@@ -97,7 +98,7 @@ class Processes(Place):
         assert process.stdin
         with contextlib.suppress(BrokenPipeError):  # already ended; `ended` reports the cause
             process.stdin.write(orders + b"\n")
-        return Process(process)
+        return Process(process, self._kills)
 
     def _path(self, orders: bytes) -> str:
         """Returns the module path of this process."""

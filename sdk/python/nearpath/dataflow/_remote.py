@@ -89,6 +89,7 @@ class RemoteBackend(WorkerBackend):
     """Starts each worker of a job at its place."""
 
     keeps_processes = True
+    is_networked = True
 
     def __init__(
         self,

@@ -52,6 +52,7 @@ class Report:
     place: str = "local"
     renewals: list[str] = field(default_factory=list)  # renewals before a place's time limit
     stragglers: list[str] = field(default_factory=list)  # restarts of slow workers
+    stalls: list[str] = field(default_factory=list)  # workers without progress, with their Python stacks
     _paths: dict[str, dict[str, int]] = field(default_factory=dict, repr=False)
 
     def set_paths(self, worker: str, report: dict[str, Any]) -> None:
@@ -77,6 +78,7 @@ class Report:
             "restarts": self.restarts,
             "renewals": self.renewals,
             "stragglers": self.stragglers,
+            "stalls": self.stalls,
         }
 
     @property
@@ -107,6 +109,7 @@ class Report:
         paths = ", ".join(f"{count} edges {path}" for path, count in self.paths.items())
         lines.append(f"{self.seconds:.2f} s · {self.gb_seconds:.2f} GB·s at {self.place} · {self.starts} starts · {paths} · {self.checkpoints} checkpoints")
         lines += [f"restarted: {why}" for why in self.restarts + self.stragglers + self.renewals]
+        lines += [f"stalled: {stall.partition(chr(10))[0]}" for stall in self.stalls]
         return "\n".join(lines)
 
 

@@ -105,6 +105,7 @@ class WorkerRun:
     def run(self, streams: _native.Streams) -> None:
         """Processes all items, from the first one or from the checkpoint."""
         self.streams, self.writer = streams, ItemWriter(self.worker, streams, self.plan.part["outputs"], self.plan.window)
+        setattr(self.worker, "_flush_items", self.writer.flush)
         self.worker.start()
         self.worker.restore(self.snapshot.state)
         self.started = time.monotonic()
@@ -174,7 +175,7 @@ class WorkerRun:
     def release(self) -> None:
         """Drops the streams before the next attempt opens its own."""
         self.streams = None
-        vars(self).pop("writer", None)
+        vars(self).pop("writer", None), vars(self.worker).pop("_flush_items", None)
 
     # Called on the thread that receives the job's messages.
 
@@ -196,7 +197,7 @@ class WorkerRun:
         """Returns the worker's progress and cost in this attempt."""
         used = resource.getrusage(resource.RUSAGE_SELF)
         now, streams = time.monotonic(), self.streams
-        report = {
+        report: dict[str, Any] = {
             "items": self.items,
             "made": self.made,
             "seconds": now - self.began,
@@ -206,6 +207,8 @@ class WorkerRun:
         if not streams:
             return report
         summary = _summary(json.loads(streams.stats()))
+        written = self.writer.items if "writer" in vars(self) else 0
+        report["progress"] = [self.steps, self.items, written, self.worker.position(), summary["waited_for_input"], summary["waited_for_room"]]
         working = max(0.0, now - self.started - summary["waited_for_input"] - summary["waited_for_room"])
         pace = {"work": self.work, "steps": self.steps, "working": working, "finishing": self.finishing}
         return {**report, **summary, **pace}

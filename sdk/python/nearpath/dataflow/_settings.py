@@ -1,5 +1,6 @@
 """A job's settings and result."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +45,8 @@ class Settings:
     checkpoints: str | None = None
     silence_timeout: float = 10.0
     stragglers: bool = True
+    stall_report_timeout: float = 30.0
+    stall_timeout: float = math.inf
 
     def max_restarts(self, workers: int) -> int:
         """Returns the permitted restarts: `retries`, or 3 and one per ten workers."""

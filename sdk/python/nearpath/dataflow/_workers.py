@@ -84,6 +84,10 @@ class Worker:
         """
         return self._request_workers(count, stage)
 
+    def flush(self) -> None:
+        """Sends all items yielded so far, without waiting for a full batch or the linger. Call it in `input`, `process` or `finish`."""
+        self._flush_items()
+
     def snapshot(self) -> Any:
         """Returns the state of `process` as a plain value."""
         return None
@@ -103,6 +107,10 @@ class Worker:
         if at >= 0:
             error.add_note(f"while processing the item {_shorten(self._batch[at])}")
 
+    def position(self) -> int:
+        """Returns how many items of the batch are left, if it is known."""
+        return 0 if self._position is None else operator.length_hint(self._position)
+
     def forget_batch(self) -> None:
         """Ends the batch: later exceptions are not an item's."""
         self._batch = None
@@ -114,6 +122,9 @@ class Worker:
             return items
         self._position = iter(self._batch)
         return self._position
+
+    def _flush_items(self) -> None:
+        raise RuntimeError("flush was called outside a job: call it in input, process or finish")
 
     def _request_workers(self, count: int, stage: str | None) -> int:
         raise RuntimeError("grow was called outside a job: call it in input, process or finish")

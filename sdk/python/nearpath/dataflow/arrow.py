@@ -3,6 +3,7 @@
 The first column is the key. Batches travel as Arrow IPC streams and are read in place. Needs pyarrow, the extra `arrow`.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, TypeAlias
 
@@ -172,16 +173,16 @@ def source(
     make: Callable[[int, int], Iterable[Batch]], workers: int = 1, name: str | None = None, total: int | None = None
 ) -> Stage:
     """Yields the record batches of `make(number, of)`. `total` counts batches."""
-    return Stage(_with_stage_name("source", lambda: _Source(make)), workers, name, total=total)
+    return Stage(_with_stage_name("source", functools.partial(_Source, make)), workers, name, total=total)
 
 
 def map(change: Callable[[Batch], Batch], workers: int = 1, name: str | None = None) -> Stage:
-    return Stage(_with_stage_name("map", lambda: _Map(change)), workers, name)
+    return Stage(_with_stage_name("map", functools.partial(_Map, change)), workers, name)
 
 
 def reduce_by_key(function: Function, workers: int = 1, name: str | None = None) -> Stage:
     """Reduces each distinct value of the first column to one row: sum, minimum or maximum of each other column."""
-    return Stage(_with_stage_name("reduce-by-key", lambda: _Reduce(function)), workers, name, reads="by-key")
+    return Stage(_with_stage_name("reduce-by-key", functools.partial(_Reduce, function)), workers, name, reads="by-key")
 
 
 def rows(workers: int = 1, name: str | None = None) -> Stage:

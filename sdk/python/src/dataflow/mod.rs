@@ -3,6 +3,7 @@
 
 mod codec;
 mod files;
+mod heartbeat;
 mod outbox;
 mod remote_workers;
 mod scale_out;
@@ -44,6 +45,7 @@ pub(crate) fn add_module(parent: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(check_topology, &module)?)?;
     module.add_function(wrap_pyfunction!(render_graph, &module)?)?;
     module.add_function(wrap_pyfunction!(die_with_parent, &module)?)?;
+    module.add_function(wrap_pyfunction!(heartbeat::start_heartbeat, &module)?)?;
     parent.add_submodule(&module)
 }
 

@@ -109,6 +109,19 @@ impl WorkerShared {
         }
     }
 
+    /// True when a batch of `bytes` can be sent to all of `outputs` without a wait. Then this stays
+    /// true until another batch is sent to one of them.
+    pub(in crate::worker) fn has_room(&self, outputs: &[usize], bytes: usize) -> bool {
+        let state = self.lock();
+        outputs.iter().all(|output| {
+            let out = &state.outputs[*output];
+            match &out.spill {
+                Some(spill) if !spill.is_empty() => spill.has_room_for(bytes),
+                _ => out.window.has_room_for(bytes),
+            }
+        })
+    }
+
     /// Queues a frame for the socket, or on disk behind the frames that are there. Returns false
     /// when neither has room.
     fn try_enqueue(

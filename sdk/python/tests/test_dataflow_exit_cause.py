@@ -1,0 +1,111 @@
+"""The cause of a killed worker's end: the kernel's, for lack of memory, or unknown."""
+
+import contextlib
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+import unittest
+
+from cases import HERE, DeadlineCase
+from fixtures import skip
+
+from nearpath.dataflow._exit_cause import CGROUPS, PERHAPS_MEMORY, OutOfMemoryKills
+
+
+class ExitCauseTests(unittest.TestCase):
+    """Reads files like those of the kernel."""
+
+    def setUp(self):
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.kills = OutOfMemoryKills(self.folder / "proc", self.folder / "cgroups")
+
+    def write(self, path, text):
+        file = self.folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def test_each_kill_that_cgroup_v2_counts_explains_one_end(self):
+        self.write("proc/7/cgroup", "0::/job/inner\n")
+        self.write("cgroups/job/memory.max", f"{512 << 20}\n")
+        self.write("cgroups/job/inner/memory.max", "max\n")
+        self.write("cgroups/job/inner/memory.events", "oom 1\noom_kill 4\n")
+        group = self.kills.begin(7)
+        self.assertEqual(self.kills.describe_exit(-9, group), PERHAPS_MEMORY)
+        self.write("cgroups/job/inner/memory.events", "oom 3\noom_kill 5\n")
+        self.assertEqual(self.kills.describe_exit(-11, group), "signal 11")
+        self.assertRegex(self.kills.describe_exit(-9, group), "^killed by the kernel: the memory limit of 512 MiB was reached .*/memory.events")
+        self.assertEqual(self.kills.describe_exit(-9, group), PERHAPS_MEMORY)
+
+    def test_cgroup_v1_counts_kills_in_its_hierarchy_of_memory(self):
+        self.write("proc/7/cgroup", "5:cpu,cpuacct:/\n4:memory:/job\n0::/\n")
+        self.write("cgroups/memory/job/memory.limit_in_bytes", f"{64 << 20}\n")
+        self.write("cgroups/memory/job/memory.oom_control", "under_oom 0\noom_kill 0\n")
+        group = self.kills.begin(7)
+        self.write("cgroups/memory/job/memory.oom_control", "under_oom 0\noom_kill 1\n")
+        self.assertIn("the memory limit of 64 MiB was reached", self.kills.describe_exit(-9, group))
+
+    def test_a_kill_without_a_limit_names_the_machine(self):
+        self.write("proc/7/cgroup", "0::/job\n")
+        self.write("cgroups/job/memory.events", "oom_kill 0\n")
+        group = self.kills.begin(7)
+        self.write("cgroups/job/memory.events", "oom_kill 1\n")
+        self.assertIn("the machine had no memory left", self.kills.describe_exit(-9, group))
+
+    def test_an_unknown_cgroup_explains_nothing(self):
+        self.assertIsNone(self.kills.begin(7))
+        self.assertEqual(self.kills.describe_exit(-9, None), PERHAPS_MEMORY)
+        self.assertEqual((self.kills.describe_exit(0, None), self.kills.describe_exit(3, None)), ("", "exit code 3"))
+
+
+class MemoryLimitTests(DeadlineCase):
+    """Runs a job in a cgroup of its own, in which a worker takes too much memory."""
+
+    PROGRAM = """
+        import os, sys
+        open(os.path.join(sys.argv[1], "cgroup.procs"), "w").write(str(os.getpid()))
+        from nearpath import dataflow as flow
+
+        def take_memory(item):
+            open("/proc/self/oom_score_adj", "w").write("1000")  # this process, not the job's
+            return len(bytearray(os.urandom(1 << 20)) * 1000)
+
+        try:
+            flow.run(flow.source(lambda number, of: [1]) >> flow.map(take_memory) >> flow.collect(), retries=0)
+        except flow.JobFailed as failed:
+            print(failed)
+    """
+
+    def setUp(self):
+        super().setUp()
+        is_v1 = (CGROUPS / "memory").is_dir()
+        self.group = (CGROUPS / "memory" if is_v1 else CGROUPS) / f"nearpath-test-{os.getpid()}"
+        limits = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes") if is_v1 else ("memory.max", "memory.swap.max")
+        try:
+            self.group.mkdir()
+            self.addCleanup(self.remove_group)
+            (self.group / limits[0]).write_text(str(256 << 20))
+            with contextlib.suppress(FileNotFoundError):  # without an account of swap
+                (self.group / limits[1]).write_text(str(256 << 20) if is_v1 else "0")
+        except OSError as error:
+            skip(f"needs a cgroup with a memory limit, as root: {error}")
+
+    def remove_group(self):
+        """Removes the cgroup when the kernel no longer counts its last process."""
+        while True:
+            with contextlib.suppress(OSError):
+                return self.group.rmdir()
+            time.sleep(0.01)
+
+    def test_a_worker_beyond_the_memory_limit_is_reported_with_the_limit(self):
+        environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(HERE), *sys.path]))
+        command = [sys.executable, "-c", textwrap.dedent(self.PROGRAM), str(self.group)]
+        job = subprocess.run(command, env=environment, capture_output=True, text=True)
+        self.assertRegex(job.stdout, r"map\.0 died \(killed by the kernel: the memory limit of 256 MiB was reached", job.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
