@@ -5,9 +5,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::{StreamExt, stream};
 use http::Request;
-use http_body_util::Empty;
-use hyper::body::Incoming;
+use http_body_util::{Empty, StreamBody};
+use hyper::body::{Frame, Incoming};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use nearpath_testkit::need_root;
 use serde_json::json;
@@ -24,7 +25,14 @@ const RATE: u32 = 200;
 /// Numbers of slow clients of each kind.
 struct SlowClients {
     bodies: usize,
+    chunked_bodies: usize,
+    /// Bodies and responses that are too long to be read ahead.
+    long_bodies: usize,
+    long_readers: usize,
     readers: usize,
+    /// HTTP/2 connections with gRPC calls that send nothing or a part of a message, and the streams
+    /// of each.
+    grpc: (usize, usize),
     /// HTTP/2 connections whose window is closed, and the streams of each.
     windows: (usize, usize),
 }
@@ -34,10 +42,24 @@ impl SlowClients {
     fn start(&self, addr: SocketAddr) -> JoinSet<()> {
         let mut all = JoinSet::new();
         for _ in 0..self.bodies {
-            all.spawn(send_slowly(addr));
+            all.spawn(send_slowly(addr, "content-length: 1000", b"", b"x"));
+        }
+        for _ in 0..self.chunked_bodies {
+            let framing = "transfer-encoding: chunked";
+            all.spawn(send_slowly(addr, framing, b"1\r\nx\r\n", b"1\r\nx\r\n"));
+        }
+        for _ in 0..self.long_bodies {
+            let framing = "content-length: 100000000";
+            all.spawn(send_slowly(addr, framing, &[b'x'; 70_000], &[b'x'; 300]));
         }
         for _ in 0..self.readers {
-            all.spawn(read_slowly(addr));
+            all.spawn(read_slowly(addr, "large", 1));
+        }
+        for _ in 0..self.long_readers {
+            all.spawn(read_slowly(addr, "long", 300));
+        }
+        for number in 0..self.grpc.0 {
+            all.spawn(call_slowly(addr, self.grpc.1, number % 2 == 0));
         }
         for _ in 0..self.windows.0 {
             all.spawn(close_window(addr, self.windows.1));
@@ -59,13 +81,19 @@ async fn connect_slow_client(
     socket.connect(addr).await
 }
 
-/// Announces a body and sends a byte of it per second; begins again when it is cut.
-async fn send_slowly(addr: SocketAddr) {
+/// Announces a body, sends `first`, and then a piece of it per second; begins again when it is cut.
+async fn send_slowly(
+    addr: SocketAddr,
+    framing: &'static str,
+    first: &'static [u8],
+    piece: &'static [u8],
+) {
     loop {
         if let Ok(mut socket) = connect_slow_client(addr, None).await {
-            let head = "POST /function/few HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\n";
+            let head = format!("POST /function/few HTTP/1.1\r\nhost: a\r\n{framing}\r\n\r\n");
             let _ = socket.write_all(head.as_bytes()).await;
-            while socket.write_all(b"x").await.is_ok() {
+            let _ = socket.write_all(first).await;
+            while socket.write_all(piece).await.is_ok() {
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
         }
@@ -73,13 +101,14 @@ async fn send_slowly(addr: SocketAddr) {
     }
 }
 
-/// Asks for a large response and reads a byte of it per second; begins again when it is cut.
-async fn read_slowly(addr: SocketAddr) {
+/// Asks for a response and reads some bytes of it per second; begins again when it is cut.
+async fn read_slowly(addr: SocketAddr, size: &'static str, bytes: usize) {
+    let mut piece = vec![0; bytes];
     loop {
         if let Ok(mut socket) = connect_slow_client(addr, Some(4096)).await {
-            let head = "GET /function/few?large HTTP/1.1\r\nhost: a\r\n\r\n";
+            let head = format!("GET /function/few?{size} HTTP/1.1\r\nhost: a\r\n\r\n");
             let _ = socket.write_all(head.as_bytes()).await;
-            while socket.read_u8().await.is_ok() {
+            while socket.read_exact(&mut piece).await.is_ok() {
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
         }
@@ -112,6 +141,32 @@ async fn close_window(addr: SocketAddr, streams: usize) {
     }
 }
 
+/// Begins gRPC calls that send nothing, or a part of a message; begins again when they are cut.
+async fn call_slowly(addr: SocketAddr, streams: usize, begins_message: bool) {
+    loop {
+        if let Ok(socket) = connect_slow_client(addr, None).await {
+            let builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+            if let Ok((sender, connection)) = builder.handshake(TokioIo::new(socket)).await {
+                let (mut calls, driver) = (JoinSet::new(), tokio::spawn(connection));
+                for _ in 0..streams {
+                    let mut sender = sender.clone();
+                    let begun = begins_message.then(|| Frame::data(Bytes::from_static(b"\0\0")));
+                    let pieces = stream::iter(begun.map(Ok::<_, io::Error>));
+                    let request = Request::post("http://a/function/few")
+                        .header("content-type", "application/grpc")
+                        .body(StreamBody::new(pieces.chain(stream::pending())))
+                        .unwrap();
+                    calls.spawn(async move { sender.send_request(request).await });
+                }
+                let _cut: Vec<Result<http::Response<Incoming>, _>> = calls.join_all().await;
+                drop(sender);
+                driver.abort();
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
 fn percentile(latencies: &mut [Duration], share: f64) -> Duration {
     latencies.sort();
     latencies[((latencies.len() - 1) as f64 * share) as usize]
@@ -119,7 +174,8 @@ fn percentile(latencies: &mut [Duration], share: f64) -> Duration {
 
 async fn assert_good_requests_succeed(slow: SlowClients, length: Duration) {
     let server = TestServer::start().await;
-    let code = "self.answer(200, b'x' * (500_000 if 'large' in self.path else 10))";
+    let code = "long = 8_000_000 if 'long' in self.path else 10
+self.answer(200, b'x' * (500_000 if 'large' in self.path else long))";
     let mut spec = http_function(&server.data_dir, "few", code);
     spec["annotations"] = json!({ "nearpath.io/max-inflight": "16" });
     server.deploy_ready(&spec).await;
@@ -128,10 +184,11 @@ async fn assert_good_requests_succeed(slow: SlowClients, length: Duration) {
     let slow = slow.start(server.addr);
     let mut beside = open_loop(server.addr, "/function/few", RATE, length).await;
     drop(slow);
+    let p99_alone = percentile(&mut alone.latencies, 0.99);
+    let p99_beside = percentile(&mut beside.latencies, 0.99);
     println!(
-        "p99 alone {:?}, beside slow clients {:?}; {} answered, {} failed",
-        percentile(&mut alone.latencies, 0.99),
-        percentile(&mut beside.latencies, 0.99),
+        "p99 alone {p99_alone:?}, beside slow clients {p99_beside:?}, ratio {:.1}; {} answered, {} failed",
+        p99_beside.as_secs_f64() / p99_alone.as_secs_f64(),
         beside.answered,
         beside.failures.len()
     );
@@ -148,7 +205,11 @@ async fn some_slow_clients_keep_no_good_request_out() {
     need_root!();
     let slow = SlowClients {
         bodies: 40,
+        chunked_bodies: 20,
+        long_bodies: 20,
+        long_readers: 20,
         readers: 40,
+        grpc: (4, 10),
         windows: (4, 10),
     };
     assert_good_requests_succeed(slow, Duration::from_secs(4)).await;
@@ -160,7 +221,11 @@ async fn slow_clients_keep_no_good_request_out() {
     need_root!();
     let slow = SlowClients {
         bodies: 600,
+        chunked_bodies: 200,
+        long_bodies: 100,
+        long_readers: 100,
         readers: 600,
+        grpc: (20, 20),
         windows: (20, 50),
     };
     assert_good_requests_succeed(slow, Duration::from_secs(30)).await;

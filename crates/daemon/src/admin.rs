@@ -3,6 +3,7 @@
 
 use std::convert::Infallible;
 use std::net::TcpListener;
+use std::time::Instant;
 use std::{future, io};
 
 use bytes::Bytes;
@@ -12,6 +13,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use nearpath_types::exposition::MetricsFormat;
+use nearpath_types::log_limiter::LogLimiter;
 
 use crate::drain::DrainWatch;
 use crate::metrics::MetricsRegistry;
@@ -45,12 +47,15 @@ impl AdminServer {
     }
 
     async fn accept_all(self, listener: tokio::net::TcpListener) {
+        let mut log_lines = LogLimiter::default();
         loop {
             match listener.accept().await {
                 // A task per connection: a slow scraper must not block health checks.
                 Ok((stream, _)) => drop(tokio::spawn(self.clone().serve_connection(stream))),
                 Err(error) => {
-                    tracing::warn!(%error, "admin port: accept failed, retrying");
+                    if let Some(suppressed) = log_lines.take_due(error.kind(), Instant::now()) {
+                        tracing::warn!(%error, suppressed, "admin port: accept failed, retrying");
+                    }
                     // Usually out of file descriptors, which a tight loop would not cure.
                     tokio::time::sleep(std::time::Duration::from_millis(100)).await;
                 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use http::Request;
 
-use crate::context::WorkerContext;
+use crate::context::{TransferGuard, WorkerContext};
 use crate::function::{ActiveRoute, FunctionEntry};
 use crate::record::CompletionRecord;
 use crate::request::{PeerInfo, RequestDeadlines, RequestOptions, RequestUpload, UploadProgress};
@@ -31,6 +31,9 @@ pub(crate) struct GatewayCall {
     pub request: Option<Request<RequestUpload>>,
     /// Progress of the request body; `None` without a body.
     pub upload_progress: Option<Rc<UploadProgress>>,
+    /// Presence in the sweep while the request is admitted, its body arrives, and its response has
+    /// not begun.
+    pub upload_guard: Option<TransferGuard>,
     /// Offset of the function's own path in the path of the request.
     pub path_offset: usize,
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use nearpath_daemon::drain::DrainWatch;
 use nearpath_types::SpiffeId;
+use nearpath_types::log_limiter::LogLimiter;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
@@ -90,6 +91,7 @@ enum VerifiedToken {
 impl ConnectionAcceptor {
     /// Accepts connections until the drain.
     pub(super) async fn accept(self: Arc<Self>, listener: TcpListener) {
+        let mut log_lines = LogLimiter::default();
         loop {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
@@ -98,7 +100,9 @@ impl ConnectionAcceptor {
             match accepted {
                 Ok((stream, from)) => self.begin_handshake(stream, from),
                 Err(error) => {
-                    tracing::warn!(%error, "rendezvous: accept failed, retrying");
+                    if let Some(suppressed) = log_lines.take_due(error.kind(), Instant::now()) {
+                        tracing::warn!(%error, suppressed, "rendezvous: accept failed, retrying");
+                    }
                     // Out of file descriptors: do not spin.
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }

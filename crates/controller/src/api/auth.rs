@@ -16,15 +16,28 @@ use super::request_origin;
 use crate::controller::Controller;
 use crate::credentials::AdminCredentials;
 
+/// Mark of responses to requests that no administrator has to have sent.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct AnswerToAnybody;
+
 pub(crate) async fn authenticate(
     State(controller): State<Controller>,
     request: Request,
     next: Next,
 ) -> Response {
-    match check_request(&controller, &request) {
+    let (checked, is_public) = (
+        check_request(&controller, &request),
+        is_public_path(request.uri().path()),
+    );
+    let is_answer_to_anybody = is_public || checked.is_err();
+    let mut response = match checked {
         Ok(()) => next.run(request).await,
         Err(error) => error.into_response(),
+    };
+    if is_answer_to_anybody {
+        response.extensions_mut().insert(AnswerToAnybody);
     }
+    response
 }
 
 /// Checks a request. Requests of other sites' pages get no password challenge: a browser would show

@@ -9,6 +9,7 @@ use http::Method;
 use nearpath_types::{PlatformError, Reason, SourceNetwork};
 use tracing::Level;
 
+use super::auth::AnswerToAnybody;
 use crate::controller::Controller;
 
 pub(crate) async fn log_request(
@@ -23,10 +24,11 @@ pub(crate) async fn log_request(
     let response = next.run(request).await;
     let (status, took) = (response.status().as_u16(), started.elapsed());
     let error = response.extensions().get::<PlatformError>();
+    let is_answer_to_anybody = response.extensions().get::<AnswerToAnybody>().is_some();
     let level = match error.map(|error| error.reason) {
-        // Anybody can cause them: a line a minute for each source.
-        Some(reason @ (Reason::Unauthorized | Reason::LoginLocked)) => {
-            log_refused_login(&controller, source, reason);
+        // A line a minute for each source: otherwise anybody could fill the log.
+        Some(reason) if is_answer_to_anybody => {
+            log_refused_caller(&controller, source, reason);
             Level::DEBUG
         }
         reason => log_level(&method, status, reason),
@@ -49,11 +51,11 @@ pub(crate) async fn log_request(
     response
 }
 
-fn log_refused_login(controller: &Controller, source: Option<SourceNetwork>, reason: Reason) {
+fn log_refused_caller(controller: &Controller, source: Option<SourceNetwork>, reason: Reason) {
     let due = controller.inner.take_due_login_line(source, Instant::now());
     let source = source.map_or_else(|| "unknown".to_owned(), |source| source.to_string());
     if let Some(suppressed) = due {
-        tracing::warn!(source, %reason, suppressed, "api: logins refused");
+        tracing::warn!(source, %reason, suppressed, "api: requests without a login refused");
     }
 }
 

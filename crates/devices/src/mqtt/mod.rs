@@ -18,11 +18,12 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nearpath_daemon::drain;
 use nearpath_daemon::metrics::MetricsRegistry;
 use nearpath_gateway::invoke::{Invoker, LocalService, LocalTask};
+use nearpath_types::log_limiter::LogLimiter;
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::limits::MqttLimits;
@@ -123,6 +124,7 @@ async fn serve(
         invoker,
         metrics,
     });
+    let mut log_lines = LogLimiter::default();
     loop {
         let accepted = tokio::select! {
             () = drain.signaled() => return Ok(()),
@@ -132,7 +134,9 @@ async fn serve(
         match accepted {
             Ok((stream, addr)) => accept_client(&server, stream, addr.ip()),
             Err(error) => {
-                tracing::warn!(%error, "mqtt: cannot accept a connection; pausing");
+                if let Some(suppressed) = log_lines.take_due(error.kind(), Instant::now()) {
+                    tracing::warn!(%error, suppressed, "mqtt: accept failed, pausing");
+                }
                 tokio::time::sleep(ACCEPT_RETRY_INTERVAL).await;
             }
         }

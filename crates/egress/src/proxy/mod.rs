@@ -329,6 +329,7 @@ impl EgressProxy {
     /// Accepts all connections that have been made by now, even if the runtime has not seen them
     /// yet.
     fn accept_pending(self: &Rc<Self>) {
+        let mut log_lines = LogLimiter::default();
         for PortListener { listener, .. } in self.listeners.borrow().values() {
             while let Ok((client, from)) = listener.accept() {
                 let client = client
@@ -336,7 +337,7 @@ impl EgressProxy {
                     .and_then(|()| TcpStream::from_std(client));
                 match client {
                     Ok(client) => self.accept_client(client, from),
-                    Err(error) => tracing::warn!(%error, "egress proxy: accept failed"),
+                    Err(error) => warn_of_accept(&error, &mut log_lines),
                 }
             }
         }
@@ -399,13 +400,18 @@ impl EgressProxy {
     }
 }
 
+fn warn_of_accept(error: &io::Error, log_lines: &mut LogLimiter<io::ErrorKind>) {
+    if let Some(suppressed) = log_lines.take_due(error.kind(), Instant::now()) {
+        tracing::warn!(%error, suppressed, "egress proxy: accept failed");
+    }
+}
+
 /// Passes all accepted connections to `handle`, as long as the listener exists.
 async fn accept_all(listener: TcpListener, handle: impl Fn(TcpStream, SocketAddr)) {
-    let mut failed = false;
+    let mut log_lines = LogLimiter::default();
     loop {
         match listener.accept().await {
             Ok((client, from)) => {
-                failed = false;
                 handle(client, from);
                 // The client has often sent its request already: serving it goes before further
                 // accepts.
@@ -414,10 +420,7 @@ async fn accept_all(listener: TcpListener, handle: impl Fn(TcpStream, SocketAddr
             // The client has gone before the accept; others are not affected.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => {
-                // Logged once for a series of failures.
-                if !std::mem::replace(&mut failed, true) {
-                    tracing::warn!(%error, "egress proxy: accept failed, retrying");
-                }
+                warn_of_accept(&error, &mut log_lines);
                 sleep(ACCEPT_RETRY_DELAY).await;
             }
         }

@@ -2,9 +2,9 @@
 //! never leaves the thread.
 
 mod gateway_state;
-mod open_responses;
+mod open_transfers;
 mod worker;
 
 pub(crate) use gateway_state::GatewayState;
-pub(crate) use open_responses::OpenResponse;
-pub(crate) use worker::{TICK_INTERVAL, WorkerContext};
+pub(crate) use open_transfers::{LatePlace, OpenTransfer};
+pub(crate) use worker::{TICK_INTERVAL, TransferGuard, WorkerContext};

@@ -13,7 +13,7 @@ use http::HeaderValue;
 use tokio::sync::Notify;
 
 use super::gateway_state::GatewayState;
-use super::open_responses::OpenResponses;
+use super::open_transfers::{OpenTransfer, OpenTransfers};
 use crate::GatewaySettings;
 use crate::control::GatewayControl;
 use crate::function::RoutingTable;
@@ -53,8 +53,8 @@ pub(crate) struct WorkerContext {
     pub quic_connections: QuicConnections,
     /// Endpoints in the security domains of instances.
     pub shm_domains: ShmDomains,
-    /// Responses on their way to callers.
-    pub open_responses: OpenResponses,
+    /// Requests and responses that are not complete.
+    pub open_transfers: OpenTransfers,
     /// Bytes of responses that were read ahead of their callers.
     pub buffered_bytes: Cell<usize>,
     tick: Arc<AtomicU32>,
@@ -90,7 +90,7 @@ impl WorkerContext {
             tcp_pools: TcpPools::default(),
             quic_connections: QuicConnections::new(shared.caller.clone()),
             shm_domains: ShmDomains::default(),
-            open_responses: OpenResponses::default(),
+            open_transfers: OpenTransfers::default(),
             buffered_bytes: Cell::new(0),
             tick: Arc::default(),
             // xorshift stays at zero forever if it starts there.
@@ -148,12 +148,32 @@ impl WorkerContext {
         });
     }
 
+    /// Adds a transfer to the sweep until the guard is dropped.
+    pub(crate) fn sweep_transfer(self: &Rc<Self>, transfer: Rc<dyn OpenTransfer>) -> TransferGuard {
+        TransferGuard {
+            key: self.open_transfers.add(transfer),
+            worker: self.clone(),
+        }
+    }
+
     /// Waits until no connection and no tunnel is left.
     pub(crate) async fn wait_until_idle(&self) {
         // `notify_one` stores one permit, so an end between the check and the wait is not lost.
         while self.task_count.get() > 0 {
             self.task_ended.notified().await;
         }
+    }
+}
+
+/// Keeps a transfer in the sweep.
+pub(crate) struct TransferGuard {
+    worker: Rc<WorkerContext>,
+    key: usize,
+}
+
+impl Drop for TransferGuard {
+    fn drop(&mut self) {
+        self.worker.open_transfers.remove(self.key);
     }
 }
 

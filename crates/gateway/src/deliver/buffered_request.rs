@@ -24,27 +24,48 @@ use crate::request::RequestUpload;
 /// of 64 KiB with their head, and a slow upload occupies no instance.
 const MAX_COLLECTED_BYTES: u64 = 64 * 1024 - 4096;
 
-/// Time for a body of unknown length before its request takes a place. Such a caller may wait for
-/// the response before it sends the rest.
-const UNKNOWN_LENGTH_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time for the beginning of a stream before its request may take a place. Such a caller may wait
+/// for the response before it sends anything.
+const STREAM_START_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Beginning of a body, read before its request takes a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BodyBeginning {
+    /// The body, its first part, or the first message of gRPC.
+    Arrived,
+    /// Nothing of a stream has come: its caller may wait for the response.
+    Awaited,
+}
 
 /// Reads the beginning of the call's body, so that a slow caller takes no place at the function.
 ///
-/// A small body is read to its end. Of a larger one, or one of unknown length, the first part is
-/// read if the function's places are limited. gRPC bodies are streams, whose callers may wait for
-/// the response.
+/// A small body is read to its end. If the function's places are limited, the first part of any
+/// other body is read, and of gRPC the first message. Callers of streams are waited for during
+/// [`STREAM_START_TIMEOUT`] only; gRPC bodies and requests for event streams are such.
 ///
 /// # Errors
 /// If the caller left, sent an invalid body, or took too long.
-pub(crate) async fn read_ahead_of_admission(call: &mut GatewayCall) -> Result<(), PlatformError> {
+pub(crate) async fn read_ahead_of_admission(
+    call: &mut GatewayCall,
+) -> Result<BodyBeginning, PlatformError> {
     let Some(mut request) = call.request.take() else {
-        return Ok(());
+        return Ok(BodyBeginning::Arrived);
     };
-    let length = request.body().size_hint().exact();
+    let is_grpc = call.options.is_grpc;
+    let has_length = request.body().size_hint().exact().is_some();
+    let is_stream = is_grpc || (call.options.wants_stream && !has_length);
+    let body_progress = call.upload_progress.clone();
+    let has_sent_nothing = || {
+        let progress = body_progress.as_ref();
+        progress.is_some_and(|progress| progress.byte_count() == 0)
+    };
     let stop = async {
-        match length {
-            Some(_) => std::future::pending().await,
-            None => tokio::time::sleep(UNKNOWN_LENGTH_TIMEOUT).await,
+        if is_stream {
+            tokio::time::sleep(STREAM_START_TIMEOUT).await;
+        }
+        // A message of gRPC that has begun is waited for: only its end is of use to the function.
+        if !is_stream || (is_grpc && !has_sent_nothing()) {
+            std::future::pending::<()>().await;
         }
     };
     let stop = pin!(stop);
@@ -55,9 +76,12 @@ pub(crate) async fn read_ahead_of_admission(call: &mut GatewayCall) -> Result<()
     let read = await_within(&call.deadlines, call.admitted_at, progress, read).await;
     call.admitted_at = Instant::now(); // the limit for the first byte counts from here
     match read {
-        Ok(Ok(())) => {
+        Ok(Ok(is_stopped)) => {
             call.request = Some(request);
-            Ok(())
+            Ok(match is_stopped && has_sent_nothing() {
+                true => BodyBeginning::Awaited,
+                false => BodyBeginning::Arrived,
+            })
         }
         Ok(Err(())) => Err(broken_body_error(call)),
         Err(reason) => Err(late_body_error(call, reason)),
@@ -66,10 +90,10 @@ pub(crate) async fn read_ahead_of_admission(call: &mut GatewayCall) -> Result<()
 
 /// Returns whether [`read_ahead_of_admission`] has anything to read.
 pub(crate) fn is_read_ahead_due(call: &GatewayCall) -> bool {
-    let Some(request) = call.request.as_ref().filter(|_| !call.options.is_grpc) else {
+    let Some(request) = call.request.as_ref() else {
         return false;
     };
-    let is_small = |bytes: u64| bytes <= MAX_COLLECTED_BYTES;
+    let is_small = |bytes: u64| bytes <= MAX_COLLECTED_BYTES && !call.options.is_grpc;
     let length = request.body().size_hint().exact();
     request.body().try_copy().is_none()
         && (length.is_some_and(is_small) || call.route.policy.max_inflight.is_some())

@@ -76,7 +76,8 @@ pub(super) fn late_body_error(call: &GatewayCall, reason: Reason) -> PlatformErr
 
 fn slow_body_text() -> (&'static str, &'static str) {
     (
-        "the request's body stopped arriving, or came below the minimum rate",
+        "the request's body stopped arriving, came below the minimum rate, or too slowly for a \
+         place that others wait for",
         "body idle timeout and minimum body rate",
     )
 }

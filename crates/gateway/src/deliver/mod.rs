@@ -25,6 +25,7 @@ pub(crate) mod shm;
 mod shm_body;
 mod time_limits;
 mod tunnel;
+mod upload_holder;
 
 use std::time::Instant;
 
@@ -37,13 +38,14 @@ use nearpath_wire::Body;
 
 use delivery_errors::unfinal_response_error;
 
-pub(crate) use buffered_request::{is_read_ahead_due, read_ahead_of_admission};
+pub(crate) use buffered_request::{BodyBeginning, is_read_ahead_due, read_ahead_of_admission};
 pub(crate) use content::ResponseContent;
 pub(crate) use delivery_errors::{lost_response_error, timeout_error};
 pub(crate) use endpoint_slot::{EndpointSlot, pick_slot};
 pub(crate) use open_response::RequestGuard;
 pub use outgoing_request::function_uri;
 pub(crate) use quic::open_ahead_of_calls;
+pub(crate) use upload_holder::hold_place_while_uploading;
 
 use crate::call::GatewayCall;
 use crate::function::AdmissionPermit;

@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::Frame;
-use nearpath_types::{PlatformError, Reason};
+use nearpath_types::{PlatformError, Reason, SourceNetwork};
 
 use super::endpoint_slot::EndpointSlot;
 use nearpath_wire::hop::grpc::error_trailers;
 
 use crate::COMPONENT;
 use crate::call::GatewayCall;
-use crate::context::{OpenResponse, TICK_INTERVAL};
+use crate::context::{LatePlace, OpenTransfer, TICK_INTERVAL};
 use crate::request::{RateAllowance, RequestDeadlines};
 use crate::transport::HttpConnection;
 
@@ -43,6 +43,8 @@ pub(super) struct ResponseState {
     caller_turn_since: Cell<u32>,
     /// Time left to the caller, who has the turn.
     allowance: Cell<RateAllowance>,
+    /// The same while others wait for the place, at a function with limited places.
+    contended: Cell<Option<RateAllowance>>,
     cut_reason: Cell<Option<Reason>>,
     sweep_key: Cell<usize>,
 }
@@ -51,6 +53,8 @@ impl ResponseState {
     /// Registers a response. The caller's turn comes first: it reads the head.
     pub(super) fn begin_response(call: Box<GatewayCall>, guard: RequestGuard) -> Rc<Self> {
         let (deadlines, worker) = (call.deadlines, call.worker.clone());
+        let has_limit = call.route.policy.max_inflight.is_some();
+        let contended_rate = worker.min_read_rate.while_contended();
         let (guard, call, cut) = (
             RefCell::new(Some(guard)),
             RefCell::new(call),
@@ -63,12 +67,13 @@ impl ResponseState {
             deadlines,
             caller_turn_since: Cell::new(worker.current_tick() + 1),
             allowance: Cell::new(RateAllowance::new(worker.min_read_rate)),
+            contended: Cell::new(has_limit.then(|| RateAllowance::new(contended_rate))),
             cut_reason: cut,
             sweep_key: Cell::new(0),
         });
         state
             .sweep_key
-            .set(worker.open_responses.add(state.clone()));
+            .set(worker.open_transfers.add(state.clone()));
         state
     }
 
@@ -87,10 +92,17 @@ impl ResponseState {
             frame.data_ref().map_or(0, Bytes::len),
         );
         call.record.bytes_out += bytes as u64;
-        let mut allowance = self.allowance.get();
-        allowance.note_bytes(bytes);
-        self.allowance.set(allowance);
+        self.update_allowances(|allowance| allowance.note_bytes(bytes));
         self.caller_turn_since.set(call.worker.current_tick() + 1);
+    }
+
+    fn update_allowances(&self, update: impl Fn(&mut RateAllowance)) {
+        let mut allowance = self.allowance.get();
+        update(&mut allowance);
+        self.allowance.set(allowance);
+        let mut contended = self.contended.get();
+        contended.iter_mut().for_each(update);
+        self.contended.set(contended);
     }
 
     /// Notes that the function has no data, so its own timer applies.
@@ -171,25 +183,38 @@ impl ResponseState {
         self.call
             .borrow()
             .worker
-            .open_responses
+            .open_transfers
             .remove(self.sweep_key.get());
     }
 }
 
-impl OpenResponse for ResponseState {
+impl OpenTransfer for ResponseState {
     fn cut_if_overdue(&self, now: Instant, tick: u32, max_idle_ticks: u32) {
         let Some(since) = self.caller_turn_since.get().checked_sub(1) else {
             return;
         };
-        let mut allowance = self.allowance.get();
-        allowance.note_wait(TICK_INTERVAL);
-        self.allowance.set(allowance);
+        self.update_allowances(|allowance| allowance.note_wait(TICK_INTERVAL));
         // In the function's turn this is checked by the body's timer, which is more exact than a
         // tick.
         if self.deadlines.is_over(now) {
             self.cut_short(Reason::TotalTimeout);
-        } else if allowance.is_used_up() || tick.wrapping_sub(since) > max_idle_ticks {
+        } else if self.allowance.get().is_used_up() || tick.wrapping_sub(since) > max_idle_ticks {
             self.cut_short(Reason::CallerGone);
         }
+    }
+
+    fn late_place(&self, _: Instant) -> Option<LatePlace> {
+        let has_place = self.guard.borrow().is_some() && self.caller_turn_since.get() > 0;
+        let contended = self.contended.get().filter(|_| has_place)?;
+        let (lateness, call) = (contended.lateness()?, self.call.borrow());
+        Some(LatePlace {
+            gate: call.function.gate.clone(),
+            source: SourceNetwork::of(call.peer.addr),
+            lateness,
+        })
+    }
+
+    fn lose_place(&self) {
+        self.cut_short(Reason::CallerGone);
     }
 }

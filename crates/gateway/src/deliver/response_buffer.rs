@@ -18,7 +18,7 @@ use nearpath_types::Reason;
 use nearpath_wire::BoxError;
 
 use super::response_body::ResponseBody;
-use crate::context::{OpenResponse, TICK_INTERVAL, WorkerContext};
+use crate::context::{LatePlace, OpenTransfer, TICK_INTERVAL, WorkerContext};
 use crate::request::RateAllowance;
 
 /// Maximum bytes that are read ahead of one caller.
@@ -69,7 +69,7 @@ impl BufferedResponse {
             let buffer = buffer.clone();
             worker.spawn(async move { poll_fn(|cx| buffer.poll_read_ahead(cx)).await });
         }
-        let sweep_key = worker.open_responses.add(buffer.clone());
+        let sweep_key = worker.open_transfers.add(buffer.clone());
         Self { buffer, sweep_key }
     }
 
@@ -184,7 +184,7 @@ fn copy_data(frame: Frame<Bytes>) -> Frame<Bytes> {
     frame.map_data(|data| Bytes::copy_from_slice(&data))
 }
 
-impl OpenResponse for ResponseBuffer {
+impl OpenTransfer for ResponseBuffer {
     /// Cuts a response whose caller is too slow. Until the function is done, the response has
     /// limits of its own as well.
     fn cut_if_overdue(&self, _: Instant, _: u32, max_idle_ticks: u32) {
@@ -199,6 +199,13 @@ impl OpenResponse for ResponseBuffer {
             self.cut_short(Reason::CallerGone);
         }
     }
+
+    // The place belongs to the response itself, which is in the sweep too.
+    fn late_place(&self, _: Instant) -> Option<LatePlace> {
+        None
+    }
+
+    fn lose_place(&self) {}
 }
 
 impl Body for BufferedResponse {
@@ -245,7 +252,7 @@ impl Body for BufferedResponse {
 
 impl Drop for BufferedResponse {
     fn drop(&mut self) {
-        self.buffer.worker.open_responses.remove(self.sweep_key);
+        self.buffer.worker.open_transfers.remove(self.sweep_key);
         self.buffer.discard();
     }
 }

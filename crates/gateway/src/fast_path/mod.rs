@@ -330,6 +330,7 @@ impl SentCall {
             admitted_at: admitted,
             request: None,
             upload_progress: None,
+            upload_guard: None,
             path_offset,
         };
         (Box::new(call), slot)

@@ -5,7 +5,9 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
+use nearpath_types::log_limiter::LogLimiter;
 use rustix::net::{SocketFlags, acceptfrom_with};
 use tokio::io::Interest;
 
@@ -37,7 +39,7 @@ async fn accept_until_dropped(
     socket: &SocketReadiness,
 ) {
     let limit = ConnectionLimit::new(port.max_connections);
-    let mut backoff = AcceptBackoff::default();
+    let (mut backoff, mut log_lines) = (AcceptBackoff::default(), LogLimiter::default());
     loop {
         // Acquired before the accept, so that an accepted connection is always served at once.
         let room = limit.wait_for_room().await;
@@ -74,7 +76,9 @@ async fn accept_until_dropped(
                     .totals
                     .accept_errors
                     .fetch_add(1, Ordering::Relaxed);
-                tracing::warn!(%error, ?pause, "accept failed, pausing");
+                if let Some(suppressed) = log_lines.take_due(error.kind(), Instant::now()) {
+                    tracing::warn!(%error, ?pause, suppressed, "accept failed, pausing");
+                }
                 tokio::time::sleep(pause).await;
             }
         }

@@ -3,6 +3,9 @@
 //! A source holds at most half of the connections. The other half stays free for other callers,
 //! however many connections one source opens. When several sources hold all of them, a reserve
 //! still serves `/system` and `/healthz`.
+//!
+//! Over QUIC, an address is that of its source only when it is validated (RFC 9000 section 8). Until
+//! then its connection counts for no source, and such connections get half of the limit at most.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -71,6 +74,10 @@ impl ConnectionPool {
             .expect("this semaphore is never closed")
     }
 
+    fn try_acquire(&self) -> Option<OwnedSemaphorePermit> {
+        self.permits.clone().try_acquire_owned().ok()
+    }
+
     async fn wait_until_unused(&self) {
         let all = u32::try_from(self.max_connections).unwrap_or(u32::MAX);
         let _permits = self.permits.acquire_many(all).await;
@@ -130,19 +137,42 @@ impl ConnectionLimit {
         } else {
             &self.regular
         };
-        let source = SourceNetwork::of(addr);
-        pool.shares.try_add(source).then(|| ConnectionPermit {
+        let mut permit = ConnectionPermit {
             room,
-            source,
+            source: None,
             shares: pool.shares.clone(),
+        };
+        permit.charge_source(addr).then_some(permit)
+    }
+
+    /// Admits a connection of a validated address if there is room for it and for its source.
+    pub(super) fn try_admit(&self, addr: IpAddr) -> Option<ConnectionPermit> {
+        let room = match self.regular.try_acquire() {
+            Some(permit) => ConnectionRoom::new(permit, false),
+            None => ConnectionRoom::new(self.reserve.try_acquire()?, true),
+        };
+        self.admit_source(room, addr)
+    }
+
+    /// Admits a connection whose address is not validated, if less than half of the limit is in
+    /// use. [`ConnectionPermit::charge_source`] follows after the validation.
+    pub(super) fn try_admit_unvalidated(&self) -> Option<ConnectionPermit> {
+        let in_use = self.regular.max_connections - self.regular.permits.available_permits();
+        if in_use >= self.regular.max_connections.div_ceil(2) {
+            return None;
+        }
+        Some(ConnectionPermit {
+            room: ConnectionRoom::new(self.regular.try_acquire()?, false),
+            source: None,
+            shares: self.regular.shares.clone(),
         })
     }
 
-    /// Admits a connection if there is room for it and for its source. Does not use the reserve.
-    pub(super) fn try_admit(&self, addr: IpAddr) -> Option<ConnectionPermit> {
-        let permit = self.regular.permits.clone().try_acquire_owned().ok()?;
-        let room = ConnectionRoom::new(permit, false);
-        self.admit_source(room, addr)
+    /// Returns whether there is room for a connection, of the reserve at least.
+    pub(super) fn has_room(&self) -> bool {
+        [&self.regular, &self.reserve]
+            .iter()
+            .any(|pool| pool.permits.available_permits() > 0)
     }
 
     /// Waits until no connection is open.
@@ -156,7 +186,8 @@ impl ConnectionLimit {
 #[derive(Debug)]
 pub(super) struct ConnectionPermit {
     room: ConnectionRoom,
-    source: SourceNetwork,
+    /// `None` until the address is validated.
+    source: Option<SourceNetwork>,
     shares: Rc<SourceShares>,
 }
 
@@ -165,11 +196,23 @@ impl ConnectionPermit {
     pub(super) fn is_reserve(&self) -> bool {
         self.room.is_reserve
     }
+
+    /// Counts the connection for its source, unless it counts already. False: the source has its
+    /// share, and the connection must end.
+    pub(super) fn charge_source(&mut self, addr: IpAddr) -> bool {
+        let source = SourceNetwork::of(addr);
+        if self.source.is_none() && self.shares.try_add(source) {
+            self.source = Some(source);
+        }
+        self.source.is_some()
+    }
 }
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        self.shares.remove(self.source);
+        if let Some(source) = self.source {
+            self.shares.remove(source);
+        }
     }
 }
 
@@ -179,7 +222,8 @@ mod tests {
 
     fn admit_many(limit: &ConnectionLimit, addr: &str, count: usize) -> Vec<ConnectionPermit> {
         let addr = addr.parse().unwrap();
-        (0..count).filter_map(|_| limit.try_admit(addr)).collect()
+        let admitted = (0..count).filter_map(|_| limit.try_admit(addr));
+        admitted.filter(|permit| !permit.is_reserve()).collect()
     }
 
     #[test]
@@ -218,8 +262,30 @@ mod tests {
     }
 
     #[test]
+    fn connections_of_unvalidated_addresses_use_up_no_share() {
+        let limit = ConnectionLimit::new(8);
+        let addr: IpAddr = "192.0.2.1".parse().unwrap();
+        let forged: Vec<_> = std::iter::from_fn(|| limit.try_admit_unvalidated()).collect();
+        assert_eq!(forged.len(), 4);
+        let mut proven = admit_many(&limit, "192.0.2.1", 3);
+        assert_eq!(proven.len(), 3);
+        drop(forged);
+        let mut late: Vec<_> = std::iter::from_fn(|| limit.try_admit_unvalidated()).collect();
+        assert_eq!(late.len(), 1, "three are in use");
+        assert!(late[0].charge_source(addr) && late[0].charge_source(addr));
+        proven.pop();
+        let mut other = limit.try_admit_unvalidated().unwrap();
+        assert!(other.charge_source(addr));
+        drop((late, other));
+        assert_eq!(admit_many(&limit, "192.0.2.1", 9).len(), 2, "of 4 in all");
+    }
+
+    #[test]
     fn the_only_connection_is_for_any_source() {
         let limit = ConnectionLimit::new(1);
-        assert_eq!(admit_many(&limit, "192.0.2.1", 2).len(), 1);
+        let addr = "192.0.2.1".parse().unwrap();
+        let permits = [limit.try_admit(addr), limit.try_admit(addr)];
+        let on_reserve = permits.map(|permit| permit.unwrap().is_reserve());
+        assert_eq!(on_reserve, [false, true]);
     }
 }

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use futures_util::future::try_join_all;
 use nearpath_daemon::drain::{self, DrainCause};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::LocalSet;
@@ -51,7 +52,13 @@ pub(crate) fn run_thread(
         worker,
         conn_table: ConnTable::default(),
     });
-    runtime.block_on(local.run_until(serve_until_drained(context.clone(), thread, settings)))?;
+    let thread_number = thread.thread_number;
+    runtime
+        .block_on(local.run_until(serve_until_drained(context.clone(), thread, settings)))
+        .inspect_err(|error| {
+            // The caller learns of it when it joins the threads, after the drain.
+            tracing::error!(%error, thread_number, "gateway thread: a listener failed, ending");
+        })?;
     // Tasks left in the set are dropped with it, and recorded as cut.
     context.worker.recorder.begin_cutting();
     drop(local);
@@ -95,11 +102,9 @@ async fn serve_until_drained(
             http3_endpoints.clone(),
         ))
     });
-    let accepting: Vec<_> = ports.chain(services).chain(http3).collect();
-    for accepted in accepting {
-        // Awaited in order, so a port that fails is reported at the drain at the latest.
-        accepted.await.map_err(io::Error::other)??;
-    }
+    // Together: the first that fails ends the thread at once, and not at the drain.
+    let accepting = ports.chain(services).chain(http3);
+    try_join_all(accepting.map(async |accepted| accepted.await.map_err(io::Error::other)?)).await?;
     // A thread without ports gets here at once and must not end before the others.
     thread.drain.signaled().await;
     // A dropped trigger counts as a stop.
@@ -139,7 +144,7 @@ async fn sweep_connections(
             .wrapping_add(1);
         context.conn_table.cut_overdue(now, &timeouts);
         worker
-            .open_responses
+            .open_transfers
             .cut_overdue(Instant::now(), now, timeouts.write_ticks);
         worker
             .tcp_pools

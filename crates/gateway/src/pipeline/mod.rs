@@ -16,7 +16,9 @@ use crate::COMPONENT;
 use crate::admit;
 use crate::call::GatewayCall;
 use crate::context::WorkerContext;
-use crate::deliver::{self, InstanceAnswer, RequestDelivery, ResponseContent, SendFailure};
+use crate::deliver::{
+    self, BodyBeginning, InstanceAnswer, RequestDelivery, ResponseContent, SendFailure,
+};
 use crate::function::{AdmissionPermit, FunctionEntry};
 use crate::record::CompletionRecord;
 use crate::request::{
@@ -166,14 +168,28 @@ async fn admit_and_deliver(call: &mut GatewayCall) -> Result<InstanceAnswer, Pla
     check_caller(call)?;
     admit::announce_call(call);
     let delivery = RequestDelivery::prepare(call)?;
-    if deliver::is_read_ahead_due(call) {
-        admit::wake_if_cold(call);
+    let permit = match deliver::is_read_ahead_due(call) {
         // On the heap: most requests have no body to wait for, and every request's future would be
         // as large otherwise.
-        Box::pin(deliver::read_ahead_of_admission(call)).await?;
-    }
-    let permit = admit::admit_call(call).await?;
+        true => Box::pin(read_ahead_and_admit(call)).await?,
+        false => admit::admit_call(call).await?,
+    };
     deliver_admitted(call, delivery, permit).await
+}
+
+/// Admits a request when the beginning of its body has come. A caller that waits for the response
+/// before it sends anything gets a place only if no other request waits for one.
+async fn read_ahead_and_admit(call: &mut GatewayCall) -> Result<AdmissionPermit, PlatformError> {
+    admit::wake_if_cold(call);
+    while deliver::read_ahead_of_admission(call).await? == BodyBeginning::Awaited {
+        if call.function.route().is_cold() {
+            break;
+        }
+        if let Some(permit) = call.function.gate.try_enter() {
+            return Ok(permit);
+        }
+    }
+    admit::admit_call(call).await
 }
 
 /// Delivers a request. Admits it again, before all others, when no instance is left.
@@ -182,9 +198,13 @@ async fn deliver_admitted(
     mut delivery: RequestDelivery,
     mut permit: AdmissionPermit,
 ) -> Result<InstanceAnswer, PlatformError> {
+    call.upload_guard = deliver::hold_place_while_uploading(call);
     loop {
         permit = match delivery.send_until_answered(call, permit).await {
-            Ok(answer) => return Ok(answer),
+            Ok(answer) => {
+                call.upload_guard = None;
+                return Ok(answer);
+            }
             Err(SendFailure::Failed(error)) => return Err(error),
             // On the heap: few requests come here, and every request's future would be as large
             // otherwise.
@@ -257,9 +277,10 @@ fn begin_call<B>(
     let (head, body) = request.into_parts();
     let (upload, upload_progress) = upload(body, route.policy.max_body);
     record.set_upload(upload_progress.clone());
-    // Streams of gRPC messages are slow by nature.
-    if let Some(progress) = upload_progress.as_ref().filter(|_| !options.is_grpc) {
-        progress.require_rate(worker.min_body_rate);
+    // Without a limit, a gRPC caller that sends nothing takes no place from others.
+    let is_exempt = options.is_grpc && route.policy.max_inflight.is_none();
+    if let Some(progress) = upload_progress.as_ref().filter(|_| !is_exempt) {
+        progress.require_rate(worker.min_body_rate, options.is_grpc);
     }
     let request = Some(Request::from_parts(head, upload));
     let (worker, peer) = (worker.clone(), peer.clone());
@@ -275,6 +296,7 @@ fn begin_call<B>(
         admitted_at,
         request,
         upload_progress,
+        upload_guard: None,
         path_offset,
     };
     RoutedRequest::Call(Box::new(call))

@@ -37,10 +37,8 @@ impl CallerBodyError {
     pub(crate) fn refusal_reason(&self) -> Reason {
         let error = match self {
             Self::Http(error) => error,
-            Self::Http3(
-                h3::RequestBodyError::WrongLength | h3::RequestBodyError::InvalidTrailers,
-            ) => return Reason::BadRequest,
-            Self::Http3(h3::RequestBodyError::ClientGone(_)) => return Reason::CallerGone,
+            Self::Http3(error) if error.is_malformed() => return Reason::BadRequest,
+            Self::Http3(_) => return Reason::CallerGone,
         };
         // hyper does not name framing errors, but keeps them as `io::Error` of these two kinds.
         let cause = error

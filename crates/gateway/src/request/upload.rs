@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
@@ -15,6 +15,7 @@ use nearpath_wire::BoxError;
 
 use super::caller_body::CallerBody;
 use super::deadlines::RequestStage;
+use super::grpc::FirstMessage;
 use super::min_rate::{MinRate, RateAllowance};
 
 /// Side that a request body waits for, and since when.
@@ -26,6 +27,14 @@ enum UploadTurn {
     Function(Instant),
 }
 
+/// Place at a function with a limit, which a request holds while its body arrives.
+#[derive(Debug, Clone, Copy)]
+struct HeldPlace {
+    since: Instant,
+    /// Time left to the caller while others wait for the place.
+    allowance: RateAllowance,
+}
+
 /// Progress of a request body. Shared by the body, which another task may send, and the request
 /// that awaits its response.
 #[derive(Debug)]
@@ -33,6 +42,10 @@ pub(crate) struct UploadProgress {
     byte_count: Cell<u64>,
     turn: Cell<UploadTurn>,
     allowance: Cell<Option<RateAllowance>>,
+    /// Of a gRPC body.
+    first_message: Cell<Option<FirstMessage>>,
+    held_place: Cell<Option<HeldPlace>>,
+    lost_place: Cell<bool>,
     ended_at: Cell<Option<Instant>>,
     fault: Cell<Option<Reason>>,
     waker: RefCell<Option<Waker>>,
@@ -44,6 +57,9 @@ impl UploadProgress {
             byte_count: Cell::new(0),
             turn: Cell::new(UploadTurn::Function(now)),
             allowance: Cell::new(None),
+            first_message: Cell::new(None),
+            held_place: Cell::new(None),
+            lost_place: Cell::new(false),
             ended_at: Cell::new(None),
             fault: Cell::new(None),
             waker: RefCell::new(None),
@@ -60,14 +76,63 @@ impl UploadProgress {
         self.fault.get()
     }
 
-    /// Requires a minimum rate of the caller.
-    pub(crate) fn require_rate(&self, min: MinRate) {
+    /// Requires a minimum rate of the caller; of a gRPC body until its first message has arrived.
+    /// Later messages are slow by nature.
+    pub(crate) fn require_rate(&self, min: MinRate, is_grpc: bool) {
         self.allowance.set(Some(RateAllowance::new(min)));
+        self.first_message.set(is_grpc.then(FirstMessage::default));
+    }
+
+    /// Notes that the request holds a place since `now`. A caller that has sent nothing has no
+    /// grace while others wait.
+    pub(crate) fn hold_place(&self, min: MinRate, now: Instant) {
+        let mut min = min.while_contended();
+        if self.byte_count.get() == 0 {
+            min.grace = Duration::ZERO;
+        }
+        let held = HeldPlace {
+            since: now,
+            allowance: RateAllowance::new(min),
+        };
+        self.held_place
+            .set((!self.has_first_message()).then_some(held));
+    }
+
+    /// Returns by how much the caller is too slow for a place that others wait for.
+    pub(crate) fn lateness(&self, now: Instant) -> Option<Duration> {
+        let UploadTurn::Caller(since) = self.turn.get() else {
+            return None;
+        };
+        let HeldPlace {
+            since: held_since,
+            mut allowance,
+        } = self.held_place.get().filter(|_| !self.has_ended())?;
+        allowance.note_wait(now.saturating_duration_since(since.max(held_since)));
+        allowance.lateness()
+    }
+
+    /// Takes the place away: the request ends as too slow.
+    pub(crate) fn lose_place(&self) {
+        self.lost_place.set(true);
+        self.wake_waiting();
+    }
+
+    /// Returns whether the first message of a gRPC body has arrived.
+    pub(crate) fn has_first_message(&self) -> bool {
+        self.first_message
+            .get()
+            .is_some_and(|message| message.is_complete())
     }
 
     /// Returns the stage of a request before its response. The function can answer since
     /// `admitted`.
     pub(crate) fn current_stage(&self, admitted: Instant) -> RequestStage {
+        if self.lost_place.get() {
+            return RequestStage::Uploading {
+                since: admitted,
+                rate_limit: Some(Duration::ZERO),
+            };
+        }
         // Time in the queue is neither the caller's nor the function's.
         if let Some(ended_at) = self.ended_at.get() {
             return RequestStage::Awaiting(ended_at.max(admitted));
@@ -89,17 +154,58 @@ impl UploadProgress {
         }
     }
 
-    fn note_frame(&self, bytes: usize) {
-        self.byte_count.set(self.byte_count.get() + bytes as u64);
-        let now = Instant::now();
+    /// Notes that the gateway asks for no more until the request has a place.
+    fn note_pause(&self, now: Instant) {
+        if let UploadTurn::Caller(since) = self.turn.get() {
+            self.note_wait(since, now);
+            self.turn.set(UploadTurn::Function(now));
+        }
+    }
+
+    /// Notes that the gateway waited for the caller until `now`.
+    fn note_wait(&self, since: Instant, now: Instant) {
         if let Some(mut rate) = self.allowance.get() {
-            if let UploadTurn::Caller(since) = self.turn.get() {
-                rate.note_wait(now.saturating_duration_since(since));
-            }
-            rate.note_bytes(bytes);
+            rate.note_wait(now.saturating_duration_since(since));
             self.allowance.set(Some(rate));
         }
+        if let Some(mut held) = self.held_place.get() {
+            let since = since.max(held.since);
+            held.allowance
+                .note_wait(now.saturating_duration_since(since));
+            self.held_place.set(Some(held));
+        }
+    }
+
+    fn note_frame(&self, data: &[u8]) {
+        self.byte_count
+            .set(self.byte_count.get() + data.len() as u64);
+        let now = Instant::now();
+        if let UploadTurn::Caller(since) = self.turn.get() {
+            self.note_wait(since, now);
+        }
+        if let Some(mut rate) = self.allowance.get() {
+            rate.note_bytes(data.len());
+            self.allowance.set(Some(rate));
+        }
+        if let Some(mut held) = self.held_place.get() {
+            held.allowance.note_bytes(data.len());
+            self.held_place.set(Some(held));
+        }
+        self.note_message(data);
         self.turn.set(UploadTurn::Function(now));
+    }
+
+    /// Lifts the minimum rates when the first message of a gRPC body has arrived.
+    fn note_message(&self, data: &[u8]) {
+        let Some(mut message) = self.first_message.get() else {
+            return;
+        };
+        message.note_data(data);
+        self.first_message.set(Some(message));
+        if message.is_complete() {
+            self.allowance.set(None);
+            self.held_place.set(None);
+        }
     }
 
     /// Returns whether all of the body was sent.
@@ -206,21 +312,25 @@ impl RequestUpload {
         }
     }
 
-    /// Reads the beginning of the body and keeps it: to its end, until more than `max_bytes` have
-    /// come, or until `stop` ends. The progress holds the cause of an error.
+    /// Reads the beginning of the body and keeps it: to its end, until more than `max_bytes` or the
+    /// first message of gRPC have come, or until `stop` ends. Returns whether `stop` ended it. The
+    /// progress holds the cause of an error.
     pub(crate) async fn read_beginning(
         &mut self,
         max_bytes: usize,
         mut stop: Pin<&mut impl Future<Output = ()>>,
-    ) -> Result<(), ()> {
-        let mut collected = BytesMut::new();
-        while collected.len() <= max_bytes && !self.is_end_stream() {
+    ) -> Result<bool, ()> {
+        let (mut collected, mut is_stopped) = (BytesMut::new(), false);
+        while collected.len() <= max_bytes && !self.is_end_stream() && !self.has_first_message() {
             let next = poll_fn(|cx| match Pin::new(&mut *self).poll_frame(cx) {
                 Poll::Ready(frame) => Poll::Ready(Some(frame)),
                 Poll::Pending => stop.as_mut().poll(cx).map(|()| None),
             });
             match next.await {
-                None => break, // not in time
+                None => {
+                    is_stopped = true;
+                    break;
+                }
                 Some(None) => *self = Self::Empty,
                 Some(Some(frame)) => match frame.map_err(drop)?.into_data() {
                     // Most bodies are one chunk, which is not copied.
@@ -237,9 +347,16 @@ impl RequestUpload {
                 break;
             }
         }
+        if let Self::Streaming { progress, .. } = self {
+            progress.note_pause(Instant::now());
+        }
         let rest = std::mem::replace(self, Self::Empty);
         *self = rest.with_first_chunk(collected.freeze());
-        Ok(())
+        Ok(is_stopped)
+    }
+
+    fn has_first_message(&self) -> bool {
+        matches!(self, Self::Streaming { progress, .. } if progress.has_first_message())
     }
 
     /// Puts back a chunk that was read but not sent.
@@ -308,7 +425,7 @@ impl Body for RequestUpload {
         };
         match &frame {
             Some(Ok(frame)) => {
-                progress.note_frame(frame.data_ref().map_or(0, Bytes::len));
+                progress.note_frame(frame.data_ref().map_or(&[], |data| data));
                 // Checked on every frame: a chunked body announces no length.
                 if progress.byte_count.get() > *limit {
                     progress.fault.set(Some(Reason::BodyTooLarge));

@@ -2,6 +2,7 @@
 //! behaviour.
 
 use std::convert::Infallible;
+use std::fs::File;
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -91,6 +92,7 @@ struct QuicOptions {
     caller: Option<watch::Receiver<CallerConfig>>,
     sessions: Option<Arc<dyn StoresServerSessions>>,
     is_unsteered: bool,
+    has_no_sockets: bool,
 }
 
 impl QuicOptions {
@@ -109,6 +111,11 @@ impl QuicOptions {
             )
             .unwrap();
         }
+        let no_socket = || UdpSocket::from(OwnedFd::from(File::open("/dev/null").unwrap()));
+        let sockets = match self.has_no_sockets {
+            true => sockets.iter().map(|_| no_socket()).collect(),
+            false => sockets,
+        };
         Http3Listener::new(site, sockets)
     }
 }
@@ -195,6 +202,19 @@ impl TestGateway {
         )
     }
 
+    /// Starts a gateway whose HTTP/3 sockets are none.
+    pub(crate) fn without_http3_sockets() -> Self {
+        Self::start_with(
+            GatewaySettings::default(),
+            None,
+            QuicOptions {
+                is_unsteered: true,
+                has_no_sockets: true,
+                ..QuicOptions::default()
+            },
+        )
+    }
+
     /// Starts a gateway whose HTTP/3 packets are not steered to threads.
     pub(crate) fn without_steering() -> Self {
         Self::start_with(
@@ -267,6 +287,13 @@ impl TestGateway {
             trigger,
             serving,
         }
+    }
+
+    /// Returns the error of a thread that ends without a drain.
+    pub(crate) async fn wait_for_failure(&mut self) -> std::io::Error {
+        let serving = self.serving.take().unwrap();
+        let joined = tokio::task::spawn_blocking(|| serving.join_all());
+        nearpath_testkit::within(joined).await.unwrap().unwrap_err()
     }
 
     /// Begins the drain; the future ends with it.

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod abuse;
+mod accept_log;
 mod admission;
 mod basics;
 mod connection_shares;

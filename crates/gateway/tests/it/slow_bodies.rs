@@ -2,15 +2,21 @@
 
 use std::net::SocketAddr;
 
-use http::Request;
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Frame;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
 use nearpath_gateway::GatewaySettings;
 use nearpath_testkit::within;
 use nearpath_types::FunctionPolicy;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::mpsc;
 
 use crate::fixture::{
-    TestGateway, collect_response, connect_http2, full_body, millis, start_mirror,
+    TestGateway, collect_response, connect_http2, full_body, millis, send_and_collect,
+    start_instance, start_mirror,
 };
 use crate::streams::body_channel;
 
@@ -117,4 +123,166 @@ async fn a_body_below_the_minimum_rate_is_a_408() {
         }
         assert_eq!(&answer, b"HTTP/1.1 408", "{length}");
     }
+}
+
+/// Policy with one place, for which a request may wait a little.
+fn waiting_policy() -> FunctionPolicy {
+    FunctionPolicy {
+        max_inflight: Some(1),
+        queue_timeout: millis(5_000),
+        ..FunctionPolicy::default()
+    }
+}
+
+fn grpc_request() -> http::request::Builder {
+    Request::post("http://a/function/echo").header("content-type", "application/grpc")
+}
+
+/// Starts an instance that reports the pieces of bodies, and answers at the end of each body. The
+/// first piece of each is empty.
+async fn start_reporter() -> (SocketAddr, mpsc::UnboundedReceiver<Bytes>) {
+    let (seen, pieces) = mpsc::unbounded_channel();
+    let addr = start_instance(move |request: Request<Incoming>| {
+        let seen = seen.clone();
+        async move {
+            let (path, mut body) = (request.uri().to_string(), request.into_body());
+            seen.send(Bytes::new()).unwrap();
+            while let Some(Ok(frame)) = body.frame().await {
+                let _ = seen.send(frame.into_data().unwrap_or_default());
+            }
+            Response::new(full_body(path))
+        }
+    })
+    .await;
+    (addr, pieces)
+}
+
+#[tokio::test]
+async fn chunked_bodies_take_no_place_before_they_are_complete() {
+    let fixture = TestGateway::start();
+    fixture.publish_functions(&[("echo", one_place_policy(), &[start_mirror().await])]);
+    let mut slow = begin_body(fixture.public, "transfer-encoding: chunked").await;
+    slow.write_all(b"3\r\nabc\r\n").await.unwrap();
+    // Longer than the beginning of a stream is waited for.
+    let until = tokio::time::Instant::now() + millis(1_500);
+    while tokio::time::Instant::now() < until {
+        assert_eq!(fixture.send_get("/function/echo").await.status, 200);
+    }
+    slow.write_all(b"0\r\n\r\n").await.unwrap();
+    let mut status = [0; 12];
+    within(slow.read_exact(&mut status)).await.unwrap();
+    assert_eq!(&status, b"HTTP/1.1 200");
+}
+
+#[tokio::test]
+async fn a_grpc_call_takes_a_place_with_its_first_message() {
+    let fixture = TestGateway::start();
+    let (addr, mut pieces) = start_reporter().await;
+    fixture.publish_functions(&[("echo", one_place_policy(), &[addr])]);
+    let mut client = connect_http2(fixture.public).await;
+    let (write, body) = body_channel();
+    write
+        .send(Frame::data(Bytes::from_static(b"\0\0\0\0\x06abc")))
+        .unwrap();
+    let call = tokio::spawn(client.send_request(grpc_request().body(body).unwrap()));
+    for _ in 0..5 {
+        let get = Request::get("http://a/function/echo").body(full_body(""));
+        let answer = within(client.send_request(get.unwrap())).await.unwrap();
+        assert_eq!(answer.status(), 200, "the place is free");
+        assert_eq!(pieces.recv().await.unwrap(), "");
+    }
+    write.send(Frame::data(Bytes::from_static(b"def"))).unwrap();
+    assert_eq!(within(pieces.recv()).await.unwrap(), "");
+    assert_eq!(
+        within(pieces.recv()).await.unwrap().as_ref(),
+        b"\0\0\0\0\x06abcdef"
+    );
+    drop(write);
+    assert_eq!(within(call).await.unwrap().unwrap().status(), 200);
+}
+
+#[tokio::test]
+async fn a_grpc_call_without_a_message_has_a_minimum_rate() {
+    let fixture = TestGateway::with_settings(GatewaySettings {
+        min_body_rate: 1_000_000,
+        min_rate_grace: millis(300),
+        ..GatewaySettings::default()
+    });
+    fixture.publish_functions(&[("echo", one_place_policy(), &[start_mirror().await])]);
+    let mut client = connect_http2(fixture.public).await;
+    let (_silent, body) = body_channel();
+    let call = client.send_request(grpc_request().body(body).unwrap());
+    let answer = within(call).await.unwrap();
+    assert!(answer.headers()["grpc-status"] != "0", "{answer:?}");
+}
+
+#[tokio::test]
+async fn a_grpc_caller_may_wait_for_the_head_of_the_response() {
+    let fixture = TestGateway::with_settings(GatewaySettings {
+        min_rate_grace: millis(2_500),
+        ..GatewaySettings::default()
+    });
+    let addr = start_instance(async |request: Request<Incoming>| {
+        let body = request.into_body().map_err(|_| unreachable!());
+        let response = Response::builder().header("content-type", "application/grpc");
+        response.body(body.boxed_unsync()).unwrap()
+    });
+    fixture.publish_functions(&[("echo", one_place_policy(), &[addr.await])]);
+    let mut client = connect_http2(fixture.public).await;
+    let (write, body) = body_channel();
+    let answer = within(client.send_request(grpc_request().body(body).unwrap()));
+    let mut answer = answer.await.unwrap();
+    write
+        .send(Frame::data(Bytes::from_static(b"message")))
+        .unwrap();
+    let echoed = within(answer.frame()).await.unwrap().unwrap();
+    assert_eq!(echoed.into_data().unwrap(), "message");
+}
+
+#[tokio::test]
+async fn a_caller_that_sends_nothing_gives_its_place_to_one_that_waits() {
+    let fixture = TestGateway::start();
+    let (addr, mut pieces) = start_reporter().await;
+    fixture.publish_functions(&[("echo", waiting_policy(), &[addr])]);
+    let mut client = connect_http2(fixture.public).await;
+    let (_silent, body) = body_channel();
+    let call = client.send_request(grpc_request().body(body).unwrap());
+    let call = tokio::spawn(call);
+    within(pieces.recv()).await.unwrap();
+    assert_eq!(fixture.send_get("/function/echo").await.status, 200);
+    let cut = within(call).await.unwrap().unwrap();
+    assert!(cut.headers()["grpc-status"] != "0", "{cut:?}");
+}
+
+#[tokio::test]
+async fn a_long_slow_upload_gives_its_place_to_one_that_waits() {
+    let fixture = TestGateway::start();
+    let (addr, mut pieces) = start_reporter().await;
+    fixture.publish_functions(&[("echo", waiting_policy(), &[addr])]);
+    let mut slow = begin_body(fixture.public, "content-length: 1000000").await;
+    slow.write_all(&[b'x'; 70_000]).await.unwrap();
+    within(pieces.recv()).await.unwrap();
+    let request = Request::get("/function/echo").body(full_body("")).unwrap();
+    let answer = send_and_collect(fixture.public, request).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let mut status = [0; 12];
+    within(slow.read_exact(&mut status)).await.unwrap();
+    assert_eq!(&status, b"HTTP/1.1 408");
+}
+
+#[tokio::test]
+async fn a_slow_reader_of_a_long_response_gives_its_place_to_one_that_waits() {
+    let fixture = TestGateway::start();
+    let addr = start_instance(async |request: Request<Incoming>| {
+        let is_long = request.uri().query().is_some();
+        let bytes = if is_long { 16 << 20 } else { 1 };
+        Response::new(full_body(vec![b'x'; bytes]))
+    });
+    fixture.publish_functions(&[("echo", waiting_policy(), &[addr.await])]);
+    let mut client = crate::fixture::connect_http2_with_window(fixture.public, 0).await;
+    let long = Request::get("http://a/function/echo?long").body(full_body(""));
+    let unread = within(client.send_request(long.unwrap())).await.unwrap();
+    let answer = fixture.send_get("/function/echo").await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    drop(unread);
 }

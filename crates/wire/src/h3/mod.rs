@@ -28,7 +28,7 @@ pub use requests::{
     UnreadRequest,
 };
 pub use response_sender::{ResponseSendError, ResponseSender};
-pub use retry_policy::{HandshakeVerdict, RetryPolicy};
+pub use retry_policy::{HandshakeCapacity, HandshakeVerdict, RetryPolicy};
 pub use server_config::{Http3ConfigError, Http3ServerConfig};
 
 /// The protocol's name in TLS (ALPN).

@@ -2,8 +2,12 @@
 //! any order, and drops those of trailers (RFC 9114 section 4.3 forbids all three).
 //!
 //! A scan reads along with `h3`: frames (RFC 9114 section 7.1), and in HEADERS frames the names of
-//! the field lines (RFC 9204 section 4.5). Values are skipped. Whatever is malformed otherwise is
-//! left to `h3`. The dynamic table is never used, because the server announces none.
+//! the field lines (RFC 9204 section 4.5). Values are skipped. A section that cannot be read to its
+//! end is malformed, because `h3` could read it differently. The dynamic table is never used,
+//! because the server announces none.
+//!
+//! The scan also notices a stream that ends inside a frame: `h3` takes the frame for complete if
+//! the end arrives later than the frame's last bytes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -12,6 +16,10 @@ use std::sync::atomic::{AtomicU8, Ordering};
 const HEADERS_FRAME: u64 = 1;
 /// Longest frame head: two integers of 8 bytes.
 const MAX_FRAME_HEAD_BYTES: usize = 16;
+/// Code of the colon (RFC 7541 appendix B), in the upper 7 bits.
+const COLON_CODE: u8 = 0b1011_1000;
+/// Continuation bytes of an integer that `h3` reads. More would not fit into 64 bits.
+const MAX_CONTINUATION_BYTES: u32 = 9;
 
 /// Pseudo-header fields, as bits.
 mod pseudo {
@@ -49,15 +57,22 @@ pub(super) struct PseudoHeaderFaults(Arc<AtomicU8>);
 impl PseudoHeaderFaults {
     const HEAD: u8 = 1;
     const TRAILERS: u8 = 2;
+    const CUT_FRAME: u8 = 4;
 
-    /// Returns whether pseudo-header fields of the head are repeated, late or not a request's.
+    /// Returns whether pseudo-header fields of the head are repeated, late or not a request's, or
+    /// the head cannot be checked.
     pub(super) fn in_head(&self) -> bool {
         self.0.load(Ordering::Relaxed) & Self::HEAD != 0
     }
 
-    /// Returns whether the trailers have a pseudo-header field.
+    /// Returns whether the trailers have a pseudo-header field, or cannot be checked.
     pub(super) fn in_trailers(&self) -> bool {
         self.0.load(Ordering::Relaxed) & Self::TRAILERS != 0
+    }
+
+    /// Returns whether the stream ended inside a frame.
+    pub(super) fn in_last_frame(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & Self::CUT_FRAME != 0
     }
 
     fn set(&self, fault: u8) {
@@ -103,6 +118,13 @@ impl PseudoHeaderScan {
         }
     }
 
+    /// Notes the end of the stream.
+    pub(super) fn end_stream(&self) {
+        if self.frame_left > 0 || !self.frame_head.is_empty() {
+            self.faults.set(PseudoHeaderFaults::CUT_FRAME);
+        }
+    }
+
     /// Reads a byte of a frame head; returns the bytes after it.
     fn read_frame_head<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
         let (byte, rest) = bytes.split_at(1);
@@ -131,61 +153,77 @@ impl PseudoHeaderScan {
             if !is_valid_head(&section) {
                 self.faults.set(PseudoHeaderFaults::HEAD);
             }
-        } else if field_names(&section).any(|name| name.is_some()) {
+        } else if !is_valid_trailers(&section) {
             self.faults.set(PseudoHeaderFaults::TRAILERS);
         }
     }
 }
 
+/// A section, or a name in it, that `h3` could read differently.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct UnreadableSection;
+
 /// Returns whether the pseudo-header fields of a head come first, once each, and are a request's.
 fn is_valid_head(section: &[u8]) -> bool {
+    let Ok(names) = field_names(section) else {
+        return false;
+    };
     let (mut seen, mut has_fields) = (pseudo::STATUS, false);
-    for name in field_names(section) {
+    for name in names {
         match name {
-            None => has_fields = true,
-            Some(name) if has_fields || seen & name != 0 => return false,
-            Some(name) => seen |= name,
+            Ok(None) => has_fields = true,
+            Ok(Some(name)) if !has_fields && seen & name == 0 => seen |= name,
+            Ok(Some(_)) | Err(UnreadableSection) => return false,
         }
     }
     true
 }
 
-/// Returns for each field line which pseudo-header field it is; `None`: another field. Ends where
-/// the section is malformed.
-fn field_names(section: &[u8]) -> impl Iterator<Item = Option<u8>> {
+/// Returns whether trailers have no pseudo-header field.
+fn is_valid_trailers(section: &[u8]) -> bool {
+    field_names(section).is_ok_and(|mut names| names.all(|name| name == Ok(None)))
+}
+
+/// Returns for each field line which pseudo-header field it is; `None`: another field. The last
+/// item is an error if the section cannot be read to its end.
+fn field_names(
+    section: &[u8],
+) -> Result<impl Iterator<Item = Result<Option<u8>, UnreadableSection>>, UnreadableSection> {
     // The prefix (RFC 9204 section 4.5.1): the required insert count, and the base.
-    let lines = read_prefix_int(section, 8).and_then(|(_, rest)| Some(read_prefix_int(rest, 7)?.1));
-    let mut rest = lines.unwrap_or_default();
-    std::iter::from_fn(move || {
-        let (name, after) = read_line(rest)?;
-        rest = after;
-        Some(name)
-    })
+    let (_, rest) = read_prefix_int(section, 8)?;
+    let (_, mut rest) = read_prefix_int(rest, 7)?;
+    Ok(std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let line = read_line(rest);
+        rest = line.map_or(&[], |(_, after)| after);
+        Some(line.map(|(name, _)| name))
+    }))
 }
 
 /// Reads a field line (RFC 9204 sections 4.5.2, 4.5.4 and 4.5.6).
-fn read_line(line: &[u8]) -> Option<(Option<u8>, &[u8])> {
+fn read_line(line: &[u8]) -> Result<(Option<u8>, &[u8]), UnreadableSection> {
     const STATIC_INDEXED: u8 = 0x40;
     const STATIC_NAME: u8 = 0x10;
     const HUFFMAN_NAME: u8 = 0x08;
-    let first = *line.first()?;
-    match first {
-        0x80.. => {
+    match *line.first().ok_or(UnreadableSection)? {
+        first @ 0x80.. if first & STATIC_INDEXED != 0 => {
             let (index, rest) = read_prefix_int(line, 6)?;
-            (first & STATIC_INDEXED != 0).then(|| (static_name(index), rest))
+            Ok((static_name(index), rest))
         }
-        0x40.. => {
+        first @ 0x40..0x80 if first & STATIC_NAME != 0 => {
             let (index, rest) = read_prefix_int(line, 4)?;
             let (_, rest) = read_string(rest, 7)?;
-            (first & STATIC_NAME != 0).then(|| (static_name(index), rest))
+            Ok((static_name(index), rest))
         }
-        0x20.. => {
+        first @ 0x20..0x40 => {
             let (name, rest) = read_string(line, 3)?;
             let (_, rest) = read_string(rest, 7)?;
-            Some((literal_name(name, first & HUFFMAN_NAME != 0), rest))
+            Ok((literal_name(name, first & HUFFMAN_NAME != 0)?, rest))
         }
         // References to the dynamic table.
-        _ => None,
+        _ => Err(UnreadableSection),
     }
 }
 
@@ -201,36 +239,46 @@ fn static_name(index: u64) -> Option<u8> {
     }
 }
 
-fn literal_name(name: &[u8], is_huffman: bool) -> Option<u8> {
-    LITERAL_NAMES
+/// Returns which pseudo-header field a name is. A name in another form is an error if it begins
+/// with a colon: `h3` ignores surplus padding of the code.
+fn literal_name(name: &[u8], is_huffman: bool) -> Result<Option<u8>, UnreadableSection> {
+    let known = LITERAL_NAMES
         .iter()
         .find(|(_, text, code)| name == if is_huffman { *code } else { *text })
-        .map(|(bit, ..)| *bit)
+        .map(|(bit, ..)| *bit);
+    let begins_with_colon = name.first().is_some_and(|first| match is_huffman {
+        true => first & 0xfe == COLON_CODE,
+        false => *first == b':',
+    });
+    match known {
+        None if begins_with_colon => Err(UnreadableSection),
+        known => Ok(known),
+    }
 }
 
-fn read_string(bytes: &[u8], prefix_bits: u32) -> Option<(&[u8], &[u8])> {
+fn read_string(bytes: &[u8], prefix_bits: u32) -> Result<(&[u8], &[u8]), UnreadableSection> {
     let (length, rest) = read_prefix_int(bytes, prefix_bits)?;
-    rest.split_at_checked(usize::try_from(length).ok()?)
+    let length = usize::try_from(length).map_err(|_| UnreadableSection)?;
+    rest.split_at_checked(length).ok_or(UnreadableSection)
 }
 
 /// Reads an integer with a prefix of `bits` bits (RFC 7541 section 5.1).
-fn read_prefix_int(bytes: &[u8], bits: u32) -> Option<(u64, &[u8])> {
-    let (first, mut rest) = bytes.split_first()?;
+fn read_prefix_int(bytes: &[u8], bits: u32) -> Result<(u64, &[u8]), UnreadableSection> {
+    let (first, mut rest) = bytes.split_first().ok_or(UnreadableSection)?;
     let max = u8::MAX >> (8 - bits);
     let mut value = u64::from(first & max);
     if value < u64::from(max) {
-        return Some((value, rest));
+        return Ok((value, rest));
     }
-    // More would not fit, and no section is that long.
-    for shift in (0..56).step_by(7) {
-        let (byte, after) = rest.split_first()?;
+    for position in 0..MAX_CONTINUATION_BYTES {
+        let (byte, after) = rest.split_first().ok_or(UnreadableSection)?;
         rest = after;
-        value += u64::from(byte & 0x7f) << shift;
+        value += u64::from(byte & 0x7f) << (7 * position);
         if byte & 0x80 == 0 {
-            return Some((value, rest));
+            return Ok((value, rest));
         }
     }
-    None
+    Err(UnreadableSection)
 }
 
 /// Reads an integer of QUIC (RFC 9000 section 16).
@@ -246,77 +294,6 @@ fn read_varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const GET: &[u8] = &[0x80 | 0x40 | 17];
-    const PATH: &[u8] = &[0x80 | 0x40 | 1];
-    const HTTPS: &[u8] = &[0x80 | 0x40 | 23];
-    const ORIGIN: &[u8] = b"\x50\x03abc"; // :authority by its index, with a literal value
-    const PLAIN_PATH: &[u8] = b"\x25:path\x02/b";
-    const HUFFMAN_PATH: &[u8] = b"\x2c\xb9\x58\xd3\x3f\x02/b";
-    const STATUS: &[u8] = &[0x80 | 0x40 | 25];
-    const FIELD: &[u8] = b"\x21x\x01y";
-
-    /// Returns the frames of a request with these lines in its head and its trailers.
-    fn frames(head: &[&[u8]], trailers: Option<&[&[u8]]>) -> Vec<u8> {
-        let mut all = vec![0x21, 2, 0, 0]; // an unknown frame, which is allowed before the head
-        for lines in [Some(head), trailers].into_iter().flatten() {
-            let section = [&[0, 0], lines.concat().as_slice()].concat();
-            all.extend([1, 0x40, section.len() as u8]); // a length of two bytes
-            all.extend(section);
-            all.extend(b"\0\x03abc"); // DATA
-        }
-        all
-    }
-
-    /// Returns the faults of head and trailers, however the bytes are cut.
-    fn scan(head: &[&[u8]], trailers: Option<&[&[u8]]>) -> (bool, bool) {
-        let bytes = frames(head, trailers);
-        let results = [1, 2, 3, 7, bytes.len()].map(|size| {
-            let mut scan = PseudoHeaderScan::default();
-            bytes.chunks(size).for_each(|piece| scan.read(piece));
-            (scan.faults.in_head(), scan.faults.in_trailers())
-        });
-        assert!(results.iter().all(|result| *result == results[0]));
-        results[0]
-    }
-
-    #[test]
-    fn pseudo_headers_come_first_and_once() {
-        let good: &[&[u8]] = &[GET, HTTPS, ORIGIN, PATH, FIELD, FIELD];
-        assert_eq!(scan(good, None), (false, false));
-        assert_eq!(
-            scan(&[GET, HTTPS, ORIGIN, HUFFMAN_PATH, FIELD], None),
-            (false, false)
-        );
-        assert_eq!(scan(good, Some(&[FIELD])), (false, false));
-        let repeated: [&[&[u8]]; 4] = [
-            &[GET, PATH, PATH],
-            &[GET, PATH, PLAIN_PATH],
-            &[GET, PLAIN_PATH, HUFFMAN_PATH],
-            &[GET, GET, PATH],
-        ];
-        for head in repeated {
-            assert_eq!(scan(head, None), (true, false), "{head:?}");
-        }
-        assert_eq!(scan(&[GET, PATH, FIELD, HTTPS], None), (true, false));
-        assert_eq!(scan(&[GET, PATH, HTTPS, STATUS], None), (true, false));
-    }
-
-    #[test]
-    fn trailers_have_none() {
-        for line in [PATH, PLAIN_PATH, HUFFMAN_PATH, STATUS] {
-            let found = scan(&[GET, PATH], Some(&[FIELD, line]));
-            assert_eq!(found, (false, true), "{line:?}");
-        }
-    }
-
-    proptest::proptest! {
-        #[test]
-        fn any_bytes_are_read_to_their_end(bytes: Vec<u8>) {
-            PseudoHeaderScan::default().read(&bytes);
-            field_names(&bytes).count();
-        }
-    }
-}
+mod h3_reader;
+#[cfg(test)]
+mod tests;

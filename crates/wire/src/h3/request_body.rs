@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
+use h3::error::Code;
 use h3::server::RequestStream;
 use http::header::{CONTENT_LENGTH, HeaderMap, HeaderName};
 use http_body::{Body, Frame, SizeHint};
@@ -27,6 +28,17 @@ pub enum RequestBodyError {
     /// sections 4.2 and 4.3, RFC 9110 section 6.5.1).
     #[error("invalid field in the trailers: a pseudo-header field, or one that frames the message")]
     InvalidTrailers,
+    /// The stream ended inside a frame (RFC 9114 section 7.1).
+    #[error("the body ended inside a DATA frame")]
+    CutFrame,
+}
+
+impl RequestBodyError {
+    /// Returns whether the request is malformed (RFC 9114 section 4.1.2), and its client has not
+    /// just left.
+    pub fn is_malformed(&self) -> bool {
+        !matches!(self, Self::ClientGone(_))
+    }
 }
 
 /// Body that is read from a request's stream.
@@ -89,17 +101,21 @@ impl Http3RequestBody {
             // Before the data is returned: reading is what restores the budget.
             self.unread.reset_budget();
             let data = data.copy_to_bytes(data.remaining());
-            if let Some(left) = &mut self.remaining {
-                *left = left
-                    .checked_sub(data.len() as u64)
-                    .ok_or(RequestBodyError::WrongLength)?;
+            if let Some(left) = self.remaining {
+                let left = left.checked_sub(data.len() as u64);
+                self.remaining =
+                    Some(left.ok_or_else(|| self.refuse(RequestBodyError::WrongLength))?);
             }
             if !data.is_empty() {
                 return Poll::Ready(Ok(Some(data)));
             }
         }
         if self.remaining.is_some_and(|left| left > 0) {
-            return Poll::Ready(Err(RequestBodyError::WrongLength));
+            return Poll::Ready(Err(self.refuse(RequestBodyError::WrongLength)));
+        }
+        // `h3` would panic on the next read.
+        if self.faults.in_last_frame() {
+            return Poll::Ready(Err(self.refuse(RequestBodyError::CutFrame)));
         }
         self.phase = BodyPhase::Trailers;
         Poll::Ready(Ok(None))
@@ -118,9 +134,16 @@ impl Http3RequestBody {
             |name: &HeaderName| is_connection_header(name) || *name == CONTENT_LENGTH;
         let mut fields = trailers.iter().flat_map(HeaderMap::keys);
         if self.faults.in_trailers() || fields.any(frames_message) {
-            return Poll::Ready(Err(RequestBodyError::InvalidTrailers));
+            return Poll::Ready(Err(self.refuse(RequestBodyError::InvalidTrailers)));
         }
         Poll::Ready(Ok(trailers))
+    }
+
+    /// Ends the stream with the error of a malformed request (RFC 9114 section 4.1.2).
+    fn refuse(&mut self, error: RequestBodyError) -> RequestBodyError {
+        self.phase = BodyPhase::End;
+        self.stream.stop_sending(Code::H3_MESSAGE_ERROR);
+        error
     }
 }
 

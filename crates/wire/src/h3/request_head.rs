@@ -18,9 +18,10 @@ pub enum MalformedHead {
         "invalid header for HTTP/3: Connection, Transfer-Encoding, Upgrade, or TE other than `trailers` (RFC 9114 section 4.2)"
     )]
     ConnectionField,
-    /// A pseudo-header field is repeated, follows other fields or is a response's.
+    /// A pseudo-header field is repeated, follows other fields, is a response's, or is in a form
+    /// that cannot be checked.
     #[error(
-        "invalid pseudo-header field: repeated, after other fields, or `:status` (RFC 9114 section 4.3)"
+        "invalid pseudo-header field: repeated, after other fields, `:status`, or in an unusual encoding (RFC 9114 section 4.3)"
     )]
     PseudoHeader,
     /// Content-Length values are invalid or contradict each other.

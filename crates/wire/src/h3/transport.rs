@@ -304,6 +304,7 @@ impl quic::RecvStream for Http3RecvStream {
         let polled = pin!(self.stream.read_chunk(MAX_CHUNK_BYTES, true)).poll(cx);
         let chunk = ready!(polled).map_err(read_error)?;
         let Some(chunk) = chunk else {
+            self.scan.iter().for_each(PseudoHeaderScan::end_stream);
             return Poll::Ready(Ok(None));
         };
         // Below `h3`: it would buffer a huge frame before reporting it.

@@ -208,6 +208,13 @@ impl AdmissionGate {
         (self.state().admitted_count(), queue.len())
     }
 
+    /// Makes `source` give turns to others, because its caller was too slow for a place.
+    pub(crate) fn charge_source(&self, source: SourceNetwork) {
+        let mut queue = self.lock_queue();
+        queue.charge_source(source);
+        self.unlock_queue(queue);
+    }
+
     fn release_permit(self: &Arc<Self>) {
         if !self.try_update(GateState::with_exit) {
             self.release_withdrawn(1);

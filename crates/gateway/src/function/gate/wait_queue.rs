@@ -8,6 +8,13 @@ use std::collections::{HashMap, VecDeque};
 
 use nearpath_types::SourceNetwork;
 
+/// Turns that a source gives to others for each place that its callers were too slow for.
+const TURNS_PER_LOST_PLACE: u32 = 64;
+/// Maximum turns that a source owes.
+const MAX_OWED_TURNS: u32 = 512;
+/// Maximum sources that owe turns. Beyond it all are forgiven.
+const MAX_OWING_SOURCES: usize = 4_096;
+
 /// Position of a waiting request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct QueueTicket {
@@ -39,6 +46,8 @@ pub(super) struct AdmissionQueue<T> {
     by_source: HashMap<SourceNetwork, WaitingList<T>>,
     /// Sources with waiting requests, the next one first.
     turns: VecDeque<SourceNetwork>,
+    /// Turns that sources give to others.
+    owed_turns: HashMap<SourceNetwork, u32>,
     /// Waiting requests in `by_source`.
     source_count: usize,
     last_number: u64,
@@ -53,6 +62,7 @@ impl<T> AdmissionQueue<T> {
             returned: VecDeque::new(),
             by_source: HashMap::new(),
             turns: VecDeque::new(),
+            owed_turns: HashMap::new(),
             source_count: 0,
             last_number: 0,
             max_waiting: max_waiting as usize,
@@ -128,7 +138,7 @@ impl<T> AdmissionQueue<T> {
         if let Some((_, waiter)) = self.returned.pop_front() {
             return Some(waiter);
         }
-        let source = self.turns.pop_front()?;
+        let source = self.pop_source()?;
         let list = self.by_source.get_mut(&source)?;
         let next = list.pop_front();
         if list.is_empty() {
@@ -138,6 +148,31 @@ impl<T> AdmissionQueue<T> {
         }
         self.source_count -= 1;
         next.map(|(_, waiter)| waiter)
+    }
+
+    /// Makes a source give some turns to others.
+    pub(super) fn charge_source(&mut self, source: SourceNetwork) {
+        if self.owed_turns.len() >= MAX_OWING_SOURCES {
+            self.owed_turns.clear();
+        }
+        let owed = self.owed_turns.entry(source).or_insert(0);
+        *owed = (*owed + TURNS_PER_LOST_PLACE).min(MAX_OWED_TURNS);
+    }
+
+    /// Takes the source whose turn it is: the first that owes none, or the last of those that do.
+    fn pop_source(&mut self) -> Option<SourceNetwork> {
+        for _ in 1..self.turns.len() {
+            let first = *self.turns.front()?;
+            let Some(owed) = self.owed_turns.get_mut(&first) else {
+                break;
+            };
+            *owed -= 1;
+            if *owed == 0 {
+                self.owed_turns.remove(&first);
+            }
+            self.turns.rotate_left(1);
+        }
+        self.turns.pop_front()
     }
 
     /// Removes a request. False: it was admitted or displaced before.
@@ -223,6 +258,24 @@ mod tests {
         push(&mut queue, 2, 11);
         queue.push_first(30);
         assert_eq!(pop_all(&mut queue), [30, 0, 10, 20, 1, 11, 2, 3]);
+    }
+
+    #[test]
+    fn a_charged_source_gives_turns_to_others_and_waits_for_none() {
+        let mut queue = AdmissionQueue::new(1_000);
+        queue.charge_source(source(1));
+        for waiter in 0..3 {
+            push(&mut queue, 1, waiter);
+        }
+        for waiter in 100..166 {
+            push(&mut queue, 2, waiter);
+        }
+        let order = pop_all(&mut queue);
+        assert_eq!(order[..64], Vec::from_iter(100..164));
+        assert_eq!(order[64..], [0, 164, 1, 165, 2]);
+        queue.charge_source(source(1));
+        push(&mut queue, 1, 7);
+        assert_eq!(pop_all(&mut queue), [7], "no other source waits");
     }
 
     #[test]

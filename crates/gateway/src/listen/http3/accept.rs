@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use nearpath_wire::h3::{HandshakeVerdict, RetryPolicy, error_code};
+use nearpath_wire::h3::{HandshakeCapacity, HandshakeVerdict, RetryPolicy, error_code};
 use quinn::{Endpoint, Incoming};
 
 use super::Http3ListenPort;
@@ -46,7 +46,8 @@ pub(crate) async fn accept_connections(
 ) -> io::Result<()> {
     let endpoint = port
         .server_config
-        .open_endpoint(port.socket.try_clone()?, port.thread)?;
+        .open_endpoint(port.socket.try_clone()?, port.thread)
+        .map_err(|error| io::Error::new(error.kind(), format!("HTTP/3 socket: {error}")))?;
     endpoints.0.borrow_mut().push(endpoint.clone());
     let limit = ConnectionLimit::new(port.max_connections);
     let (drain, drained) = (port.drain.clone(), port.drained.clone());
@@ -87,11 +88,20 @@ async fn accept_until_dropped(
     retry_policy: &Rc<Cell<RetryPolicy>>,
 ) {
     while let Some(incoming) = endpoint.accept().await {
+        let is_validated = incoming.remote_address_validated();
         // Not awaited: a QUIC client retries by itself, and a refusal tells it to go elsewhere.
-        let permit = limit.try_admit(incoming.remote_address().ip());
+        let permit = match is_validated {
+            true => limit.try_admit(incoming.remote_address().ip()),
+            false => limit.try_admit_unvalidated(),
+        };
+        let capacity = match permit {
+            Some(_) => HandshakeCapacity::Free,
+            None if !is_validated && limit.has_room() => HandshakeCapacity::ForValidated,
+            None => HandshakeCapacity::Exhausted,
+        };
         // A small copy in a `Cell`, which the guards of open handshakes share.
         let mut now = retry_policy.get();
-        let verdict = now.decide_handshake(incoming.remote_address_validated(), permit.is_some());
+        let verdict = now.decide_handshake(is_validated, capacity);
         retry_policy.set(now);
         apply_verdict(context, port, incoming, verdict, permit, retry_policy);
     }

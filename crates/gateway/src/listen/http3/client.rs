@@ -28,14 +28,14 @@ impl Http3Client {
         worker: &Rc<WorkerContext>,
         state: &Arc<ConnState>,
         addr: SocketAddr,
+        is_on_reserve: bool,
     ) -> Self {
-        let (peer, reset_budget) = (
-            Rc::new(PeerInfo::http_client(ListenerZone::Public, true, addr)),
-            ResetBudget::new(worker.current_tick()),
-        );
+        let reset_budget = ResetBudget::new(worker.current_tick());
+        let mut peer = PeerInfo::http_client(ListenerZone::Public, true, addr);
+        peer.is_on_reserve = is_on_reserve;
         let connection = ClientConnection {
             worker: worker.clone(),
-            peer,
+            peer: Rc::new(peer),
             state: state.clone(),
             alt_svc: None,
             reset_budget: reset_budget.into(),

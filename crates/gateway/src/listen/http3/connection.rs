@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use nearpath_wire::BoxError;
-use nearpath_wire::h3::{Http3Requests, UnreadRequest};
+use nearpath_wire::h3::{Http3Requests, UnreadRequest, error_code};
 use quinn::{Connection, Incoming, ZeroRttAccepted};
 
 use super::client::{Http3Client, OpenRequest, OpenRequests};
@@ -32,7 +32,7 @@ pub(super) async fn serve_connection(
     port: Rc<Http3ListenPort>,
     incoming: Incoming,
     half_open: HalfOpen,
-    _permit: ConnectionPermit,
+    permit: ConnectionPermit,
 ) {
     let ListenContext { worker, conn_table } = &*context;
     let (state, addr) = (
@@ -45,7 +45,9 @@ pub(super) async fn serve_connection(
         conn_table.drain_all(worker.current_tick(), cause);
     }
     match state
-        .run_until_cut(serve_handshake(worker, &port, &state, incoming, half_open))
+        .run_until_cut(serve_handshake(
+            worker, &port, &state, incoming, half_open, permit,
+        ))
         .await
     {
         Some(Ok(())) => {}
@@ -66,6 +68,7 @@ async fn serve_handshake(
     state: &Arc<ConnState>,
     incoming: Incoming,
     half_open: HalfOpen,
+    permit: ConnectionPermit,
 ) -> Result<(), BoxError> {
     let (started_at, addr) = (Instant::now(), incoming.remote_address());
     // A single limit for both parts of the handshake: a client cannot spend it twice.
@@ -74,7 +77,7 @@ async fn serve_handshake(
             .await
             .map_err(io::Error::from)??;
     state.set_protocol(true);
-    let client = Rc::new(Http3Client::new(worker, state, addr));
+    let client = Rc::new(Http3Client::new(worker, state, addr, permit.is_reserve()));
     let time_left = port.tls_timeout.saturating_sub(started_at.elapsed());
     let complete = tokio::time::timeout(time_left, complete);
     let session = Http3Session {
@@ -82,6 +85,7 @@ async fn serve_handshake(
         client,
         requests,
         open_requests: Rc::default(),
+        permit,
     };
     session.run_session(quic, complete, half_open).await
 }
@@ -107,6 +111,7 @@ struct Http3Session {
     client: Rc<Http3Client>,
     requests: Http3Requests,
     open_requests: Rc<OpenRequests>,
+    permit: ConnectionPermit,
 }
 
 impl Http3Session {
@@ -127,6 +132,7 @@ impl Http3Session {
                 completed = complete.as_mut(), if half_open.is_some() => {
                     completed.map_err(io::Error::from)?;
                     half_open = None;
+                    self.charge_source(&quic)?;
                     state.expect_request();
                 }
                 () = state.wait_for_drain(), if !is_leaving => {
@@ -148,6 +154,18 @@ impl Http3Session {
         )
         .await; // after that, closed by the gateway
         Ok(())
+    }
+
+    /// Counts the connection for its source: the complete handshake has validated the address.
+    fn charge_source(&mut self, quic: &Connection) -> Result<(), BoxError> {
+        if self.permit.charge_source(self.client.connection.peer.addr) {
+            return Ok(());
+        }
+        let refused = &self.client.worker.totals.http3.refused;
+        refused.fetch_add(1, Ordering::Relaxed);
+        let why = "the address has its share of the connections";
+        quic.close(error_code::EXCESSIVE_LOAD, why.as_bytes());
+        Err(why.into())
     }
 
     /// Refuses requests until the client closes. GOAWAY tells the client that they did not run.

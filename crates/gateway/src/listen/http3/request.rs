@@ -116,13 +116,15 @@ fn route_request(
 }
 
 /// Detects whether a request has a body if its `content-length` does not show one. Functions would
-/// otherwise get an empty chunked body. Waits only for methods that usually have no body. Fails if
-/// the body is invalid as far as it has arrived.
+/// otherwise get an empty chunked body. Waits only for methods that usually have no body, and after
+/// `content-length: 0`, because no later step reads such a body. Fails if the body is invalid as
+/// far as it has arrived.
 async fn detect_body(request: &mut Request<Http3RequestBody>) -> Result<(), RequestBodyError> {
-    if request.headers().contains_key(CONTENT_LENGTH) && request.body().size_hint().lower() > 0 {
+    let length = request.body().size_hint().exact();
+    if request.headers().contains_key(CONTENT_LENGTH) && length.is_some_and(|bytes| bytes > 0) {
         return Ok(());
     }
-    let waits_for_body = early_data::is_safe_method(request.method());
+    let waits_for_body = early_data::is_safe_method(request.method()) || length == Some(0);
     let mut is_empty = poll_fn(|cx| request.body_mut().poll_is_empty(cx));
     // Polled once for all methods: the end of the stream often arrives with the head.
     match poll!(&mut is_empty) {
@@ -158,11 +160,11 @@ fn refusal_reason(
                 "the request announced neither a body nor its end in time".to_owned(),
             ));
         }
-        Ok(Err(invalid @ (RequestBodyError::WrongLength | RequestBodyError::InvalidTrailers))) => {
-            return Some((Reason::BadRequest, invalid.to_string()));
+        Ok(Err(error)) if error.is_malformed() => {
+            return Some((Reason::BadRequest, error.to_string()));
         }
         // A client that has gone is noticed by the next read or write.
-        Ok(Ok(()) | Err(RequestBodyError::ClientGone(_))) => {}
+        Ok(Ok(()) | Err(_)) => {}
     }
     if is_early && !early_data::may_run_early(request.method(), !request.body().is_end_stream()) {
         return Some((

@@ -269,3 +269,10 @@ async fn connections_are_spread_over_the_threads() {
         );
     }
 }
+
+#[tokio::test]
+async fn a_thread_whose_http_3_fails_ends_at_once() {
+    let mut fixture = TestGateway::without_http3_sockets();
+    let error = fixture.wait_for_failure().await;
+    assert!(error.to_string().starts_with("HTTP/3 socket: "), "{error}");
+}

@@ -290,6 +290,13 @@ async fn tls_advertises_http_3_and_plain_text_does_not() {
     assert_eq!((answer.status, answer.header("alt-svc")), (200, ""));
 }
 
+const POST: &[u8] = b"\xd4";
+const HTTPS: &[u8] = b"\xd7";
+const ORIGIN: &[u8] = b"\x50\x09localhost";
+const PATH: &[u8] = b"\x51\x0e/function/echo";
+/// `content-length: 0`
+const NO_LENGTH: &[u8] = b"\xc4";
+
 /// Returns a frame of at most 63 bytes (RFC 9114 section 7.1).
 fn frame_of(kind: u8, content: &[u8]) -> Vec<u8> {
     let length = u8::try_from(content.len()).unwrap();
@@ -305,15 +312,12 @@ fn section_of(lines: &[&[u8]]) -> Vec<u8> {
 /// RFC 9114 section 4.1.2: a malformed request is refused, and nothing of it reaches a function.
 #[tokio::test]
 async fn malformed_sections_are_refused() {
-    const POST: &[u8] = b"\xd4";
-    const HTTPS: &[u8] = b"\xd7";
-    const ORIGIN: &[u8] = b"\x50\x09localhost";
-    const PATH: &[u8] = b"\x51\x0e/function/echo";
     const OTHER_PATH: &[u8] = b"\x51\x02/x";
     const STATUS: &[u8] = b"\xd9";
     const FIELD: &[u8] = b"\x21x\x01y";
-    const NO_LENGTH: &[u8] = b"\xc4"; // content-length: 0
     const CHUNKED: &[u8] = b"\x27\x0atransfer-encoding\x07chunked";
+    const OVERLONG_BASE: &[u8] = b"\0\x7f\x80\x80\x80\x80\x80\x80\x80\x80\0";
+    const PADDED_PATH: &[u8] = b"\x2d\xb9\x58\xd3\x3f\xff\x0e/function/echo";
     let data = frame_of(0, b"abc");
     let head = section_of(&[POST, HTTPS, ORIGIN, PATH, FIELD]);
     let with_trailers = |line| [head.clone(), data.clone(), section_of(&[FIELD, line])].concat();
@@ -329,6 +333,12 @@ async fn malformed_sections_are_refused() {
         .concat(),
         with_trailers(CHUNKED),
         with_trailers(PATH),
+        with_trailers(PADDED_PATH),
+        section_of(&[POST, HTTPS, ORIGIN, FIELD, PADDED_PATH]),
+        frame_of(
+            1,
+            &[OVERLONG_BASE, POST, HTTPS, ORIGIN, OTHER_PATH, PATH].concat(),
+        ),
     ];
     let fixture = TestGateway::start();
     fixture.publish_echo(start_mirror().await);
@@ -345,4 +355,80 @@ async fn malformed_sections_are_refused() {
         let expected = if number == 0 { 200 } else { 400 };
         assert_eq!(line["status"], expected, "{number}: {line}");
     }
+}
+
+#[tokio::test]
+async fn invalid_hosts_are_400_over_http_3() {
+    let fixture = TestGateway::start();
+    fixture.publish_echo(start_mirror().await);
+    let connection = TestHttp3Client::for_fixture(&fixture).connect_http3().await;
+    let hosts = ["user@h", "h,i", "", "h/x", "a b", "h:port", "h#x"];
+    for (number, host) in hosts.iter().enumerate() {
+        let authority = [&[0x50, host.len() as u8], host.as_bytes()].concat();
+        let (mut send, mut receive) = connection.quic.open_bi().await.unwrap();
+        let head = section_of(&[POST, HTTPS, &authority, PATH]);
+        send.write_all(&head).await.unwrap();
+        send.finish().unwrap();
+        let _ = within(receive.read_to_end(1 << 16)).await; // a response, or a reset
+        let recorded = async || fixture.log.parse_lines().len() > number;
+        eventually("the request is recorded", recorded).await;
+        let line = &fixture.log.parse_lines()[number];
+        assert_eq!(line["status"], 400, "{host:?}: {line}");
+    }
+}
+
+/// RFC 9114 section 4.1.2: the length differs, however late the data comes.
+#[tokio::test]
+async fn late_data_after_a_length_of_0_is_malformed() {
+    let fixture = TestGateway::start();
+    fixture.publish_echo(start_mirror().await);
+    let mut connection = TestHttp3Client::for_fixture(&fixture).connect_http3().await;
+    let (mut send, mut receive) = connection.quic.open_bi().await.unwrap();
+    let head = section_of(&[POST, HTTPS, ORIGIN, PATH, NO_LENGTH]);
+    send.write_all(&head).await.unwrap();
+    // Answered after the gateway has read the head of the first.
+    assert_eq!(connection.send_get("/function/echo").await.status, 200);
+    let _ = send.write_all(&frame_of(0, b"abc")).await; // stopped if it was answered already
+    let _ = send.finish();
+    let _ = within(receive.read_to_end(1 << 16)).await;
+    eventually("both are recorded", async || {
+        fixture.log.parse_lines().len() == 2
+    })
+    .await;
+    let statuses = fixture.log.parse_lines().into_iter();
+    let statuses: Vec<_> = statuses.map(|line| line["status"].clone()).collect();
+    assert_eq!(statuses, [200, 400]);
+}
+
+/// RFC 9114 section 7.1. `h3` panics when such a stream is read further.
+#[tokio::test]
+async fn a_body_that_ends_inside_a_frame_is_malformed() {
+    let (seen, mut pieces) = mpsc::unbounded_channel();
+    let addr = start_instance(move |request: Request<Incoming>| {
+        let seen = seen.clone();
+        async move {
+            let mut body = request.into_body();
+            while let Some(Ok(frame)) = body.frame().await {
+                seen.send(frame.into_data().unwrap()).unwrap();
+            }
+            Response::new(full_body(""))
+        }
+    })
+    .await;
+    let fixture = TestGateway::start();
+    fixture.publish_echo(addr);
+    let connection = TestHttp3Client::for_fixture(&fixture).connect_http3().await;
+    let (mut send, mut receive) = connection.quic.open_bi().await.unwrap();
+    let head = section_of(&[POST, HTTPS, ORIGIN, PATH]);
+    let started_frame = [head.as_slice(), &[0, 10], b"abc"].concat();
+    send.write_all(&started_frame).await.unwrap();
+    assert_eq!(within(pieces.recv()).await.unwrap(), "abc");
+    send.finish().unwrap();
+    let _ = within(receive.read_to_end(1 << 16)).await;
+    eventually("it is recorded", async || {
+        fixture.log.parse_lines().len() == 1
+    })
+    .await;
+    let line = &fixture.log.parse_lines()[0];
+    assert_eq!(line["reason"], "bad_request", "{line}");
 }
