@@ -4,16 +4,14 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
 
-use nearpath_types::log_limiter::LogLimiter;
-use nearpath_types::{FunctionId, SourceNetwork, StatusSource};
+use nearpath_types::{FunctionId, StatusSource};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
+use crate::admin_logins::AdminLogins;
 use crate::credentials::{AdminCredentials, AuthMode};
 use crate::fleet::Fleet;
-use crate::login_limit::LoginLimiter;
 use crate::model::{CommandOutcome, ControllerCommand, ControllerModel};
 use crate::store::{ControllerStore, DataDir, StoreOpenError};
 use crate::store_writer::{
@@ -78,10 +76,7 @@ pub struct Controller {
 pub(crate) struct ControllerState {
     pub(crate) fleet: Arc<dyn Fleet>,
     pub(crate) status: Arc<dyn StatusSource>,
-    pub(crate) credentials: Option<AdminCredentials>,
-    pub(crate) login_limiter: Mutex<LoginLimiter>,
-    /// Limits the log lines about refused logins.
-    pub(crate) login_lines: Mutex<LogLimiter<Option<SourceNetwork>>>,
+    pub(crate) logins: Arc<AdminLogins>,
     pub(crate) version: BuildVersion,
     published: Arc<PublishedState>,
     store_thread: Mutex<Option<StoreThread>>,
@@ -201,29 +196,16 @@ impl Controller {
 
     /// Credentials of the administrator; `None` when the API requires none.
     pub fn credentials(&self) -> Option<&AdminCredentials> {
-        self.inner.credentials.as_ref()
+        self.inner.logins.credentials()
+    }
+
+    /// Check of logins, for listeners of other protocols.
+    pub fn logins(&self) -> Arc<AdminLogins> {
+        self.inner.logins.clone()
     }
 }
 
 impl ControllerState {
-    pub(crate) fn lock_login_limiter(&self) -> MutexGuard<'_, LoginLimiter> {
-        self.login_limiter
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns how many log lines about a source's logins were suppressed, if one is due.
-    pub(crate) fn take_due_login_line(
-        &self,
-        source: Option<SourceNetwork>,
-        now: Instant,
-    ) -> Option<u64> {
-        self.login_lines
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take_due(source, now)
-    }
-
     fn open(
         data_dir: DataDir,
         config: ControllerConfig,
@@ -256,9 +238,7 @@ impl ControllerState {
         Ok(Self {
             fleet,
             status,
-            credentials,
-            login_limiter: Mutex::default(),
-            login_lines: Mutex::default(),
+            logins: Arc::new(AdminLogins::new(credentials)),
             version: config.version,
             published,
             store_thread: work,

@@ -9,6 +9,7 @@
 //! `contract/openapi/nearpath.yaml` describes it.
 #![forbid(unsafe_code)]
 
+mod admin_logins;
 pub mod api;
 pub mod backup;
 mod controller;
@@ -19,6 +20,7 @@ pub mod model;
 pub mod store;
 pub mod store_writer;
 
+pub use admin_logins::{AdminLogins, LoginRefusal};
 pub use controller::{BuildVersion, Controller, ControllerConfig};
 pub use credentials::{AdminCredentials, AuthMode};
 pub use fleet::{Fleet, HeldFolders};

@@ -24,7 +24,7 @@ use nearpath_gateway::Gateway;
 
 pub use coap::CoapListener;
 pub use limits::{CoapLimits, MqttLimits};
-pub use mqtt::{MqttListener, PasswordCheck};
+pub use mqtt::{MqttListener, PasswordCheck, PasswordVerdict};
 
 /// The device protocols to serve.
 #[derive(Default)]

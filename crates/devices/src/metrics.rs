@@ -60,7 +60,7 @@ impl MqttMetrics {
             .lock()
             // A counter is valid after any panic, and metrics must not spread it.
             .unwrap_or_else(PoisonError::into_inner);
-        // Scanned: `DisconnectReason` has 17 names, fewer than hashing would pay for.
+        // Scanned: `DisconnectReason` has 18 names, fewer than hashing would pay for.
         match disconnects.iter_mut().find(|(known, _)| *known == reason) {
             Some((_, count)) => *count += 1,
             None => disconnects.push((reason, 1)),

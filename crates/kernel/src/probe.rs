@@ -343,7 +343,7 @@ fn socket_memory_finding(problem: Option<String>) -> CapabilityFinding {
         name: "socket memory limits",
         problem,
         optional: false,
-        impact: "`limits.memory` does not cover socket buffers: one instance can exhaust the machine's memory with connections",
+        impact: "`limits.memory` does not cover socket buffers: each process of an instance gets one open file per MiB of it (at least 256), and can still exceed it several times with connections",
         remedy: "use cgroup v2 without cgroup.memory=nosocket, or a kernel whose cgroup v1 has memory.kmem.tcp.limit_in_bytes",
     }
 }

@@ -180,25 +180,86 @@ pub fn parse_reserved(text: &str) -> Option<u64> {
         .filter(|next| (1..=u64::MAX / 2).contains(next))
 }
 
-/// Returns a loopback port without a listener.
+/// Allocates loopback ports without a listener, each to one owner at a time.
 ///
-/// Another program may take it before the instance does. Only instances without a network of their
+/// Another program may take one before the instance does. Only instances without a network of their
 /// own use this, and failed starts are retried.
-///
-/// # Errors
-/// Fails when no port is free.
-pub fn free_port() -> io::Result<u16> {
-    // Another program may take the port before the watchdog does; then the start fails and is
-    // retried.
-    Ok(std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
-        .local_addr()?
-        .port())
+#[derive(Debug, Default)]
+pub struct PortAllocator {
+    taken: BTreeSet<u16>,
+}
+
+impl PortAllocator {
+    /// Returns two ports.
+    ///
+    /// # Errors
+    /// Fails when no port is free; nothing is held then.
+    pub fn allocate_two(&mut self) -> io::Result<[u16; 2]> {
+        self.allocate_with(|| {
+            let probe = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+            Ok((probe.local_addr()?.port(), probe))
+        })
+    }
+
+    /// Like [`PortAllocator::allocate_two`]. `probe` binds a port that the kernel chooses until its
+    /// guard is dropped.
+    fn allocate_with<P>(
+        &mut self,
+        mut probe: impl FnMut() -> io::Result<(u16, P)>,
+    ) -> io::Result<[u16; 2]> {
+        // Bound until both are found: the kernel would offer a port again.
+        let mut probes = Vec::new();
+        let mut next = || loop {
+            let (port, guard) = probe()?;
+            probes.push(guard);
+            // The instance that holds it may not have bound it yet.
+            if !self.taken.contains(&port) {
+                return io::Result::Ok(port);
+            }
+        };
+        let ports = [next()?, next()?];
+        self.taken.extend(ports);
+        Ok(ports)
+    }
+
+    /// Releases a port. A free one is ignored.
+    pub fn release(&mut self, port: u16) {
+        self.taken.remove(&port);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::cell::RefCell;
+
+    /// A bound port of a kernel that always offers the lowest free one.
+    struct BoundPort<'a>(u16, &'a RefCell<BTreeSet<u16>>);
+
+    impl Drop for BoundPort<'_> {
+        fn drop(&mut self) {
+            self.1.borrow_mut().remove(&self.0);
+        }
+    }
+
+    #[test]
+    fn no_port_has_two_owners_although_the_kernel_offers_it_again() {
+        let bound = RefCell::new(BTreeSet::new());
+        let probe = || {
+            let free = (1..=5).find(|port| !bound.borrow().contains(port));
+            let port = free.ok_or(io::ErrorKind::AddrInUse)?;
+            bound.borrow_mut().insert(port);
+            Ok((port, BoundPort(port, &bound)))
+        };
+        let mut ports = PortAllocator::default();
+        assert_eq!(ports.allocate_with(probe).unwrap(), [1, 2]);
+        assert_eq!(ports.allocate_with(probe).unwrap(), [3, 4], "both are held");
+        assert!(ports.allocate_with(probe).is_err(), "one is free");
+        ports.release(2);
+        assert_eq!(ports.allocate_with(probe).unwrap(), [2, 5]);
+        assert!(bound.borrow().is_empty(), "no probe stays bound");
+    }
 
     #[test]
     fn the_gateway_and_network_ends_are_never_allocated() {

@@ -344,6 +344,41 @@ mod tests {
         .await;
     }
 
+    /// Connects, breaks the protocol, and waits for the end of the connection.
+    fn break_protocol(path: &std::path::Path) {
+        use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType};
+        let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        rustix::net::connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+        rustix::net::send(&socket, b"no hello", SendFlags::NOSIGNAL).unwrap();
+        let mut answer = [0; 64];
+        let ended = rustix::net::recv(&socket, &mut answer, RecvFlags::empty());
+        assert!(matches!(ended, Ok((_, 0)) | Err(_)), "{ended:?}");
+    }
+
+    #[tokio::test]
+    async fn a_tenant_that_floods_its_dispatch_socket_gets_one_log_line() {
+        let (folder, stats) = (tempfile::tempdir().unwrap(), DomainStats::default());
+        let routers = SockmapRouters::new(&MetricsRegistry::default());
+        let mut domains = DomainRegistry::new(folder.path().to_owned(), stats, routers);
+        let id: FunctionId = "cart".parse().unwrap();
+        let policy = FunctionPolicy {
+            chain: Some("shop".into()),
+            ..FunctionPolicy::default()
+        };
+        domains.apply_functions([(&id, &policy)].into_iter());
+        let uid = rustix::process::geteuid().as_raw();
+        let socket = domains.admit_instance((InstanceId(1), uid), &id, &policy);
+        let path = socket.unwrap().unwrap();
+        let warnings = nearpath_testkit::CapturedWarnings::start();
+        let flood =
+            tokio::task::spawn_blocking(move || (0..50).for_each(|_| break_protocol(&path)));
+        nearpath_testkit::within(flood).await.unwrap();
+        nearpath_testkit::eventually("the first line", async || !warnings.lines().is_empty()).await;
+        let lines = warnings.lines();
+        assert_eq!(lines.len(), 1, "{lines:#?}");
+        assert!(lines[0].contains("endpoint was disconnected"), "{lines:?}");
+    }
+
     #[test]
     fn inconsistent_chains_are_reported_until_they_agree() {
         let policy = |delivery| FunctionPolicy {

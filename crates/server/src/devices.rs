@@ -1,13 +1,14 @@
 //! Listeners for device protocols: MQTT and CoAP.
 
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nearpath_controller::AdminCredentials;
+use nearpath_controller::{AdminLogins, LoginRefusal};
 use nearpath_devices::{
-    CoapLimits, CoapListener, Devices, MqttLimits, MqttListener, PasswordCheck,
+    CoapLimits, CoapListener, Devices, MqttLimits, MqttListener, PasswordCheck, PasswordVerdict,
 };
+use nearpath_types::SourceNetwork;
 
 use crate::error::StartError;
 use crate::handover::{InheritedSockets, SocketName};
@@ -76,7 +77,7 @@ impl DeviceSettings {
     pub(crate) fn listeners(
         &self,
         sockets: DeviceSockets,
-        credentials: Option<&AdminCredentials>,
+        logins: &Arc<AdminLogins>,
     ) -> Option<Devices> {
         let mqtt = self
             .mqtt
@@ -90,7 +91,7 @@ impl DeviceSettings {
                 MqttListener {
                     socket,
                     limits,
-                    password_check: settings.authenticator(credentials),
+                    password_check: settings.authenticator(logins),
                 }
             });
         let coap = self
@@ -110,17 +111,22 @@ impl DeviceSettings {
 
 impl MqttSettings {
     /// The check of names and passwords; `None` if clients need none.
-    fn authenticator(&self, credentials: Option<&AdminCredentials>) -> Option<PasswordCheck> {
+    fn authenticator(&self, logins: &Arc<AdminLogins>) -> Option<PasswordCheck> {
         // Canonical, so that `::ffff:127.0.0.1` counts as loopback too.
         if self.anonymous || self.listen.ip().to_canonical().is_loopback() {
             return None;
         }
-        let credentials = credentials.cloned();
-        // Fail closed: without credentials every password is wrong.
-        let check = move |user: &str, password: &[u8]| {
-            credentials
-                .as_ref()
-                .is_some_and(|known| known.matches(user.as_bytes(), password))
+        // The API's: a source must not get further guesses by another protocol. Without
+        // credentials every password is wrong.
+        let logins = logins.clone();
+        let check = move |addr: IpAddr, user: &str, password: &[u8]| match logins.check(
+            SourceNetwork::of(addr),
+            user.as_bytes(),
+            password,
+        ) {
+            Ok(()) => PasswordVerdict::Right,
+            Err(LoginRefusal::WrongPassword) => PasswordVerdict::Wrong,
+            Err(LoginRefusal::LockedOut(_)) => PasswordVerdict::LockedOut,
         };
         Some(Arc::new(check))
     }
@@ -129,23 +135,60 @@ impl MqttSettings {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nearpath_controller::AdminCredentials;
 
-    #[test]
-    fn mqtt_asks_for_a_password_outside_loopback_only() {
-        let known = AdminCredentials {
+    fn logins(credentials: Option<AdminCredentials>) -> Arc<AdminLogins> {
+        Arc::new(AdminLogins::new(credentials))
+    }
+
+    fn admin() -> AdminCredentials {
+        AdminCredentials {
             user: "admin".into(),
             password: "secret".into(),
-        };
-        let mqtt = |addr: &str| MqttSettings {
+        }
+    }
+
+    fn mqtt(addr: &str) -> MqttSettings {
+        MqttSettings {
             listen: addr.parse().unwrap(),
             anonymous: false,
             max_clients: 1,
-        };
-        assert!(mqtt("127.0.0.1:1").authenticator(Some(&known)).is_none());
-        let check = mqtt("192.0.2.1:1").authenticator(Some(&known)).unwrap();
-        assert!(check("admin", b"secret") && !check("admin", b"Secret") && !check("", b""));
-        assert!(!mqtt("192.0.2.1:1").authenticator(None).unwrap()(
-            "admin", b"secret"
-        ));
+        }
+    }
+
+    #[test]
+    fn mqtt_asks_for_a_password_outside_loopback_only() {
+        let (known, client) = (logins(Some(admin())), IpAddr::from([192, 0, 2, 9]));
+        assert!(mqtt("127.0.0.1:1").authenticator(&known).is_none());
+        let check = mqtt("192.0.2.1:1").authenticator(&known).unwrap();
+        for (user, password, verdict) in [
+            ("admin", b"secret", PasswordVerdict::Right),
+            ("admin", b"Secret", PasswordVerdict::Wrong),
+            ("", b"secret", PasswordVerdict::Wrong),
+        ] {
+            assert_eq!(check(client, user, password), verdict, "{user}");
+        }
+        let nobody = mqtt("192.0.2.1:1").authenticator(&logins(None)).unwrap();
+        assert_eq!(nobody(client, "admin", b"secret"), PasswordVerdict::Wrong);
+    }
+
+    #[test]
+    fn mqtt_and_the_api_share_the_lock_out_of_a_source() {
+        let known = logins(Some(admin()));
+        let check = mqtt("192.0.2.1:1").authenticator(&known).unwrap();
+        let guesser = IpAddr::from([192, 0, 2, 9]);
+        // The eleventh wrong password in a row begins the lock-out.
+        for _ in 0..11 {
+            assert_eq!(check(guesser, "admin", b"guess"), PasswordVerdict::Wrong);
+        }
+        assert_eq!(
+            check(guesser, "admin", b"secret"),
+            PasswordVerdict::LockedOut,
+            "the right one is not checked either"
+        );
+        let by_api = known.check(SourceNetwork::of(guesser), b"admin", b"secret");
+        assert!(matches!(by_api, Err(LoginRefusal::LockedOut(_))));
+        let other = IpAddr::from([192, 0, 2, 10]);
+        assert_eq!(check(other, "admin", b"secret"), PasswordVerdict::Right);
     }
 }

@@ -141,7 +141,7 @@ impl Server {
 
         let gateway = match settings
             .devices
-            .listeners(device_sockets, controller.credentials())
+            .listeners(device_sockets, &controller.logins())
         {
             Some(devices) => devices.attach(gateway, &registry),
             None => gateway,

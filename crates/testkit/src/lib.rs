@@ -13,11 +13,13 @@ use std::time::Duration;
 mod freezer;
 #[cfg(all(feature = "lab", target_os = "linux"))]
 pub mod lab;
+mod log_capture;
 #[cfg(all(feature = "p2p", target_os = "linux"))]
 pub mod p2p;
 pub mod seeded_rng;
 
 pub use freezer::Freezer;
+pub use log_capture::CapturedWarnings;
 
 /// Ends the test early with a reason. Each skip is written to the file in `NEARPATH_SKIP_LOG`.
 /// `make test` prints them and fails when there are more than `tests/skips.allowed` lists.

@@ -150,6 +150,24 @@ mod tests {
     use std::io::{Read, Write};
 
     #[test]
+    fn a_key_that_every_user_can_read_is_warned_of() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let pair = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
+        fs::write(at("cert"), pair.cert.pem()).unwrap();
+        fs::write(at("key"), pair.signing_key.serialize_pem()).unwrap();
+        let warnings = nearpath_testkit::CapturedWarnings::start();
+        for (mode, lines) in [(0o600, 0), (0o640, 0), (0o644, 1)] {
+            fs::set_permissions(at("key"), fs::Permissions::from_mode(mode)).unwrap();
+            load_config(&at("cert"), &at("key")).unwrap();
+            assert_eq!(warnings.lines().len(), lines, "{mode:o}");
+        }
+        let line = &warnings.lines()[0];
+        let names_key = line.contains(&at("key").display().to_string());
+        assert!(names_key && line.contains("chmod 640"), "{line}");
+    }
+
+    #[test]
     fn a_pair_loads_and_every_fault_names_its_file() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);

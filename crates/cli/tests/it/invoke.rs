@@ -1,6 +1,11 @@
 //! `invoke`: the request that reaches the function, and the response.
 
-use crate::fake_gateway::{CliRun, FakeGateway};
+use std::future::Future;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::fake_gateway::{CliOutput, CliRun, FakeGateway};
 
 #[tokio::test]
 async fn request_and_response_bodies_pass_unchanged() {
@@ -142,4 +147,57 @@ async fn a_call_is_aborted_after_its_timeout() {
         .await
         .expect(1);
     assert!(run.err.contains("no response within 200ms"), "{}", run.err);
+}
+
+/// A gateway that reads the beginning of an upload and then does `act` with the connection.
+async fn gateway_that_interrupts<F>(act: impl FnOnce(TcpStream) -> F + Send + 'static) -> String
+where
+    F: Future<Output = ()> + Send,
+{
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream.read_exact(&mut [0; 1000]).await.unwrap();
+        act(stream).await;
+    });
+    url
+}
+
+/// Larger than the buffers of a connection.
+const UPLOAD_BYTES: usize = 32 << 20;
+
+async fn upload_to(url: &str) -> CliOutput {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("upload");
+    std::fs::write(&file, vec![b'x'; UPLOAD_BYTES]).unwrap();
+    let data = format!("@{}", file.display());
+    CliRun::new(&["invoke", "echo", "-g", url, "-d", &data])
+        .output()
+        .await
+}
+
+#[tokio::test]
+async fn an_upload_that_is_refused_midway_is_told_with_its_status() {
+    let url = gateway_that_interrupts(async |mut stream| {
+        let refusal = b"HTTP/1.1 413 Payload Too Large\r\nconnection: close\r\ncontent-length: 9\r\n\r\ntoo large";
+        stream.write_all(refusal).await.unwrap();
+        // As the gateway does: a close with unread bytes would destroy the response.
+        tokio::io::copy(&mut stream, &mut tokio::io::sink()).await.unwrap();
+    })
+    .await;
+    let run = upload_to(&url).await.expect(8);
+    assert!(run.err.contains("413"), "{}", run.err);
+    assert!(!run.err.contains("no response"), "{}", run.err);
+}
+
+#[tokio::test]
+async fn a_reset_during_an_upload_is_not_told_as_a_missing_gateway() {
+    let url = gateway_that_interrupts(async |stream| {
+        stream.set_zero_linger().unwrap();
+    })
+    .await;
+    let run = upload_to(&url).await;
+    assert!(run.err.contains("no response from"), "{}", run.err);
+    assert!(!run.err.contains("nearpath up"), "{}", run.err);
 }

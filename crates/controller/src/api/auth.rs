@@ -1,7 +1,7 @@
 //! Basic authentication (RFC 7617) for everything but the public paths, and protection against
 //! requests of other web sites.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::middleware::Next;
@@ -13,6 +13,7 @@ use nearpath_types::{Reason, SourceNetwork};
 
 use super::api_error::ApiError;
 use super::request_origin;
+use crate::admin_logins::LoginRefusal;
 use crate::controller::Controller;
 use crate::credentials::AdminCredentials;
 
@@ -57,29 +58,17 @@ fn check_request(controller: &Controller, request: &Request) -> Result<(), ApiEr
         Some(wanted) => {
             let login = login_of(headers).ok_or_else(invalid_credentials)?;
             let source = request.extensions().get().copied();
-            check_login(controller, source, has_credentials(&login, wanted))
+            let is_right = has_credentials(&login, wanted);
+            let counted = controller.inner.logins.count(source, is_right);
+            counted.map_err(|refusal| login_error(source, refusal))
         }
     }
 }
 
-/// Decides about a login, and counts it for its source. Requests that no listener brought have no
-/// source and are not limited.
-fn check_login(
-    controller: &Controller,
-    source: Option<SourceNetwork>,
-    is_right: bool,
-) -> Result<(), ApiError> {
-    let now = Instant::now();
-    if let Some(source) = source {
-        let mut limiter = controller.inner.lock_login_limiter();
-        if let Some(rest) = limiter.remaining_lockout(source, now) {
-            return Err(locked_error(source, rest));
-        }
-        limiter.note_login(source, is_right, now);
-    }
-    match is_right {
-        true => Ok(()),
-        false => Err(invalid_credentials()),
+fn login_error(source: Option<SourceNetwork>, refusal: LoginRefusal) -> ApiError {
+    match (refusal, source) {
+        (LoginRefusal::LockedOut(rest), Some(source)) => locked_error(source, rest),
+        _ => invalid_credentials(),
     }
 }
 

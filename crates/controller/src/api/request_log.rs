@@ -6,7 +6,7 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
 use http::Method;
-use nearpath_types::{PlatformError, Reason, SourceNetwork};
+use nearpath_types::{PlatformError, Reason};
 use tracing::Level;
 
 use super::auth::AnswerToAnybody;
@@ -28,7 +28,7 @@ pub(crate) async fn log_request(
     let level = match error.map(|error| error.reason) {
         // A line a minute for each source: otherwise anybody could fill the log.
         Some(reason) if is_answer_to_anybody => {
-            log_refused_caller(&controller, source, reason);
+            controller.inner.logins.log_refusal(source, reason);
             Level::DEBUG
         }
         reason => log_level(&method, status, reason),
@@ -49,14 +49,6 @@ pub(crate) async fn log_request(
         None => tracing::info!(%method, path, status, ?took, "api"),
     }
     response
-}
-
-fn log_refused_caller(controller: &Controller, source: Option<SourceNetwork>, reason: Reason) {
-    let due = controller.inner.take_due_login_line(source, Instant::now());
-    let source = source.map_or_else(|| "unknown".to_owned(), |source| source.to_string());
-    if let Some(suppressed) = due {
-        tracing::warn!(source, %reason, suppressed, "api: requests without a login refused");
-    }
 }
 
 /// Level of a request's log line. Clients deploy by an update and create functions that do not

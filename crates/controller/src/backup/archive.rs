@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use tar::{Builder, EntryType, Header};
 
-use super::{ARTIFACTS_DIR, CHECKSUMS_FILE, HashingReader, checksum_line};
+use super::{ARTIFACTS_DIR, CHECKSUMS_FILE, HashingReader, checksum_line, folder_line, link_line};
 use crate::store::DATABASE_FILE;
 
 /// A deployed folder.
@@ -48,6 +48,7 @@ struct Archive<W: Write> {
 impl<W: Write> Archive<W> {
     fn add_folder(&mut self, name: &Path, folder: &Path) -> io::Result<()> {
         self.tar.append_dir(name, folder)?;
+        self.checksums.extend(folder_line(name));
         for entry in fs::read_dir(folder)? {
             let entry = entry?;
             let (name, path) = (name.join(entry.file_name()), entry.path());
@@ -68,7 +69,9 @@ impl<W: Write> Archive<W> {
         header.set_entry_type(EntryType::Symlink);
         header.set_mode(0o777);
         header.set_size(0);
-        self.tar.append_link(&mut header, name, target)
+        self.tar.append_link(&mut header, name, target)?;
+        self.checksums.extend(link_line(name, target));
+        Ok(())
     }
 
     fn add_file(&mut self, name: &Path, file: File) -> io::Result<()> {

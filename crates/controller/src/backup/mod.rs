@@ -2,7 +2,8 @@
 //!
 //! [`archive`] writes a backup while the controller runs, [`restore`] makes a data directory of it.
 //! The last file of an archive lists the SHA-256 of all others, so a cut archive is noticed, and
-//! `tar -xf FILE && sha256sum -c SHA256SUMS` checks one without nearpath.
+//! `tar -xf FILE && sha256sum -c SHA256SUMS` checks one without nearpath. Folders and links are
+//! listed as comments, which sha256sum(1) skips: it would follow a link.
 
 pub(crate) mod archive;
 mod restore;
@@ -12,7 +13,7 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use ring::digest::{Context, SHA256};
+use ring::digest::{Context, SHA256, digest};
 
 pub use restore::{RestoreError, RestoreSummary, restore_backup};
 
@@ -37,15 +38,15 @@ impl<R: Read> HashingReader<R> {
 
     /// Returns the hash in hexadecimal digits.
     fn finish(self) -> String {
-        let digest = self.hash.finish();
-        digest
-            .as_ref()
-            .iter()
-            .fold(String::new(), |mut text, byte| {
-                let _ = write!(text, "{byte:02x}"); // writing to a `String` cannot fail
-                text
-            })
+        to_hex(self.hash.finish().as_ref())
     }
+}
+
+fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}"); // writing to a `String` cannot fail
+        text
+    })
 }
 
 impl<R: Read> Read for HashingReader<R> {
@@ -74,5 +75,22 @@ fn checksum_line(name: &Path, hash: &str) -> Vec<u8> {
     let mut line = format!("{prefix}{hash}  ").into_bytes();
     line.extend(escaped);
     line.push(b'\n');
+    line
+}
+
+/// Returns the line of a folder.
+fn folder_line(name: &Path) -> Vec<u8> {
+    comment_line("folder", name, &[])
+}
+
+/// Returns the line of a symbolic link, with the hash of its target's text.
+fn link_line(name: &Path, target: &Path) -> Vec<u8> {
+    comment_line("link", name, target.as_os_str().as_bytes())
+}
+
+fn comment_line(kind: &str, name: &Path, content: &[u8]) -> Vec<u8> {
+    let hash = to_hex(digest(&SHA256, content).as_ref());
+    let mut line = format!("# {kind} ").into_bytes();
+    line.extend(checksum_line(name, &hash));
     line
 }

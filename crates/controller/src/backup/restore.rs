@@ -3,13 +3,16 @@
 //! Everything is unpacked and checked beside its place. The database is moved to its name last, so
 //! an interrupted restore leaves a directory without one, and can be repeated.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Component, Path, PathBuf};
 
-use super::{ARTIFACTS_DIR, CHECKSUMS_FILE, HashingReader, checksum_line};
+use tar::EntryType;
+
+use super::{ARTIFACTS_DIR, CHECKSUMS_FILE, HashingReader, checksum_line, folder_line, link_line};
 use crate::ControllerModel;
 use crate::store::{DATABASE_FILE, DataDir, StoreOpenError, read_database};
 
@@ -88,7 +91,10 @@ fn restore_through(
     Ok(summary)
 }
 
-/// Unpacks an archive and compares all files with its checksums.
+/// Folders between the draft and the top of a deployed folder: `artifacts/FUNCTION/REVISION`.
+const REVISION_DEPTH: usize = 3;
+
+/// Unpacks an archive and compares all entries with its checksums.
 fn unpack_checked(archive: impl Read, draft: &Path) -> Result<(), RestoreError> {
     let mut tar = tar::Archive::new(archive);
     // The process may have a narrow umask, and instances run under other users.
@@ -96,23 +102,70 @@ fn unpack_checked(archive: impl Read, draft: &Path) -> Result<(), RestoreError> 
     let mut found = BTreeSet::new();
     for entry in tar.entries().map_err(bad_archive)? {
         let mut entry = entry.map_err(bad_archive)?;
-        let name = entry.path().map_err(bad_archive)?.into_owned();
+        // Without the slash that may end the name of a folder.
+        let name: PathBuf = entry.path().map_err(bad_archive)?.components().collect();
         check_name(&name)?;
         if name == Path::new(CHECKSUMS_FILE) {
             return compare_checksums(&mut entry, &found);
         }
-        // Refuses names and links that lead out of the draft.
-        let unpacked = entry.unpack_in(draft).map_err(bad_archive)?;
-        if !unpacked {
-            return Err(bad_archive(format!("{} leads elsewhere", name.display())));
-        }
-        if entry.header().entry_type().is_file() {
-            found.insert(hash_file(&draft.join(&name), &name)?);
-        }
+        found.insert(unpack_entry(&mut entry, &name, draft)?);
     }
     Err(bad_archive(format!(
         "it ends without {CHECKSUMS_FILE}, so it is cut or was not made by `nearpath backup`"
     )))
+}
+
+/// Unpacks an entry; returns its line in the list of checksums.
+fn unpack_entry(
+    entry: &mut tar::Entry<'_, impl Read>,
+    name: &Path,
+    draft: &Path,
+) -> Result<Vec<u8>, RestoreError> {
+    let kind = entry.header().entry_type();
+    let target = entry.link_name().map_err(bad_archive)?;
+    let target = target.map(Cow::into_owned);
+    match (kind, &target) {
+        (EntryType::Regular | EntryType::Directory, None) => {}
+        (EntryType::Symlink, Some(target)) if stays_inside(name, target) => {}
+        (EntryType::Symlink, Some(target)) => {
+            let (name, target) = (name.display(), target.display());
+            return Err(bad_archive(format!("the link {name} leads to {target}")));
+        }
+        // A hard link, for example, would have the content of an entry that was checked before.
+        _ => {
+            let text = format!("{} is no file, folder or symbolic link", name.display());
+            return Err(bad_archive(text));
+        }
+    }
+    // Refuses to write through a link that leads out of the draft.
+    if !entry.unpack_in(draft).map_err(bad_archive)? {
+        return Err(bad_archive(format!("{} leads elsewhere", name.display())));
+    }
+    match target {
+        Some(target) => Ok(link_line(name, &target)),
+        None if kind == EntryType::Directory => Ok(folder_line(name)),
+        None => hash_file(&draft.join(name), name),
+    }
+}
+
+/// Returns whether a link stays in its deployed folder. An absolute one names a folder of the
+/// instance's own system, such as `/usr`; the node checked it when it copied the folder.
+fn stays_inside(name: &Path, target: &Path) -> bool {
+    let Some(mut depth) = name.components().count().checked_sub(REVISION_DEPTH + 1) else {
+        return false;
+    };
+    let is_parent = |part| part == Component::ParentDir;
+    if target.is_absolute() {
+        return !target.components().any(is_parent);
+    }
+    target.components().all(|part| match part {
+        Component::ParentDir => depth.checked_sub(1).map(|up| depth = up).is_some(),
+        Component::Normal(_) => {
+            depth += 1;
+            true
+        }
+        _ => true,
+    })
 }
 
 /// Refuses what a backup does not hold: an archive of other things must not fill the directory.
@@ -152,7 +205,7 @@ fn compare_checksums(
     match listed.symmetric_difference(&found).next() {
         None => Ok(()),
         Some(line) => Err(bad_archive(format!(
-            "a file differs from its checksum or is missing: {}",
+            "an entry differs from the list of checksums or is missing: {}",
             String::from_utf8_lossy(line).trim_end()
         ))),
     }

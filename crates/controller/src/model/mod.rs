@@ -45,7 +45,7 @@ pub struct DeployedFunction {
 
 impl DeployedFunction {
     /// Settings in its spec. A spec of an older version that this one does not understand gets the
-    /// defaults: an accepted function keeps running.
+    /// defaults, for limits of scaling; the node starts no instances with them.
     pub fn policy(&self) -> FunctionPolicy {
         FunctionPolicy::from_spec(&self.spec).unwrap_or_default()
     }

@@ -1,6 +1,6 @@
 //! Exclusive use of a data directory.
 
-use std::fs::{self, DirBuilder, DirEntry, File, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,11 @@ use super::error::StoreOpenError;
 /// Mode of the directory, and the part of a mode that is for other users.
 const PRIVATE_MODE: u32 = 0o700;
 const OTHERS_MODE: u32 = 0o077;
+const WORLD_WRITABLE_MODE: u32 = 0o002;
+const STICKY_MODE: u32 = 0o1000;
 const LOCK_NAME: &str = "lock";
+/// Length above which a file is no lock: a process id has ten digits at most.
+const MAX_LOCK_BYTES: u64 = 16;
 
 /// A data directory that belongs to this process while the value lives. The kernel releases the
 /// lock when the process dies, however it dies.
@@ -35,6 +39,7 @@ impl DataDir {
     /// can enter is closed to them.
     ///
     /// # Errors
+    /// [`StoreOpenError::ForeignFolder`] when it belongs to another user, and
     /// [`StoreOpenError::ExposedFolder`] when it cannot be closed without harm to others.
     /// When another process has claimed it ([`StoreOpenError::InUse`] names it) or it cannot be
     /// used.
@@ -61,14 +66,19 @@ fn create_folder(folder: &Path) -> Result<(), StoreOpenError> {
     let mut builder = DirBuilder::new();
     let created = builder.recursive(true).mode(PRIVATE_MODE).create(folder);
     let metadata = created.and_then(|()| folder.metadata()).map_err(to_error)?;
+    // Whoever owns the folder can open it again, and replace what is in it.
+    if !is_own(&metadata) {
+        return Err(StoreOpenError::ForeignFolder {
+            path: folder.to_owned(),
+            owner: metadata.uid(),
+        });
+    }
     let mode = metadata.permissions().mode() & 0o7777;
     if mode & OTHERS_MODE == 0 {
         return Ok(());
     }
-    // Whoever owns the folder could open it again. A folder with other files may be a user's home
-    // or `/tmp`, whose mode others rely on.
-    let is_private = metadata.uid() == geteuid().as_raw();
-    if !is_private || !holds_only_state(folder).map_err(to_error)? {
+    // A folder with other files may be a user's home or `/tmp`, whose mode others rely on.
+    if !is_data_dir(folder, mode).map_err(to_error)? {
         return Err(StoreOpenError::ExposedFolder {
             path: folder.to_owned(),
             mode,
@@ -83,16 +93,44 @@ fn create_folder(folder: &Path) -> Result<(), StoreOpenError> {
 }
 
 /// Returns whether the folder is empty, was a data directory before or holds a copied database.
-fn holds_only_state(folder: &Path) -> io::Result<bool> {
+fn is_data_dir(folder: &Path, mode: u32) -> io::Result<bool> {
+    // No data directory has this bit; `/tmp` and its like do, and others rely on them.
+    if mode & STICKY_MODE != 0 {
+        return Ok(false);
+    }
     let mut entries = fs::read_dir(folder)?.collect::<io::Result<Vec<_>>>()?;
     // The root of a new ext4 volume.
     entries.retain(|entry| entry.file_name() != "lost+found");
-    let is_state = |entry: &DirEntry| {
-        [LOCK_NAME, DATABASE_FILE]
-            .iter()
-            .any(|name| entry.file_name() == *name)
+    // Any user may have made a lock file in a folder that all can write to.
+    let is_lock_proof = mode & WORLD_WRITABLE_MODE == 0;
+    Ok(entries.is_empty()
+        || is_own_file(&folder.join(DATABASE_FILE))
+        || is_lock_proof && holds_process_id(&folder.join(LOCK_NAME)))
+}
+
+fn is_own(metadata: &Metadata) -> bool {
+    metadata.uid() == geteuid().as_raw()
+}
+
+/// Returns whether a path is a regular file of this user. Does not follow links.
+fn is_own_file(path: &Path) -> bool {
+    path.symlink_metadata()
+        .is_ok_and(|metadata| metadata.is_file() && is_own(&metadata))
+}
+
+/// Returns whether a file is a lock as [`write_process_id`] leaves it: other programs have files of
+/// this name too.
+fn holds_process_id(path: &Path) -> bool {
+    let mut text = String::new();
+    let mut read = || {
+        File::open(path)?
+            .take(MAX_LOCK_BYTES + 1)
+            .read_to_string(&mut text)
     };
-    Ok(entries.is_empty() || entries.iter().any(is_state))
+    // In this order: a FIFO would be opened for ever.
+    is_own_file(path)
+        && read().is_ok_and(|bytes| bytes as u64 <= MAX_LOCK_BYTES)
+        && text.trim_end().parse::<u32>().is_ok()
 }
 
 /// Locks the folder. The lock file contains the owner's process id, for the error text of a second

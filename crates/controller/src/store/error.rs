@@ -26,10 +26,22 @@ pub enum StoreOpenError {
         /// Error of the operating system.
         source: io::Error,
     },
+    /// Another user owns the folder, and could change everything in it.
+    #[error(
+        "{} cannot be the data directory: it belongs to the user with id {owner}. Name a folder of your own, start as \
+         that user, or change the owner with chown",
+        path.display()
+    )]
+    ForeignFolder {
+        /// The data directory.
+        path: PathBuf,
+        /// User id of its owner.
+        owner: u32,
+    },
     /// Other users can enter the folder, and changing that could harm them.
     #[error(
-        "{} cannot be the data directory: other users can enter it (mode {mode:04o}), and it belongs to another user or \
-         holds other files. Name an empty folder of your own, or run chmod 700 on it",
+        "{} cannot be the data directory: other users can enter it (mode {mode:04o}), and it holds other files or is \
+         for all users. Name an empty folder of your own, or run chmod 700 on it",
         path.display()
     )]
     ExposedFolder {

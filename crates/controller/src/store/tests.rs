@@ -84,6 +84,47 @@ fn a_data_directory_is_closed_to_other_users() {
     );
 }
 
+/// Returns the result for a folder with this mode and one file.
+fn claim_with_file(mode: u32, name: &str, content: &str) -> Result<u32, String> {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join(name), content).unwrap();
+    mode_after_claim(folder.path(), mode)
+}
+
+#[test]
+fn a_lock_file_of_another_program_makes_no_data_directory() {
+    assert_eq!(claim_with_file(0o755, "lock", "4711\n"), Ok(0o700));
+    for (mode, content) in [
+        // `/tmp` with a lock of its root user.
+        (0o1777, "4711\n"),
+        (0o777, "4711\n"),
+        (0o755, "4711 of another program\n"),
+        (0o755, "4711                 of another program\n"),
+        (0o755, ""),
+    ] {
+        let refused = claim_with_file(mode, "lock", content).unwrap_err();
+        assert!(refused.contains(&format!("mode {mode:04o}")), "{refused}");
+    }
+}
+
+#[test]
+fn a_database_makes_a_data_directory_unless_the_folder_is_sticky() {
+    assert_eq!(claim_with_file(0o777, "nearpath.db", ""), Ok(0o700));
+    let refused = claim_with_file(0o1777, "nearpath.db", "").unwrap_err();
+    assert!(refused.contains("mode 1777"), "{refused}");
+}
+
+#[test]
+fn a_folder_of_another_user_is_refused() {
+    nearpath_testkit::need_root!();
+    let folder = tempfile::tempdir().unwrap();
+    for mode in [0o700, 0o755] {
+        std::os::unix::fs::chown(folder.path(), Some(4711), None).unwrap();
+        let refused = mode_after_claim(folder.path(), mode).unwrap_err();
+        assert!(refused.contains("user with id 4711"), "{refused}");
+    }
+}
+
 #[test]
 fn a_folder_that_others_use_is_refused_unchanged() {
     use std::os::unix::fs::PermissionsExt;

@@ -120,6 +120,84 @@ async fn a_cut_or_damaged_backup_is_refused_and_leaves_nothing() {
     assert!(refused * 10 > tried * 9, "{refused} of {tried}");
 }
 
+/// An entry of an archive, to be changed.
+struct ChangedEntry {
+    header: tar::Header,
+    name: PathBuf,
+    target: Option<PathBuf>,
+}
+
+/// Writes an archive again, with a change of each entry.
+fn rewrite(archive: &[u8], change: impl Fn(&mut ChangedEntry)) -> Vec<u8> {
+    let mut out = tar::Builder::new(Vec::new());
+    for entry in tar::Archive::new(archive).entries().unwrap() {
+        let entry = entry.unwrap();
+        let mut changed = ChangedEntry {
+            header: entry.header().clone(),
+            name: entry.path().unwrap().into_owned(),
+            target: entry.link_name().unwrap().map(|target| target.into_owned()),
+        };
+        change(&mut changed);
+        let (header, name) = (&mut changed.header, &changed.name);
+        match &changed.target {
+            Some(target) => out.append_link(header, name, target).unwrap(),
+            None => out.append_data(header, name, entry).unwrap(),
+        }
+    }
+    out.into_inner().unwrap()
+}
+
+#[tokio::test]
+async fn a_changed_link_or_folder_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let fixture = deployed_fixture(folder.path()).await;
+    let (archive, _) = take_backup(&fixture).await;
+    let refusal = |change: &dyn Fn(&mut ChangedEntry)| {
+        let (_, result) = restore(&rewrite(&archive, change), folder.path());
+        result.map_or_else(|error| error.to_string(), |_| "restored".to_owned())
+    };
+    let with_target = |target: &'static str| {
+        refusal(&move |entry| {
+            if entry.target.is_some() {
+                entry.target = Some(target.into());
+            }
+        })
+    };
+    assert_eq!(refusal(&|_| {}), "restored", "the same entries");
+    let other = with_target("run.sh");
+    assert!(other.contains("differs from the list"), "{other}");
+    for escaping in ["../run.sh", "lib/../../x", "/usr/../root/key"] {
+        let text = with_target(escaping);
+        assert!(text.contains(&format!("leads to {escaping}")), "{text}");
+    }
+    let hard = refusal(&|entry| {
+        if entry.target.is_some() {
+            entry.header.set_entry_type(tar::EntryType::Link);
+            entry.target = Some("nearpath.db".into());
+        }
+    });
+    assert!(hard.contains("no file, folder or symbolic link"), "{hard}");
+    let renamed = refusal(&|entry| {
+        if entry.name.ends_with("lib") {
+            entry.name.set_file_name("lob");
+        }
+    });
+    assert!(renamed.contains("# folder"), "{renamed}");
+}
+
+#[tokio::test]
+async fn sha256sum_checks_an_unpacked_backup() {
+    let folder = tempfile::tempdir().unwrap();
+    let fixture = deployed_fixture(folder.path()).await;
+    let (archive, _) = take_backup(&fixture).await;
+    let target = folder.path().join("unpacked");
+    tar::Archive::new(&archive[..]).unpack(&target).unwrap();
+    let mut command = std::process::Command::new("sha256sum");
+    command.args(["--check", "--strict", "SHA256SUMS"]);
+    let output = command.current_dir(&target).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
 #[tokio::test]
 async fn a_directory_with_a_database_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();

@@ -65,6 +65,12 @@ pub enum SettingChange {
     Library(Vec<u8>),
     /// `CLIENT SETINFO LIB-VER`.
     LibraryVersion(Vec<u8>),
+    /// `CLIENT CAPA redirect` of Valkey: the client understands `-REDIRECT`. It cannot be taken back.
+    UnderstandsRedirect,
+    /// `CLIENT NO-EVICT`: the server keeps the connection although its buffers are large.
+    NoEvict(bool),
+    /// `CLIENT NO-TOUCH`: commands leave the age of keys as it is.
+    NoTouch(bool),
     /// `CLIENT MAINT_NOTIFICATIONS`, with its arguments. Clients send it at their start; most servers
     /// refuse it.
     MaintenanceNotifications(Vec<Vec<u8>>),
@@ -251,6 +257,8 @@ impl<'a> CommandWords<'a> {
         } else if self.is_word(1, "MAINT_NOTIFICATIONS") && self.count < MAX_WORDS {
             let arguments = (2..self.count).map(value).collect();
             RedisSessionEffect::Change(SettingChange::MaintenanceNotifications(arguments))
+        } else if let Some(change) = self.parse_client_flag() {
+            RedisSessionEffect::Change(change)
         } else if self.is_word(1, "REPLY") {
             RedisSessionEffect::Opaque("CLIENT REPLY")
         } else if [
@@ -261,8 +269,31 @@ impl<'a> CommandWords<'a> {
         {
             RedisSessionEffect::Plain
         } else {
-            // `CLIENT ID` is among them: a client that asks for its id expects to keep it.
+            // Among them is `CLIENT ID`: the client may name the id later, in `CLIENT KILL`,
+            // `CLIENT UNBLOCK` or `CLIENT TRACKING … REDIRECT`, and mean this connection. After
+            // `CLIENT TRACKING` and `CLIENT CACHING` the server sends it invalidations.
             RedisSessionEffect::Pins("CLIENT")
+        }
+    }
+
+    /// Parses a flag that clients set at their start.
+    fn parse_client_flag(&self) -> Option<SettingChange> {
+        if self.count != 3 {
+            return None;
+        }
+        if self.is_word(1, "CAPA") {
+            let is_known = self.is_word(2, "REDIRECT");
+            return is_known.then_some(SettingChange::UnderstandsRedirect);
+        }
+        let is_on = match (self.is_word(2, "ON"), self.is_word(2, "OFF")) {
+            (false, false) => return None,
+            (is_on, _) => is_on,
+        };
+        if self.is_word(1, "NO-EVICT") {
+            Some(SettingChange::NoEvict(is_on))
+        } else {
+            let is_no_touch = self.is_word(1, "NO-TOUCH");
+            is_no_touch.then_some(SettingChange::NoTouch(is_on))
         }
     }
 }
@@ -327,9 +358,23 @@ mod tests {
             effect_of("client setname me"),
             RedisSessionEffect::Change(SettingChange::Name(b"me".to_vec()))
         );
+        for (text, change) in [
+            ("client capa redirect", SettingChange::UnderstandsRedirect),
+            ("CLIENT NO-EVICT ON", SettingChange::NoEvict(true)),
+            ("CLIENT NO-EVICT off", SettingChange::NoEvict(false)),
+            ("CLIENT NO-TOUCH ON", SettingChange::NoTouch(true)),
+        ] {
+            assert_eq!(
+                effect_of(text),
+                RedisSessionEffect::Change(change),
+                "{text}"
+            );
+        }
         for text in [
             "CLIENT TRACKING ON",
             "client id",
+            "CLIENT CAPA redirect other",
+            "CLIENT NO-EVICT maybe",
             "READONLY",
             "SELECT x",
             "AUTH",

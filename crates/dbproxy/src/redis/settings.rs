@@ -20,6 +20,9 @@ pub struct RedisIdentity {
     name: Vec<u8>,
     lib_name: Vec<u8>,
     lib_version: Vec<u8>,
+    understands_redirect: bool,
+    no_evict: bool,
+    no_touch: bool,
 }
 
 /// The part of an identity that decides the reply to a read.
@@ -70,6 +73,9 @@ impl RedisIdentity {
             SettingChange::Name(name) => after.name = name,
             SettingChange::Library(name) => after.lib_name = name,
             SettingChange::LibraryVersion(version) => after.lib_version = version,
+            SettingChange::UnderstandsRedirect => after.understands_redirect = true,
+            SettingChange::NoEvict(is_on) => after.no_evict = is_on,
+            SettingChange::NoTouch(is_on) => after.no_touch = is_on,
             // A server that accepts it sends messages by itself, so the client is pinned.
             SettingChange::MaintenanceNotifications(_) => {}
             SettingChange::Hello {
@@ -123,7 +129,20 @@ impl RedisIdentity {
                 &self.lib_version,
             ]));
         }
+        all.extend(self.flag_commands());
         all
+    }
+
+    /// Returns the commands for flags that are set. A reset may keep them; to set one again changes
+    /// nothing.
+    fn flag_commands(&self) -> impl Iterator<Item = Vec<u8>> {
+        let flags: [(bool, [&[u8]; 3]); 3] = [
+            (self.understands_redirect, [b"CLIENT", b"CAPA", b"redirect"]),
+            (self.no_evict, [b"CLIENT", b"NO-EVICT", b"ON"]),
+            (self.no_touch, [b"CLIENT", b"NO-TOUCH", b"ON"]),
+        ];
+        let set = flags.into_iter().filter(|(is_set, _)| *is_set);
+        set.map(|(_, words)| encode_command(&words))
     }
 }
 
@@ -160,7 +179,7 @@ struct SettingReply {
 
 impl SettingReplies {
     /// Remembers a reply. A refusal is remembered only for what many servers do not know: the
-    /// library's name and version (before 7.2), and notifications of maintenance.
+    /// library's name and version (before 7.2), flags, and notifications of maintenance.
     pub fn learn(
         &mut self,
         before: &RedisIdentity,
@@ -174,6 +193,9 @@ impl SettingReplies {
             change,
             SettingChange::Library(_)
                 | SettingChange::LibraryVersion(_)
+                | SettingChange::UnderstandsRedirect
+                | SettingChange::NoEvict(_)
+                | SettingChange::NoTouch(_)
                 | SettingChange::MaintenanceNotifications(_)
         );
         let pins = accepted && matches!(change, SettingChange::MaintenanceNotifications(_));
@@ -266,6 +288,27 @@ mod tests {
                 .windows(7)
                 .any(|part| part == b"SETINFO")
         );
+    }
+
+    #[test]
+    fn flags_are_repeated_on_a_new_and_on_a_reset_connection() {
+        let on = [
+            SettingChange::UnderstandsRedirect,
+            SettingChange::NoEvict(true),
+            SettingChange::NoTouch(true),
+        ];
+        let with = |identity: RedisIdentity, change| identity.with_change(change);
+        let identity = on.iter().fold(RedisIdentity::default(), with);
+        for before in [None, Some(&identity)] {
+            let text = String::from_utf8(identity.setup_commands(before).concat()).unwrap();
+            for word in ["CAPA", "NO-EVICT", "NO-TOUCH"] {
+                assert!(text.contains(word), "{word}: {text:?}");
+            }
+        }
+        let off = [SettingChange::NoEvict(false), SettingChange::NoTouch(false)];
+        let identity = off.iter().fold(identity, with);
+        let text = String::from_utf8(identity.setup_commands(None).concat()).unwrap();
+        assert!(text.contains("CAPA") && !text.contains("NO-"), "{text:?}");
     }
 
     #[test]

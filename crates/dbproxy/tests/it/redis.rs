@@ -69,6 +69,54 @@ fn clients_that_ask_for_notifications_of_maintenance_share_a_connection() {
     });
 }
 
+/// Flags that valkey-go, rueidis and Valkey GLIDE can set at their start. Some servers refuse them.
+const START_FLAGS: [&str; 3] = [
+    "CLIENT CAPA redirect\r\n",
+    "CLIENT NO-TOUCH ON\r\n",
+    "CLIENT NO-EVICT ON\r\n",
+];
+
+#[test]
+fn clients_that_set_flags_at_their_start_share_a_connection() {
+    run_local(async {
+        let server = need!(server::start_redis(&[]).await, "redis-server");
+        let fixture = open_fixture_with(&server, |it| EgressSpec { max: 1, ..it }).await;
+        let mut clients = Vec::new();
+        for number in 0..3 {
+            let mut client = TcpStream::connect(fixture.at).await.unwrap();
+            for flag in START_FLAGS {
+                exchange(&mut client, flag, "\r\n").await;
+            }
+            let answer = exchange(&mut client, &format!("ECHO {number}\r\n"), "\r\n").await;
+            assert!(answer.starts_with("$1\r\n"), "{answer}");
+            clients.push(client);
+        }
+        assert_eq!(fixture.backends.opened(), 1);
+        assert_eq!(fixture.pin_reasons(), [""; 0]);
+    });
+}
+
+#[test]
+fn a_flag_of_a_client_is_set_on_each_of_its_connections() {
+    run_local(async {
+        let server = need!(server::start_redis(&[]).await, "redis-server");
+        let fixture = open_fixture_with(&server, |it| EgressSpec { max: 2, ..it }).await;
+        let mut first = TcpStream::connect(fixture.at).await.unwrap();
+        let set = exchange(&mut first, "CLIENT NO-EVICT ON\r\n", "\r\n").await;
+        assert_eq!(set, "+OK\r\n");
+        // It keeps its connection, so the next client gets a new one.
+        exchange(&mut first, "MULTI\r\n", "\r\n").await;
+        let mut second = TcpStream::connect(fixture.at).await.unwrap();
+        exchange(&mut second, "CLIENT NO-EVICT ON\r\n", "\r\n").await;
+        let info = exchange(&mut second, "CLIENT INFO\r\n", "\n\r\n").await;
+        assert!(info.contains(" flags=e "), "{info}");
+        let mut other = TcpStream::connect(fixture.at).await.unwrap();
+        drop((first, second));
+        let info = exchange(&mut other, "CLIENT INFO\r\n", "\n\r\n").await;
+        assert!(info.contains(" flags=N "), "{info}");
+    });
+}
+
 pub(crate) const PYTHON_SCRIPT: &str = r#"
 import sys, redis, threading
 host, port = sys.argv[1], int(sys.argv[2])

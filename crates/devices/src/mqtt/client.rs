@@ -27,7 +27,7 @@ use super::packet::{
 use super::packet_stream::{PacketStream, ReadError, WriteError};
 use super::session::{Session, SessionAction};
 use super::subscriptions::OutboundQueue;
-use super::{ConnectionSlot, MqttServer};
+use super::{ConnectionSlot, MqttServer, PasswordVerdict};
 
 /// Serves a connection to its end. `has_room`: this connection is within
 /// [`max_clients`](crate::limits::MqttLimits::max_clients).
@@ -48,7 +48,7 @@ pub(super) async fn serve(
     // Covers reading CONNECT and writing CONNACK: an unauthenticated peer gets no more time.
     let opened = timeout(
         server.limits.io_timeout,
-        accept_connect(&mut stream, has_room),
+        accept_connect(&mut stream, addr, has_room),
     )
     .await;
     let Ok(Ok((connect, session))) = opened else {
@@ -74,6 +74,7 @@ pub(super) async fn serve(
 /// Reads the first packet and answers with CONNACK. Fails when the client is refused or gone.
 async fn accept_connect(
     stream: &mut PacketStream,
+    addr: IpAddr,
     has_room: bool,
 ) -> Result<(Connect, Session), ()> {
     let server = stream.server.clone();
@@ -82,7 +83,7 @@ async fn accept_connect(
             // Before the check: a refusal has to be encoded in the client's version.
             stream.version = Some(connect.version);
             let generated_id = format!("nearpath-{}", Uuid::new_v4().simple());
-            match check_connect(&server, &connect, has_room, &generated_id) {
+            match check_connect(&server, &connect, (addr, has_room), &generated_id) {
                 Ok((session, welcome)) => {
                     if connect.client_id.is_empty() {
                         connect.client_id = generated_id.into();
@@ -110,7 +111,7 @@ async fn accept_connect(
 fn check_connect(
     server: &MqttServer,
     connect: &Connect,
-    has_room: bool,
+    (addr, has_room): (IpAddr, bool),
     generated_id: &str,
 ) -> Result<(Session, ConnackParams), DisconnectReason> {
     // Cheap checks first: the password check comes from the embedding process and may be slow.
@@ -120,15 +121,22 @@ fn check_connect(
     if !has_room {
         return Err(DisconnectReason::Busy);
     }
-    let (user, password) = (
-        connect.user.as_deref().unwrap_or(""),
-        connect.password.as_deref().unwrap_or(b""),
-    );
-    let password_ok = server
-        .password_check
-        .as_ref()
-        .is_none_or(|check| check(user, password));
+    let password_ok = match check_password(server, connect, addr) {
+        PasswordVerdict::Right => true,
+        PasswordVerdict::Wrong => false,
+        PasswordVerdict::LockedOut => return Err(DisconnectReason::LoginLocked),
+    };
     Session::accept_connect(connect, &server.limits, password_ok, generated_id)
+}
+
+fn check_password(server: &MqttServer, connect: &Connect, addr: IpAddr) -> PasswordVerdict {
+    let user = connect.user.as_deref().unwrap_or("");
+    match (&server.password_check, &connect.password) {
+        (None, _) => PasswordVerdict::Right,
+        (Some(check), Some(password)) => check(addr, user, password),
+        // No login, and no guess: a client without a password locks nobody out.
+        (Some(_), None) => PasswordVerdict::Wrong,
+    }
 }
 
 /// The way in which a connection ended.

@@ -16,6 +16,7 @@ mod subscriptions;
 
 use std::cell::{Cell, RefCell};
 use std::io;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,8 +33,19 @@ use crate::topic_routes::TopicRoutes;
 use packet::DisconnectReason;
 use subscriptions::Subscriptions;
 
-/// Checks a user's name and password.
-pub type PasswordCheck = Arc<dyn Fn(&str, &[u8]) -> bool + Send + Sync>;
+/// Checks the name and password that a client at this address sent.
+pub type PasswordCheck = Arc<dyn Fn(IpAddr, &str, &[u8]) -> PasswordVerdict + Send + Sync>;
+
+/// The decision about a password.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PasswordVerdict {
+    /// The name and the password are right, or none are needed.
+    Right,
+    /// The name or the password is wrong.
+    Wrong,
+    /// Too many wrong passwords came from the address; this one was not checked.
+    LockedOut,
+}
 
 /// An MQTT listener.
 pub struct MqttListener {
@@ -143,7 +155,7 @@ async fn serve(
     }
 }
 
-fn accept_client(server: &Rc<MqttServer>, stream: TcpStream, addr: std::net::IpAddr) {
+fn accept_client(server: &Rc<MqttServer>, stream: TcpStream, addr: IpAddr) {
     let _ = stream.set_nodelay(true); // slower without it, but not wrong
     // A connection above the limit still costs a task and a buffer, so these are bounded as well.
     if server.open_connections.get() >= server.limits.max_clients + MAX_REFUSED_CONNECTIONS {

@@ -137,6 +137,8 @@ pub(crate) enum DisconnectReason {
     UnknownVersion,
     BadClientId,
     BadCredentials,
+    /// Too many wrong passwords came from the client's address.
+    LoginLocked,
     BadAuthMethod,
     Busy,
     Draining,
@@ -161,6 +163,7 @@ impl DisconnectReason {
             Self::UnknownVersion => "unknown_version",
             Self::BadClientId => "bad_client_id",
             Self::BadCredentials => "bad_credentials",
+            Self::LoginLocked => "login_locked",
             Self::BadAuthMethod => "bad_auth_method",
             Self::Busy => "too_many_clients",
             Self::Draining => "draining",

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nearpath_devices::{
-    CoapLimits, CoapListener, Devices, MqttLimits, MqttListener, PasswordCheck,
+    CoapLimits, CoapListener, Devices, MqttLimits, MqttListener, PasswordCheck, PasswordVerdict,
 };
 use nearpath_testkit::within;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -18,7 +18,11 @@ fn with_mqtt(limits: MqttLimits, password: Option<&'static [u8]>) -> (GatewayFix
     let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let at = socket.local_addr().unwrap();
     let password_check = password.map(|right| -> PasswordCheck {
-        Arc::new(move |user: &str, password: &[u8]| user == "admin" && password == right)
+        Arc::new(move |_, user: &str, password: &[u8]| match password {
+            b"locked" => PasswordVerdict::LockedOut,
+            _ if user == "admin" && password == right => PasswordVerdict::Right,
+            _ => PasswordVerdict::Wrong,
+        })
     });
     let mqtt = Some(MqttListener {
         socket,
@@ -66,6 +70,7 @@ async fn a_password_is_required() {
     for (connect, code) in [
         (CONNECT_ANONYMOUS.to_vec(), 0x86),
         (connect_with_password(b"wrong"), 0x86),
+        (connect_with_password(b"locked"), 0x9f),
         (connect_with_password(b"right"), 0),
     ] {
         let mut stream = TcpStream::connect(at).await.unwrap();
@@ -75,6 +80,11 @@ async fn a_password_is_required() {
     assert_eq!(
         exchange(&mut TcpStream::connect(at).await.unwrap(), old).await,
         [0x20, 2, 0, 4]
+    );
+    let old_locked = b"\x10\x1c\x00\x04MQTT\x04\xc2\x00\x3c\x00\x01a\x00\x05admin\x00\x06locked";
+    assert_eq!(
+        exchange(&mut TcpStream::connect(at).await.unwrap(), old_locked).await,
+        [0x20, 2, 0, 3]
     );
 }
 

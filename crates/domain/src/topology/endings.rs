@@ -29,11 +29,11 @@ impl DomainTopology {
     }
 
     /// Stops new calls to an instance. [`TopologyAction::Quiet`] follows when its open calls have
-    /// ended.
+    /// ended, and at once for an instance that has none, withdrawn before or not.
     pub fn withdraw_instance(&mut self, instance: InstanceId) -> Vec<TopologyAction> {
-        // Withdrawn before: its `Quiet` action was, or will be, the only one.
         if !self.withdrawn.insert(instance) {
-            return Vec::new();
+            // The caller may have come after the action of the first withdrawal.
+            return self.quiet_instance(instance).into_iter().collect();
         }
         let lines = self.channels.iter().filter(|(_, line)| {
             line.phase == ChannelPhase::Open && self.belongs_to(line.callee, instance)

@@ -386,3 +386,26 @@ fn a_withdrawn_instance_is_quiet_when_its_last_caller_disconnects() {
     );
     assert!(topology.remove_endpoint(caller, 7).contains(&quiet));
 }
+
+#[test]
+fn a_second_withdrawal_is_answered_with_quiet_again() {
+    let mut topology = DomainTopology::new();
+    let (caller, _) = topology
+        .add_endpoint(EndpointOwner::Gateway, false)
+        .unwrap();
+    let (callee, _) = topology
+        .add_endpoint(EndpointOwner::Instance(InstanceId(1), function_id(0)), true)
+        .unwrap();
+    topology.mark_ready(callee);
+    let quiet = TopologyAction::Quiet {
+        instance: InstanceId(1),
+    };
+    topology.withdraw_instance(InstanceId(1));
+    assert_eq!(
+        topology.withdraw_instance(InstanceId(1)),
+        [],
+        "its caller may have calls open"
+    );
+    assert!(topology.remove_endpoint(caller, 7).contains(&quiet));
+    assert_eq!(topology.withdraw_instance(InstanceId(1)), [quiet]);
+}

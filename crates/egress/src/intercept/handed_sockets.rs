@@ -3,20 +3,29 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::rc::Rc;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::rc::{Rc, Weak};
+use std::time::{Duration, Instant};
 
 use nearpath_kernel::sockets::{CloseMonitor, ClosedSocket, SockDiag, SocketIdentity};
+use nearpath_types::log_limiter::LogLimiter;
+use tokio::io::unix::AsyncFd;
+use tokio::time::sleep;
 
 use super::warm_socket::WarmSocket;
 use super::watch_readable;
 use nearpath_connpool::pool::LeaseGuard;
+
+/// Pause after a failure, which may last: each one costs a query for every open socket.
+const MONITOR_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// All handed-over sockets in the network namespace that this was created in.
 pub struct HandedSockets {
     /// Open sockets by the kernel's cookie.
     open: RefCell<HashMap<u64, (SocketIdentity, LeaseGuard)>>,
     diag: SockDiag,
+    /// Limits the log lines about failures.
+    failures: RefCell<LogLimiter<()>>,
 }
 
 impl HandedSockets {
@@ -30,22 +39,11 @@ impl HandedSockets {
         let sockets = Rc::new(Self {
             open: RefCell::default(),
             diag: SockDiag::open()?,
+            failures: RefCell::default(),
         });
         // A weak reference: the task ends with the last user.
         let weak = Rc::downgrade(&sockets);
-        tokio::task::spawn_local(async move {
-            while let Ok(mut ready) = monitor.readable().await {
-                let Some(sockets) = weak.upgrade() else {
-                    return;
-                };
-                match sockets.process_closed(monitor.get_ref()) {
-                    Ok(()) => ready.clear_ready(),
-                    Err(error) => {
-                        tracing::error!(%error, "socket diagnostics failed, slots of handed-over sockets stay in use")
-                    }
-                }
-            }
-        });
+        tokio::task::spawn_local(watch_closed(weak, monitor, CloseMonitor::next_closed));
         Ok(sockets)
     }
 
@@ -64,15 +62,22 @@ impl HandedSockets {
         self.open.borrow().len()
     }
 
-    fn process_closed(&self, monitor: &CloseMonitor) -> io::Result<()> {
-        loop {
-            match monitor.next_closed() {
-                Ok(Some(closed)) => self.remove_closed(&closed),
-                Ok(None) => return Ok(()),
-                // The kernel drops events when the buffer of the netlink socket is full.
-                Err(error) if error.raw_os_error() == Some(ENOBUFS) => self.recount_open(),
-                Err(error) => return Err(error),
-            }
+    /// Handles all events that wait. Some may be lost after an error: `ENOBUFS` says that the
+    /// buffer of the netlink socket was full.
+    fn process_closed(
+        &self,
+        mut next_closed: impl FnMut() -> io::Result<Option<ClosedSocket>>,
+    ) -> io::Result<()> {
+        while let Some(closed) = next_closed()? {
+            self.remove_closed(&closed);
+        }
+        Ok(())
+    }
+
+    fn log_failure(&self, error: &io::Error) {
+        let due = self.failures.borrow_mut().take_due((), Instant::now());
+        if let Some(suppressed) = due {
+            tracing::warn!(%error, suppressed, "socket diagnostics: events were lost, handed-over sockets are counted again");
         }
     }
 
@@ -90,7 +95,7 @@ impl HandedSockets {
         }
     }
 
-    /// Checks every socket after the kernel dropped events.
+    /// Checks every socket after events were lost.
     fn recount_open(&self) {
         // Without an answer the socket counts as open: a late free slot is better than a limit
         // exceeded.
@@ -100,7 +105,28 @@ impl HandedSockets {
     }
 }
 
-const ENOBUFS: i32 = rustix::io::Errno::NOBUFS.raw_os_error();
+/// Handles events until the last user of `sockets` is gone.
+async fn watch_closed<M: AsRawFd>(
+    sockets: Weak<HandedSockets>,
+    monitor: AsyncFd<M>,
+    next_closed: impl Fn(&M) -> io::Result<Option<ClosedSocket>>,
+) {
+    while let Ok(mut ready) = monitor.readable().await {
+        let Some(open) = sockets.upgrade() else {
+            return;
+        };
+        match open.process_closed(|| next_closed(monitor.get_ref())) {
+            Ok(()) => ready.clear_ready(),
+            // Readiness stays: events may wait, of which the kernel does not tell again.
+            Err(error) => {
+                open.log_failure(&error);
+                drop(open);
+                sleep(MONITOR_RETRY_INTERVAL).await;
+                sockets.upgrade().inspect(|open| open.recount_open());
+            }
+        }
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -148,5 +174,54 @@ mod tests {
         all.recount_open();
         assert_eq!(all.open_count(), 1);
         drop(still_held);
+    }
+
+    /// Sockets without a monitor of the kernel.
+    fn unwatched_sockets() -> Rc<HandedSockets> {
+        Rc::new(HandedSockets {
+            open: RefCell::default(),
+            diag: SockDiag::open().unwrap(),
+            failures: RefCell::default(),
+        })
+    }
+
+    /// A monitor that is always readable, and fails as with a full buffer.
+    fn failing_monitor() -> AsyncFd<std::net::UdpSocket> {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_nonblocking(true).unwrap();
+        socket.send_to(b"x", socket.local_addr().unwrap()).unwrap();
+        watch_readable(socket).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lasting_failure_is_retried_with_pauses() {
+        let (all, reads) = (unwatched_sockets(), Cell::new(0_u32));
+        let failing = watch_closed(Rc::downgrade(&all), failing_monitor(), |_| {
+            reads.set(reads.get() + 1);
+            assert!(reads.get() < 1_000, "it spins");
+            Err(rustix::io::Errno::NOBUFS.into())
+        });
+        let ended = tokio::time::timeout(MONITOR_RETRY_INTERVAL * 5, failing).await;
+        assert!(ended.is_err(), "the users are not gone");
+        assert!((1..=6).contains(&reads.get()), "{} reads", reads.get());
+    }
+
+    #[tokio::test]
+    async fn sockets_are_counted_again_after_a_failure() {
+        let (server, closed) = (
+            TcpListener::bind("127.0.0.1:0").unwrap(),
+            Rc::new(Cell::new(0)),
+        );
+        let all = unwatched_sockets();
+        let (warm_socket, copy, peer) = connected_warm_socket(&server, &closed);
+        drop((all.track_socket(warm_socket), copy, peer));
+        let failing = watch_closed(Rc::downgrade(&all), failing_monitor(), |_| {
+            Err(rustix::io::Errno::IO.into())
+        });
+        let counted = nearpath_testkit::eventually("the slot is free", async || closed.get() == 1);
+        tokio::select! {
+            () = failing => unreachable!("the users are not gone"),
+            () = counted => assert_eq!(all.open_count(), 0),
+        }
     }
 }

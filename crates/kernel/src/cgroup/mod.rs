@@ -94,6 +94,17 @@ impl NodeCgroups {
         socket_memory::find_problem(at.version, &at.folder, &command_line)
     }
 
+    /// Returns the maximum of open files for an instance with this memory limit. It bounds the
+    /// number of its sockets where no group counts their buffers; `None` where one does, or where
+    /// no group limits memory.
+    pub fn max_open_files(&self, memory_bytes: u64) -> Option<u64> {
+        let limits_memory = !self
+            .missing_controllers()
+            .contains(&CgroupController::Memory);
+        (limits_memory && self.socket_memory_problem().is_some())
+            .then(|| socket_memory::max_open_files(memory_bytes))
+    }
+
     /// Creates an instance's groups and sets its limits where controllers exist.
     ///
     /// # Errors
@@ -236,4 +247,27 @@ impl Drop for InstanceCgroup {
 /// Prefixes an error with a path.
 fn with_path(path: &std::path::Path, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn open_files_are_limited_where_memory_is_limited_and_sockets_are_not_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        let with = |controllers| NodeCgroups {
+            hierarchies: vec![Arc::new(CgroupHierarchy {
+                version: CgroupVersion::V1,
+                controllers,
+                folder: folder.path().to_owned(),
+            })],
+        };
+        let memory = with(vec![CgroupController::Memory]);
+        assert_eq!(memory.max_open_files(1 << 29), Some(512));
+        let others = with(vec![CgroupController::Pids]);
+        assert_eq!(others.max_open_files(1 << 29), None);
+        fs::write(folder.path().join(socket_memory::V1_LIMIT_FILE), "").unwrap();
+        assert_eq!(memory.max_open_files(1 << 29), None);
+    }
 }

@@ -17,6 +17,9 @@ const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const DESTROY_GROUPS: [u32; 2] = [1, 3];
 /// Position of the cookie in a message: after `struct nlmsghdr`, in `struct inet_diag_msg`.
 const COOKIE_RANGE: std::ops::Range<usize> = 16 + 44..16 + 52;
+/// Positions of the state and of the inode, which is 0 when nobody holds the socket.
+const STATE_OFFSET: usize = 16 + 1;
+const INODE_RANGE: std::ops::Range<usize> = 16 + 68..16 + 72;
 /// Position of the attributes: after the 72 octets of `struct inet_diag_msg`.
 const ATTRIBUTES_OFFSET: usize = 16 + 72;
 /// Attribute with `struct tcp_info` (`linux/inet_diag.h`).
@@ -125,7 +128,9 @@ impl SockDiag {
         // Never blocks: the kernel handles a request while it is sent, so the reply is there.
         self.0.recv(&mut answer, libc::MSG_DONTWAIT)?;
         match answer.get(4..6).zip(answer.get(16..20)) {
-            Some((kind, _)) if kind == SOCK_DIAG_BY_FAMILY.to_ne_bytes() => Ok(true),
+            Some((kind, _)) if kind == SOCK_DIAG_BY_FAMILY.to_ne_bytes() => {
+                Ok(!is_acknowledged(&answer))
+            }
             Some((kind, error)) if kind == NLMSG_ERROR.to_ne_bytes() => {
                 let error = -i32::from_ne_bytes([error[0], error[1], error[2], error[3]]);
                 match error {
@@ -137,6 +142,16 @@ impl SockDiag {
             _ => Err(io::ErrorKind::InvalidData.into()),
         }
     }
+}
+
+/// Returns whether a socket only waits for late packets: nobody holds it, and its peer has
+/// acknowledged the close. [`CloseMonitor`] has reported it by then.
+fn is_acknowledged(answer: &[u8]) -> bool {
+    const FIN_WAIT2: u8 = 5; // `net/tcp_states.h`
+    const TIME_WAIT: u8 = 6;
+    let state = answer.get(STATE_OFFSET);
+    let is_waiting = state.is_some_and(|state| [FIN_WAIT2, TIME_WAIT].contains(state));
+    is_waiting && answer.get(INODE_RANGE) == Some(&[0; 4])
 }
 
 /// Reports every TCP socket of one network namespace that the kernel frees. Non-blocking; readable
@@ -295,6 +310,23 @@ mod tests {
                 !diag.is_open(&identity).unwrap()
             });
         }
+    }
+
+    #[test]
+    fn a_socket_that_waits_for_late_packets_is_closed() {
+        let diag = SockDiag::open().unwrap();
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(server.local_addr().unwrap()).unwrap();
+        let peer = server.accept().unwrap();
+        let identity = SocketIdentity::of(&socket).unwrap();
+        socket.shutdown(std::net::Shutdown::Write).unwrap();
+        assert!(diag.is_open(&identity).unwrap(), "it may still read");
+        // The side that closes first waits.
+        drop(socket);
+        let is_closed = || !diag.is_open(&identity).unwrap();
+        nearpath_testkit::eventually_blocking("its end is acknowledged", is_closed);
+        drop(peer);
+        assert!(is_closed());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use nearpath_types::{Eip, InstanceAddr, InstanceId};
 
-use crate::allocators::{self, EipAllocator, InstanceIdAllocator, NumberRing};
+use crate::allocators::{self, EipAllocator, InstanceIdAllocator, NumberRing, PortAllocator};
 use crate::instance::variables::{self, LoopbackPorts};
 
 /// Maximum number of instances on one node. As many user ids are reserved.
@@ -28,6 +28,7 @@ pub(crate) struct Allocations {
     ids: InstanceIdAllocator,
     eips: EipAllocator,
     uids: NumberRing,
+    ports: PortAllocator,
 }
 
 impl Allocations {
@@ -36,6 +37,7 @@ impl Allocations {
             ids,
             eips,
             uids: NumberRing::new(allocators::FIRST_UID, MAX_INSTANCES),
+            ports: PortAllocator::default(),
         }
     }
 
@@ -55,7 +57,7 @@ impl Allocations {
         let allocation = if has_network {
             self.allocate_on_network(id, uid)
         } else {
-            allocate_on_loopback(id, uid)
+            self.allocate_on_loopback(id, uid)
         };
         // Ids are never reused, so only the uid is released.
         allocation.inspect_err(|_| self.uids.release(uid))
@@ -86,24 +88,27 @@ impl Allocations {
             .eip
             .into_iter()
             .for_each(|eip| self.eips.release(eip));
+        if let Some(ports) = allocation.ports {
+            self.ports.release(ports.watchdog);
+            self.ports.release(ports.upstream);
+        }
     }
-}
 
-fn allocate_on_loopback(id: InstanceId, uid: u32) -> Result<InstanceAllocation, String> {
-    let port = || {
-        allocators::free_port().map_err(|error| format!("the machine has no free port: {error}"))
-    };
-    let ports = LoopbackPorts {
-        // Two look-ups may find the same port; then the start fails and is retried.
-        watchdog: port()?,
-        upstream: port()?,
-    };
-    let addr = InstanceAddr(SocketAddr::from((Ipv4Addr::LOCALHOST, ports.watchdog)));
-    Ok(InstanceAllocation {
-        id,
-        uid,
-        eip: None,
-        addr,
-        ports: Some(ports),
-    })
+    fn allocate_on_loopback(
+        &mut self,
+        id: InstanceId,
+        uid: u32,
+    ) -> Result<InstanceAllocation, String> {
+        let [watchdog, upstream] = self
+            .ports
+            .allocate_two()
+            .map_err(|error| format!("the machine has no free port: {error}"))?;
+        Ok(InstanceAllocation {
+            id,
+            uid,
+            eip: None,
+            addr: InstanceAddr(SocketAddr::from((Ipv4Addr::LOCALHOST, watchdog))),
+            ports: Some(LoopbackPorts { watchdog, upstream }),
+        })
+    }
 }

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use nearpath_types::policy::ChainPlacement;
 
 use super::NodeAgent;
+use super::function_state::FunctionState;
 use crate::placement::placer::ChainThreads;
 
 impl NodeAgent {
     /// Returns whether any chain lets the node choose a processor.
     pub(super) fn needs_placement(&self) -> bool {
-        let mut policies = self.functions.values().map(|function| function.policy());
+        let mut policies = self.functions.values().filter_map(FunctionState::policy);
         policies.any(|policy| policy.chain.is_some() && policy.placement != ChainPlacement::Spread)
     }
 
@@ -19,10 +20,13 @@ impl NodeAgent {
     pub(super) fn chain_threads(&self) -> BTreeMap<String, ChainThreads> {
         let mut chains: BTreeMap<String, ChainThreads> = BTreeMap::new();
         for (id, function) in &self.functions {
-            let Some(domain) = function.policy().domain(id) else {
+            let Some(policy) = function.policy() else {
                 continue;
             };
-            let placement = function.policy().placement;
+            let Some(domain) = policy.domain(id) else {
+                continue;
+            };
+            let placement = policy.placement;
             let chain = chains.entry(domain).or_insert_with(|| ChainThreads {
                 placement,
                 functions: 0,

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nearpath_types::{
-    DesiredFunction, FunctionPolicy, FunctionRoute, InstanceId, StartFailure, StartFailureCause,
+    DesiredFunction, FunctionPolicy, FunctionRoute, FunctionSpec, InstanceId, StartFailure,
+    StartFailureCause,
 };
 
 use super::instance_record::InstanceRecord;
@@ -16,7 +17,8 @@ use crate::reconcile::{DesiredInstances, StartBackoff};
 pub(super) struct FunctionState {
     /// Desired state; `None` for a removed function that waits for its last instance.
     pub(super) desired: Option<DesiredFunction>,
-    policy: Arc<FunctionPolicy>,
+    /// Last valid policy; `None` before the first one.
+    policy: Option<Arc<FunctionPolicy>>,
     /// Back-off of the desired revision.
     pub(super) backoff: StartBackoff,
     /// Failure of the desired revision, until an instance is ready.
@@ -40,21 +42,31 @@ impl FunctionState {
         if self.desired.as_ref().map(|old| old.revision) != Some(desired.revision) {
             // Failures of the old revision say nothing about the new one.
             (self.backoff, self.failure, self.last_failure) = Default::default();
-        }
-        match FunctionPolicy::from_spec(&desired.spec) {
-            // The same `Arc` stays, so that comparing snapshots finds no change.
-            Ok(policy) if policy == *self.policy => {}
-            Ok(policy) => self.policy = Arc::new(policy),
-            Err(error) => {
-                // The last valid policy stays in use, so that a typing error takes no route away.
-                self.record_failure(
-                    StartFailureCause::NotDeployable,
-                    None,
-                    &format!("an invalid setting is ignored: {error}"),
-                );
-            }
+            // A revision has one spec: its failure is recorded once.
+            self.apply_policy(&desired.spec);
         }
         self.desired = Some(desired);
+    }
+
+    fn apply_policy(&mut self, spec: &FunctionSpec) {
+        let text = match (FunctionPolicy::from_spec(spec), &self.policy) {
+            // The same `Arc` stays, so that comparing snapshots finds no change.
+            (Ok(policy), Some(known)) if policy == **known => return,
+            (Ok(policy), _) => {
+                self.policy = Some(Arc::new(policy));
+                return;
+            }
+            // The last valid policy stays in use, so that a typing error takes no route away.
+            (Err(error), Some(_)) => {
+                format!("an invalid setting is ignored, the last valid ones stay: {error}")
+            }
+            (Err(error), None) => {
+                // Defaults would start it outside its chain, with rights that nobody declared.
+                self.backoff.give_up();
+                format!("a setting is invalid, so nothing is started: {error}")
+            }
+        };
+        self.record_failure(StartFailureCause::NotDeployable, None, &text);
     }
 
     pub(super) fn desired_instances(&self) -> Option<DesiredInstances> {
@@ -64,9 +76,9 @@ impl FunctionState {
         })
     }
 
-    /// Returns the policy. A removed function keeps its last one for draining instances.
-    pub(super) fn policy(&self) -> &FunctionPolicy {
-        &self.policy
+    /// Returns the last valid policy. A removed function keeps it for draining instances.
+    pub(super) fn policy(&self) -> Option<&FunctionPolicy> {
+        self.policy.as_deref()
     }
 
     /// Records that an instance became ready.
@@ -162,7 +174,7 @@ impl FunctionState {
                 instance: failure.instance,
                 retry_after: self.backoff.failing_interval(),
             });
-        let (id, policy) = (desired.spec.id(), self.policy.clone());
+        let (id, policy) = (desired.spec.id(), self.policy.clone().unwrap_or_default());
         Some(FunctionRoute {
             id,
             policy,

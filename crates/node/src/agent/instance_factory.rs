@@ -51,13 +51,14 @@ impl InstanceFactory {
         }
     }
 
-    /// Starts an instance; events report its progress.
+    /// Starts an instance with the function's last valid policy; events report its progress.
     ///
     /// # Errors
     /// Fails before an instance exists. The text is for the tenant.
     pub(super) fn start_instance(
         &mut self,
         desired: &DesiredFunction,
+        policy: &FunctionPolicy,
         now: Instant,
     ) -> Result<InstanceRecord, String> {
         let desired = &self.with_default_limits(desired);
@@ -68,17 +69,14 @@ impl InstanceFactory {
             .allocate(self.context.machine.has_network())?;
         // Without an instance nothing else would release it.
         let mut instance = self
-            .instance_spec(&allocation, desired, limits)
+            .instance_spec(&allocation, desired, policy, limits)
             .inspect_err(|_| self.allocations.release(allocation))?;
-        // an unreadable policy is reported elsewhere
-        let policy = FunctionPolicy::from_spec(&desired.spec).unwrap_or_default();
-        instance.egress = egress_access(desired, &policy);
-        self.admit_to_domain(&mut instance, &desired.spec, &policy);
+        instance.egress = egress_access(desired, policy);
+        self.admit_to_domain(&mut instance, &desired.spec, policy);
         if self.context.identities.serves_transport(policy.transport) {
-            self.add_identity(&mut instance, &desired.spec, &policy);
+            self.add_identity(&mut instance, &desired.spec, policy);
         }
-        let (record, order) =
-            InstanceRecord::new_starting(allocation, desired, policy.transport, now);
+        let (record, order) = InstanceRecord::new_starting(allocation, desired, policy, now);
         tokio::spawn(Lifecycle::new(instance, desired, self.context.clone()).run(order));
         Ok(record)
     }
@@ -178,6 +176,7 @@ impl InstanceFactory {
         &self,
         allocation: &InstanceAllocation,
         desired: &DesiredFunction,
+        policy: &FunctionPolicy,
         limits: InstanceLimits,
     ) -> Result<InstanceSpec, String> {
         let spec = &desired.spec;
@@ -189,7 +188,7 @@ impl InstanceFactory {
             tmp.to_string_lossy()
         };
         let environment = variables::build_environment(
-            spec,
+            (spec, policy),
             allocation.ports,
             &tmp_text,
             &self.defaults.gateway_url,

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use nearpath_types::policy::CallTransport;
 use nearpath_types::{
-    DesiredFunction, FunctionId, InstanceId, InstanceLocality, InstanceRoute, InstanceState,
-    ObservedInstance, Revision, StartPhase,
+    DesiredFunction, FunctionId, FunctionPolicy, InstanceId, InstanceLocality, InstanceRoute,
+    InstanceState, ObservedInstance, Revision, StartPhase,
 };
 use tokio::sync::oneshot;
 
@@ -46,7 +46,7 @@ impl InstanceRecord {
     pub(super) fn new_starting(
         allocation: InstanceAllocation,
         desired: &DesiredFunction,
-        transport: CallTransport,
+        policy: &FunctionPolicy,
         started: Instant,
     ) -> (Self, oneshot::Receiver<StopRequest>) {
         let (stop, request) = oneshot::channel();
@@ -61,10 +61,10 @@ impl InstanceRecord {
             pid: 0,
             exited: false,
             quic: None,
-            transport,
+            transport: policy.transport,
             phases: Vec::new(),
             meter: None,
-            stop_timeout: variables::stop_timeout(&desired.spec),
+            stop_timeout: variables::stop_timeout(&desired.spec, policy),
             stop: Some(stop),
         };
         (record, request)

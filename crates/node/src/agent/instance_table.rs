@@ -68,8 +68,7 @@ impl InstanceTable {
 mod tests {
     use super::*;
     use crate::agent::allocations::InstanceAllocation;
-    use nearpath_types::policy::CallTransport;
-    use nearpath_types::{DesiredFunction, FunctionSpec, InstanceAddr, Revision};
+    use nearpath_types::{DesiredFunction, FunctionPolicy, FunctionSpec, InstanceAddr, Revision};
     use proptest::prelude::*;
     use std::time::Instant;
 
@@ -89,7 +88,8 @@ mod tests {
             replicas: 1,
             secrets: BTreeMap::new(),
         };
-        InstanceRecord::new_starting(allocation, &desired, CallTransport::Auto, Instant::now()).0
+        let policy = FunctionPolicy::default();
+        InstanceRecord::new_starting(allocation, &desired, &policy, Instant::now()).0
     }
 
     proptest! {

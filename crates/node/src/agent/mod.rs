@@ -222,7 +222,7 @@ impl NodeAgent {
         let Some(function) = self.functions.get_mut(id) else {
             return false;
         };
-        let Some(desired) = &function.desired else {
+        let (Some(desired), Some(policy)) = (&function.desired, function.policy()) else {
             return false;
         };
         self.factory
@@ -230,7 +230,7 @@ impl NodeAgent {
             .artifacts
             // Marked before the start, or a collection could remove the copy in between.
             .add_needed((id.clone(), desired.revision));
-        match self.factory.start_instance(desired, now) {
+        match self.factory.start_instance(desired, policy, now) {
             Ok(record) => {
                 tracing::debug!(function = %id, instance = %record.id, revision = %record.revision, "instance starts");
                 self.instances.insert(record);
@@ -329,7 +329,7 @@ impl NodeAgent {
         let policies = self
             .functions
             .iter()
-            .map(|(id, function)| (id, function.policy()));
+            .filter_map(|(id, function)| Some((id, function.policy()?)));
         self.factory
             .context
             .identities

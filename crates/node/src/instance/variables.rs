@@ -34,13 +34,13 @@ pub struct LoopbackPorts {
 
 /// Builds the environment.
 ///
-/// `shared` is set for an instance on the machine's network, `tmp` is its temporary folder, and
+/// `policy` is the function's last valid one. `shared` is set for an instance on the machine's network, `tmp` is its temporary folder, and
 /// `gateway_url` its URL for calls.
 ///
 /// # Errors
 /// Fails for names or values that no process can get; the text names them.
 pub fn build_environment(
-    spec: &FunctionSpec,
+    (spec, policy): (&FunctionSpec, &FunctionPolicy),
     shared: Option<LoopbackPorts>,
     tmp: &str,
     gateway_url: &str,
@@ -57,7 +57,7 @@ pub fn build_environment(
         all.insert("fprocess".to_owned(), spec.env_process.clone());
         all.remove("function_process"); // the watchdog prefers this older name
     }
-    for (name, limit) in watchdog_limits(spec) {
+    for (name, limit) in watchdog_limits(policy) {
         let value = all.entry(name.to_owned()).or_default();
         // An empty text means "unset" to the watchdog, as in OpenFaaS.
         if value.is_empty() {
@@ -99,9 +99,7 @@ fn default_variables(home: &str, tmp: &str, gateway_url: &str) -> BTreeMap<Strin
 
 /// Returns watchdog limits that the tenant leaves open. They follow `nearpath.io/total-timeout` and
 /// are never shorter than the gateway's.
-fn watchdog_limits(spec: &FunctionSpec) -> [(&'static str, Duration); 3] {
-    // An unreadable policy is reported elsewhere.
-    let policy = FunctionPolicy::from_spec(spec).unwrap_or_default();
+fn watchdog_limits(policy: &FunctionPolicy) -> [(&'static str, Duration); 3] {
     let stall_timeout = policy.total_timeout.max(MIN_STALL_TIMEOUT);
     [
         ("exec_timeout", policy.total_timeout),
@@ -150,9 +148,9 @@ fn check_variable(name: &str, value: &str) -> Result<(), String> {
 }
 
 /// Returns the maximum time to stop after SIGTERM: the watchdog's own limits and one second.
-pub fn stop_timeout(spec: &FunctionSpec) -> Duration {
+pub fn stop_timeout(spec: &FunctionSpec, policy: &FunctionPolicy) -> Duration {
     let variable = |name, default| duration_variable(spec, name).unwrap_or(default);
-    let [.., (write_timeout, stall_timeout)] = watchdog_limits(spec);
+    let [.., (write_timeout, stall_timeout)] = watchdog_limits(policy);
     // The same sum as in the watchdog; see its shutdown sequence.
     let drain =
         variable("healthcheck_interval", Duration::ZERO) + variable(write_timeout, stall_timeout);
@@ -191,6 +189,23 @@ mod tests {
         spec
     }
 
+    fn policy_of(spec: &FunctionSpec) -> FunctionPolicy {
+        FunctionPolicy::from_spec(spec).unwrap()
+    }
+
+    fn build_for(
+        spec: &FunctionSpec,
+        shared: Option<LoopbackPorts>,
+        tmp: &str,
+        gateway_url: &str,
+    ) -> Result<BTreeMap<String, String>, String> {
+        build_environment((spec, &policy_of(spec)), shared, tmp, gateway_url)
+    }
+
+    fn stop_time(spec: &FunctionSpec) -> Duration {
+        stop_timeout(spec, &policy_of(spec))
+    }
+
     #[test]
     fn tenants_cannot_set_reserved_variables() {
         let spec = spec_with(&[
@@ -199,7 +214,7 @@ mod tests {
             ("OPENFAAS_NAME", "root"),
             ("NEARPATH_NOTES_FD", "1"),
         ]);
-        let all = build_environment(&spec, None, "/tmp", GATEWAY).unwrap();
+        let all = build_for(&spec, None, "/tmp", GATEWAY).unwrap();
         assert_eq!(all["PATH"], "/opt");
         assert_eq!(all["port"], "8080");
         assert_eq!(all["OPENFAAS_NAME"], "echo");
@@ -209,12 +224,12 @@ mod tests {
     #[test]
     fn the_gateway_url_is_set_unless_the_tenant_sets_it() {
         assert_eq!(
-            build_environment(&spec_with(&[]), None, "/tmp", GATEWAY).unwrap()["gateway_url"],
+            build_for(&spec_with(&[]), None, "/tmp", GATEWAY).unwrap()["gateway_url"],
             GATEWAY
         );
         let spec = spec_with(&[("gateway_url", "http://10.0.0.9")]);
         assert_eq!(
-            build_environment(&spec, None, "/tmp", GATEWAY).unwrap()["gateway_url"],
+            build_for(&spec, None, "/tmp", GATEWAY).unwrap()["gateway_url"],
             "http://10.0.0.9"
         );
     }
@@ -223,7 +238,7 @@ mod tests {
     fn env_process_wins_over_both_names_of_the_variable() {
         let mut spec = spec_with(&[("function_process", "old"), ("fprocess", "older")]);
         spec.env_process = "python3 handler.py".to_owned();
-        let all = build_environment(&spec, None, "/tmp", GATEWAY).unwrap();
+        let all = build_for(&spec, None, "/tmp", GATEWAY).unwrap();
         assert_eq!(all["fprocess"], "python3 handler.py");
         assert!(!all.contains_key("function_process"));
     }
@@ -234,7 +249,7 @@ mod tests {
             watchdog: 4_001,
             upstream: 4_002,
         };
-        let all = build_environment(
+        let all = build_for(
             &spec_with(&[("upstream_url", "http://127.0.0.1:5000")]),
             Some(ports),
             "/x",
@@ -251,15 +266,15 @@ mod tests {
 
     #[test]
     fn timeouts_follow_the_watchdogs_variables() {
-        assert_eq!(stop_timeout(&spec_with(&[])), Duration::from_secs(63));
+        assert_eq!(stop_time(&spec_with(&[])), Duration::from_secs(63));
         let slow = spec_with(&[
             ("write_timeout", "2m"),
             ("healthcheck_interval", "5"),
             ("stop_grace", "0"),
         ]);
-        assert_eq!(stop_timeout(&slow), Duration::from_secs(126));
+        assert_eq!(stop_time(&slow), Duration::from_secs(126));
         assert_eq!(
-            stop_timeout(&spec_with(&[("write_timeout", "soon")])),
+            stop_time(&spec_with(&[("write_timeout", "soon")])),
             Duration::from_secs(63)
         );
         assert_eq!(
@@ -271,7 +286,7 @@ mod tests {
     #[test]
     fn the_watchdog_never_undercuts_the_limits_of_the_function() {
         let limits = |spec: &FunctionSpec| {
-            let all = build_environment(spec, None, "/tmp", GATEWAY).unwrap();
+            let all = build_for(spec, None, "/tmp", GATEWAY).unwrap();
             ["exec_timeout", "read_timeout", "write_timeout"].map(|name| all[name].clone())
         };
         assert_eq!(
@@ -300,7 +315,7 @@ mod tests {
             ["7", "300s", "1s"]
         );
         assert_eq!(
-            stop_timeout(&total("5m", &[])),
+            stop_time(&total("5m", &[])),
             Duration::from_secs(303),
             "open requests may take as long"
         );
@@ -309,7 +324,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_accepted_environment_is_valid_for_exec(name in "\\PC{0,5}|.{0,3}\0", value in ".{0,5}|a\0") {
-            if let Ok(all) = build_environment(&spec_with(&[(&name, &value)]), None, "/tmp", GATEWAY) {
+            if let Ok(all) = build_for(&spec_with(&[(&name, &value)]), None, "/tmp", GATEWAY) {
                 prop_assert!(all.iter().all(|(name, value)| !name.is_empty() && !name.contains(['=', '\0']) && !value.contains('\0')));
             }
         }

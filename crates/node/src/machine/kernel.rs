@@ -224,6 +224,10 @@ impl KernelMachine {
         spec.workdir = target;
         spec.secrets = from.secrets.clone();
         spec.read_only_root = from.read_only_root;
+        let memory = from.limits.memory;
+        if let Some(max) = memory.and_then(|bytes| self.cgroups.max_open_files(bytes)) {
+            spec.open_files = spec.open_files.min(max);
+        }
         spec.environment = from.environment.clone();
         spec.scratch = (self.isolation == IsolationLevel::None).then(|| from.tmp_dir.clone());
         spec

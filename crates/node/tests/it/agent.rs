@@ -400,3 +400,97 @@ async fn usage_is_summed_over_instances() {
     let idle = fixture.node.read_usage(&"echo".parse().unwrap()).await;
     assert_eq!(idle.cpu, 0.0);
 }
+
+/// Returns a desired state of `echo` with these annotations.
+fn annotated(
+    fixture: &NodeFixture,
+    revision: u64,
+    replicas: u32,
+    annotations: &[(&str, &str)],
+) -> DesiredState {
+    let mut desired = fixture.desired_echo(revision, replicas, "");
+    let spec = Arc::make_mut(&mut desired.functions[0].spec);
+    spec.annotations = annotations
+        .iter()
+        .map(|(name, value)| (name.to_string(), value.to_string()))
+        .collect();
+    desired
+}
+
+const LONG_CALLS: (&str, &str) = ("nearpath.io/total-timeout", "5m");
+const INVALID_SETTING: (&str, &str) = ("nearpath.io/queue-timeout", "soon");
+
+#[tokio::test(start_paused = true)]
+async fn new_instances_start_with_the_last_valid_policy() {
+    let fixture = new_fixture().await;
+    fixture
+        .node
+        .apply_desired(annotated(&fixture, 1, 1, &[LONG_CALLS]));
+    let old = ready_ids(&*fixture.until_ready(1).await);
+    fixture
+        .node
+        .apply_desired(annotated(&fixture, 2, 1, &[INVALID_SETTING]));
+    fixture
+        .until(|now| ready_ids(now).len() == 1 && ready_ids(now) != old)
+        .await;
+    let limits: Vec<_> = fixture
+        .machine
+        .blueprints()
+        .iter()
+        .map(|one| one.environment["exec_timeout"].clone())
+        .collect();
+    assert_eq!(limits, ["300s", "300s"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_invalid_setting_is_reported_once_for_a_revision() {
+    let fixture = new_fixture().await;
+    fixture.node.apply_desired(annotated(&fixture, 1, 1, &[]));
+    let old = ready_ids(&*fixture.until_ready(1).await);
+    let invalid = annotated(&fixture, 2, 1, &[INVALID_SETTING]);
+    fixture.node.apply_desired(invalid);
+    fixture
+        .until(|now| ready_ids(now).len() == 1 && ready_ids(now) != old)
+        .await;
+    // A second instance, so that the desired state is known to be applied.
+    fixture
+        .node
+        .apply_desired(annotated(&fixture, 2, 2, &[INVALID_SETTING]));
+    fixture.until_ready(2).await;
+    fixture
+        .node
+        .apply_desired(annotated(&fixture, 2, 1, &[INVALID_SETTING]));
+    fixture.until_only_ready(1).await;
+    let observed = fixture.node.watch_observed().borrow().clone();
+    assert_eq!(observed[0].start_failure, None, "instances are ready");
+    let last = observed[0].last_failure.clone().unwrap();
+    assert!(last.contains("queue-timeout"), "{last}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_valid_policy_nothing_is_started() {
+    let fixture = new_fixture().await;
+    fixture
+        .node
+        .apply_desired(annotated(&fixture, 1, 2, &[INVALID_SETTING]));
+    let failure = fixture.start_failure().await;
+    assert!(
+        failure.contains("queue-timeout") && failure.contains("nothing is started"),
+        "{failure}"
+    );
+    let snapshot = fixture
+        .until(|now| {
+            now.functions
+                .first()
+                .is_some_and(|one| one.start_failure.is_some())
+        })
+        .await;
+    let for_callers = echo_route(&snapshot).start_failure.clone().unwrap();
+    assert_eq!(for_callers.cause, StartFailureCause::NotDeployable);
+    assert!(for_callers.retry_after.is_some(), "callers do not wait");
+    fixture
+        .node
+        .apply_desired(annotated(&fixture, 2, 2, &[LONG_CALLS]));
+    fixture.until_ready(2).await;
+    assert_eq!(fixture.machine.count(ProcessEvent::Launched), 2);
+}

@@ -1,9 +1,10 @@
 //! Secrets, namespaces, status queries, and the endpoints without an object.
 
+use nearpath_controller::{AuthMode, BuildVersion, ControllerConfig};
 use nearpath_types::Revision;
 use serde_json::json;
 
-use crate::fixture::{ControllerFixture, spec_json};
+use crate::fixture::{ControllerFixture, spec_json, test_config};
 
 #[tokio::test]
 #[expect(
@@ -243,6 +244,27 @@ async fn status_queries_are_filtered_by_namespace() {
             .expect_status(400, "GET", &format!("/system/{path}?namespace=nowhere"), "")
             .await;
     }
+}
+
+#[tokio::test]
+async fn the_version_names_the_commit() {
+    let folder = tempfile::tempdir().unwrap();
+    let version = BuildVersion {
+        release: "1.2.3".into(),
+        commit_sha: "0123abcd".into(),
+        commit_message: "Adds a thing".into(),
+    };
+    let expected = json!({
+        "release": "1.2.3", "sha": "0123abcd", "commit_message": "Adds a thing",
+    });
+    let config = ControllerConfig {
+        version,
+        ..test_config(folder.path(), AuthMode::Disabled)
+    };
+    let fixture = ControllerFixture::with_config(config).await;
+    let info = fixture.get_path("/system/info").await.json();
+    assert_eq!(info["version"], expected);
+    assert_eq!(info["provider"]["version"], expected);
 }
 
 #[tokio::test]

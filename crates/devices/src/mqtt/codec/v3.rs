@@ -130,7 +130,10 @@ fn reject_v3(end: DisconnectReason) -> Option<v3::ConnectReturnCode> {
     Some(match end {
         DisconnectReason::UnknownVersion => Code::UnacceptableProtocolVersion,
         DisconnectReason::BadClientId => Code::IdentifierRejected,
-        DisconnectReason::Busy | DisconnectReason::Draining => Code::ServerUnavailable,
+        // 3.1.1 has no code of its own for a lock-out; this one says that a later try can succeed.
+        DisconnectReason::Busy | DisconnectReason::Draining | DisconnectReason::LoginLocked => {
+            Code::ServerUnavailable
+        }
         DisconnectReason::BadCredentials => Code::BadUserNameOrPassword,
         DisconnectReason::BadAuthMethod | DisconnectReason::TopicInvalid => Code::NotAuthorized,
         // Other reasons have no 3.1.1 code: the socket is closed without CONNACK (section 3.2.2.3).

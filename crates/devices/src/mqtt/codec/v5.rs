@@ -218,6 +218,8 @@ fn reject_v5(end: DisconnectReason) -> v5::ConnectReasonCode {
         DisconnectReason::UnknownVersion => Code::UnsupportedProtocolVersion,
         DisconnectReason::BadClientId => Code::ClientIdentifierNotValid,
         DisconnectReason::BadCredentials => Code::BadUserNameOrPassword,
+        // Not `Banned`: a later try can succeed.
+        DisconnectReason::LoginLocked => Code::ConnectionRateExceeded,
         DisconnectReason::BadAuthMethod => Code::BadAuthMethod,
         DisconnectReason::Busy => Code::ServerBusy,
         DisconnectReason::Draining => Code::ServerUnavailable,
