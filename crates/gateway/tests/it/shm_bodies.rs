@@ -50,7 +50,8 @@ impl ShmChain {
     ) -> Self {
         let (domain, _faults) = DomainHandle::start(settings).unwrap();
         let (ours, theirs) = packet::socket_pair().unwrap();
-        domain.admit_instance(
+        // This process is the watchdog: only that can refuse calls for the platform.
+        domain.admit_with_watchdog(
             InstanceId(1),
             "f".parse().unwrap(),
             EndpointSocket::Connected(ours),
