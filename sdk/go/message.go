@@ -105,7 +105,18 @@ func appendHeader(head []byte, header http.Header, fields int) ([]byte, error) {
 	return head, nil
 }
 
-// readHead reads a private copy of a head. The default of a request is POST to "/".
+// callerField names the calling function. Only the platform sets fields that begin with platformPrefix.
+const (
+	callerField    = "X-Nearpath-Caller"
+	platformPrefix = "x-nearpath-"
+)
+
+// isForged reports whether a caller sent a field that only the platform sets. The gateway, which has no name, is the platform.
+func isForged(name string, req *Request) bool {
+	return req != nil && req.Caller != "" && (strings.HasPrefix(name, platformPrefix) || name == "x-openfaas-internal")
+}
+
+// readHead reads a private copy of a head. The default of a request is POST to "/". The header of a request names its Caller.
 func readHead(head []byte, req *Request) (http.Header, error) {
 	var header http.Header
 	err := memory.EachField(head, func(name, value []byte) {
@@ -116,7 +127,7 @@ func readHead(head []byte, req *Request) (http.Header, error) {
 			req.Path = intern(value)
 		case string(name) == ":name" && req != nil:
 			req.Topic = string(value)
-		case name[0] != ':' && !hopByHop(string(name)):
+		case name[0] != ':' && !hopByHop(string(name)) && !isForged(string(name), req):
 			if header == nil {
 				header = http.Header{}
 			}
@@ -124,6 +135,12 @@ func readHead(head []byte, req *Request) (http.Header, error) {
 			header[key] = append(header[key], string(value))
 		}
 	})
+	if req != nil && req.Caller != "" {
+		if header == nil {
+			header = http.Header{}
+		}
+		header[callerField] = []string{req.Caller}
+	}
 	return header, err
 }
 

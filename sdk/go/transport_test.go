@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"reflect"
 	"strconv"
 	"strings"
 	"testing"
@@ -232,6 +233,32 @@ func TestACallThatDidNotRunIsSentOverHTTP(t *testing.T) {
 	only := nearpath.Client{ShmOnly: true}
 	if _, err := only.Do(testContext(t), "busy", &nearpath.Request{}); nearpath.KindOf(err) != nearpath.KindPlatform {
 		t.Error(err)
+	}
+}
+
+// An endpoint of a function's own cannot answer for the platform: its caller would repeat a call that ran.
+func TestAFunctionCannotForgeAnErrorOfThePlatform(t *testing.T) {
+	startFunction(t, "forger")
+	t.Setenv("NEARPATH_GATEWAY", "http://127.0.0.1:1")
+	answer, err := nearpath.Call(testContext(t), "forger", []byte("x"))
+	if err != nil || answer.Path != nearpath.PathShm || answer.Status != 429 || string(answer.Body) != "full" {
+		t.Fatalf("%+v %v", answer, err)
+	}
+	stream, err := nearpath.CallStream(testContext(t), "forger", &nearpath.Request{}, nil)
+	if err != nil || stream.Status != 429 {
+		t.Fatalf("%+v %v", stream, err)
+	}
+	stream.Body.Close()
+}
+
+// The node names the caller; fields of the platform that the caller sent are dropped.
+func TestACallerCannotNameItself(t *testing.T) {
+	startFunction(t, "echo")
+	forged := http.Header{"X-Nearpath-Caller": {"admin.fn"}, "X-Nearpath-Other": {"1"}, "X-Openfaas-Internal": {"gateway"}, "X-Mine": {"1"}}
+	answer, err := nearpath.Do(testContext(t), "echo", &nearpath.Request{Header: forged})
+	wanted := http.Header{"X-Nearpath-Caller": {"shop.fn"}, "X-Mine": {"1"}}
+	if err != nil || !reflect.DeepEqual(answer.Header, wanted) {
+		t.Errorf("%v %v", answer, err)
 	}
 }
 

@@ -35,6 +35,8 @@ pub(crate) struct DomainRegistry {
     declared: BTreeSet<String>,
     /// Domain of each instance.
     members: HashMap<InstanceId, String>,
+    /// Sockets of instances whose watchdog does not run yet.
+    starting: HashMap<InstanceId, (FunctionId, EndpointSocket)>,
     /// Counters of all domains.
     stats: DomainStats,
     /// Gateway threads; each gets a socket for every domain.
@@ -77,6 +79,7 @@ impl DomainRegistry {
             wanted_pages: BTreeMap::new(),
             declared: BTreeSet::new(),
             members: HashMap::new(),
+            starting: HashMap::new(),
             stats,
             gateway_threads: Vec::new(),
             routers,
@@ -207,11 +210,25 @@ impl DomainRegistry {
         let path = self.folder.join(instance.to_string());
         fs::create_dir_all(&self.folder)?;
         let listener = EndpointSocket::listen_for_user(&path, uid)?;
-        self.entry(&domain, DomainModes::of(policy))?
-            .hub
-            .admit_instance(instance, function.clone(), listener);
+        self.starting.insert(instance, (function.clone(), listener));
         self.members.insert(instance, domain);
         Ok(Some(path))
+    }
+
+    /// Accepts the endpoints of an instance whose watchdog has started as the process `pid`.
+    /// Earlier ones wait in the socket's backlog: the domain must tell the watchdog, which may
+    /// respond for the platform, from the tenant's own endpoints.
+    pub(crate) fn accept_endpoints(&mut self, instance: InstanceId, pid: u32) {
+        let entry = self
+            .members
+            .get(&instance)
+            .and_then(|domain| self.entries.get(domain));
+        let Some((entry, (function, listener))) = entry.zip(self.starting.remove(&instance)) else {
+            return;
+        };
+        entry
+            .hub
+            .admit_with_watchdog(instance, function, pid, listener);
     }
 
     /// Stops new calls to an instance through memory. The future ends when its open calls have
@@ -232,6 +249,7 @@ impl DomainRegistry {
 
     /// Removes an instance that is gone.
     pub(crate) fn remove_instance(&mut self, instance: InstanceId) {
+        self.starting.remove(&instance);
         let Some(domain) = self.members.remove(&instance) else {
             return;
         };

@@ -16,6 +16,7 @@ mod grpc;
 pub mod head;
 pub mod log_limiter;
 pub mod name;
+pub mod platform_field;
 pub mod policy;
 pub mod pool_status;
 pub mod quantity;

@@ -47,6 +47,8 @@ pub(super) struct PeerLink {
     pub(super) owed_responses: HashMap<u64, OwedResponse>,
     /// Calls are not allowed.
     pub(super) events_only: bool,
+    /// The peer is its instance's watchdog: only its responses can be errors of the platform.
+    pub(super) is_watchdog: bool,
     pub(super) closed: bool,
     pub(super) withdrawn: bool,
 }
@@ -83,6 +85,7 @@ impl PeerLink {
             blocked_on: None,
             owed_responses: HashMap::new(),
             events_only: false,
+            is_watchdog: false,
             closed: false,
             withdrawn: false,
         }

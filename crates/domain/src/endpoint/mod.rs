@@ -11,6 +11,7 @@
 pub mod blocking;
 mod body_flow;
 mod body_reader;
+mod caller_field;
 mod endpoint_core;
 mod errors;
 mod join;

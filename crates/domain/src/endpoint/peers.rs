@@ -195,6 +195,7 @@ impl EndpointCore {
         }
         let mut link = PeerLink::new(end, side, caller, instance);
         link.events_only = peer.terms.events_only;
+        link.is_watchdog = peer.watchdog;
         self.links.insert(peer.channel, link);
         Ok(())
     }

@@ -8,6 +8,7 @@ use nearpath_shm::head;
 use nearpath_types::{FunctionId, InstanceId, Reason};
 
 use super::body_reader::BodyReader;
+use super::caller_field::{encode_caller, set_caller};
 pub use super::errors::{BodyUnwanted, CallError, UnsentReason};
 use super::payload::CallBody;
 use crate::clock::MonotonicNanos;
@@ -75,9 +76,10 @@ impl CallResponse {
 pub struct CallReply {
     /// HTTP status, or 0.
     pub status: u16,
-    /// Reason code of `contract/reasons.toml`, or 0.
+    /// Reason code of `contract/reasons.toml`; 0 unless the platform responded.
     pub reason: u16,
-    /// True if the platform responded, not the function.
+    /// True if the callee's watchdog responded for the platform. An endpoint of the function's own
+    /// cannot: its responses are the function's.
     pub is_platform: bool,
     /// The responding instance.
     pub answered_by: InstanceId,
@@ -120,18 +122,35 @@ pub struct CallerIdentity {
     pub instance: Option<InstanceId>,
     /// Formatted once for all its calls.
     function_name: Option<Box<str>>,
+    /// The field that names the function to handlers; empty for the gateway.
+    encoded_field: Vec<u8>,
 }
 
 impl CallerIdentity {
     pub(crate) fn new(function: Option<FunctionId>, instance: Option<InstanceId>) -> Self {
         let name = function
             .as_ref()
-            .map(|function| function.to_string().into());
+            .map(|function| function.to_string().into_boxed_str());
         Self {
             function,
             instance,
+            encoded_field: name.as_deref().map(encode_caller).unwrap_or_default(),
             function_name: name,
         }
+    }
+
+    /// Names the caller in the head of its call. The gateway names its own callers; every other
+    /// caller's fields of the platform are dropped. `None`: the head has no room for the name.
+    pub(super) fn sign_head(&self, head: Vec<u8>) -> Option<Vec<u8>> {
+        match self.encoded_field.is_empty() {
+            true => Some(head),
+            false => set_caller(head, &self.encoded_field),
+        }
+    }
+
+    /// Returns the bytes that [`Self::sign_head`] adds.
+    pub(super) fn added_bytes(&self) -> usize {
+        self.encoded_field.len()
     }
 
     /// Returns the function as `NAME.NAMESPACE`; none for the gateway.

@@ -73,6 +73,12 @@ impl EndpointSocket {
     }
 }
 
+/// Returns true if the process `pid` connected the socket, or made the pair.
+pub(super) fn is_peer(socket: impl AsFd, pid: u32) -> bool {
+    socket_peercred(socket)
+        .is_ok_and(|peer| u32::try_from(peer.pid.as_raw_nonzero().get()) == Ok(pid))
+}
+
 impl OwnedListener {
     /// Returns whether the process at the other end may have the instance's memory. Without a
     /// sandbox of its own an instance runs as the node's user.

@@ -108,9 +108,12 @@ pub struct InstanceFault {
     pub reason: String,
 }
 
+/// Process id of an instance's watchdog, in the PID namespace of the domain's process.
+pub type WatchdogPid = u32;
+
 enum DomainCommand {
     Declare(Vec<(FunctionEdge, EdgeTerms)>),
-    Admit(EndpointOwner, EndpointSocket),
+    Admit(EndpointOwner, Option<WatchdogPid>, EndpointSocket),
     Withdraw(InstanceId, oneshot::Sender<()>),
     Remove(InstanceId),
     ReadEdges(oneshot::Sender<Vec<EdgeCounters>>),
@@ -181,10 +184,21 @@ impl DomainHandle {
         function: FunctionId,
         socket: EndpointSocket,
     ) {
-        self.send_command(DomainCommand::Admit(
-            EndpointOwner::Instance(instance, function),
-            socket,
-        ));
+        let owner = EndpointOwner::Instance(instance, function);
+        self.send_command(DomainCommand::Admit(owner, None, socket));
+    }
+
+    /// As [`DomainHandle::admit_instance`]. Responses of the process `watchdog` may be errors of
+    /// the platform; those of the instance's other processes are the function's own.
+    pub fn admit_with_watchdog(
+        &self,
+        instance: InstanceId,
+        function: FunctionId,
+        watchdog: WatchdogPid,
+        socket: EndpointSocket,
+    ) {
+        let owner = EndpointOwner::Instance(instance, function);
+        self.send_command(DomainCommand::Admit(owner, Some(watchdog), socket));
     }
 
     /// Creates a connected socket for a gateway thread, which may call every function of the
@@ -193,6 +207,7 @@ impl DomainHandle {
         let (ours, theirs) = packet::socket_pair()?;
         self.send_command(DomainCommand::Admit(
             EndpointOwner::Gateway,
+            None,
             EndpointSocket::Connected(ours),
         ));
         Ok(theirs)

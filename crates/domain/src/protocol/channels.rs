@@ -27,6 +27,9 @@ pub struct PeerMessage {
     /// Bytes of the peer's pool, in a strict domain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<u64>,
+    /// The peer is its instance's watchdog, so its responses may be errors of the platform.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub watchdog: bool,
     /// Terms of the edge.
     #[serde(flatten)]
     pub terms: EdgeTerms,

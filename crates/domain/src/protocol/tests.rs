@@ -73,14 +73,20 @@ fn any_node_message() -> impl Strategy<Value = NodeMessage> {
                 }
             ),
         (
-            any::<(u32, u16, u32, Option<u64>)>(),
+            any::<(u32, u16, u32, Option<u64>, bool)>(),
             role,
             any_function(),
             instance(),
             any_terms()
         )
             .prop_map(
-                |((channel, endpoint, capacity, pool), side, function, instance, terms)| {
+                |(
+                    (channel, endpoint, capacity, pool, watchdog),
+                    side,
+                    function,
+                    instance,
+                    terms,
+                )| {
                     NodeMessage::Peer(PeerMessage {
                         channel,
                         side,
@@ -89,6 +95,7 @@ fn any_node_message() -> impl Strategy<Value = NodeMessage> {
                         instance,
                         capacity,
                         pool,
+                        watchdog,
                         terms,
                     })
                 }

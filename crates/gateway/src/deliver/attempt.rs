@@ -31,12 +31,22 @@ pub(crate) async fn try_instance(
             return Ok(outcome);
         }
         // The request is still whole: a full memory region costs a slower path, not the call.
-        plan = path_choice::strike_out(call, plan, Path::Shm, Obstacle::NoRoom);
+        let obstacle = match has_trailers(call) {
+            true => Obstacle::Trailers,
+            false => Obstacle::NoRoom,
+        };
+        plan = path_choice::strike_out(call, plan, Path::Shm, obstacle);
     }
     match plan.first_choice().path {
         Path::Quic => Box::pin(try_quic_then_tcp(call, endpoint, plan)).await,
         path => try_tcp(call, endpoint, path).await,
     }
+}
+
+/// Returns whether trailers were found after the body of the call's request.
+fn has_trailers(call: &GatewayCall) -> bool {
+    let body = call.request.as_ref().map(http::Request::body);
+    body.is_some_and(|body| body.known_trailers().is_some())
 }
 
 /// Sends the request over QUIC, and over TCP if UDP is blocked.

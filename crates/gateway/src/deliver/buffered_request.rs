@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use http::Request;
 use http::request::Parts;
-use http_body::Body;
+use http_body::{Body, Frame};
 use http_body_util::BodyExt;
 use nearpath_types::PlatformError;
 
@@ -162,20 +162,28 @@ async fn read_beginning(body: &mut RequestUpload) -> Result<Bytes, ()> {
         let frame =
             std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut *body).poll_frame(cx))).await;
         return match frame {
-            Poll::Ready(Some(frame)) => frame
-                .map_err(drop)
-                .map(|frame| frame.into_data().unwrap_or_default()),
+            Poll::Ready(Some(frame)) => Ok(keep_trailers(frame.map_err(drop)?, body)),
             Poll::Ready(None) | Poll::Pending => Ok(Bytes::new()),
         };
     }
     let mut collected = BytesMut::new();
     while let Some(frame) = body.frame().await {
-        if let Ok(data) = frame.map_err(drop)?.into_data() {
-            if body.is_end_stream() && collected.is_empty() {
-                return Ok(data); // most bodies are one frame, which is not copied
-            }
-            collected.extend_from_slice(&data);
+        let data = keep_trailers(frame.map_err(drop)?, body);
+        if body.known_trailers().is_some() {
+            break;
         }
+        if body.is_end_stream() && collected.is_empty() {
+            return Ok(data); // most bodies are one frame, which is not copied
+        }
+        collected.extend_from_slice(&data);
     }
     Ok(collected.freeze())
+}
+
+/// Returns the data of a frame. Trailers become the rest of the body.
+fn keep_trailers(frame: Frame<Bytes>, body: &mut RequestUpload) -> Bytes {
+    frame.into_data().unwrap_or_else(|trailers| {
+        *body = RequestUpload::from_trailers(trailers);
+        Bytes::new()
+    })
 }

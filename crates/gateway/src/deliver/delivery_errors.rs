@@ -53,6 +53,12 @@ pub(super) fn broken_body_error(call: &GatewayCall) -> PlatformError {
             Reason::BadRequest,
             "the request's chunked body is not framed as RFC 9112 says",
         ),
+        Some(Reason::NotImplemented) => PlatformError::new(
+            COMPONENT,
+            Reason::NotImplemented,
+            "the request ended in trailers, which its path through shared memory does not carry: \
+             announce them with the header `Trailer`",
+        ),
         // Only `CallerGone` is left; see `CallerBodyError::refusal_reason`.
         _ => PlatformError::new(
             COMPONENT,

@@ -8,11 +8,13 @@ use std::time::{Duration, Instant};
 
 use http::HeaderMap;
 use http::header::{HOST, HeaderName, HeaderValue};
+use http::uri::Authority;
 use nearpath_path::PathChoice;
 use nearpath_types::{duration, policy};
 use nearpath_wire::hop::headers::{
     CALLER, append_forwarded_for, join_cookies, strip_hop_headers, strip_platform_headers,
 };
+use nearpath_wire::hop::request_head::take_host;
 
 use crate::call::GatewayCall;
 use crate::request::{X_CALL_ID, X_NEARPATH_PATH, X_START_TIME, X_TIMEOUT, seconds_value};
@@ -30,7 +32,7 @@ const DEADLINE_GRACE: Duration = Duration::from_millis(5);
 pub(crate) fn rewrite_request_headers(
     headers: &mut HeaderMap,
     call: &GatewayCall,
-    authority: Option<HeaderValue>,
+    authority: Option<&Authority>,
 ) {
     strip_hop_headers(headers, call.options.wants_upgrade);
     strip_platform_headers(headers);
@@ -51,11 +53,8 @@ pub(crate) fn rewrite_request_headers(
     set_deadline_header(headers, call);
 }
 
-/// Sets `Host`. HTTP/2 and HTTP/3 have `:authority` instead, and the target of a request in absolute
-/// form wins over `Host` (RFC 9113 section 8.3.1, RFC 9112 section 3.2.2).
-fn set_host(headers: &mut HeaderMap, call: &GatewayCall, authority: Option<HeaderValue>) {
-    let host = authority.or_else(|| headers.remove(HOST));
-    headers.remove(HOST);
+fn set_host(headers: &mut HeaderMap, call: &GatewayCall, authority: Option<&Authority>) {
+    let host = take_host(headers, authority);
     // To a gRPC function the authority goes as `:authority`.
     if !call.options.is_grpc {
         let host = host.clone().unwrap_or_else(|| call.function.host.clone());

@@ -1,6 +1,6 @@
 //! Preparation of a request for an instance.
 
-use http::header::{CONTENT_LENGTH, HeaderValue};
+use http::header::CONTENT_LENGTH;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, Uri, Version};
 use nearpath_types::{PlatformError, Reason, policy};
@@ -22,11 +22,8 @@ pub(crate) fn prepare_request(call: &mut GatewayCall) -> Result<(), PlatformErro
         return Err(body_too_large_error(limit));
     }
     // Read before the URI is replaced below.
-    let authority = request
-        .uri()
-        .authority()
-        .and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
-    headers::rewrite_request_headers(request.headers_mut(), call, authority);
+    let authority = request.uri().authority().cloned();
+    headers::rewrite_request_headers(request.headers_mut(), call, authority.as_ref());
     *request.uri_mut() = function_uri(request.uri(), call.path_offset, call.options.is_grpc);
     // gRPC needs HTTP/2 for its trailers. All other calls use HTTP/1.1, which every function
     // server speaks.

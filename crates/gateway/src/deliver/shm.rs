@@ -9,7 +9,8 @@ use std::task::Poll;
 use std::time::Instant;
 
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
+use http::header::{CONTENT_LENGTH, TRAILER};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use http_body::Body;
 use nearpath_domain::endpoint::polled::{self, AsyncEndpoint, BodyWriter};
 use nearpath_domain::trace::{TRACEPARENT, TraceContext};
@@ -38,12 +39,23 @@ pub(super) async fn try_shm(
     endpoint: &Arc<InstanceEndpoint>,
     shm_endpoint: AsyncEndpoint,
 ) -> Result<AttemptOutcome, PlatformError> {
+    let mut buffered = BufferedRequest::take_from(call, endpoint).await?;
+    if let Some(trailers) = buffered.remaining.known_trailers() {
+        // Over HTTP/1.1 only announced trailers are sent, after a body in chunks.
+        let names = announced_names(trailers);
+        buffered.head.headers.insert(TRAILER, names);
+        buffered.head.headers.remove(CONTENT_LENGTH);
+        buffered.put_back_into(call);
+        return Ok(AttemptOutcome::Unsent(
+            "messages in memory have no trailers".into(),
+        ));
+    }
     let BufferedRequest {
         head,
         first_chunk: first,
         remaining: body,
         ..
-    } = BufferedRequest::take_from(call, endpoint).await?;
+    } = buffered;
     let (answer, unsent_body) =
         match send_call(call, endpoint, &shm_endpoint, &head, &body, first.clone()) {
             Ok((answer, None)) => (answer, Some(body)),
@@ -140,8 +152,12 @@ async fn write_body(mut writer: BodyWriter, mut body: RequestUpload) {
         });
         match frame.await {
             Ok(Some(Ok(frame))) => {
-                let Ok(chunk) = frame.into_data() else {
-                    continue;
+                let chunk = match frame.into_data() {
+                    Ok(chunk) => chunk,
+                    Err(frame) if frame.trailers_ref().is_none_or(HeaderMap::is_empty) => continue,
+                    // Dropping the writer breaks the call off: a function that relies on the
+                    // trailers must not take the body without them.
+                    Err(_) => return body.refuse_trailers(),
                 };
                 if body.is_end_stream() {
                     return writer.finish_with(chunk);
@@ -156,6 +172,12 @@ async fn write_body(mut writer: BodyWriter, mut body: RequestUpload) {
             Ok(Some(Err(_))) | Err(_) => return,
         }
     }
+}
+
+/// Returns the value of `Trailer` that announces these fields.
+fn announced_names(trailers: &HeaderMap) -> HeaderValue {
+    let names: Vec<&str> = trailers.keys().map(HeaderName::as_str).collect();
+    HeaderValue::try_from(names.join(", ")).expect("names and separators are a value")
 }
 
 fn call_fields(head: &http::request::Parts) -> Vec<(&str, &[u8])> {

@@ -11,7 +11,8 @@ use bytes::{Bytes, BytesMut};
 use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, Method, Request, Uri};
 
-use nearpath_wire::hop::headers::{is_platform_header, is_valid_host};
+use nearpath_types::platform_field::is_platform_field;
+use nearpath_wire::hop::headers::is_valid_host;
 
 use crate::request::names_stream;
 
@@ -295,7 +296,7 @@ impl HopHeaders {
 /// Returns whether only the platform may set a header; callers' ones are not forwarded.
 fn is_platform_name(name: &str) -> bool {
     // Names come as the caller wrote them; only few are as long and begin alike.
-    name.as_bytes()[0].eq_ignore_ascii_case(&b'x') && is_platform_header(&name.to_ascii_lowercase())
+    name.as_bytes()[0].eq_ignore_ascii_case(&b'x') && is_platform_field(&name.to_ascii_lowercase())
 }
 
 /// Parses a length: digits only (RFC 9110 section 8.6). `str::parse` alone would accept a plus

@@ -297,6 +297,12 @@ impl RequestUpload {
         )
     }
 
+    /// Wraps the trailers that ended a body.
+    pub(crate) fn from_trailers(frame: Frame<Bytes>) -> Self {
+        let trailers = frame.into_trailers().ok();
+        Self::Trailers(trailers.filter(|trailers| !trailers.is_empty()))
+    }
+
     /// Copies a complete body; `None` for others. The copy is not counted again.
     pub(crate) fn try_copy(&self) -> Option<Self> {
         match self {
@@ -340,7 +346,7 @@ impl RequestUpload {
                             .unwrap_or_else(|shared| BytesMut::from(&shared[..]));
                     }
                     Ok(data) => collected.extend_from_slice(&data),
-                    Err(frame) => *self = Self::Trailers(frame.into_trailers().ok()),
+                    Err(frame) => *self = Self::from_trailers(frame),
                 },
             }
             if matches!(self, Self::Trailers(_)) {
@@ -357,6 +363,26 @@ impl RequestUpload {
 
     fn has_first_message(&self) -> bool {
         matches!(self, Self::Streaming { progress, .. } if progress.has_first_message())
+    }
+
+    /// Returns the trailers that were read and that nothing but data precedes.
+    pub(crate) fn known_trailers(&self) -> Option<&HeaderMap> {
+        match self {
+            Self::Trailers(trailers) => trailers.as_ref(),
+            Self::Prefixed { rest, .. } => rest.known_trailers(),
+            Self::Empty | Self::Complete { .. } | Self::Streaming { .. } => None,
+        }
+    }
+
+    /// Notes that the body ended in trailers which the chosen path does not carry.
+    pub(crate) fn refuse_trailers(&self) {
+        match self {
+            Self::Streaming { progress, .. } | Self::Complete { progress, .. } => {
+                progress.fault.set(Some(Reason::NotImplemented));
+            }
+            Self::Prefixed { rest, .. } => rest.refuse_trailers(),
+            Self::Empty | Self::Trailers(_) => {}
+        }
     }
 
     /// Puts back a chunk that was read but not sent.

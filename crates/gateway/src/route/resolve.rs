@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use http::header::{HOST, HeaderValue, TRANSFER_ENCODING};
-use http::{Method, Request, Version};
+use http::{Method, Request};
 use nearpath_types::{FunctionId, Reason};
-use nearpath_wire::hop::headers::is_valid_host;
+use nearpath_wire::hop::request_head::head_fault;
 
 use super::target::{PathTarget, parse_path};
 use crate::function::{FunctionEntry, RoutingTable};
@@ -62,17 +61,7 @@ pub(crate) fn resolve<B>(
             "CONNECT is not supported",
         ));
     }
-    let fault = match has_one_host(request) {
-        false => Some("a request must have exactly one Host field (RFC 9112 section 3.2)"),
-        true if !has_valid_host(request) => {
-            Some("Host or :authority is not HOST or HOST:PORT (RFC 9110 section 7.2)")
-        }
-        true if !has_one_coding(request) => {
-            Some("Transfer-Encoding is not chunked, once (RFC 9112 section 6.1)")
-        }
-        true => None,
-    };
-    if let Some(fault) = fault {
+    if let Some(fault) = head_fault(request) {
         return Err(UnroutableRequest {
             closes_connection: true,
             ..UnroutableRequest::new(Reason::BadRequest, fault)
@@ -137,32 +126,6 @@ fn find_by_authority<B>(
         }),
         None => Err(unknown_function(name)),
     }
-}
-
-/// Returns whether the host is unambiguous. HTTP/1.0 may omit it, HTTP/2 has `:authority`
-/// instead.
-fn has_one_host<B>(request: &Request<B>) -> bool {
-    let mut hosts = request.headers().get_all(HOST).iter();
-    match (hosts.next(), hosts.next()) {
-        (Some(_), None) => true,
-        (None, _) => request.version() != Version::HTTP_11,
-        (Some(_), Some(_)) => false,
-    }
-}
-
-/// Returns whether the body is framed in one way. hyper reads a list that ends in `chunked`; a
-/// function's server could read it otherwise.
-fn has_one_coding<B>(request: &Request<B>) -> bool {
-    let mut codings = request.headers().get_all(TRANSFER_ENCODING).iter();
-    let is_chunked = |coding: &HeaderValue| coding.as_bytes().eq_ignore_ascii_case(b"chunked");
-    codings.next().is_none_or(is_chunked) && codings.next().is_none()
-}
-
-/// Returns whether all hosts of a request are valid; a function may read any of them.
-fn has_valid_host<B>(request: &Request<B>) -> bool {
-    let authority = request.uri().authority().map(|it| it.as_str().as_bytes());
-    let host = request.headers().get(HOST).map(HeaderValue::as_bytes);
-    authority.into_iter().chain(host).all(is_valid_host)
 }
 
 fn unknown_function(name: &str) -> UnroutableRequest {

@@ -23,8 +23,10 @@ use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::timeout;
 
-use crate::fixture::{TestBody, TestGateway, full_body, send_request};
-use crate::streams::{FrameSender, body_channel};
+use crate::fixture::{
+    TestBody, TestGateway, collect_response, connect_http2, full_body, send_request, start_instance,
+};
+use crate::streams::{FrameSender, body_channel, trailer_frame};
 
 /// A gateway and a function `f` that only shared memory reaches.
 struct ShmChain {
@@ -48,11 +50,22 @@ impl ShmChain {
         settings: DomainSettings,
         handler: impl Fn(ReceivedCall) -> F + Send + 'static,
     ) -> Self {
+        Self::start_beside(UNUSED_ADDR, settings, handler).await
+    }
+
+    /// Starts an instance that HTTP reaches, too.
+    async fn start_beside<F: Future<Output = ()>>(
+        addr: SocketAddr,
+        settings: DomainSettings,
+        handler: impl Fn(ReceivedCall) -> F + Send + 'static,
+    ) -> Self {
         let (domain, _faults) = DomainHandle::start(settings).unwrap();
         let (ours, theirs) = packet::socket_pair().unwrap();
-        domain.admit_instance(
+        // This process is the watchdog: only that can refuse calls for the platform.
+        domain.admit_with_watchdog(
             InstanceId(1),
             "f".parse().unwrap(),
+            std::process::id(),
             EndpointSocket::Connected(ours),
         );
         let function = std::thread::spawn(|| serve_calls(theirs, handler));
@@ -63,7 +76,7 @@ impl ShmChain {
                 chain: Some("shop".into()),
                 ..FunctionPolicy::default()
             },
-            &[UNUSED_ADDR],
+            &[addr],
         )]);
         let chain = Self {
             fixture,
@@ -528,4 +541,53 @@ async fn a_request_that_an_instance_refused_is_sent_again() {
         records().len() == 1 && records()[0]["status"] == 200
     })
     .await;
+}
+
+/// Answers when it has the whole body.
+async fn count_body(mut received: ReceivedCall) {
+    let mut bytes = received.body.len();
+    if let Some(rest) = received.take_reader() {
+        while let Some(part) = rest.next_part().await {
+            let Ok(part) = part else { return };
+            bytes += part.len();
+        }
+    }
+    received.send_response(CallResponse::ok(format!("{bytes} bytes")));
+}
+
+/// A request over HTTP/2 that ends in trailers which no header announced.
+async fn send_with_trailers(chain: &ShmChain, length: Option<&str>) -> (u16, String) {
+    let (write, body) = body_channel();
+    write.send(data_frame("hello")).unwrap();
+    write.send(trailer_frame("x-sum", "9")).unwrap();
+    drop(write);
+    let mut request = Request::post("http://h/function/f/");
+    if let Some(length) = length {
+        request = request.header("content-length", length);
+    }
+    let mut client = connect_http2(chain.fixture.public).await;
+    let sent = client.send_request(request.body(body).unwrap());
+    let answer = collect_response(within(sent).await.unwrap()).await;
+    (answer.status, answer.body)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unannounced_trailers_are_not_lost_in_silence() {
+    let addr = start_instance(async |request: Request<Incoming>| {
+        let body = request.into_body().collect().await.unwrap();
+        let sum = body.trailers().map(|trailers| trailers["x-sum"].clone());
+        Response::new(full_body(format!("over http: {sum:?}")))
+    });
+    let settings = DomainSettings::named("shop.openfaas-fn");
+    let chain = ShmChain::start_beside(addr.await, settings, count_body).await;
+    let (status, said) = send_with_trailers(&chain, Some("5")).await;
+    assert_eq!(
+        (status, &*said),
+        (200, "over http: Some(\"9\")"),
+        "a whole body takes another path"
+    );
+    // A body that has begun cannot: its function must not take it for whole.
+    let (status, said) = send_with_trailers(&chain, None).await;
+    assert_eq!(status, 501, "{said}");
+    assert!(said.contains("`Trailer`"), "{said}");
 }

@@ -119,7 +119,7 @@ async fn events_arrive_one_by_one_and_outlive_the_total_timeout() {
     assert!(within(answer.frame()).await.is_none());
 }
 
-fn trailer_frame(name: &'static str, value: &'static str) -> Frame<Bytes> {
+pub(crate) fn trailer_frame(name: &'static str, value: &'static str) -> Frame<Bytes> {
     let mut map = HeaderMap::new();
     map.insert(name, value.parse().unwrap());
     Frame::trailers(map)

@@ -344,6 +344,7 @@ impl NodeAgent {
                     return;
                 };
                 record.pid = pid;
+                self.factory.domains.accept_endpoints(id, pid);
                 record.meter = Some(Arc::new(UsageMeter::new(process, record.started)));
             }
             InstanceEvent::Named(id, name) => {

@@ -293,7 +293,7 @@ async fn handle_call(
         .request
         .map(|body| IncomingBody::Quic(LimitedBody::new(body, limit)));
     if let SpiffeRole::Instance(function, _) = &call.peer.id.role {
-        shm_server::set_caller(request.headers_mut(), Some(&function.to_string()));
+        shm_server::set_caller(request.headers_mut(), &function.to_string());
     }
     // 0: the caller set no limit (`contract/quic.md`).
     if call.opening.timeout_nanos > 0 {

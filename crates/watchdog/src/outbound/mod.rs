@@ -20,6 +20,7 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
+use http::header::{CONNECTION, HOST};
 use http::{HeaderValue, Request, Response};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -27,6 +28,8 @@ use hyper_util::rt::TokioIo;
 use hyper_util::server::conn::auto::Builder;
 use nearpath_path::Path;
 use nearpath_types::{PlatformError, Reason};
+use nearpath_wire::hop::headers::join_cookies;
+use nearpath_wire::hop::request_head::{head_fault, take_host};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::spawn_local;
 
@@ -143,13 +146,39 @@ async fn serve_connection(
 
 async fn handle_request(
     proxy: &OutboundProxy,
-    request: Request<Incoming>,
+    mut request: Request<Incoming>,
 ) -> Response<WatchdogBody> {
     let context = request_context::OutboundContext::from_request(&request);
+    if let Err(fault) = normalize_head(&mut request) {
+        let mut response = context.error_response(proxy, &fault);
+        // What follows on the connection may be part of the malformed request.
+        response
+            .headers_mut()
+            .insert(CONNECTION, HeaderValue::from_static("close"));
+        return response;
+    }
     match route_call(proxy, &context, request).await {
         Ok(response) => response,
         Err(fault) => context.error_response(proxy, &fault),
     }
+}
+
+/// Makes a head mean the same on every path: one host, one framing, one field of cookies. The
+/// gateway has the same rules for the calls that it receives.
+///
+/// # Errors
+/// `bad_request` for a head with two meanings.
+fn normalize_head<B>(request: &mut Request<B>) -> Result<(), PlatformError> {
+    if let Some(fault) = head_fault(request) {
+        return Err(watchdog_error(Reason::BadRequest, fault));
+    }
+    let authority = request.uri().authority().cloned();
+    let headers = request.headers_mut();
+    join_cookies(headers);
+    if let Some(host) = take_host(headers, authority.as_ref()) {
+        headers.insert(HOST, host);
+    }
+    Ok(())
 }
 
 /// Outcome of a call that was tried past the gateway.

@@ -55,17 +55,11 @@ impl OutboundContext {
 
     /// Prepares the head for the function. If the gateway gets the request after all, it sets the
     /// same fields again.
-    pub(super) fn prepare_request(
-        &self,
-        headers: &mut HeaderMap,
-        authority: Option<HeaderValue>,
-        proxy: &OutboundProxy,
-    ) {
+    pub(super) fn prepare_request(&self, headers: &mut HeaderMap, proxy: &OutboundProxy) {
         strip_hop_headers(headers, false);
         strip_platform_headers(headers);
         headers.remove(EXPECT);
-        if let Some(host) = headers.get(HOST).cloned().or(authority) {
-            headers.entry(HOST).or_insert_with(|| host.clone());
+        if let Some(host) = headers.get(HOST).cloned() {
             headers.entry(X_FORWARDED_HOST).or_insert(host);
         }
         append_forwarded_for(headers, &proxy.forwarded_for);

@@ -47,13 +47,12 @@ fn set_address(request: &mut Request<RequestBody>) {
     if request.version() == Version::HTTP_2 {
         to.scheme = Some(Scheme::HTTP);
         to.authority = Some(from.authority.unwrap_or(DEFAULT_AUTHORITY));
+        // The authority says the same.
+        request.headers_mut().remove(HOST);
     } else {
         *request.version_mut() = Version::HTTP_11;
-        let host = from
-            .authority
-            .as_ref()
-            .and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
-        let host = host.unwrap_or(HeaderValue::from_static("gateway"));
+        // HTTP/1.0 may omit it.
+        let host = HeaderValue::from_static("gateway");
         request.headers_mut().entry(HOST).or_insert(host);
     }
     *request.uri_mut() = Uri::from_parts(to).expect("a path alone, or all three parts, make a URI");

@@ -148,11 +148,7 @@ fn set_function_path(
     target: &CallTarget,
     proxy: &OutboundProxy,
 ) -> Uri {
-    let authority = head
-        .uri
-        .authority()
-        .and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
-    context.prepare_request(&mut head.headers, authority, proxy);
+    context.prepare_request(&mut head.headers, proxy);
     let path = target.function_path(head.uri.path_and_query().map_or("", PathAndQuery::as_str));
     let path = Uri::try_from(path).expect("the end of a URI's path is a path");
     std::mem::replace(&mut head.uri, path)

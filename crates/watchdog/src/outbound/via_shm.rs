@@ -5,7 +5,6 @@
 
 use bytes::Bytes;
 use http::Request;
-use http::header::HeaderValue;
 use http::uri::PathAndQuery;
 use nearpath_domain::endpoint::polled::AsyncEndpoint;
 use nearpath_domain::{CallDestination, CallError, clock};
@@ -25,11 +24,7 @@ pub(super) async fn call_via_shm(
     request: Request<Bytes>,
 ) -> Result<SendOutcome<Bytes>, PlatformError> {
     let (mut head, body) = request.into_parts();
-    let authority = head
-        .uri
-        .authority()
-        .and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
-    context.prepare_request(&mut head.headers, authority, proxy);
+    context.prepare_request(&mut head.headers, proxy);
     // In a block, because the fields borrow the head that the gateway may still need.
     let sent = {
         let path = target.function_path(head.uri.path_and_query().map_or("", PathAndQuery::as_str));

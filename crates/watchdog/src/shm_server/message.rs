@@ -50,15 +50,13 @@ pub(crate) fn http_request(
     let headers = request.headers_mut();
     // Another process wrote the fields, so hop-by-hop headers may be among them.
     strip_hop_headers(headers, false);
-    set_caller(headers, incoming.caller.function_name());
     headers.remove(CONTENT_LENGTH); // the declared length may be wrong; the body's is known
     set_trace_header(headers, incoming);
     Ok(request)
 }
 
-/// Names the calling function. The gateway, which has no name, passes on those of its callers.
-pub(crate) fn set_caller(headers: &mut HeaderMap, caller: Option<&str>) {
-    let Some(caller) = caller else { return };
+/// Names the calling function, of a call that does not come through shared memory.
+pub(crate) fn set_caller(headers: &mut HeaderMap, caller: &str) {
     strip_platform_headers(headers);
     if let Ok(name) = HeaderValue::from_str(caller) {
         headers.insert(CALLER, name);

@@ -3,9 +3,11 @@
 //! smuggling).
 
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, COOKIE, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderMap, Request};
+
+use crate::hop::headers::join_cookies;
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
@@ -75,22 +77,6 @@ fn parse_digits(value: &HeaderValue) -> Option<u64> {
         .then(|| text.parse().ok())?
 }
 
-/// Joins cookies that the client split into several fields, which HTTP/1.1 does not allow (RFC 9114
-/// section 4.2.1).
-fn join_cookies(headers: &mut HeaderMap) {
-    if headers.get_all(COOKIE).iter().nth(1).is_none() {
-        return;
-    }
-    let pieces: Vec<_> = headers
-        .get_all(COOKIE)
-        .iter()
-        .map(HeaderValue::as_bytes)
-        .collect();
-    if let Ok(joined) = HeaderValue::from_bytes(&pieces.join(&b"; "[..])) {
-        headers.insert(COOKIE, joined);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,7 +139,11 @@ mod tests {
     fn cookies_become_one_line() {
         let mut request = request_with(&[("cookie", "a=1"), ("x", "y"), ("cookie", "b=2")]);
         check_head(&mut request).unwrap();
-        let cookies: Vec<_> = request.headers().get_all(COOKIE).iter().collect();
+        let cookies: Vec<_> = request
+            .headers()
+            .get_all(http::header::COOKIE)
+            .iter()
+            .collect();
         assert_eq!(cookies, ["a=1; b=2"]);
     }
 

@@ -7,6 +7,7 @@ use http::header::{
 };
 use http::{HeaderMap, Method, Request};
 use http_body::Body;
+use nearpath_types::platform_field::{CALLER_FIELD, is_platform_field};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
@@ -86,25 +87,16 @@ pub fn strip_connection_headers(headers: &mut HeaderMap, keep_upgrade: bool) {
     }
 }
 
-/// Header that names the calling function to the called one, `NAME.NAMESPACE`. Only the platform
-/// sets it; calls from outside have none.
-pub const CALLER: HeaderName = HeaderName::from_static("x-nearpath-caller");
-/// Start of the names of headers that only the platform sets.
-const PLATFORM_PREFIX: &str = "x-nearpath-";
-const X_OPENFAAS_INTERNAL: &str = "x-openfaas-internal";
+/// [`CALLER_FIELD`] as a header.
+pub const CALLER: HeaderName = HeaderName::from_static(CALLER_FIELD);
 const FORWARDED: HeaderName = HeaderName::from_static("forwarded");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-
-/// Returns whether only the platform may set a header. `name` is in lower case.
-pub fn is_platform_header(name: &str) -> bool {
-    name.starts_with(PLATFORM_PREFIX) || name == X_OPENFAAS_INTERNAL
-}
 
 /// Removes the headers that only the platform may set, from a message of a caller or a tenant.
 pub fn strip_platform_headers(headers: &mut HeaderMap) {
     let forged: Vec<_> = headers
         .keys()
-        .filter(|name| is_platform_header(name.as_str()))
+        .filter(|name| is_platform_field(name.as_str()))
         .cloned()
         .collect();
     for name in forged {

@@ -234,6 +234,10 @@ func leastLoaded(ends []*channelEnd) *channelEnd {
 
 // takeResponse handles the first message of an answer; with receive held.
 func (e *channelEnd) takeResponse(m *memory.Message) {
+	if !e.Watchdog { // tenant code must not forge reasons of the platform: after "did not run" the call would be repeated
+		m.Flags &^= memory.FlagPlatform
+		m.Reason = 0
+	}
 	e.mu.Lock()
 	c := e.open.get(m.Call)
 	if c == nil || c.parted {

@@ -76,7 +76,8 @@ func (in *NodeMessage) knownFields() (known int) {
 }
 
 // Peer arrives with the descriptors of the channel, the peer's wakeup cell and its eventfd, if any. The callee has its own name
-// and Aliases. It receives the events that the filters in Topics select; with EventsOnly it takes no calls.
+// and Aliases. It receives the events that the filters in Topics select; with EventsOnly it takes no calls. Only the answers of a
+// Watchdog can be errors of the platform.
 type Peer struct {
 	Channel  uint64 `json:"channel"`
 	Side     string `json:"side"`
@@ -84,6 +85,7 @@ type Peer struct {
 	Function string `json:"function"`
 	Instance uint64 `json:"instance"`
 	Capacity uint32 `json:"capacity"`
+	Watchdog bool   `json:"watchdog,omitempty"`
 
 	Aliases    []string `json:"aliases,omitempty"`
 	Topics     []string `json:"topics,omitempty"`

@@ -21,7 +21,7 @@ use crate::peer_table::CallNumber;
 /// Response to a body above `EndpointSettings::max_body_bytes`, or to an invalid head.
 const TOO_LARGE_TEXT: &str = "the call's body exceeds the function's limit for assembled bodies \
     (64 MiB by default; a function that reads its body as a stream has no limit), \
-    or its head is invalid\n";
+    or its head is invalid or too long\n";
 
 impl EndpointCore {
     pub(super) fn handle_response(
@@ -156,9 +156,9 @@ impl EndpointCore {
                 self.handle_cancel(channel, link, call, assembling, now)
             }
             LinkEvent::Rejected(envelope) if envelope.kind == MessageKind::Call => {
-                let answer = CallResponse::platform_error(Reason::BodyTooLarge, TOO_LARGE_TEXT);
                 // Recorded first: `respond_on` answers only calls that are owed.
                 record_owed(link, envelope.call, now);
+                let answer = unreadable_call_response();
                 respond_on(link, &self.endpoint, envelope.call, answer, now);
             }
             LinkEvent::Rejected(_) | LinkEvent::Part | LinkEvent::Ended(_) => {}
@@ -189,6 +189,10 @@ impl EndpointCore {
         }
         // One identity per channel, formatted once: calls only share it.
         let caller = Arc::clone(&link.caller);
+        let Some(head) = caller.sign_head(head) else {
+            // No effect for an event, which is owed no response.
+            return respond_on(link, &self.endpoint, call, unreadable_call_response(), now);
+        };
         self.incoming.push_back(IncomingCall {
             caller,
             is_event: event,
@@ -249,6 +253,10 @@ impl EndpointCore {
     }
 }
 
+fn unreadable_call_response() -> CallResponse {
+    CallResponse::platform_error(Reason::BodyTooLarge, TOO_LARGE_TEXT)
+}
+
 pub(super) fn build_reply(
     link: &PeerLink,
     envelope: &Envelope,
@@ -256,11 +264,13 @@ pub(super) fn build_reply(
     body: CallBody,
     rest: Option<BodyReader>,
 ) -> CallReply {
-    let Envelope { status, reason, .. } = *envelope;
+    // Every endpoint can set the flag. Tenant code must not forge reasons of the platform: after a
+    // forged "did not run" its caller would repeat a call that ran.
+    let is_platform = link.is_watchdog && envelope.has_flag(flag::PLATFORM);
     CallReply {
-        status,
-        reason,
-        is_platform: envelope.has_flag(flag::PLATFORM),
+        status: envelope.status,
+        reason: if is_platform { envelope.reason } else { 0 },
+        is_platform,
         answered_by: link.instance,
         head,
         body,

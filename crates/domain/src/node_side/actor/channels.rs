@@ -174,6 +174,10 @@ impl DomainActor {
             instance: who.instance(),
             capacity: channel.capacity(),
             pool: pool_bytes,
+            watchdog: self
+                .connections
+                .get(&state.key)
+                .is_some_and(|connection| connection.is_watchdog),
             terms: self.terms(to, peer, side),
         };
         if let Some(connection) = self

@@ -11,10 +11,10 @@ use tokio::sync::mpsc;
 
 use super::{AcceptTask, DomainActor, EndpointConnection};
 use crate::clock;
-use crate::node_side::InstanceFault;
 use crate::node_side::connection::{self, ConnectionKey, MAX_QUEUED_PACKETS, SocketEvent};
-use crate::node_side::endpoint_socket::OwnedListener;
+use crate::node_side::endpoint_socket::{self, OwnedListener};
 use crate::node_side::endpoint_state::{self, EndpointState};
+use crate::node_side::{InstanceFault, WatchdogPid};
 use crate::protocol::{
     DomainIsolation, EndpointMessage, HelloMessage, NodeMessage, PROTOCOL_VERSION, RefusedMessage,
     WelcomeMessage,
@@ -22,7 +22,12 @@ use crate::protocol::{
 use crate::topology::EndpointOwner;
 
 impl DomainActor {
-    pub(super) fn start_accepting(&mut self, who: EndpointOwner, listener: OwnedListener) {
+    pub(super) fn start_accepting(
+        &mut self,
+        who: EndpointOwner,
+        watchdog: Option<WatchdogPid>,
+        listener: OwnedListener,
+    ) {
         let key = self.next_key();
         let task = tokio::spawn(connection::accept_connections(
             key,
@@ -32,11 +37,26 @@ impl DomainActor {
         .abort_handle();
         self.accept_tasks
             // The handle is kept: a listener never ends by itself when its instance does.
-            .insert(key, AcceptTask { owner: who, task });
+            .insert(
+                key,
+                AcceptTask {
+                    owner: who,
+                    watchdog,
+                    task,
+                },
+            );
     }
 
-    pub(super) fn start_connection(&mut self, who: EndpointOwner, socket: OwnedFd) {
+    pub(super) fn start_connection(
+        &mut self,
+        who: EndpointOwner,
+        watchdog: Option<WatchdogPid>,
+        socket: OwnedFd,
+    ) {
         let key = self.next_key();
+        // The kernel names the process (unix(7), SO_PEERCRED): no message can claim to be it. The
+        // number cannot have another owner, because its instance ends with the watchdog.
+        let is_watchdog = watchdog.is_some_and(|pid| endpoint_socket::is_peer(&socket, pid));
         let (packets, outbox) = mpsc::channel(MAX_QUEUED_PACKETS);
         tokio::spawn(connection::serve_connection(
             key,
@@ -48,6 +68,7 @@ impl DomainActor {
             key,
             EndpointConnection {
                 owner: who,
+                is_watchdog,
                 endpoint: None,
                 outbound: packets,
                 channels: BTreeSet::new(),
@@ -58,10 +79,10 @@ impl DomainActor {
     pub(super) fn handle_event(&mut self, events: SocketEvent) {
         match events {
             SocketEvent::Accepted(accept_key, socket) => {
-                let Some(who) = self
+                let Some((who, watchdog)) = self
                     .accept_tasks
                     .get(&accept_key)
-                    .map(|entrance| entrance.owner.clone())
+                    .map(|entrance| (entrance.owner.clone(), entrance.watchdog))
                 else {
                     return;
                 };
@@ -73,7 +94,7 @@ impl DomainActor {
                 // Beyond the limit the socket is dropped: one instance must not use up the ids of
                 // the domain.
                 if there < self.settings.max_endpoints {
-                    self.start_connection(who, socket);
+                    self.start_connection(who, watchdog, socket);
                 }
             }
             SocketEvent::Message(key, message, descriptors) => {

@@ -21,7 +21,7 @@ use super::pools::DomainPools;
 use super::stats::StatsWriter;
 use super::{
     DescriptorDelivery, DomainCommand, DomainSettings, DomainUsage, EndpointSocket, InstanceFault,
-    SockmapExchange,
+    SockmapExchange, WatchdogPid,
 };
 use crate::clock;
 use crate::packet;
@@ -32,6 +32,8 @@ use crate::topology::{DomainTopology, EndpointOwner, FunctionEdge};
 #[derive(Debug)]
 struct EndpointConnection {
     owner: EndpointOwner,
+    /// The process that connected is the instance's watchdog.
+    is_watchdog: bool,
     endpoint: Option<EndpointId>,
     outbound: mpsc::Sender<OutboundPacket>,
     /// All channels that the endpoint has been an end of.
@@ -42,6 +44,7 @@ struct EndpointConnection {
 #[derive(Debug)]
 struct AcceptTask {
     owner: EndpointOwner,
+    watchdog: Option<WatchdogPid>,
     task: AbortHandle,
 }
 
@@ -147,11 +150,11 @@ impl DomainActor {
     fn handle_command(&mut self, order: DomainCommand) {
         match order {
             DomainCommand::Declare(edges) => self.declare_edges(edges.into_iter().collect()),
-            DomainCommand::Admit(who, EndpointSocket::Connected(socket)) => {
-                self.start_connection(who, socket)
+            DomainCommand::Admit(who, watchdog, EndpointSocket::Connected(socket)) => {
+                self.start_connection(who, watchdog, socket)
             }
-            DomainCommand::Admit(who, EndpointSocket::Listening(listener)) => {
-                self.start_accepting(who, listener)
+            DomainCommand::Admit(who, watchdog, EndpointSocket::Listening(listener)) => {
+                self.start_accepting(who, watchdog, listener)
             }
             DomainCommand::Withdraw(instance, done) => {
                 self.quiet_waiters.entry(instance).or_default().push(done);

@@ -15,6 +15,7 @@ mod stranger;
 mod streams;
 mod strict;
 mod talk;
+mod trust;
 
 /// Makes a test of each case in each mode; a mode that this machine cannot do is skipped, and says
 /// why.
@@ -44,6 +45,8 @@ conformance! { Ring = ring, Sockmap = sockmap, Poll = poll: {
         thousands_of_calls_are_spread_over_two_instances, an_endpoint_that_waits_still_receives_calls, events_have_no_response,
         a_deadline_ends_the_wait_and_cancels_at_the_peer, calls_beyond_the_credit_are_not_sent,
         a_withdrawn_instance_finishes_its_open_calls, a_response_with_an_invalid_head_becomes_an_error, bodies_above_the_limit_are_reported;
+    trust:
+        a_caller_cannot_name_itself, only_a_watchdog_answers_for_the_platform;
     deaths:
         callers_of_a_killed_instance_fail_at_once, gateway_calls_fail_and_another_instance_takes_over,
         slots_of_killed_callers_are_reclaimed, an_endpoint_that_breaks_the_protocol_is_disconnected, unknown_messages_and_members_are_ignored,

@@ -154,6 +154,18 @@ impl TestNode {
         theirs
     }
 
+    /// The socket of a new endpoint that is this instance's watchdog.
+    pub(crate) fn watchdog_socket(&self, instance: u64, name: &str) -> OwnedFd {
+        let (ours, theirs) = packet::socket_pair().unwrap();
+        self.hub.admit_with_watchdog(
+            InstanceId(instance),
+            function(name),
+            std::process::id(),
+            EndpointSocket::Connected(ours),
+        );
+        theirs
+    }
+
     /// A thread that serves until the node hangs up.
     pub(crate) fn serve(
         &self,
@@ -163,7 +175,15 @@ impl TestNode {
         + Send
         + 'static,
     ) -> JoinHandle<()> {
-        let socket = self.socket(instance, name);
+        Self::serve_on(self.socket(instance, name), handler)
+    }
+
+    pub(crate) fn serve_on(
+        socket: OwnedFd,
+        handler: impl FnMut(&mut blocking::BlockingEndpoint, &mut IncomingCall) -> CallResponse
+        + Send
+        + 'static,
+    ) -> JoinHandle<()> {
         std::thread::spawn(move || {
             let mut endpoint = match blocking::BlockingEndpoint::join(
                 socket,

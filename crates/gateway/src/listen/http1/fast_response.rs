@@ -10,7 +10,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use futures_util::poll;
 use http::StatusCode;
 use nearpath_domain::CallReply;
-use nearpath_wire::hop::headers::is_platform_header;
+use nearpath_types::platform_field::is_platform_field;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
 use super::buffered_connection::BufferedConnection;
@@ -133,7 +133,7 @@ fn write_head(
             }
             // Written below by the gateway, whose values win.
             "x-call-id" | "x-start-time" | "x-served-by" | "content-length" => continue,
-            name if is_platform_header(name) => continue,
+            name if is_platform_field(name) => continue,
             "alt-svc" if client.alt_svc.is_some() => continue,
             "date" => add_date = false,
             "x-duration-seconds" => add_duration = false,

@@ -10,6 +10,7 @@ mod interrupted_calls;
 mod lifecycle;
 mod limits;
 mod node;
+mod outbound_heads;
 mod quic;
 mod renewal;
 mod shm_calls;

@@ -1,6 +1,7 @@
 //! Calls through shared memory: a domain inside the test, and the watchdog as the endpoint of an
 //! instance that speaks only HTTP.
 
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,6 +26,8 @@ use crate::contract::support::{
 /// A domain in which `caller` may call `callee`; the watchdog's instance is number 1 of `callee`.
 struct ShmFixture {
     handle: DomainHandle,
+    /// Until the watchdog runs.
+    socket: Cell<Option<EndpointSocket>>,
     folder: tempfile::TempDir,
     _faults: mpsc::UnboundedReceiver<InstanceFault>,
 }
@@ -38,13 +41,10 @@ impl ShmFixture {
         let (handle, faults) = DomainHandle::start(DomainSettings::named("shop")).unwrap();
         handle.declare_edges([("caller".parse().unwrap(), callee_id())]);
         let folder = tempfile::tempdir().unwrap();
-        handle.admit_instance(
-            InstanceId(1),
-            callee_id(),
-            EndpointSocket::listen_at(&folder.path().join("door")).unwrap(),
-        );
+        let socket = EndpointSocket::listen_at(&folder.path().join("door")).unwrap();
         Self {
             handle,
+            socket: Cell::new(Some(socket)),
             folder,
             _faults: faults,
         }
@@ -62,7 +62,12 @@ impl ShmFixture {
     ) -> WatchdogProcess {
         let socket_path = self.socket_path();
         let base = [("NEARPATH_DISPATCH", socket_path.to_str().unwrap())];
-        WatchdogProcess::in_http_mode(tenant, &[&base, more].concat())
+        let watchdog = WatchdogProcess::in_http_mode(tenant, &[&base, more].concat());
+        // As the node does it: the domain accepts once it can tell the watchdog from others.
+        let socket = self.socket.take().expect("one watchdog");
+        self.handle
+            .admit_with_watchdog(InstanceId(1), callee_id(), watchdog.child.id(), socket);
+        watchdog
     }
 
     async fn join_caller(&self) -> AsyncEndpoint {

@@ -85,11 +85,31 @@ impl TestDomain {
     }
 
     pub(crate) fn environment(&self, instance: u64, name: &str) -> Environment {
+        self.admit(instance, name, |hub, id, function, socket| {
+            hub.admit_instance(id, function, socket)
+        })
+    }
+
+    /// As [`Self::environment`], for an instance whose watchdog this process is.
+    fn watchdog_environment(&self, instance: u64, name: &str) -> Environment {
+        self.admit(instance, name, |hub, id, function, socket| {
+            hub.admit_with_watchdog(id, function, std::process::id(), socket)
+        })
+    }
+
+    fn admit(
+        &self,
+        instance: u64,
+        name: &str,
+        admit: impl FnOnce(&DomainHandle, InstanceId, FunctionId, EndpointSocket),
+    ) -> Environment {
         let door: PathBuf = self.folder.path().join(format!("{instance}"));
-        self.hub.admit_instance(
+        let socket = EndpointSocket::listen_at(&door).unwrap();
+        admit(
+            &self.hub,
             InstanceId(instance),
             name.parse().unwrap(),
-            EndpointSocket::listen_at(&door).unwrap(),
+            socket,
         );
         let nobody = format!("http://{}", free_addr());
         Environment {
@@ -185,7 +205,8 @@ impl TestDomain {
 
     /// A function whose platform says of every call that its code has not seen it.
     pub(crate) fn busy(&mut self, instance: u64, name: &str) {
-        let (environment, end) = (self.environment(instance, name), self.end.subscribe());
+        let environment = self.watchdog_environment(instance, name);
+        let end = self.end.subscribe();
         self.functions.push(std::thread::spawn(move || {
             let settings = endpoint::EndpointSettings {
                 serves: true,

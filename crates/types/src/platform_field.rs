@@ -1,0 +1,13 @@
+//! Header fields that only the platform sets, in HTTP and in the heads of messages.
+
+/// Field that names the calling function to the called one, `NAME.NAMESPACE`. Calls from outside
+/// have none.
+pub const CALLER_FIELD: &str = "x-nearpath-caller";
+/// Start of the names of fields that only the platform sets.
+const PLATFORM_PREFIX: &str = "x-nearpath-";
+const X_OPENFAAS_INTERNAL: &str = "x-openfaas-internal";
+
+/// Returns whether only the platform may set a field. `name` is in lower case.
+pub fn is_platform_field(name: &str) -> bool {
+    name.starts_with(PLATFORM_PREFIX) || name == X_OPENFAAS_INTERNAL
+}
