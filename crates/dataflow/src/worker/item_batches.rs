@@ -9,8 +9,8 @@ use tokio::sync::Notify;
 use tokio::time;
 
 use super::WorkerFailure;
+use super::batch_group::{BatchGroup, BatchState};
 use super::shared::WorkerShared;
-use crate::flow::{BatchGroup, BatchState};
 use crate::topology::Distribution;
 
 /// Configuration of outputs that share items.
@@ -27,6 +27,7 @@ pub struct OutputGroup {
 /// Unfinished batches of a worker. One thread appends items; any thread may send.
 pub struct ItemBatches {
     shared: Arc<WorkerShared>,
+    groups: Arc<[GroupSlot]>,
 }
 
 impl ItemBatches {
@@ -44,20 +45,21 @@ impl ItemBatches {
                 group.linger,
             )),
         };
-        let groups = groups.into_iter().map(slot).collect();
-        shared.open_batches.groups.set(groups).map_err(|_| {
+        let groups: Arc<[GroupSlot]> = groups.into_iter().map(slot).collect();
+        let is_first = shared.open_batches.groups.set(Arc::clone(&groups));
+        is_first.map_err(|_| {
             WorkerFailure::Local("the worker collects items into batches already".to_owned())
         })?;
-        Ok(Self { shared })
+        Ok(Self { shared, groups })
     }
 
     /// Appends an encoded item to batch `at` of a group, and clears `item`. Returns true if the
     /// batch is full: the caller sends it before the next item.
+    #[inline] // called for each item
     pub fn append(&self, group: usize, at: usize, item: &mut Vec<u8>) -> bool {
-        let open = &self.shared.open_batches;
-        let state = lock(&open.groups()[group].state).append(at, item, Instant::now);
+        let state = lock(&self.groups[group].state).append(at, item, Instant::now);
         if state == BatchState::Opened {
-            open.wake_linger();
+            self.shared.open_batches.wake_linger();
         }
         state == BatchState::Full
     }
@@ -67,7 +69,7 @@ impl ItemBatches {
     /// # Errors
     /// The failure that ended an edge; a batch larger than a frame.
     pub fn send(&self, group: usize, at: usize) -> Result<(), WorkerFailure> {
-        let slot = &self.shared.open_batches.groups()[group];
+        let slot = &self.groups[group];
         let _sending = lock(&slot.sending);
         let (targets, batch) = {
             let mut state = lock(&slot.state);
@@ -88,7 +90,7 @@ impl ItemBatches {
     /// # Errors
     /// As [`ItemBatches::send`].
     pub fn flush(&self) -> Result<(), WorkerFailure> {
-        for (group, slot) in self.shared.open_batches.groups().iter().enumerate() {
+        for (group, slot) in self.groups.iter().enumerate() {
             let count = lock(&slot.state).batch_count();
             (0..count).try_for_each(|at| self.send(group, at))?;
         }
@@ -99,7 +101,7 @@ impl ItemBatches {
 /// The batches of a worker, for its thread and for the timer.
 #[derive(Default)]
 pub(super) struct OpenBatches {
-    groups: OnceLock<Vec<GroupSlot>>,
+    groups: OnceLock<Arc<[GroupSlot]>>,
     /// The timer waits for an item instead of a time.
     is_idle: AtomicBool,
     opened: Notify,
@@ -114,7 +116,7 @@ struct GroupSlot {
 
 impl OpenBatches {
     fn groups(&self) -> &[GroupSlot] {
-        self.groups.get().map_or(&[], Vec::as_slice)
+        self.groups.get().map_or(&[], |groups| &**groups)
     }
 
     /// Wakes the timer at the first item after a pause, not at each batch of a busy producer.
@@ -144,7 +146,7 @@ impl WorkerShared {
                 continue;
             }
             open.is_idle.store(true, Ordering::Relaxed);
-            // Again: an item may have arrived before the store, and its thread wakes nobody.
+            // Again: an item may have arrived before the store, so its thread did not notify.
             if self.send_due_batches(Instant::now())?.is_none() {
                 open.opened.notified().await;
             }
@@ -164,7 +166,7 @@ impl WorkerShared {
             next_check = [next_check, next_due].into_iter().flatten().min();
             shortest_linger = [shortest_linger, linger].into_iter().flatten().min();
         }
-        // A batch with a shorter linger may open before then, and wakes nobody.
+        // A batch with a shorter linger may open before then, without a notification.
         let latest = shortest_linger.and_then(|linger| now.checked_add(linger));
         Ok(next_check.map(|next| latest.map_or(next, |latest| next.min(latest))))
     }
@@ -193,6 +195,7 @@ impl WorkerShared {
     }
 }
 
+#[inline]
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -9,6 +9,7 @@
 //! Memory is bounded. Unprocessed batches on an edge take at most the window, which includes the
 //! batches that the producer still holds.
 
+mod batch_group;
 mod edge;
 mod item_batches;
 mod shared;

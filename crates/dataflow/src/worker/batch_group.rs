@@ -14,7 +14,7 @@ const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 ///
 /// A batch is due when it is full, or when its first item has waited for the linger.
 #[derive(Debug)]
-pub struct BatchGroup {
+pub(super) struct BatchGroup {
     distribution: Distribution,
     outputs: Vec<usize>,
     /// Outputs that are not open yet, checked before each batch.
@@ -35,7 +35,7 @@ struct OpenBatch {
 
 /// What an appended item changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BatchState {
+pub(super) enum BatchState {
     /// The batch waits for further items.
     Open,
     /// The linger of the batch begins with this item.
@@ -46,7 +46,7 @@ pub enum BatchState {
 
 impl BatchGroup {
     /// Creates the group; its outputs are pending. `linger` `None`: only full batches are due.
-    pub fn new(
+    pub(super) fn new(
         distribution: Distribution,
         outputs: Vec<usize>,
         full_bytes: usize,
@@ -69,17 +69,18 @@ impl BatchGroup {
     }
 
     /// Time that an item waits for others at most.
-    pub fn linger(&self) -> Option<Duration> {
+    pub(super) fn linger(&self) -> Option<Duration> {
         self.linger
     }
 
     /// Number of batches.
-    pub fn batch_count(&self) -> usize {
+    pub(super) fn batch_count(&self) -> usize {
         self.batches.len()
     }
 
     /// Appends an encoded item to batch `at`. Clears `item`, and may exchange its memory.
-    pub fn append(
+    #[inline] // called for each item
+    pub(super) fn append(
         &mut self,
         at: usize,
         item: &mut Vec<u8>,
@@ -111,7 +112,7 @@ impl BatchGroup {
     }
 
     /// Adds outputs that were opened meanwhile, which only `spread` groups have.
-    pub fn open_pending(&mut self, filter_open: impl FnOnce(&[usize]) -> Vec<usize>) {
+    pub(super) fn open_pending(&mut self, filter_open: impl FnOnce(&[usize]) -> Vec<usize>) {
         if !self.pending_outputs.is_empty() {
             let open = filter_open(&self.pending_outputs);
             self.pending_outputs.retain(|output| !open.contains(output));
@@ -120,7 +121,7 @@ impl BatchGroup {
     }
 
     /// Outputs that get batch `at`; empty without items.
-    pub fn targets(&self, at: usize) -> &[usize] {
+    pub(super) fn targets(&self, at: usize) -> &[usize] {
         match self.distribution {
             _ if self.batches[at].bytes.is_empty() => &[],
             Distribution::Broadcast => &self.outputs,
@@ -136,12 +137,12 @@ impl BatchGroup {
     }
 
     /// Bytes of batch `at`.
-    pub fn batch_len(&self, at: usize) -> usize {
+    pub(super) fn batch_len(&self, at: usize) -> usize {
         self.batches[at].bytes.len()
     }
 
     /// Takes batch `at`. The next one goes to the next output of a `spread` group.
-    pub fn take(&mut self, at: usize) -> Bytes {
+    pub(super) fn take(&mut self, at: usize) -> Bytes {
         if self.distribution == Distribution::Spread {
             self.next_output = (self.next_output + 1) % self.outputs.len();
         }
@@ -159,7 +160,7 @@ impl BatchGroup {
     }
 
     /// Batches whose linger has passed.
-    pub fn due_batches(&self, now: Instant) -> Vec<usize> {
+    pub(super) fn due_batches(&self, now: Instant) -> Vec<usize> {
         let is_due = |batch: &OpenBatch| batch.due_at.is_some_and(|due| due <= now);
         (0..self.batches.len())
             .filter(|at| is_due(&self.batches[*at]))
@@ -167,13 +168,13 @@ impl BatchGroup {
     }
 
     /// Postpones a batch without room at its consumer.
-    pub fn postpone(&mut self, at: usize, now: Instant) {
+    pub(super) fn postpone(&mut self, at: usize, now: Instant) {
         let interval = self.linger.unwrap_or_default().max(MIN_RETRY_INTERVAL);
         self.batches[at].due_at = Some(now + interval);
     }
 
     /// Time at which the next batch is due.
-    pub fn next_due(&self) -> Option<Instant> {
+    pub(super) fn next_due(&self) -> Option<Instant> {
         self.batches.iter().filter_map(|batch| batch.due_at).min()
     }
 }
