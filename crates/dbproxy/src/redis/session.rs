@@ -270,6 +270,8 @@ impl RedisSession {
         if queued {
             // The server was still within a transaction that the session took for ended.
             self.pin = self.pin.or(Some("a setting changed within MULTI"));
+            // The connection cannot be cleaned then, only closed.
+            self.has_opaque_replies |= change.survives_reset();
         }
         Some(Some(
             self.apply_change(change, !value.is_error() && !queued),

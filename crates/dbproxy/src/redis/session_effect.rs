@@ -76,6 +76,16 @@ pub enum SettingChange {
     MaintenanceNotifications(Vec<Vec<u8>>),
 }
 
+impl SettingChange {
+    /// Returns whether `RESET` may keep this setting: Redis 7.0 keeps `NO-EVICT`.
+    pub fn survives_reset(&self) -> bool {
+        matches!(
+            self,
+            Self::UnderstandsRedirect | Self::NoEvict(_) | Self::NoTouch(_)
+        )
+    }
+}
+
 impl<'a> CommandWords<'a> {
     /// Parses a whole command, or the beginning of a long one. `None`: it is not a command.
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
@@ -141,6 +151,10 @@ impl<'a> CommandWords<'a> {
     /// later, if at all.
     pub fn session_effect(&self, queued: bool) -> RedisSessionEffect {
         match self.standalone_effect() {
+            // As below, and the connection cannot be cleaned for others.
+            RedisSessionEffect::Change(change) if queued && change.survives_reset() => {
+                RedisSessionEffect::Opaque("a flag set within MULTI")
+            }
             // `EXEC` may still fail, so the setting can be neither assumed nor repeated.
             RedisSessionEffect::Change(_) if queued => {
                 RedisSessionEffect::Pins("a setting changed within MULTI")
@@ -414,6 +428,8 @@ mod tests {
                 .session_effect(true)
         };
         assert!(matches!(queued("SELECT 1"), RedisSessionEffect::Pins(_)));
+        let flag = queued("CLIENT NO-EVICT ON");
+        assert!(matches!(flag, RedisSessionEffect::Opaque(_)), "{flag:?}");
         assert_eq!(queued("BLPOP a 0"), RedisSessionEffect::Plain);
         assert_eq!(queued("EXEC"), RedisSessionEffect::EndsTransaction);
     }

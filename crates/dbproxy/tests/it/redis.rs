@@ -117,6 +117,25 @@ fn a_flag_of_a_client_is_set_on_each_of_its_connections() {
     });
 }
 
+/// Redis 7.0 keeps `NO-EVICT` at a `RESET`.
+#[test]
+fn a_flag_set_in_a_transaction_does_not_reach_the_next_client() {
+    run_local(async {
+        let server = need!(server::start_redis(&[]).await, "redis-server");
+        let fixture = open_fixture_with(&server, |it| EgressSpec { max: 1, ..it }).await;
+        let mut first = TcpStream::connect(fixture.at).await.unwrap();
+        exchange(&mut first, "MULTI\r\n", "\r\n").await;
+        exchange(&mut first, "CLIENT NO-EVICT ON\r\n", "+QUEUED\r\n").await;
+        exchange(&mut first, "EXEC\r\n", "*1\r\n+OK\r\n").await;
+        let info = exchange(&mut first, "CLIENT INFO\r\n", "\n\r\n").await;
+        assert!(info.contains(" flags=e "), "{info}");
+        drop(first);
+        let mut next = TcpStream::connect(fixture.at).await.unwrap();
+        let info = exchange(&mut next, "CLIENT INFO\r\n", "\n\r\n").await;
+        assert!(info.contains(" flags=N "), "{info}");
+    });
+}
+
 pub(crate) const PYTHON_SCRIPT: &str = r#"
 import sys, redis, threading
 host, port = sys.argv[1], int(sys.argv[2])

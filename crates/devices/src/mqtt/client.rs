@@ -134,7 +134,7 @@ fn check_password(server: &MqttServer, connect: &Connect, addr: IpAddr) -> Passw
     match (&server.password_check, &connect.password) {
         (None, _) => PasswordVerdict::Right,
         (Some(check), Some(password)) => check(addr, user, password),
-        // No login, and no guess: a client without a password locks nobody out.
+        // No login, and no guess: a client without a password locks no address out.
         (Some(_), None) => PasswordVerdict::Wrong,
     }
 }

@@ -215,7 +215,10 @@ mod tests {
         let all = unwatched_sockets();
         let (warm_socket, copy, peer) = connected_warm_socket(&server, &closed);
         drop((all.track_socket(warm_socket), copy, peer));
+        let reads = Cell::new(0_u32);
         let failing = watch_closed(Rc::downgrade(&all), failing_monitor(), |_| {
+            reads.set(reads.get() + 1);
+            assert!(reads.get() < 10_000, "it spins");
             Err(rustix::io::Errno::IO.into())
         });
         let counted = nearpath_testkit::eventually("the slot is free", async || closed.get() == 1);

@@ -24,7 +24,7 @@ pub(super) fn v1_limit(memory_bytes: u64) -> u64 {
     memory_bytes / V1_SHARE
 }
 
-/// Memory of the limit for each open file of an instance whose sockets nobody counts.
+/// Memory of the limit for each open file of an instance whose sockets the kernel does not count.
 ///
 /// A TCP socket of the measured kernel held 3.8 MiB of buffers. Fewer files than one for each of
 /// these would be too few for ordinary functions.

@@ -17,7 +17,7 @@ const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const DESTROY_GROUPS: [u32; 2] = [1, 3];
 /// Position of the cookie in a message: after `struct nlmsghdr`, in `struct inet_diag_msg`.
 const COOKIE_RANGE: std::ops::Range<usize> = 16 + 44..16 + 52;
-/// Positions of the state and of the inode, which is 0 when nobody holds the socket.
+/// Positions of the state and of the inode, which is 0 when no process holds the socket.
 const STATE_OFFSET: usize = 16 + 1;
 const INODE_RANGE: std::ops::Range<usize> = 16 + 68..16 + 72;
 /// Position of the attributes: after the 72 octets of `struct inet_diag_msg`.
@@ -144,7 +144,7 @@ impl SockDiag {
     }
 }
 
-/// Returns whether a socket only waits for late packets: nobody holds it, and its peer has
+/// Returns whether a socket only waits for late packets: no process holds it, and its peer has
 /// acknowledged the close. [`CloseMonitor`] has reported it by then.
 fn is_acknowledged(answer: &[u8]) -> bool {
     const FIN_WAIT2: u8 = 5; // `net/tcp_states.h`

@@ -61,7 +61,8 @@ impl FunctionState {
                 format!("an invalid setting is ignored, the last valid ones stay: {error}")
             }
             (Err(error), None) => {
-                // Defaults would start it outside its chain, with rights that nobody declared.
+                // Defaults would start it outside its chain, with settings that its author did not
+                // declare.
                 self.backoff.give_up();
                 format!("a setting is invalid, so nothing is started: {error}")
             }
