@@ -92,6 +92,44 @@ async fn a_kill_for_lack_of_memory_is_named_and_one_from_outside_is_not_taken_fo
 }
 
 #[tokio::test]
+async fn a_call_whose_process_is_killed_for_lack_of_memory_names_it() {
+    need_root!();
+    let server = TestServer::start().await;
+    let source = "read -r body\n\
+        [ \"$body\" = much ] && exec python3 -c \"x = b'x' * (400 << 20); print(len(x))\"\n\
+        echo done\n";
+    let mut spec = script_function(&server.data_dir, "glutton", source);
+    spec["limits"] = json!({ "memory": "100Mi" });
+    server.deploy_ready(&spec).await;
+    let log = server.send_request(Method::GET, "/system/logs?name=glutton&follow=false", "");
+    if String::from_utf8_lossy(log.await.body()).contains("limits.memory is not enforced") {
+        nearpath_testkit::skip!("needs the memory controller");
+    }
+    let before = server.instance_pids("glutton").await;
+    let answer = server.call_function("glutton", "much\n").await;
+    let said = String::from_utf8_lossy(answer.body()).into_owned();
+    assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR, "{said}");
+    assert!(said.contains("needed more memory"), "{said}");
+    let why = last_failure(&server, "glutton").await;
+    let limit = "because it needed more memory than limits.memory (100Mi) allows";
+    assert!(why.contains(limit), "{why}");
+    let log = server.send_request(Method::GET, "/system/logs?name=glutton&follow=false", "");
+    assert!(String::from_utf8_lossy(log.await.body()).contains(limit));
+    let metrics = http::Request::get("/metrics")
+        .body(Default::default())
+        .unwrap();
+    let metrics = send_request(server.admin, metrics).await.unwrap();
+    let line = "nearpath_instance_oom_kills_total{function_name=\"glutton.openfaas-fn\"} 1";
+    assert!(String::from_utf8_lossy(metrics.body()).contains(line));
+    let answer = server.call_function("glutton", "little\n").await;
+    assert_eq!(
+        (answer.status(), &answer.body()[..]),
+        (StatusCode::OK, &b"done\n"[..])
+    );
+    assert_eq!(server.instance_pids("glutton").await, before, "it survived");
+}
+
+#[tokio::test]
 async fn a_function_without_limits_has_those_of_the_node() {
     need_root!();
     let folder = tempfile::tempdir().unwrap();

@@ -72,7 +72,7 @@ impl NodeMetrics {
             );
             r.register(
                 "nearpath_instance_oom_kills",
-                "Instances that ended because the kernel killed a process for lack of memory",
+                "Kills of instances' processes by the kernel for lack of memory; an instance's end counts once",
                 metrics.oom_kills.clone(),
             );
             let text = "Duration of the phases of instance starts";
@@ -105,11 +105,11 @@ impl NodeMetrics {
         self.starts.get_or_create(&ResultLabels { result }).inc();
     }
 
-    pub(crate) fn count_oom_kill(&self, function: &FunctionId) {
+    pub(crate) fn count_oom_kills(&self, function: &FunctionId, count: u64) {
         let function_name = function.to_string();
         self.oom_kills
             .get_or_create(&FunctionLabels { function_name })
-            .inc();
+            .inc_by(count);
     }
 
     pub(crate) fn observe_phase(&self, phase: &str, took: Duration) {

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use crate::config::{self, WatchdogConfig};
 use crate::inherited_fds;
 use crate::lifecycle;
+use crate::oom_counter::OomCounter;
+use crate::process_reports::ProcessReports;
 use crate::start_notes::StartNotes;
 
 /// Runs the program with this process's arguments and environment. Returns its exit code.
@@ -18,8 +20,10 @@ pub fn main() -> ExitCode {
     // Before anything else is opened, so that a wrong number cannot be a file of this process.
     let notes = StartNotes::new(inherited_fds::take_inherited_fd("NEARPATH_NOTES_FD"));
     let identity = inherited_fds::take_inherited_fd("NEARPATH_IDENTITY_FD");
+    let oom_kill_file = inherited_fds::take_inherited_fd("NEARPATH_OOM_KILL_FD");
+    let reports = ProcessReports::new(notes.clone(), OomCounter::new(oom_kill_file));
     match std::env::args().nth(1).as_deref() {
-        None => start_watchdog(notes, identity, started_at),
+        None => start_watchdog(&notes, reports, identity, started_at),
         Some("-version" | "--version") => {
             print_line(concat!("nearpath-watchdog ", env!("CARGO_PKG_VERSION")))
         }
@@ -43,10 +47,15 @@ fn env_variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-fn start_watchdog(mut notes: StartNotes, identity: Option<File>, started_at: Instant) -> ExitCode {
+fn start_watchdog(
+    notes: &StartNotes,
+    reports: ProcessReports,
+    identity: Option<File>,
+    started_at: Instant,
+) -> ExitCode {
     let config = match WatchdogConfig::read(&env_variable) {
         Ok(config) => config,
-        Err(fault) => return fail_start(&mut notes, &fault.to_string()),
+        Err(fault) => return fail_start(notes, &fault.to_string()),
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -55,16 +64,16 @@ fn start_watchdog(mut notes: StartNotes, identity: Option<File>, started_at: Ins
     match runtime.map(|runtime| {
         local.block_on(
             &runtime,
-            lifecycle::run(config, &mut notes, identity, started_at),
+            lifecycle::run(config, notes, reports, identity, started_at),
         )
     }) {
         Ok(Ok(code)) => code,
-        Ok(Err(fault)) => fail_start(&mut notes, &fault.to_string()),
-        Err(fault) => fail_start(&mut notes, &format!("cannot start the event loop: {fault}")),
+        Ok(Err(fault)) => fail_start(notes, &fault.to_string()),
+        Err(fault) => fail_start(notes, &format!("cannot start the event loop: {fault}")),
     }
 }
 
-fn fail_start(notes: &mut StartNotes, fault: &str) -> ExitCode {
+fn fail_start(notes: &StartNotes, fault: &str) -> ExitCode {
     // stderr reaches the function's log; the note reaches the node, which reports why the start
     // failed.
     eprintln!("nearpath-watchdog: {fault}");

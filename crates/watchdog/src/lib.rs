@@ -5,7 +5,7 @@
 //! (health, limit, deadline, one completion per request) and `mode::{http, streaming, serializing,
 //! static}`, which runs the tenant's code or serves files. `lifecycle` starts, drains and stops.
 //! `process` starts, reaps and kills, because the watchdog is PID 1 of its instance. `start_notes`
-//! reports the start to the node. All work runs on one thread: an instance has few cores.
+//! and `process_reports` report to the node. All work runs on one thread: an instance has few cores.
 
 mod args;
 mod call_limit;
@@ -28,8 +28,10 @@ mod lock_file;
 mod logs;
 mod metrics;
 mod mode;
+mod oom_counter;
 mod outbound;
 mod process;
+mod process_reports;
 mod quic_peers;
 mod request_body;
 mod response_body;

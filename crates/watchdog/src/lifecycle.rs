@@ -36,6 +36,7 @@ use crate::mode::{
 use crate::outbound;
 use crate::process::output::{OutputTail, TenantOutput};
 use crate::process::{ChildReaper, CommandSpec, ListeningPorts, ProcessGroup, TenantExit};
+use crate::process_reports::ProcessReports;
 use crate::quic_peers::QuicPeers;
 use crate::serve::WatchdogState;
 use crate::shm_server::{self, ShmMembership};
@@ -77,7 +78,8 @@ pub(crate) enum LifecycleError {
 /// When the start fails. Later failures are in the exit code.
 pub(crate) async fn run(
     config: WatchdogConfig,
-    notes: &mut StartNotes,
+    notes: &StartNotes,
+    reports: ProcessReports,
     identity: Option<File>,
     started_at: Instant,
 ) -> Result<ExitCode, LifecycleError> {
@@ -95,6 +97,7 @@ pub(crate) async fn run(
         config,
         &reaper,
         &started,
+        reports,
         MtlsAcceptor::new(identity.is_some()),
     )?);
     let membership = ShmMembership::default();
@@ -165,6 +168,7 @@ impl WatchdogState {
         config: WatchdogConfig,
         reaper: &Arc<ChildReaper>,
         started: &Arc<ServerReadiness>,
+        reports: ProcessReports,
         tls_acceptor: MtlsAcceptor,
     ) -> io::Result<Self> {
         let output = Arc::new(TenantOutput::new(
@@ -176,11 +180,13 @@ impl WatchdogState {
                 CommandSpec::new(config.command.clone()),
                 Arc::clone(reaper),
                 Arc::clone(&output),
+                reports.clone(),
             )
         };
         let mode = match config.mode {
             ModeName::Http => ModeHandler::Http(
-                HttpMode::new(&config, Arc::clone(started)).expect("checked with the variables"),
+                HttpMode::new(&config, Arc::clone(started), reports.clone())
+                    .expect("checked with the variables"),
             ),
             ModeName::Streaming => {
                 ModeHandler::Streaming(StreamingMode::new(&config, new_spawner()))

@@ -63,7 +63,7 @@ impl ShmChain {
         let (ours, theirs) = packet::socket_pair().unwrap();
         // This process is the watchdog: only that can refuse calls for the platform.
         domain.admit_with_watchdog(
-            InstanceId(1),
+            InstanceId(u64::from(addr.port())), // as the fixture numbers instances
             "f".parse().unwrap(),
             std::process::id(),
             EndpointSocket::Connected(ours),

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::hierarchy::{CgroupController, CgroupHierarchy, CgroupVersion};
@@ -204,15 +204,19 @@ impl ResourceUsage {
     }
 }
 
-/// Reads how many processes of a group the kernel has killed for lack of memory. `None`: the kernel
-/// does not count them.
-pub(super) fn read_oom_kills(version: CgroupVersion, folder: &Path) -> Option<u64> {
+/// Returns the file with the line `oom_kill N`: how many processes of a group the kernel has killed
+/// for lack of memory.
+pub(super) fn oom_kill_file(version: CgroupVersion, folder: &Path) -> PathBuf {
     // Documents: cgroup-v1/memory.rst (since Linux 4.13), cgroup-v2.rst.
-    let name = match version {
+    folder.join(match version {
         CgroupVersion::V1 => "memory.oom_control",
         CgroupVersion::V2 => "memory.events",
-    };
-    let text = fs::read_to_string(folder.join(name)).ok()?;
+    })
+}
+
+/// Reads [`oom_kill_file`]. `None`: the kernel does not count them.
+pub(super) fn read_oom_kills(version: CgroupVersion, folder: &Path) -> Option<u64> {
+    let text = fs::read_to_string(oom_kill_file(version, folder)).ok()?;
     text.contains("oom_kill ")
         .then(|| parse_field(&text, "oom_kill"))
 }

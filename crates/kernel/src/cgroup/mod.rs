@@ -195,11 +195,22 @@ impl InstanceCgroup {
     /// Returns the processes that the kernel has killed for lack of memory; `None` where it does not
     /// count them.
     pub fn oom_kills(&self) -> Option<u64> {
+        let (hierarchy, folder) = self.memory_group()?;
+        limits::read_oom_kills(hierarchy.version, folder)
+    }
+
+    /// Returns the file behind [`Self::oom_kills`], for
+    /// [`crate::sandbox::SandboxSpec::oom_kill_file`].
+    pub fn oom_kill_file(&self) -> Option<PathBuf> {
+        let (hierarchy, folder) = self.memory_group()?;
+        Some(limits::oom_kill_file(hierarchy.version, folder))
+    }
+
+    fn memory_group(&self) -> Option<&(Arc<CgroupHierarchy>, PathBuf)> {
         let limits_memory = |(hierarchy, _): &&(Arc<CgroupHierarchy>, PathBuf)| {
             hierarchy.has_controller(CgroupController::Memory)
         };
-        let (hierarchy, folder) = self.folders.iter().find(limits_memory)?;
-        limits::read_oom_kills(hierarchy.version, folder)
+        self.folders.iter().find(limits_memory)
     }
 
     /// Moves its threads from one processor to another; `None` stands for `all` of them.

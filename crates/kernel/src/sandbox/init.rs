@@ -15,7 +15,7 @@ use super::attach_wait;
 use super::inner_socket;
 use super::lockdown::{self, ExecImage};
 use super::network;
-use super::notes::NoteWriter;
+use super::notes::{NoteWriter, OOM_KILL_FD};
 use super::rootfs;
 use super::spawn::{ForkResult, fork_sibling};
 use super::spec::{IsolationLevel, SandboxSpec};
@@ -51,7 +51,7 @@ struct ChildContext {
 
 fn run_zygote() -> io::Result<()> {
     lockdown::reserve_descriptors()?;
-    let socket = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 5)?;
+    let socket = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), OOM_KILL_FD + 1)?;
     lockdown::die_with_launcher(socket.as_fd())?;
     let (_, fds) = zygote_protocol::receive_message(socket.as_fd(), &mut [0])?;
     let filters = fds
@@ -168,9 +168,17 @@ fn set_up_network(
 fn join_cgroups(spec: &SandboxSpec) -> io::Result<()> {
     // best effort; raising the score is never refused
     let _ = fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ);
-    spec.cgroup_join_files.iter().try_for_each(|file| {
-        fs::write(file, "0")
-            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", file.display())))
+    let with_path = |file: &Path, error: io::Error| {
+        io::Error::new(error.kind(), format!("{}: {error}", file.display()))
+    };
+    spec.cgroup_join_files
+        .iter()
+        .try_for_each(|file| fs::write(file, "0").map_err(|error| with_path(file, error)))?;
+    // Opened here, because the sandbox has no cgroup file system.
+    spec.oom_kill_file.iter().try_for_each(|file| {
+        fs::File::open(file)
+            .and_then(|opened| lockdown::keep_oom_kill_file(opened.as_fd()))
+            .map_err(|error| with_path(file, error))
     })
 }
 
@@ -202,7 +210,7 @@ fn drop_privileges(spec: &SandboxSpec, context: &ChildContext) -> io::Result<()>
     lockdown::drop_capabilities(spec)?;
     // Changing the user clears the parent death signal, so this comes after it.
     lockdown::end_with_launcher(spec, context.socket.as_fd())?;
-    lockdown::close_rest_at_exec()
+    lockdown::close_rest_at_exec(spec)
 }
 
 fn exec_watchdog(

@@ -14,7 +14,10 @@ use std::os::unix::ffi::OsStrExt;
 use rustix::process::{Gid, Resource, Rlimit, Signal, Uid, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-use super::notes::{IDENTITY_FD, IDENTITY_FD_VARIABLE, NOTES_FD, NOTES_FD_VARIABLE};
+use super::notes::{
+    IDENTITY_FD, IDENTITY_FD_VARIABLE, NOTES_FD, NOTES_FD_VARIABLE, OOM_KILL_FD,
+    OOM_KILL_FD_VARIABLE,
+};
 use super::spec::{IsolationLevel, SandboxSpec};
 use super::zygote_protocol::ChildPipes;
 use crate::seccomp::SeccompFilters;
@@ -151,6 +154,9 @@ impl ExecImage {
         let mut variables = spec.environment.clone();
         variables.insert(NOTES_FD_VARIABLE.into(), NOTES_FD.to_string());
         variables.insert(IDENTITY_FD_VARIABLE.into(), IDENTITY_FD.to_string());
+        if spec.oom_kill_file.is_some() {
+            variables.insert(OOM_KILL_FD_VARIABLE.into(), OOM_KILL_FD.to_string());
+        }
         let environment = variables
             .iter()
             .map(|(name, value)| text(format!("{name}={value}").into_bytes()));
@@ -193,19 +199,20 @@ pub(super) fn reset_signals() {
     }
 }
 
-/// Occupies the descriptors of notes and identity, so that nothing else opened gets them.
+/// Occupies the descriptors that the watchdog gets, so that nothing else opened has their numbers.
 pub(super) fn reserve_descriptors() -> io::Result<()> {
     let null = std::fs::OpenOptions::new()
         .read(true)
         .write(true)
         .open("/dev/null")?;
-    for kept in [NOTES_FD, IDENTITY_FD] {
+    let kept_fds = [NOTES_FD, IDENTITY_FD, OOM_KILL_FD];
+    for kept in kept_fds {
         if null.as_raw_fd() != kept {
             duplicate_onto(null.as_raw_fd(), kept)?;
         }
     }
-    if [NOTES_FD, IDENTITY_FD].contains(&null.as_raw_fd()) {
-        let _ = null.into_raw_fd(); // it is one of the two, and stays open
+    if kept_fds.contains(&null.as_raw_fd()) {
+        let _ = null.into_raw_fd(); // it is one of them, and stays open
     }
     Ok(())
 }
@@ -224,26 +231,26 @@ pub(super) fn arrange_descriptors(streams: &ChildPipes<OwnedFd>) -> io::Result<O
     Ok(unsafe { OwnedFd::from_raw_fd(NOTES_FD) })
 }
 
-/// Closes all but the first five descriptors at exec, including those that a library left open.
-pub(super) fn close_rest_at_exec() -> io::Result<()> {
+/// Moves the counter of processes killed for lack of memory to its descriptor.
+pub(super) fn keep_oom_kill_file(file: BorrowedFd<'_>) -> io::Result<()> {
+    duplicate_onto(file.as_raw_fd(), OOM_KILL_FD)
+}
+
+/// Closes all descriptors at exec that are not the watchdog's, including those that a library left
+/// open.
+pub(super) fn close_rest_at_exec(spec: &SandboxSpec) -> io::Result<()> {
+    let first = OOM_KILL_FD + i32::from(spec.oom_kill_file.is_some());
     let flags = libc::CLOSE_RANGE_CLOEXEC as libc::c_int;
     // SAFETY: close_range takes no memory; marking descriptors takes none from its owner.
-    match unsafe {
-        libc::syscall(
-            libc::SYS_close_range,
-            IDENTITY_FD + 1,
-            libc::c_uint::MAX,
-            flags,
-        )
-    } {
+    match unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, flags) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
 fn duplicate_onto(from: RawFd, to: RawFd) -> io::Result<()> {
-    // SAFETY: dup2 takes no memory; `to` is a standard stream, NOTES_FD or IDENTITY_FD, which no
-    // value in this process owns.
+    // SAFETY: dup2 takes no memory; `to` is a standard stream or one of the descriptors that
+    // `reserve_descriptors` occupied, which no value in this process owns.
     if unsafe { libc::dup2(from, to) } < 0 {
         Err(io::Error::last_os_error())
     } else {

@@ -14,6 +14,10 @@ pub const NOTES_FD_VARIABLE: &str = "NEARPATH_NOTES_FD";
 pub(super) const IDENTITY_FD: i32 = 4;
 /// Environment variable with that number.
 pub(super) const IDENTITY_FD_VARIABLE: &str = "NEARPATH_IDENTITY_FD";
+/// Descriptor of the file that counts processes killed for lack of memory.
+pub(super) const OOM_KILL_FD: i32 = 5;
+/// Environment variable with that number; missing where the kernel does not count them.
+pub(super) const OOM_KILL_FD_VARIABLE: &str = "NEARPATH_OOM_KILL_FD";
 
 /// A line of the pipe.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +34,10 @@ pub enum StartNote {
     Ready,
     /// The start failed; the text is for the tenant.
     Failed(String),
+    /// A process of a call was killed for lack of memory.
+    OomKill,
+    /// A remark on the running instance; the text is for the tenant.
+    Remark(String),
 }
 
 impl StartNote {
@@ -38,6 +46,8 @@ impl StartNote {
         let line = line.trim_end_matches(['\r', '\n']);
         match line.split_once(' ') {
             None if line == "ready" => Some(StartNote::Ready),
+            None if line == "oom_kill" => Some(StartNote::OomKill),
+            Some(("remark", text)) => Some(StartNote::Remark(text.to_owned())),
             Some(("failed", text)) => Some(StartNote::Failed(text.to_owned())),
             Some(("phase", rest)) => {
                 let (name, nanos) = rest.split_once(' ')?;
@@ -100,6 +110,11 @@ mod tests {
         assert_eq!(
             StartNote::parse_line("failed root: no /usr"),
             Some(StartNote::Failed("root: no /usr".into()))
+        );
+        assert_eq!(StartNote::parse_line("oom_kill"), Some(StartNote::OomKill));
+        assert_eq!(
+            StartNote::parse_line("remark a server\n"),
+            Some(StartNote::Remark("a server".into()))
         );
         for unknown in ["", "readyish", "phase root", "phase root x", "hello world"] {
             assert_eq!(StartNote::parse_line(unknown), None, "{unknown}");

@@ -109,6 +109,9 @@ pub struct SandboxSpec {
     /// Files through which the child joins its cgroups:
     /// [`crate::cgroup::InstanceCgroup::join_files`].
     pub cgroup_join_files: Vec<PathBuf>,
+    /// File that counts processes killed for lack of memory, which the watchdog gets open for
+    /// reading: [`crate::cgroup::InstanceCgroup::oom_kill_file`].
+    pub oom_kill_file: Option<PathBuf>,
     /// User id, not 0. For [`IsolationLevel::Root`] only.
     pub uid: u32,
     /// Group id, not 0. For [`IsolationLevel::Root`] only.
@@ -161,6 +164,7 @@ impl SandboxSpec {
             network: None,
             local_gateway: None,
             cgroup_join_files: Vec::new(),
+            oom_kill_file: None,
             uid: 65_534,
             // The unprivileged user and group of every Linux distribution.
             gid: 65_534,

@@ -116,6 +116,14 @@ impl FunctionState {
         });
     }
 
+    /// Records what is wrong with an instance that goes on: no reason to refuse calls or to wait
+    /// with the next start.
+    pub(super) fn record_remark(&mut self, record: &InstanceRecord, text: &str) {
+        if self.runs_desired_revision(record) {
+            self.last_failure = Some(format!("{}: {text}", record.id));
+        }
+    }
+
     /// Records that an instance is gone.
     pub(super) fn record_ending(
         &mut self,

@@ -359,6 +359,12 @@ impl NodeAgent {
                 }
             }
             InstanceEvent::Ready(id) => self.handle_ready(id),
+            InstanceEvent::OomKills(id, count) => {
+                if let Some(record) = self.instances.get_mut(id) {
+                    self.metrics.count_oom_kills(&record.function, count);
+                }
+            }
+            InstanceEvent::Remark(id, text) => self.handle_remark(id, &text),
             InstanceEvent::Exited(id) => {
                 if let Some(record) = self.instances.get_mut(id) {
                     // Routes leave it out from the next publication on, before its cleanup ends.
@@ -366,6 +372,19 @@ impl NodeAgent {
                 }
             }
             InstanceEvent::Removed(id, ending) => self.handle_removed(id, &ending),
+        }
+    }
+
+    /// Shows what is wrong with an instance that goes on, in logs and `describe`.
+    fn handle_remark(&mut self, id: InstanceId, text: &str) {
+        let Some(record) = self.instances.get_mut(id) else {
+            return;
+        };
+        tracing::warn!(function = %record.function, instance = %id, "{text}");
+        let logs = &self.factory.context.logs;
+        logs.push_line(&record.function, id, format!("nearpath: {text}"));
+        if let Some(function) = self.functions.get_mut(&record.function) {
+            function.record_remark(record, text);
         }
     }
 
@@ -398,7 +417,7 @@ impl NodeAgent {
         self.factory.release_instance(&record);
         if let Some(EndReport { cause, text }) = ending.report() {
             if *cause == StartFailureCause::OutOfMemory {
-                self.metrics.count_oom_kill(&record.function);
+                self.metrics.count_oom_kills(&record.function, 1);
             }
             tracing::warn!(function = %record.function, instance = %id, revision = %record.revision, "{text}");
             self.factory

@@ -141,10 +141,7 @@ impl EndEvidence {
     }
 
     fn memory_cause(&self) -> String {
-        match &self.memory_limit {
-            Some(limit) => format!("it needed more memory than limits.memory ({limit}) allows"),
-            None => "the machine ran out of memory".to_owned(),
-        }
+        memory_cause(self.memory_limit.as_deref())
     }
 
     /// Returns the cause for callers, unless memory was not the cause.
@@ -184,6 +181,14 @@ impl fmt::Display for ProcessExit {
             Self::Signal(signal) => write!(f, "signal {signal}"),
             Self::Unknown => f.write_str("unknown exit status"),
         }
+    }
+}
+
+/// Explains that memory ran out; `limit` is the instance's, as the tenant wrote it.
+pub(super) fn memory_cause(limit: Option<&str>) -> String {
+    match limit {
+        Some(limit) => format!("it needed more memory than limits.memory ({limit}) allows"),
+        None => "the machine ran out of memory".to_owned(),
     }
 }
 

@@ -14,7 +14,7 @@ use nearpath_types::{DesiredFunction, InstanceAddr, InstanceId, StartFailureCaus
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
-use super::ending::{EndEvidence, EndReport, InstanceEnding};
+use super::ending::{EndEvidence, EndReport, InstanceEnding, memory_cause};
 use super::notes::{InstanceNote, NoteReader};
 use super::variables;
 use crate::artifact::{ArtifactKey, ArtifactStore};
@@ -52,6 +52,10 @@ pub enum InstanceEvent {
     Phase(InstanceId, StartPhase),
     /// The instance may be called.
     Ready(InstanceId),
+    /// The kernel killed some of its processes for lack of memory, and it goes on.
+    OomKills(InstanceId, u64),
+    /// The instance goes on, but something is wrong with it; for the administrator.
+    Remark(InstanceId, String),
     /// Its processes have ended, so nothing answers. Cleanup follows, which may take a while.
     Exited(InstanceId),
     /// Nothing of the instance is left.
@@ -294,7 +298,7 @@ impl Lifecycle {
     ) -> InstanceEnding {
         let (mut start, mut exited) = (StartProgress::default(), process.wait_exit());
         let outcome = self
-            .wait_for_outcome(&mut notes, &mut start, &mut exited, &mut stop)
+            .wait_for_outcome(process, &mut notes, &mut start, &mut exited, &mut stop)
             .await;
         let exit = match outcome {
             WatchOutcome::Exited(exit) => Some(exit),
@@ -308,18 +312,25 @@ impl Lifecycle {
                     .await;
                 // Before the output is drained: callers must leave the dead instance at once.
                 self.send_event(InstanceEvent::Exited(self.spec.id));
-                self.drain_output(&mut notes, &mut start, outputs).await;
+                self.drain_output(process, &mut notes, &mut start, outputs)
+                    .await;
                 return InstanceEnding::Stopped;
             }
         };
         self.send_event(InstanceEvent::Exited(self.spec.id));
-        self.drain_output(&mut notes, &mut start, outputs).await;
-        self.explain_end(exit, start, process.oom_kills())
+        self.drain_output(process, &mut notes, &mut start, outputs)
+            .await;
+        // Kills that the instance survived do not explain its end.
+        let last_kills = process
+            .oom_kills()
+            .map(|total| total.saturating_sub(start.reported_oom_kills));
+        self.explain_end(exit, start, last_kills)
     }
 
     /// Handles notes until something ends the instance.
     async fn wait_for_outcome(
         &self,
+        process: &dyn InstanceProcess,
         notes: &mut NoteReader,
         start: &mut StartProgress,
         exited: &mut BoxFuture<'_, ProcessExit>,
@@ -331,7 +342,7 @@ impl Lifecycle {
                 // Notes first: a failure that was reported before the exit explains it.
                 biased;
                 note = notes.next_note(), if !start.is_closed => {
-                    if self.handle_note(note, start) {
+                    if self.handle_note(note, start, process) {
                         // The failure is known, so the rest of the start timeout is pointless.
                         deadline.as_mut().reset(tokio::time::Instant::now() + FAILED_GRACE);
                     }
@@ -346,7 +357,12 @@ impl Lifecycle {
     }
 
     /// Handles one note; returns whether a failed instance now has to end.
-    fn handle_note(&self, note: Option<InstanceNote>, start: &mut StartProgress) -> bool {
+    fn handle_note(
+        &self,
+        note: Option<InstanceNote>,
+        start: &mut StartProgress,
+        process: &dyn InstanceProcess,
+    ) -> bool {
         start.handles_signals |= note.as_ref().is_some_and(InstanceNote::is_of_watchdog);
         match note {
             Some(InstanceNote::Phase(phase)) if !start.ready => {
@@ -360,10 +376,37 @@ impl Lifecycle {
                 start.failure.get_or_insert(text);
                 return true;
             }
+            Some(InstanceNote::OomKill) => self.report_oom_kills(start, process.oom_kills()),
+            Some(InstanceNote::Remark(text)) => {
+                self.send_event(InstanceEvent::Remark(self.spec.id, text))
+            }
             Some(InstanceNote::Phase(_) | InstanceNote::Ready) => {}
             None => start.is_closed = true,
         }
         false
+    }
+
+    /// Reports kills for lack of memory that the instance survived. The kernel's counter decides
+    /// how many there were: the note comes from inside the instance.
+    fn report_oom_kills(&self, start: &mut StartProgress, total: Option<u64>) {
+        let new = total.unwrap_or(0).saturating_sub(start.reported_oom_kills);
+        if new == 0 {
+            return;
+        }
+        start.reported_oom_kills += new;
+        let cause = memory_cause(self.enforced_memory_limit().as_deref());
+        self.send_event(InstanceEvent::OomKills(self.spec.id, new));
+        self.send_event(InstanceEvent::Remark(
+            self.spec.id,
+            format!("the kernel killed a process of the instance, because {cause}"),
+        ));
+    }
+
+    /// Returns the tenant's memory limit, unless this machine does not enforce it.
+    fn enforced_memory_limit(&self) -> Option<String> {
+        self.memory_limit
+            .clone()
+            .filter(|_| !self.unenforced_limits().contains(&"limits.memory"))
     }
 
     /// Withdraws the instance, asks it to stop, and kills it at the timeout. Without a request it
@@ -402,13 +445,14 @@ impl Lifecycle {
     /// Reads the remaining output of the dead instance.
     async fn drain_output(
         &self,
+        process: &dyn InstanceProcess,
         notes: &mut NoteReader,
         start: &mut StartProgress,
         mut outputs: OutputTasks,
     ) {
         let rest = async {
             while !start.is_closed {
-                self.handle_late_note(notes.next_note().await, start);
+                self.handle_late_note(notes.next_note().await, start, process);
             }
             for output in &mut outputs {
                 let _ = output.await; // a panic there is printed
@@ -420,9 +464,14 @@ impl Lifecycle {
     }
 
     /// Handles a note of a dead instance, which cannot become ready any more.
-    fn handle_late_note(&self, note: Option<InstanceNote>, start: &mut StartProgress) {
+    fn handle_late_note(
+        &self,
+        note: Option<InstanceNote>,
+        start: &mut StartProgress,
+        process: &dyn InstanceProcess,
+    ) {
         if note != Some(InstanceNote::Ready) {
-            self.handle_note(note, start);
+            self.handle_note(note, start, process);
         }
     }
 
@@ -437,10 +486,7 @@ impl Lifecycle {
         let evidence = EndEvidence {
             exit,
             last_line: self.last_line(),
-            memory_limit: self
-                .memory_limit
-                .clone()
-                .filter(|_| !self.unenforced_limits().contains(&"limits.memory")),
+            memory_limit: self.enforced_memory_limit(),
             reported: start.failure,
             oom_kills,
         };
@@ -497,6 +543,8 @@ struct StartProgress {
     handles_signals: bool,
     is_closed: bool,
     failure: Option<String>,
+    /// Kills for lack of memory that were reported while it went on.
+    reported_oom_kills: u64,
 }
 
 impl StartProgress {

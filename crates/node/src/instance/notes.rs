@@ -20,6 +20,10 @@ pub enum InstanceNote {
     Ready,
     /// The start failed; the text is for the tenant.
     Failed(String),
+    /// The kernel killed a call's process for lack of memory, and the instance goes on.
+    OomKill,
+    /// A remark on the running instance; the text is for the tenant.
+    Remark(String),
 }
 
 impl InstanceNote {
@@ -27,7 +31,7 @@ impl InstanceNote {
     pub fn is_of_watchdog(&self) -> bool {
         match self {
             Self::Phase(phase) => ["watchdog", "handler"].contains(&phase.name.as_str()),
-            Self::Ready => true,
+            Self::Ready | Self::OomKill | Self::Remark(_) => true,
             Self::Failed(_) => false,
         }
     }
@@ -40,6 +44,8 @@ impl InstanceNote {
 pub fn parse_line(line: &str) -> Option<InstanceNote> {
     match sandbox::StartNote::parse_line(line)? {
         sandbox::StartNote::Ready => Some(InstanceNote::Ready),
+        sandbox::StartNote::OomKill => Some(InstanceNote::OomKill),
+        sandbox::StartNote::Remark(text) => Some(InstanceNote::Remark(readable(&text))),
         sandbox::StartNote::Failed(text) => Some(InstanceNote::Failed(readable(&text))),
         sandbox::StartNote::Phase { name, took } => {
             is_plain(&name).then_some(InstanceNote::Phase(StartPhase { name, took }))
@@ -114,7 +120,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn only_the_three_kinds_are_parsed() {
+    fn only_the_known_kinds_are_parsed() {
         let took = Duration::from_nanos(1_500);
         assert_eq!(
             parse_line("phase root 1500"),
@@ -124,6 +130,11 @@ mod tests {
             }))
         );
         assert_eq!(parse_line("ready"), Some(InstanceNote::Ready));
+        assert_eq!(parse_line("oom_kill"), Some(InstanceNote::OomKill));
+        assert_eq!(
+            parse_line("remark a server\x1b[2J"),
+            Some(InstanceNote::Remark("a server[2J".into()))
+        );
         assert_eq!(
             parse_line("failed no such file: ./run\x1b[2J"),
             Some(InstanceNote::Failed("no such file: ./run[2J".into()))

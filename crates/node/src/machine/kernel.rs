@@ -199,6 +199,8 @@ impl KernelMachine {
         spec.intercept_connects = admission.is_some_and(|admission| admission.is_intercepted);
         spec.local_gateway = from.local_gateway;
         spec.cgroup_join_files = cgroup.join_files();
+        // A kernel that does not count kills has a file without the line.
+        spec.oom_kill_file = cgroup.oom_kills().and_then(|_| cgroup.oom_kill_file());
         (spec.uid, spec.gid) = (from.uid, from.uid);
         let target = PathBuf::from(SandboxSpec::FUNCTION_DIR);
         spec.binds = vec![BindMount {

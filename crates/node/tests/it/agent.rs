@@ -180,6 +180,55 @@ async fn a_crashing_start_backs_off_and_is_reported_to_callers() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_kill_that_an_instance_survives_is_counted_once_and_does_not_explain_its_end() {
+    let fixture = new_fixture().await;
+    fixture.machine.script("eats", Script::OomKill);
+    fixture
+        .node
+        .apply_desired(fixture.desired_echo(1, 1, "eats"));
+    fixture.until_only_ready(1).await;
+    let mut observed = fixture.node.watch_observed();
+    let last_failure = |now: &[ObservedFunction]| {
+        let last = now.first().and_then(|first| first.last_failure.clone());
+        last.unwrap_or_default()
+    };
+    observed
+        .wait_for(|now| last_failure(now).contains("it is a server"))
+        .await
+        .unwrap();
+    let kills = "nearpath_instance_oom_kills_total{function_name=\"echo.openfaas-fn\"} 1\n";
+    assert!(fixture.registry.encode().contains(kills));
+    assert!(observed.borrow()[0].start_failure.is_none(), "it goes on");
+    let query = LogQuery {
+        function: "echo".parse().unwrap(),
+        instance: None,
+        tail: None,
+        since: None,
+        follow: false,
+    };
+    let mut lines = fixture.node.read_logs(query);
+    let mut killed = 0;
+    while let Some(line) = lines.recv().await {
+        killed += usize::from(line.text.contains("the kernel killed a process"));
+    }
+    assert_eq!(killed, 1);
+    let snapshot = fixture.until_only_ready(1).await;
+    let [id] = ready_ids(&snapshot)[..] else {
+        panic!("one instance");
+    };
+    fixture.machine.script("eats", Script::Serve);
+    fixture.machine.end(id, ProcessExit::Signal(9));
+    observed
+        .wait_for(|now| last_failure(now).contains("not for its memory"))
+        .await
+        .unwrap();
+    assert!(
+        fixture.registry.encode().contains(kills),
+        "not counted again"
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_impossible_start_is_retried_only_after_a_deployment() {
     let fixture = new_fixture().await;
     std::os::unix::fs::symlink("/root/secret", fixture.code().join("link")).unwrap();

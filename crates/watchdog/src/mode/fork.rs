@@ -12,24 +12,24 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use tokio::time::{Duration, Instant, sleep_until};
+use tokio::time::{Instant, sleep_until};
 
+use super::server_check::ServerCheck;
 use crate::errors::watchdog_error;
-use crate::logs::{OutputStream, log_line};
+use crate::logs::OutputStream;
 use crate::process::output::TenantOutput;
 use crate::process::{ChildReaper, CommandSpec, ProcessGroup, TenantExit};
+use crate::process_reports::ProcessReports;
 
 /// Bytes per read; a pipe holds 64 KiB (pipe(7)).
 const CHUNK_BYTES: usize = 64 * 1024;
-/// Time between two looks at the ports of a process without output.
-const SERVER_CHECK_INTERVAL: Duration = Duration::from_secs(2);
-
 /// Starts one process per call.
 #[derive(Debug)]
 pub(crate) struct ProcessSpawner {
     command: CommandSpec,
     reaper: Arc<ChildReaper>,
     output: Arc<TenantOutput>,
+    reports: ProcessReports,
 }
 
 /// Process of a call. When dropped before its end, it is killed with all that it started.
@@ -42,9 +42,10 @@ pub(super) struct CallProcess {
     stdout: pipe::Receiver,
     buffer: BytesMut,
     feeder: Option<StdinFeeder>,
-    /// Time of the next look for a server in place of a handler, until the first output.
-    server_check: Instant,
-    awaits_first: bool,
+    server_check: ServerCheck,
+    reports: ProcessReports,
+    /// Counter of [`ProcessReports::oom_kills`] before the start.
+    oom_kills_before: Option<u64>,
 }
 
 /// Task that writes a process's stdin. Aborted when dropped.
@@ -78,11 +79,13 @@ impl ProcessSpawner {
         command: CommandSpec,
         reaper: Arc<ChildReaper>,
         output: Arc<TenantOutput>,
+        reports: ProcessReports,
     ) -> Self {
         Self {
             command,
             reaper,
             output,
+            reports,
         }
     }
 
@@ -92,6 +95,7 @@ impl ProcessSpawner {
         variables: impl IntoIterator<Item = (OsString, OsString)>,
         feed: impl FnOnce(pipe::Sender) -> StdinFeeder,
     ) -> Result<CallProcess, PlatformError> {
+        let oom_kills_before = self.reports.oom_kills();
         let started = self
             .command
             .start_process(&self.reaper, variables, true)
@@ -109,8 +113,9 @@ impl ProcessSpawner {
             stdout: started.stdout,
             buffer: BytesMut::new(),
             feeder: started.stdin.map(feed),
-            server_check: Instant::now() + SERVER_CHECK_INTERVAL,
-            awaits_first: true,
+            server_check: ServerCheck::new(Instant::now()),
+            reports: self.reports.clone(),
+            oom_kills_before,
         })
     }
 
@@ -118,18 +123,6 @@ impl ProcessSpawner {
         let text = format!("cannot start {:?}: {fault}", self.command.program());
         watchdog_error(Reason::FunctionFailed, text).governed_by("function_process")
     }
-}
-
-/// Error of a process that is a server: it would not answer before the call's time limit. Its
-/// listening shows that it does not take the call from its stdin; a handler's helpers, such as
-/// browsers, listen in processes of their own.
-fn server_error(port: u16) -> PlatformError {
-    log_line!(
-        "the tenant's process listens on port {port} instead of answering on its stdout: set mode: http and \
-         upstream_url: http://127.0.0.1:{port}"
-    );
-    let text = "the process is a server, and the function's mode is not http";
-    watchdog_error(Reason::FunctionFailed, text.to_owned()).governed_by("mode")
 }
 
 impl CallProcess {
@@ -145,7 +138,7 @@ impl CallProcess {
             buffer,
             feeder,
             server_check,
-            awaits_first,
+            reports,
             ..
         } = self;
         loop {
@@ -162,15 +155,14 @@ impl CallProcess {
                     }
                 }
                 read = stdout.read_buf(buffer) => {
-                    *awaits_first = false;
+                    server_check.note_output(Instant::now());
                     read.map_err(|fault| watchdog_error(Reason::Internal, format!("cannot read the process's stdout: {fault}")))?;
                     return Ok(buffer.split().freeze());
                 }
-                () = sleep_until(*server_check), if *awaits_first => {
-                    *server_check = Instant::now() + SERVER_CHECK_INTERVAL;
-                    if let Some(port) = group.listening_ports().of_leader.first() {
+                () = sleep_until(server_check.next_look()) => {
+                    if let Some(port) = server_check.look(Instant::now(), &group.listening_ports()) {
                         group.send_signal(Signal::KILL);
-                        return Err(server_error(*port));
+                        return Err(reports.server_error(port));
                     }
                 }
             }
@@ -188,10 +180,6 @@ impl CallProcess {
         if exit.is_success() {
             return Ok(());
         }
-        Err(watchdog_error(
-            Reason::FunctionFailed,
-            format!("the process ended with {exit}"),
-        )
-        .governed_by("function_process"))
+        Err(self.reports.failed_exit(exit, self.oom_kills_before))
     }
 }

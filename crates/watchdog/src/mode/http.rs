@@ -17,6 +17,7 @@ use crate::config::WatchdogConfig;
 use crate::config::upstream_target::UpstreamProtocol;
 use crate::errors::watchdog_error;
 use crate::incoming_body::IncomingBody;
+use crate::process_reports::ProcessReports;
 use crate::request_body::{RequestBody, UploadState, collect_body};
 use crate::response_body::WatchdogBody;
 use crate::tunnel::{self, UpgradeTunnel};
@@ -65,11 +66,18 @@ pub(crate) struct HttpMode {
     /// Largest body to buffer, in bytes; `None`: bodies pass as they arrive.
     max_buffered_bytes: Option<usize>,
     pub(crate) readiness: Arc<ServerReadiness>,
+    reports: ProcessReports,
+    /// Counter of [`ProcessReports::oom_kills`] before the server's start.
+    oom_kills_before: Option<u64>,
 }
 
 impl HttpMode {
     /// `None` without an upstream, which the configuration demands for this mode.
-    pub(crate) fn new(config: &WatchdogConfig, readiness: Arc<ServerReadiness>) -> Option<Self> {
+    pub(crate) fn new(
+        config: &WatchdogConfig,
+        readiness: Arc<ServerReadiness>,
+        reports: ProcessReports,
+    ) -> Option<Self> {
         let target = config.upstream.clone()?;
         Some(Self {
             base_path: target.base_path.clone(),
@@ -78,6 +86,8 @@ impl HttpMode {
             read_timeout: config.read_timeout,
             max_buffered_bytes: config.buffer_request.then_some(config.max_body),
             readiness,
+            oom_kills_before: reports.oom_kills(),
+            reports,
         })
     }
 
@@ -94,7 +104,11 @@ impl HttpMode {
         let request = self
             .upstream_request(request, caller.is_some(), &upload)
             .await?;
-        let mut response = self.upstream.send_request(request).await?;
+        let sent = self.upstream.send_request(request).await;
+        let mut response = sent.map_err(|fault| {
+            self.reports
+                .explain_lost_server(fault, self.oom_kills_before)
+        })?;
         // From here on silence of the caller is part of the conversation.
         upload.mark_answered();
         let tunnel = caller

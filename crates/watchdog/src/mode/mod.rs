@@ -3,6 +3,7 @@
 mod fork;
 mod http;
 mod serializing;
+mod server_check;
 mod r#static;
 mod streaming;
 

@@ -9,8 +9,9 @@ use std::path::Path;
 
 use rustix::process::Pid;
 
-/// State TCP_LISTEN in the tables of `/proc/net` (`net/tcp_states.h`).
+/// States TCP_LISTEN and TCP_ESTABLISHED in the tables of `/proc/net` (`net/tcp_states.h`).
 const LISTEN_STATE: &str = "0A";
+const ESTABLISHED_STATE: &str = "01";
 
 /// Ports of a group of processes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -19,23 +20,35 @@ pub(crate) struct ListeningPorts {
     pub(crate) of_group: BTreeSet<u16>,
     /// Ports of its leader.
     pub(crate) of_leader: BTreeSet<u16>,
+    /// Ports of the group to which no connection exists.
+    pub(crate) idle: BTreeSet<u16>,
+}
+
+/// TCP sockets of this network namespace.
+#[derive(Debug, Default)]
+struct SocketTable {
+    /// Port by inode.
+    listeners: HashMap<u64, u16>,
+    /// Local ports of connections.
+    connected: BTreeSet<u16>,
 }
 
 /// Reads the ports of the group that `leader` leads. Empty where `/proc` cannot be read. Takes
 /// about a millisecond.
 pub(super) fn read_ports(leader: Pid) -> ListeningPorts {
     let mut ports = ListeningPorts::default();
-    let listeners = listening_sockets();
+    let sockets = SocketTable::read();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         if process_group(&entry.path()) != Some(leader.as_raw_nonzero().get()) {
             continue;
         }
-        let found = process_ports(&entry.path(), &listeners);
+        let found = process_ports(&entry.path(), &sockets.listeners);
         if entry.file_name().to_str() == Some(&leader.to_string()) {
             ports.of_leader.clone_from(&found);
         }
         ports.of_group.extend(found);
     }
+    ports.idle = &ports.of_group - &sockets.connected;
     ports
 }
 
@@ -58,24 +71,33 @@ fn process_ports(process: &Path, listeners: &HashMap<u64, u16>) -> BTreeSet<u16>
         .collect()
 }
 
-/// Returns the listening sockets of this network namespace: inode and port.
-fn listening_sockets() -> HashMap<u64, u16> {
-    let tables = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
-    let texts = tables.map(|table| fs::read_to_string(table).unwrap_or_default());
-    texts
-        .iter()
-        .flat_map(|text| text.lines().filter_map(parse_listener))
-        .collect()
+impl SocketTable {
+    fn read() -> Self {
+        let tables = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
+        let texts = tables.map(|table| fs::read_to_string(table).unwrap_or_default());
+        let mut sockets = Self::default();
+        for (state, inode, port) in texts
+            .iter()
+            .flat_map(|text| text.lines().filter_map(parse_line))
+        {
+            match state {
+                LISTEN_STATE => drop(sockets.listeners.insert(inode, port)),
+                ESTABLISHED_STATE => drop(sockets.connected.insert(port)),
+                _ => {}
+            }
+        }
+        sockets
+    }
 }
 
-/// Parses a line of the table; `None` for a socket that does not listen.
-fn parse_listener(line: &str) -> Option<(u64, u16)> {
+/// Parses a line of a table: state, inode, local port. `None` for the heading.
+fn parse_line(line: &str) -> Option<(&str, u64, u16)> {
     let mut fields = line.split_ascii_whitespace();
     let local = fields.nth(1)?;
     let state = fields.nth(1)?;
     let inode = fields.nth(5)?.parse().ok()?;
     let port = u16::from_str_radix(local.rsplit_once(':')?.1, 16).ok()?;
-    (state == LISTEN_STATE).then_some((inode, port))
+    Some((state, inode, port))
 }
 
 fn socket_inode(target: &str) -> Option<u64> {
@@ -97,11 +119,14 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let client = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
-        let found = process_ports(Path::new("/proc/self"), &listening_sockets());
+        let found = process_ports(Path::new("/proc/self"), &SocketTable::read().listeners);
         assert!(found.contains(&port), "{found:?}");
         assert!(!found.contains(&client.local_addr().unwrap().port()));
+        let idle = TcpListener::bind("127.0.0.1:0").unwrap();
         let group = read_ports(getpgrp());
         assert!(group.of_group.contains(&port), "{group:?}");
+        assert!(!group.idle.contains(&port), "it has a connection");
+        assert!(group.idle.contains(&idle.local_addr().unwrap().port()));
         assert_eq!(group.of_leader.contains(&port), getpid() == getpgrp());
     }
 
@@ -112,8 +137,7 @@ mod tests {
                 "   0: 00000000:1F90 00000000:0000 {state} 00000000:00000000 00:00000000 00000000 1000 0 4711 1 0000"
             )
         };
-        assert_eq!(parse_listener(&line("0A")), Some((4711, 8080)));
-        assert_eq!(parse_listener(&line("01")), None);
-        assert_eq!(parse_listener("  sl  local_address rem_address   st"), None);
+        assert_eq!(parse_line(&line("0A")), Some(("0A", 4711, 8080)));
+        assert_eq!(parse_line("  sl  local_address rem_address   st"), None);
     }
 }

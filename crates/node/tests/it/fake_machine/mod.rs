@@ -29,6 +29,9 @@ pub enum Script {
     Serve,
     /// Becomes ready, and ignores SIGTERM.
     Stubborn,
+    /// Becomes ready, and survives the kill of a process for lack of memory, reported twice; a
+    /// remark follows.
+    OomKill,
     /// Writes a line and exits with code 1.
     Crash,
     /// Has reported phases before the watchdog's; loses SIGTERM, as a process without a handler.
@@ -151,6 +154,9 @@ impl InstanceMachine for FakeMachine {
             Script::Serve | Script::Stubborn => {
                 note_writer.write_all(b"phase watchdog 1000\nready\n")?
             }
+            Script::OomKill => note_writer.write_all(
+                b"phase watchdog 1000\nready\noom_kill\noom_kill\nremark it is a server\n",
+            )?,
             Script::Early => note_writer.write_all(b"phase root 1000\nphase lockdown 1000\n")?,
             Script::Crash => err.write_all(b"Traceback\nno module named cart\n")?,
             Script::Silent | Script::Refused => {}
@@ -222,6 +228,10 @@ impl InstanceProcess for FakeProcess {
             cpu_nanos: 500_000_000,
             memory_bytes: 1 << 20,
         })
+    }
+
+    fn oom_kills(&self) -> Option<u64> {
+        Some(u64::from(self.script == Script::OomKill))
     }
 
     fn release_resources(&self) {

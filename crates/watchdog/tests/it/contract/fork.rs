@@ -1,6 +1,6 @@
 //! Modes `streaming` and `serializing`.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use http::{Request, Version};
 use http_body_util::{BodyExt, StreamBody};
@@ -8,7 +8,9 @@ use hyper::body::Frame;
 use nearpath_testkit::{eventually, within};
 use tokio::sync::mpsc;
 
-use crate::contract::support::{AnyError, WatchdogProcess, full, send, text};
+use crate::contract::support::{
+    AnyError, WatchdogProcess, full, program_path, send, text, watchdog_command,
+};
 
 /// A command that writes the number of a background process to `$TMPDIR/pid` and waits for it.
 const BACKGROUND_COMMAND: (&str, &str) = (
@@ -221,6 +223,87 @@ async fn a_server_in_place_of_a_handler_is_named_with_its_port() {
                 .is_err()
         })
         .await;
+    }
+}
+
+/// A server below a shell, after a banner on stdout.
+#[tokio::test]
+async fn a_server_with_a_banner_below_a_shell_is_named_too() {
+    for mode in ["streaming", "serializing"] {
+        let port = nearpath_testkit::free_addr().port();
+        let server =
+            format!("sh -c 'echo starting; python3 -m http.server {port} --bind 127.0.0.1; true'");
+        let watchdog = WatchdogProcess::start(&[
+            ("mode", mode),
+            ("fprocess", &server),
+            ("exec_timeout", "60s"),
+        ]);
+        for _ in 0..2 {
+            let sent = send(watchdog.addr, Request::get("/").body(full("")).unwrap());
+            let response = within(sent).await.unwrap();
+            match mode {
+                // The banner was the beginning of an answer.
+                "streaming" => drop(within(response.into_body().collect()).await.unwrap_err()),
+                _ => assert!(text(response).await.1.contains("mode is not http")),
+            }
+        }
+        let advice = format!("set mode: http and upstream_url: http://127.0.0.1:{port}");
+        watchdog.stderr.wait_for(&advice);
+        let notes = watchdog.read_notes();
+        let remarks = notes.lines().filter(|line| line.starts_with("remark "));
+        let remarks: Vec<_> = remarks.collect();
+        assert!(
+            remarks.len() == 1 && remarks[0].ends_with(&advice),
+            "one for the node: {remarks:?}"
+        );
+    }
+}
+
+/// The kernel's counter is a file here, which the process changes before it ends.
+#[tokio::test]
+async fn a_kill_for_lack_of_memory_is_named_and_another_is_not() {
+    let of_memory = "printf \"oom_kill 1\\n\" >$TMPDIR/oom";
+    for (prelude, end, is_memory) in [
+        ("true", "kill -9 $$", false),
+        (of_memory, "kill -9 $$", true),
+        // As a shell reports its killed child.
+        (of_memory, "exit 137", true),
+        (of_memory, "exit 3", false),
+    ] {
+        let command = format!("sh -c '{prelude}; {end}'");
+        let watchdog = WatchdogProcess::spawn(|temp| {
+            std::fs::write(temp.path().join("oom"), "under_oom 0\noom_kill 0\n").unwrap();
+            let plain = watchdog_command(temp, &[("fprocess", &command)]);
+            let script = "exec \"$0\" 3>\"$TMPDIR/notes\" 5<\"$TMPDIR/oom\"";
+            let mut with_counter = Command::new("sh");
+            with_counter
+                .args(["-c", script, program_path()])
+                .env_clear();
+            with_counter.env("NEARPATH_OOM_KILL_FD", "5").envs(
+                plain
+                    .get_envs()
+                    .filter_map(|(name, value)| Some((name, value?))),
+            );
+            with_counter
+                .stdin(Stdio::null())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped());
+            with_counter
+        });
+        let (status, body) = watchdog.post("/", "").await;
+        assert_eq!(status, 500, "{body}");
+        assert_eq!(
+            body.contains("needed more memory"),
+            is_memory,
+            "{command}: {body}"
+        );
+        assert_eq!(
+            body.contains("limits.memory"),
+            is_memory,
+            "{command}: {body}"
+        );
+        let reported = watchdog.read_notes().contains("\noom_kill\n");
+        assert_eq!(reported, is_memory, "{command}");
     }
 }
 
