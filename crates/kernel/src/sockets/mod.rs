@@ -1,8 +1,9 @@
-//! TCP sockets: options, locking to a peer, path measurements, initial windows, and detection of
+//! TCP sockets: options, hop limits, locking to a peer, path measurements, initial windows, and detection of
 //! closed ones.
 
 mod flow_info;
 mod initial_window;
+mod min_hop_limit;
 mod options;
 mod peer_lock;
 pub(crate) mod raw_options;
@@ -10,6 +11,7 @@ mod sock_diag;
 
 pub use flow_info::{TcpFlowInfo, tcp_flow_info};
 pub use initial_window::{InitialWindow, set_initial_window};
+pub use min_hop_limit::{set_min_hop_count, set_min_ttl};
 pub(crate) use options::unreported_options;
 pub use options::{OptionChange, SocketOptions};
 pub use peer_lock::{is_filter_locked, lock_to_peer};

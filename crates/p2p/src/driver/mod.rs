@@ -8,7 +8,10 @@
 //! A task holds everything. It takes one event at a time, so nothing is read from a connection
 //! that the state machine has just handed over.
 
+mod dial;
+mod hop_limit;
 mod host_addresses;
+mod listeners;
 mod local_ports;
 mod observers;
 mod outcome;

@@ -59,6 +59,8 @@ pub(super) struct ObserverQueries {
     protocol: Arc<dyn BindingProtocol>,
     udp_requests: Vec<ObserverRequest>,
     tcp_requests: JoinSet<io::Result<(ReflexiveAddress, TcpStream)>>,
+    /// Sockets of the requests over TCP.
+    tcp_bases: Vec<SocketAddr>,
     /// TCP connections to the rendezvous: while they are open, NATs keep the mapping of the port.
     kept_streams: Vec<TcpStream>,
 }
@@ -94,12 +96,13 @@ impl ObserverQueries {
                 next_send_at: now,
             })
             .collect();
-        let mut dials = JoinSet::new();
+        let (mut dials, mut tcp_bases) = (JoinSet::new(), Vec::new());
         for (base, to) in tcp
             .iter()
             .filter_map(|base| Some((*base, first(&observers.tcp, base)?)))
         {
             let protocol = Arc::clone(&observers.protocol);
+            tcp_bases.push(base);
             dials.spawn(async move {
                 tokio::time::timeout(TCP_RESPONSE_TIMEOUT, request_over_tcp(base, to, &*protocol))
                     .await?
@@ -109,8 +112,19 @@ impl ObserverQueries {
             protocol: Arc::clone(&observers.protocol),
             udp_requests,
             tcp_requests: dials,
+            tcp_bases,
             kept_streams: Vec::new(),
         }
+    }
+
+    /// Returns the sockets whose mapped addresses are requested, before any response.
+    pub(super) fn requested(&self) -> impl Iterator<Item = (Transport, SocketAddr)> {
+        let udp = self
+            .udp_requests
+            .iter()
+            .map(|request| (Transport::Udp, request.base));
+        let tcp = self.tcp_bases.iter().map(|base| (Transport::Tcp, *base));
+        udp.chain(tcp)
     }
 
     /// Sends requests that are due, first or again.

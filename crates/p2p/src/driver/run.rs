@@ -231,12 +231,20 @@ impl PunchDriver {
             AgentAction::Send { key, bytes } => {
                 self.sockets.datagrams.send(key.base, key.remote, &bytes)
             }
+            AgentAction::SendOpening { key, hop_limit } => self
+                .sockets
+                .datagrams
+                .send_opening(key.base, key.remote, hop_limit),
             AgentAction::Listen { base } => {
                 if let Err(error) = self.sockets.streams.listen(base) {
                     tracing::debug!(%base, %error, "driver: listen failed");
                 }
             }
-            AgentAction::Dial { key, timeout } => self.sockets.streams.dial(key, timeout),
+            AgentAction::Dial {
+                key,
+                timeout,
+                opening,
+            } => self.sockets.streams.dial(key, timeout, opening),
             AgentAction::Write { key, bytes } => self.sockets.streams.write(key, &bytes),
             AgentAction::Close(key) => self.sockets.streams.close(key),
             AgentAction::UsePair(key) => self.use_pair(key).await,

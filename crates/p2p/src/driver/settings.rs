@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::punch::agent::OPENING_PERIOD;
+
 /// Settings of a driver.
 #[derive(Debug, Clone)]
 pub struct DriverSettings {
@@ -33,7 +35,7 @@ pub struct RelayPolicy {
     /// Head start of the direct connection before the relay is opened; meanwhile the control
     /// connection carries a few bytes. A failed search ends it.
     ///
-    /// `None`: ten round trips to the rendezvous, between 0.3 s and 1 s.
+    /// `None`: ten round trips to the rendezvous and [`OPENING_PERIOD`], between 0.3 s and 1 s.
     pub head_start: Option<Duration>,
     /// Time for acknowledgements of frames on the control connection, at least the head start; then
     /// the relay carries them.
@@ -49,8 +51,9 @@ const HEAD_START_RANGE: (Duration, Duration) = (Duration::from_millis(300), Dura
 impl RelayPolicy {
     /// Returns the head start for a round trip to the rendezvous.
     pub(crate) fn head_start(&self, round_trip: Duration) -> Duration {
-        self.head_start
-            .unwrap_or_else(|| (round_trip * 10).clamp(HEAD_START_RANGE.0, HEAD_START_RANGE.1))
+        self.head_start.unwrap_or_else(|| {
+            (round_trip * 10 + OPENING_PERIOD).clamp(HEAD_START_RANGE.0, HEAD_START_RANGE.1)
+        })
     }
 }
 
@@ -74,7 +77,7 @@ mod tests {
         let relay_policy = RelayPolicy::default();
         assert_eq!(
             [0, 50, 400].map(|rtt| relay_policy.head_start(ms(rtt))),
-            [300, 500, 1000].map(ms)
+            [300, 570, 1000].map(ms)
         );
         let configured = RelayPolicy {
             head_start: Some(ms(7)),

@@ -27,7 +27,7 @@ pub(super) struct DriverSockets {
 impl DriverSockets {
     /// Creates the sockets.
     ///
-    /// The first events are host candidates; mapped addresses follow when observers respond.
+    /// The first events are requests to observers and host candidates; mapped addresses follow when observers respond.
     pub(super) fn new(
         ports: LocalPorts,
         observers: &ObserverSet,
@@ -43,17 +43,18 @@ impl DriverSockets {
                 .collect::<Vec<_>>()
         };
         let bases = [bases(Transport::Tcp, &tcp), bases(Transport::Udp, &udp)].concat();
-        let mut events: VecDeque<AgentEvent> = host_ips
-            .iter()
-            .flat_map(|ip| {
-                bases
-                    .iter()
-                    .filter_map(|&(transport, base)| host_candidate_event(*ip, transport, base))
-            })
+        let mut queries = ObserverQueries::new(observers, &udp, &tcp, now);
+        let mut events: VecDeque<AgentEvent> = queries
+            .requested()
+            .map(|(transport, base)| AgentEvent::ObserverAsked { transport, base })
             .collect();
+        events.extend(host_ips.iter().flat_map(|ip| {
+            bases
+                .iter()
+                .filter_map(|&(transport, base)| host_candidate_event(*ip, transport, base))
+        }));
         // The offer goes at once: waiting for observers would delay the peer's first probes.
         events.push_back(AgentEvent::Gathered);
-        let mut queries = ObserverQueries::new(observers, &udp, &tcp, now);
         let datagrams = UdpSockets::new(ports.udp)?;
         // Sent before the loop runs: responses take a round trip to the rendezvous.
         queries.send_due(&datagrams, now);

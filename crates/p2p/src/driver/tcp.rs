@@ -8,17 +8,17 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use crate::punch::agent::DialOpening;
 use crate::punch::candidate::PairKey;
 use crate::punch::probe::PROBE_BYTES;
 use crate::punch::{AgentEvent, Transport};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::TcpStream;
 use tokio::task::{AbortHandle, JoinSet};
 
-use super::local_ports;
+use super::listeners::Listeners;
+use super::{dial, local_ports};
 
-/// Connections that the kernel queues until they are accepted.
-const LISTEN_BACKLOG: u32 = 16;
 /// Time to write the last probe.
 const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -27,7 +27,7 @@ const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) struct TcpStreams {
     /// Bound sockets, which reserve the ports.
     bound: Vec<(SocketAddr, OwnedFd)>,
-    listeners: Vec<(SocketAddr, TcpListener)>,
+    listeners: Listeners,
     dials: JoinSet<(PairKey, io::Result<TcpStream>)>,
     dial_handles: HashMap<PairKey, AbortHandle>,
     open: VecDeque<ProbedConnection>,
@@ -89,22 +89,18 @@ impl TcpStreams {
     }
 
     fn poll_listeners(&mut self, cx: &mut Context<'_>) -> Poll<AgentEvent> {
-        for at in 0..self.listeners.len() {
-            // An error ends the loop until the next poll: it may concern one connection only
-            // (accept(2)).
-            while let Poll::Ready(Ok((stream, remote))) = self.listeners[at].1.poll_accept(cx) {
-                let key = PairKey {
-                    transport: Transport::Tcp,
-                    base: self.listeners[at].0,
-                    remote,
-                };
-                match self.add_connection(key, stream) {
-                    Ok(event) => return Poll::Ready(event),
-                    Err(error) => tracing::debug!(?key, %error, "driver: connection ended at once"),
-                }
+        loop {
+            let (base, remote, stream) = ready!(self.listeners.poll_accept(cx));
+            let key = PairKey {
+                transport: Transport::Tcp,
+                base,
+                remote,
+            };
+            match self.add_connection(key, stream) {
+                Ok(event) => return Poll::Ready(event),
+                Err(error) => tracing::debug!(?key, %error, "driver: connection ended at once"),
             }
         }
-        Poll::Pending
     }
 
     fn add_connection(&mut self, key: PairKey, stream: TcpStream) -> io::Result<AgentEvent> {
@@ -161,19 +157,12 @@ impl TcpStreams {
         if !self.bound.iter().any(|(bound, _)| *bound == base) {
             return Err(io::ErrorKind::AddrNotAvailable.into());
         }
-        let listener =
-            TcpSocket::from_std_stream(local_ports::open_on_port(base)?).listen(LISTEN_BACKLOG)?;
-        self.listeners.push((base, listener));
-        Ok(())
+        self.listeners.listen(base)
     }
 
     /// Dials from a reserved port.
-    pub(super) fn dial(&mut self, key: PairKey, timeout: Duration) {
-        let dial = async move {
-            // A new socket per dial: a failed one cannot be connected again portably (connect(2)).
-            let socket = TcpSocket::from_std_stream(local_ports::open_on_port(key.base)?);
-            tokio::time::timeout(timeout, socket.connect(key.remote)).await?
-        };
+    pub(super) fn dial(&mut self, key: PairKey, timeout: Duration, opening: Option<DialOpening>) {
+        let dial = dial::dial_peer(key, timeout, opening);
         let handle = self.dials.spawn(async move { (key, dial.await) });
         self.dial_handles.insert(key, handle);
     }
@@ -281,7 +270,7 @@ mod tests {
             base,
             remote: (Ipv4Addr::LOCALHOST, port.port()).into(),
         };
-        near.dial(key, Duration::from_secs(5));
+        near.dial(key, Duration::from_secs(5), None);
         assert_eq!(next_event(&mut near).await, AgentEvent::Connected(key));
         let AgentEvent::Connected(theirs) = next_event(&mut far).await else {
             panic!("nothing was accepted")
@@ -296,7 +285,7 @@ mod tests {
             let mut sides = connected_pair().await;
             let (side, key) = &mut sides[again];
             side.close(*key);
-            side.dial(*key, Duration::from_secs(5));
+            side.dial(*key, Duration::from_secs(5), None);
             assert_eq!(
                 next_event(side).await,
                 AgentEvent::Connected(*key),

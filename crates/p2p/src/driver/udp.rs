@@ -9,6 +9,10 @@ use rustix::net::{SendFlags, sendto};
 use tokio::io::ReadBuf;
 use tokio::sync::mpsc;
 
+use crate::punch::probe::OPENING_DATAGRAM;
+
+use super::hop_limit::set_hop_limit;
+
 /// Largest datagram that can be a probe or a response, in bytes.
 const MAX_DATAGRAM_BYTES: usize = 512;
 
@@ -68,8 +72,22 @@ impl UdpSockets {
 
     /// Sends a datagram. What the kernel cannot take or route is lost, as on the network.
     pub(super) fn send(&self, base: SocketAddr, to: SocketAddr, bytes: &[u8]) {
+        self.send_with(base, to, |socket| socket.send(to, bytes));
+    }
+
+    /// Sends a datagram that opens the own NAT, and expires before the peer's.
+    pub(super) fn send_opening(&self, base: SocketAddr, to: SocketAddr, hop_limit: u8) {
+        self.send_with(base, to, |socket| socket.send_opening(to, hop_limit));
+    }
+
+    fn send_with(
+        &self,
+        base: SocketAddr,
+        to: SocketAddr,
+        send: impl FnOnce(&BoundSocket) -> io::Result<()>,
+    ) {
         if let Some(socket) = self.sockets.iter().find(|socket| socket.base == base)
-            && let Err(error) = sendto(&socket.socket, bytes, SendFlags::DONTWAIT, &to)
+            && let Err(error) = send(socket)
         {
             tracing::debug!(%base, %to, %error, "driver: datagram not sent");
         }
@@ -90,6 +108,21 @@ impl UdpSockets {
         let duplicate = socket.socket.try_clone()?;
         socket.source = DatagramSource::Diverted(diverted);
         Ok(duplicate)
+    }
+}
+
+impl BoundSocket {
+    fn send(&self, to: SocketAddr, bytes: &[u8]) -> io::Result<()> {
+        sendto(&self.socket, bytes, SendFlags::DONTWAIT, &to)?;
+        Ok(())
+    }
+
+    fn send_opening(&self, to: SocketAddr, hop_limit: u8) -> io::Result<()> {
+        // No other datagram gets this limit: QUIC takes the socket over after the last opening.
+        set_hop_limit(&self.socket, self.base, Some(hop_limit))?;
+        let sent = self.send(to, &OPENING_DATAGRAM);
+        set_hop_limit(&self.socket, self.base, None)?;
+        sent
     }
 }
 

@@ -25,6 +25,9 @@ impl PunchAgent {
             addr,
             self.address_preference(transport, addr),
         );
+        if kind == CandidateKind::Reflexive {
+            self.observers.note_answer(transport, base, now);
+        }
         let is_known = |local: &LocalCandidate| {
             local.candidate.addr == candidate.addr && local.candidate.transport == transport
         };
@@ -35,7 +38,11 @@ impl PunchAgent {
             .locals
             .iter()
             .any(|local| local.base == base && local.candidate.transport == transport);
-        self.locals.push(LocalCandidate { candidate, base });
+        self.locals.push(LocalCandidate {
+            candidate,
+            base,
+            added: now,
+        });
         // One listener per base: all its connections share the port.
         if is_new && transport == Transport::Tcp {
             self.actions.push(AgentAction::Listen { base });
@@ -87,7 +94,9 @@ impl PunchAgent {
     /// Creates the pairs of all known candidates. Existing pairs stay as they are.
     fn pair_up(&mut self, now: Instant) {
         for at in 0..self.locals.len() {
-            let LocalCandidate { candidate, base } = self.locals[at];
+            let LocalCandidate {
+                candidate, base, ..
+            } = self.locals[at];
             // Cloned, as the loop changes `self`; it has at most 16 entries.
             for remote in self.remotes.clone() {
                 let key = PairKey {

@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use crate::punch::candidate::{PairKey, Transport};
 
+use super::opening::may_have_nat;
 use super::pairs::{CandidatePair, TcpPairState};
-use super::{AgentAction, AgentPhase, PunchAgent};
+use super::{AgentAction, AgentPhase, DialOpening, PunchAgent};
 
 /// Upper bound of the interval between tries of a pair.
 pub(super) const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -46,34 +47,76 @@ impl PunchAgent {
         open.filter(|pair| self.pairs.tries_at(pair.key.remote.ip()) < settings.max_tries_per_ip)
     }
 
+    /// Returns the number of further tries that the limits of a pair, of its address and of the
+    /// session permit.
+    pub(super) fn tries_left(&self, pair: &CandidatePair) -> u32 {
+        let (settings, at_ip) = (&self.settings, self.pairs.tries_at(pair.key.remote.ip()));
+        let of_ip = settings.max_tries_per_ip.saturating_sub(at_ip);
+        let in_all = settings.max_tries_in_all.saturating_sub(self.counts.tries);
+        let of_pair = settings.max_tries.saturating_sub(pair.tries);
+        of_pair.min(of_ip).min(in_all)
+    }
+
     /// Returns the due pair with the fewest tries, the best of these.
+    ///
+    /// Pairs with a NAT in between come first: the peer counts on it to be open soon.
     fn next_due_pair(&self, now: Instant) -> Option<PairKey> {
-        let due = self.open_pairs().filter(|pair| pair.next_due <= now);
-        due.min_by_key(|pair| pair.tries).map(|pair| pair.key)
+        let due = self.open_pairs().filter(|pair| self.due_at(pair) <= now);
+        due.min_by_key(|pair| (pair.tries, !may_have_nat(pair.key.remote.ip())))
+            .map(|pair| pair.key)
     }
 
     fn try_pair(&mut self, key: PairKey, now: Instant) {
-        let Some(pair) = self.pairs.get_mut(&key) else {
+        let Some(pair) = self.pairs.get(&key) else {
             return;
         };
-        let wait = retry_interval(self.settings.retry_interval, pair.tries, MAX_RETRY_INTERVAL);
-        pair.tries += 1;
-        pair.first_tried.get_or_insert(now);
-        pair.next_due = now + wait;
-        self.counts.tries += 1;
         match key.transport {
-            Transport::Udp => {
+            Transport::Udp => self.try_datagram(key, self.opening_hop_limit(pair), now),
+            Transport::Tcp => self.dial(key, self.dial_opening(pair, now), now),
+        }
+    }
+
+    fn try_datagram(&mut self, key: PairKey, opening: Option<u8>, now: Instant) {
+        let openings = u32::from(opening.is_some());
+        self.note_try(key, openings, 1 - openings, now);
+        match opening {
+            Some(hop_limit) => self
+                .actions
+                .push(AgentAction::SendOpening { key, hop_limit }),
+            None => {
                 let probe = self.new_probe();
                 self.send_probe(key, probe, true, now);
             }
-            Transport::Tcp => {
-                pair.stream = TcpPairState::Dialing;
-                self.actions.push(AgentAction::Dial {
-                    key,
-                    timeout: DIAL_TIMEOUT,
-                });
-            }
         }
+    }
+
+    fn dial(&mut self, key: PairKey, opening: Option<DialOpening>, now: Instant) {
+        // Both count: the peer may be close enough for the first SYN, too.
+        self.note_try(key, u32::from(opening.is_some()), 1, now);
+        if let Some(pair) = self.pairs.get_mut(&key) {
+            pair.stream = TcpPairState::Dialing;
+        }
+        self.actions.push(AgentAction::Dial {
+            key,
+            timeout: DIAL_TIMEOUT,
+            opening,
+        });
+    }
+
+    fn note_try(&mut self, key: PairKey, openings: u32, probes: u32, now: Instant) {
+        let Some(pair) = self.pairs.get_mut(&key) else {
+            return;
+        };
+        let earlier = pair.tries - pair.opening_tries;
+        let first = self.settings.retry_interval;
+        pair.next_due = now + retry_interval(first, earlier, MAX_RETRY_INTERVAL);
+        pair.last_tried = Some(now);
+        if probes > 0 {
+            pair.first_tried.get_or_insert(now);
+        }
+        pair.opening_tries += openings;
+        pair.tries += openings + probes;
+        self.counts.tries += openings + probes;
     }
 
     pub(super) fn next_check_at(&self) -> Option<Instant> {
@@ -81,7 +124,7 @@ impl PunchAgent {
             return None;
         }
         self.open_pairs()
-            .map(|pair| pair.next_due.max(self.next_check_allowed))
+            .map(|pair| self.due_at(pair).max(self.next_check_allowed))
             .min()
     }
 

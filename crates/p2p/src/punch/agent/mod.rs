@@ -2,7 +2,7 @@
 //! the relay.
 //!
 //! Events in, actions out, time as an argument. Both sides offer candidates through the rendezvous,
-//! probe the resulting pairs (`checks`, `tcp`), and respond to each other's probes (`receive`). The
+//! open their NATs (`opening`), probe the resulting pairs (`checks`, `tcp`), and respond to each other's probes (`receive`). The
 //! leader takes the best valid pair and nominates it over that very pair; when the follower agrees,
 //! both have it (`nominate`). Each side reaches a pair, the relay or a failure within two search
 //! timeouts.
@@ -12,6 +12,7 @@
 mod candidates;
 mod checks;
 mod nominate;
+mod opening;
 mod pairs;
 mod receive;
 mod replay_window;
@@ -27,10 +28,14 @@ use crate::punch::probe::Probe;
 use crate::punch::session::{PunchSession, SessionRole};
 
 pub use types::{
-    AgentAction, AgentCounts, AgentEvent, AgentState, PunchFailure, PunchMessage, PunchSettings,
+    AgentAction, AgentCounts, AgentEvent, AgentState, DialOpening, PunchFailure, PunchMessage,
+    PunchSettings,
 };
 
+pub use opening::OPENING_PERIOD;
+
 use nominate::{DirectPair, PairNomination};
+use opening::ObserverTimes;
 use pairs::{CheckList, LocalCandidate};
 use replay_window::ReplayWindow;
 
@@ -43,6 +48,7 @@ pub struct PunchAgent {
     /// Number of the last request.
     last_request: u64,
     locals: Vec<LocalCandidate>,
+    observers: ObserverTimes,
     remotes: Vec<Candidate>,
     pairs: CheckList,
     /// Nonce of the peer, once a probe of it verified.
@@ -90,6 +96,7 @@ impl PunchAgent {
             nonce,
             last_request: 0,
             locals: Vec::new(),
+            observers: ObserverTimes::default(),
             remotes: Vec::new(),
             pairs: CheckList::default(),
             peer_nonce: None,
@@ -123,6 +130,9 @@ impl PunchAgent {
                 addr,
                 base,
             } => self.add_local(kind, transport, addr, base, now),
+            AgentEvent::ObserverAsked { transport, base } => {
+                self.observers.note_request(transport, base, now)
+            }
             AgentEvent::Gathered => self.send_offer(),
             AgentEvent::PeerMessage(PunchMessage::Offer(candidates)) => {
                 self.add_remotes(&candidates, now)

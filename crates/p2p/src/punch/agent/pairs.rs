@@ -40,8 +40,12 @@ pub(super) struct CandidatePair {
     pub(super) stream: TcpPairState,
     /// Number of first probes or dials.
     pub(super) tries: u32,
-    /// Time of the first try.
+    /// Number of these that were to open the own NAT only (`opening`).
+    pub(super) opening_tries: u32,
+    pub(super) created: Instant,
+    /// Time of the first try that may reach the peer.
     pub(super) first_tried: Option<Instant>,
+    pub(super) last_tried: Option<Instant>,
     /// Time of the next try; for an open connection: by when it must have worked.
     pub(super) next_due: Instant,
     /// Unanswered requests: numbers, and times of sending.
@@ -191,7 +195,10 @@ fn new_pair(key: PairKey, priority: u64, offered: bool, now: Instant) -> Candida
         progress,
         stream,
         tries: 0,
+        opening_tries: 0,
+        created: now,
         first_tried: None,
+        last_tried: None,
         next_due: now,
         open_requests: Vec::new(),
         rtt: None,
@@ -203,6 +210,7 @@ fn new_pair(key: PairKey, priority: u64, offered: bool, now: Instant) -> Candida
 pub(super) struct LocalCandidate {
     pub(super) candidate: Candidate,
     pub(super) base: SocketAddr,
+    pub(super) added: Instant,
 }
 
 /// Returns the best priority among a base's candidates.

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use nearpath_types::SpiffeId;
 
-use super::{AgentAction, AgentEvent, AgentState, PunchAgent, PunchMessage, PunchSettings};
+use super::{
+    AgentAction, AgentEvent, AgentState, DialOpening, PunchAgent, PunchMessage, PunchSettings,
+};
 use crate::punch::candidate::{Candidate, CandidateKind, PairKey, Transport};
 use crate::punch::probe::Probe;
 use crate::punch::session::{PunchGrant, PunchSession, SessionRole};
@@ -18,6 +20,7 @@ const FOLLOWER_BASE: SocketAddr = SocketAddr::new(
 /// Minimal leader.
 struct LeaderModel {
     session: PunchSession,
+    follower_session: PunchSession,
     number: u64,
     follower: PunchAgent,
     now: Instant,
@@ -55,6 +58,7 @@ impl LeaderModel {
         follower.handle_event(local, now);
         Self {
             session: session(&a, &b),
+            follower_session: session(&b, &a),
             number: 0,
             follower,
             now,
@@ -257,4 +261,85 @@ fn a_silent_connection_is_closed_after_two_seconds() {
             .contains(&AgentAction::Close(key))
     });
     assert_eq!(closed, [false, true]);
+}
+
+/// Offers an address to an agent, and returns its actions at each millisecond of the next 300.
+fn actions_after_offer(
+    role: SessionRole,
+    transport: Transport,
+    remote: SocketAddr,
+) -> Vec<(u64, AgentAction)> {
+    let mut model = LeaderModel::new();
+    let session = match role {
+        SessionRole::Leader => model.session.clone(),
+        SessionRole::Follower => model.follower_session.clone(),
+    };
+    let mut agent = PunchAgent::new(session, PunchSettings::default(), 3, model.now);
+    let local = AgentEvent::LocalCandidate {
+        kind: CandidateKind::Host,
+        transport,
+        addr: FOLLOWER_BASE,
+        base: FOLLOWER_BASE,
+    };
+    agent.handle_event(local, model.now);
+    let offered = Candidate::new(CandidateKind::Reflexive, transport, remote, 1);
+    let offer = AgentEvent::PeerMessage(PunchMessage::Offer(vec![offered]));
+    let first = agent.handle_event(offer, model.now);
+    let mut timed: Vec<_> = first.into_iter().map(|action| (0, action)).collect();
+    for at in 1..300 {
+        model.now += Duration::from_millis(1);
+        let actions = agent.handle_event(AgentEvent::Tick, model.now);
+        timed.extend(actions.into_iter().map(|action| (at, action)));
+    }
+    timed
+}
+
+#[test]
+fn datagrams_open_the_own_nat_before_any_reaches_the_peers() {
+    for role in [SessionRole::Leader, SessionRole::Follower] {
+        let actions = actions_after_offer(role, Transport::Udp, pair_key(40_001).remote);
+        let sent = actions.iter().filter_map(|(at, action)| match action {
+            AgentAction::SendOpening { hop_limit, .. } => Some((*at, Some(*hop_limit))),
+            AgentAction::Send { .. } => Some((*at, None)),
+            _ => None,
+        });
+        let first: Vec<_> = sent.take(4).collect();
+        let expected = [(0, Some(2)), (30, Some(3)), (70, None), (90, None)];
+        assert_eq!(first, expected, "{role:?}");
+    }
+}
+
+#[test]
+fn the_follower_opens_its_nat_and_the_leader_dials() {
+    let dials = |role| {
+        let actions = actions_after_offer(role, Transport::Tcp, pair_key(40_001).remote);
+        let dials = actions.into_iter().filter_map(|(at, action)| match action {
+            AgentAction::Dial { opening, .. } => Some((at, opening)),
+            _ => None,
+        });
+        dials.collect::<Vec<_>>()
+    };
+    assert_eq!(dials(SessionRole::Leader), [(70, None)]);
+    let opening = DialOpening {
+        hop_limit: 2,
+        period: Duration::from_millis(100),
+    };
+    assert_eq!(dials(SessionRole::Follower), [(0, Some(opening))]);
+}
+
+#[test]
+fn private_addresses_need_no_opening() {
+    let remote = SocketAddr::from(([192, 168, 1, 2], 40_000));
+    for role in [SessionRole::Leader, SessionRole::Follower] {
+        let sent = actions_after_offer(role, Transport::Udp, remote);
+        let is_probe = |(at, action): &(u64, AgentAction)| {
+            *at == 0 && matches!(action, AgentAction::Send { .. })
+        };
+        assert!(sent.iter().any(is_probe), "{role:?}");
+        let dials = actions_after_offer(role, Transport::Tcp, remote);
+        let is_dial = |(at, action): &(u64, AgentAction)| {
+            *at == 0 && matches!(action, AgentAction::Dial { opening: None, .. })
+        };
+        assert!(dials.iter().any(is_dial), "{role:?}");
+    }
 }

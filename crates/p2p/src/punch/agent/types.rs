@@ -20,6 +20,13 @@ pub enum AgentEvent {
         /// Bound address of the socket; a wildcard is fine.
         base: SocketAddr,
     },
+    /// An observer was asked for the mapped address of a socket: a reflexive candidate may follow.
+    ObserverAsked {
+        /// Transport of the socket.
+        transport: Transport,
+        /// Bound address of the socket.
+        base: SocketAddr,
+    },
     /// No more candidates for now: send the offer. May be repeated.
     Gathered,
     /// Message of the peer, through the rendezvous.
@@ -62,6 +69,14 @@ pub enum AgentAction {
         /// Bytes to send.
         bytes: ProbeBytes,
     },
+    /// Send [`crate::punch::probe::OPENING_DATAGRAM`]: it opens the own NAT, and expires before the
+    /// peer's.
+    SendOpening {
+        /// Socket and destination.
+        key: PairKey,
+        /// Hop limit of this datagram.
+        hop_limit: u8,
+    },
     /// Accept TCP connections, with `SO_REUSEADDR` and `SO_REUSEPORT`, so that dials can leave from
     /// the same port.
     Listen {
@@ -72,8 +87,10 @@ pub enum AgentAction {
     Dial {
         /// Local and remote address.
         key: PairKey,
-        /// Time for the dial.
+        /// Time for the dial, after the opening.
         timeout: Duration,
+        /// Opening of the own NAT before the dial.
+        opening: Option<DialOpening>,
     },
     /// Write to a TCP connection.
     Write {
@@ -95,6 +112,17 @@ pub enum AgentAction {
     },
     /// The search has failed, and there is no relay.
     GiveUp(PunchFailure),
+}
+
+/// SYN that opens the own NAT, and expires before the peer's.
+///
+/// Only the SYN has the hop limit: the handshake continues if the peer's SYN comes meanwhile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DialOpening {
+    /// Hop limit of the SYN.
+    pub hop_limit: u8,
+    /// Time for the peer's SYN.
+    pub period: Duration,
 }
 
 /// Message between the agents, through the rendezvous.

@@ -8,7 +8,7 @@ use super::{PROBE_BYTES, Probe, ProbeBytes};
 
 /// First bytes: a marker, `npp`, and version 1. No packet of STUN, DTLS, RTP or QUIC begins with 4
 /// to 15 (RFC 9443 section 2), so a probe can share a socket with them.
-const MAGIC: [u8; 5] = [0x0e, b'n', b'p', b'p', 1];
+pub(super) const MAGIC: [u8; 5] = [0x0e, b'n', b'p', b'p', 1];
 
 const LEADER_FLAG: u8 = 1;
 const REQUEST_FLAG: u8 = 2;

@@ -13,6 +13,10 @@ use crate::punch::session::{PunchSession, SessionId, SessionRole};
 
 /// Bytes of every probe, over UDP and TCP.
 pub const PROBE_BYTES: usize = 100;
+
+/// Datagram that opens the sender's NAT. It authenticates nothing: a copy of it is useless, unlike
+/// one of a probe that the peer has never received.
+pub const OPENING_DATAGRAM: [u8; 5] = encoding::MAGIC;
 /// Bytes of the HMAC at its end.
 const TAG_BYTES: usize = 32;
 

@@ -6,10 +6,12 @@
 //! A failure names its seed: `NEARPATH_SEED=n` runs that one alone.
 
 mod attacks;
+mod dials;
 mod late_events;
 mod matrix;
 mod nat_detection;
 mod network;
+mod opening;
 mod properties;
 mod router;
 mod same_network;

@@ -5,9 +5,11 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::punch::candidate::Transport;
 
-use super::router::SimRouter;
+use super::router::{SimRouter, StrangerPolicy};
 
 pub(super) const PUBLIC_REALM: usize = 0;
+/// Hop limit of packets without one of their own.
+pub(super) const DEFAULT_HOP_LIMIT: u8 = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AddressOwner {
@@ -28,6 +30,9 @@ struct RouterLink {
     outside: usize,
 }
 
+/// Routers of the public network between sites of different providers.
+const DISTANT_HOPS: u8 = 4;
+
 /// Result of routing a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PacketDelivery {
@@ -47,8 +52,36 @@ pub(super) enum PacketDelivery {
     Lost,
 }
 
+/// Packet on its way.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PacketTransit {
+    hop_limit: u8,
+    realm: usize,
+    transport: Transport,
+    from: SocketAddr,
+    to: SocketAddr,
+    came_through: Option<usize>,
+    /// True in the public network: what follows happens at the arrival.
+    is_public: bool,
+}
+
+/// Result of the first or second part of a packet's way.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum RouteStep {
+    Delivery(PacketDelivery),
+    Transit(PacketTransit),
+}
+
+impl From<PacketDelivery> for RouteStep {
+    fn from(delivery: PacketDelivery) -> Self {
+        Self::Delivery(delivery)
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct SimNetwork {
+    /// Routers of the public network between two sites.
+    pub(super) public_hops: u8,
     realms: Vec<NetworkRealm>,
     routers: Vec<RouterLink>,
     hosts: Vec<usize>,
@@ -57,6 +90,7 @@ pub(super) struct SimNetwork {
 impl SimNetwork {
     pub(super) fn new() -> Self {
         Self {
+            public_hops: DISTANT_HOPS,
             realms: vec![NetworkRealm::default()],
             routers: Vec::new(),
             hosts: Vec::new(),
@@ -114,48 +148,130 @@ impl SimNetwork {
         from: SocketAddr,
         to: SocketAddr,
     ) -> PacketDelivery {
-        self.route(self.hosts[host], transport, from, to)
+        let mut step = self.send_within(DEFAULT_HOP_LIMIT, host, transport, from, to);
+        loop {
+            match step {
+                RouteStep::Delivery(delivery) => return delivery,
+                RouteStep::Transit(transit) => step = self.route(transit),
+            }
+        }
     }
 
-    /// Sends a packet into a network.
-    pub(super) fn route(
+    /// Sends a packet from a host with a hop limit, up to the public network.
+    pub(super) fn send_within(
         &mut self,
-        realm: usize,
+        hop_limit: u8,
+        host: usize,
         transport: Transport,
         from: SocketAddr,
         to: SocketAddr,
+    ) -> RouteStep {
+        let transit = PacketTransit {
+            hop_limit,
+            realm: self.hosts[host],
+            transport,
+            from,
+            to,
+            came_through: None,
+            is_public: false,
+        };
+        self.route(transit)
+    }
+
+    /// Returns a RST to the sender of a refused segment.
+    pub(super) fn return_rst(
+        &mut self,
+        realm: usize,
+        from: SocketAddr,
+        to: SocketAddr,
     ) -> PacketDelivery {
-        let (mut realm, mut from, mut to, mut came_through) = (realm, from, to, None);
-        for _ in 0..8 {
-            match self.realms[realm].owners.get(&to.ip()).copied() {
+        let (mut realm, mut from, mut to) = (realm, from, to);
+        loop {
+            let gateway = self.realms[realm].gateway;
+            let passed = match self.realms[realm].owners.get(&to.ip()).copied() {
                 Some(AddressOwner::Host(host)) => return PacketDelivery::Host { host, from, to },
                 Some(AddressOwner::Router(number)) => {
                     let link = &mut self.routers[number];
-                    if came_through == Some(number) && !link.router.behaviour.hairpins {
-                        return PacketDelivery::Lost;
-                    }
-                    let Some(inner) = link.router.inbound(transport, from, to) else {
-                        let refuses = link.router.refuses && transport == Transport::Tcp;
-                        return if refuses {
-                            PacketDelivery::Refused { realm, from, to }
-                        } else {
-                            PacketDelivery::Lost
-                        };
-                    };
-                    (to, realm) = (inner, link.inside);
+                    let inner = link.router.inbound_rst(from, to);
+                    inner.map(|inner| (link.inside, from, inner))
                 }
-                None => {
-                    let Some(number) = self.realms[realm].gateway else {
-                        return PacketDelivery::Lost;
-                    };
+                None => gateway.and_then(|number| {
+                    let link = &mut self.routers[number];
+                    let outer = link.router.outbound(Transport::Tcp, from, to);
+                    outer.map(|outer| (link.outside, outer, to))
+                }),
+            };
+            match passed {
+                Some(next) => (realm, from, to) = next,
+                None => return PacketDelivery::Lost,
+            }
+        }
+    }
+
+    /// Routes a packet to its destination, or to the public network. Each router takes a hop.
+    pub(super) fn route(&mut self, mut transit: PacketTransit) -> RouteStep {
+        for _ in 0..8 {
+            if transit.realm == PUBLIC_REALM && !transit.is_public {
+                transit.is_public = true;
+                transit.hop_limit = transit.hop_limit.saturating_sub(self.public_hops);
+                return match transit.hop_limit {
+                    0 => PacketDelivery::Lost.into(),
+                    _ => RouteStep::Transit(transit),
+                };
+            }
+            match self.pass_router(&mut transit) {
+                Some(delivery) => return delivery.into(),
+                None => continue,
+            }
+        }
+        PacketDelivery::Lost.into()
+    }
+
+    /// Passes one router; or returns the end of the packet's way.
+    fn pass_router(&mut self, transit: &mut PacketTransit) -> Option<PacketDelivery> {
+        let PacketTransit {
+            realm,
+            transport,
+            from,
+            to,
+            came_through,
+            ..
+        } = *transit;
+        match self.realms[realm].owners.get(&to.ip()).copied() {
+            Some(AddressOwner::Host(host)) => return Some(PacketDelivery::Host { host, from, to }),
+            Some(AddressOwner::Router(number)) => {
+                let link = &mut self.routers[number];
+                if came_through == Some(number) && !link.router.behaviour.hairpins {
+                    return Some(PacketDelivery::Lost);
+                }
+                let Some(inner) = link.router.inbound(transport, from, to) else {
+                    link.router.note_stranger(transport, from, to);
+                    let drops = link.router.to_strangers == StrangerPolicy::Drop;
+                    return Some(if drops || transport == Transport::Udp {
+                        PacketDelivery::Lost
+                    } else {
+                        PacketDelivery::Refused { realm, from, to }
+                    });
+                };
+                (transit.to, transit.realm) = (inner, link.inside);
+                transit.hop_limit -= 1;
+            }
+            None => {
+                let Some(number) = self.realms[realm].gateway else {
+                    return Some(PacketDelivery::Lost);
+                };
+                transit.hop_limit -= 1;
+                // An expired packet leaves no mapping.
+                if transit.hop_limit > 0 {
                     let link = &mut self.routers[number];
                     let Some(outer) = link.router.outbound(transport, from, to) else {
-                        return PacketDelivery::Lost;
+                        return Some(PacketDelivery::Lost);
                     };
-                    (from, realm, came_through) = (outer, link.outside, Some(number));
+                    (transit.from, transit.realm) = (outer, link.outside);
+                    transit.came_through = Some(number);
                 }
             }
         }
-        PacketDelivery::Lost
+        (transit.hop_limit == 0).then_some(PacketDelivery::Lost)
     }
 }

@@ -209,10 +209,19 @@ impl WatchedAgent {
                 !matches!(action, AgentAction::Wake { at } if at <= self.now),
                 "it wants to be woken at once, for ever"
             );
-            if let AgentAction::Send { key, .. } | AgentAction::Dial { key, .. } = action
+            if let AgentAction::Send { key, .. }
+            | AgentAction::SendOpening { key, .. }
+            | AgentAction::Dial { key, .. } = action
                 && !self.proven.contains(&key.remote)
             {
-                *self.unproven_sends.entry(key.remote).or_default() += 1;
+                let opens = matches!(
+                    action,
+                    AgentAction::Dial {
+                        opening: Some(_),
+                        ..
+                    }
+                );
+                *self.unproven_sends.entry(key.remote).or_default() += 1 + u32::from(opens);
             }
         }
         let settings = PunchSettings::default();

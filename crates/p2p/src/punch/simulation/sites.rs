@@ -9,7 +9,7 @@ use crate::punch::nat::{
 };
 
 use super::network::{PUBLIC_REALM, SimNetwork};
-use super::router::SimRouter;
+use super::router::{SimRouter, StrangerPolicy};
 use super::world::{SimPlacement, SimWorld};
 
 /// A site: its routers, the outermost first.
@@ -17,7 +17,7 @@ use super::world::{SimPlacement, SimWorld};
 pub(super) struct SimSite {
     pub(super) routers: Vec<NatBehaviour>,
     pub(super) ipv6: bool,
-    pub(super) refuses: bool,
+    pub(super) to_strangers: StrangerPolicy,
 }
 
 const FULL_CONE: NatBehaviour = NatBehaviour::nat(
@@ -37,11 +37,23 @@ pub(super) const SYMMETRIC: NatBehaviour = NatBehaviour::nat(
     FilteringBehaviour::AddressAndPortDependent,
 );
 
+const MASQUERADE: NatBehaviour = NatBehaviour {
+    preserves_ports: true,
+    ..PORT_RESTRICTED
+};
+
+fn masquerade(routers: &[NatBehaviour]) -> SimSite {
+    SimSite {
+        to_strangers: StrangerPolicy::Receive,
+        ..site_behind(routers)
+    }
+}
+
 fn site_behind(routers: &[NatBehaviour]) -> SimSite {
     SimSite {
         routers: routers.to_vec(),
         ipv6: false,
-        refuses: false,
+        to_strangers: StrangerPolicy::Drop,
     }
 }
 
@@ -63,10 +75,12 @@ pub(super) fn all() -> Vec<(&'static str, SimSite)> {
         (
             "refusing",
             SimSite {
-                refuses: true,
+                to_strangers: StrangerPolicy::Refuse,
                 ..site_behind(&[PORT_RESTRICTED])
             },
         ),
+        ("masquerade", masquerade(&[MASQUERADE])),
+        ("double_masquerade", masquerade(&[MASQUERADE, MASQUERADE])),
         ("symmetric", site_behind(&[SYMMETRIC])),
         (
             "address_dependent",
@@ -148,7 +162,7 @@ pub(super) fn build_site(
             outer,
             seed ^ (u64::from(number) << 32) ^ (depth as u64) << 40,
         );
-        router.refuses = site.refuses;
+        router.to_strangers = site.to_strangers;
         realm = network.add_realm(realm, router, outer);
     }
     let translates = site.routers.iter().any(|router| router.translates);

@@ -1,7 +1,7 @@
 //! Two agents, the networks between them, and a virtual clock.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
@@ -11,9 +11,12 @@ use crate::punch::agent::{
     AgentAction, AgentEvent, AgentState, PunchAgent, PunchMessage, PunchSettings,
 };
 use crate::punch::candidate::{CandidateKind, PairKey, Transport};
+use crate::punch::probe::OPENING_DATAGRAM;
 use crate::punch::session::{PunchGrant, PunchSession};
 
-use super::network::{PUBLIC_REALM, PacketDelivery, SimNetwork};
+use super::network::{
+    DEFAULT_HOP_LIMIT, PUBLIC_REALM, PacketDelivery, PacketTransit, RouteStep, SimNetwork,
+};
 use super::tcp::{SegmentKind, StackEvent, TcpPhase, TcpSegment, TcpStack};
 
 pub(super) const AGENT_PORT: u16 = 40_000;
@@ -58,10 +61,22 @@ pub(super) struct SimPacket {
 }
 
 #[derive(Debug)]
-enum SimEvent {
+pub(super) enum SimEvent {
     Arrive {
         host: usize,
         packet: SimPacket,
+    },
+    /// Arrival at the end of the public network.
+    Transit {
+        transit: PacketTransit,
+        payload: PacketPayload,
+    },
+    /// RST for a segment that a router in a network has refused.
+    Refusal {
+        realm: usize,
+        from: SocketAddr,
+        to: SocketAddr,
+        rst: TcpSegment,
     },
     Signal {
         side: usize,
@@ -75,6 +90,11 @@ enum SimEvent {
         side: usize,
         key: PairKey,
         dial: u64,
+    },
+    /// End of an opening: the dial proper follows.
+    OpeningEnd {
+        side: usize,
+        key: PairKey,
     },
     /// Retransmission of a half-open connection's SYN or SYN-ACK.
     Retransmit {
@@ -90,6 +110,8 @@ pub(super) struct SimSide {
     pub(super) host: usize,
     pub(super) ip: IpAddr,
     pub(super) stack: TcpStack,
+    /// Openings of dials, with the time for the dial proper.
+    pub(super) openings: HashMap<PairKey, Duration>,
     wake_at: Option<Duration>,
     /// Paths that it was told to use, in order; `None`: the relay.
     pub(super) chosen_paths: Vec<Option<PairKey>>,
@@ -107,6 +129,8 @@ pub(super) struct SimWorld {
     pub(super) network: SimNetwork,
     pub(super) sides: Vec<SimSide>,
     pub(super) conditions: NetworkConditions,
+    /// Delay of a message through the rendezvous, in milliseconds.
+    pub(super) signal_delay: std::ops::Range<u64>,
     start: Instant,
     pub(super) now: Duration,
     due: BinaryHeap<Reverse<(Duration, u64)>>,
@@ -162,6 +186,7 @@ impl SimWorld {
                 host,
                 ip: placements[side].ip,
                 stack,
+                openings: HashMap::new(),
                 wake_at: None,
                 chosen_paths: used,
                 settled_at: None,
@@ -172,6 +197,7 @@ impl SimWorld {
             sides,
             network,
             conditions: NetworkConditions::LOSSY,
+            signal_delay: 5..40,
             start,
             now: Duration::ZERO,
             due: BinaryHeap::new(),
@@ -245,6 +271,19 @@ impl SimWorld {
                 self.deliver_event(side, AgentEvent::Tick)
             }
             SimEvent::Wake { .. } => (),
+            SimEvent::Transit { transit, payload } => match self.network.route(transit) {
+                RouteStep::Delivery(delivery) => self.finish(delivery, payload),
+                RouteStep::Transit(_) => unreachable!("a packet passes one public network"),
+            },
+            SimEvent::Refusal {
+                realm,
+                from,
+                to,
+                rst,
+            } => {
+                let delivery = self.network.return_rst(realm, from, to);
+                self.finish(delivery, PacketPayload::Segment(rst));
+            }
             SimEvent::DialTimeout { side, key, dial } => {
                 if let Some(last) = self.sides[side]
                     .stack
@@ -254,6 +293,7 @@ impl SimWorld {
                     self.deliver_event(side, AgentEvent::Disconnected(key));
                 }
             }
+            SimEvent::OpeningEnd { side, key } => self.end_opening(side, key),
             SimEvent::Retransmit {
                 side,
                 key,
@@ -264,7 +304,7 @@ impl SimWorld {
         true
     }
 
-    fn schedule(&mut self, at: Duration, due: SimEvent) {
+    pub(super) fn schedule(&mut self, at: Duration, due: SimEvent) {
         self.events.insert(self.next_event, due);
         self.due.push(Reverse((at, self.next_event)));
         self.next_event += 1;
@@ -286,7 +326,7 @@ impl SimWorld {
     fn perform(&mut self, side: usize, action: AgentAction) {
         match action {
             AgentAction::Signal(message) => {
-                let delay = Duration::from_millis(self.random.u64(5..40));
+                let delay = Duration::from_millis(self.random.u64(self.signal_delay.clone()));
                 self.schedule(
                     self.now + delay,
                     SimEvent::Signal {
@@ -298,6 +338,12 @@ impl SimWorld {
             AgentAction::Send { key, bytes } => {
                 self.send_packet(side, key, PacketPayload::Datagram(bytes.to_vec()))
             }
+            AgentAction::SendOpening { key, hop_limit } => self.send_packet_within(
+                Some(hop_limit),
+                side,
+                key,
+                PacketPayload::Datagram(OPENING_DATAGRAM.to_vec()),
+            ),
             AgentAction::Write { key, bytes } => {
                 let data = self.sides[side]
                     .stack
@@ -305,8 +351,13 @@ impl SimWorld {
                 self.send_segment(side, key, data);
             }
             AgentAction::Listen { .. } => self.sides[side].stack.listening = true,
-            AgentAction::Dial { key, timeout } => self.dial(side, key, timeout),
+            AgentAction::Dial {
+                key,
+                timeout,
+                opening,
+            } => self.dial(side, key, timeout, opening),
             AgentAction::Close(key) => {
+                self.sides[side].openings.remove(&key);
                 let last = self.sides[side].stack.close(&(key.base, key.remote));
                 self.send_segment(side, key, last);
             }
@@ -321,48 +372,44 @@ impl SimWorld {
         }
     }
 
-    fn dial(&mut self, side: usize, key: PairKey, timeout: Duration) {
-        let Some(dial) = self.sides[side].stack.dial((key.base, key.remote)) else {
-            return;
-        };
-        self.schedule(
-            self.now + timeout,
-            SimEvent::DialTimeout { side, key, dial },
-        );
-        if timeout > Duration::from_secs(1) {
-            self.schedule(
-                self.now + Duration::from_secs(1),
-                SimEvent::Retransmit {
-                    side,
-                    key,
-                    number: dial,
-                    left: 1,
-                },
-            );
-        }
-        let syn = self.sides[side]
-            .stack
-            .segment_of(&(key.base, key.remote), SegmentKind::Syn);
-        self.send_segment(side, key, syn);
-    }
-
-    fn send_segment(&mut self, side: usize, key: PairKey, segment: Option<TcpSegment>) {
+    pub(super) fn send_segment(&mut self, side: usize, key: PairKey, segment: Option<TcpSegment>) {
         if let Some(segment) = segment {
             self.send_packet(side, key, PacketPayload::Segment(segment));
         }
     }
 
     pub(super) fn send_packet(&mut self, side: usize, key: PairKey, payload: PacketPayload) {
+        self.send_packet_within(None, side, key, payload);
+    }
+
+    pub(super) fn send_packet_within(
+        &mut self,
+        hop_limit: Option<u8>,
+        side: usize,
+        key: PairKey,
+        payload: PacketPayload,
+    ) {
         let packet = SimPacket {
             from: key.base,
             to: key.remote,
             payload,
         };
-        self.emit(self.sides[side].host, packet, Some((side, key)));
+        let hop_limit = hop_limit.unwrap_or(DEFAULT_HOP_LIMIT);
+        self.emit_within(hop_limit, self.sides[side].host, packet, Some((side, key)));
     }
 
     /// Sends a packet from a host, with any source address.
     pub(super) fn emit(&mut self, host: usize, packet: SimPacket, of: Option<(usize, PairKey)>) {
+        self.emit_within(DEFAULT_HOP_LIMIT, host, packet, of);
+    }
+
+    fn emit_within(
+        &mut self,
+        hop_limit: u8,
+        host: usize,
+        packet: SimPacket,
+        of: Option<(usize, PairKey)>,
+    ) {
         self.sent.push((host, packet.clone()));
         let times = if self.random.f64() < self.conditions.duplication {
             2
@@ -370,9 +417,13 @@ impl SimWorld {
             1
         };
         for _ in 0..times {
-            let end = self
-                .network
-                .send(host, packet.payload.transport(), packet.from, packet.to);
+            let end = self.network.send_within(
+                hop_limit,
+                host,
+                packet.payload.transport(),
+                packet.from,
+                packet.to,
+            );
             let in_order = matches!(
                 packet.payload,
                 PacketPayload::Segment(TcpSegment {
@@ -383,7 +434,7 @@ impl SimWorld {
             let lost = self.random.f64() < self.conditions.loss;
             match end {
                 _ if lost && !in_order => (),
-                PacketDelivery::Host { host, from, to } => {
+                RouteStep::Delivery(PacketDelivery::Host { host, from, to }) => {
                     let at = self.arrival_time(lost, of.filter(|_| in_order));
                     let packet = SimPacket {
                         from,
@@ -392,10 +443,12 @@ impl SimWorld {
                     };
                     self.schedule(at, SimEvent::Arrive { host, packet });
                 }
-                PacketDelivery::Refused { realm, from, to } => {
-                    self.deliver_refusal(realm, from, to, &packet.payload)
+                RouteStep::Delivery(delivery) => self.finish(delivery, packet.payload.clone()),
+                RouteStep::Transit(transit) => {
+                    let at = self.arrival_time(lost, of.filter(|_| in_order));
+                    let payload = packet.payload.clone();
+                    self.schedule(at, SimEvent::Transit { transit, payload });
                 }
-                PacketDelivery::Lost => (),
             }
             if in_order {
                 return; // a stream delivers its bytes once
@@ -420,26 +473,27 @@ impl SimWorld {
         *last
     }
 
-    fn deliver_refusal(
-        &mut self,
-        realm: usize,
-        from: SocketAddr,
-        to: SocketAddr,
-        refused: &PacketPayload,
-    ) {
-        let PacketPayload::Segment(refused) = refused else {
-            return;
-        };
-        if let PacketDelivery::Host { host, from, to } =
-            self.network.route(realm, Transport::Tcp, to, from)
-        {
-            let packet = SimPacket {
-                from,
-                to,
-                payload: PacketPayload::Segment(refused.to_rst()),
-            };
-            let at = self.arrival_time(false, None);
-            self.schedule(at, SimEvent::Arrive { host, packet });
+    /// Ends a packet's way.
+    fn finish(&mut self, delivery: PacketDelivery, payload: PacketPayload) {
+        match (delivery, payload) {
+            (PacketDelivery::Host { host, from, to }, payload) => {
+                self.deliver_packet(host, SimPacket { from, to, payload })
+            }
+            (PacketDelivery::Refused { realm, from, to }, PacketPayload::Segment(refused)) => {
+                let at = self.arrival_time(false, None);
+                let rst = refused.to_rst();
+                let (from, to) = (to, from);
+                self.schedule(
+                    at,
+                    SimEvent::Refusal {
+                        realm,
+                        from,
+                        to,
+                        rst,
+                    },
+                );
+            }
+            (PacketDelivery::Refused { .. } | PacketDelivery::Lost, _) => (),
         }
     }
 
@@ -500,6 +554,13 @@ impl SimWorld {
         }
         self.send_segment(side, key, answer);
         for stack_event in stack_events {
+            if stack_event == StackEvent::Ended && self.sides[side].openings.contains_key(&key) {
+                self.end_opening(side, key);
+                continue;
+            }
+            if stack_event == StackEvent::Connected {
+                self.sides[side].openings.remove(&key);
+            }
             let taken = matches!(stack_event, StackEvent::Read(_))
                 && self.sides[side].chosen_paths.last() == Some(&Some(key));
             assert!(
@@ -512,33 +573,6 @@ impl SimWorld {
                 StackEvent::Ended => AgentEvent::Disconnected(key),
             };
             self.deliver_event(side, event);
-        }
-    }
-
-    /// Retransmits as the kernel does: a SYN once after a second, a SYN-ACK three times.
-    fn retransmit(&mut self, side: usize, key: PairKey, number: u64, left: u8) {
-        let tuple = (key.base, key.remote);
-        let stack = &mut self.sides[side].stack;
-        let kind = match stack.phase_of(&tuple, number) {
-            Some(TcpPhase::SynSent) => SegmentKind::Syn,
-            Some(TcpPhase::SynReceived) => SegmentKind::SynAck,
-            Some(TcpPhase::Established) | None => return,
-        };
-        if kind == SegmentKind::SynAck && left == 0 {
-            return stack.remove(&tuple);
-        }
-        let segment = stack.segment_of(&tuple, kind);
-        self.send_segment(side, key, segment);
-        if left > 0 {
-            self.schedule(
-                self.now + Duration::from_secs(1),
-                SimEvent::Retransmit {
-                    side,
-                    key,
-                    number,
-                    left: left - 1,
-                },
-            );
         }
     }
 

@@ -187,6 +187,7 @@ detection_tests! {
     a_full_cone_is_detected: FullCone, false;
     a_restricted_cone_is_detected: Restricted, false;
     a_port_restricted_cone_that_turns_packets_around_is_detected: PortRestricted, true;
+    a_masquerade_is_detected: Masquerade, false;
     a_symmetric_nat_is_detected: Symmetric, false;
     a_double_nat_is_detected: Double, false;
     a_firewall_is_detected: Firewall, false;

@@ -581,3 +581,109 @@ pair!(
     DualStack,
     whole
 );
+
+pair!(tcp_none_meets_masquerade, Tcp, None, Masquerade, whole);
+pair!(
+    tcp_full_cone_meets_masquerade,
+    Tcp,
+    FullCone,
+    Masquerade,
+    whole
+);
+pair!(
+    tcp_restricted_meets_masquerade,
+    Tcp,
+    Restricted,
+    Masquerade,
+    whole
+);
+pair!(
+    tcp_port_restricted_meets_masquerade,
+    Tcp,
+    PortRestricted,
+    Masquerade
+);
+pair!(tcp_masquerade_meets_masquerade, Tcp, Masquerade, Masquerade);
+pair!(
+    tcp_masquerade_meets_symmetric,
+    Tcp,
+    Masquerade,
+    Symmetric,
+    whole
+);
+pair!(tcp_masquerade_meets_double, Tcp, Masquerade, Double, whole);
+pair!(
+    tcp_masquerade_meets_firewall,
+    Tcp,
+    Masquerade,
+    Firewall,
+    whole
+);
+pair!(
+    tcp_masquerade_meets_udp_blocked,
+    Tcp,
+    Masquerade,
+    UdpBlocked,
+    whole
+);
+pair!(tcp_masquerade_meets_v6_only, Tcp, Masquerade, V6Only, whole);
+pair!(
+    tcp_masquerade_meets_dual_stack,
+    Tcp,
+    Masquerade,
+    DualStack,
+    whole
+);
+
+pair!(udp_none_meets_masquerade, Udp, None, Masquerade, whole);
+pair!(
+    udp_full_cone_meets_masquerade,
+    Udp,
+    FullCone,
+    Masquerade,
+    whole
+);
+pair!(
+    udp_restricted_meets_masquerade,
+    Udp,
+    Restricted,
+    Masquerade,
+    whole
+);
+pair!(
+    udp_port_restricted_meets_masquerade,
+    Udp,
+    PortRestricted,
+    Masquerade
+);
+pair!(udp_masquerade_meets_masquerade, Udp, Masquerade, Masquerade);
+pair!(
+    udp_masquerade_meets_symmetric,
+    Udp,
+    Masquerade,
+    Symmetric,
+    whole
+);
+pair!(udp_masquerade_meets_double, Udp, Masquerade, Double, whole);
+pair!(
+    udp_masquerade_meets_firewall,
+    Udp,
+    Masquerade,
+    Firewall,
+    whole
+);
+pair!(
+    udp_masquerade_meets_udp_blocked,
+    Udp,
+    Masquerade,
+    UdpBlocked,
+    whole
+);
+pair!(udp_masquerade_meets_v6_only, Udp, Masquerade, V6Only, whole);
+pair!(
+    udp_masquerade_meets_dual_stack,
+    Udp,
+    Masquerade,
+    DualStack,
+    whole
+);

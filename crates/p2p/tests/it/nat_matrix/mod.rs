@@ -8,5 +8,6 @@
 mod end_to_end;
 mod matrix;
 
+mod refusing;
 mod repeated;
 mod without_relay;

@@ -88,3 +88,17 @@ often!(
     Restricted,
     0.0
 );
+often!(
+    tcp_masquerade_meets_masquerade,
+    Tcp,
+    Masquerade,
+    Masquerade,
+    0.01
+);
+often!(
+    udp_masquerade_meets_masquerade,
+    Udp,
+    Masquerade,
+    Masquerade,
+    0.01
+);

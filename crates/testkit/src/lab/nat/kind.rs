@@ -15,6 +15,11 @@ pub enum NatKind {
     Restricted,
     /// A NAT that accepts packets from contacted addresses and ports only: Linux's default.
     PortRestricted,
+    /// Linux's `masquerade` alone, without a filter. It differs from [`NatKind::PortRestricted`]
+    /// for packets of strangers: the router takes them as its own. A SYN gets an RST, a datagram an
+    /// ICMP error, and the datagram's flow occupies the outside port towards that stranger.
+    /// [`NatPlan::hairpin`] and [`NatPlan::refuses_packets`] have no effect.
+    Masquerade,
     /// A NAT with another, random port for each destination, which accepts packets from that
     /// destination only.
     Symmetric,
@@ -108,11 +113,12 @@ impl From<NatKind> for NatPlan {
 
 impl NatKind {
     /// Every kind, for tests of all pairs.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::None,
         Self::FullCone,
         Self::Restricted,
         Self::PortRestricted,
+        Self::Masquerade,
         Self::Symmetric,
         Self::Double,
         Self::Firewall,

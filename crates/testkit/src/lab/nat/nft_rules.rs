@@ -19,8 +19,10 @@ const TCP_LIFETIME_SECONDS: u64 = 124 * 60;
 
 /// Rules of a router with this outside address; empty if it only routes.
 pub(super) fn router_rules(plan: &NatPlan, outside: Ipv4Addr) -> String {
-    if plan.kind == NatKind::None {
-        return String::new();
+    match plan.kind {
+        NatKind::None => return String::new(),
+        NatKind::Masquerade => return masquerade_rules(),
+        _ => (),
     }
     let translation = if translates(plan) {
         nat_rules(plan, outside)
@@ -30,9 +32,23 @@ pub(super) fn router_rules(plan: &NatPlan, outside: Ipv4Addr) -> String {
     translation + &filter_rules(plan, outside)
 }
 
+/// Rules that translate sources, and neither filter nor remember anything.
+fn masquerade_rules() -> String {
+    format!(
+        r#"
+table ip nat {{
+  chain leave {{
+    type nat hook postrouting priority srcnat;
+    oifname "{WAN_DEVICE}" masquerade
+  }}
+}}
+"#
+    )
+}
+
 /// Commands that flush the state of the rules.
 pub(super) fn flush_rules(plan: &NatPlan) -> &'static str {
-    if translates(plan) {
+    if translates(plan) && plan.kind != NatKind::Masquerade {
         "flush map ip nat mapped\nflush set ip nat written\n"
     } else {
         ""

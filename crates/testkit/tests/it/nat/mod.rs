@@ -17,7 +17,7 @@ macro_rules! for_each_kind {
     ($check:path) => {
         for_each_kind!($check;
             none: None V4, full_cone: FullCone V4, restricted: Restricted V4, port_restricted: PortRestricted V4,
-            symmetric: Symmetric V4, double_nat: Double V4, firewall: Firewall V4, udp_blocked: UdpBlocked V4,
+            masquerade: Masquerade V4, symmetric: Symmetric V4, double_nat: Double V4, firewall: Firewall V4, udp_blocked: UdpBlocked V4,
             v6_only: V6Only V6, dual_stack_v4: DualStack V4, dual_stack_v6: DualStack V6);
     };
     ($check:path; $($name:ident: $kind:ident $family:ident),* $(,)?) => {

@@ -205,3 +205,23 @@ mod refusing {
         );
     }
 }
+
+/// A stranger's datagram takes the outside port towards that stranger: the machine's own datagrams
+/// to it leave from another one.
+#[test]
+fn a_masquerade_gives_the_port_to_the_stranger_that_sends_first() {
+    nearpath_testkit::need_nat!();
+    let fixture = NatFixture::new(NatKind::Masquerade, IpFamily::V4);
+    let [place, early, late] = [0, 1, 2].map(|n| {
+        let at = fixture.observer_addresses()[n];
+        udp(fixture.rendezvous(), at.ip(), at.port())
+    });
+    let socket = udp(fixture.machine_node(), fixture.inside(), 0);
+    let outside = write(&socket, &place);
+    assert_eq!(write(&socket, &late), outside, "the machine was first");
+    send(&early, 2, outside);
+    // The link keeps the order: once this one is here, the stranger's has met the router.
+    send(&place, 9, outside);
+    assert_eq!(until(&socket, 9), [], "the router keeps it");
+    assert_ne!(write(&socket, &early), outside, "the stranger was first");
+}
