@@ -91,7 +91,7 @@ async fn serve_protocol(
             serve_http1(
                 connection,
                 port,
-                TrackedStream::new(stream, unread, connection.state.clone()).closed_by_drop(),
+                TrackedStream::new(stream, unread, connection.state.clone()),
             )
             .await
         }

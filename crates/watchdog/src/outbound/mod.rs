@@ -21,12 +21,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use http::{HeaderValue, Request, Response};
-use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use hyper_util::server::conn::auto::Builder;
 use nearpath_path::Path;
 use nearpath_types::{PlatformError, Reason};
+use nearpath_wire::lingering_close::{LingeringStream, WatchedBody};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::spawn_local;
 
@@ -132,8 +132,10 @@ async fn serve_connection(
     proxy: Rc<OutboundProxy>,
 ) {
     let _ = stream.set_nodelay(true); // a connection that is already gone shows it at the first read
+    let stream = LingeringStream::new(stream);
+    let unread = stream.unread_input();
     let service = service_fn(|request| {
-        let proxy = Rc::clone(&proxy);
+        let (proxy, request) = (Rc::clone(&proxy), unread.watch_request(request));
         async move { Ok::<_, Infallible>(handle_request(&proxy, request).await) }
     });
     let _ = http
@@ -143,7 +145,7 @@ async fn serve_connection(
 
 async fn handle_request(
     proxy: &OutboundProxy,
-    request: Request<Incoming>,
+    request: Request<WatchedBody>,
 ) -> Response<WatchdogBody> {
     let context = request_context::OutboundContext::from_request(&request);
     match route_call(proxy, &context, request).await {
@@ -164,7 +166,7 @@ enum SendOutcome<B> {
 async fn route_call(
     proxy: &OutboundProxy,
     context: &request_context::OutboundContext,
-    request: Request<Incoming>,
+    request: Request<WatchedBody>,
 ) -> Result<Response<WatchdogBody>, PlatformError> {
     // A tunnel to any host would go past the declared egress.
     if request.method() == http::Method::CONNECT {
@@ -233,7 +235,7 @@ where
 
 async fn forward_unchanged(
     proxy: &OutboundProxy,
-    request: Request<Incoming>,
+    request: Request<WatchedBody>,
 ) -> Result<Response<WatchdogBody>, PlatformError> {
     forward_request(
         &proxy.gateway,

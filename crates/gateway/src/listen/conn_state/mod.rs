@@ -14,6 +14,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Poll, Waker};
 
 use nearpath_daemon::drain::DrainCause;
+use nearpath_wire::lingering_close::UnreadInput;
 
 pub(crate) use table::ConnTable;
 use timeouts::ConnSnapshot;
@@ -57,6 +58,8 @@ pub(crate) struct ConnState {
     /// Tick plus one at which reading was paused; 0: reading.
     read_paused: AtomicU32,
     end_flags: AtomicU8,
+    /// Whether the client may still be sending a request that was answered.
+    pub(crate) unread_input: UnreadInput,
     waker: OnceLock<Waker>,
 }
 
@@ -80,6 +83,7 @@ impl ConnState {
             request_is_complete: AtomicBool::new(false),
             read_paused: AtomicU32::new(0),
             end_flags: AtomicU8::new(0),
+            unread_input: UnreadInput::default(),
             waker: OnceLock::new(),
         })
     }
@@ -294,6 +298,12 @@ impl ConnState {
     /// Marks the end of HTTP on the connection.
     pub(crate) fn mark_http_ended(&self) {
         self.http_has_ended.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes that all responses are written and the connection only waits for its client to close.
+    /// [`nearpath_wire::lingering_close`] bounds that, and the idle timeout if it is shorter.
+    pub(crate) fn mark_lingering(&self) {
+        self.note_idle();
     }
 
     /// Returns whether HTTP has ended: the connection was upgraded or dropped.
