@@ -5,6 +5,7 @@ mod http;
 mod serializing;
 mod r#static;
 mod streaming;
+mod tenant_body;
 
 use ::http::{Request, Response};
 use nearpath_types::PlatformError;
