@@ -162,6 +162,7 @@ where
     T: AsyncRead + AsyncWrite + Unpin + 'static,
 {
     connection.state.set_protocol(true);
+    connection.state.note_read(); // the preface, or ALPN in the handshake
     let io = io.with_control_frame_limit();
     let service = service_fn(|request| connection.answer_stream_request(request));
     // On the heap: hyper's HTTP/2 state is large, and this future is moved several times.
