@@ -1,5 +1,7 @@
 //! `invoke`: the request that reaches the function, and the response.
 
+use tokio::io::AsyncReadExt;
+
 use crate::fake_gateway::{CliRun, FakeGateway};
 
 #[tokio::test]
@@ -142,4 +144,28 @@ async fn a_call_is_aborted_after_its_timeout() {
         .await
         .expect(1);
     assert!(run.err.contains("no response within 200ms"), "{}", run.err);
+}
+
+/// A gateway that answers nothing and closes while the body arrives.
+#[tokio::test]
+async fn a_reset_during_the_body_is_told_as_one() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            // Dropping it with unread bytes sends a reset.
+            let _ = stream.read_exact(&mut [0; 1024]).await;
+        }
+    });
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), vec![b'x'; 32 << 20]).unwrap();
+    let data = format!("@{}", file.path().display());
+    let run = CliRun::new(&["invoke", "echo", "-g", &url, "-d", &data])
+        .output()
+        .await
+        .expect(1);
+    let told = "closed the connection before it had the whole request";
+    assert!(run.err.contains(told), "{}", run.err);
+    assert!(run.err.contains("nearpath.io/max-body"), "{}", run.err);
+    assert!(!run.err.contains("nearpath up"), "{}", run.err);
 }
