@@ -243,3 +243,22 @@ async fn out_of_file_descriptors_is_survived() {
         server.log()
     );
 }
+
+#[tokio::test]
+async fn the_command_line_reports_that_a_body_is_too_large() {
+    nearpath_testkit::need_root!();
+    let server = TestServer::start().await;
+    let mut small = echo_function(&server.data_dir, "small");
+    small["annotations"] = json!({ "nearpath.io/max-body": "1Ki" });
+    server.deploy_ready(&small).await;
+    let body = server.data_dir.join("body");
+    std::fs::write(&body, vec![b'x'; 32 << 20]).unwrap();
+    let invoke = tokio::process::Command::new(nearpath_testkit::program("nearpath"))
+        .args(["invoke", "small", "-g", &format!("http://{}", server.addr)])
+        .args(["-d", &format!("@{}", body.display())])
+        .output();
+    let run = within(invoke).await.unwrap();
+    let text = String::from_utf8_lossy(&run.stderr);
+    assert_eq!(run.status.code(), Some(8), "{text}");
+    assert!(text.contains("413: gateway: body_too_large"), "{text}");
+}

@@ -2,13 +2,15 @@
 //! can starve the other, and callers cannot read metrics.
 
 use std::convert::Infallible;
+use std::io;
 use std::net::TcpListener;
-use std::time::Instant;
-use std::{future, io};
+use std::pin::pin;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, header};
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -18,6 +20,11 @@ use nearpath_types::log_limiter::LogLimiter;
 use crate::drain::DrainWatch;
 use crate::metrics::MetricsRegistry;
 use crate::ready::ProcessReadiness;
+
+/// Bytes of a request body that are read and dropped. No path takes a body.
+const MAX_DROPPED_BYTES: usize = 64 * 1024 * 1024;
+/// Time for a request body to arrive.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// HTTP server of the admin port.
 #[derive(Debug, Clone)]
@@ -57,15 +64,20 @@ impl AdminServer {
                         tracing::warn!(%error, suppressed, "admin port: accept failed, retrying");
                     }
                     // Usually out of file descriptors, which a tight loop would not cure.
-                    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                    tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }
         }
     }
 
     async fn serve_connection(self, stream: tokio::net::TcpStream) {
-        let service = service_fn(move |request| {
-            future::ready(Ok::<_, Infallible>(self.answer_request(&request)))
+        let service = service_fn(move |request: Request<Incoming>| {
+            let admin = self.clone();
+            async move {
+                let (head, body) = request.into_parts();
+                drop_body(body).await;
+                Ok::<_, Infallible>(admin.answer_request(&Request::from_parts(head, ())))
+            }
         });
         // The timer enables hyper's default timeout for request headers (30 s).
         let http = http1::Builder::new()
@@ -112,6 +124,14 @@ impl AdminServer {
     }
 }
 
+/// Reads a body to its end, so that its sender reads the response: a close with unread bytes resets
+/// the connection (RFC 9112 section 9.6).
+async fn drop_body(body: Incoming) {
+    let mut body = pin!(Limited::new(body, MAX_DROPPED_BYTES));
+    let ended = async { while let Some(Ok(_)) = body.frame().await {} };
+    let _ = tokio::time::timeout(BODY_TIMEOUT, ended).await;
+}
+
 fn text_response(status: StatusCode, body: String) -> Response<Full<Bytes>> {
     typed_response(status, "text/plain; charset=utf-8", body)
 }
@@ -132,6 +152,8 @@ fn typed_response(
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
     use super::*;
 
     #[test]
@@ -170,6 +192,34 @@ mod tests {
                     .unwrap(),
             )
             .status()
+    }
+
+    #[tokio::test]
+    async fn a_client_that_sends_a_long_body_gets_its_response() {
+        const BODY_BYTES: usize = 32 * 1024 * 1024;
+        let admin = AdminServer {
+            registry: MetricsRegistry::default(),
+            readiness: ProcessReadiness::default(),
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        let (_drain, watch) = crate::drain::channel();
+        admin.serve(listener, watch).unwrap();
+        let exchange = async {
+            let mut stream = tokio::net::TcpStream::connect(addr).await?;
+            let head = format!(
+                "POST /metrics HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: {BODY_BYTES}\r\n\r\n"
+            );
+            stream.write_all(head.as_bytes()).await?;
+            stream.write_all(&vec![b'x'; BODY_BYTES]).await?;
+            let mut response = String::new();
+            stream.read_to_string(&mut response).await?;
+            io::Result::Ok(response)
+        };
+        let response = tokio::time::timeout(Duration::from_secs(60), exchange).await;
+        let response = response.expect("the port answers").unwrap();
+        assert!(response.starts_with("HTTP/1.1 405 "), "{response}");
+        assert!(response.ends_with("only GET and HEAD\n"), "{response}");
     }
 
     #[test]

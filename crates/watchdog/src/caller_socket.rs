@@ -4,19 +4,34 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use nearpath_wire::lingering_close::{LingeringStream, UnreadInput};
 use nearpath_wire::mtls::{PeekedStream, ServerStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+
+/// Socket of a caller, which may be sending a body that is not read.
+pub(crate) type CallerTcpStream = LingeringStream<TcpStream>;
 
 /// Connection of a caller.
 #[derive(Debug)]
 pub(crate) enum CallerSocket {
     /// Plain, where TLS is not possible.
-    Plain(TcpStream),
+    Plain(CallerTcpStream),
     /// Plain, after its first bytes were inspected for TLS.
-    Peeked(PeekedStream<TcpStream>),
+    Peeked(PeekedStream<CallerTcpStream>),
     /// TLS; boxed, because its state is large and most connections are plain.
-    Tls(Box<ServerStream<PeekedStream<TcpStream>>>),
+    Tls(Box<ServerStream<PeekedStream<CallerTcpStream>>>),
+}
+
+impl CallerSocket {
+    /// Returns the state by which requests of this connection decide about its close.
+    pub(crate) fn unread_input(&self) -> UnreadInput {
+        match self {
+            Self::Plain(stream) => stream.unread_input(),
+            Self::Peeked(peeked) => peeked.get_ref().unread_input(),
+            Self::Tls(tls) => tls.get_ref().0.get_ref().unread_input(),
+        }
+    }
 }
 
 /// Applies the expression to the inner stream.

@@ -6,8 +6,8 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 use nearpath_domain::endpoint::BodyReader;
+use nearpath_wire::lingering_close::WatchedBody;
 use nearpath_wire::quic::frame::RequestOpening;
 
 use crate::response_body::AnyError;
@@ -18,7 +18,7 @@ type QuicStream = nearpath_wire::quic::StreamBody<RequestOpening>;
 #[derive(Debug)]
 pub(crate) enum IncomingBody {
     /// From an HTTP connection.
-    Http(Incoming),
+    Http(WatchedBody),
     /// From a QUIC stream.
     Quic(LimitedBody),
     /// From memory shared with the caller.

@@ -14,6 +14,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use nearpath_types::Reason;
 use nearpath_wire::identity::PeerRefusal;
+use nearpath_wire::lingering_close::LingeringStream;
 use nearpath_wire::mtls::{AcceptedPeer, DetectedProtocol, PeekedStream};
 use nearpath_wire::not_run_header;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -21,7 +22,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use crate::caller_access::{CallerAccess, refuse_request};
-use crate::caller_socket::CallerSocket;
+use crate::caller_socket::{CallerSocket, CallerTcpStream};
 use crate::drain::CloseWatch;
 use crate::incoming_body::IncomingBody;
 use crate::response_body::WatchdogBody;
@@ -142,6 +143,7 @@ async fn handle_connection(
     mut watch: CloseWatch,
 ) {
     let _ = stream.set_nodelay(true); // a connection that is already gone shows it at the first read
+    let stream = LingeringStream::new(stream);
     let plain = CallerAccess::Plain(app.config.transport);
     // Without an identity there is no TLS to tell apart.
     if !app.tls_acceptor.may_accept_tls() {
@@ -182,7 +184,7 @@ async fn handle_connection(
 /// Serves a connection over TLS. It takes no more calls once the peer's certificate has expired,
 /// and is cut when it is revoked.
 async fn serve_tls(
-    peeked: PeekedStream<TcpStream>,
+    peeked: PeekedStream<CallerTcpStream>,
     from: SocketAddr,
     http: &Builder<TokioExecutor>,
     app: Arc<WatchdogState>,
@@ -232,6 +234,7 @@ async fn serve_http(
 ) {
     let token = watch.token.clone();
     let (busy, first_call) = (BusyCount::default(), Notify::new());
+    let unread = stream.unread_input();
     let io = TimeoutStream::new(
         stream,
         busy.clone(),
@@ -240,6 +243,7 @@ async fn serve_http(
     );
     let service = service_fn(|request: Request<Incoming>| {
         first_call.notify_one();
+        let request = unread.watch_request(request);
         // Decided for each request, because health checks are exempt from encryption.
         let refusal = caller.refusal_for(request.uri().path());
         let (app, busy, open) = (Arc::clone(&app), busy.begin_request(), token.clone());
@@ -298,8 +302,12 @@ pub(crate) async fn accept_metrics(listener: TcpListener, app: Arc<WatchdogState
         };
         let app = Arc::clone(&app);
         tokio::spawn(async move {
-            let service =
-                service_fn(|request| std::future::ready(metrics_response(&app, &request)));
+            let stream = LingeringStream::new(stream);
+            let unread = stream.unread_input();
+            let service = service_fn(|request| {
+                let request = unread.watch_request(request);
+                std::future::ready(metrics_response(&app, &request))
+            });
             let _ = hyper::server::conn::http1::Builder::new()
                 .serve_connection(TokioIo::new(stream), service)
                 .await;

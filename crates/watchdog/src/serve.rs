@@ -8,9 +8,9 @@ use std::time::Duration;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Version};
-use hyper::body::Incoming;
 use nearpath_types::exposition::MetricsFormat;
 use nearpath_types::{PlatformError, Reason, duration};
+use nearpath_wire::lingering_close::WatchedBody;
 use nearpath_wire::mtls::MtlsAcceptor;
 use tokio::time::{Instant, timeout_at};
 
@@ -267,7 +267,7 @@ fn refuse_call(
 /// Responds on the metrics port.
 pub(crate) fn metrics_response(
     app: &WatchdogState,
-    request: &Request<Incoming>,
+    request: &Request<WatchedBody>,
 ) -> Result<Response<WatchdogBody>, Infallible> {
     if request.uri().path() != "/metrics" {
         return Ok(errors::error_response(&watchdog_error(

@@ -8,7 +8,8 @@ use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
-use hyper::body::Incoming;
+
+use crate::lingering_close::WatchedBody;
 
 /// Any error that can be sent between threads.
 pub type BoxError = Box<dyn Error + Send + Sync>;
@@ -22,7 +23,7 @@ enum BodyKind {
     #[default]
     Empty,
     Full(Bytes),
-    Incoming(Incoming),
+    Incoming(WatchedBody),
     Boxed(UnsyncBoxBody<Bytes, BoxError>),
 }
 
@@ -55,7 +56,7 @@ impl<T: Into<Bytes>> From<T> for Body {
 
 impl Body {
     /// Wraps a body that hyper receives from a peer.
-    pub fn incoming(body: Incoming) -> Self {
+    pub fn incoming(body: WatchedBody) -> Self {
         Self(BodyKind::Incoming(body))
     }
 }

@@ -3,7 +3,8 @@
 //! This crate does not know functions. The protocols are hyper's and rustls's. The crate holds
 //! nearpath's settings in one place: limits against hostile peers ([`server`]), connections to
 //! instances ([`client`]), certificates ([`tls`]), HTTP/3 for public clients ([`h3`]), ports that
-//! threads share ([`sockets`]) and the rules of one HTTP hop ([`hop`]).
+//! threads share ([`sockets`]), closes that lose no response ([`lingering_close`]) and the rules of
+//! one HTTP hop ([`hop`]).
 #![forbid(unsafe_code)]
 
 pub mod body;
@@ -11,6 +12,7 @@ pub mod client;
 pub mod h3;
 pub mod hop;
 pub mod identity;
+pub mod lingering_close;
 pub mod local_executor;
 pub mod mtls;
 pub mod not_run_header;

@@ -17,6 +17,7 @@ use rustix::net::sockopt::set_socket_reuseport;
 use rustix::net::{AddressFamily, SocketType, bind, socket};
 use rustix::process::Signal;
 use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::http3;
@@ -482,4 +483,57 @@ async fn request_once(at: SocketAddr, authority: &Path) -> Result<(), RequestFai
             return Err(error);
         }
     }
+}
+
+/// Threads of a process with a name.
+fn count_threads(pid: u32, name: &str) -> usize {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let names = threads.filter_map(|thread| {
+        std::fs::read_to_string(thread.ok()?.path().join("comm")).ok() // it may have ended
+    });
+    names.filter(|comm| comm.trim() == name).count()
+}
+
+/// Listening TCP sockets of a process in the network of the test.
+fn count_listeners(pid: u32) -> usize {
+    const LISTEN_STATE: &str = "0A"; // proc_net_tcp(5)
+    let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+    let listening: Vec<_> = table
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>())
+        .filter(|fields| fields.get(3) == Some(&LISTEN_STATE))
+        .map(|fields| format!("socket:[{}]", fields[9]))
+        .collect();
+    let files = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let links = files.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok());
+    links
+        .filter(|link| listening.iter().any(|socket| *link == Path::new(socket)))
+        .count()
+}
+
+/// However many processes came before, a process stops although an idle client does not answer.
+#[tokio::test]
+async fn a_process_after_many_takeovers_holds_no_more_and_stops() {
+    need_root!();
+    let fixture = UpgradeFixture::new(&["--drain-timeout", "600s"]).await;
+    let listeners = count_listeners(fixture.server.pid());
+    assert!(listeners > 0, "else this test shows nothing");
+    let mut newest = fixture.server;
+    for _ in 0..6 {
+        let successor = newest.hand_over().await;
+        assert!(newest.wait_exit().await.success());
+        newest = successor;
+    }
+    eventually("it waits for no old process", async || {
+        count_threads(newest.pid(), "old-process") == 0
+    })
+    .await;
+    assert_eq!(count_listeners(newest.pid()), listeners);
+    let mut silent = TcpStream::connect(newest.addr).await.unwrap();
+    let preface_and_settings = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    silent.write_all(preface_and_settings).await.unwrap();
+    within(silent.read_exact(&mut [0; 9])).await.unwrap(); // the gateway speaks HTTP/2
+    let pid = rustix::process::Pid::from_raw(newest.pid() as i32).unwrap();
+    rustix::process::kill_process(pid, Signal::TERM).unwrap();
+    assert!(newest.wait_exit().await.success(), "{}", newest.log());
 }

@@ -230,6 +230,12 @@ impl ApiClient {
                     "{base}: {error}; name the gateway's authority with --tls-ca FILE, or skip the check with --tls-no-verify"
                 ),
             ),
+            ureq::Error::Io(error) if is_reset(error) => CommandError::new(
+                ExitStatus::Failed,
+                format!(
+                    "{base} closed the connection before it had the whole request and without a response: {error}; try again, and with a large body see `nearpath.io/max-body` of the function"
+                ),
+            ),
             // Something listens there, so starting another gateway is no remedy.
             error => CommandError::new(
                 ExitStatus::Unreachable,
@@ -237,6 +243,16 @@ impl ApiClient {
             ),
         }
     }
+}
+
+/// Returns whether the peer ended a connection that was in use.
+fn is_reset(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::BrokenPipe
+    )
 }
 
 /// Returns whether the gateway's certificate was refused.

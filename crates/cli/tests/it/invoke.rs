@@ -191,13 +191,20 @@ async fn an_upload_that_is_refused_midway_is_told_with_its_status() {
     assert!(!run.err.contains("no response"), "{}", run.err);
 }
 
+/// A gateway that answers nothing and closes while the body arrives.
 #[tokio::test]
-async fn a_reset_during_an_upload_is_not_told_as_a_missing_gateway() {
-    let url = gateway_that_interrupts(async |stream| {
-        stream.set_zero_linger().unwrap();
-    })
-    .await;
-    let run = upload_to(&url).await;
-    assert!(run.err.contains("no response from"), "{}", run.err);
+async fn a_reset_during_the_body_is_told_as_one() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            // Dropping it with unread bytes sends a reset.
+            let _ = stream.read_exact(&mut [0; 1024]).await;
+        }
+    });
+    let run = upload_to(&url).await.expect(1);
+    let told = "closed the connection before it had the whole request";
+    assert!(run.err.contains(told), "{}", run.err);
+    assert!(run.err.contains("nearpath.io/max-body"), "{}", run.err);
     assert!(!run.err.contains("nearpath up"), "{}", run.err);
 }

@@ -12,7 +12,8 @@ use http::uri::Authority;
 use nearpath_path::PathChoice;
 use nearpath_types::{duration, policy};
 use nearpath_wire::hop::headers::{
-    CALLER, append_forwarded_for, join_cookies, strip_hop_headers, strip_platform_headers,
+    CALLER, append_forwarded_for, join_cookies, keep_one_origin, strip_hop_headers,
+    strip_platform_headers,
 };
 use nearpath_wire::hop::request_head::take_host;
 
@@ -98,6 +99,7 @@ pub(crate) fn rewrite_response_headers(
     now: Instant,
 ) {
     strip_hop_headers(headers, is_upgraded);
+    keep_one_origin(headers);
     call.options
         .insert_identity(headers, &call.worker.served_by);
     let took = now.saturating_duration_since(call.record.started_at());

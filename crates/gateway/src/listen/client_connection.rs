@@ -48,11 +48,17 @@ impl ClientConnection {
         // Not in the future: the head is complete now, and the guard also ends a request that
         // hyper never polls.
         let active = self.state.begin_request(request.body().is_end_stream());
+        let request = self.state.unread_input.watch_request(request);
         let routed =
             pipeline::route_request(&self.worker, &self.peer, request.map(CallerBody::Http));
-        let alt_svc = self.alt_svc.clone();
+        let (alt_svc, unread) = (self.alt_svc.clone(), self.state.unread_input.clone());
         async move {
             let mut response = pipeline::answer_request(routed).await;
+            if unread.is_unread() {
+                // hyper looks at the dropped body first: it reads a short rest, or announces with
+                // the head that the connection closes.
+                tokio::task::yield_now().await;
+            }
             insert_alt_svc(response.headers_mut(), alt_svc);
             Ok(response.map(|content| TrackedBody::new(content, active)))
         }

@@ -4,12 +4,19 @@
 //! the response fits into the send buffer. While the function works, only a close by the caller
 //! could arrive. That saves two system calls per connection. In return, a caller that leaves is
 //! noticed up to two [`TICK_INTERVAL`](crate::context::TICK_INTERVAL)s later.
+//!
+//! Dropping the socket closes it: close(2) sends buffered data and then FIN, like shutdown(2). A
+//! client that may still be sending gets a lingering close first, so that no reset overtakes its
+//! last response.
 use std::io::{self, IoSlice, Read, Write};
 use std::net::TcpStream as Socket;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use nearpath_wire::lingering_close::LingeringClose;
+use rustix::net::{RecvFlags, Shutdown, recv};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
@@ -19,6 +26,8 @@ use super::conn_state::ConnState;
 pub(super) struct ClientSocket {
     socket: ClientSocketState,
     state: Arc<ConnState>,
+    /// Boxed: most connections never have it.
+    lingering: Option<Box<LingeringClose>>,
 }
 
 enum ClientSocketState {
@@ -30,12 +39,23 @@ enum ClientSocketState {
     Failed,
 }
 
+impl ClientSocketState {
+    fn as_fd(&self) -> io::Result<BorrowedFd<'_>> {
+        match self {
+            Self::Unregistered(socket) => Ok(socket.as_fd()),
+            Self::Registered(stream) => Ok(stream.as_fd()),
+            Self::Failed => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+}
+
 impl ClientSocket {
     /// Wraps a socket, which must be non-blocking.
     pub(super) fn new(socket: Socket, state: Arc<ConnState>) -> Self {
         Self {
             socket: ClientSocketState::Unregistered(socket),
             state,
+            lingering: None,
         }
     }
 
@@ -60,6 +80,21 @@ impl ClientSocket {
             ClientSocketState::Registered(stream) => Some(Pin::new(stream)),
             _ => None,
         }
+    }
+
+    /// Ends the sending direction without waiting.
+    fn shut_down_writes(&self) -> io::Result<()> {
+        let shut = self.socket.as_fd()?;
+        Ok(rustix::net::shutdown(shut, Shutdown::Write)?)
+    }
+
+    /// Returns whether the client may be sending more than was read.
+    fn has_unread_input(&self) -> bool {
+        let is_queued = |socket: BorrowedFd<'_>| {
+            let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+            recv(socket, &mut [0; 1], flags).is_ok_and(|(_, queued)| queued > 0)
+        };
+        self.state.unread_input.is_unread() || self.socket.as_fd().is_ok_and(is_queued)
     }
 
     /// Tries an operation without waiting; `None`: the socket is registered, or would block.
@@ -132,9 +167,25 @@ impl AsyncWrite for ClientSocket {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.try_without_waiting(|socket| socket.shutdown(std::net::Shutdown::Write)) {
-            Some(shut) => Poll::Ready(shut),
-            None => self.register_socket()?.poll_shutdown(cx),
+        let this = &mut *self;
+        if this.state.has_http_ended() {
+            // Not closed by a drop soon: the other half of a tunnel goes on.
+            return Poll::Ready(this.shut_down_writes());
         }
+        if this.lingering.is_none() {
+            if !this.has_unread_input() {
+                return Poll::Ready(Ok(()));
+            }
+            this.shut_down_writes()?;
+            this.register_socket()?;
+            this.state.mark_lingering();
+        }
+        let ClientSocketState::Registered(stream) = &mut this.socket else {
+            return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
+        };
+        let lingering = this
+            .lingering
+            .get_or_insert_with(|| Box::new(LingeringClose::begin()));
+        lingering.poll_closed(stream, cx).map(Ok)
     }
 }

@@ -91,7 +91,7 @@ async fn serve_protocol(
             serve_http1(
                 connection,
                 port,
-                TrackedStream::new(stream, unread, connection.state.clone()).closed_by_drop(),
+                TrackedStream::new(stream, unread, connection.state.clone()),
             )
             .await
         }
@@ -162,6 +162,7 @@ where
     T: AsyncRead + AsyncWrite + Unpin + 'static,
 {
     connection.state.set_protocol(true);
+    connection.state.note_read(); // the preface, or ALPN in the handshake
     let io = io.with_control_frame_limit();
     let service = service_fn(|request| connection.answer_stream_request(request));
     // On the heap: hyper's HTTP/2 state is large, and this future is moved several times.

@@ -39,6 +39,9 @@ impl<T> Http1Stream<T> {
         if self.replacement.is_none() && !self.state.is_answering() {
             self.replacement = parse_status(bytes)
                 .map(|status| error_response::render_unreadable(status, &self.limits));
+            if self.replacement.is_some() {
+                self.state.unread_input.mark_unread(); // hyper reads nothing after such a head
+            }
         }
         self.replacement.as_mut()
     }

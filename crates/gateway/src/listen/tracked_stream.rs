@@ -17,7 +17,6 @@ pub(super) struct TrackedStream<T> {
     io: T,
     unread: Bytes,
     state: Arc<ConnState>,
-    closed_by_drop: bool,
     /// Boxed: connections of HTTP/1 have none.
     control_frames: Option<Box<ControlFrameBudget>>,
 }
@@ -29,18 +28,7 @@ impl<T> TrackedStream<T> {
             io,
             unread,
             state,
-            closed_by_drop: false,
             control_frames: None,
-        }
-    }
-
-    /// Declares that dropping the stream is enough to close it, as for a plain socket: close(2)
-    /// sends buffered data and then FIN, like shutdown(2). After an upgrade it is shut down
-    /// nevertheless, because its other half goes on.
-    pub(super) fn closed_by_drop(self) -> Self {
-        Self {
-            closed_by_drop: true,
-            ..self
         }
     }
 
@@ -149,9 +137,6 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for TrackedStream<T> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.closed_by_drop && !self.state.has_http_ended() {
-            return Poll::Ready(Ok(()));
-        }
         Pin::new(&mut self.io).poll_shutdown(cx)
     }
 }

@@ -7,15 +7,15 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use hyper::body::Incoming;
 use nearpath_types::Reason;
+use nearpath_wire::lingering_close::WatchedBody;
 use nearpath_wire::{Body, h3};
 
 /// Request body from the caller.
 #[derive(Debug)]
 pub(crate) enum CallerBody {
     /// HTTP/1 or HTTP/2.
-    Http(Incoming),
+    Http(WatchedBody),
     /// HTTP/3. Boxed, because every variant would be as large otherwise.
     Http3(Box<h3::Http3RequestBody>),
 }

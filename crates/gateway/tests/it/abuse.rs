@@ -103,14 +103,11 @@ async fn oversized_headers_are_431() {
     );
     for request in [huge, many] {
         let mut stream = TcpStream::connect(fixture.public).await.unwrap();
-        let _ = stream.write_all(request.as_bytes()).await; // it may be cut while writing
+        stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = Vec::new();
-        let _ = within(stream.read_to_end(&mut answer)).await;
+        within(stream.read_to_end(&mut answer)).await.unwrap();
         let answer = String::from_utf8_lossy(&answer);
-        assert!(
-            answer.is_empty() || answer.starts_with("HTTP/1.1 431 "),
-            "{answer}"
-        );
+        assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
     }
     eventually("both are counted", async || {
         fixture

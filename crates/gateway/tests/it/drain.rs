@@ -3,7 +3,7 @@
 use http::{Request, Response};
 use nearpath_gateway::GatewaySettings;
 use nearpath_testkit::{eventually, within};
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::fixture::{
@@ -91,9 +91,7 @@ async fn a_request_beyond_the_drain_timeout_is_cut_and_recorded() {
         .publish_echo(start_instance(async |_| std::future::pending::<Response<_>>().await).await);
     let mut stream = TcpStream::connect(fixture.public).await.unwrap();
     let request = b"GET /function/echo HTTP/1.1\r\nhost: a\r\n\r\n";
-    tokio::io::AsyncWriteExt::write_all(&mut stream, request)
-        .await
-        .unwrap();
+    stream.write_all(request).await.unwrap();
     let inflight = r#"nearpath_inflight{function_name="echo.openfaas-fn"} 1"#;
     eventually(inflight, async || {
         fixture.encode_metrics().contains(inflight)
@@ -105,4 +103,23 @@ async fn a_request_beyond_the_drain_timeout_is_cut_and_recorded() {
     })
     .await;
     assert_eq!(fixture.log.parse_lines()[0]["reason"], "draining");
+}
+
+/// Clients with a pool read only when they call. They do not answer the PING behind GOAWAY.
+#[tokio::test]
+async fn an_http_2_client_that_reads_nothing_does_not_hold_up_the_drain() {
+    let mut fixture = TestGateway::with_settings(GatewaySettings {
+        drain_timeout: std::time::Duration::from_secs(600),
+        ..GatewaySettings::default()
+    });
+    let preface_and_settings = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    let mut silent = Vec::new();
+    for _ in 0..8 {
+        let mut stream = TcpStream::connect(fixture.public).await.unwrap();
+        stream.write_all(preface_and_settings).await.unwrap();
+        within(stream.read(&mut [0; 9])).await.unwrap(); // the gateway's SETTINGS
+        silent.push(stream);
+    }
+    within(fixture.drain_gateway()).await;
+    drop(silent);
 }

@@ -100,6 +100,29 @@ async fn callers_cannot_forge_fields_of_the_platform() {
     );
 }
 
+#[tokio::test]
+async fn a_response_names_one_origin() {
+    let fixture = TestGateway::start();
+    let doubled = start_instance(async |_| {
+        let response = Response::builder()
+            .status(500)
+            .header("x-openfaas-internal", "of-watchdog")
+            .header("x-openfaas-internal", "function");
+        response.body(full_body("x")).unwrap()
+    });
+    fixture.publish_echo(doubled.await);
+    let streamed = Request::post("/function/echo").header("te", "trailers");
+    for request in [Request::get("/function/echo"), streamed] {
+        let answer = send_and_collect(fixture.public, request.body(full_body("")).unwrap()).await;
+        let origins: Vec<_> = answer
+            .headers
+            .get_all("x-openfaas-internal")
+            .iter()
+            .collect();
+        assert_eq!(origins, ["of-watchdog"], "{answer:?}");
+    }
+}
+
 /// The watchdog has removed the fields that its tenant set; the call id is the gateway's own.
 #[tokio::test]
 async fn functions_cannot_change_the_id_of_a_call() {

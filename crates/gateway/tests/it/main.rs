@@ -8,6 +8,7 @@ mod admission;
 mod basics;
 mod connection_shares;
 mod drain;
+mod early_responses;
 mod failures;
 mod fixture;
 mod head_rules;

@@ -591,3 +591,23 @@ async fn unannounced_trailers_are_not_lost_in_silence() {
     assert_eq!(status, 501, "{said}");
     assert!(said.contains("`Trailer`"), "{said}");
 }
+
+/// An endpoint of the tenant's may set the mark of the platform in its envelope.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_endpoint_that_answers_as_the_platform_names_one_origin() {
+    let forging = async |received: ReceivedCall| {
+        let origin = |value: &'static str| ("x-openfaas-internal".into(), value.into());
+        received.send_response(CallResponse {
+            fields: vec![origin("gateway"), origin("of-watchdog")],
+            ..CallResponse::platform_error(Reason::FunctionFailed, "mine\n")
+        });
+    };
+    let chain = ShmChain::start(forging).await;
+    let answer = crate::fixture::collect_response(chain.send_post("/", full_body("x")).await).await;
+    let origins: Vec<_> = answer
+        .headers
+        .get_all("x-openfaas-internal")
+        .iter()
+        .collect();
+    assert_eq!(origins, ["gateway"], "{answer:?}");
+}

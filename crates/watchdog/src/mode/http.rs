@@ -12,6 +12,7 @@ use nearpath_types::{PlatformError, Reason};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::tenant_body::TenantBody;
 use super::{ModeCall, ModeResponse};
 use crate::config::WatchdogConfig;
 use crate::config::upstream_target::UpstreamProtocol;
@@ -126,7 +127,9 @@ impl HttpMode {
         );
         Ok(match tunnel {
             Some(tunnel) => ModeResponse::Upgraded(response.map(|_| WatchdogBody::empty()), tunnel),
-            None => ModeResponse::Plain(response.map(WatchdogBody::from_stream)),
+            None => ModeResponse::Plain(
+                response.map(|body| WatchdogBody::from_stream(TenantBody(body))),
+            ),
         })
     }
 

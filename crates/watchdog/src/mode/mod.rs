@@ -6,6 +6,7 @@ mod serializing;
 mod server_check;
 mod r#static;
 mod streaming;
+mod tenant_body;
 
 use ::http::{Request, Response};
 use nearpath_types::PlatformError;

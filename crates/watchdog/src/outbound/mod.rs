@@ -22,7 +22,6 @@ use std::time::Duration;
 
 use http::header::{CONNECTION, HOST};
 use http::{HeaderValue, Request, Response};
-use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use hyper_util::server::conn::auto::Builder;
@@ -30,6 +29,7 @@ use nearpath_path::Path;
 use nearpath_types::{PlatformError, Reason};
 use nearpath_wire::hop::headers::join_cookies;
 use nearpath_wire::hop::request_head::{head_fault, take_host};
+use nearpath_wire::lingering_close::{LingeringStream, WatchedBody};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::spawn_local;
 
@@ -135,8 +135,10 @@ async fn serve_connection(
     proxy: Rc<OutboundProxy>,
 ) {
     let _ = stream.set_nodelay(true); // a connection that is already gone shows it at the first read
+    let stream = LingeringStream::new(stream);
+    let unread = stream.unread_input();
     let service = service_fn(|request| {
-        let proxy = Rc::clone(&proxy);
+        let (proxy, request) = (Rc::clone(&proxy), unread.watch_request(request));
         async move { Ok::<_, Infallible>(handle_request(&proxy, request).await) }
     });
     let _ = http
@@ -146,7 +148,7 @@ async fn serve_connection(
 
 async fn handle_request(
     proxy: &OutboundProxy,
-    mut request: Request<Incoming>,
+    mut request: Request<WatchedBody>,
 ) -> Response<WatchdogBody> {
     let context = request_context::OutboundContext::from_request(&request);
     if let Err(fault) = normalize_head(&mut request) {
@@ -193,7 +195,7 @@ enum SendOutcome<B> {
 async fn route_call(
     proxy: &OutboundProxy,
     context: &request_context::OutboundContext,
-    request: Request<Incoming>,
+    request: Request<WatchedBody>,
 ) -> Result<Response<WatchdogBody>, PlatformError> {
     // A tunnel to any host would go past the declared egress.
     if request.method() == http::Method::CONNECT {
@@ -262,7 +264,7 @@ where
 
 async fn forward_unchanged(
     proxy: &OutboundProxy,
-    request: Request<Incoming>,
+    request: Request<WatchedBody>,
 ) -> Result<Response<WatchdogBody>, PlatformError> {
     forward_request(
         &proxy.gateway,

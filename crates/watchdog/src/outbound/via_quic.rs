@@ -21,7 +21,7 @@ use nearpath_wire::quic::{
 };
 use tokio::time::timeout;
 
-use nearpath_wire::hop::headers::strip_hop_headers;
+use nearpath_wire::hop::headers::{keep_one_origin, strip_hop_headers};
 
 use super::call_target::{CallTarget, X_TIMEOUT};
 use super::request_context::OutboundContext;
@@ -245,6 +245,7 @@ fn finish_response(
         headers
             .entry(errors::X_OPENFAAS_INTERNAL)
             .or_insert(HeaderValue::from_static("function"));
+        keep_one_origin(headers);
     }
     context.finish_response(headers, proxy, "quic");
     response

@@ -14,7 +14,9 @@ use nearpath_types::{PlatformError, Reason, duration};
 use crate::errors::{self, X_OPENFAAS_INTERNAL, watchdog_error};
 use crate::incoming_body::{IncomingBody, SharedMemoryBody};
 use crate::response_body::WatchdogBody;
-use nearpath_wire::hop::headers::{CALLER, strip_hop_headers, strip_platform_headers};
+use nearpath_wire::hop::headers::{
+    CALLER, keep_one_origin, strip_hop_headers, strip_platform_headers,
+};
 
 /// Header in which OpenFaaS's connectors put the topic of an event.
 const X_TOPIC: &str = "x-topic";
@@ -216,6 +218,7 @@ pub(crate) fn http_response(mut reply: CallReply, asked_head: bool) -> Response<
         headers
             .entry(X_OPENFAAS_INTERNAL)
             .or_insert(HeaderValue::from_static("function"));
+        keep_one_origin(headers);
     }
     response
 }

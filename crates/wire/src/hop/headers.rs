@@ -104,6 +104,14 @@ pub fn strip_platform_headers(headers: &mut HeaderMap) {
     }
 }
 
+/// Keeps only the first value of `X-OpenFaaS-Internal`. An endpoint of the tenant's may answer as the
+/// platform, with as many fields as it likes.
+pub fn keep_one_origin(headers: &mut HeaderMap) {
+    if let Some(origin) = headers.get(X_OPENFAAS_INTERNAL).cloned() {
+        headers.insert(X_OPENFAAS_INTERNAL, origin); // replaces all values
+    }
+}
+
 /// Appends a client to `X-Forwarded-For`, and removes `Forwarded`, which would contradict it.
 pub fn append_forwarded_for(headers: &mut HeaderMap, client: &HeaderValue) {
     headers.remove(FORWARDED);

@@ -55,6 +55,11 @@ impl<S: AsyncRead + Unpin> PeekedStream<S> {
         })
     }
 
+    /// The stream itself.
+    pub fn get_ref(&self) -> &S {
+        &self.stream
+    }
+
     /// Protocol that the stream starts with.
     pub fn detected_protocol(&self) -> DetectedProtocol {
         DetectedProtocol::detect(&self.peeked)

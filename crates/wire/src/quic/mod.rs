@@ -35,5 +35,6 @@ pub use connection_limit::MAX_CONNECTIONS;
 pub use dialer::{Dialer, QuicDialError};
 pub use response::QuicResponseBody;
 pub use server::{CallServer, RefusalStats, ServedCall};
+pub use stall_detector::wait_stalled;
 pub use stream_body::{StreamBody, StreamBodyError};
 pub use worker::{QuicWorker, QuicWorkerError};

@@ -1,5 +1,5 @@
-//! Detection of connections that nothing gets through any more, while calls are in flight. Pure:
-//! counters and time are arguments.
+//! Detection of connections that nothing gets through any more, while calls are in flight or the
+//! process drains. [`StallDetector`] is pure: counters and time are arguments.
 //!
 //! UDP does not report a dead path. The peer acknowledges data within a round trip, whatever its
 //! handler does; else the data is sent again, at doubling intervals (RFC 9002 section 6.2). So a
@@ -61,6 +61,15 @@ impl StallDetector {
         self.unanswered.is_some_and(|(since, looks)| {
             looks > 2 && now.saturating_duration_since(since) >= STALL_TIMEOUT
         })
+    }
+}
+
+/// Returns when the peer of a connection has gone: for [`STALL_TIMEOUT`] it answered nothing that was
+/// sent.
+pub async fn wait_stalled(connection: &quinn::Connection) {
+    let mut detector = StallDetector::starting_at(PacketCounts::from(connection));
+    while !detector.observe(Instant::now(), PacketCounts::from(connection)) {
+        tokio::time::sleep(CHECK_INTERVAL).await;
     }
 }
 

@@ -14,6 +14,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Poll, Waker};
 
 use nearpath_daemon::drain::DrainCause;
+use nearpath_wire::lingering_close::UnreadInput;
 
 pub(crate) use table::ConnTable;
 use timeouts::ConnSnapshot;
@@ -47,6 +48,9 @@ pub(crate) struct ConnState {
     /// Tick at which the caller last read a part of a response.
     last_taken: AtomicU32,
     is_http2: AtomicBool,
+    /// Tick plus one of the last bytes over HTTP/2, or of the drain after them; 0: none, as over
+    /// HTTP/1 and HTTP/3.
+    last_http2_read: AtomicU32,
     /// The protocol is known, so the connection can end by its rules.
     protocol_known: AtomicBool,
     http_has_ended: AtomicBool,
@@ -57,6 +61,8 @@ pub(crate) struct ConnState {
     /// Tick plus one at which reading was paused; 0: reading.
     read_paused: AtomicU32,
     end_flags: AtomicU8,
+    /// Whether the client may still be sending a request that was answered.
+    pub(crate) unread_input: UnreadInput,
     waker: OnceLock<Waker>,
 }
 
@@ -74,12 +80,14 @@ impl ConnState {
             untaken_responses: AtomicU32::new(0),
             last_taken: AtomicU32::new(0),
             is_http2: AtomicBool::new(false),
+            last_http2_read: AtomicU32::new(0),
             protocol_known: AtomicBool::new(false),
             http_has_ended: AtomicBool::new(false),
             answering: AtomicBool::new(false),
             request_is_complete: AtomicBool::new(false),
             read_paused: AtomicU32::new(0),
             end_flags: AtomicU8::new(0),
+            unread_input: UnreadInput::default(),
             waker: OnceLock::new(),
         })
     }
@@ -105,13 +113,16 @@ impl ConnState {
             .store(self.current_tick.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// Notes received bytes.
+    /// Notes received bytes of a TCP connection.
     pub(crate) fn note_read(&self) {
+        if self.is_http2.load(Ordering::Relaxed) {
+            return self.touch_last_http2_read();
+        }
         // Only the first bytes of a head start its timeout. Later ones must not extend it, or a
         // slow head never ends.
         let is_between_requests = self.open_requests.load(Ordering::Relaxed) == 0
             && !self.head_has_begun.load(Ordering::Relaxed);
-        if is_between_requests && !self.is_http2.load(Ordering::Relaxed) {
+        if is_between_requests {
             self.head_has_begun.store(true, Ordering::Relaxed);
             self.touch_changed_at();
         }
@@ -211,8 +222,17 @@ impl ConnState {
             .store(self.current_tick.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
+    fn touch_last_http2_read(&self) {
+        let now = self.current_tick.load(Ordering::Relaxed);
+        self.last_http2_read.store(now + 1, Ordering::Relaxed);
+    }
+
     fn take_snapshot(&self) -> ConnSnapshot {
+        let last_http2_read = self.last_http2_read.load(Ordering::Relaxed);
         ConnSnapshot {
+            goaway_since: last_http2_read
+                .checked_sub(1)
+                .filter(|_| self.is_draining()),
             open_requests: self.open_requests.load(Ordering::Relaxed),
             head_has_begun: self.head_has_begun.load(Ordering::Relaxed),
             changed_at: self.changed_at.load(Ordering::Relaxed),
@@ -243,6 +263,9 @@ impl ConnState {
 
     /// Ends the connection after its open requests.
     pub(crate) fn drain_connection(&self) {
+        if self.last_http2_read.load(Ordering::Relaxed) != 0 {
+            self.touch_last_http2_read(); // the client has time to answer GOAWAY
+        }
         self.set_end_flag(DRAIN_FLAG);
     }
 
@@ -294,6 +317,12 @@ impl ConnState {
     /// Marks the end of HTTP on the connection.
     pub(crate) fn mark_http_ended(&self) {
         self.http_has_ended.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes that all responses are written and the connection only waits for its client to close.
+    /// [`nearpath_wire::lingering_close`] bounds that, and the idle timeout if it is shorter.
+    pub(crate) fn mark_lingering(&self) {
+        self.note_idle();
     }
 
     /// Returns whether HTTP has ended: the connection was upgraded or dropped.

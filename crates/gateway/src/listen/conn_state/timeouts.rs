@@ -4,6 +4,11 @@ use std::time::Duration;
 
 use crate::context::TICK_INTERVAL;
 
+/// Ticks without a byte from an HTTP/2 client after which a connection without requests ends in the
+/// drain. Clients answer GOAWAY and the PING behind it at once, unless they read only when they
+/// call.
+const GOAWAY_GRACE_TICKS: u32 = 8;
+
 /// Timeouts of a connection, in ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ConnTimeouts {
@@ -36,6 +41,8 @@ pub(crate) struct ConnSnapshot {
     pub write_blocked_since: Option<u32>,
     /// Tick at which the client last read a part of a response, if more is waiting.
     pub untaken_since: Option<u32>,
+    /// Tick of GOAWAY over HTTP/2, or of the last bytes after it.
+    pub goaway_since: Option<u32>,
 }
 
 /// Reason to cut a connection.
@@ -47,6 +54,8 @@ pub(crate) enum CutReason {
     Idle,
     /// The client does not read its response.
     WriteBlocked,
+    /// The client does not answer GOAWAY.
+    GoawayIgnored,
 }
 
 /// Returns the reason to cut a connection at tick `now`, if there is one.
@@ -70,6 +79,10 @@ pub(crate) fn overdue_reason(
         ConnSnapshot {
             open_requests: 1.., ..
         } => None,
+        ConnSnapshot {
+            goaway_since: Some(since),
+            ..
+        } if is_over(since, GOAWAY_GRACE_TICKS) => Some(CutReason::GoawayIgnored),
         ConnSnapshot {
             head_has_begun: true,
             changed_at: since,
@@ -105,6 +118,7 @@ mod tests {
             changed_at: 5,
             write_blocked_since,
             untaken_since: None,
+            goaway_since: None,
         }
     }
 
@@ -122,6 +136,14 @@ mod tests {
                 29,
                 CutReason::WriteBlocked,
             ),
+            (
+                ConnSnapshot {
+                    goaway_since: Some(9),
+                    ..snapshot(0, false, None)
+                },
+                9 + GOAWAY_GRACE_TICKS,
+                CutReason::GoawayIgnored,
+            ),
         ] {
             assert_eq!(
                 overdue_reason(snapshot, limit, &TIMEOUTS),
@@ -134,10 +156,16 @@ mod tests {
                 "{snapshot:?}"
             );
         }
-        assert_eq!(
-            overdue_reason(snapshot(1, false, None), 1_000_000, &TIMEOUTS),
-            None,
-            "a request has limits of its own"
-        );
+        let draining = ConnSnapshot {
+            goaway_since: Some(9),
+            ..snapshot(1, false, None)
+        };
+        for open in [snapshot(1, false, None), draining] {
+            assert_eq!(
+                overdue_reason(open, 1_000_000, &TIMEOUTS),
+                None,
+                "a request has limits of its own"
+            );
+        }
     }
 }

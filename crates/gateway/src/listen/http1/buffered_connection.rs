@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::BytesMut;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::fast_path::PlainRequest;
 use crate::listen::conn_state::ConnState;
@@ -85,6 +85,14 @@ impl<T: AsyncRead + AsyncWrite + Unpin> BufferedConnection<T> {
             }
         }
         Poll::Pending
+    }
+
+    /// Closes after the last response. The client may have sent further requests by then.
+    pub(super) async fn close(mut self) {
+        if !self.buffer.is_empty() {
+            self.state.unread_input.mark_unread();
+        }
+        let _ = self.stream.shutdown().await; // fails only if the connection is gone
     }
 
     /// Returns the stream with all bytes that were not answered.

@@ -52,6 +52,7 @@ where
             ParseOutcome::Plain(plain) => match find_function(client, &plain) {
                 Some(found) => {
                     if !answer_plain_request(client, &mut connection, &plain, found).await? {
+                        connection.close().await;
                         return Ok(Http1Outcome::Closed);
                     }
                 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use nearpath_wire::BoxError;
 use nearpath_wire::h3::{Http3Requests, UnreadRequest, error_code};
+use nearpath_wire::quic::wait_stalled;
 use quinn::{Connection, Incoming, ZeroRttAccepted};
 
 use super::client::{Http3Client, OpenRequest, OpenRequests};
@@ -124,6 +125,7 @@ impl Http3Session {
         let mut complete = std::pin::pin!(handshake);
         let (mut half_open, mut is_leaving) = (Some(half_open), false);
         let state = self.client.connection.state.clone();
+        let mut client_gone = std::pin::pin!(wait_gone_in_drain(&state, &quic));
         while !(is_leaving && self.open_requests.count.get() == 0) {
             tokio::select! {
                 // In this order: the state of the handshake decides whether the next request
@@ -142,6 +144,11 @@ impl Http3Session {
                     goaway.await.map_err(io::Error::from)??;
                 }
                 () = self.open_requests.request_ended.notified(), if is_leaving => {}
+                () = client_gone.as_mut() => {
+                    // Ends the requests too, which would wait until the client has its responses.
+                    quic.close(error_code::NO_ERROR, b"the client does not answer");
+                    return Ok(());
+                }
                 next = self.requests.next_request() => match next? {
                     Some(opened) => self.spawn_request(opened, half_open.is_some()),
                     None => break,
@@ -185,4 +192,11 @@ impl Http3Session {
             open_request,
         ));
     }
+}
+
+/// Returns when the client has gone without a close, once the connection drains. Before, only the
+/// idle timeout of QUIC ends such connections.
+async fn wait_gone_in_drain(state: &ConnState, quic: &Connection) {
+    state.wait_for_drain().await;
+    wait_stalled(quic).await;
 }

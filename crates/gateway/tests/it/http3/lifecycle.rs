@@ -1,5 +1,7 @@
 //! Migration and end of HTTP/3 connections.
 
+use std::sync::Arc;
+
 use h3::error::StreamError;
 use http::Request;
 use nearpath_gateway::GatewaySettings;
@@ -275,4 +277,40 @@ async fn a_thread_whose_http_3_fails_ends_at_once() {
     let mut fixture = TestGateway::without_http3_sockets();
     let error = fixture.wait_for_failure().await;
     assert!(error.to_string().starts_with("HTTP/3 socket: "), "{error}");
+}
+
+/// Such a client gets its response neither, and acknowledges nothing.
+#[tokio::test]
+async fn a_client_that_vanished_does_not_hold_up_the_drain() {
+    let (addr, permits) = start_blocked_instance().await;
+    let mut fixture = TestGateway::with_settings(GatewaySettings {
+        drain_timeout: std::time::Duration::from_secs(600),
+        ..GatewaySettings::default()
+    });
+    fixture.publish_echo(addr);
+    // A runtime of its own: once it is gone, the client sends nothing, not even a close.
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    let mut client = {
+        let _entered = runtime.enter();
+        TestHttp3Client::for_fixture(&fixture)
+    };
+    // With the default of 30 s, QUIC itself would end the wait.
+    let mut transport = quinn::TransportConfig::default();
+    transport.max_idle_timeout(None);
+    client.config.transport_config(Arc::new(transport));
+    let call = runtime.spawn(async move {
+        let mut connection = client.connect_http3().await;
+        let stream = start_get(&mut connection).await;
+        std::future::pending::<()>().await;
+        drop((connection, stream, client));
+    });
+    wait_for_inflight(&fixture, 1).await;
+    runtime.shutdown_background();
+    drop(call);
+    permits.add_permits(1);
+    within(fixture.drain_gateway()).await;
 }

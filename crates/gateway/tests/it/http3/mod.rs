@@ -1,6 +1,6 @@
 //! HTTP/3, as clients see it.
 
-mod client;
+pub(crate) mod client;
 mod early_data;
 mod lifecycle;
 mod limits;

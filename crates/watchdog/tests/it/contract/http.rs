@@ -284,6 +284,32 @@ async fn a_tenant_cannot_speak_for_the_platform() {
 }
 
 #[tokio::test]
+async fn nor_can_it_in_trailers() {
+    let forge = async |_| {
+        let mut trailers = HeaderMap::new();
+        for name in ["x-openfaas-internal", "x-nearpath-reason", "x-sum"] {
+            trailers.insert(name, "mine".parse().unwrap());
+        }
+        let data = Frame::data(Bytes::from("x"));
+        let frames = [data, Frame::trailers(trailers)].map(Ok::<_, AnyError>);
+        let body = StreamBody::new(stream::iter(frames));
+        let names = "x-openfaas-internal, x-nearpath-reason, x-sum";
+        Response::builder()
+            .header("trailer", names)
+            .body(body)
+            .unwrap()
+    };
+    let watchdog = WatchdogProcess::in_http_mode(start_tenant(forge).await, &[]);
+    let request = Request::get("/").header("te", "trailers");
+    let request = request.body(full("")).unwrap();
+    let body = send(watchdog.addr, request).await.unwrap().into_body();
+    let collected = within(body.collect()).await.unwrap();
+    let trailers = collected.trailers().unwrap();
+    assert_eq!(trailers.len(), 1, "{trailers:?}");
+    assert_eq!(trailers["x-sum"], "mine");
+}
+
+#[tokio::test]
 async fn an_unrequested_101_is_502() {
     let switch = async |_| {
         let head = Response::builder().status(101).header("upgrade", "x");

@@ -3,6 +3,7 @@
 mod call_transports;
 mod connections;
 mod direct_calls;
+mod early_responses;
 mod files;
 mod fork;
 mod http;
