@@ -5,9 +5,10 @@
 pub const CALLER_FIELD: &str = "x-nearpath-caller";
 /// Start of the names of fields that only the platform sets.
 const PLATFORM_PREFIX: &str = "x-nearpath-";
-const X_OPENFAAS_INTERNAL: &str = "x-openfaas-internal";
+/// Field of errors that names the part of the platform that made them.
+pub const INTERNAL_FIELD: &str = "x-openfaas-internal";
 
 /// Returns whether only the platform may set a field. `name` is in lower case.
 pub fn is_platform_field(name: &str) -> bool {
-    name.starts_with(PLATFORM_PREFIX) || name == X_OPENFAAS_INTERNAL
+    name.starts_with(PLATFORM_PREFIX) || name == INTERNAL_FIELD
 }

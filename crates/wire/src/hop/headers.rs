@@ -7,7 +7,7 @@ use http::header::{
 };
 use http::{HeaderMap, Method, Request};
 use http_body::Body;
-use nearpath_types::platform_field::{CALLER_FIELD, is_platform_field};
+use nearpath_types::platform_field::{CALLER_FIELD, INTERNAL_FIELD, is_platform_field};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
@@ -104,11 +104,11 @@ pub fn strip_platform_headers(headers: &mut HeaderMap) {
     }
 }
 
-/// Keeps only the first value of `X-OpenFaaS-Internal`. An endpoint of the tenant's may answer as the
-/// platform, with as many fields as it likes.
+/// Keeps only the first value of `X-OpenFaaS-Internal`. A watchdog's head may have had one
+/// before the platform's was added.
 pub fn keep_one_origin(headers: &mut HeaderMap) {
-    if let Some(origin) = headers.get(X_OPENFAAS_INTERNAL).cloned() {
-        headers.insert(X_OPENFAAS_INTERNAL, origin); // replaces all values
+    if let Some(origin) = headers.get(INTERNAL_FIELD).cloned() {
+        headers.insert(INTERNAL_FIELD, origin); // replaces all values
     }
 }
 
