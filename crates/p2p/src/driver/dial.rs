@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::punch::agent::DialOpening;
 use crate::punch::candidate::PairKey;
 
-use super::hop_limit::{heed_all, ignore_expiry, set_hop_limit};
+use super::hop_limit::{accept_all_packets, ignore_expiry, set_hop_limit};
 use super::local_ports;
 
 /// Time for the ICMP error of an expired SYN.
@@ -72,7 +72,7 @@ async fn is_connected(stream: &TcpStream, key: PairKey, end: Instant) -> io::Res
         let errors_end = end.min(Instant::now() + EXPIRY_ERROR_TIMEOUT);
         // Readiness stays until it is asked for again.
         let _ = tokio::time::timeout_at(errors_end, stream.writable()).await;
-        heed_all(stream, key.base)?;
+        accept_all_packets(stream, key.base)?;
     }
     match tokio::time::timeout_at(end, stream.writable()).await {
         Ok(ready) => ready?,

@@ -28,7 +28,7 @@ pub(super) fn set_hop_limit(
 ///
 /// IPv4: the packet that an error quotes must have a hop limit of 2, and an expired one has not.
 /// IPv6: the error itself must, so only an error from this link counts. The peer's SYN would not
-/// count either, hence [`heed_all`].
+/// count either, hence [`accept_all_packets`].
 pub(super) fn ignore_expiry(socket: impl AsFd, base: SocketAddr) -> io::Result<()> {
     match base {
         SocketAddr::V4(_) => set_min_ttl(socket, 2),
@@ -37,7 +37,7 @@ pub(super) fn ignore_expiry(socket: impl AsFd, base: SocketAddr) -> io::Result<(
 }
 
 /// Makes a dial over IPv6 receive packets from everywhere again.
-pub(super) fn heed_all(socket: impl AsFd, base: SocketAddr) -> io::Result<()> {
+pub(super) fn accept_all_packets(socket: impl AsFd, base: SocketAddr) -> io::Result<()> {
     match base {
         SocketAddr::V4(_) => Ok(()),
         SocketAddr::V6(_) => set_min_hop_count(socket, 0),

@@ -36,7 +36,7 @@ const REOPENING_PERIOD: Duration = Duration::from_millis(200);
 /// Minimum interval between tries with different hop limits.
 const MIN_STEP_INTERVAL: Duration = Duration::from_millis(20);
 /// Maximum wait for the answer of an observer, and for the offer of the mapped address.
-const MAX_OBSERVER_WAIT: Duration = Duration::from_millis(500);
+const OBSERVER_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Requests to observers, and the shortest round trip to one.
 #[derive(Debug, Default)]
@@ -53,13 +53,16 @@ impl ObserverTimes {
     pub(super) fn note_answer(&mut self, transport: Transport, base: SocketAddr, now: Instant) {
         let is_it = |one: &(Transport, SocketAddr, Instant)| (one.0, one.1) == (transport, base);
         if let Some(at) = self.pending.iter().position(is_it) {
-            let elapsed = now.saturating_duration_since(self.pending.swap_remove(at).2);
+            let measured = now.saturating_duration_since(self.pending.swap_remove(at).2);
             // Over TCP the connection takes a round trip, and the request another.
-            let elapsed = match transport {
-                Transport::Udp => elapsed,
-                Transport::Tcp => elapsed / 2,
+            let round_trip = match transport {
+                Transport::Udp => measured,
+                Transport::Tcp => measured / 2,
             };
-            self.round_trip = Some(self.round_trip.map_or(elapsed, |known| known.min(elapsed)));
+            self.round_trip = Some(
+                self.round_trip
+                    .map_or(round_trip, |known| known.min(round_trip)),
+            );
         }
     }
 
@@ -134,7 +137,7 @@ impl PunchAgent {
     /// An offer takes at most a round trip between this side and the rendezvous longer than the
     /// packets that the peer then receives directly.
     fn peer_opens_at(&self, pair: &CandidatePair) -> Instant {
-        let latest = pair.created + MAX_OBSERVER_WAIT;
+        let latest = pair.created + OBSERVER_TIMEOUT;
         if self.observers.awaits(&pair.key) {
             return latest;
         }
