@@ -36,10 +36,30 @@ fn any_terms() -> impl Strategy<Value = EdgeTerms> {
     })
 }
 
+fn any_peer() -> impl Strategy<Value = PeerMessage> {
+    let side = prop_oneof![Just(ChannelRole::Caller), Just(ChannelRole::Callee)];
+    let instance = proptest::option::of(any::<u64>().prop_map(InstanceId));
+    let numbers = any::<(u32, u16, u32, Option<u64>, bool)>();
+    (numbers, side, any_function(), instance, any_terms()).prop_map(
+        |((channel, endpoint, capacity, pool, watchdog), side, function, instance, terms)| {
+            PeerMessage {
+                channel,
+                side,
+                endpoint,
+                function,
+                instance,
+                capacity,
+                pool,
+                watchdog,
+                terms,
+            }
+        },
+    )
+}
+
 fn any_node_message() -> impl Strategy<Value = NodeMessage> {
     let instance = || proptest::option::of(any::<u64>().prop_map(InstanceId));
     let end = || prop_oneof![Just(ChannelEnding::Withdrawn), Just(ChannelEnding::Dead)];
-    let role = prop_oneof![Just(ChannelRole::Caller), Just(ChannelRole::Callee)];
     prop_oneof![
         (
             ".{0,80}",
@@ -72,34 +92,7 @@ fn any_node_message() -> impl Strategy<Value = NodeMessage> {
                     })
                 }
             ),
-        (
-            any::<(u32, u16, u32, Option<u64>, bool)>(),
-            role,
-            any_function(),
-            instance(),
-            any_terms()
-        )
-            .prop_map(
-                |(
-                    (channel, endpoint, capacity, pool, watchdog),
-                    side,
-                    function,
-                    instance,
-                    terms,
-                )| {
-                    NodeMessage::Peer(PeerMessage {
-                        channel,
-                        side,
-                        endpoint,
-                        function,
-                        instance,
-                        capacity,
-                        pool,
-                        watchdog,
-                        terms,
-                    })
-                }
-            ),
+        any_peer().prop_map(NodeMessage::Peer),
         (any::<u32>(), end())
             .prop_map(|(channel, state)| NodeMessage::Gone(ChannelGone { channel, state })),
         ".{0,200}".prop_map(|reason| NodeMessage::Refused(RefusedMessage { reason })),

@@ -75,6 +75,37 @@ fn an_instance_above_its_memory_limit_is_killed() {
     cgroup.remove_now().unwrap();
 }
 
+/// The sandbox has no cgroup file system: the counter comes as an open file.
+#[test]
+fn an_instance_reads_how_many_of_its_processes_were_killed_for_lack_of_memory() {
+    need_root!();
+    let (lab, cgroups) = (Lab::new(), test_node("kills"));
+    need_controller!(cgroups, CgroupController::Memory);
+    let mut spec = lab.python(
+        "import os, re
+read = lambda: re.findall('^oom_kill .*', os.pread(int(os.environ['NEARPATH_OOM_KILL_FD']), 999, 0).decode(), re.M)
+before = read()
+if os.fork() == 0:
+    x = bytearray(200 << 20)
+print(before, os.wait()[1], read())",
+    );
+    let limits = ResourceLimits {
+        memory_bytes: Some(64 << 20),
+        ..ResourceLimits::default()
+    };
+    let cgroup = set_limits(&cgroups, &mut spec, limits);
+    if cgroup.oom_kills().is_none() {
+        skip!("this kernel does not count kills for lack of memory");
+    }
+    spec.oom_kill_file = cgroup.oom_kill_file();
+    let result = lab.run(&spec);
+    assert_eq!(
+        result.out, "['oom_kill 0'] 9 ['oom_kill 1']\n",
+        "{result:?}"
+    );
+    cgroup.remove_now().unwrap();
+}
+
 #[test]
 fn files_in_tmp_count_as_memory() {
     need_root!();
