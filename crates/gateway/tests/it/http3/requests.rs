@@ -383,21 +383,22 @@ async fn late_data_after_a_length_of_0_is_malformed() {
     let fixture = TestGateway::start();
     fixture.publish_echo(start_mirror().await);
     let mut connection = TestHttp3Client::for_fixture(&fixture).connect_http3().await;
-    let (mut send, mut receive) = connection.quic.open_bi().await.unwrap();
-    let head = section_of(&[POST, HTTPS, ORIGIN, PATH, NO_LENGTH]);
-    send.write_all(&head).await.unwrap();
-    // Answered after the gateway has read the head of the first.
-    assert_eq!(connection.send_get("/function/echo").await.status, 200);
-    let _ = send.write_all(&frame_of(0, b"abc")).await; // stopped if it was answered already
-    let _ = send.finish();
-    let _ = within(receive.read_to_end(1 << 16)).await;
-    eventually("both are recorded", async || {
-        fixture.log.parse_lines().len() == 2
-    })
-    .await;
+    const ADMIN_PATH: &[u8] = b"\x51\x0c/system/info";
+    for (number, path) in [PATH, ADMIN_PATH].into_iter().enumerate() {
+        let (mut send, mut receive) = connection.quic.open_bi().await.unwrap();
+        let head = section_of(&[POST, HTTPS, ORIGIN, path, NO_LENGTH]);
+        send.write_all(&head).await.unwrap();
+        // Answered after the gateway has read the head of the first.
+        assert_eq!(connection.send_get("/function/echo").await.status, 200);
+        let _ = send.write_all(&frame_of(0, b"abc")).await; // stopped if it was answered already
+        let _ = send.finish();
+        let _ = within(receive.read_to_end(1 << 16)).await;
+        let recorded = async || fixture.log.parse_lines().len() == 2 * (number + 1);
+        eventually("both are recorded", recorded).await;
+    }
     let statuses = fixture.log.parse_lines().into_iter();
     let statuses: Vec<_> = statuses.map(|line| line["status"].clone()).collect();
-    assert_eq!(statuses, [200, 400]);
+    assert_eq!(statuses, [200, 400, 200, 400]);
 }
 
 /// RFC 9114 section 7.1. `h3` panics when such a stream is read further.
