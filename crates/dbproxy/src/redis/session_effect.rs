@@ -372,23 +372,9 @@ mod tests {
             effect_of("client setname me"),
             RedisSessionEffect::Change(SettingChange::Name(b"me".to_vec()))
         );
-        for (text, change) in [
-            ("client capa redirect", SettingChange::UnderstandsRedirect),
-            ("CLIENT NO-EVICT ON", SettingChange::NoEvict(true)),
-            ("CLIENT NO-EVICT off", SettingChange::NoEvict(false)),
-            ("CLIENT NO-TOUCH ON", SettingChange::NoTouch(true)),
-        ] {
-            assert_eq!(
-                effect_of(text),
-                RedisSessionEffect::Change(change),
-                "{text}"
-            );
-        }
         for text in [
             "CLIENT TRACKING ON",
             "client id",
-            "CLIENT CAPA redirect other",
-            "CLIENT NO-EVICT maybe",
             "READONLY",
             "SELECT x",
             "AUTH",
@@ -417,6 +403,26 @@ mod tests {
                 matches!(effect_of(text), RedisSessionEffect::Opaque(_)),
                 "{text}"
             );
+        }
+    }
+
+    #[test]
+    fn flags_of_a_client_are_settings() {
+        for (text, change) in [
+            ("client capa redirect", SettingChange::UnderstandsRedirect),
+            ("CLIENT NO-EVICT ON", SettingChange::NoEvict(true)),
+            ("CLIENT NO-EVICT off", SettingChange::NoEvict(false)),
+            ("CLIENT NO-TOUCH ON", SettingChange::NoTouch(true)),
+        ] {
+            assert_eq!(
+                effect_of(text),
+                RedisSessionEffect::Change(change),
+                "{text}"
+            );
+        }
+        for text in ["CLIENT CAPA redirect other", "CLIENT NO-EVICT maybe"] {
+            let effect = effect_of(text);
+            assert!(matches!(effect, RedisSessionEffect::Pins(_)), "{text}");
         }
     }
 
