@@ -60,6 +60,23 @@ async fn the_administrators_api_is_not_there_for_instances() {
     );
 }
 
+/// The node takes the watchdog's word for the platform's, and both have the same user.
+#[tokio::test]
+async fn a_function_reaches_nothing_of_its_watchdog() {
+    nearpath_testkit::need_root!();
+    let server = TestServer::start().await;
+    let look = "for file in mem environ maps fd/0; do
+        (exec 3</proc/1/$file) 2>/dev/null && echo \"$file opens\"
+    done
+    exec 3</proc/self/maps && echo end\n";
+    server
+        .deploy_ready(&script_function(&server.data_dir, "look", look))
+        .await;
+    let answer = server.call_function("look", "").await;
+    let text = String::from_utf8_lossy(answer.body()).into_owned();
+    assert_eq!(text, "end\n", "{}", server.log());
+}
+
 #[tokio::test]
 async fn an_instance_sees_its_secret_and_nothing_of_the_host() {
     nearpath_testkit::need_root!();

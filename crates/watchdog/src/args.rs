@@ -6,6 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use rustix::process::DumpableBehavior;
+
 use crate::config::{self, WatchdogConfig};
 use crate::inherited_fds;
 use crate::lifecycle;
@@ -53,6 +55,9 @@ fn start_watchdog(
     identity: Option<File>,
     started_at: Instant,
 ) -> ExitCode {
+    if let Err(error) = deny_tracing() {
+        return fail_start(notes, &format!("cannot protect its memory: {error}"));
+    }
     let config = match WatchdogConfig::read(&env_variable) {
         Ok(config) => config,
         Err(fault) => return fail_start(notes, &fault.to_string()),
@@ -71,6 +76,12 @@ fn start_watchdog(
         Ok(Err(fault)) => fail_start(notes, &fault.to_string()),
         Err(fault) => fail_start(notes, &format!("cannot start the event loop: {fault}")),
     }
+}
+
+/// Closes this process's memory and descriptors to the tenant's code, which has the same user: the
+/// node and other functions take the watchdog's word for the platform's (proc_pid_mem(5)).
+fn deny_tracing() -> rustix::io::Result<()> {
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
 }
 
 fn fail_start(notes: &StartNotes, fault: &str) -> ExitCode {
