@@ -1,28 +1,16 @@
 //! Batches of encoded items, sent when they are full or have waited for their linger.
 
 use std::future;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use tokio::sync::Notify;
 use tokio::time;
 
 use super::WorkerFailure;
-use super::batch_group::{BatchGroup, BatchState};
+use super::batch_group::BatchState;
+use super::open_batches::{GroupSlot, OutputGroup, lock};
 use super::shared::WorkerShared;
-use crate::topology::Distribution;
-
-/// Configuration of outputs that share items.
-#[derive(Clone, Debug)]
-pub struct OutputGroup {
-    /// Choice of the output for an item.
-    pub distribution: Distribution,
-    /// Indices of the outputs.
-    pub outputs: Vec<usize>,
-    /// Time that an item waits for others at most; `None`: until its batch is full.
-    pub linger: Option<Duration>,
-}
 
 /// Unfinished batches of a worker. One thread appends items; any thread may send.
 pub struct ItemBatches {
@@ -36,16 +24,10 @@ impl ItemBatches {
         groups: Vec<OutputGroup>,
         full_bytes: usize,
     ) -> Result<Self, WorkerFailure> {
-        let slot = |group: OutputGroup| GroupSlot {
-            sending: Mutex::new(()),
-            state: Mutex::new(BatchGroup::new(
-                group.distribution,
-                group.outputs,
-                full_bytes,
-                group.linger,
-            )),
-        };
-        let groups: Arc<[GroupSlot]> = groups.into_iter().map(slot).collect();
+        let slots = groups
+            .into_iter()
+            .map(|group| GroupSlot::new(group, full_bytes));
+        let groups: Arc<[GroupSlot]> = slots.collect();
         let is_first = shared.open_batches.groups.set(Arc::clone(&groups));
         is_first.map_err(|_| {
             WorkerFailure::Local("the worker collects items into batches already".to_owned())
@@ -95,37 +77,6 @@ impl ItemBatches {
             (0..count).try_for_each(|at| self.send(group, at))?;
         }
         Ok(())
-    }
-}
-
-/// The batches of a worker, for its thread and for the timer.
-#[derive(Default)]
-pub(super) struct OpenBatches {
-    groups: OnceLock<Arc<[GroupSlot]>>,
-    /// The timer waits for an item instead of a time.
-    is_idle: AtomicBool,
-    opened: Notify,
-}
-
-struct GroupSlot {
-    /// Held from the moment at which a batch is taken until it is queued, so that batches keep
-    /// their order. Locked before `state`.
-    sending: Mutex<()>,
-    state: Mutex<BatchGroup>,
-}
-
-impl OpenBatches {
-    fn groups(&self) -> &[GroupSlot] {
-        self.groups.get().map_or(&[], |groups| &**groups)
-    }
-
-    /// Wakes the timer at the first item after a pause, not at each batch of a busy producer.
-    fn wake_linger(&self) {
-        // Relaxed: the lock of the group orders this after the timer's store, or its check after
-        // the item.
-        if self.is_idle.swap(false, Ordering::Relaxed) {
-            self.opened.notify_one();
-        }
     }
 }
 
@@ -193,9 +144,4 @@ impl WorkerShared {
         }
         Ok(state.next_due())
     }
-}
-
-#[inline]
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

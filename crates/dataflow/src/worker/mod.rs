@@ -12,6 +12,7 @@
 mod batch_group;
 mod edge;
 mod item_batches;
+mod open_batches;
 mod shared;
 mod stats;
 #[cfg(test)]
@@ -30,7 +31,8 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
 
-pub use item_batches::{ItemBatches, OutputGroup};
+pub use item_batches::ItemBatches;
+pub use open_batches::OutputGroup;
 use shared::WorkerShared;
 pub use stats::{EdgeStats, WorkerStats};
 

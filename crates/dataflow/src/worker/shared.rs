@@ -15,7 +15,7 @@ use crate::flow::{InputMerge, InputStart, SendWindow};
 use crate::frame::EdgeFrame;
 use crate::spill::SpillQueue;
 
-use super::item_batches::OpenBatches;
+use super::open_batches::OpenBatches;
 use super::{
     EdgeEnd, EdgePathProbe, EdgeStats, InputConfig, WorkerAssignment, WorkerFailure, WorkerStats,
 };
