@@ -289,9 +289,10 @@ impl TestGateway {
         }
     }
 
-    /// Returns the error of a thread that ends without a drain.
-    pub(crate) async fn wait_for_failure(&mut self) -> std::io::Error {
-        let serving = self.serving.take().unwrap();
+    /// Drains and returns the error of a thread.
+    pub(crate) async fn drain_to_failure(&mut self) -> std::io::Error {
+        let (trigger, serving) = (self.trigger.take().unwrap(), self.serving.take().unwrap());
+        nearpath_testkit::within(trigger.drain()).await;
         let joined = tokio::task::spawn_blocking(|| serving.join_all());
         nearpath_testkit::within(joined).await.unwrap().unwrap_err()
     }
