@@ -2,7 +2,6 @@
 //! behaviour.
 
 use std::convert::Infallible;
-use std::fs::File;
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -111,7 +110,7 @@ impl QuicOptions {
             )
             .unwrap();
         }
-        let no_socket = || UdpSocket::from(OwnedFd::from(File::open("/dev/null").unwrap()));
+        let no_socket = || UdpSocket::from(OwnedFd::from(io::pipe().unwrap().0));
         let sockets = match self.has_no_sockets {
             true => sockets.iter().map(|_| no_socket()).collect(),
             false => sockets,
