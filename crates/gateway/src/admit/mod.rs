@@ -34,6 +34,29 @@ pub(crate) fn wake_if_cold(call: &GatewayCall) {
     }
 }
 
+/// Admits a request that waits for a place outside of the queue since `waiting_since`; `None`: not
+/// yet.
+///
+/// # Errors
+/// `queue_timeout`.
+pub(crate) fn try_admit_waiting(
+    call: &GatewayCall,
+    waiting_since: Instant,
+) -> Result<Option<AdmissionPermit>, PlatformError> {
+    if let Some(permit) = call.function.gate.try_enter() {
+        return Ok(Some(permit));
+    }
+    let (policy, deadline) = (&call.route.policy, call.deadlines.deadline());
+    let (limits, now) = (
+        WaitLimits::new(waiting_since, policy, deadline),
+        Instant::now(),
+    );
+    match limits.decide(now, false) {
+        WaitDecision::WaitUntil(_) => Ok(None),
+        WaitDecision::Refuse(reason) => Err(timeout_error(call, reason, &limits, now)),
+    }
+}
+
 /// Admits the request, now or when its turn comes.
 ///
 /// # Errors

@@ -105,6 +105,16 @@ impl ResponseState {
         self.contended.set(contended);
     }
 
+    /// Starts the time left while others wait again if none waits: earlier slowness does not count.
+    fn reset_if_uncontended(&self) {
+        if self.call.borrow().function.gate.has_waiting() {
+            return;
+        }
+        let mut contended = self.contended.get();
+        contended.iter_mut().for_each(RateAllowance::reset);
+        self.contended.set(contended);
+    }
+
     /// Notes that the function has no data, so its own timer applies.
     pub(super) fn note_function_waits(&self) {
         self.caller_turn_since.set(0);
@@ -194,6 +204,7 @@ impl OpenTransfer for ResponseState {
             return;
         };
         self.update_allowances(|allowance| allowance.note_wait(TICK_INTERVAL));
+        self.reset_if_uncontended();
         // In the function's turn this is checked by the body's timer, which is more exact than a
         // tick.
         if self.deadlines.is_over(now) {

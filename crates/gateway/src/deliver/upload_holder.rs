@@ -34,8 +34,12 @@ pub(crate) fn hold_place_while_uploading(call: &GatewayCall) -> Option<TransferG
 }
 
 impl OpenTransfer for UploadHolder {
-    // The request has timers of its own.
-    fn cut_if_overdue(&self, _: Instant, _: u32, _: u32) {}
+    /// Cuts nothing: the request has timers of its own.
+    fn cut_if_overdue(&self, now: Instant, _: u32, _: u32) {
+        if !self.function.gate.has_waiting() {
+            self.progress.note_uncontended(now);
+        }
+    }
 
     fn late_place(&self, now: Instant) -> Option<LatePlace> {
         Some(LatePlace {

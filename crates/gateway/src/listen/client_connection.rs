@@ -20,7 +20,7 @@ use super::conn_state::{ActiveRequest, ConnState};
 use super::stream_resets::{ResetBudget, ResetVerdict};
 use crate::context::WorkerContext;
 use crate::deliver::ResponseContent;
-use crate::pipeline;
+use crate::pipeline::{self, RoutedRequest};
 use crate::record::CompletionRecord;
 use crate::request::{CallerBody, PeerInfo};
 
@@ -51,6 +51,7 @@ impl ClientConnection {
         let request = self.state.unread_input.watch_request(request);
         let routed =
             pipeline::route_request(&self.worker, &self.peer, request.map(CallerBody::Http));
+        self.leave_reserve(&routed);
         let (alt_svc, unread) = (self.alt_svc.clone(), self.state.unread_input.clone());
         async move {
             let mut response = pipeline::answer_request(routed).await;
@@ -61,6 +62,14 @@ impl ClientConnection {
             }
             insert_alt_svc(response.headers_mut(), alt_svc);
             Ok(response.map(|content| TrackedBody::new(content, active)))
+        }
+    }
+
+    /// Ends a connection of the reserve after a refused call. Over HTTP/2 and HTTP/3, `Connection:
+    /// close` does not exist, and the client would send every later call here.
+    pub(super) fn leave_reserve(&self, routed: &RoutedRequest) {
+        if self.peer.is_on_reserve && routed.closes_connection() {
+            self.state.drain_connection();
         }
     }
 

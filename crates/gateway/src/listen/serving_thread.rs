@@ -7,10 +7,10 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use futures_util::future::try_join_all;
+use futures_util::future::join_all;
 use nearpath_daemon::drain::{self, DrainCause};
 use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::task::LocalSet;
+use tokio::task::{JoinHandle, LocalSet};
 
 use super::conn_state::{ConnTable, ConnTimeouts, whole_ticks};
 use super::{ListenContext, ListenPort, accept, http3};
@@ -31,7 +31,7 @@ pub(crate) struct ThreadSetup {
 /// Serves until the drain, then until the last request has ended or the drain timeout has passed.
 ///
 /// # Errors
-/// When the runtime or a socket cannot be set up.
+/// When the runtime cannot be set up; after the drain, the first error of a listener.
 pub(crate) fn run_thread(
     thread: ThreadSetup,
     settings: &GatewaySettings,
@@ -52,17 +52,12 @@ pub(crate) fn run_thread(
         worker,
         conn_table: ConnTable::default(),
     });
-    let thread_number = thread.thread_number;
-    runtime
-        .block_on(local.run_until(serve_until_drained(context.clone(), thread, settings)))
-        .inspect_err(|error| {
-            // The caller learns of it when it joins the threads, after the drain.
-            tracing::error!(%error, thread_number, "gateway thread: a listener failed, ending");
-        })?;
+    let served =
+        runtime.block_on(local.run_until(serve_until_drained(context.clone(), thread, settings)));
     // Tasks left in the set are dropped with it, and recorded as cut.
     context.worker.recorder.begin_cutting();
     drop(local);
-    Ok(())
+    served
 }
 
 async fn serve_until_drained(
@@ -102,9 +97,11 @@ async fn serve_until_drained(
             http3_endpoints.clone(),
         ))
     });
-    // Together: the first that fails ends the thread at once, and not at the drain.
-    let accepting = ports.chain(services).chain(http3);
-    try_join_all(accepting.map(async |accepted| accepted.await.map_err(io::Error::other)?)).await?;
+    // Together: a failure is logged at once, and not when its turn comes at the drain.
+    let thread_number = thread.thread_number;
+    let listeners = ports.chain(services).chain(http3);
+    let listeners = listeners.map(|listener| run_listener(listener, thread_number));
+    let accepted: io::Result<()> = join_all(listeners).await.into_iter().collect();
     // A thread without ports gets here at once and must not end before the others.
     thread.drain.signaled().await;
     // A dropped trigger counts as a stop.
@@ -118,7 +115,16 @@ async fn serve_until_drained(
         worker.recorder.begin_cutting();
         http3_endpoints.close_all().await; // without a close, a QUIC client waits for its timeout
     }
-    Ok(())
+    accepted
+}
+
+/// Waits for the end of a listener. The others of the thread go on if it fails.
+async fn run_listener(listener: JoinHandle<io::Result<()>>, thread_number: u64) -> io::Result<()> {
+    let ended = listener.await.map_err(io::Error::other).flatten();
+    ended.inspect_err(|error| {
+        // The caller learns of it when it joins the threads, after the drain.
+        tracing::error!(%error, thread_number, "a listener failed; the others of its thread go on");
+    })
 }
 
 fn conn_timeouts(settings: &GatewaySettings) -> ConnTimeouts {

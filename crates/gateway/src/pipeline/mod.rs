@@ -4,6 +4,7 @@ mod refusal;
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -41,6 +42,16 @@ pub(crate) enum RoutedRequest {
     },
     /// Call of a function.
     Call(Box<GatewayCall>),
+}
+
+impl RoutedRequest {
+    /// Returns whether the answer announces the end of the connection.
+    pub(crate) fn closes_connection(&self) -> bool {
+        let Self::Answered(response) = self else {
+            return false;
+        };
+        response.headers().get(header::CONNECTION) == Some(&HeaderValue::from_static("close"))
+    }
 }
 
 /// Routes a request without waiting.
@@ -180,12 +191,13 @@ async fn admit_and_deliver(call: &mut GatewayCall) -> Result<InstanceAnswer, Pla
 /// Admits a request when the beginning of its body has come. A caller that waits for the response
 /// before it sends anything gets a place only if no other request waits for one.
 async fn read_ahead_and_admit(call: &mut GatewayCall) -> Result<AdmissionPermit, PlatformError> {
+    let waiting_since = Instant::now();
     admit::wake_if_cold(call);
     while deliver::read_ahead_of_admission(call).await? == BodyBeginning::Awaited {
         if call.function.route().is_cold() {
             break;
         }
-        if let Some(permit) = call.function.gate.try_enter() {
+        if let Some(permit) = admit::try_admit_waiting(call, waiting_since)? {
             return Ok(permit);
         }
     }

@@ -55,6 +55,11 @@ impl RateAllowance {
         (self.min.bytes_per_second > 0).then(|| self.min.grace.saturating_sub(self.behind))
     }
 
+    /// Gives the caller the whole grace again.
+    pub(crate) fn reset(&mut self) {
+        self.behind = Duration::ZERO;
+    }
+
     /// Notes that the gateway has waited for the caller.
     pub(crate) fn note_wait(&mut self, waited: Duration) {
         self.behind = self.behind.saturating_add(waited);

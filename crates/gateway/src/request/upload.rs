@@ -98,6 +98,15 @@ impl UploadProgress {
             .set((!self.has_first_message()).then_some(held));
     }
 
+    /// Notes that no request waits for the held place: slowness until `now` does not count.
+    pub(crate) fn note_uncontended(&self, now: Instant) {
+        if let Some(mut held) = self.held_place.get() {
+            held.since = now;
+            held.allowance.reset();
+            self.held_place.set(Some(held));
+        }
+    }
+
     /// Returns by how much the caller is too slow for a place that others wait for.
     pub(crate) fn lateness(&self, now: Instant) -> Option<Duration> {
         let UploadTurn::Caller(since) = self.turn.get() else {
@@ -494,5 +503,28 @@ impl Body for RequestUpload {
             Self::Trailers(_) => SizeHint::new(), // a known length would drop them
             Self::Streaming { body, .. } => body.size_hint(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slowness_counts_only_while_others_wait_for_the_place() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let min = MinRate {
+            bytes_per_second: 240,
+            grace: Duration::from_secs(10),
+        };
+        let progress = UploadProgress::new(start);
+        progress.note_frame(b"x");
+        progress.hold_place(min, start);
+        progress.turn.set(UploadTurn::Caller(start));
+        assert_eq!(progress.lateness(at(60)), Some(Duration::from_secs(58)));
+        progress.note_uncontended(at(60));
+        assert_eq!(progress.lateness(at(61)), None, "the grace begins again");
+        assert_eq!(progress.lateness(at(65)), Some(Duration::from_secs(3)));
     }
 }

@@ -42,7 +42,7 @@ impl Subscriber for AcceptLines {
 /// Returns the lowest free file descriptor.
 fn next_fd() -> u64 {
     use std::os::fd::AsRawFd;
-    let file = std::fs::File::open("/dev/null").unwrap();
+    let (file, _writer) = std::io::pipe().unwrap();
     file.as_raw_fd().try_into().unwrap()
 }
 
@@ -64,8 +64,8 @@ async fn failed_accepts_between_others_write_a_line_a_minute() {
     for _ in 0..12 {
         let (before, mut clients) = (failures(), Vec::new());
         let one_fails = async || {
-            let mut lowered = limits.clone();
-            setrlimit(Resource::Nofile, limits.clone()).unwrap();
+            let mut lowered = limits;
+            setrlimit(Resource::Nofile, limits).unwrap();
             // For the client alone. The gateway may free others meanwhile: then one more is tried.
             lowered.current = Some(next_fd() + 1);
             setrlimit(Resource::Nofile, lowered).unwrap();
@@ -79,7 +79,7 @@ async fn failed_accepts_between_others_write_a_line_a_minute() {
         };
         eventually("an accept fails", one_fails).await;
         drop(clients);
-        setrlimit(Resource::Nofile, limits.clone()).unwrap();
+        setrlimit(Resource::Nofile, limits).unwrap();
         let accepted = "GET /healthz HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
         crate::fixture::send_raw(fixture.public, accepted.as_bytes()).await;
     }

@@ -2,7 +2,6 @@
 //! behaviour.
 
 use std::convert::Infallible;
-use std::fs::File;
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -111,7 +110,7 @@ impl QuicOptions {
             )
             .unwrap();
         }
-        let no_socket = || UdpSocket::from(OwnedFd::from(File::open("/dev/null").unwrap()));
+        let no_socket = || UdpSocket::from(OwnedFd::from(io::pipe().unwrap().0));
         let sockets = match self.has_no_sockets {
             true => sockets.iter().map(|_| no_socket()).collect(),
             false => sockets,
@@ -289,9 +288,10 @@ impl TestGateway {
         }
     }
 
-    /// Returns the error of a thread that ends without a drain.
-    pub(crate) async fn wait_for_failure(&mut self) -> std::io::Error {
-        let serving = self.serving.take().unwrap();
+    /// Drains and returns the error of a thread.
+    pub(crate) async fn drain_to_failure(&mut self) -> std::io::Error {
+        let (trigger, serving) = (self.trigger.take().unwrap(), self.serving.take().unwrap());
+        nearpath_testkit::within(trigger.drain()).await;
         let joined = tokio::task::spawn_blocking(|| serving.join_all());
         nearpath_testkit::within(joined).await.unwrap().unwrap_err()
     }

@@ -255,6 +255,28 @@ async fn a_caller_that_sends_nothing_gives_its_place_to_one_that_waits() {
 }
 
 #[tokio::test]
+async fn a_caller_that_sends_nothing_waits_no_longer_than_the_queue_timeout() {
+    let fixture = TestGateway::start();
+    let (addr, mut pieces) = start_reporter().await;
+    let policy = FunctionPolicy {
+        queue_timeout: millis(1),
+        ..one_place_policy()
+    };
+    fixture.publish_functions(&[("echo", policy, &[addr])]);
+    let client = connect_http2(fixture.public).await;
+    let ((_silent, body), (_other, other_body)) = (body_channel(), body_channel());
+    let send = |body| {
+        let request = grpc_request().body(body).unwrap();
+        tokio::spawn(client.clone().send_request(request))
+    };
+    let holder = send(body);
+    within(pieces.recv()).await.unwrap();
+    let refused = within(send(other_body)).await.unwrap().unwrap();
+    assert_eq!(refused.headers()["x-nearpath-reason"], "queue_timeout");
+    holder.abort();
+}
+
+#[tokio::test]
 async fn a_long_slow_upload_gives_its_place_to_one_that_waits() {
     let fixture = TestGateway::start();
     let (addr, mut pieces) = start_reporter().await;

@@ -208,6 +208,11 @@ impl AdmissionGate {
         (self.state().admitted_count(), queue.len())
     }
 
+    /// Returns whether requests wait. True also while another thread changes the queue.
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.state().is_contended()
+    }
+
     /// Makes `source` give turns to others, because its caller was too slow for a place.
     pub(crate) fn charge_source(&self, source: SourceNetwork) {
         let mut queue = self.lock_queue();

@@ -48,8 +48,8 @@ pub(crate) struct ConnState {
     /// Tick at which the caller last read a part of a response.
     last_taken: AtomicU32,
     is_http2: AtomicBool,
-    /// Tick plus one of the last bytes over HTTP/2, or of the drain after them; 0: none, as over
-    /// HTTP/1 and HTTP/3.
+    /// Tick plus one of the last bytes over HTTP/2, or of the drain or the end of a request after
+    /// them; 0: none, as over HTTP/1 and HTTP/3.
     last_http2_read: AtomicU32,
     /// The protocol is known, so the connection can end by its rules.
     protocol_known: AtomicBool,
@@ -227,6 +227,13 @@ impl ConnState {
         self.last_http2_read.store(now + 1, Ordering::Relaxed);
     }
 
+    /// Gives an HTTP/2 client the whole time again to answer GOAWAY.
+    fn restart_goaway_grace(&self) {
+        if self.last_http2_read.load(Ordering::Relaxed) != 0 {
+            self.touch_last_http2_read();
+        }
+    }
+
     fn take_snapshot(&self) -> ConnSnapshot {
         let last_http2_read = self.last_http2_read.load(Ordering::Relaxed);
         ConnSnapshot {
@@ -263,9 +270,7 @@ impl ConnState {
 
     /// Ends the connection after its open requests.
     pub(crate) fn drain_connection(&self) {
-        if self.last_http2_read.load(Ordering::Relaxed) != 0 {
-            self.touch_last_http2_read(); // the client has time to answer GOAWAY
-        }
+        self.restart_goaway_grace();
         self.set_end_flag(DRAIN_FLAG);
     }
 
@@ -392,6 +397,8 @@ impl Drop for ActiveRequest {
             self.state.open_requests.load(Ordering::Relaxed) - 1,
             Ordering::Relaxed,
         );
+        // The last part of the response may wait in the HTTP/2 connection.
+        self.state.restart_goaway_grace();
         self.state.note_idle();
     }
 }
@@ -491,6 +498,22 @@ mod tests {
             1,
             "header_timeout is over"
         );
+    }
+
+    #[test]
+    fn the_end_of_a_request_restarts_the_time_to_answer_goaway() {
+        let now = Arc::new(AtomicU32::new(3));
+        let states = [(); 2].map(|()| ConnState::new(&now));
+        states.iter().for_each(|state| state.set_protocol(true));
+        states[0].note_read(); // not counted over HTTP/3
+        let open = states.each_ref().map(|state| state.begin_request(true));
+        states.iter().for_each(|state| state.drain_connection());
+        now.store(90, Ordering::Relaxed);
+        drop(open);
+        let goaway = states
+            .each_ref()
+            .map(|state| state.take_snapshot().goaway_since);
+        assert_eq!(goaway, [Some(90), None]);
     }
 
     #[test]

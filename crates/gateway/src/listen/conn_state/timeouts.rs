@@ -79,8 +79,11 @@ pub(crate) fn overdue_reason(
         ConnSnapshot {
             open_requests: 1.., ..
         } => None,
+        // While a write is blocked, the rest of a response is on its way, although its request has
+        // ended.
         ConnSnapshot {
             goaway_since: Some(since),
+            write_blocked_since: None,
             ..
         } if is_over(since, GOAWAY_GRACE_TICKS) => Some(CutReason::GoawayIgnored),
         ConnSnapshot {
@@ -143,6 +146,14 @@ mod tests {
                 },
                 9 + GOAWAY_GRACE_TICKS,
                 CutReason::GoawayIgnored,
+            ),
+            (
+                ConnSnapshot {
+                    goaway_since: Some(9),
+                    ..snapshot(0, false, Some(9))
+                },
+                29,
+                CutReason::WriteBlocked,
             ),
         ] {
             assert_eq!(

@@ -47,7 +47,8 @@ pub(crate) async fn accept_connections(
     let endpoint = port
         .server_config
         .open_endpoint(port.socket.try_clone()?, port.thread)
-        .map_err(|error| io::Error::new(error.kind(), format!("HTTP/3 socket: {error}")))?;
+        .map_err(|error| io::Error::new(error.kind(), format!("HTTP/3 socket: {error}")))
+        .inspect_err(|_| leave_drain_barrier(&port))?;
     endpoints.0.borrow_mut().push(endpoint.clone());
     let limit = ConnectionLimit::new(port.max_connections);
     let (drain, drained) = (port.drain.clone(), port.drained.clone());
@@ -71,6 +72,12 @@ pub(crate) async fn accept_connections(
         close_with_reason(&endpoint).await;
     });
     Ok(())
+}
+
+/// Counts a thread without an endpoint as drained. The others would wait for it otherwise.
+fn leave_drain_barrier(port: &Http3ListenPort) {
+    let drained = port.drained.clone();
+    tokio::task::spawn_local(async move { drained.wait().await });
 }
 
 /// Refuses new connections, so that their clients need not wait for a timeout.

@@ -108,11 +108,13 @@ fn route_request(
             .headers_mut()
             .insert(EARLY_DATA, HeaderValue::from_static("1"));
     }
-    pipeline::route_request(
+    let routed = pipeline::route_request(
         &client.worker,
         &client.connection.peer,
         request.map(|body| CallerBody::Http3(Box::new(body))),
-    )
+    );
+    client.connection.leave_reserve(&routed);
+    routed
 }
 
 /// Detects whether a request has a body if its `content-length` does not show one. Functions would

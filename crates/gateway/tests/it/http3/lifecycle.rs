@@ -273,9 +273,13 @@ async fn connections_are_spread_over_the_threads() {
 }
 
 #[tokio::test]
-async fn a_thread_whose_http_3_fails_ends_at_once() {
+async fn a_thread_whose_http_3_fails_serves_tcp_until_the_drain() {
     let mut fixture = TestGateway::without_http3_sockets();
-    let error = fixture.wait_for_failure().await;
+    fixture.publish_echo(start_mirror().await);
+    for _ in 0..8 {
+        assert_eq!(fixture.send_get("/function/echo").await.status, 200);
+    }
+    let error = fixture.drain_to_failure().await;
     assert!(error.to_string().starts_with("HTTP/3 socket: "), "{error}");
 }
 

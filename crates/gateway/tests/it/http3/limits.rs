@@ -365,6 +365,8 @@ async fn the_administrator_has_a_reserve_over_http_3() {
     assert_eq!(connection.send_get("/system/info").await.status, 200);
     let answer = connection.send_get("/function/echo").await;
     assert_eq!((answer.status, answer.reason()), (503, "connection_limit"));
+    // Its client may get a regular connection next time.
+    within(connection.quic.closed()).await;
 }
 
 #[tokio::test]
