@@ -86,7 +86,7 @@ impl ProcessReports {
     /// Reports another process of a call that listens, while its call goes on.
     pub(crate) fn note_possible_server(&self, port: u16) {
         self.report_server(&format!(
-            "a process of a call without output listens on port {port}, and nobody connects; if it is the \
+            "a process of a call without output listens on port {port}, without connections; if it is the \
              function's server: {}",
             server_advice(port)
         ));

@@ -14,9 +14,9 @@ const MAX_NOTE_BYTES: usize = 4096;
 
 /// Writing end of the pipe, if there is one. Clones share the pipe.
 ///
-/// A note that cannot be written is lost. If the node has closed the pipe, nobody needs it. The
-/// pipe has room for all notes of a start. A full one holds more remarks and kills than anybody
-/// reads, and the kernel counts the kills.
+/// A note that cannot be written is lost. If the node has closed the pipe, no process needs it. The
+/// pipe has room for all notes of a start. A full one holds many remarks and kills already, and the
+/// kernel counts the kills.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct StartNotes(Option<Arc<File>>);
 

@@ -120,7 +120,7 @@ impl ProcessSpawner {
         })
     }
 
-    /// Returns whether a process of a call listened where nobody connects.
+    /// Returns whether a process of a call listened on a port without connections.
     pub(super) fn may_be_server(&self) -> bool {
         self.reports.may_be_server()
     }

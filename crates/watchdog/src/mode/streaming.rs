@@ -38,7 +38,7 @@ impl StreamingMode {
         }
     }
 
-    /// Returns whether a process of a call listened where nobody connects.
+    /// Returns whether a process of a call listened on a port without connections.
     pub(super) fn may_be_server(&self) -> bool {
         self.spawner.may_be_server()
     }
