@@ -105,11 +105,11 @@ impl NodeMetrics {
         self.starts.get_or_create(&ResultLabels { result }).inc();
     }
 
-    pub(crate) fn count_oom_kills(&self, function: &FunctionId, count: u64) {
+    pub(crate) fn count_oom_kill(&self, function: &FunctionId) {
         let function_name = function.to_string();
         self.oom_kills
             .get_or_create(&FunctionLabels { function_name })
-            .inc_by(count);
+            .inc();
     }
 
     pub(crate) fn observe_phase(&self, phase: &str, took: Duration) {

@@ -23,7 +23,8 @@ const MEMORY_CAUSE: &str =
 pub(crate) struct ProcessReports {
     notes: StartNotes,
     oom_counter: OomCounter,
-    /// The node knows already that the function is a server: each call would find it again.
+    /// The node knows already that the function is or may be a server: each call would find it
+    /// again.
     server_reported: Arc<AtomicBool>,
 }
 
@@ -55,13 +56,16 @@ impl ProcessReports {
     }
 
     /// Adds the cause to the error of a call that the tenant's server did not answer, if the kernel
-    /// killed it. `before` is the counter at the server's start.
+    /// killed it. `before` is the counter at the call's start: later calls are not to blame an
+    /// earlier kill.
     pub(crate) fn explain_lost_server(
         &self,
         mut error: PlatformError,
         before: Option<u64>,
     ) -> PlatformError {
-        if self.oom_counter.has_grown(before) {
+        // Other errors, such as those of the caller's body, do not come from the server.
+        let is_lost = matches!(error.reason, Reason::ConnectFailed | Reason::FunctionFailed);
+        if is_lost && self.oom_counter.has_grown(before) {
             error.message = format!("{}: {MEMORY_CAUSE}", error.message).into();
             error = error.governed_by("limits.memory");
         }
@@ -71,16 +75,56 @@ impl ProcessReports {
     /// Returns the error for a process that is a server: it would not answer before the call's time
     /// limit. Its port is for the administrator alone.
     pub(crate) fn server_error(&self, port: u16) -> PlatformError {
-        let text = format!(
-            "the tenant's process listens on port {port} instead of answering on its stdout: set mode: http and \
-             upstream_url: http://127.0.0.1:{port}"
-        );
-        log_line!("{text}");
-        // Relaxed: only one of them has to write it.
-        if !self.server_reported.swap(true, Ordering::Relaxed) {
-            self.notes.write_remark(&text);
-        }
+        self.report_server(&format!(
+            "the tenant's process listens on port {port} instead of answering on its stdout: {}",
+            server_advice(port)
+        ));
         let text = "the process is a server, and the function's mode is not http";
         watchdog_error(Reason::FunctionFailed, text).governed_by("mode")
+    }
+
+    /// Reports another process of a call that listens, while its call goes on.
+    pub(crate) fn note_possible_server(&self, port: u16) {
+        self.report_server(&format!(
+            "a process of a call without output listens on port {port}, without connections; if it is the \
+             function's server: {}",
+            server_advice(port)
+        ));
+    }
+
+    /// Returns whether a server was reported.
+    pub(crate) fn may_be_server(&self) -> bool {
+        // Relaxed: the flag guards no other data.
+        self.server_reported.load(Ordering::Relaxed)
+    }
+
+    fn report_server(&self, text: &str) {
+        // Relaxed: only one of them has to write it.
+        if !self.server_reported.swap(true, Ordering::Relaxed) {
+            log_line!("{text}");
+            self.notes.write_remark(text);
+        }
+    }
+}
+
+fn server_advice(port: u16) -> String {
+    format!("set mode: http and upstream_url: http://127.0.0.1:{port}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_errors_of_the_server_are_explained_by_memory() {
+        let (file, path) = tempfile::NamedTempFile::new().unwrap().into_parts();
+        std::fs::write(&path, "oom_kill 1\n").unwrap();
+        let reports = ProcessReports::new(StartNotes::default(), OomCounter::new(Some(file)));
+        let explained = |reason| {
+            let error = reports.explain_lost_server(watchdog_error(reason, "x"), Some(0));
+            error.message.contains(MEMORY_CAUSE)
+        };
+        assert!(explained(Reason::ConnectFailed) && explained(Reason::FunctionFailed));
+        assert!(!explained(Reason::SlowRequest) && !explained(Reason::Overload));
     }
 }

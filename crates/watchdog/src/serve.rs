@@ -185,6 +185,10 @@ pub(crate) fn is_endless(headers: &HeaderMap) -> bool {
     .any(begins)
 }
 
+/// Hint for callers of a function that may be a server; the administrator reads the port.
+const SERVER_HINT: &str =
+    "; one of its processes listens on a port: if that is its server, set mode: http";
+
 /// Deadline of a call, and the limit that it came from.
 #[derive(Debug, Clone, Copy)]
 struct CallDeadline(Option<(Instant, Duration)>);
@@ -217,14 +221,15 @@ async fn run_until_deadline(
         return work.await;
     };
     // Read after the timeout: the state of the upload then says whose fault it is.
-    timeout_at(at, work)
-        .await
-        .unwrap_or_else(|_| Err(deadline_error(limit, upload.is_awaited())))
+    timeout_at(at, work).await.unwrap_or_else(|_| {
+        let hint = mode.may_be_server().then_some(SERVER_HINT);
+        Err(deadline_error(limit, upload.is_awaited(), hint))
+    })
 }
 
 /// Returns the error of an expired call: the caller's fault while its body is awaited, else the
-/// function's.
-fn deadline_error(limit: Duration, awaited: bool) -> PlatformError {
+/// function's, with a hint at the reason.
+fn deadline_error(limit: Duration, awaited: bool, hint: Option<&str>) -> PlatformError {
     let limit = duration::format_duration(limit);
     let fault = match awaited {
         true => watchdog_error(
@@ -233,7 +238,10 @@ fn deadline_error(limit: Duration, awaited: bool) -> PlatformError {
         ),
         false => watchdog_error(
             Reason::ExecTimeout,
-            format!("the function did not answer within {limit}"),
+            format!(
+                "the function did not answer within {limit}{}",
+                hint.unwrap_or_default()
+            ),
         ),
     };
     fault.governed_by("exec_timeout")

@@ -7,17 +7,26 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum bytes of a note; the pipe holds 64 KiB (pipe(7)), and nothing may read it yet.
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+/// Maximum bytes of a note: a pipe takes so many as a whole or not at all (`PIPE_BUF`, pipe(7)).
 const MAX_NOTE_BYTES: usize = 4096;
 
-/// Writing end of the pipe, if there is one. A note that cannot be written is lost: the node sees
-/// the end of the pipe. Clones share the pipe.
+/// Writing end of the pipe, if there is one. Clones share the pipe.
+///
+/// A note that cannot be written is lost. If the node has closed the pipe, no process needs it. The
+/// pipe has room for all notes of a start. A full one holds many remarks and kills already, and the
+/// kernel counts the kills.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct StartNotes(Option<Arc<File>>);
 
 impl StartNotes {
-    /// Creates the writer of this pipe.
+    /// Creates the writer of this pipe. It never blocks: calls are served by the same thread.
     pub(crate) fn new(pipe: Option<File>) -> Self {
+        if let Some(pipe) = &pipe {
+            // It fails only for an invalid descriptor, which loses every note anyway.
+            let _ = fcntl_getfl(pipe).and_then(|flags| fcntl_setfl(pipe, flags | OFlags::NONBLOCK));
+        }
         Self(pipe.map(Arc::new))
     }
 
@@ -48,7 +57,7 @@ impl StartNotes {
 
     fn write_line(&self, line: &str) {
         if let Some(pipe) = &self.0 {
-            // The node may have closed the pipe, and the instance starts all the same.
+            // See the documentation of the type.
             let _ = (&**pipe).write_all(line.as_bytes());
         }
     }
@@ -62,7 +71,8 @@ pub fn failure_line(text: &str) -> String {
 fn note_line(kind: &str, text: &str) -> String {
     let mut line = String::from(kind);
     for c in text.trim_end().chars() {
-        if line.len() >= MAX_NOTE_BYTES {
+        // The line feed counts too.
+        if line.len() + c.len_utf8() >= MAX_NOTE_BYTES {
             break;
         }
         // A line feed in the text would begin another note.
@@ -70,4 +80,34 @@ fn note_line(kind: &str, text: &str) -> String {
     }
     line.push('\n');
     line
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::sync::mpsc;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_full_pipe_loses_whole_notes_and_does_not_block() {
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let (done, written) = mpsc::channel();
+        thread::spawn(move || {
+            let notes = StartNotes::new(Some(File::from(std::os::fd::OwnedFd::from(writer))));
+            for _ in 0..100 {
+                notes.write_remark(&"\u{fc}".repeat(MAX_NOTE_BYTES));
+            }
+            done.send(()).unwrap();
+        });
+        written.recv_timeout(Duration::from_secs(30)).unwrap();
+        let mut all = String::new();
+        reader.read_to_string(&mut all).unwrap();
+        assert!(all.lines().count() < 100, "some are lost");
+        assert!(
+            all.lines()
+                .all(|line| line.starts_with("remark ") && line.len() < MAX_NOTE_BYTES)
+        );
+    }
 }

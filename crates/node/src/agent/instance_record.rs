@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use nearpath_types::log_limiter::LogLimiter;
 use nearpath_types::policy::CallTransport;
 use nearpath_types::{
     DesiredFunction, FunctionId, FunctionPolicy, InstanceId, InstanceLocality, InstanceRoute,
@@ -35,6 +36,8 @@ pub(super) struct InstanceRecord {
     pub(super) transport: CallTransport,
     pub(super) phases: Vec<StartPhase>,
     pub(super) meter: Option<Arc<UsageMeter>>,
+    /// Limits the lines of its remarks, which each of its calls may cause.
+    pub(super) remark_lines: LogLimiter<()>,
     /// Maximum duration of a stop.
     pub(super) stop_timeout: Duration,
     /// Channel for the stop request; `None` once sent.
@@ -64,6 +67,7 @@ impl InstanceRecord {
             transport: policy.transport,
             phases: Vec::new(),
             meter: None,
+            remark_lines: LogLimiter::default(),
             stop_timeout: variables::stop_timeout(&desired.spec, policy),
             stop: Some(stop),
         };

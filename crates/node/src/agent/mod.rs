@@ -359,9 +359,9 @@ impl NodeAgent {
                 }
             }
             InstanceEvent::Ready(id) => self.handle_ready(id),
-            InstanceEvent::OomKills(id, count) => {
+            InstanceEvent::OomKill(id) => {
                 if let Some(record) = self.instances.get_mut(id) {
-                    self.metrics.count_oom_kills(&record.function, count);
+                    self.metrics.count_oom_kill(&record.function);
                 }
             }
             InstanceEvent::Remark(id, text) => self.handle_remark(id, &text),
@@ -380,9 +380,12 @@ impl NodeAgent {
         let Some(record) = self.instances.get_mut(id) else {
             return;
         };
-        tracing::warn!(function = %record.function, instance = %id, "{text}");
-        let logs = &self.factory.context.logs;
-        logs.push_line(&record.function, id, format!("nearpath: {text}"));
+        let now = tokio::time::Instant::now().into_std();
+        if let Some(suppressed) = record.remark_lines.take_due((), now) {
+            tracing::warn!(function = %record.function, instance = %id, suppressed, "{text}");
+            let logs = &self.factory.context.logs;
+            logs.push_line(&record.function, id, format!("nearpath: {text}"));
+        }
         if let Some(function) = self.functions.get_mut(&record.function) {
             function.record_remark(record, text);
         }
@@ -417,7 +420,7 @@ impl NodeAgent {
         self.factory.release_instance(&record);
         if let Some(EndReport { cause, text }) = ending.report() {
             if *cause == StartFailureCause::OutOfMemory {
-                self.metrics.count_oom_kills(&record.function, 1);
+                self.metrics.count_oom_kill(&record.function);
             }
             tracing::warn!(function = %record.function, instance = %id, revision = %record.revision, "{text}");
             self.factory

@@ -52,8 +52,8 @@ pub enum InstanceEvent {
     Phase(InstanceId, StartPhase),
     /// The instance may be called.
     Ready(InstanceId),
-    /// The kernel killed some of its processes for lack of memory, and it goes on.
-    OomKills(InstanceId, u64),
+    /// The kernel killed one of its processes for lack of memory, and it goes on.
+    OomKill(InstanceId),
     /// The instance goes on, but something is wrong with it; for the administrator.
     Remark(InstanceId, String),
     /// Its processes have ended, so nothing answers. Cleanup follows, which may take a while.
@@ -376,7 +376,7 @@ impl Lifecycle {
                 start.failure.get_or_insert(text);
                 return true;
             }
-            Some(InstanceNote::OomKill) => self.report_oom_kills(start, process.oom_kills()),
+            Some(InstanceNote::OomKill) => self.report_oom_kill(start, process.oom_kills()),
             Some(InstanceNote::Remark(text)) => {
                 self.send_event(InstanceEvent::Remark(self.spec.id, text))
             }
@@ -386,16 +386,17 @@ impl Lifecycle {
         false
     }
 
-    /// Reports kills for lack of memory that the instance survived. The kernel's counter decides
-    /// how many there were: the note comes from inside the instance.
-    fn report_oom_kills(&self, start: &mut StartProgress, total: Option<u64>) {
-        let new = total.unwrap_or(0).saturating_sub(start.reported_oom_kills);
-        if new == 0 {
+    /// Reports a kill for lack of memory that the instance survived. The kernel's counter decides
+    /// whether there was one: the note comes from inside the instance.
+    fn report_oom_kill(&self, start: &mut StartProgress, total: Option<u64>) {
+        if total.unwrap_or(0) <= start.reported_oom_kills {
             return;
         }
-        start.reported_oom_kills += new;
+        // Not all that are new: the next one may have ended the instance, before this note was
+        // read.
+        start.reported_oom_kills += 1;
         let cause = memory_cause(self.enforced_memory_limit().as_deref());
-        self.send_event(InstanceEvent::OomKills(self.spec.id, new));
+        self.send_event(InstanceEvent::OomKill(self.spec.id));
         self.send_event(InstanceEvent::Remark(
             self.spec.id,
             format!("the kernel killed a process of the instance, because {cause}"),
@@ -463,14 +464,15 @@ impl Lifecycle {
         outputs.iter().for_each(|output| output.abort());
     }
 
-    /// Handles a note of a dead instance, which cannot become ready any more.
+    /// Handles a note of a dead instance. It cannot become ready any more, and it did not survive
+    /// its last kill.
     fn handle_late_note(
         &self,
         note: Option<InstanceNote>,
         start: &mut StartProgress,
         process: &dyn InstanceProcess,
     ) {
-        if note != Some(InstanceNote::Ready) {
+        if !matches!(note, Some(InstanceNote::Ready | InstanceNote::OomKill)) {
             self.handle_note(note, start, process);
         }
     }

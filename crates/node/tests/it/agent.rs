@@ -229,6 +229,55 @@ async fn a_kill_that_an_instance_survives_is_counted_once_and_does_not_explain_i
 }
 
 #[tokio::test(start_paused = true)]
+async fn kills_fill_no_log_and_the_last_one_explains_the_end() {
+    let fixture = new_fixture().await;
+    fixture.machine.script("eats", Script::OomKills);
+    fixture
+        .node
+        .apply_desired(fixture.desired_echo(1, 1, "eats"));
+    let snapshot = fixture.until_only_ready(1).await;
+    let [id] = ready_ids(&snapshot)[..] else {
+        panic!("one instance");
+    };
+    let kills = |count| {
+        let line = format!(
+            "nearpath_instance_oom_kills_total{{function_name=\"echo.openfaas-fn\"}} {count}\n"
+        );
+        fixture.registry.encode().contains(&line)
+    };
+    let mut observed = fixture.node.watch_observed();
+    let has_failure = |now: &[ObservedFunction], text| {
+        let last = now.first().and_then(|first| first.last_failure.as_ref());
+        last.is_some_and(|last| last.contains(text))
+    };
+    observed
+        .wait_for(|now| has_failure(now, "the kernel killed a process"))
+        .await
+        .unwrap();
+    nearpath_testkit::eventually("both notes are read", async || kills(2)).await;
+    let query = LogQuery {
+        function: "echo".parse().unwrap(),
+        instance: None,
+        tail: None,
+        since: None,
+        follow: false,
+    };
+    let mut lines = fixture.node.read_logs(query);
+    let mut killed = 0;
+    while let Some(line) = lines.recv().await {
+        killed += usize::from(line.text.contains("the kernel killed a process"));
+    }
+    assert_eq!(killed, 1);
+    fixture.machine.script("eats", Script::Serve);
+    fixture.machine.end(id, ProcessExit::Signal(9));
+    observed
+        .wait_for(|now| has_failure(now, "ended while it was serving"))
+        .await
+        .unwrap();
+    assert!(kills(3), "the end is counted too");
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_impossible_start_is_retried_only_after_a_deployment() {
     let fixture = new_fixture().await;
     std::os::unix::fs::symlink("/root/secret", fixture.code().join("link")).unwrap();

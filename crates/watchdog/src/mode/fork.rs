@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
-use super::server_check::ServerCheck;
+use super::server_check::{FoundServer, ServerCheck};
 use crate::errors::watchdog_error;
 use crate::logs::OutputStream;
 use crate::process::output::TenantOutput;
@@ -23,6 +23,7 @@ use crate::process_reports::ProcessReports;
 
 /// Bytes per read; a pipe holds 64 KiB (pipe(7)).
 const CHUNK_BYTES: usize = 64 * 1024;
+
 /// Starts one process per call.
 #[derive(Debug)]
 pub(crate) struct ProcessSpawner {
@@ -119,6 +120,11 @@ impl ProcessSpawner {
         })
     }
 
+    /// Returns whether a process of a call listened on a port without connections.
+    pub(super) fn may_be_server(&self) -> bool {
+        self.reports.may_be_server()
+    }
+
     fn start_error(&self, fault: &io::Error) -> PlatformError {
         let text = format!("cannot start {:?}: {fault}", self.command.program());
         watchdog_error(Reason::FunctionFailed, text).governed_by("function_process")
@@ -160,9 +166,13 @@ impl CallProcess {
                     return Ok(buffer.split().freeze());
                 }
                 () = sleep_until(server_check.next_look()) => {
-                    if let Some(port) = server_check.look(Instant::now(), &group.listening_ports()) {
-                        group.send_signal(Signal::KILL);
-                        return Err(reports.server_error(port));
+                    match server_check.look(Instant::now(), &group.listening_ports()) {
+                        Some(FoundServer::Leader(port)) => {
+                            group.send_signal(Signal::KILL);
+                            return Err(reports.server_error(port));
+                        }
+                        Some(FoundServer::Member(port)) => reports.note_possible_server(port),
+                        None => {}
                     }
                 }
             }

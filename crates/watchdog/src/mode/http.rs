@@ -68,8 +68,6 @@ pub(crate) struct HttpMode {
     max_buffered_bytes: Option<usize>,
     pub(crate) readiness: Arc<ServerReadiness>,
     reports: ProcessReports,
-    /// Counter of [`ProcessReports::oom_kills`] before the server's start.
-    oom_kills_before: Option<u64>,
 }
 
 impl HttpMode {
@@ -87,7 +85,6 @@ impl HttpMode {
             read_timeout: config.read_timeout,
             max_buffered_bytes: config.buffer_request.then_some(config.max_body),
             readiness,
-            oom_kills_before: reports.oom_kills(),
             reports,
         })
     }
@@ -105,11 +102,10 @@ impl HttpMode {
         let request = self
             .upstream_request(request, caller.is_some(), &upload)
             .await?;
+        let oom_kills_before = self.reports.oom_kills();
         let sent = self.upstream.send_request(request).await;
-        let mut response = sent.map_err(|fault| {
-            self.reports
-                .explain_lost_server(fault, self.oom_kills_before)
-        })?;
+        let mut response =
+            sent.map_err(|fault| self.reports.explain_lost_server(fault, oom_kills_before))?;
         // From here on silence of the caller is part of the conversation.
         upload.mark_answered();
         let tunnel = caller

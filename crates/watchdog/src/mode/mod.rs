@@ -72,6 +72,15 @@ impl ModeHandler {
         }
     }
 
+    /// Returns whether the tenant's code may be a server in a mode that starts a process per call.
+    pub(crate) fn may_be_server(&self) -> bool {
+        match self {
+            Self::Streaming(mode) => mode.may_be_server(),
+            Self::Serializing(mode) => mode.may_be_server(),
+            Self::Http(_) | Self::Static(_) => false,
+        }
+    }
+
     /// Returns whether calls can be handled now.
     pub(crate) fn is_ready(&self) -> bool {
         match self {

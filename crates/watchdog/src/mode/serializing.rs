@@ -38,6 +38,11 @@ impl SerializingMode {
         }
     }
 
+    /// Returns whether a process of a call listened on a port without connections.
+    pub(super) fn may_be_server(&self) -> bool {
+        self.spawner.may_be_server()
+    }
+
     pub(crate) async fn handle_call(&self, call: ModeCall) -> Result<ModeResponse, PlatformError> {
         let (parts, body) = call.request.into_parts();
         // Before the process starts: an incomplete request must not run.

@@ -10,6 +10,16 @@ use crate::process::ListeningPorts;
 /// Time between two looks at the ports of a silent process.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 
+/// Port of a server in a call's group of processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FoundServer {
+    /// The call's own process is the server, so the call never ends.
+    Leader(u16),
+    /// Another process listens. It may be the server below a shell, or a handler's helper that the
+    /// handler does not use yet, such as a browser: the call may still end.
+    Member(u16),
+}
+
 /// Looks for a server until the process's output ends; see the module documentation.
 #[derive(Debug)]
 pub(super) struct ServerCheck {
@@ -41,23 +51,24 @@ impl ServerCheck {
         };
     }
 
-    /// Returns the port of the server that the process is.
+    /// Returns the server that was found.
     ///
-    /// A handler that listens before its first output does not take its call from stdin. Other
-    /// processes of the group may be a handler's helpers, such as a browser: they are connected to,
-    /// so a port counts if it had no connection at two looks without output between them.
-    pub(super) fn look(&mut self, now: Instant, ports: &ListeningPorts) -> Option<u16> {
+    /// A handler that listens before its first output does not take its call from stdin. Otherwise
+    /// a port counts if it had no connection at two looks without output between them.
+    pub(super) fn look(&mut self, now: Instant, ports: &ListeningPorts) -> Option<FoundServer> {
         self.next_look = now + LOOK_INTERVAL;
-        let of_leader = ports.of_leader.first().filter(|_| !self.has_output);
-        let mut idle_twice = ports.idle.intersection(&self.idle_before);
-        let found = of_leader.or(idle_twice.next()).copied();
+        let idle_twice = &ports.idle & &self.idle_before;
         self.idle_before.clone_from(&ports.idle);
-        found
+        let mut of_leader = ports.of_leader.iter().copied();
+        let leader = of_leader.find(|port| !self.has_output || idle_twice.contains(port));
+        let member = || idle_twice.first().copied().map(FoundServer::Member);
+        leader.map(FoundServer::Leader).or_else(member)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::FoundServer::{Leader, Member};
     use super::*;
 
     fn ports(of_leader: &[u16], idle: &[u16]) -> ListeningPorts {
@@ -73,17 +84,18 @@ mod tests {
         let now = Instant::now();
         let mut check = ServerCheck::new(now);
         assert_eq!(check.look(now, &ports(&[], &[])), None);
-        assert_eq!(check.look(now, &ports(&[80], &[])), Some(80));
+        assert_eq!(check.look(now, &ports(&[80], &[])), Some(Leader(80)));
     }
 
     #[test]
-    fn a_port_of_the_group_counts_when_nobody_connects_to_it() {
+    fn another_port_of_the_group_counts_when_nobody_connects_to_it() {
         let now = Instant::now();
         let mut check = ServerCheck::new(now);
         assert_eq!(check.look(now, &ports(&[], &[80])), None, "it may be new");
         assert_eq!(check.look(now, &ports(&[], &[])), None, "a helper in use");
         assert_eq!(check.look(now, &ports(&[], &[80])), None);
-        assert_eq!(check.look(now, &ports(&[], &[80, 90])), Some(80));
+        let found = check.look(now, &ports(&[], &[80, 90]));
+        assert_eq!(found, Some(Member(80)));
     }
 
     #[test]
@@ -95,6 +107,7 @@ mod tests {
         check.note_output(later);
         assert_eq!(check.next_look(), later + LOOK_INTERVAL);
         assert_eq!(check.look(later, &ports(&[80], &[80])), None, "a banner");
-        assert_eq!(check.look(later, &ports(&[80], &[80])), Some(80));
+        let found = check.look(later, &ports(&[80], &[70, 80]));
+        assert_eq!(found, Some(Leader(80)));
     }
 }

@@ -38,6 +38,11 @@ impl StreamingMode {
         }
     }
 
+    /// Returns whether a process of a call listened on a port without connections.
+    pub(super) fn may_be_server(&self) -> bool {
+        self.spawner.may_be_server()
+    }
+
     /// Sends the head with the first byte of the response, so that a process that fails at once
     /// gets a 500.
     pub(crate) async fn handle_call(&self, call: ModeCall) -> Result<ModeResponse, PlatformError> {

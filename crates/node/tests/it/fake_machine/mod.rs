@@ -32,6 +32,9 @@ pub enum Script {
     /// Becomes ready, and survives the kill of a process for lack of memory, reported twice; a
     /// remark follows.
     OomKill,
+    /// Becomes ready. Two of its processes are killed for lack of memory, each with a note, and a
+    /// third without one.
+    OomKills,
     /// Writes a line and exits with code 1.
     Crash,
     /// Has reported phases before the watchdog's; loses SIGTERM, as a process without a handler.
@@ -157,6 +160,9 @@ impl InstanceMachine for FakeMachine {
             Script::OomKill => note_writer.write_all(
                 b"phase watchdog 1000\nready\noom_kill\noom_kill\nremark it is a server\n",
             )?,
+            Script::OomKills => {
+                note_writer.write_all(b"phase watchdog 1000\nready\noom_kill\noom_kill\n")?
+            }
             Script::Early => note_writer.write_all(b"phase root 1000\nphase lockdown 1000\n")?,
             Script::Crash => err.write_all(b"Traceback\nno module named cart\n")?,
             Script::Silent | Script::Refused => {}
@@ -231,7 +237,11 @@ impl InstanceProcess for FakeProcess {
     }
 
     fn oom_kills(&self) -> Option<u64> {
-        Some(u64::from(self.script == Script::OomKill))
+        Some(match self.script {
+            Script::OomKill => 1,
+            Script::OomKills => 3,
+            _ => 0,
+        })
     }
 
     fn release_resources(&self) {

@@ -1,6 +1,6 @@
 //! Modes `streaming` and `serializing`.
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use http::{Request, Version};
 use http_body_util::{BodyExt, StreamBody};
@@ -9,7 +9,7 @@ use nearpath_testkit::{eventually, within};
 use tokio::sync::mpsc;
 
 use crate::contract::support::{
-    AnyError, WatchdogProcess, full, program_path, send, text, watchdog_command,
+    AnyError, WatchdogProcess, command_with_oom_counter, full, send, text,
 };
 
 /// A command that writes the number of a background process to `$TMPDIR/pid` and waits for it.
@@ -226,7 +226,8 @@ async fn a_server_in_place_of_a_handler_is_named_with_its_port() {
     }
 }
 
-/// A server below a shell, after a banner on stdout.
+/// A server below a shell, after a banner on stdout. It may be a helper of a handler, so its calls
+/// go on until their time limit.
 #[tokio::test]
 async fn a_server_with_a_banner_below_a_shell_is_named_too() {
     for mode in ["streaming", "serializing"] {
@@ -238,25 +239,42 @@ async fn a_server_with_a_banner_below_a_shell_is_named_too() {
             ("fprocess", &server),
             ("exec_timeout", "60s"),
         ]);
-        for _ in 0..2 {
-            let sent = send(watchdog.addr, Request::get("/").body(full("")).unwrap());
-            let response = within(sent).await.unwrap();
-            match mode {
-                // The banner was the beginning of an answer.
-                "streaming" => drop(within(response.into_body().collect()).await.unwrap_err()),
-                _ => assert!(text(response).await.1.contains("mode is not http")),
+        let request = Request::get("/").body(full("")).unwrap();
+        let first = tokio::spawn(send(watchdog.addr, request));
+        let advice = format!("set mode: http and upstream_url: http://127.0.0.1:{port}");
+        eventually("the server is named", async || {
+            watchdog.read_notes().contains(&advice)
+        })
+        .await;
+        watchdog.stderr.wait_for(&advice);
+        let request = Request::get("/").header("x-timeout", "300ms");
+        let response = send(watchdog.addr, request.body(full("")).unwrap()).await;
+        match mode {
+            // The banner may be the beginning of an answer.
+            "streaming" => drop(response),
+            _ => {
+                let (status, body) = text(response.unwrap()).await;
+                assert_eq!(status, 504);
+                assert!(body.contains("if that is its server"), "{body}");
             }
         }
-        let advice = format!("set mode: http and upstream_url: http://127.0.0.1:{port}");
-        watchdog.stderr.wait_for(&advice);
         let notes = watchdog.read_notes();
         let remarks = notes.lines().filter(|line| line.starts_with("remark "));
-        let remarks: Vec<_> = remarks.collect();
-        assert!(
-            remarks.len() == 1 && remarks[0].ends_with(&advice),
-            "one for the node: {remarks:?}"
-        );
+        assert_eq!(remarks.count(), 1, "one for the node: {notes}");
+        first.abort();
     }
+}
+
+/// The handler ends when its helper was noticed.
+#[tokio::test]
+async fn a_handler_with_a_helper_that_nobody_connects_to_is_not_killed() {
+    let port = nearpath_testkit::free_addr().port();
+    let helper = format!("python3 -m http.server {port} --bind 127.0.0.1 >/dev/null 2>&1");
+    let handler = "until grep -q ^remark $TMPDIR/notes; do sleep 0.1; done; kill $!; echo done";
+    let command = format!("sh -c '{helper} & {handler}'");
+    let watchdog = WatchdogProcess::start(&[("fprocess", &command), ("exec_timeout", "60s")]);
+    let (status, body) = watchdog.get("/").await;
+    assert_eq!((status, body.as_str()), (200, "done\n"));
 }
 
 /// The kernel's counter is a file here, which the process changes before it ends.
@@ -272,23 +290,7 @@ async fn a_kill_for_lack_of_memory_is_named_and_another_is_not() {
     ] {
         let command = format!("sh -c '{prelude}; {end}'");
         let watchdog = WatchdogProcess::spawn(|temp| {
-            std::fs::write(temp.path().join("oom"), "under_oom 0\noom_kill 0\n").unwrap();
-            let plain = watchdog_command(temp, &[("fprocess", &command)]);
-            let script = "exec \"$0\" 3>\"$TMPDIR/notes\" 5<\"$TMPDIR/oom\"";
-            let mut with_counter = Command::new("sh");
-            with_counter
-                .args(["-c", script, program_path()])
-                .env_clear();
-            with_counter.env("NEARPATH_OOM_KILL_FD", "5").envs(
-                plain
-                    .get_envs()
-                    .filter_map(|(name, value)| Some((name, value?))),
-            );
-            with_counter
-                .stdin(Stdio::null())
-                .stdout(Stdio::piped())
-                .stderr(Stdio::piped());
-            with_counter
+            command_with_oom_counter(temp, &[("fprocess", &command)])
         });
         let (status, body) = watchdog.post("/", "").await;
         assert_eq!(status, 500, "{body}");

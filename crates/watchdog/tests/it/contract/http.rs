@@ -14,7 +14,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
-use crate::contract::support::{AnyError, WatchdogProcess, frames, full, send, start_tenant, text};
+use crate::contract::support::{
+    AnyError, WatchdogProcess, command_with_oom_counter, frames, full, send, start_tenant, text,
+};
 
 /// Responds with a description of the request: method, target, headers, body.
 pub(crate) async fn describe_request(
@@ -499,4 +501,37 @@ async fn calls_that_come_before_the_server_is_up_wait_for_it() {
         }
     });
     assert_eq!(text(call.await.unwrap()).await, (200, "ok".to_owned()));
+}
+
+/// The tenant's server closes each connection, and the counter grows with the first.
+#[tokio::test]
+async fn a_lost_server_is_explained_by_memory_only_to_the_calls_of_that_time() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let variables = [
+        ("mode", "http"),
+        ("fprocess", "sleep 1000"),
+        ("upstream_url", url.as_str()),
+    ];
+    let watchdog = WatchdogProcess::spawn(|temp| command_with_oom_counter(temp, &variables));
+    let counter = watchdog.temp.path().join("oom");
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut head = [0; 1024];
+            // Empty for the watchdog's question whether it accepts connections.
+            let bytes = stream.read(&mut head).await.unwrap_or(0);
+            if head[..bytes].starts_with(b"POST") {
+                std::fs::write(&counter, "oom_kill 1\n").unwrap();
+            }
+        }
+    });
+    let (status, killed) = watchdog.post("/", "").await;
+    assert_eq!(status, 500);
+    assert!(killed.contains("needed more memory"), "{killed}");
+    let (status, later) = watchdog.get("/").await;
+    assert_eq!(status, 500);
+    assert!(
+        later.contains("broke the connection") && !later.contains("memory"),
+        "{later}"
+    );
 }

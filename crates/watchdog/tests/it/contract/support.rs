@@ -97,6 +97,26 @@ pub(crate) fn watchdog_command(temp: &TempDir, variables: &[(&str, &str)]) -> Co
     command
 }
 
+/// Like [`watchdog_command`], with the file `TMPDIR/oom` as the kernel's counter of kills for lack
+/// of memory.
+pub(crate) fn command_with_oom_counter(temp: &TempDir, variables: &[(&str, &str)]) -> Command {
+    std::fs::write(temp.path().join("oom"), "under_oom 0\noom_kill 0\n").unwrap();
+    let plain = watchdog_command(temp, variables);
+    let script = "exec \"$0\" 3>\"$TMPDIR/notes\" 5<\"$TMPDIR/oom\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, program_path()]).env_clear();
+    command.env("NEARPATH_OOM_KILL_FD", "5").envs(
+        plain
+            .get_envs()
+            .filter_map(|(name, value)| Some((name, value?))),
+    );
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
 impl WatchdogProcess {
     /// Starts one and waits until it listens.
     pub(crate) fn start(variables: &[(&str, &str)]) -> Self {
