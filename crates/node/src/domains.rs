@@ -387,6 +387,7 @@ mod tests {
         let uid = rustix::process::geteuid().as_raw();
         let socket = domains.admit_instance((InstanceId(1), uid), &id, &policy);
         let path = socket.unwrap().unwrap();
+        domains.accept_endpoints(InstanceId(1), std::process::id());
         let warnings = nearpath_testkit::CapturedWarnings::start();
         let flood =
             tokio::task::spawn_blocking(move || (0..50).for_each(|_| break_protocol(&path)));

@@ -78,6 +78,9 @@ fn checksum_line(name: &Path, hash: &str) -> Vec<u8> {
     line
 }
 
+/// Begins the lines of folders and links.
+const COMMENT_PREFIX: &[u8] = b"# ";
+
 /// Returns the line of a folder.
 fn folder_line(name: &Path) -> Vec<u8> {
     comment_line("folder", name, &[])
@@ -90,7 +93,8 @@ fn link_line(name: &Path, target: &Path) -> Vec<u8> {
 
 fn comment_line(kind: &str, name: &Path, content: &[u8]) -> Vec<u8> {
     let hash = to_hex(digest(&SHA256, content).as_ref());
-    let mut line = format!("# {kind} ").into_bytes();
+    let mut line = COMMENT_PREFIX.to_vec();
+    line.extend(format!("{kind} ").as_bytes());
     line.extend(checksum_line(name, &hash));
     line
 }

@@ -12,7 +12,10 @@ use std::path::{Component, Path, PathBuf};
 
 use tar::EntryType;
 
-use super::{ARTIFACTS_DIR, CHECKSUMS_FILE, HashingReader, checksum_line, folder_line, link_line};
+use super::{
+    ARTIFACTS_DIR, CHECKSUMS_FILE, COMMENT_PREFIX, HashingReader, checksum_line, folder_line,
+    link_line,
+};
 use crate::ControllerModel;
 use crate::store::{DATABASE_FILE, DataDir, StoreOpenError, read_database};
 
@@ -201,7 +204,13 @@ fn compare_checksums(
     let mut text = Vec::new();
     listed.read_to_end(&mut text).map_err(bad_archive)?;
     let listed: BTreeSet<_> = text.split_inclusive(|byte| *byte == b'\n').collect();
-    let found: BTreeSet<_> = found.iter().map(Vec::as_slice).collect();
+    let is_comment = |line: &[u8]| line.starts_with(COMMENT_PREFIX);
+    // Older backups list only files.
+    let has_comments = listed.iter().any(|line| is_comment(line));
+    let found = found.iter().map(Vec::as_slice);
+    let found: BTreeSet<_> = found
+        .filter(|line| has_comments || !is_comment(line))
+        .collect();
     match listed.symmetric_difference(&found).next() {
         None => Ok(()),
         Some(line) => Err(bad_archive(format!(

@@ -1,6 +1,7 @@
 //! Backups: what is restored equals what was deployed, and damage is refused.
 
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -183,6 +184,58 @@ async fn a_changed_link_or_folder_is_refused() {
         }
     });
     assert!(renamed.contains("# folder"), "{renamed}");
+}
+
+/// Writes an archive again with a list of files only, as backups had before.
+fn with_files_listed_only(archive: &[u8]) -> Vec<u8> {
+    let mut out = tar::Builder::new(Vec::new());
+    for entry in tar::Archive::new(archive).entries().unwrap() {
+        let mut entry = entry.unwrap();
+        let mut header = entry.header().clone();
+        let name = entry.path().unwrap().into_owned();
+        if let Some(target) = entry.link_name().unwrap() {
+            out.append_link(&mut header, name, target).unwrap();
+            continue;
+        }
+        let mut content = Vec::new();
+        entry.read_to_end(&mut content).unwrap();
+        if name == Path::new("SHA256SUMS") {
+            let lines = content.split_inclusive(|byte| *byte == b'\n');
+            content = lines
+                .filter(|line| !line.starts_with(b"# "))
+                .flatten()
+                .copied()
+                .collect();
+            header.set_size(content.len() as u64);
+        }
+        out.append_data(&mut header, name, &content[..]).unwrap();
+    }
+    out.into_inner().unwrap()
+}
+
+#[tokio::test]
+async fn a_backup_whose_list_has_only_files_is_restored() {
+    let folder = tempfile::tempdir().unwrap();
+    let fixture = deployed_fixture(folder.path()).await;
+    let (archive, _) = take_backup(&fixture).await;
+    let old = with_files_listed_only(&archive);
+    let (target, summary) = restore(&old, folder.path());
+    assert_eq!(summary.unwrap().without_folder, ["gone.openfaas-fn"]);
+    assert_eq!(*model_of(&target).await, *fixture.controller.model());
+    let escaping = rewrite(&old, |entry| {
+        if entry.target.is_some() {
+            entry.target = Some("../run.sh".into());
+        }
+    });
+    let error = restore(&escaping, folder.path()).1.unwrap_err().to_string();
+    assert!(error.contains("leads to ../run.sh"), "{error}");
+    let fewer = rewrite(&old, |entry| {
+        if entry.name.ends_with("run.sh") {
+            entry.name.set_file_name("other.sh");
+        }
+    });
+    let error = restore(&fewer, folder.path()).1.unwrap_err().to_string();
+    assert!(error.contains("differs from the list"), "{error}");
 }
 
 #[tokio::test]
