@@ -3,6 +3,9 @@
 import contextlib
 import os
 import pathlib
+import selectors
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -14,6 +17,28 @@ from cases import HERE, DeadlineCase
 from fixtures import skip
 
 from nearpath.dataflow._exit_cause import CGROUPS, PERHAPS_MEMORY, OutOfMemoryKills
+from nearpath.dataflow._local import LocalWorker
+from nearpath.dataflow._pipe import Pipe
+from nearpath.dataflow._process_state import StackFile
+from nearpath.dataflow._start_methods import LocalProcess
+
+
+class EndedByKill(LocalProcess):
+    """A process that runs until it is killed."""
+
+    pid, code = 7, None
+
+    def __init__(self):
+        self.sentinel = os.eventfd(0)
+
+    def exit_code(self, wait=False):
+        return self.code
+
+    def kill(self):
+        self.code = -signal.SIGKILL
+
+    def close(self):
+        os.close(self.sentinel)
 
 
 class ExitCauseTests(unittest.TestCase):
@@ -54,6 +79,27 @@ class ExitCauseTests(unittest.TestCase):
         group = self.kills.begin(7)
         self.write("cgroups/job/memory.events", "oom_kill 1\n")
         self.assertIn("the machine had no memory left", self.kills.describe_exit(-9, group))
+
+    def worker(self, name, selector, stacks):
+        ours, theirs = socket.socketpair()
+        self.addCleanup(theirs.close)
+        process = EndedByKill()
+        return process, LocalWorker(name, process, Pipe(ours), selector, stacks, self.kills)
+
+    def test_a_worker_that_the_job_stops_does_not_take_the_kill_of_another(self):
+        self.write("proc/7/cgroup", "0::/job\n")
+        self.write("cgroups/job/memory.events", "oom_kill 0\n")
+        stacks = StackFile()
+        self.addCleanup(stacks.close)
+        with selectors.DefaultSelector() as selector:
+            _, stopped = self.worker("map.0", selector, stacks)
+            process, killed = self.worker("map.1", selector, stacks)
+            self.write("cgroups/job/memory.events", "oom_kill 1\n")
+            process.kill()
+            stopped.stop()
+            self.assertEqual(stopped.ended(), "stopped by its job")
+            self.assertIn("killed by the kernel", killed.ended())
+            killed.stop()
 
     def test_an_unknown_cgroup_explains_nothing(self):
         self.assertIsNone(self.kills.begin(7))

@@ -1,7 +1,9 @@
 """Local workers as forked and as importing processes."""
 
+import contextlib
 import functools
 import os
+import pathlib
 import signal
 import tempfile
 import unittest
@@ -47,6 +49,25 @@ class StartMethodTests(DeadlineCase):
     def test_an_unknown_method_is_refused(self):
         with self.assertRaisesRegex(ValueError, "invalid start method 'thread': expected fork, forkserver, spawn"):
             flow.run(numbers(10) >> flow.collect(), start_method="thread")
+
+
+def readable_pipes(item):
+    """Returns the pipes that this process reads."""
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            flags = int(pathlib.Path(f"/proc/self/fdinfo/{number}").read_text().split()[3], 8)
+            target = os.readlink(f"/proc/self/fd/{number}")
+            if target.startswith("pipe:") and flags & os.O_ACCMODE == os.O_RDONLY:
+                found.add(target)
+    return sorted(found)
+
+
+class InheritedPipeTests(DeadlineCase):
+    def test_a_forked_worker_does_not_read_the_pipe_of_heartbeats(self):
+        before = readable_pipes(None)
+        (in_worker,) = flow.run(numbers(1) >> flow.map(readable_pipes) >> flow.collect()).results
+        self.assertEqual(in_worker, before)
 
 
 class ThreadWarningTests(unittest.TestCase):

@@ -4,6 +4,7 @@ import ctypes
 import os
 import signal
 import threading
+import types
 import unittest
 
 from cases import TemporaryFolderCase
@@ -11,6 +12,9 @@ from jobs_local import numbers, summing, sums
 from jobs_remote import is_first_call
 
 from nearpath import dataflow as flow
+from nearpath.dataflow._backend import Diagnosis
+from nearpath.dataflow._job import MAX_DIAGNOSES, Coordinator
+from nearpath.dataflow._stalls import Stall
 
 
 class StuckWorkerTests(TemporaryFolderCase):
@@ -72,6 +76,34 @@ class StuckWorkerTests(TemporaryFolderCase):
         job = flow.run(numbers(10) >> hangs >> flow.collect(), stall_report_timeout=0.5, stall_timeout=1.0)
         self.assertEqual(sorted(job.results), list(range(10)))
         self.assertRegex(job.report.stalls[0], "^hangsatstart.0: no progress(.|\n)* in start\n")
+
+
+class DiagnosisTests(unittest.TestCase):
+    def test_one_check_diagnoses_a_bounded_number_of_dead_and_slow_workers(self):
+        names, diagnosed, dead = [f"map.{number}" for number in range(30)], [], []
+
+        class Handle:
+            has_reported = True
+
+            def __init__(self, name):
+                self.name = name
+
+            def diagnose(self):
+                diagnosed.append(self.name)
+                return Diagnosis("asleep")
+
+        job = types.SimpleNamespace(
+            handles={name: Handle(name) for name in names},
+            watch=types.SimpleNamespace(find_dead=lambda *_: dict.fromkeys(names[:3], "silent")),
+            backend=types.SimpleNamespace(is_connected=lambda: True),
+            stalls=types.SimpleNamespace(find=lambda *_: [Stall(name, 30.0, True) for name in names[3:]]),
+            handle_stall=lambda attempt, stall, diagnosis: dead.append(stall.name),
+        )
+        attempt = types.SimpleNamespace(
+            workers={}, has_all_joined=True, check_arrivals=lambda _: {}, mark_ended=lambda name, how: dead.append(name)
+        )
+        Coordinator.find_stuck(job, attempt)
+        self.assertEqual((diagnosed, dead), (names[:MAX_DIAGNOSES], names))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Runs one job from the last checkpoint to its end, with a restart after each death, on any backend."""
 
+import itertools
 import json
 import os
 import sys
@@ -25,7 +26,7 @@ from ._watch import Watch
 
 # Seconds in which finished workers exit before they are stopped.
 EXIT_GRACE = 5.0
-# Stalls in one check whose stacks are taken, because each takes a moment.
+# Workers that one check diagnoses, because each takes a moment.
 MAX_DIAGNOSES = 5
 _NO_PROGRESS_ADVICE = "let the source skip earlier items (`source(make, resumes=True)`), or use a place with a longer limit"
 
@@ -168,15 +169,17 @@ class Coordinator:
 
     def find_stuck(self, attempt: Attempt) -> None:
         """Ends silent workers, and reports those without progress."""
+        diagnoses = itertools.count()  # of both kinds together
+        diagnose = lambda name: self.handles[name].diagnose() if next(diagnoses) < MAX_DIAGNOSES else Diagnosis()
         arrived = attempt.check_arrivals({name for name in attempt.workers if self.handles[name].has_reported})
         for name, why in self.watch.find_dead(arrived, self.backend.is_connected(), time.monotonic()).items():
-            diagnosis = self.handles[name].diagnose()
+            diagnosis = diagnose(name)
             attempt.mark_ended(name, ": ".join(filter(None, (why, diagnosis.state))))
             if diagnosis.stacks:
                 self.log_stall(f"{name}: {why}", diagnosis)
         working = [worker.name for worker in attempt.workers.values() if worker.ready and not worker.finished and attempt.has_all_joined]
-        for at, stall in enumerate(self.stalls.find(working, time.monotonic())):
-            self.handle_stall(attempt, stall, self.handles[stall.name].diagnose() if at < MAX_DIAGNOSES else Diagnosis())
+        for stall in self.stalls.find(working, time.monotonic()):
+            self.handle_stall(attempt, stall, diagnose(stall.name))
 
     def handle_stall(self, attempt: Attempt, stall: Stall, diagnosis: Diagnosis) -> None:
         text = f"no progress for {stall.seconds:.0f} s"

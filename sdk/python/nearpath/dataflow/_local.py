@@ -67,19 +67,19 @@ class LocalWorker(WorkerHandle):
         if self._code is None:
             if (code := self._process.exit_code()) is None:
                 return None
-            self._record_exit(code)
+            self._record_exit(code, self._kills.describe_exit(code, self._group))
         return self._cause
 
     def stop(self) -> None:
-        if self._code is None:
+        if self.ended() is None:
             self._process.kill()
             code = self._process.exit_code(wait=True)
             assert code is not None, "a process that was waited for has an exit code"
-            self._record_exit(code)
+            self._record_exit(code, "stopped by its job")  # not described by the kernel's count, which explains another's end
         self._close_pipe()
 
-    def _record_exit(self, code: int) -> None:
-        self._code, self._cause = code, self._kills.describe_exit(code, self._group)
+    def _record_exit(self, code: int, cause: str) -> None:
+        self._code, self._cause = code, cause
         self._selector.unregister(self._process.sentinel)
         self._process.close()
 
@@ -124,6 +124,7 @@ class LocalBackend(WorkerBackend):
 
         def close_others() -> None:
             ours.close()
+            os.close(self._heartbeats)  # or heartbeats would not fail after the job's end
             for handle in self._handles.values():
                 handle.close_in_child()
 

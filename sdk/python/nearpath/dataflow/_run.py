@@ -63,7 +63,7 @@ class WorkerRun:
         if self.own_inputs and self.inputs:
             raise ValueError(f"{worker.name} has both streams and other inputs: split it into two workers")
         self.snapshot, self.scale_out = WorkerSnapshot(), ScaleOutRequests(self.targets, self.inputs, reporter.change)
-        setattr(worker, "_request_workers", self.scale_out.request)
+        worker._request_workers = self.scale_out.request  # type: ignore[method-assign]
         self.store = None if plan.store is None else store(plan.store)
         self.made, self.items, self.began, self.used = 0, 0, time.monotonic(), _processor_seconds()
         self.skip = 0  # repeated items to skip
@@ -105,7 +105,7 @@ class WorkerRun:
     def run(self, streams: _native.Streams) -> None:
         """Processes all items, from the first one or from the checkpoint."""
         self.streams, self.writer = streams, ItemWriter(self.worker, streams, self.plan.part["outputs"], self.plan.window)
-        setattr(self.worker, "_flush_items", self.writer.flush)
+        self.worker._flush_items = self.writer.flush  # type: ignore[method-assign]
         self.worker.start()
         self.worker.restore(self.snapshot.state)
         self.started = time.monotonic()
@@ -175,7 +175,8 @@ class WorkerRun:
     def release(self) -> None:
         """Drops the streams before the next attempt opens its own."""
         self.streams = None
-        vars(self).pop("writer", None), vars(self.worker).pop("_flush_items", None)
+        vars(self).pop("writer", None)
+        vars(self.worker).pop("_flush_items", None)
 
     # Called on the thread that receives the job's messages.
 

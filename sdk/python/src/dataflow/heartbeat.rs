@@ -19,7 +19,7 @@ pub(crate) fn start_heartbeat(file: i32, number: u32, interval: f64) -> PyResult
         .write(true)
         .open(format!("/proc/self/fd/{file}"))?;
     let send = move || {
-        // Fails when the job has ended, which ends this process as well.
+        // Fails when the job has ended, the pipe's only reader. This process ends as well then.
         while pipe.write_all(&number.to_le_bytes()).is_ok() {
             thread::sleep(interval);
         }
