@@ -232,8 +232,10 @@ async fn a_server_in_place_of_a_handler_is_named_with_its_port() {
 async fn a_server_with_a_banner_below_a_shell_is_named_too() {
     for mode in ["streaming", "serializing"] {
         let port = nearpath_testkit::free_addr().port();
-        let server =
-            format!("sh -c 'echo starting; python3 -m http.server {port} --bind 127.0.0.1; true'");
+        // The second call's server finds its port taken, and the call goes on all the same.
+        let server = format!(
+            "sh -c 'echo starting; python3 -m http.server {port} --bind 127.0.0.1; sleep 60'"
+        );
         let watchdog = WatchdogProcess::start(&[
             ("mode", mode),
             ("fprocess", &server),
