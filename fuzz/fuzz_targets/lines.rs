@@ -12,14 +12,16 @@ use nearpath_watchdog::fuzz::line;
 fn as_notes(text: &str) {
     for note in text.lines().filter_map(parse_line) {
         match note {
-            InstanceNote::Failed(why) => assert!(!why.contains(char::is_control), "{why:?}"),
+            InstanceNote::Failed(text) | InstanceNote::Remark(text) => {
+                assert!(!text.contains(char::is_control), "{text:?}")
+            }
             InstanceNote::Phase(phase) => assert!(
                 phase
                     .name
                     .bytes()
                     .all(|b| b.is_ascii_lowercase() || b == b'_')
             ),
-            InstanceNote::Ready => {}
+            InstanceNote::Ready | InstanceNote::OomKill => {}
         }
     }
 }
