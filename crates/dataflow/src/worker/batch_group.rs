@@ -33,7 +33,7 @@ struct OpenBatch {
     due_at: Option<Instant>,
 }
 
-/// What an appended item changes.
+/// Effect of an appended item on its batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BatchState {
     /// The batch waits for further items.

@@ -10,8 +10,8 @@ use http::{Request, Version};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
-/// Whether the peer of a connection may be sending bytes that no handler reads. Clones refer to the
-/// same connection.
+/// Knowledge of bytes that the peer of a connection may be sending and no handler reads. Clones
+/// refer to the same connection.
 #[derive(Debug, Clone, Default)]
 pub struct UnreadInput(Arc<InputState>);
 

@@ -61,7 +61,7 @@ pub(crate) struct ConnState {
     /// Tick plus one at which reading was paused; 0: reading.
     read_paused: AtomicU32,
     end_flags: AtomicU8,
-    /// Whether the client may still be sending a request that was answered.
+    /// Says whether the client may still be sending a request that was answered.
     pub(crate) unread_input: UnreadInput,
     waker: OnceLock<Waker>,
 }
