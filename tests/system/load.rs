@@ -1,4 +1,4 @@
-//! A small open-loop load: requests start on schedule, whatever became of earlier ones.
+//! A small load whose requests start on schedule, whatever became of earlier ones.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -50,13 +50,28 @@ pub(crate) async fn open_loop(
 pub(crate) async fn counted_loop(
     addr: SocketAddr,
     path: &str,
-    (rate, length): (u32, Duration),
+    schedule: (u32, Duration),
     counts: &Arc<LoadCounts>,
+) -> LoadOutcome {
+    bounded_loop(addr, path, schedule, (usize::MAX, counts)).await
+}
+
+/// Runs a load that omits a request while `max_under_way` others have no response.
+///
+/// An open loop that asks for more than a busy machine can do only fills queues.
+pub(crate) async fn bounded_loop(
+    addr: SocketAddr,
+    path: &str,
+    (rate, length): (u32, Duration),
+    (max_under_way, counts): (usize, &Arc<LoadCounts>),
 ) -> LoadOutcome {
     let (start, mut running) = (Instant::now(), JoinSet::new());
     let total = (f64::from(rate) * length.as_secs_f64()) as u32;
     for n in 0..total {
         sleep_until(start + Duration::from_secs(1) * n / rate).await;
+        if counts.under_way() >= max_under_way {
+            continue;
+        }
         let request = Request::post(path)
             .header("host", "test")
             .body(Default::default())

@@ -330,7 +330,7 @@ async fn certificates_are_renewed_under_load_without_a_lost_call() {
     need_root!();
     let folder = tempfile::tempdir().unwrap();
     // The issuer has a low priority: on a busy machine it needs seconds.
-    let server = TestServer::start_in(folder.path(), &["--certificate-lifetime", "6s"]).await;
+    let server = TestServer::start_in(folder.path(), &["--certificate-lifetime", "12s"]).await;
     server
         .deploy_ready(&quic_function(
             folder.path(),

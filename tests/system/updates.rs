@@ -1,5 +1,6 @@
 //! Updates close together: no request fails, whatever instance it was on its way to.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::Method;
@@ -7,8 +8,12 @@ use nearpath_testkit::need_root;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::load::open_loop;
+use crate::load::{LoadCounts, bounded_loop};
 use crate::test_server::{TestServer, http_function, script_function};
+
+/// Requests without a response that the load has at most: each is a process of its own in some
+/// tests, and a busy machine starts few of those a second.
+const MAX_UNDER_WAY: usize = 32;
 
 /// Updates a function `count` times within `length`, each to a revision of its own.
 async fn update_often(server: &TestServer, mut spec: Value, count: u32, length: Duration) {
@@ -27,7 +32,8 @@ async fn update_often(server: &TestServer, mut spec: Value, count: u32, length: 
 async fn assert_no_failure(server: &TestServer, spec: Value, count: u32, length: Duration) {
     server.deploy_ready(&spec).await;
     let path = format!("/function/{}", spec["service"].as_str().unwrap());
-    let load = open_loop(server.addr, &path, 200, length);
+    let counts = Arc::<LoadCounts>::default();
+    let load = bounded_loop(server.addr, &path, (200, length), (MAX_UNDER_WAY, &counts));
     let updates = update_often(server, spec, count, length);
     // Longer than the limit of a request: a lost one is told by its own text.
     let limit = length + Duration::from_secs(60);

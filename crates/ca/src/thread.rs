@@ -16,8 +16,8 @@ use crate::types::InstanceIdentity;
 /// a tenth of the time.
 // sched(7): each step of niceness changes a thread's weight by a factor of 1.25.
 const NICENESS: i32 = 10;
-/// Longest wait for a request while no renewal is due. Any value does: after it the thread only
-/// waits again.
+/// Longest wait for a request while no renewal is due: after it the thread looks whether the wall
+/// clock jumped.
 const MAX_SLEEP_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Request to the issuer's thread. Instances have the names of their incarnations.
@@ -70,7 +70,9 @@ pub(crate) fn run_once(issuer: &mut Issuer, jobs: &Receiver<IssuerCommand>) -> b
     let wait = issuer.next_due(begin).map_or(MAX_SLEEP_INTERVAL, |at| {
         at.saturating_duration_since(begin).min(MAX_SLEEP_INTERVAL)
     });
-    match jobs.recv_timeout(wait) {
+    let received = jobs.recv_timeout(wait);
+    issuer.follow_clock(TimePoint::now());
+    match received {
         Ok(job) => serve_queued(issuer, job, jobs),
         // Only without queued jobs: a starting instance never waits for a renewal.
         Err(RecvTimeoutError::Timeout) => issuer.renew_next(TimePoint::now()),

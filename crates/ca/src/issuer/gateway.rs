@@ -1,6 +1,7 @@
 //! The gateway's identity, and its successor while sessions for it are being minted.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use nearpath_types::SpiffeId;
 use nearpath_wire::identity::Trust;
@@ -15,6 +16,8 @@ use crate::types::IssuerSettings;
 pub(super) struct GatewayIdentity {
     pub(super) caller: CallerConfig,
     pub(super) sessions: Arc<CallerSessions>,
+    /// End of its certificate's validity.
+    pub(super) expires_at: SystemTime,
 }
 
 /// A renewed identity that takes over once every instance has a session for it.
@@ -38,7 +41,11 @@ impl GatewayIdentity {
         let credentials = sign(authority, id, name, now, settings.lifetime)?;
         let sessions = Arc::new(CallerSessions::default());
         let caller = CallerConfig::new(&credentials, trust.clone(), &sessions)?;
-        Ok(Self { caller, sessions })
+        Ok(Self {
+            caller,
+            sessions,
+            expires_at: credentials.not_after,
+        })
     }
 
     /// Drops the sessions with an instance, over QUIC and over TLS.

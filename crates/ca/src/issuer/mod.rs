@@ -73,6 +73,8 @@ pub(crate) struct Issuer {
     revoked_callers: BTreeMap<FunctionId, Revocations>,
     renewals: RenewalQueue<RenewalTarget>,
     revocations: Revocations,
+    /// Latest time that [`Issuer::follow_clock`] saw.
+    last_seen: TimePoint,
 }
 
 struct IssuedInstance {
@@ -111,6 +113,7 @@ impl Issuer {
             revoked_callers: BTreeMap::new(),
             renewals,
             revocations: Revocations::default(),
+            last_seen: now,
         };
         Ok((issuer, updates))
     }
@@ -122,6 +125,7 @@ impl Issuer {
         id: InstanceId,
         now: TimePoint,
     ) -> Result<InstanceIdentity, BoxError> {
+        self.replace_expired_gateway(now);
         let credentials = self.sign_instance(&function, id, now)?;
         let (frames, updates) = mpsc::channel(MAX_QUEUED_FRAMES);
         let name = credentials.name.clone();
@@ -132,8 +136,13 @@ impl Issuer {
             key: TokenKey::generate()?,
             frames,
         };
-        // Before the instance is registered: a failure leaves nothing to undo.
-        self.provision_with_session(&instance, &self.gateway, now)?;
+        // Without a session the first call needs a handshake; without credentials there is no call.
+        if let Err(error) = self.provision_with_session(&instance, &self.gateway, now) {
+            tracing::warn!(instance = name, %error, "no session for the gateway: the first call needs a handshake");
+            instance
+                .frames
+                .try_send(self.provision(&instance, now).encode())?;
+        }
         self.instances.insert(name.clone(), instance);
         self.renewals.schedule(
             RenewalTarget::Instance(name.clone()),

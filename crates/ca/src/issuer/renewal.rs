@@ -16,6 +16,48 @@ pub(super) enum RenewalTarget {
 }
 
 impl Issuer {
+    /// Makes every renewal due if the wall clock was set, or the machine was suspended.
+    ///
+    /// Renewals are due by the monotonic clock, which does neither (clock_gettime(2)); certificates
+    /// expire by the wall clock.
+    pub(crate) fn follow_clock(&mut self, now: TimePoint) {
+        let before = std::mem::replace(&mut self.last_seen, now);
+        let expected = before.wall + now.at.saturating_duration_since(before.at);
+        let jump = now
+            .wall
+            .duration_since(expected)
+            .unwrap_or_else(|backward| backward.duration());
+        if jump < self.settings.lifetime / 6 {
+            return;
+        }
+        tracing::warn!(?jump, "the wall clock jumped: renewing all certificates");
+        let instances = self.instances.keys().cloned().map(RenewalTarget::Instance);
+        // The gateway's is first in the queue's order, and instances get sessions with the new one.
+        std::iter::once(RenewalTarget::Gateway)
+            .chain(instances)
+            .for_each(|target| self.renewals.schedule(target, now.at));
+    }
+
+    /// Replaces a gateway identity that expired before its renewal: no handshake succeeds with it.
+    ///
+    /// Other instances' sessions with it are lost; they get new ones with their next renewal.
+    pub(super) fn replace_expired_gateway(&mut self, now: TimePoint) {
+        if now.wall < self.gateway.expires_at {
+            return;
+        }
+        match GatewayIdentity::new(&self.authority, &self.trust, &self.settings, now) {
+            Ok(gateway) => {
+                (self.gateway, self.pending_gateway) = (gateway, None);
+                let next = renewal_time(now.at, self.settings.lifetime);
+                self.renewals.schedule(RenewalTarget::Gateway, next);
+                self.publish_gateway();
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot replace the gateway's expired certificate")
+            }
+        }
+    }
+
     /// Time of the next renewal step.
     pub(crate) fn next_due(&self, now: Instant) -> Option<Instant> {
         if self.pending_gateway.is_some() {
@@ -40,6 +82,7 @@ impl Issuer {
     }
 
     fn renew_instance(&mut self, name: String, now: TimePoint) {
+        self.replace_expired_gateway(now);
         // Taken out, because signing borrows the whole issuer; put back below in every case.
         let Some(mut instance) = self.instances.remove(&name) else {
             return;

@@ -245,3 +245,40 @@ fn an_instance_that_does_not_read_gets_the_current_state_later() {
         .unwrap();
     assert_eq!(echo.next_provision().unwrap().callers, [last]);
 }
+
+#[test]
+fn a_jump_of_the_wall_clock_renews_every_certificate() {
+    let mut test = TestIssuer::new();
+    let mut instance = test.start(1);
+    let before = instance.next_provision().unwrap();
+    // The machine was suspended: only the wall clock went on.
+    test.now.wall += LIFETIME * 3 / 2;
+    assert!(test.gateway_admits(&before).is_err());
+    test.issuer.follow_clock(test.now);
+    test.advance(Duration::ZERO);
+    let renewed = instance.next_provision().unwrap();
+    assert_eq!(test.gateway_admits(&renewed), Ok(()));
+    assert!(test.issuer.gateway.expires_at > test.now.wall);
+    assert!(test.sessions(&instance) > 0);
+    // The control: a steady clock makes nothing due.
+    test.now.wall += LIFETIME / 10;
+    test.now.at += LIFETIME / 10;
+    test.issuer.follow_clock(test.now);
+    test.advance(Duration::ZERO);
+    assert!(instance.next_provision().is_none());
+}
+
+#[test]
+fn an_instance_that_starts_beside_an_expired_gateway_is_issued() {
+    let mut test = TestIssuer::new();
+    let mut first = test.start(1);
+    first.next_provision().unwrap();
+    // The thread was not scheduled for as long: no renewal took place.
+    test.now.at += LIFETIME * 2;
+    test.now.wall += LIFETIME * 2;
+    let mut late = test.start(2);
+    let provision = late.next_provision().unwrap();
+    assert_eq!(test.gateway_admits(&provision), Ok(()));
+    assert!(test.issuer.gateway.expires_at > test.now.wall);
+    assert!(!provision.sessions.is_empty());
+}

@@ -5,6 +5,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::limits;
+
 /// A resource that cgroups limit or count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CgroupController {
@@ -69,6 +71,16 @@ impl CgroupVersion {
         }
     }
 
+    /// Returns the file of a group's weight, and the weight of `processors` processes in it.
+    // cgroup-v2.rst, cpu.weight: 1 to 10,000, 100 for a process without a niceness;
+    // sched-design-CFS.rst, cpu.shares: 2 to 262,144, 1024 for such a process.
+    fn cpu_weight(self, processors: usize) -> (&'static str, usize) {
+        match self {
+            Self::V1 => ("cpu.shares", (processors * 1024).min(262_144)),
+            Self::V2 => ("cpu.weight", (processors * 100).min(10_000)),
+        }
+    }
+
     /// Returns the file through which one thread joins.
     pub(super) const fn thread_file(self) -> &'static str {
         match self {
@@ -90,6 +102,24 @@ pub(super) struct CgroupHierarchy {
 impl CgroupHierarchy {
     pub(super) fn has_controller(&self, controller: CgroupController) -> bool {
         self.controllers.contains(&controller)
+    }
+
+    /// Gives all instances of the machine together the weight of one busy process per processor.
+    ///
+    /// Without it they would share the weight of a single process with everything beside
+    /// `nearpath`, and each start would take seconds on a busy machine.
+    fn weigh_instances(&self) {
+        let Some(nearpath) = self.folder.parent() else {
+            return;
+        };
+        if !self.has_controller(CgroupController::Cpu) {
+            return;
+        }
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let (file, weight) = self.version.cpu_weight(processors);
+        if let Err(error) = limits::write_existing(&nearpath.join(file), &weight.to_string()) {
+            tracing::debug!(%error, file, "instances share the weight of one process");
+        }
     }
 }
 
@@ -132,11 +162,13 @@ pub(super) fn usable_hierarchies(node: &str) -> Vec<CgroupHierarchy> {
 fn prepare_v1(mount: &CgroupMount, node: &str) -> io::Result<CgroupHierarchy> {
     let folder = mount.mount_point.join("nearpath").join(node);
     fs::create_dir_all(&folder)?;
-    Ok(CgroupHierarchy {
+    let hierarchy = CgroupHierarchy {
         version: CgroupVersion::V1,
         controllers: mount.controllers.clone(),
         folder,
-    })
+    };
+    hierarchy.weigh_instances();
+    Ok(hierarchy)
 }
 
 /// Tries the root of the hierarchy, then this process's own group: one of both is usually
@@ -173,11 +205,13 @@ fn prepare_v2_below(parent: &Path, node: &str) -> io::Result<CgroupHierarchy> {
     }
     let mut controllers = controllers;
     controllers.push(CgroupController::CpuAccounting); // every v2 group counts its CPU time
-    Ok(CgroupHierarchy {
+    let hierarchy = CgroupHierarchy {
         version: CgroupVersion::V2,
         controllers,
         folder,
-    })
+    };
+    hierarchy.weigh_instances();
+    Ok(hierarchy)
 }
 
 /// Returns the path after `0::` in `/proc/self/cgroup`.

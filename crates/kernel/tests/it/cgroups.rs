@@ -7,6 +7,7 @@ use crate::fixture::{Lab, kill};
 use nearpath_kernel::cgroup::{CgroupController, InstanceCgroup, NodeCgroups, ResourceLimits};
 use nearpath_kernel::sandbox::SandboxSpec;
 use nearpath_testkit::{need_root, skip};
+use nearpath_types::InstanceId;
 
 /// The cgroups of a test's own node; dropping it removes its folders.
 pub(crate) struct TestNode(NodeCgroups);
@@ -263,7 +264,7 @@ fn a_sweep_kills_and_removes_leftovers() {
     let cgroups = test_node("sweep");
     need_controller!(cgroups, CgroupController::Pids);
     let left = cgroups
-        .create_instance(nearpath_types::InstanceId(9), &ResourceLimits::default())
+        .create_instance(InstanceId(9), &ResourceLimits::default())
         .unwrap();
     let mut orphan = Command::new("/bin/sleep").arg("60").spawn().unwrap();
     for file in left.join_files() {
@@ -285,4 +286,28 @@ fn a_sweep_kills_and_removes_leftovers() {
     assert!(!waiter.join().unwrap().success());
     assert!(folders.iter().all(|folder| !folder.exists()), "{folders:?}");
     assert_eq!(cgroups.sweep_leftovers().unwrap().removed, 0);
+}
+
+#[test]
+fn instances_together_weigh_as_one_process_per_processor() {
+    need_root!();
+    let cgroups = test_node("weight");
+    need_controller!(cgroups, CgroupController::Cpu);
+    let instance = cgroups
+        .create_instance(InstanceId(1), &ResourceLimits::default())
+        .unwrap();
+    let files = instance.join_files();
+    let of_all = |file: &std::path::PathBuf| {
+        let nearpath = file.ancestors().nth(3).unwrap().to_owned();
+        ["cpu.shares", "cpu.weight"]
+            .iter()
+            .find_map(|name| fs::read_to_string(nearpath.join(name)).ok())
+    };
+    let weight = files
+        .iter()
+        .find_map(of_all)
+        .expect("a group with a weight");
+    let processors = std::thread::available_parallelism().unwrap().get();
+    let expected = [processors * 1024, processors * 100].map(|weight| weight.to_string());
+    assert!(expected.contains(&weight.trim().to_owned()), "{weight}");
 }
