@@ -23,7 +23,9 @@ def client_program(name):
 def environment(plan):
     host, _, port = plan["host"].rpartition(":")
     names = {"PGHOST": host, "PGPORT": port, "PGUSER": "USER", "PGPASSWORD": "PASS", "PGDATABASE": "DBNAME"}
-    return {**os.environ, **{name: os.environ.get(value, value) for name, value in names.items()}, "PGSSLMODE": "disable"}
+    variables = {name: os.environ.get(value, value) for name, value in names.items()}
+    variables["PGDATABASE"] = plan.get("database", variables["PGDATABASE"])
+    return {**os.environ, **variables, "PGSSLMODE": "disable"}
 
 
 def run(plan, arguments, **more):

@@ -95,6 +95,10 @@ impl PgBouncer {
     }
 }
 
+/// Name of the same database in session mode: before 1.21, PgBouncer shares no connection between
+/// transactions with prepared statements.
+pub(crate) const SESSIONS_DATABASE: &str = "sessions";
+
 fn ini_settings(
     database: &str,
     password: &str,
@@ -113,7 +117,8 @@ fn ini_settings(
     };
     let (listen, word) = (auth.port(), auth.config_value());
     Ok(format!(
-        "[databases]\nretail = host={host} port={port} dbname=retail {login}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {listen}\n\
+        "[databases]\nretail = host={host} port={port} dbname=retail {login}\n\
+         {SESSIONS_DATABASE} = host={host} port={port} dbname=retail pool_mode=session {login}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {listen}\n\
          auth_type = {word}\nauth_file = {}\npool_mode = transaction\ndefault_pool_size = {most}\nmax_client_conn = 1000\n\
          ignore_startup_parameters = extra_float_digits\nunix_socket_dir =\n",
         users.display()

@@ -89,13 +89,14 @@ fn build_netns(hub: &mut RtnlSocket, eip: Eip, near: &str, next_hop: Ipv4Addr) -
     write_sysctls(ATTACHED_SYSCTLS)?;
     let here = File::open("/proc/thread-self/ns/net")?;
     let (far_index, far) = ETH0;
+    let [near_mac, far_mac] = veth_macs(eip);
     // Made from the hub's side in one request: no half of a pair ever appears in the host.
     hub.create_veth_pair(&VethPair {
         near,
         far,
         far_index,
         far_namespace: here.as_fd(),
-        macs: veth_macs(eip),
+        macs: [near_mac, far_mac],
     })?;
     let device = hub.device_index(near)?;
     // The route also makes strict reverse-path filtering in the hub accept this source.
@@ -109,6 +110,9 @@ fn build_netns(hub: &mut RtnlSocket, eip: Eip, near: &str, next_hop: Ipv4Addr) -
     inside.set_up(LOOPBACK_INDEX)?;
     inside.add_address(far_index, eip.0)?;
     inside.set_up(far_index)?;
+    hub.add_neighbour(device, eip.0, far_mac)?;
+    inside.add_neighbour(far_index, next_hop, near_mac)?;
+    hub.wait_running(device)?;
     inside.add_route(&Ipv4Route {
         destination: Some((next_hop, 32)),
         next_hop: None,

@@ -7,6 +7,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::time::Duration;
 
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage,
@@ -14,7 +15,10 @@ use netlink_packet_core::{
 };
 use netlink_packet_route::address::{AddressAttribute, AddressMessage, AddressScope};
 use netlink_packet_route::link::{
-    InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+    InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, State,
+};
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
 };
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
@@ -28,6 +32,11 @@ pub(crate) const LOOPBACK_INDEX: u32 = 1;
 /// `RT_TABLE_LOCAL` of `<linux/rtnetlink.h>`: the namespace's own addresses. The kernel looks here
 /// first.
 const TABLE_LOCAL: u8 = 255;
+
+/// Interval between two looks at a device that does not run yet.
+const RUNNING_CHECK_INTERVAL: Duration = Duration::from_millis(1);
+/// Looks at a device until it counts as broken: after more than five seconds.
+const MAX_RUNNING_CHECKS: u32 = 5_000;
 
 /// Errors of a route lookup without a result. A family that the kernel lacks has no routes either.
 const NO_ROUTE_ERRORS: [Option<i32>; 6] = [
@@ -101,6 +110,65 @@ impl RtnlSocket {
         link.header.flags = LinkFlags::Up;
         link.header.change_mask = LinkFlags::Up;
         self.send_request(RouteNetlinkMessage::SetLink(link), 0)
+    }
+
+    /// Waits until a device sends packets. Both ends of its pair must be up.
+    ///
+    /// The kernel starts the queue of the end that was up first in a work item of its own
+    /// (`net/core/link_watch.c`). Until then it drops every packet there, and the first connection
+    /// to a ready instance would be repeated after a second.
+    ///
+    /// # Errors
+    /// `TimedOut` after five seconds.
+    pub(crate) fn wait_running(&mut self, device: u32) -> io::Result<()> {
+        for _ in 0..MAX_RUNNING_CHECKS {
+            if self.is_running(device)? {
+                return Ok(());
+            }
+            std::thread::sleep(RUNNING_CHECK_INTERVAL);
+        }
+        Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            format!("the network device with index {device} does not run"),
+        ))
+    }
+
+    /// Returns whether the device's queue has started.
+    fn is_running(&mut self, device: u32) -> io::Result<bool> {
+        let mut link = LinkMessage::default();
+        link.header.index = device;
+        self.send_packet(RouteNetlinkMessage::GetLink(link), NLM_F_REQUEST)?;
+        match self.read_answer()? {
+            // The state changes under the same lock as the queue, which this request takes too.
+            Some(RouteNetlinkMessage::NewLink(link)) => {
+                let up = LinkAttribute::OperState(State::Up);
+                Ok(link.attributes.contains(&up))
+            }
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    /// Adds the Ethernet address of a neighbour for good: no packet to it waits for ARP, and no
+    /// answer to ARP changes it.
+    pub(crate) fn add_neighbour(
+        &mut self,
+        device: u32,
+        address: Ipv4Addr,
+        mac: MacAddress,
+    ) -> io::Result<()> {
+        let mut message = NeighbourMessage::default();
+        message.header.family = AddressFamily::Inet;
+        message.header.ifindex = device;
+        message.header.state = NeighbourState::Permanent;
+        message.header.kind = RouteType::Unicast;
+        message.attributes = vec![
+            NeighbourAttribute::Destination(NeighbourAddress::Inet(address)),
+            NeighbourAttribute::LinkLayerAddress(mac.to_vec()),
+        ];
+        self.send_request(
+            RouteNetlinkMessage::NewNeighbour(message),
+            NLM_F_CREATE | NLM_F_REPLACE,
+        )
     }
 
     /// Adds an address with a prefix of 32 bits to a device.

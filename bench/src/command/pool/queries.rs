@@ -16,7 +16,7 @@ use super::database::{DatabaseFixture, LoginMethod, to_sample};
 use super::round_trip_name;
 use crate::compare::{BenchComparison, BetterDirection, RatioGoal, ReportRow, RoundSample};
 use crate::cpu::processes_cpu;
-use crate::pool::pgbouncer::AuthMethod;
+use crate::pool::pgbouncer::{AuthMethod, SESSIONS_DATABASE};
 use crate::pool::setup::PoolNode;
 use crate::remote::BenchError;
 
@@ -177,6 +177,10 @@ impl QueryBench<'_> {
         match way {
             QueryWay::Direct => self.run_native(self.fixture.host_port(), plan),
             QueryWay::Bouncer => {
+                let mut plan = plan;
+                if plan["mode"] == "prepared" {
+                    plan["database"] = json!(SESSIONS_DATABASE);
+                }
                 let bouncer = self.fixture.bouncer_for(AuthMethod::Nothing);
                 let address = bouncer.ok_or("PgBouncer is not running")?.address;
                 self.run_native(&address.to_string(), plan)
@@ -212,33 +216,36 @@ impl QueryBench<'_> {
         Ok(program)
     }
 
-    /// Measures new connections alone and beside a transfer of the same kind: both directly, or
-    /// both through the adapter.
+    /// Measures new connections alone and beside a transfer: both directly, both through the adapter,
+    /// and as a control through the adapter beside a direct transfer, which takes processors only.
     async fn measure_beside_bulk(
         &self,
         case: &str,
         comparison: &mut BenchComparison,
     ) -> Result<(), BenchError> {
-        const VARIANTS: [(LoginMethod, bool, &str); 4] = [
-            (LoginMethod::Direct, false, "direct, alone"),
-            (LoginMethod::Direct, true, "direct, beside COPY"),
-            (LoginMethod::Pool, false, "pool, alone"),
-            (LoginMethod::Pool, true, "pool, beside COPY"),
+        use LoginMethod::{Direct, Pool};
+        const VARIANTS: [(LoginMethod, Option<LoginMethod>, &str); 5] = [
+            (Direct, None, "direct, alone"),
+            (Direct, Some(Direct), "direct, beside COPY"),
+            (Pool, None, "pool, alone"),
+            (Pool, Some(Pool), "pool, beside COPY"),
+            (Pool, Some(Direct), "pool, beside direct COPY"),
         ];
         let names = VARIANTS.map(|(.., name)| name);
         comparison
             .measure_case(case, &names, async |index| {
-                let (method, is_beside, _) = VARIANTS[index];
+                let (method, transfer, _) = VARIANTS[index];
                 let connects = self.connect_times(method);
-                let times = match is_beside {
-                    false => connects.await?,
-                    true => self.beside_bulk(method, connects).await?,
+                let times = match transfer {
+                    None => connects.await?,
+                    Some(way) => self.beside_bulk(way, connects).await?,
                 };
                 Ok::<_, BenchError>(to_sample(&times))
             })
             .await?;
         for (over, under, goal) in [
             ("pool, beside COPY", "pool, alone", 1.3),
+            ("pool, beside direct COPY", "pool, alone", f64::INFINITY),
             ("direct, beside COPY", "direct, alone", f64::INFINITY),
         ] {
             let name = format!("p50, {case}, {over}/{under}");

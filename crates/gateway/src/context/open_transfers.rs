@@ -3,8 +3,6 @@
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
-use std::collections::HashMap;
-use std::hash::Hash;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -66,53 +64,85 @@ impl OpenTransfers {
     }
 }
 
+/// Takes the places of the slowest callers, of each function as many as requests wait.
 fn take_late_places(open: &[Rc<dyn OpenTransfer>], now: Instant) {
-    let late = open
+    let mut late: Vec<_> = open
         .iter()
         .filter_map(|transfer| Some((transfer, transfer.late_place(now)?)))
         .collect();
-    let key = |(_, place): &(_, LatePlace)| (Arc::as_ptr(&place.gate), place.lateness);
-    for (transfer, place) in slowest_of_each(late, key, |late| late.1.gate.load_counts().1) {
-        // First: the next request is admitted when the place is free.
-        place.gate.charge_source(place.source);
-        transfer.lose_place();
+    late.sort_by_key(|(_, place)| Reverse(place.lateness));
+    for (transfer, place) in late {
+        // First: the next request is admitted when the place is free. Other threads claim, too.
+        if place.gate.claim_place(place.source) {
+            transfer.lose_place();
+        }
     }
-}
-
-/// Returns the holders that lose their places: of each function the slowest, and no more than
-/// requests wait. `key` returns the function and the lateness.
-fn slowest_of_each<T, K: Hash + Eq>(
-    mut late: Vec<T>,
-    key: impl Fn(&T) -> (K, Duration),
-    waiting_count: impl Fn(&T) -> usize,
-) -> impl Iterator<Item = T> {
-    late.sort_by_key(|holder| Reverse(key(holder).1));
-    let mut left = HashMap::new();
-    late.into_iter().filter(move |holder| {
-        let function = key(holder).0;
-        let left = left
-            .entry(function)
-            .or_insert_with(|| waiting_count(holder));
-        let loses = *left > 0;
-        *left = left.saturating_sub(1);
-        loses
-    })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
+    use crate::function::GateEntry;
+
+    /// A caller that is late by some seconds.
+    struct LateCaller(Arc<AdmissionGate>, u64, Cell<bool>);
+
+    impl OpenTransfer for LateCaller {
+        fn cut_if_overdue(&self, _: Instant, _: u32, _: u32) {}
+        fn late_place(&self, _: Instant) -> Option<LatePlace> {
+            Some(LatePlace {
+                gate: self.0.clone(),
+                source: source(),
+                lateness: Duration::from_secs(self.1),
+            })
+        }
+        fn lose_place(&self) {
+            self.2.set(true);
+        }
+    }
+
+    fn source() -> SourceNetwork {
+        SourceNetwork::of("192.0.2.1".parse().unwrap())
+    }
+
+    /// Returns the lateness of those that lose their places to the requests that wait.
+    fn losing(threads: &[Vec<Rc<LateCaller>>]) -> Vec<u64> {
+        for thread in threads {
+            let open: Vec<Rc<dyn OpenTransfer>> =
+                thread.iter().map(|one| one.clone() as _).collect();
+            take_late_places(&open, Instant::now());
+        }
+        let all = threads.iter().flatten();
+        all.filter(|one| one.2.get()).map(|one| one.1).collect()
+    }
 
     #[test]
-    fn the_slowest_lose_as_many_places_as_requests_wait() {
-        let late = vec![("a", 1), ("b", 9), ("a", 5), ("a", 3), ("c", 2)];
-        let key = |holder: &(&'static str, u64)| (holder.0, Duration::from_secs(holder.1));
-        let waiting = |holder: &(&str, u64)| match holder.0 {
-            "a" => 2,
-            "b" => 7,
-            _ => 0,
-        };
-        let losing: Vec<_> = slowest_of_each(late, key, waiting).collect();
-        assert_eq!(losing, [("b", 9), ("a", 5), ("a", 3)]);
+    fn the_slowest_lose_as_many_places_as_requests_wait_whatever_their_threads() {
+        let gate = AdmissionGate::new(0, 9);
+        let late = |lateness| Rc::new(LateCaller(gate.clone(), lateness, Cell::new(false)));
+        let threads = [vec![late(1), late(5)], vec![late(9), late(3)]];
+        assert_eq!(losing(&threads), [0u64; 0], "nobody waits");
+        let waiting = [gate.enter_gate(source()), gate.enter_gate(source())];
+        assert!(
+            waiting
+                .iter()
+                .all(|one| matches!(one, GateEntry::Queued(..)))
+        );
+        // The control: each thread alone would take two.
+        assert_eq!(losing(&threads), [1, 5]);
+        assert_eq!(
+            losing(&threads[1..]),
+            [0u64; 0],
+            "both places are on their way"
+        );
+        drop(waiting);
+        let _next = gate.enter_gate(source());
+        assert_eq!(
+            losing(&threads[1..]),
+            [9],
+            "and were free for all meanwhile"
+        );
     }
 }

@@ -58,12 +58,13 @@ pub(super) fn build_network(
     write_sysctls(INSTANCE_SYSCTLS)?;
     let here = File::open("/proc/self/ns/net")?;
     let near = device_name(instance);
+    let [near_mac, far_mac] = veth_macs(network.eip);
     let veth = VethPair {
         near: &near,
         far: "eth0",
         far_index: ETH0_INDEX,
         far_namespace: here.as_fd(),
-        macs: veth_macs(network.eip),
+        macs: [near_mac, far_mac],
     };
     hub.create_veth_pair(&veth)?;
     let device = hub.device_index(&near)?;
@@ -79,6 +80,9 @@ pub(super) fn build_network(
     let mut inside = set_up_loopback()?;
     inside.add_address(ETH0_INDEX, eip)?;
     inside.set_up(ETH0_INDEX)?;
+    hub.add_neighbour(device, eip, far_mac)?;
+    inside.add_neighbour(ETH0_INDEX, gateway, near_mac)?;
+    hub.wait_running(device)?;
     inside.add_route(&Ipv4Route {
         destination: Some((gateway, 32)),
         next_hop: None,

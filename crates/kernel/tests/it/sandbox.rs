@@ -223,6 +223,34 @@ except Exception as e: print(e)",
     kill(running);
 }
 
+/// ARP on a busy machine cost a first call a second, when the queue had not started yet.
+#[test]
+fn both_ends_of_a_pair_know_each_other_for_good() {
+    need_root!();
+    let lab = Lab::new();
+    let inside = lab.run(&lab.shell("cat /proc/net/arp"));
+    let gateway = crate::fixture::GATEWAY.to_string();
+    assert!(has_permanent_entry(&inside.out, &gateway), "{inside:?}");
+    let spec = lab.shell("echo; exec sleep 600");
+    let (running, _) = lab.start(&spec);
+    let hub = lab.hub.clone();
+    let entries = std::thread::spawn(move || {
+        hub.enter().unwrap();
+        std::fs::read_to_string("/proc/thread-self/net/arp").unwrap()
+    });
+    let entries = entries.join().unwrap();
+    let eip = spec.network.as_ref().unwrap().eip.to_string();
+    assert!(has_permanent_entry(&entries, &eip), "{entries}");
+    kill(running);
+}
+
+/// Returns whether `/proc/net/arp` has an address with the flags `ATF_COM` and `ATF_PERM`; see
+/// `arp(7)`.
+fn has_permanent_entry(entries: &str, address: &str) -> bool {
+    let mut lines = entries.lines().map(str::split_whitespace);
+    lines.any(|mut line| line.next() == Some(address) && line.nth(1) == Some("0x6"))
+}
+
 #[test]
 fn a_failure_names_its_step() {
     need_root!();

@@ -213,11 +213,13 @@ impl AdmissionGate {
         self.state().is_contended()
     }
 
-    /// Makes `source` give turns to others, because its caller was too slow for a place.
-    pub(crate) fn charge_source(&self, source: SourceNetwork) {
+    /// Claims the place of a caller that was too slow for it, and makes its `source` give turns to
+    /// others. False: every waiting request gets another place already.
+    pub(crate) fn claim_place(&self, source: SourceNetwork) -> bool {
         let mut queue = self.lock_queue();
-        queue.charge_source(source);
+        let is_claimed = queue.claim_place(source);
         self.unlock_queue(queue);
+        is_claimed
     }
 
     fn release_permit(self: &Arc<Self>) {

@@ -50,6 +50,8 @@ pub(super) struct AdmissionQueue<T> {
     owed_turns: HashMap<SourceNetwork, u32>,
     /// Waiting requests in `by_source`.
     source_count: usize,
+    /// Places that slow callers lost and that no waiting request has got yet.
+    claimed_places: usize,
     last_number: u64,
     max_waiting: usize,
     is_closed: bool,
@@ -64,6 +66,7 @@ impl<T> AdmissionQueue<T> {
             turns: VecDeque::new(),
             owed_turns: HashMap::new(),
             source_count: 0,
+            claimed_places: 0,
             last_number: 0,
             max_waiting: max_waiting as usize,
             is_closed: false,
@@ -103,6 +106,7 @@ impl<T> AdmissionQueue<T> {
             };
             self.pop_newest(longest)
         };
+        self.forget_unused_claims();
         let number = self.next_number();
         let list = self.by_source.entry(source).or_default();
         if list.is_empty() {
@@ -125,6 +129,7 @@ impl<T> AdmissionQueue<T> {
         if self.is_closed {
             return None;
         }
+        self.forget_unused_claims();
         let number = self.next_number();
         self.returned.push_front((number, waiter));
         Some(QueueTicket {
@@ -135,6 +140,7 @@ impl<T> AdmissionQueue<T> {
 
     /// Takes the next request to admit.
     pub(super) fn pop_first(&mut self) -> Option<T> {
+        self.claimed_places = self.claimed_places.saturating_sub(1);
         if let Some((_, waiter)) = self.returned.pop_front() {
             return Some(waiter);
         }
@@ -150,8 +156,25 @@ impl<T> AdmissionQueue<T> {
         next.map(|(_, waiter)| waiter)
     }
 
-    /// Makes a source give some turns to others.
-    pub(super) fn charge_source(&mut self, source: SourceNetwork) {
+    /// Claims the place of a slow caller for a waiting request, and makes its source give some turns
+    /// to others. False: places are on their way to all waiting requests, and the caller keeps its.
+    pub(super) fn claim_place(&mut self, source: SourceNetwork) -> bool {
+        let is_wanted = self.claimed_places < self.len();
+        if is_wanted {
+            self.claimed_places += 1;
+            self.charge_source(source);
+        }
+        is_wanted
+    }
+
+    /// Forgets places that came back while no request waited: they were free for all.
+    fn forget_unused_claims(&mut self) {
+        if self.is_empty() {
+            self.claimed_places = 0;
+        }
+    }
+
+    fn charge_source(&mut self, source: SourceNetwork) {
         if self.owed_turns.len() >= MAX_OWING_SOURCES {
             self.owed_turns.clear();
         }
