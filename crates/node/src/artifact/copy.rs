@@ -14,6 +14,8 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, fstat, openat, readlinkat, statat};
 use rustix::io::Errno;
 
+use super::contents::{self, COPY_BUFFER, ContentStore};
+
 /// System folders of every instance. Absolute links into them work inside too; a virtual
 /// environment's `python` is one.
 const SYSTEM_DIRS: &[&str] = &[
@@ -70,8 +72,8 @@ impl CopyError {
     }
 }
 
-/// Copies `source` to `target`, which must not exist. Links into `shared_dirs` work inside. Copied files are readable for everyone and
-/// not writable.
+/// Copies `source` to `target`, which must not exist. Links into `shared_dirs` work inside. Copied
+/// files are readable for everyone and not writable, and equal ones are shared with other copies.
 ///
 /// # Errors
 /// See [`CopyError`]; a part of the copy may exist.
@@ -80,6 +82,7 @@ pub(super) fn copy_folder(
     target: &Path,
     limit: FolderLimit,
     shared_dirs: &[PathBuf],
+    contents: &ContentStore,
 ) -> Result<(), CopyError> {
     // Links are followed here only: the operator may deploy through a link.
     let top = rustix::fs::open(
@@ -93,6 +96,10 @@ pub(super) fn copy_folder(
         limit,
         left: limit,
         shared_dirs: shared_dirs.to_owned(),
+        contents,
+        // Beside the copy, where the tenant has no file.
+        spare: target.with_extension("link"),
+        buffer: vec![0; COPY_BUFFER],
     };
     copy.copy_folder(top, Path::new(""), target, 0)
 }
@@ -104,14 +111,18 @@ fn io_error(path: &Path, error: io::Error) -> CopyError {
     }
 }
 
-struct FolderCopier {
+struct FolderCopier<'a> {
     source: PathBuf,
     limit: FolderLimit,
     left: FolderLimit,
     shared_dirs: Vec<PathBuf>,
+    contents: &'a ContentStore,
+    /// Unused name in the file system of the copy.
+    spare: PathBuf,
+    buffer: Vec<u8>,
 }
 
-impl FolderCopier {
+impl FolderCopier<'_> {
     /// Copies a folder. `at` is its path below the source, for error texts and link checks.
     fn copy_folder(
         &mut self,
@@ -190,8 +201,9 @@ impl FolderCopier {
         }
         let mut to = File::create_new(target).map_err(|error| io_error(target, error))?;
         // One byte above the limit is enough to detect that it is exceeded.
-        let copied = io::copy(&mut from.take(self.left.bytes.saturating_add(1)), &mut to);
-        let copied = copied.map_err(|error| io_error(&self.source_path(at), error))?;
+        let from = from.take(self.left.bytes.saturating_add(1));
+        let (copied, digest) = contents::copy_bytes(from, &mut to, &mut self.buffer)
+            .map_err(|error| io_error(&self.source_path(at), error))?;
         self.left.bytes = self
             .left
             .bytes
@@ -199,7 +211,12 @@ impl FolderCopier {
             .ok_or(CopyError::TooLarge(self.limit.bytes))?;
         // Other bits are the owner's business; the copy must only keep programs runnable.
         let executable = stat.st_mode & 0o111 != 0;
-        set_mode(target, if executable { 0o555 } else { 0o444 })
+        set_mode(target, if executable { 0o555 } else { 0o444 })?;
+        if copied > 0 {
+            self.contents
+                .share_file(target, &self.spare, &digest, executable);
+        }
+        Ok(())
     }
 
     fn copy_link(

@@ -1,14 +1,16 @@
 //! Immutable deployments: a revision's folder is copied on first use, and all its instances use
 //! that copy, also after a restart.
 //!
-//! A copy appears under `artifacts/FUNCTION/REVISION` by a rename, so it is complete or absent.
+//! Equal files of copies are shared ([`contents`]). A copy appears under `artifacts/FUNCTION/REVISION` by a rename, so it is complete or absent.
 //! Unneeded copies are removed, including those unknown at the node's start. No start waits for the
 //! disk: a mark in `unsynced` exists until a copy is flushed. A node that finds a mark at its start
 //! copies again.
 
+mod contents;
 mod copy;
 
 use std::collections::{BTreeSet, HashMap};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{fs, io};
@@ -16,8 +18,10 @@ use std::{fs, io};
 use nearpath_types::{FunctionId, Revision};
 use tokio::sync::OnceCell;
 
+use contents::ContentStore;
 pub use copy::{CopyError, FolderLimit};
 
+const CONTENTS_DIR: &str = "contents";
 const DRAFTS_DIR: &str = "drafts";
 const UNSYNCED_DIR: &str = "unsynced";
 
@@ -62,6 +66,7 @@ pub struct ArtifactStore {
     root: PathBuf,
     limit: FolderLimit,
     shared_dirs: Vec<PathBuf>,
+    contents: ContentStore,
     state: Mutex<StoreState>,
     collect_lock: Mutex<()>,
 }
@@ -108,9 +113,16 @@ impl ArtifactStore {
             fs::remove_file(mark.path())?;
         }
         for draft_path in fs::read_dir(root.join(DRAFTS_DIR))? {
-            fs::remove_dir_all(draft_path?.path())?;
+            let draft_path = draft_path?;
+            // A file is a link of an interrupted run.
+            match draft_path.file_type()?.is_dir() {
+                true => fs::remove_dir_all(draft_path.path())?,
+                false => fs::remove_file(draft_path.path())?,
+            }
         }
         Ok(Self {
+            // Last: what only unflushed copies used has no other link now.
+            contents: ContentStore::open(root.join(CONTENTS_DIR))?,
             root,
             limit,
             shared_dirs: Vec::new(),
@@ -200,8 +212,14 @@ impl ArtifactStore {
             return Ok(false);
         }
         let draft_path = self.new_draft_path();
-        let copied = copy::copy_folder(source, &draft_path, self.limit, &self.shared_dirs)
-            .map_err(ArtifactError::from);
+        let copied = copy::copy_folder(
+            source,
+            &draft_path,
+            self.limit,
+            &self.shared_dirs,
+            &self.contents,
+        )
+        .map_err(ArtifactError::from);
         let published = copied.and_then(|()| {
             self.publish_draft(&draft_path, target, mark)
                 .map_err(|error| store_error(target, error))
@@ -257,12 +275,14 @@ impl ArtifactStore {
             .unwrap_or_else(PoisonError::into_inner);
         for function in fs::read_dir(&self.root)? {
             let function = function?;
-            // The two working folders are not functions.
-            if function.file_name() != DRAFTS_DIR && function.file_name() != UNSYNCED_DIR {
+            let is_function = ![CONTENTS_DIR, DRAFTS_DIR, UNSYNCED_DIR]
+                .map(OsString::from)
+                .contains(&function.file_name());
+            if is_function {
                 self.collect_revisions(&function.path())?;
             }
         }
-        Ok(())
+        self.contents.remove_unused()
     }
 
     fn collect_revisions(&self, folder: &Path) -> io::Result<()> {

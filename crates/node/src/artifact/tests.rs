@@ -219,3 +219,55 @@ async fn other_images_are_refused() {
     .to_string();
     assert!(error.contains("/no/such/folder"), "{error}");
 }
+
+#[tokio::test]
+async fn equal_files_of_copies_are_one_file() {
+    use std::os::unix::fs::MetadataExt;
+    let fixture = StoreFixture::new(FolderLimit::default());
+    fs::write(fixture.code_path("program"), "1").unwrap();
+    fs::write(fixture.code_path("same"), "1").unwrap();
+    fs::write(fixture.code_path("empty"), "").unwrap();
+    let first = fixture.get_revision(1).await.unwrap();
+    fs::write(fixture.code_path("other"), "2").unwrap();
+    fs::set_permissions(fixture.code_path("same"), fs::Permissions::from_mode(0o755)).unwrap();
+    let second = fixture.get_revision(2).await.unwrap();
+    let file_of = |folder: &Path, name: &str| {
+        let file = fs::metadata(folder.join(name)).unwrap();
+        (file.ino(), file.nlink())
+    };
+    let program = file_of(&first, "program");
+    assert_eq!(program, file_of(&second, "program"));
+    assert_eq!(program, file_of(&first, "same"), "names do not matter");
+    assert_eq!(program.1, 4, "three names and the content");
+    let executable = file_of(&second, "same");
+    assert!(executable.0 != program.0 && executable.1 == 2, "modes do");
+    assert_eq!(file_of(&first, "empty").1, 1);
+    assert_eq!(fixture.count_drafts(), 0);
+    // What no copy uses is removed with the last one.
+    let contents = || {
+        fs::read_dir(fixture.store.root.join(CONTENTS_DIR))
+            .unwrap()
+            .count()
+    };
+    assert_eq!(contents(), 3);
+    fixture.store.set_needed(BTreeSet::from([key_of(1)]));
+    fixture.store.collect_garbage().unwrap();
+    assert_eq!((contents(), file_of(&first, "program").1), (1, 3));
+}
+
+#[tokio::test]
+async fn a_torn_content_is_not_shared_after_a_crash() {
+    let fixture = StoreFixture::new(FolderLimit::default());
+    fs::write(fixture.code_path("program"), "whole").unwrap();
+    let copy = fixture.get_revision(1).await.unwrap();
+    fixture.until_flushed(1).await;
+    // The power failed before the flush: a part of the bytes is on the disk, and the mark.
+    fs::set_permissions(copy.join("program"), fs::Permissions::from_mode(0o644)).unwrap();
+    fs::write(copy.join("program"), "who").unwrap();
+    fs::write(fixture.store.unsynced_mark(&key_of(1)), "").unwrap();
+    let root = fixture.store.root.clone();
+    let store = Arc::new(ArtifactStore::open(root, FolderLimit::default()).unwrap());
+    let fixture = StoreFixture { store, ..fixture };
+    let copy = fixture.get_revision(1).await.unwrap();
+    assert_eq!(fs::read_to_string(copy.join("program")).unwrap(), "whole");
+}
