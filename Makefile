@@ -73,15 +73,16 @@ test-jobs: setup ## whole jobs of Python's that take their time: whoever dies, h
 	NEARPATH_SKIP_LOG=$(SKIPS)-jobs tools/sdk-test jobs $(TARGET_DIR)/debug
 	@tools/skips $(SKIPS)-jobs -jobs
 
+# All that `make test` has built, so that nothing is built twice; a long test is no hung one.
+NIGHTLY_TEST := $(CARGO) build --locked --workspace --all-targets && $(CARGO) nextest run --locked --workspace --profile nightly
+
 test-drivers: setup ## real drivers of PostgreSQL, MariaDB and Redis, unmodified in functions: each prints the same as beside its server; root
 	@tools/need mariadb_config=libmariadb-dev pkg-config=pkg-config mvn=maven javac=default-jdk-headless npm=npm || echo "going on with what is there"
 	$(CARGO) build --locked --workspace --all-targets # as `make test` does: after it nothing is built
 	NEARPATH_TEST_PROGRAMS=$(abspath $(DEBUG)) python3 -m unittest discover -s tests/drivers
 
-test-nat: setup ## two workers behind NATs, every kind against every kind, and a hundred times where packets are lost; root
-	$(CARGO) test --locked -p nearpath-p2p --test it nat_matrix:: -- --include-ignored
-	$(CARGO) build --locked -p nearpath-dataflow --examples # its workers
-	$(CARGO) test --locked -p nearpath-dataflow --test it -- --include-ignored
+test-nat: setup-nextest ## two workers behind NATs, every kind against every kind, and a hundred times where packets are lost; root
+	$(NIGHTLY_TEST) --run-ignored all -E '(package(nearpath-p2p) & test(/^nat_matrix::/)) | (package(nearpath-dataflow) & kind(test))'
 
 test-python: ## the tests of the examples; those of one: EXAMPLES=retail
 	@tools/need pip3=python3-pip || echo "going on without pip: examples that need a package will be skipped"
@@ -98,13 +99,11 @@ asan: setup ## ten million forged descriptors and messages under the address san
 test-rendezvous: setup ## ten thousand workers at one rendezvous: memory of a line, and that all meet
 	$(CARGO) test --locked --release -p nearpath-rendezvous --test it -- --ignored --exact scale::ten_thousand_workers_connect --nocapture
 
-test-updates: setup ## a thousand updates of a function in a minute, under load; root
-	$(CARGO) build --locked --workspace --all-targets # as `make test` does: after it nothing is built
-	$(CARGO) test --locked -p nearpath-tests --test system -- --ignored --exact updates::a_thousand_updates_in_a_minute_fail_no_request
+test-updates: setup-nextest ## a thousand updates of a function in a minute, under load; root
+	$(NIGHTLY_TEST) --run-ignored only -E 'test(=updates::a_thousand_updates_in_a_minute_fail_no_request)'
 
-test-slow-clients: setup ## slow bodies, readers and closed windows beside good requests, for a minute; root
-	$(CARGO) build --locked --workspace --all-targets # as `make test` does: after it nothing is built
-	$(CARGO) test --locked -p nearpath-tests --test system -- --ignored --nocapture --exact slow_clients::slow_clients_keep_no_good_request_out
+test-slow-clients: setup-nextest ## slow bodies, readers and closed windows beside good requests, for a minute; root
+	$(NIGHTLY_TEST) --run-ignored only --no-capture -E 'test(=slow_clients::slow_clients_keep_no_good_request_out)'
 
 test-go: ## the Go SDK, and the examples of it where nothing else is
 	tools/sdk-test go $(TARGET_DIR)/debug

@@ -11,8 +11,8 @@ use tokio::time::timeout;
 use crate::load::{LoadCounts, bounded_loop};
 use crate::test_server::{TestServer, http_function, script_function};
 
-/// Requests without a response that the load has at most: each is a process of its own in some
-/// tests, and a busy machine starts few of those a second.
+/// Maximum of requests without a response: each is a process of its own in some tests, and a busy
+/// machine starts few of those a second.
 const MAX_UNDER_WAY: usize = 32;
 
 /// Updates a function `count` times within `length`, each to a revision of its own.
@@ -41,7 +41,7 @@ async fn assert_no_failure(server: &TestServer, spec: Value, count: u32, length:
         .await
         .expect("load and updates end in time");
     assert!(
-        outcome.failures.is_empty(),
+        outcome.failures.is_empty() && outcome.answered > 0,
         "{} failed, {} answered: {:?}\n{}",
         outcome.failures.len(),
         outcome.answered,

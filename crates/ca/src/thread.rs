@@ -16,8 +16,8 @@ use crate::types::InstanceIdentity;
 /// a tenth of the time.
 // sched(7): each step of niceness changes a thread's weight by a factor of 1.25.
 const NICENESS: i32 = 10;
-/// Longest wait for a request while no renewal is due: after it the thread looks whether the wall
-/// clock jumped.
+/// Longest wait for a request while no renewal is due: after it the thread checks whether the
+/// wall clock jumped.
 const MAX_SLEEP_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Request to the issuer's thread. Instances have the names of their incarnations.

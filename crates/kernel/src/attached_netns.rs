@@ -112,7 +112,7 @@ fn build_netns(hub: &mut RtnlSocket, eip: Eip, near: &str, next_hop: Ipv4Addr) -
     inside.set_up(far_index)?;
     hub.add_neighbour(device, eip.0, far_mac)?;
     inside.add_neighbour(far_index, next_hop, near_mac)?;
-    hub.wait_running(device)?;
+    hub.wait_running(device);
     inside.add_route(&Ipv4Route {
         destination: Some((next_hop, 32)),
         next_hop: None,

@@ -33,10 +33,11 @@ pub(crate) const LOOPBACK_INDEX: u32 = 1;
 /// first.
 const TABLE_LOCAL: u8 = 255;
 
-/// Interval between two looks at a device that does not run yet.
-const RUNNING_CHECK_INTERVAL: Duration = Duration::from_millis(1);
-/// Looks at a device until it counts as broken: after more than five seconds.
-const MAX_RUNNING_CHECKS: u32 = 5_000;
+/// Intervals between two checks of a device that does not run yet: each is twice the one before.
+const MIN_RUNNING_CHECK_INTERVAL: Duration = Duration::from_micros(100);
+const MAX_RUNNING_CHECK_INTERVAL: Duration = Duration::from_millis(50);
+/// Checks of a device: five seconds.
+const MAX_RUNNING_CHECKS: u32 = 110;
 
 /// Errors of a route lookup without a result. A family that the kernel lacks has no routes either.
 const NO_ROUTE_ERRORS: [Option<i32>; 6] = [
@@ -112,25 +113,21 @@ impl RtnlSocket {
         self.send_request(RouteNetlinkMessage::SetLink(link), 0)
     }
 
-    /// Waits until a device sends packets. Both ends of its pair must be up.
+    /// Waits until a device sends packets, at most some seconds. Both ends of its pair must be up.
     ///
     /// The kernel starts the queue of the end that was up first in a work item of its own
     /// (`net/core/link_watch.c`). Until then it drops every packet there, and the first connection
-    /// to a ready instance would be repeated after a second.
-    ///
-    /// # Errors
-    /// `TimedOut` after five seconds.
-    pub(crate) fn wait_running(&mut self, device: u32) -> io::Result<()> {
+    /// to a ready instance takes a second more. That is all that a failure here costs.
+    pub(crate) fn wait_running(&mut self, device: u32) {
+        let mut interval = MIN_RUNNING_CHECK_INTERVAL;
         for _ in 0..MAX_RUNNING_CHECKS {
-            if self.is_running(device)? {
-                return Ok(());
+            if self.is_running(device).unwrap_or(true) {
+                return;
             }
-            std::thread::sleep(RUNNING_CHECK_INTERVAL);
+            std::thread::sleep(interval);
+            // Each check takes the lock that the work item needs.
+            interval = (interval * 2).min(MAX_RUNNING_CHECK_INTERVAL);
         }
-        Err(io::Error::new(
-            io::ErrorKind::TimedOut,
-            format!("the network device with index {device} does not run"),
-        ))
     }
 
     /// Returns whether the device's queue has started.
@@ -148,7 +145,7 @@ impl RtnlSocket {
         }
     }
 
-    /// Adds the Ethernet address of a neighbour for good: no packet to it waits for ARP, and no
+    /// Adds the Ethernet address of a neighbour permanently: no packet to it waits for ARP, and no
     /// answer to ARP changes it.
     pub(crate) fn add_neighbour(
         &mut self,

@@ -305,6 +305,10 @@ fn open_data_dir(
     let artifacts = ArtifactStore::open(artifacts.clone(), config.artifact_limit)
         .map_err(failed(&artifacts))?
         .with_shared_dirs(config.shared_dirs.clone());
+    let artifacts = match config.isolation {
+        IsolationLevel::None => artifacts.without_shared_files(),
+        _ => artifacts,
+    };
     Ok((
         InstanceIdAllocator::open(ids.clone()).map_err(failed(&ids))?,
         artifacts,

@@ -73,8 +73,8 @@ pub(crate) struct Issuer {
     revoked_callers: BTreeMap<FunctionId, Revocations>,
     renewals: RenewalQueue<RenewalTarget>,
     revocations: Revocations,
-    /// Latest time that [`Issuer::follow_clock`] saw.
-    last_seen: TimePoint,
+    /// Both clocks at the last jump between them.
+    clock_base: TimePoint,
 }
 
 struct IssuedInstance {
@@ -113,7 +113,7 @@ impl Issuer {
             revoked_callers: BTreeMap::new(),
             renewals,
             revocations: Revocations::default(),
-            last_seen: now,
+            clock_base: now,
         };
         Ok((issuer, updates))
     }
@@ -136,13 +136,8 @@ impl Issuer {
             key: TokenKey::generate()?,
             frames,
         };
-        // Without a session the first call needs a handshake; without credentials there is no call.
-        if let Err(error) = self.provision_with_session(&instance, &self.gateway, now) {
-            tracing::warn!(instance = name, %error, "no session for the gateway: the first call needs a handshake");
-            instance
-                .frames
-                .try_send(self.provision(&instance, now).encode())?;
-        }
+        // Before the instance is registered: a failure leaves nothing to undo.
+        self.provision_instance(&instance, now)?;
         self.instances.insert(name.clone(), instance);
         self.renewals.schedule(
             RenewalTarget::Instance(name.clone()),
@@ -172,6 +167,22 @@ impl Issuer {
             now,
             self.settings.lifetime,
         )
+    }
+
+    /// Sends an instance its credentials, with a session for the gateway's first call if possible.
+    fn provision_instance(
+        &self,
+        instance: &IssuedInstance,
+        now: TimePoint,
+    ) -> Result<(), BoxError> {
+        // Without a session the first call needs a handshake; without credentials there is no call.
+        self.provision_with_session(instance, &self.gateway, now)
+            .or_else(|error| {
+                let name = &instance.credentials.name;
+                tracing::warn!(instance = name, %error, "no session for the gateway: the first call needs a handshake");
+                let provision = self.provision(instance, now).encode();
+                Ok(instance.frames.try_send(provision)?)
+            })
     }
 
     /// Mints a session between an instance and a gateway, and sends the instance its half.

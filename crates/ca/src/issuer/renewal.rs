@@ -16,13 +16,12 @@ pub(super) enum RenewalTarget {
 }
 
 impl Issuer {
-    /// Makes every renewal due if the wall clock was set, or the machine was suspended.
+    /// Renews everything if the wall clock was set, or the machine was suspended.
     ///
-    /// Renewals are due by the monotonic clock, which does neither (clock_gettime(2)); certificates
-    /// expire by the wall clock.
+    /// Renewals are due by the monotonic clock, which is never set and stands still during a suspend
+    /// (clock_gettime(2)). Certificates expire by the wall clock.
     pub(crate) fn follow_clock(&mut self, now: TimePoint) {
-        let before = std::mem::replace(&mut self.last_seen, now);
-        let expected = before.wall + now.at.saturating_duration_since(before.at);
+        let expected = self.clock_base.wall + now.at.saturating_duration_since(self.clock_base.at);
         let jump = now
             .wall
             .duration_since(expected)
@@ -31,20 +30,25 @@ impl Issuer {
             return;
         }
         tracing::warn!(?jump, "the wall clock jumped: renewing all certificates");
-        let instances = self.instances.keys().cloned().map(RenewalTarget::Instance);
-        // The gateway's is first in the queue's order, and instances get sessions with the new one.
-        std::iter::once(RenewalTarget::Gateway)
-            .chain(instances)
-            .for_each(|target| self.renewals.schedule(target, now.at));
+        self.clock_base = now;
+        // First: no instance accepts a certificate that is expired or not valid yet.
+        self.replace_gateway(now);
+        for name in self.instances.keys() {
+            self.renewals
+                .schedule(RenewalTarget::Instance(name.clone()), now.at);
+        }
     }
 
     /// Replaces a gateway identity that expired before its renewal: no handshake succeeds with it.
-    ///
-    /// Other instances' sessions with it are lost; they get new ones with their next renewal.
     pub(super) fn replace_expired_gateway(&mut self, now: TimePoint) {
-        if now.wall < self.gateway.expires_at {
-            return;
+        if now.wall >= self.gateway.expires_at {
+            self.replace_gateway(now);
         }
+    }
+
+    /// Replaces the gateway's identity at once. Its sessions with instances end; each instance gets
+    /// a new one with its next renewal.
+    fn replace_gateway(&mut self, now: TimePoint) {
         match GatewayIdentity::new(&self.authority, &self.trust, &self.settings, now) {
             Ok(gateway) => {
                 (self.gateway, self.pending_gateway) = (gateway, None);
@@ -53,7 +57,7 @@ impl Issuer {
                 self.publish_gateway();
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot replace the gateway's expired certificate")
+                tracing::warn!(%error, "cannot replace the gateway's expired certificate");
             }
         }
     }
@@ -93,7 +97,7 @@ impl Issuer {
                 instance.credentials = credentials;
                 // A resumed session must not outlive the certificate it began with.
                 self.gateway.forget(&name);
-                self.provision_with_session(&instance, &self.gateway, now)
+                self.provision_instance(&instance, now)
             });
         let next = match renewed {
             Ok(()) => renewal_time(now.at, self.settings.lifetime),

@@ -29,7 +29,9 @@ impl EndpointSlot {
             false => {
                 // The withdrawal has returned this permit to the gate already. A normal drop
                 // would return it twice.
-                drop(permit.and_then(AdmissionPermit::disarm));
+                if let Some(gate) = permit.and_then(AdmissionPermit::disarm) {
+                    gate.void_claim();
+                }
                 None
             }
         }

@@ -115,7 +115,10 @@ impl UploadProgress {
         let HeldPlace {
             since: held_since,
             mut allowance,
-        } = self.held_place.get().filter(|_| !self.has_ended())?;
+        } = self
+            .held_place
+            .get()
+            .filter(|_| !self.has_ended() && !self.lost_place.get())?;
         allowance.note_wait(now.saturating_duration_since(since.max(held_since)));
         allowance.lateness()
     }

@@ -71,13 +71,13 @@ impl CgroupVersion {
         }
     }
 
-    /// Returns the file of a group's weight, and the weight of `processors` processes in it.
+    /// Returns the file of a group's weight, its usual value, and that for `processors` processes.
     // cgroup-v2.rst, cpu.weight: 1 to 10,000, 100 for a process without a niceness;
     // sched-design-CFS.rst, cpu.shares: 2 to 262,144, 1024 for such a process.
-    fn cpu_weight(self, processors: usize) -> (&'static str, usize) {
+    fn cpu_weight(self, processors: usize) -> (&'static str, &'static str, usize) {
         match self {
-            Self::V1 => ("cpu.shares", (processors * 1024).min(262_144)),
-            Self::V2 => ("cpu.weight", (processors * 100).min(10_000)),
+            Self::V1 => ("cpu.shares", "1024", (processors * 1024).min(262_144)),
+            Self::V2 => ("cpu.weight", "100", (processors * 100).min(10_000)),
         }
     }
 
@@ -104,23 +104,41 @@ impl CgroupHierarchy {
         self.controllers.contains(&controller)
     }
 
-    /// Gives all instances of the machine together the weight of one busy process per processor.
+    /// Gives all instances of the machine together the weight of one busy process per processor,
+    /// where they compete with single processes.
     ///
-    /// Without it they would share the weight of a single process with everything beside
-    /// `nearpath`, and each start would take seconds on a busy machine.
-    fn weigh_instances(&self) {
+    /// Without it they would share the weight of one process, and each start would take seconds on a
+    /// busy machine. Where a service manager keeps processes in groups, as systemd does, the
+    /// instances weigh as much as all its services (`own` is `/proc/self/cgroup`).
+    fn set_total_weight(&self, own: &str) {
         let Some(nearpath) = self.folder.parent() else {
             return;
         };
-        if !self.has_controller(CgroupController::Cpu) {
+        if !self.has_controller(CgroupController::Cpu) || !is_in_root(own, self.version) {
             return;
         }
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let (file, weight) = self.version.cpu_weight(processors);
-        if let Err(error) = limits::write_existing(&nearpath.join(file), &weight.to_string()) {
-            tracing::debug!(%error, file, "instances share the weight of one process");
+        let (file, usual, weight) = self.version.cpu_weight(processors);
+        let file = nearpath.join(file);
+        // Another value is the operator's, or of an earlier start.
+        let is_usual = fs::read_to_string(&file).is_ok_and(|now| now.trim() == usual);
+        if is_usual && let Err(error) = limits::write_existing(&file, &weight.to_string()) {
+            tracing::debug!(%error, file = %file.display(), "instances share the weight of one process");
         }
     }
+}
+
+/// Returns whether the process is in the root group of the hierarchy with the CPU controller.
+fn is_in_root(own: &str, version: CgroupVersion) -> bool {
+    own.lines().any(|line| {
+        let mut fields = line.splitn(3, ':').skip(1); // NUMBER:CONTROLLERS:PATH
+        let (controllers, path) = (fields.next().unwrap_or(""), fields.next());
+        let has_cpu = match version {
+            CgroupVersion::V1 => controllers.split(',').any(|name| name == "cpu"),
+            CgroupVersion::V2 => controllers.is_empty(),
+        };
+        has_cpu && path == Some("/")
+    })
 }
 
 /// A mounted hierarchy.
@@ -138,7 +156,7 @@ pub(super) fn usable_hierarchies(node: &str) -> Vec<CgroupHierarchy> {
     let mut found: Vec<CgroupHierarchy> = Vec::new();
     for mount in parse_mounts(&mountinfo) {
         let usable = match mount.version {
-            CgroupVersion::V1 => prepare_v1(&mount, node),
+            CgroupVersion::V1 => prepare_v1(&mount, &own, node),
             CgroupVersion::V2 => prepare_v2(&mount, &own, node),
         };
         match usable {
@@ -159,7 +177,7 @@ pub(super) fn usable_hierarchies(node: &str) -> Vec<CgroupHierarchy> {
     found
 }
 
-fn prepare_v1(mount: &CgroupMount, node: &str) -> io::Result<CgroupHierarchy> {
+fn prepare_v1(mount: &CgroupMount, own: &str, node: &str) -> io::Result<CgroupHierarchy> {
     let folder = mount.mount_point.join("nearpath").join(node);
     fs::create_dir_all(&folder)?;
     let hierarchy = CgroupHierarchy {
@@ -167,7 +185,7 @@ fn prepare_v1(mount: &CgroupMount, node: &str) -> io::Result<CgroupHierarchy> {
         controllers: mount.controllers.clone(),
         folder,
     };
-    hierarchy.weigh_instances();
+    hierarchy.set_total_weight(own);
     Ok(hierarchy)
 }
 
@@ -177,12 +195,13 @@ fn prepare_v2(mount: &CgroupMount, own: &str, node: &str) -> io::Result<CgroupHi
     let own_group = mount
         .mount_point
         .join(own_v2_group(own).unwrap_or("").trim_start_matches('/'));
-    prepare_v2_below(&mount.mount_point, node).or_else(|_| prepare_v2_below(&own_group, node))
+    prepare_v2_below(&mount.mount_point, own, node)
+        .or_else(|_| prepare_v2_below(&own_group, own, node))
 }
 
 /// Enables the controllers down to the node's folder. Only the real root may have processes beside
 /// groups with controllers.
-fn prepare_v2_below(parent: &Path, node: &str) -> io::Result<CgroupHierarchy> {
+fn prepare_v2_below(parent: &Path, own: &str, node: &str) -> io::Result<CgroupHierarchy> {
     let offered = fs::read_to_string(parent.join("cgroup.controllers"))?;
     let controllers = CgroupController::parse_names(offered.split_whitespace());
     let nearpath = parent.join("nearpath");
@@ -210,7 +229,7 @@ fn prepare_v2_below(parent: &Path, node: &str) -> io::Result<CgroupHierarchy> {
         controllers,
         folder,
     };
-    hierarchy.weigh_instances();
+    hierarchy.set_total_weight(own);
     Ok(hierarchy)
 }
 
@@ -314,6 +333,18 @@ mod tests {
             own_v2_group("9:pids:/x\n0::/user.slice/a\n"),
             Some("/user.slice/a")
         );
+    }
+
+    #[test]
+    fn the_root_group_is_found_in_both_versions() {
+        let own = "8:pids:/\n2:cpu,cpuacct:/\n0::/user.slice/a\n";
+        assert!(is_in_root(own, CgroupVersion::V1));
+        assert!(!is_in_root(own, CgroupVersion::V2));
+        assert!(!is_in_root(
+            "2:cpu:/x\n1:cpuset:/\n0::/\n",
+            CgroupVersion::V1
+        ));
+        assert!(is_in_root("0::/\n", CgroupVersion::V2));
     }
 
     proptest! {

@@ -82,7 +82,7 @@ pub(super) fn build_network(
     inside.set_up(ETH0_INDEX)?;
     hub.add_neighbour(device, eip, far_mac)?;
     inside.add_neighbour(ETH0_INDEX, gateway, near_mac)?;
-    hub.wait_running(device)?;
+    hub.wait_running(device);
     inside.add_route(&Ipv4Route {
         destination: Some((gateway, 32)),
         next_hop: None,

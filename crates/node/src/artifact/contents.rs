@@ -1,9 +1,11 @@
-//! Equal files of all copies are one file: each program is on the disk and in memory once,
-//! whatever the number of its functions and revisions.
+//! Equal files of the copies in a namespace are one file: each program is on the disk and in memory
+//! once, whatever the number of its functions and revisions.
 //!
-//! A file of a copy is a hard link to `contents/SHA256`. The content of a file never changes after
-//! its first link. Sharing saves space only: where a link fails, the copy keeps a file of its own.
+//! A file of a copy is a hard link to `contents/NAMESPACE.SHA256`. Functions cannot change it: their
+//! sandbox shows it read-only. Namespaces share nothing, because the count of links and the page
+//! cache would tell them of each other's files. Where a link fails, the copy keeps its own file.
 
+use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
@@ -28,30 +30,25 @@ impl ContentStore {
     pub(super) fn open(folder: PathBuf) -> io::Result<Self> {
         fs::create_dir_all(&folder)?;
         let store = Self { folder };
-        // Also for safety: what an interrupted run did not flush may be torn, and only its copies,
-        // which are removed before, use it.
+        // Contents of an interrupted run may be torn. Its unflushed copies are gone, so no link is
+        // left.
         store.remove_unused()?;
         Ok(store)
     }
 
-    /// Makes `file` the equal file of earlier copies, or the one that later copies share. It is
-    /// complete and has its final mode. `spare` is an unused name in the same file system.
-    pub(super) fn share_file(
-        &self,
-        file: &Path,
-        spare: &Path,
-        digest: &Digest,
-        is_executable: bool,
-    ) {
-        let content = self.folder.join(content_name(digest, is_executable));
+    /// Replaces a file by the equal one of an earlier copy, or keeps it for later copies.
+    ///
+    /// The file is complete and has its final mode. `spare` is an unused name in its file system.
+    pub(super) fn share_file(&self, file: &Path, spare: &Path, name: &ContentName<'_>) {
+        let content = self.folder.join(name.to_string());
         let shared = match fs::hard_link(file, &content) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                fs::hard_link(&content, spare).and_then(|()| fs::rename(spare, file))
+                replace_by_link(&content, spare, file)
             }
             first => first,
         };
         if let Err(error) = shared {
-            // For example too many links: the next copy of this content is a file of its own, too.
+            // For example too many links.
             tracing::debug!(file = %file.display(), %error, "a file of a copy is not shared");
         }
     }
@@ -63,12 +60,47 @@ impl ContentStore {
     pub(super) fn remove_unused(&self) -> io::Result<()> {
         for content in fs::read_dir(&self.folder)? {
             let content = content?;
-            // A copy that links it just now keeps its link: only later copies do not find it.
-            if content.metadata()?.nlink() == 1 {
-                fs::remove_file(content.path())?;
+            let removed = content.metadata().and_then(|file| match file.nlink() {
+                // A copy that links the content at this moment keeps its link.
+                1 => fs::remove_file(content.path()),
+                _ => Ok(()),
+            });
+            match removed {
+                // The process before this one removes unused contents, too.
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
             }
         }
         Ok(())
+    }
+}
+
+/// Replaces `file` by a link to `content`, unless a damaged disk or a hand made them differ.
+fn replace_by_link(content: &Path, spare: &Path, file: &Path) -> io::Result<()> {
+    if fs::metadata(content)?.len() != fs::metadata(file)?.len() {
+        return Err(io::Error::other("the kept content has another length"));
+    }
+    fs::hard_link(content, spare)?;
+    fs::rename(spare, file).inspect_err(|_| {
+        // It would hold up every later link of this copy.
+        let _ = fs::remove_file(spare);
+    })
+}
+
+/// What all links of a content have in common.
+pub(super) struct ContentName<'a> {
+    pub(super) namespace: &'a str,
+    pub(super) digest: &'a Digest,
+    pub(super) is_executable: bool,
+}
+
+impl fmt::Display for ContentName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.", self.namespace)?;
+        for byte in self.digest.as_ref() {
+            write!(f, "{byte:02x}")?;
+        }
+        f.write_str(if self.is_executable { ".x" } else { "" })
     }
 }
 
@@ -90,11 +122,4 @@ pub(super) fn copy_bytes(
         to.write_all(&buffer[..n])?;
         copied += n as u64;
     }
-}
-
-/// Returns the name of a content: mode and bytes are the same for all its links.
-fn content_name(digest: &Digest, is_executable: bool) -> String {
-    let suffix = if is_executable { ".x" } else { "" };
-    let hex = digest.as_ref().iter().map(|byte| format!("{byte:02x}"));
-    hex.chain([suffix.to_owned()]).collect()
 }

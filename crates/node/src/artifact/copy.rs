@@ -14,7 +14,7 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, fstat, openat, readlinkat, statat};
 use rustix::io::Errno;
 
-use super::contents::{self, COPY_BUFFER, ContentStore};
+use super::contents::{self, COPY_BUFFER, ContentName, ContentStore};
 
 /// System folders of every instance. Absolute links into them work inside too; a virtual
 /// environment's `python` is one.
@@ -73,7 +73,8 @@ impl CopyError {
 }
 
 /// Copies `source` to `target`, which must not exist. Links into `shared_dirs` work inside. Copied
-/// files are readable for everyone and not writable, and equal ones are shared with other copies.
+/// files are readable for everyone and not writable. `contents` shares equal ones with other copies
+/// in the namespace.
 ///
 /// # Errors
 /// See [`CopyError`]; a part of the copy may exist.
@@ -82,7 +83,7 @@ pub(super) fn copy_folder(
     target: &Path,
     limit: FolderLimit,
     shared_dirs: &[PathBuf],
-    contents: &ContentStore,
+    contents: Option<(&ContentStore, &str)>,
 ) -> Result<(), CopyError> {
     // Links are followed here only: the operator may deploy through a link.
     let top = rustix::fs::open(
@@ -116,7 +117,8 @@ struct FolderCopier<'a> {
     limit: FolderLimit,
     left: FolderLimit,
     shared_dirs: Vec<PathBuf>,
-    contents: &'a ContentStore,
+    /// Contents of the copies in a namespace; `None`: equal files are not shared.
+    contents: Option<(&'a ContentStore, &'a str)>,
     /// Unused name in the file system of the copy.
     spare: PathBuf,
     buffer: Vec<u8>,
@@ -212,9 +214,13 @@ impl FolderCopier<'_> {
         // Other bits are the owner's business; the copy must only keep programs runnable.
         let executable = stat.st_mode & 0o111 != 0;
         set_mode(target, if executable { 0o555 } else { 0o444 })?;
-        if copied > 0 {
-            self.contents
-                .share_file(target, &self.spare, &digest, executable);
+        if let (Some((contents, namespace)), true) = (self.contents, copied > 0) {
+            let name = ContentName {
+                namespace,
+                digest: &digest,
+                is_executable: executable,
+            };
+            contents.share_file(target, &self.spare, &name);
         }
         Ok(())
     }

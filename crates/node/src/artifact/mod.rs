@@ -1,10 +1,10 @@
 //! Immutable deployments: a revision's folder is copied on first use, and all its instances use
 //! that copy, also after a restart.
 //!
-//! Equal files of copies are shared ([`contents`]). A copy appears under `artifacts/FUNCTION/REVISION` by a rename, so it is complete or absent.
+//! A copy appears under `artifacts/FUNCTION/REVISION` by a rename, so it is complete or absent.
 //! Unneeded copies are removed, including those unknown at the node's start. No start waits for the
 //! disk: a mark in `unsynced` exists until a copy is flushed. A node that finds a mark at its start
-//! copies again.
+//! copies again. Equal files of copies in a namespace are one file ([`contents`]).
 
 mod contents;
 mod copy;
@@ -67,6 +67,7 @@ pub struct ArtifactStore {
     limit: FolderLimit,
     shared_dirs: Vec<PathBuf>,
     contents: ContentStore,
+    shares_files: bool,
     state: Mutex<StoreState>,
     collect_lock: Mutex<()>,
 }
@@ -126,6 +127,7 @@ impl ArtifactStore {
             root,
             limit,
             shared_dirs: Vec::new(),
+            shares_files: true,
             state: Mutex::default(),
             collect_lock: Mutex::default(),
         })
@@ -135,6 +137,14 @@ impl ArtifactStore {
     pub fn with_shared_dirs(self, shared_dirs: Vec<PathBuf>) -> Self {
         Self {
             shared_dirs,
+            ..self
+        }
+    }
+
+    /// Keeps files of each copy apart: without a sandbox, a function could change those of others.
+    pub fn without_shared_files(self) -> Self {
+        Self {
+            shares_files: false,
             ..self
         }
     }
@@ -171,17 +181,12 @@ impl ArtifactStore {
         source: PathBuf,
         key: ArtifactKey,
     ) -> Result<PathBuf, ArtifactError> {
-        let (store, target, mark) = (
-            self.clone(),
-            self.revision_folder(&key),
-            self.unsynced_mark(&key),
-        );
-        let filling = (target.clone(), mark.clone());
+        let (store, filling) = (self.clone(), key.clone());
         let copied =
-            tokio::task::spawn_blocking(move || store.create_copy(&source, &filling.0, &filling.1))
-                .await;
+            tokio::task::spawn_blocking(move || store.create_copy(&source, &filling)).await;
+        let target = self.revision_folder(&key);
         if copied.expect("copying does not panic")? {
-            let copy = target.clone();
+            let (copy, mark) = (target.clone(), self.unsynced_mark(&key));
             // Not awaited: no start waits for the disk.
             tokio::task::spawn_blocking(move || flush_copy(&copy, &mark));
         }
@@ -201,12 +206,8 @@ impl ArtifactStore {
     }
 
     /// Creates a missing copy; returns whether it was created.
-    fn create_copy(
-        &self,
-        source: &Path,
-        target: &Path,
-        mark: &Path,
-    ) -> Result<bool, ArtifactError> {
+    fn create_copy(&self, source: &Path, key: &ArtifactKey) -> Result<bool, ArtifactError> {
+        let target = &self.revision_folder(key);
         // Complete, because a copy appears there by a rename.
         if target.is_dir() {
             return Ok(false);
@@ -217,15 +218,18 @@ impl ArtifactStore {
             &draft_path,
             self.limit,
             &self.shared_dirs,
-            &self.contents,
+            self.shares_files
+                .then_some((&self.contents, key.0.namespace.as_str())),
         )
         .map_err(ArtifactError::from);
         let published = copied.and_then(|()| {
-            self.publish_draft(&draft_path, target, mark)
+            self.publish_draft(&draft_path, target, &self.unsynced_mark(key))
                 .map_err(|error| store_error(target, error))
         });
         if published.is_err() {
-            let _ = fs::remove_dir_all(&draft_path); // the node's next start removes it
+            // What this leaves, the node's next start removes.
+            let _ = fs::remove_dir_all(&draft_path);
+            let _ = self.contents.remove_unused();
         }
         published.map(|()| true)
     }
@@ -241,7 +245,9 @@ impl ArtifactStore {
     fn new_draft_path(&self) -> PathBuf {
         let mut state = self.lock_state();
         state.drafts += 1;
-        self.root.join(DRAFTS_DIR).join(state.drafts.to_string())
+        // Two processes use the folder during a take-over.
+        let name = format!("{}-{}", std::process::id(), state.drafts);
+        self.root.join(DRAFTS_DIR).join(name)
     }
 
     /// Marks a copy as needed, in addition to others. Call it before the first use.
@@ -273,29 +279,36 @@ impl ArtifactStore {
             .collect_lock
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
+        let mut has_discarded = false;
         for function in fs::read_dir(&self.root)? {
             let function = function?;
             let is_function = ![CONTENTS_DIR, DRAFTS_DIR, UNSYNCED_DIR]
                 .map(OsString::from)
                 .contains(&function.file_name());
             if is_function {
-                self.collect_revisions(&function.path())?;
+                has_discarded |= self.collect_revisions(&function.path())?;
             }
         }
-        self.contents.remove_unused()
+        match has_discarded {
+            true => self.contents.remove_unused(),
+            false => Ok(()),
+        }
     }
 
-    fn collect_revisions(&self, folder: &Path) -> io::Result<()> {
+    /// Removes unneeded copies of a function; returns whether there were any.
+    fn collect_revisions(&self, folder: &Path) -> io::Result<bool> {
+        let mut has_discarded = false;
         for revision in fs::read_dir(folder)? {
             let path = revision?.path();
             let trash = self.new_draft_path();
             if self.discard_unneeded(&path, &trash)? {
                 fs::remove_dir_all(trash)?;
+                has_discarded = true;
             }
         }
         let _state = self.lock_state();
         let _ = fs::remove_dir(folder); // fails while the folder has revisions
-        Ok(())
+        Ok(has_discarded)
     }
 
     /// Moves an unneeded copy away. The lock is held during the move, so the copy cannot become

@@ -253,6 +253,32 @@ async fn equal_files_of_copies_are_one_file() {
     fixture.store.set_needed(BTreeSet::from([key_of(1)]));
     fixture.store.collect_garbage().unwrap();
     assert_eq!((contents(), file_of(&first, "program").1), (1, 3));
+    // A copy that fails leaves nothing.
+    symlink("/nowhere", fixture.code_path("z-escapes")).unwrap();
+    fs::write(fixture.code_path("a-new"), "new").unwrap();
+    fixture.get_revision(3).await.unwrap_err();
+    assert_eq!((contents(), fixture.count_drafts()), (1, 0));
+}
+
+#[tokio::test]
+async fn namespaces_and_functions_without_a_sandbox_share_no_file() {
+    use std::os::unix::fs::MetadataExt;
+    let fixture = StoreFixture::new(FolderLimit::default());
+    fs::write(fixture.code_path("program"), "1").unwrap();
+    let image = format!("file://{}", fixture.folder.path().join("code").display());
+    let link_count = async |store: &Arc<ArtifactStore>, function: &str| {
+        let key = (function.parse().unwrap(), Revision(1));
+        let copy = within(store.get_folder(&key, &image)).await.unwrap();
+        fs::metadata(copy.join("program")).unwrap().nlink()
+    };
+    assert_eq!(link_count(&fixture.store, "a.red").await, 2);
+    assert_eq!(link_count(&fixture.store, "a.blue").await, 2);
+    assert_eq!(link_count(&fixture.store, "b.red").await, 3, "the control");
+    let root = fixture.folder.path().join("plain");
+    let store = ArtifactStore::open(root, FolderLimit::default()).unwrap();
+    let store = Arc::new(store.without_shared_files());
+    link_count(&store, "a.red").await;
+    assert_eq!(link_count(&store, "b.red").await, 1);
 }
 
 #[tokio::test]

@@ -184,6 +184,7 @@ impl AdmissionGate {
     /// instance. Their holders call [`AdmissionPermit::disarm`].
     pub(crate) fn release_withdrawn(self: &Arc<Self>, n: u32) {
         let mut queue = self.lock_queue();
+        queue.note_returned(n as usize);
         self.store_state(self.state().minus_admitted(n));
         self.admit_waiting(&mut queue);
         self.unlock_queue(queue);
@@ -213,8 +214,18 @@ impl AdmissionGate {
         self.state().is_contended()
     }
 
+    /// Counts the place of a withdrawn instance, which was returned before its holder ended: a claim
+    /// on it gave nobody a place.
+    pub(crate) fn void_claim(&self) {
+        if self.has_waiting() {
+            let mut queue = self.lock_queue();
+            queue.note_returned(1);
+            self.unlock_queue(queue);
+        }
+    }
+
     /// Claims the place of a caller that was too slow for it, and makes its `source` give turns to
-    /// others. False: every waiting request gets another place already.
+    /// others. False: a place is claimed for each waiting request already.
     pub(crate) fn claim_place(&self, source: SourceNetwork) -> bool {
         let mut queue = self.lock_queue();
         let is_claimed = queue.claim_place(source);

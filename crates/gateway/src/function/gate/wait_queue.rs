@@ -50,7 +50,7 @@ pub(super) struct AdmissionQueue<T> {
     owed_turns: HashMap<SourceNetwork, u32>,
     /// Waiting requests in `by_source`.
     source_count: usize,
-    /// Places that slow callers lost and that no waiting request has got yet.
+    /// Places that slow callers lost and that have not come back yet.
     claimed_places: usize,
     last_number: u64,
     max_waiting: usize,
@@ -140,7 +140,6 @@ impl<T> AdmissionQueue<T> {
 
     /// Takes the next request to admit.
     pub(super) fn pop_first(&mut self) -> Option<T> {
-        self.claimed_places = self.claimed_places.saturating_sub(1);
         if let Some((_, waiter)) = self.returned.pop_front() {
             return Some(waiter);
         }
@@ -157,7 +156,7 @@ impl<T> AdmissionQueue<T> {
     }
 
     /// Claims the place of a slow caller for a waiting request, and makes its source give some turns
-    /// to others. False: places are on their way to all waiting requests, and the caller keeps its.
+    /// to others. False: a place is claimed for each waiting request, and this caller keeps its own.
     pub(super) fn claim_place(&mut self, source: SourceNetwork) -> bool {
         let is_wanted = self.claimed_places < self.len();
         if is_wanted {
@@ -167,7 +166,12 @@ impl<T> AdmissionQueue<T> {
         is_wanted
     }
 
-    /// Forgets places that came back while no request waited: they were free for all.
+    /// Counts places that came back, claimed or not.
+    pub(super) fn note_returned(&mut self, places: usize) {
+        self.claimed_places = self.claimed_places.saturating_sub(places);
+    }
+
+    /// Forgets claims on places that came back while no request waited: nobody counted those.
     fn forget_unused_claims(&mut self) {
         if self.is_empty() {
             self.claimed_places = 0;
