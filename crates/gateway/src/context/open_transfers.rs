@@ -137,7 +137,7 @@ mod tests {
             [0u64; 0],
             "both places are on their way"
         );
-        gate.void_claim(); // the place of a withdrawn instance was for nobody
+        gate.void_claim(); // the place was at a withdrawn instance
         assert_eq!(losing(&threads[1..]), [9]);
         drop(waiting);
         let _next = gate.enter_gate(source());

@@ -5,8 +5,6 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::limits;
-
 /// A resource that cgroups limit or count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CgroupController {
@@ -71,16 +69,6 @@ impl CgroupVersion {
         }
     }
 
-    /// Returns the file of a group's weight, its usual value, and that for `processors` processes.
-    // cgroup-v2.rst, cpu.weight: 1 to 10,000, 100 for a process without a niceness;
-    // sched-design-CFS.rst, cpu.shares: 2 to 262,144, 1024 for such a process.
-    fn cpu_weight(self, processors: usize) -> (&'static str, &'static str, usize) {
-        match self {
-            Self::V1 => ("cpu.shares", "1024", (processors * 1024).min(262_144)),
-            Self::V2 => ("cpu.weight", "100", (processors * 100).min(10_000)),
-        }
-    }
-
     /// Returns the file through which one thread joins.
     pub(super) const fn thread_file(self) -> &'static str {
         match self {
@@ -103,42 +91,6 @@ impl CgroupHierarchy {
     pub(super) fn has_controller(&self, controller: CgroupController) -> bool {
         self.controllers.contains(&controller)
     }
-
-    /// Gives all instances of the machine together the weight of one busy process per processor,
-    /// where they compete with single processes.
-    ///
-    /// Without it they would share the weight of one process, and each start would take seconds on a
-    /// busy machine. Where a service manager keeps processes in groups, as systemd does, the
-    /// instances weigh as much as all its services (`own` is `/proc/self/cgroup`).
-    fn set_total_weight(&self, own: &str) {
-        let Some(nearpath) = self.folder.parent() else {
-            return;
-        };
-        if !self.has_controller(CgroupController::Cpu) || !is_in_root(own, self.version) {
-            return;
-        }
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let (file, usual, weight) = self.version.cpu_weight(processors);
-        let file = nearpath.join(file);
-        // Another value is the operator's, or of an earlier start.
-        let is_usual = fs::read_to_string(&file).is_ok_and(|now| now.trim() == usual);
-        if is_usual && let Err(error) = limits::write_existing(&file, &weight.to_string()) {
-            tracing::debug!(%error, file = %file.display(), "instances share the weight of one process");
-        }
-    }
-}
-
-/// Returns whether the process is in the root group of the hierarchy with the CPU controller.
-fn is_in_root(own: &str, version: CgroupVersion) -> bool {
-    own.lines().any(|line| {
-        let mut fields = line.splitn(3, ':').skip(1); // NUMBER:CONTROLLERS:PATH
-        let (controllers, path) = (fields.next().unwrap_or(""), fields.next());
-        let has_cpu = match version {
-            CgroupVersion::V1 => controllers.split(',').any(|name| name == "cpu"),
-            CgroupVersion::V2 => controllers.is_empty(),
-        };
-        has_cpu && path == Some("/")
-    })
 }
 
 /// A mounted hierarchy.
@@ -156,7 +108,7 @@ pub(super) fn usable_hierarchies(node: &str) -> Vec<CgroupHierarchy> {
     let mut found: Vec<CgroupHierarchy> = Vec::new();
     for mount in parse_mounts(&mountinfo) {
         let usable = match mount.version {
-            CgroupVersion::V1 => prepare_v1(&mount, &own, node),
+            CgroupVersion::V1 => prepare_v1(&mount, node),
             CgroupVersion::V2 => prepare_v2(&mount, &own, node),
         };
         match usable {
@@ -177,16 +129,14 @@ pub(super) fn usable_hierarchies(node: &str) -> Vec<CgroupHierarchy> {
     found
 }
 
-fn prepare_v1(mount: &CgroupMount, own: &str, node: &str) -> io::Result<CgroupHierarchy> {
+fn prepare_v1(mount: &CgroupMount, node: &str) -> io::Result<CgroupHierarchy> {
     let folder = mount.mount_point.join("nearpath").join(node);
     fs::create_dir_all(&folder)?;
-    let hierarchy = CgroupHierarchy {
+    Ok(CgroupHierarchy {
         version: CgroupVersion::V1,
         controllers: mount.controllers.clone(),
         folder,
-    };
-    hierarchy.set_total_weight(own);
-    Ok(hierarchy)
+    })
 }
 
 /// Tries the root of the hierarchy, then this process's own group: one of both is usually
@@ -195,13 +145,12 @@ fn prepare_v2(mount: &CgroupMount, own: &str, node: &str) -> io::Result<CgroupHi
     let own_group = mount
         .mount_point
         .join(own_v2_group(own).unwrap_or("").trim_start_matches('/'));
-    prepare_v2_below(&mount.mount_point, own, node)
-        .or_else(|_| prepare_v2_below(&own_group, own, node))
+    prepare_v2_below(&mount.mount_point, node).or_else(|_| prepare_v2_below(&own_group, node))
 }
 
 /// Enables the controllers down to the node's folder. Only the real root may have processes beside
 /// groups with controllers.
-fn prepare_v2_below(parent: &Path, own: &str, node: &str) -> io::Result<CgroupHierarchy> {
+fn prepare_v2_below(parent: &Path, node: &str) -> io::Result<CgroupHierarchy> {
     let offered = fs::read_to_string(parent.join("cgroup.controllers"))?;
     let controllers = CgroupController::parse_names(offered.split_whitespace());
     let nearpath = parent.join("nearpath");
@@ -224,13 +173,11 @@ fn prepare_v2_below(parent: &Path, own: &str, node: &str) -> io::Result<CgroupHi
     }
     let mut controllers = controllers;
     controllers.push(CgroupController::CpuAccounting); // every v2 group counts its CPU time
-    let hierarchy = CgroupHierarchy {
+    Ok(CgroupHierarchy {
         version: CgroupVersion::V2,
         controllers,
         folder,
-    };
-    hierarchy.set_total_weight(own);
-    Ok(hierarchy)
+    })
 }
 
 /// Returns the path after `0::` in `/proc/self/cgroup`.
@@ -333,18 +280,6 @@ mod tests {
             own_v2_group("9:pids:/x\n0::/user.slice/a\n"),
             Some("/user.slice/a")
         );
-    }
-
-    #[test]
-    fn the_root_group_is_found_in_both_versions() {
-        let own = "8:pids:/\n2:cpu,cpuacct:/\n0::/user.slice/a\n";
-        assert!(is_in_root(own, CgroupVersion::V1));
-        assert!(!is_in_root(own, CgroupVersion::V2));
-        assert!(!is_in_root(
-            "2:cpu:/x\n1:cpuset:/\n0::/\n",
-            CgroupVersion::V1
-        ));
-        assert!(is_in_root("0::/\n", CgroupVersion::V2));
     }
 
     proptest! {

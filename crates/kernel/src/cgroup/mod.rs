@@ -10,6 +10,7 @@ mod limits;
 mod removal;
 mod socket_memory;
 mod thread_cgroup;
+mod weight;
 
 use std::fs;
 use std::io;
@@ -48,8 +49,10 @@ impl NodeCgroups {
     ///
     /// [`NodeCgroups::missing_controllers`] lists what is unavailable.
     pub fn detect(node: &str) -> NodeCgroups {
+        let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let hierarchies = hierarchy::usable_hierarchies(node)
             .into_iter()
+            .inspect(|hierarchy| weight::set_total_weight(hierarchy, &own))
             .map(Arc::new)
             .collect();
         NodeCgroups { hierarchies }

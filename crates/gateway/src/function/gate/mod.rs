@@ -214,8 +214,8 @@ impl AdmissionGate {
         self.state().is_contended()
     }
 
-    /// Counts the place of a withdrawn instance, which was returned before its holder ended: a claim
-    /// on it gave nobody a place.
+    /// Counts the place of a withdrawn instance, which was returned before its holder ended: no
+    /// request got it by a claim.
     pub(crate) fn void_claim(&self) {
         if self.has_waiting() {
             let mut queue = self.lock_queue();

@@ -171,7 +171,7 @@ impl<T> AdmissionQueue<T> {
         self.claimed_places = self.claimed_places.saturating_sub(places);
     }
 
-    /// Forgets claims on places that came back while no request waited: nobody counted those.
+    /// Forgets claims on places that came back while no request waited: the queue was not told.
     fn forget_unused_claims(&mut self) {
         if self.is_empty() {
             self.claimed_places = 0;
