@@ -186,6 +186,12 @@ self.answer(200, b'x' * (500_000 if 'large' in self.path else long))";
     drop(slow);
     let p99_alone = percentile(&mut alone.latencies, 0.99);
     let p99_beside = percentile(&mut beside.latencies, 0.99);
+    // A few that wait long are told apart from many that wait a little.
+    let shares = [0.5, 0.9, 0.95, 0.98, 0.99, 1.0];
+    println!(
+        "beside slow clients, by share {shares:?}: {:?}",
+        shares.map(|share| percentile(&mut beside.latencies, share))
+    );
     println!(
         "p99 alone {p99_alone:?}, beside slow clients {p99_beside:?}, ratio {:.1}; {} answered, {} failed",
         p99_beside.as_secs_f64() / p99_alone.as_secs_f64(),
