@@ -492,7 +492,7 @@ fn a_gateway_in_its_own_namespace_reaches_instances() {
         forwarder.packet_counters().forwarded,
         outgoing.packets + incoming.packets
     );
-    // Both know their next hop for good.
+    // Both have a permanent entry of their next hop.
     assert_eq!(forwarder.packet_counters().arp_replies, 0);
 }
 

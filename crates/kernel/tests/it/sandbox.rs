@@ -225,7 +225,7 @@ except Exception as e: print(e)",
 
 /// ARP on a busy machine cost a first call a second, when the queue had not started yet.
 #[test]
-fn both_ends_of_a_pair_know_each_other_for_good() {
+fn both_ends_of_a_pair_have_a_permanent_entry_of_the_other() {
     need_root!();
     let lab = Lab::new();
     let inside = lab.run(&lab.shell("cat /proc/net/arp"));

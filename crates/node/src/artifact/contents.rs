@@ -75,7 +75,8 @@ impl ContentStore {
     }
 }
 
-/// Replaces `file` by a link to `content`, unless a damaged disk or a hand made them differ.
+/// Replaces `file` by a link to `content`, unless their lengths differ: then the disk is damaged, or
+/// an operator changed the content.
 fn replace_by_link(content: &Path, spare: &Path, file: &Path) -> io::Result<()> {
     if fs::metadata(content)?.len() != fs::metadata(file)?.len() {
         return Err(io::Error::other("the kept content has another length"));
@@ -87,7 +88,7 @@ fn replace_by_link(content: &Path, spare: &Path, file: &Path) -> io::Result<()> 
     })
 }
 
-/// What all links of a content have in common.
+/// Name of a content: properties that all its links have in common.
 pub(super) struct ContentName<'a> {
     pub(super) namespace: &'a str,
     pub(super) digest: &'a Digest,

@@ -227,7 +227,7 @@ impl ArtifactStore {
                 .map_err(|error| store_error(target, error))
         });
         if published.is_err() {
-            // What this leaves, the node's next start removes.
+            // The node's next start removes leftovers.
             let _ = fs::remove_dir_all(&draft_path);
             let _ = self.contents.remove_unused();
         }

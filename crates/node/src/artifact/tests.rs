@@ -243,7 +243,7 @@ async fn equal_files_of_copies_are_one_file() {
     assert!(executable.0 != program.0 && executable.1 == 2, "modes do");
     assert_eq!(file_of(&first, "empty").1, 1);
     assert_eq!(fixture.count_drafts(), 0);
-    // What no copy uses is removed with the last one.
+    // Contents are removed with the last copy that uses them.
     let contents = || {
         fs::read_dir(fixture.store.root.join(CONTENTS_DIR))
             .unwrap()

@@ -386,8 +386,8 @@ impl Lifecycle {
         false
     }
 
-    /// Reports a kill for lack of memory that the instance survived. The kernel's counter decides
-    /// whether there was one: the note comes from inside the instance.
+    /// Reports a kill for lack of memory that the instance survived, if the kernel counted one. The
+    /// note alone proves nothing: it comes from inside the instance.
     fn report_oom_kill(&self, start: &mut StartProgress, total: Option<u64>) {
         if total.unwrap_or(0) <= start.reported_oom_kills {
             return;
