@@ -223,6 +223,22 @@ async fn some_slow_clients_keep_no_good_request_out() {
 
 #[tokio::test]
 #[ignore = "thousands of slow clients for a minute: make test-slow-clients"]
+async fn slow_clients_of_short_transfers_keep_no_good_request_out() {
+    need_root!();
+    let slow = SlowClients {
+        bodies: 600,
+        chunked_bodies: 0,
+        long_bodies: 0,
+        long_readers: 0,
+        readers: 600,
+        grpc: (0, 0),
+        windows: (20, 50),
+    };
+    assert_good_requests_succeed(slow, Duration::from_secs(30)).await;
+}
+
+#[tokio::test]
+#[ignore = "thousands of slow clients for a minute: make test-slow-clients"]
 async fn slow_clients_keep_no_good_request_out() {
     need_root!();
     let slow = SlowClients {
