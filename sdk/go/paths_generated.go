@@ -7,14 +7,15 @@ type Path string
 
 // The paths.
 const (
-	PathShm    Path = "shm"    // Shared memory of one machine: a descriptor moves, the payload stays.
-	PathDirect Path = "direct" // TCP from instance to instance on another machine, through a virtual switch.
-	PathQUIC   Path = "quic"   // A stream of a QUIC connection to the instance's watchdog.
-	PathTLS    Path = "tls"    // HTTP over TLS, with certificates on both sides, over a pooled connection.
-	PathHTTP   Path = "http"   // HTTP over a pooled TCP connection, in clear.
-	PathPunch  Path = "punch"  // A direct connection between two workers, through a hole in each NAT.
-	PathRelay  Path = "relay"  // Bytes between two workers, forwarded by the rendezvous.
-	PathPool   Path = "pool"   // A warm connection of the node's pool in the place of the function's own; else the egress proxy connects.
+	PathShm      Path = "shm"      // Shared memory of one machine: a descriptor moves, the payload stays.
+	PathLoopback Path = "loopback" // HTTP to the function's own port, over a connection made inside the instance's network namespace.
+	PathDirect   Path = "direct"   // TCP from instance to instance on another machine, through a virtual switch.
+	PathQUIC     Path = "quic"     // A stream of a QUIC connection to the instance's watchdog.
+	PathTLS      Path = "tls"      // HTTP over TLS, with certificates on both sides, over a pooled connection.
+	PathHTTP     Path = "http"     // HTTP over a pooled TCP connection, in clear.
+	PathPunch    Path = "punch"    // A direct connection between two workers, through a hole in each NAT.
+	PathRelay    Path = "relay"    // Bytes between two workers, forwarded by the rendezvous.
+	PathPool     Path = "pool"     // A warm connection of the node's pool in the place of the function's own; else the egress proxy connects.
 )
 
 // Names of the obstacles to a nearer path.
@@ -38,7 +39,7 @@ const (
 // isKnown reports whether this release defines the path.
 func (p Path) isKnown() bool {
 	switch p {
-	case PathShm, PathDirect, PathQUIC, PathTLS, PathHTTP, PathPunch, PathRelay, PathPool:
+	case PathShm, PathLoopback, PathDirect, PathQUIC, PathTLS, PathHTTP, PathPunch, PathRelay, PathPool:
 		return true
 	}
 	return false

@@ -21,6 +21,7 @@ mod http3;
 mod https_client;
 mod invoke;
 mod load;
+mod loopback;
 mod mqtt;
 mod names;
 mod outbound_calls;

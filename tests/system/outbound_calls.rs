@@ -150,7 +150,7 @@ async fn calls_without_a_ring_go_through_the_gateway() {
     let there = call_json(&server, "call/outside", "").await;
     assert_eq!(
         (&there["status"], &there["headers"]["x-nearpath-path"]),
-        (&json!(203), &json!("http; obstacle=no_domain"))
+        (&json!(203), &json!("loopback; obstacle=no_domain"))
     );
     for name in ["stranger", "nobody", "not%20a%20name"] {
         let [picked, direct] = [
@@ -298,7 +298,7 @@ async fn a_tenant_may_turn_interception_off() {
     let answer = ask_first(&server, "call/second", "").await;
     assert_eq!(
         (answer.status().as_u16(), path_of(&answer)),
-        (203, "http; obstacle=no_endpoint")
+        (203, "loopback; obstacle=no_endpoint")
     );
     let report: Value = serde_json::from_slice(answer.body()).unwrap();
     assert_eq!(

@@ -38,12 +38,26 @@ pub(super) async fn measure_cpu<L>(
     window: MeasureWindow,
     pids: &[u32],
 ) -> (L, Duration) {
+    measure_cpu_without(load, window, pids, None).await
+}
+
+/// The same without the time of one of these processes.
+pub(super) async fn measure_cpu_without<L>(
+    load: impl Future<Output = L>,
+    window: MeasureWindow,
+    pids: &[u32],
+    without: Option<u32>,
+) -> (L, Duration) {
     let clock = async {
         sleep_until(window.from).await;
         // At the window's edges, as the answers are counted: both refer to the same time.
         let before = CpuSnapshot::read_now(pids);
         sleep_until(window.until).await;
-        before.spent_until(&CpuSnapshot::read_now(pids))
+        let after = CpuSnapshot::read_now(pids);
+        let left_out = without.map(|pid| before.process_spent(pid, &after));
+        before
+            .spent_until(&after)
+            .saturating_sub(left_out.unwrap_or_default())
     };
     // On one task: the clock costs no thread of its own.
     tokio::join!(load, clock)

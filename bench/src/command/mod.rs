@@ -3,6 +3,7 @@
 mod audit;
 mod boutique;
 mod chaos;
+mod default;
 mod edge;
 mod gateway;
 mod handler;
@@ -43,6 +44,9 @@ pub(crate) enum BenchCommand {
     /// Compare connections between the ten services of a shop; needs `nearpath` and
     /// `boutique-native` in PATH
     Boutique(boutique::BoutiqueArgs),
+    /// Compare an unmodified function as deployed with nginx in front of the same handler; needs
+    /// `nearpath` in PATH, cc and go
+    Default(default::DefaultArgs),
     /// Compare nearpath's gateway with nginx as a reverse proxy
     Edge(edge::EdgeArgs),
     /// Measure the start of instances by phase; needs `nearpath` in PATH
@@ -103,6 +107,7 @@ pub(crate) fn run(command: BenchCommand) -> BenchOutcome {
         BenchCommand::Load(args) => load::run(&args),
         BenchCommand::LoadBoutique(args) => on_one_thread(load_boutique::run(args)),
         BenchCommand::Boutique(args) => on_one_thread(boutique::run(args)),
+        BenchCommand::Default(args) => on_one_thread(default::run(args)),
         BenchCommand::Edge(args) => on_one_thread(edge::run(args)),
         BenchCommand::Start(args) => on_one_thread(start::run(args)),
         BenchCommand::Chaos(args) => on_one_thread(chaos::run(args)),

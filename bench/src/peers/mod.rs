@@ -6,6 +6,7 @@ pub(crate) mod many_chains;
 pub(crate) mod nearpath;
 pub(crate) mod nginx;
 pub(crate) mod own_programs;
+pub(crate) mod plain_handler;
 pub(crate) mod sensors;
 
 use std::io;

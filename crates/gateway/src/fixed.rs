@@ -55,6 +55,7 @@ pub fn build_snapshot(
             state: InstanceState::Ready,
             quic: None,
             transport: CallTransport::Auto,
+            server: None,
         };
         functions.entry(id).or_default().push(instance);
     }

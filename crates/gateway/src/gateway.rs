@@ -81,6 +81,7 @@ impl Gateway {
             totals,
             log: None,
             served_by,
+            loopback_pools: Arc::default(),
             caller: None,
         });
         Self {

@@ -119,6 +119,7 @@ impl View<'_> {
                 caller_has_certificate: true,
                 callee_has_certificate: to.quic.is_some(),
                 tls: true,
+                own_port: to.server.is_some(),
                 ..TransportFacts::PLAIN // each gateway finds out by itself what gets through
             };
             let edge = self.edge(None, to, domain.as_deref(), true);
@@ -288,6 +289,7 @@ mod tests {
             state: InstanceState::Ready,
             quic: None,
             transport: CallTransport::Auto,
+            server: None,
         };
         let instances: Vec<_> = instances.iter().map(ready).collect();
         let replicas = instances.len() as u32;

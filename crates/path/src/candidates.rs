@@ -3,12 +3,13 @@
 
 use crate::facts::{CallFacts, LinkFacts, EgressFacts};
 use crate::generated::Path;
-use crate::paths::{http, pool, punch, quic, relay, shm, tls};
+use crate::paths::{http, loopback, pool, punch, quic, relay, shm, tls};
 use crate::{Candidate, Facts};
 
 impl Facts for CallFacts {
     const CANDIDATES: &'static [Candidate<Self>] = &[
         Candidate { path: Path::Shm, obstacle: shm::obstacle },
+        Candidate { path: Path::Loopback, obstacle: loopback::obstacle },
         Candidate { path: Path::Quic, obstacle: quic::obstacle },
         Candidate { path: Path::Tls, obstacle: tls::obstacle },
         Candidate { path: Path::Http, obstacle: http::obstacle },

@@ -41,6 +41,8 @@ pub struct TransportFacts {
     pub udp_blocked: bool,
     /// Both speak TLS over TCP.
     pub tls: bool,
+    /// The caller may connect to the function's own port, inside the instance.
+    pub own_port: bool,
 }
 
 impl TransportFacts {
@@ -51,6 +53,7 @@ impl TransportFacts {
         callee_has_certificate: false,
         udp_blocked: false,
         tls: false,
+        own_port: false,
     };
 
     /// Two watchdogs that their node has introduced to each other: they have certificates for QUIC.
@@ -71,6 +74,8 @@ pub struct CallNeeds {
     pub grpc: bool,
     /// Its request announces trailers (RFC 9110 section 6.6.2).
     pub trailers: bool,
+    /// The watchdog: its body streams, or it is not a plain request for another reason.
+    pub watchdog: bool,
 }
 
 impl CallNeeds {
@@ -79,6 +84,7 @@ impl CallNeeds {
         upgrade: false,
         grpc: false,
         trailers: false,
+        watchdog: false,
     };
 }
 
@@ -180,7 +186,7 @@ mod exhaustive {
         pub(crate) fn all_combinations() -> impl Iterator<Item = Self> {
             TRANSPORTS
                 .into_iter()
-                .flat_map(|wanted| (0..1 << 12).map(move |bits| Self::from_bits(wanted, bits)))
+                .flat_map(|wanted| (0..1 << 14).map(move |bits| Self::from_bits(wanted, bits)))
         }
 
         fn from_bits(wanted: CallTransport, bits: u16) -> Self {
@@ -199,11 +205,13 @@ mod exhaustive {
                     callee_has_certificate: bit(6),
                     udp_blocked: bit(7),
                     tls: bit(8),
+                    own_port: bit(12),
                 },
                 needs: CallNeeds {
                     upgrade: bit(9),
                     grpc: bit(10),
                     trailers: bit(11),
+                    watchdog: bit(13),
                 },
             }
         }

@@ -9,6 +9,8 @@ use std::ffi::CStr;
 pub enum Path {
     /// Shared memory of one machine: a descriptor moves, the payload stays.
     Shm,
+    /// HTTP to the function's own port, over a connection made inside the instance's network namespace.
+    Loopback,
     /// TCP from instance to instance on another machine, through a virtual switch.
     Direct,
     /// A stream of a QUIC connection to the instance's watchdog.
@@ -29,6 +31,7 @@ impl Path {
     /// Every path.
     pub const ALL: &'static [Self] = &[
         Self::Shm,
+        Self::Loopback,
         Self::Direct,
         Self::Quic,
         Self::Tls,
@@ -42,6 +45,7 @@ impl Path {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Shm => "shm",
+            Self::Loopback => "loopback",
             Self::Direct => "direct",
             Self::Quic => "quic",
             Self::Tls => "tls",
@@ -56,6 +60,7 @@ impl Path {
     pub const fn c_name(self) -> &'static CStr {
         match self {
             Self::Shm => c"shm",
+            Self::Loopback => c"loopback",
             Self::Direct => c"direct",
             Self::Quic => c"quic",
             Self::Tls => c"tls",
@@ -73,7 +78,7 @@ impl Path {
 
     /// Returns whether the path leaves bytes between machines unencrypted.
     pub const fn is_clear(self) -> bool {
-        matches!(self, Self::Http | Self::Pool)
+        matches!(self, Self::Loopback | Self::Http | Self::Pool)
     }
 }
 
@@ -258,7 +263,7 @@ impl Obstacle {
     /// Returns the paths that the obstacle excludes.
     pub const fn against(self) -> &'static [Path] {
         match self {
-            Self::Excluded => &[Path::Quic, Path::Tls, Path::Http, Path::Relay],
+            Self::Excluded => &[Path::Loopback, Path::Quic, Path::Tls, Path::Http, Path::Relay],
             Self::OtherNode => &[Path::Shm],
             Self::NoDomain => &[Path::Shm],
             Self::OtherDomain => &[Path::Shm],
@@ -294,4 +299,4 @@ impl Obstacle {
 }
 
 /// Maximum number of paths of one kind of traffic.
-pub(crate) const MAX_CANDIDATES: usize = 4;
+pub(crate) const MAX_CANDIDATES: usize = 5;

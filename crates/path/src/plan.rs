@@ -1,5 +1,7 @@
 //! Outcome of a selection.
 
+use std::fmt;
+
 use crate::generated::MAX_CANDIDATES;
 use crate::{Obstacle, Path};
 
@@ -19,6 +21,17 @@ pub struct PathChoice {
     /// The obstacle of the next nearer path that no setting excludes; none: there is no nearer
     /// path.
     pub obstacle: Option<Obstacle>,
+}
+
+impl fmt::Display for PathChoice {
+    /// Writes `shm`, or for example `http; obstacle=no_domain`: the value of `X-Nearpath-Path`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.path.name())?;
+        match self.obstacle {
+            Some(obstacle) => write!(f, "; obstacle={}", obstacle.name()),
+            None => Ok(()),
+        }
+    }
 }
 
 impl PathPlan {

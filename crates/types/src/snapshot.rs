@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::addr::InstanceAddr;
+use crate::function_server::FunctionServer;
 use crate::name::{FunctionId, InstanceId};
 use crate::policy::{CallTransport, FunctionPolicy};
 
@@ -45,6 +46,8 @@ pub struct InstanceRoute {
     /// Transport that its callers must use: the function's setting when it was started, which an
     /// update does not change.
     pub transport: CallTransport,
+    /// Its own HTTP server, if callers on its machine may connect to that without the watchdog.
+    pub server: Option<Arc<FunctionServer>>,
 }
 
 /// Function that can be called.

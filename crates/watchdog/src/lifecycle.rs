@@ -22,6 +22,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::call_limit::CallLimiter;
+use crate::config::upstream_target::UpstreamProtocol;
 use crate::config::{ModeName, WatchdogConfig};
 use crate::drain::DrainControl;
 use crate::identity;
@@ -35,7 +36,9 @@ use crate::mode::{
 };
 use crate::outbound;
 use crate::process::output::{OutputTail, TenantOutput};
-use crate::process::{ChildReaper, CommandSpec, ListeningPorts, ProcessGroup, TenantExit};
+use crate::process::{
+    ChildReaper, CommandSpec, ListeningPorts, ProcessGroup, TenantExit, is_port_connected,
+};
 use crate::process_reports::ProcessReports;
 use crate::quic_peers::QuicPeers;
 use crate::serve::WatchdogState;
@@ -51,6 +54,9 @@ const PORT_HINT_DELAY: Duration = Duration::from_secs(2);
 /// Time for the callers of a dead tenant process to get their responses, and for its last output to
 /// be read.
 const EXIT_GRACE: Duration = Duration::from_millis(500);
+
+/// Interval at which a drain looks for connections of the gateway to the tenant's port.
+const CONNECTION_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Error of an instance that could not start or go on.
 #[derive(Debug, thiserror::Error)]
@@ -139,6 +145,9 @@ pub(crate) async fn run(
                 notes.write_phase("handler", handler_started_at.elapsed());
             }
             started.mark_ready();
+            if let Some(addr) = tenant.own_port() {
+                app.announce_server(notes, addr);
+            }
             notes.write_ready();
             // Last, so that joining the domain delays no call over HTTP.
             join_domain(&app, membership, &drain_control);
@@ -164,6 +173,26 @@ fn join_domain(app: &Arc<WatchdogState>, membership: ShmMembership, drain_contro
 }
 
 impl WatchdogState {
+    /// Tells the node where the tenant's server is, if the gateway may call it without this
+    /// program.
+    fn announce_server(&self, notes: &StartNotes, addr: SocketAddr) {
+        if let (true, Some(target)) = (self.is_server_open(), &self.config.upstream) {
+            notes.write_server(addr, self.config.exec_timeout, &target.base_path);
+        }
+    }
+
+    /// Returns whether calls may go to the tenant's server without this program: nothing of what
+    /// the configuration asks for needs it.
+    fn is_server_open(&self) -> bool {
+        let config = &self.config;
+        config.mode == ModeName::Http
+            && config.upstream_protocol != UpstreamProtocol::H2c
+            // Counted here, with the calls from other instances.
+            && config.max_inflight == 0
+            && !config.buffer_request
+            && !config.log_callid
+    }
+
     fn new(
         config: WatchdogConfig,
         reaper: &Arc<ChildReaper>,
@@ -310,6 +339,8 @@ struct ServerProcess {
     tail: OutputTail,
     output_tasks: [JoinHandle<()>; 2],
     addrs: Vec<SocketAddr>,
+    /// The one of them that accepts connections.
+    accepting: Option<SocketAddr>,
 }
 
 impl TenantServer {
@@ -344,6 +375,7 @@ impl TenantServer {
             tail,
             output_tasks,
             addrs,
+            accepting: None,
         })))
     }
 
@@ -356,7 +388,10 @@ impl TenantServer {
         // The exit as well: a server that has died would be waited for until the timeout.
         let exit = tokio::select! {
             up = timeout(limit, wait_accepting(&server.addrs, &server.group)) => match up {
-                Ok(()) => return Ok(()),
+                Ok(addr) => {
+                    server.accepting = addr;
+                    return Ok(());
+                }
                 Err(_) => None,
             },
             // The sender is lost only with the reaper, hence at the end of this process.
@@ -372,6 +407,11 @@ impl TenantServer {
                 tail,
             },
         })
+    }
+
+    /// Returns the address that accepts connections; `None` without a server.
+    fn own_port(&self) -> Option<SocketAddr> {
+        self.0.as_ref()?.accepting
     }
 
     /// Waits for the server's exit; for ever without a server.
@@ -399,12 +439,15 @@ impl ServerProcess {
     }
 }
 
-/// Returns when a connection could be made. The server sees it close at once, which every server
+/// Returns the server's address when a connection could be made. The server sees it close at once, which every server
 /// survives. Until then, a server on another port is logged once.
-async fn wait_accepting(addrs: &[SocketAddr], group: &ProcessGroup) {
+async fn wait_accepting(addrs: &[SocketAddr], group: &ProcessGroup) -> Option<SocketAddr> {
     let mut delay = PROBE_DELAY_RANGE.0;
     let mut hint_at = Some(Instant::now() + PORT_HINT_DELAY);
-    while connect_any(addrs).await.is_err() {
+    loop {
+        if let Ok(stream) = connect_any(addrs).await {
+            return stream.peer_addr().ok();
+        }
         if hint_at.take_if(|at| Instant::now() > *at).is_some() {
             let hint = port_hint(&group.listening_ports());
             if hint.is_empty() {
@@ -468,10 +511,15 @@ async fn stop_instance(
         )
         .await;
     let drain_timeout = app.config.write_timeout.unwrap_or_default();
-    if !signals
-        .wait_unless_signalled(drain_timeout, drain_control.drain_connections())
-        .await
-    {
+    let own_port = tenant.own_port().filter(|_| app.is_server_open());
+    let drained = async {
+        drain_control.drain_connections().await;
+        app.mode.close_idle_connections();
+        if let Some(addr) = own_port {
+            wait_unconnected(addr.port()).await;
+        }
+    };
+    if !signals.wait_unless_signalled(drain_timeout, drained).await {
         log_line!(
             "calls were still in progress after {drain_timeout:?} (write_timeout) and are cut"
         );
@@ -481,6 +529,14 @@ async fn stop_instance(
     stop_tenant(tenant, app.config.stop_grace).await;
     log_line!("stopped");
     ExitCode::SUCCESS
+}
+
+/// Returns when no connection to a port of this namespace is left: the gateway's own calls are
+/// over.
+async fn wait_unconnected(port: u16) {
+    while is_port_connected(port) {
+        sleep(CONNECTION_POLL_INTERVAL).await;
+    }
 }
 
 async fn stop_tenant(tenant: TenantServer, grace: Duration) {

@@ -1,9 +1,10 @@
 //! Notes to the node about the instance, on the pipe whose number is in `NEARPATH_NOTES_FD`: `phase
-//! NAME NANOSECONDS`, `ready`, `failed TEXT`, `oom_kill`, `remark TEXT`. Without that variable they
+//! NAME NANOSECONDS`, `server ADDRESS NANOSECONDS PATH`, `ready`, `failed TEXT`, `oom_kill`, `remark TEXT`. Without that variable they
 //! go nowhere.
 
 use std::fs::File;
 use std::io::Write;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,6 +34,17 @@ impl StartNotes {
     /// Reports that a phase of the start ended after `took`.
     pub(crate) fn write_phase(&self, name: &str, took: Duration) {
         self.write_line(&format!("phase {name} {}\n", took.as_nanos()));
+    }
+
+    /// Reports the tenant's own server, which may be called without this program.
+    pub(crate) fn write_server(
+        &self,
+        addr: SocketAddr,
+        exec_timeout: Option<Duration>,
+        base_path: &str,
+    ) {
+        let nanos = exec_timeout.unwrap_or_default().as_nanos();
+        self.write_line(&format!("server {addr} {nanos} {base_path}\n"));
     }
 
     /// Reports that the instance may be called.

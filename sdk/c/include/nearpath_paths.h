@@ -4,6 +4,7 @@
 
 /* The paths that np_reply_path returns. A later release may add paths. */
 #define NP_PATH_SHM "shm" /* Shared memory of one machine: a descriptor moves, the payload stays. */
+#define NP_PATH_LOOPBACK "loopback" /* HTTP to the function's own port, over a connection made inside the instance's network namespace. */
 #define NP_PATH_DIRECT "direct" /* TCP from instance to instance on another machine, through a virtual switch. */
 #define NP_PATH_QUIC "quic" /* A stream of a QUIC connection to the instance's watchdog. */
 #define NP_PATH_TLS "tls" /* HTTP over TLS, with certificates on both sides, over a pooled connection. */

@@ -5,6 +5,8 @@
 const Path = Object.freeze({
   /** Shared memory of one machine: a descriptor moves, the payload stays. */
   SHM: 'shm',
+  /** HTTP to the function's own port, over a connection made inside the instance's network namespace. */
+  LOOPBACK: 'loopback',
   /** TCP from instance to instance on another machine, through a virtual switch. */
   DIRECT: 'direct',
   /** A stream of a QUIC connection to the instance's watchdog. */

@@ -3,8 +3,8 @@
 
 from typing import Final, Literal, TypeAlias
 
-Path: TypeAlias = Literal["shm", "direct", "quic", "tls", "http", "punch", "relay", "pool"]
-PATHS: Final[tuple[Path, ...]] = ("shm", "direct", "quic", "tls", "http", "punch", "relay", "pool")
+Path: TypeAlias = Literal["shm", "loopback", "direct", "quic", "tls", "http", "punch", "relay", "pool"]
+PATHS: Final[tuple[Path, ...]] = ("shm", "loopback", "direct", "quic", "tls", "http", "punch", "relay", "pool")
 
 EXCLUDED: Final = "excluded"  # a setting excludes this path: the function's nearpath.io/transport, or the link's relay
 OTHER_NODE: Final = "other_node"  # the instance is on another machine

@@ -89,7 +89,7 @@ async fn an_alias_calls_through_memory() {
 }
 
 #[tokio::test]
-async fn a_function_of_no_chain_is_called_over_http_and_reported_so() {
+async fn a_function_of_no_chain_is_called_at_its_own_port_and_reported_so() {
     nearpath_testkit::need_root!();
     let server = TestServer::start().await;
     let mut alone = chain_function(&server, "alone", None, "");
@@ -98,7 +98,7 @@ async fn a_function_of_no_chain_is_called_over_http_and_reported_so() {
     let answer = call_traced(&server, "alone").await;
     assert_eq!(
         (answer.status().as_u16(), path_of(&answer)),
-        (200, "http; obstacle=no_domain")
+        (200, "loopback; obstacle=no_domain")
     );
 }
 
@@ -248,7 +248,7 @@ async fn a_chain_gets_huge_pages_where_all_its_functions_ask_for_them() {
     let answer = call_traced(&server, "careful").await;
     assert_eq!(
         (answer.status().as_u16(), path_of(&answer)),
-        (200, "http; obstacle=no_endpoint"),
+        (200, "loopback; obstacle=no_endpoint"),
         "it did not agree"
     );
     let mut wrong = chain_function(&server, "wrong", None, "");

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use crate::control::GatewayControl;
 use crate::function::RoutingTable;
 use crate::record::{AccessLog, GatewayTotals};
+use crate::transport::LoopbackPools;
 
 /// The state that all serving threads share.
 #[derive(Clone)]
@@ -18,5 +19,7 @@ pub(crate) struct GatewayState {
     pub totals: Arc<GatewayTotals>,
     pub log: Option<AccessLog>,
     pub served_by: HeaderValue,
+    /// Connections to functions' own servers.
+    pub loopback_pools: Arc<LoopbackPools>,
     pub caller: Option<watch::Receiver<CallerConfig>>,
 }

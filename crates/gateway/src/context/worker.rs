@@ -19,7 +19,7 @@ use crate::control::GatewayControl;
 use crate::function::RoutingTable;
 use crate::record::{CompletionRecorder, GatewayTotals};
 use crate::request::MinRate;
-use crate::transport::{QuicConnections, ShmDomains, TcpPools};
+use crate::transport::{EventLoop, LoopbackPools, QuicConnections, ShmDomains, TcpPools};
 
 /// Interval of the sweep. Short against every timeout, long against the cost of visiting all
 /// connections.
@@ -49,6 +49,10 @@ pub(crate) struct WorkerContext {
     pub max_attempts: usize,
     /// Connections to instances over TCP.
     pub tcp_pools: TcpPools,
+    /// This thread's event loop, for connections that other threads may use.
+    pub event_loop: EventLoop,
+    /// Connections to functions' own servers, of all threads.
+    pub loopback_pools: Arc<LoopbackPools>,
     /// Connections to instances over QUIC.
     pub quic_connections: QuicConnections,
     /// Endpoints in the security domains of instances.
@@ -88,6 +92,8 @@ impl WorkerContext {
             min_read_rate: min_rate(settings.min_read_rate),
             max_attempts: settings.max_attempts.max(1),
             tcp_pools: TcpPools::default(),
+            event_loop: EventLoop::default(),
+            loopback_pools: shared.loopback_pools.clone(),
             quic_connections: QuicConnections::new(shared.caller.clone()),
             shm_domains: ShmDomains::default(),
             open_transfers: OpenTransfers::default(),

@@ -112,12 +112,6 @@ pub(crate) fn rewrite_response_headers(
     }
 }
 
-/// Returns `shm`, or for example `http; obstacle=no_domain`.
 fn path_header(choice: PathChoice) -> HeaderValue {
-    let why = choice
-        .obstacle
-        .map(|obstacle| format!("; obstacle={}", obstacle.name()))
-        .unwrap_or_default();
-    HeaderValue::try_from(format!("{}{why}", choice.path))
-        .expect("names of paths and obstacles are ASCII")
+    HeaderValue::try_from(choice.to_string()).expect("names of paths and obstacles are ASCII")
 }

@@ -10,6 +10,7 @@ use nearpath_wire::BoxError;
 use nearpath_wire::quic::QuicResponseBody;
 
 use super::shm_body::ShmBody;
+use crate::transport::LoopbackBody;
 
 /// Response body from an instance.
 pub(crate) enum InstanceBody {
@@ -22,6 +23,8 @@ pub(crate) enum InstanceBody {
     Shm(Bytes),
     /// In shared memory, as the function writes it.
     ShmStream(ShmBody),
+    /// From the function's own server.
+    Loopback(Box<LoopbackBody>),
 }
 
 impl Body for InstanceBody {
@@ -38,6 +41,7 @@ impl Body for InstanceBody {
             Self::Shm(bytes) if bytes.is_empty() => Poll::Ready(None),
             Self::Shm(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
             Self::ShmStream(parts) => parts.poll_frame(cx),
+            Self::Loopback(body) => body.poll_frame(cx),
         }
     }
 
@@ -47,6 +51,7 @@ impl Body for InstanceBody {
             Self::Quic(body) => body.is_end_stream(),
             Self::Shm(bytes) => bytes.is_empty(),
             Self::ShmStream(parts) => parts.is_complete(),
+            Self::Loopback(body) => body.is_end_stream(),
         }
     }
 
@@ -56,6 +61,7 @@ impl Body for InstanceBody {
             Self::Quic(body) => body.size_hint(),
             Self::Shm(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Self::ShmStream(parts) => parts.size_hint(),
+            Self::Loopback(body) => body.size_hint(),
         }
     }
 }

@@ -50,6 +50,7 @@ pub(crate) use upload_holder::hold_place_while_uploading;
 use crate::call::GatewayCall;
 use crate::function::AdmissionPermit;
 use crate::request;
+use crate::transport::LoopbackBody;
 use attempt::try_instance;
 use attempt_outcome::AttemptOutcome;
 use instance_body::InstanceBody;
@@ -70,6 +71,18 @@ impl InstanceAnswer {
     pub(crate) fn from_shm(reply: nearpath_domain::CallReply, slot: EndpointSlot) -> Self {
         Self {
             response: shm::to_response(reply),
+            guard: RequestGuard {
+                slot,
+                connection: None,
+            },
+            caller: None,
+        }
+    }
+
+    /// Wraps a response of the function's own server.
+    pub(crate) fn from_loopback(response: Response<Box<LoopbackBody>>, slot: EndpointSlot) -> Self {
+        Self {
+            response: response.map(InstanceBody::Loopback),
             guard: RequestGuard {
                 slot,
                 connection: None,

@@ -77,11 +77,14 @@ fn call_facts(
             callee_has_certificate: endpoint.server_name().is_some(),
             udp_blocked: endpoint.udp.is_blocked_now(),
             tls: true, // every instance with a certificate speaks TLS
+            own_port: endpoint.server().is_some(),
         },
         needs: CallNeeds {
             upgrade: call.options.wants_upgrade,
             grpc: call.options.is_grpc,
             trailers: call.options.announces_trailers,
+            // Plain requests for the function's own port do not get here (`fast_path`).
+            watchdog: true,
         },
     }
 }

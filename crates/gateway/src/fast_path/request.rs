@@ -71,10 +71,14 @@ impl PlainRequest {
         self.layout.hop.closes_connection
     }
 
-    /// Returns whether a header sets an option of the gateway: a time limit, the path report, an
-    /// endless response.
+    /// Returns whether a header sets an option of the gateway: a time limit, an endless response.
     pub fn has_gateway_options(&self) -> bool {
         self.layout.hop.has_gateway_options
+    }
+
+    /// Returns whether the caller asks for the path report.
+    pub fn wants_path(&self) -> bool {
+        self.layout.hop.wants_path
     }
 
     /// Returns path and query.
@@ -93,6 +97,11 @@ impl PlainRequest {
         self.header_spans()
             .iter()
             .map(|(name, value)| (self.text_at(*name), &self.bytes[span_range(*value)]))
+    }
+
+    /// Returns the length of the body in bytes.
+    pub fn body_length(&self) -> u64 {
+        (self.bytes.len() - self.layout.head_bytes) as u64
     }
 
     /// Returns the body.
@@ -231,6 +240,7 @@ struct HopHeaders {
     content_length: Option<usize>,
     closes_connection: bool,
     has_gateway_options: bool,
+    wants_path: bool,
 }
 
 impl HopHeaders {
@@ -276,7 +286,7 @@ impl HopHeaders {
             12 if is("content-type") => {
                 self.has_gateway_options |= value.starts_with(b"application/grpc")
             }
-            15 if is("x-nearpath-path") => self.has_gateway_options = true,
+            15 if is("x-nearpath-path") => self.wants_path = true,
             2 if is("te") => return None,
             6 if is("expect") => return None,
             7 if is("upgrade") || is("trailer") => return None,

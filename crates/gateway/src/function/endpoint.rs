@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use nearpath_types::policy::CallTransport;
-use nearpath_types::{InstanceId, InstanceLocality, InstanceRoute};
+use nearpath_types::{FunctionServer, InstanceId, InstanceLocality, InstanceRoute};
 use tokio::sync::Notify;
 
 use super::udp_reachability::UdpReachability;
@@ -29,6 +29,8 @@ pub(crate) struct InstanceEndpoint {
     pub udp: UdpReachability,
     /// Server name in its certificate, once known; it does not change.
     server_name: OnceLock<Arc<str>>,
+    /// The function's own server, once known; it does not change.
+    server: OnceLock<Arc<FunctionServer>>,
     /// Set after a refusal, cleared by the next answer.
     is_suspect: AtomicBool,
     /// The instance is gone: connections that cannot notice that must be cut.
@@ -74,6 +76,7 @@ impl InstanceEndpoint {
             transport,
             udp,
             server_name,
+            server: OnceLock::new(),
             is_suspect,
             is_gone,
             request_count,
@@ -90,6 +93,18 @@ impl InstanceEndpoint {
     pub(crate) fn set_server_name(&self, name: Option<&Arc<str>>) {
         if let Some(name) = name {
             self.server_name.get_or_init(|| Arc::clone(name));
+        }
+    }
+
+    /// Returns the function's own server, if calls may go to it without the watchdog.
+    pub(crate) fn server(&self) -> Option<&Arc<FunctionServer>> {
+        self.server.get()
+    }
+
+    /// Sets the function's own server when the node has opened its network.
+    pub(crate) fn set_server(&self, server: Option<&Arc<FunctionServer>>) {
+        if let Some(server) = server {
+            self.server.get_or_init(|| Arc::clone(server));
         }
     }
 

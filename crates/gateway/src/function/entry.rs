@@ -179,6 +179,7 @@ fn merge_ready(
             let endpoint =
                 known.unwrap_or_else(|| InstanceEndpoint::from_instance(instance).into());
             endpoint.set_server_name(instance.quic.as_ref());
+            endpoint.set_server(instance.server.as_ref());
             endpoint
         })
         .collect()

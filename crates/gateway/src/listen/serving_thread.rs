@@ -115,6 +115,9 @@ async fn serve_until_drained(
         worker.recorder.begin_cutting();
         http3_endpoints.close_all().await; // without a close, a QUIC client waits for its timeout
     }
+    // Nothing sweeps them from now on. Those in use by other threads still need this event loop.
+    worker.loopback_pools.close_idle();
+    let _ = tokio::time::timeout(settings.drain_timeout, worker.event_loop.wait_unused()).await;
     accepted
 }
 
@@ -155,6 +158,7 @@ async fn sweep_connections(
         worker
             .tcp_pools
             .sweep_idle(now.saturating_sub(max_idle_ticks));
+        worker.loopback_pools.sweep_idle();
         worker
             .quic_connections
             .sweep_idle(now.saturating_sub(max_idle_ticks));
@@ -175,6 +179,7 @@ async fn follow_routing_table(worker: Rc<WorkerContext>) {
     let mut changes = worker.table.subscribe();
     while changes.changed().await.is_ok() {
         worker.tcp_pools.sweep_idle(0);
+        worker.loopback_pools.sweep_idle();
         worker.quic_connections.sweep_idle(0);
         deliver::open_ahead_of_calls(&worker);
     }

@@ -10,11 +10,21 @@ pub(crate) struct RequestDeadlines {
     deadline: Instant,
     /// The deadline applies: not for event streams and upgraded connections.
     has_deadline: bool,
-    /// The caller set the deadline (`X-Timeout`).
-    is_callers: bool,
+    origin: DeadlineOrigin,
     first_byte_timeout: Duration,
     idle_timeout: Duration,
     body_idle_timeout: Duration,
+}
+
+/// Setting behind the deadline of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum DeadlineOrigin {
+    /// The function's policy.
+    Policy,
+    /// `X-Timeout` of the caller.
+    Caller,
+    /// `exec_timeout` of the function, where no watchdog enforces it.
+    ExecTimeout,
 }
 
 /// Stage of a request.
@@ -47,7 +57,10 @@ impl RequestDeadlines {
         Self {
             deadline: start + caller_timeout.unwrap_or(policy.total_timeout),
             has_deadline: true,
-            is_callers: caller_timeout.is_some(),
+            origin: match caller_timeout {
+                Some(_) => DeadlineOrigin::Caller,
+                None => DeadlineOrigin::Policy,
+            },
             first_byte_timeout: policy.first_byte_timeout,
             idle_timeout: policy.idle_timeout,
             body_idle_timeout,
@@ -61,10 +74,17 @@ impl RequestDeadlines {
 
     /// Returns the setting behind the deadline, as operators or callers write it.
     pub(crate) fn deadline_setting(&self) -> &'static str {
-        if self.is_callers {
-            "X-Timeout"
-        } else {
-            policy::TOTAL_TIMEOUT
+        match self.origin {
+            DeadlineOrigin::Caller => "X-Timeout",
+            DeadlineOrigin::Policy => policy::TOTAL_TIMEOUT,
+            DeadlineOrigin::ExecTimeout => "exec_timeout",
+        }
+    }
+
+    /// Brings the deadline forward to the end of the function's own limit.
+    pub(crate) fn shorten_to_exec_timeout(&mut self, at: Instant) {
+        if at < self.deadline {
+            (self.deadline, self.origin) = (at, DeadlineOrigin::ExecTimeout);
         }
     }
 
@@ -75,7 +95,7 @@ impl RequestDeadlines {
 
     /// Lifts the total timeout: only silence or the caller's limit ends the request from now on.
     pub(crate) fn lift_total_timeout(&mut self) {
-        self.has_deadline = self.is_callers;
+        self.has_deadline = self.origin == DeadlineOrigin::Caller;
     }
 
     /// Returns whether the whole request is overdue at `now`.
@@ -99,8 +119,15 @@ impl RequestDeadlines {
             RequestStage::Streaming(last) => (last + self.idle_timeout, Reason::IdleTimeout),
         };
         match self.has_deadline && self.deadline <= at {
-            true => (self.deadline, Reason::TotalTimeout),
+            true => (self.deadline, self.deadline_reason()),
             false => (at, why),
+        }
+    }
+
+    fn deadline_reason(&self) -> Reason {
+        match self.origin {
+            DeadlineOrigin::ExecTimeout => Reason::ExecTimeout,
+            DeadlineOrigin::Caller | DeadlineOrigin::Policy => Reason::TotalTimeout,
         }
     }
 

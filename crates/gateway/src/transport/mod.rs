@@ -1,10 +1,17 @@
 //! Connections of one thread to instances, kept between requests: over TCP, over QUIC, and in
 //! shared memory.
 
+mod loopback;
 mod quic;
 mod shm_domains;
 mod tcp;
 
+#[doc(hidden)] // for the fuzz target
+pub use loopback::{BodyDecoder, DecodedPart, ResponseHead, parse_head};
+pub(crate) use loopback::{
+    EventLoop, ExchangeError, HeadError, InvalidResponse, LoopbackBody, LoopbackPools, ServerBody,
+    ServerConnection, ServerResponse, exchange_plain,
+};
 pub(crate) use quic::{AcquiredQuic, QuicConnections, QuicUnavailable};
 pub(crate) use shm_domains::ShmDomains;
 pub(crate) use tcp::{HttpConnection, TcpPools, TlsMode};

@@ -378,6 +378,7 @@ pub(crate) fn instance_entry(addr: SocketAddr, state: InstanceState) -> Instance
         state,
         quic: None,
         transport: CallTransport::Auto,
+        server: None,
     }
 }
 

@@ -14,6 +14,7 @@ mod fixture;
 mod head_rules;
 mod http3;
 mod internal;
+mod loopback;
 mod malformed;
 mod plain_requests;
 mod reader_difference;

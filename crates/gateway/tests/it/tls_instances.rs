@@ -113,6 +113,7 @@ impl TlsSite {
                     id,
                     quic: quic.clone(),
                     transport: *transport,
+                    server: None,
                     ..ready
                 }
             });

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -30,6 +31,15 @@ pub enum StartNote {
         /// Duration of the phase.
         took: Duration,
     },
+    /// The tenant's own server may be called without the watchdog.
+    Server {
+        /// Its address inside the instance.
+        addr: SocketAddr,
+        /// Maximum duration of a call; zero: none.
+        exec_timeout: Duration,
+        /// Path in front of every request's own; may be empty.
+        base_path: String,
+    },
     /// The instance may be called.
     Ready,
     /// The start failed; the text is for the tenant.
@@ -49,6 +59,14 @@ impl StartNote {
             None if line == "oom_kill" => Some(StartNote::OomKill),
             Some(("remark", text)) => Some(StartNote::Remark(text.to_owned())),
             Some(("failed", text)) => Some(StartNote::Failed(text.to_owned())),
+            Some(("server", rest)) => {
+                let mut parts = rest.splitn(3, ' ');
+                Some(StartNote::Server {
+                    addr: parts.next()?.parse().ok()?,
+                    exec_timeout: Duration::from_nanos(parts.next()?.parse().ok()?),
+                    base_path: parts.next()?.to_owned(),
+                })
+            }
             Some(("phase", rest)) => {
                 let (name, nanos) = rest.split_once(' ')?;
                 Some(StartNote::Phase {
@@ -116,7 +134,23 @@ mod tests {
             StartNote::parse_line("remark a server\n"),
             Some(StartNote::Remark("a server".into()))
         );
-        for unknown in ["", "readyish", "phase root", "phase root x", "hello world"] {
+        assert_eq!(
+            StartNote::parse_line("server 127.0.0.1:5000 1500 /base\n"),
+            Some(StartNote::Server {
+                addr: "127.0.0.1:5000".parse().unwrap(),
+                exec_timeout: took,
+                base_path: "/base".into()
+            })
+        );
+        for unknown in [
+            "",
+            "server x 1 ",
+            "server [::1]:1 1",
+            "readyish",
+            "phase root",
+            "phase root x",
+            "hello world",
+        ] {
             assert_eq!(StartNote::parse_line(unknown), None, "{unknown}");
         }
     }

@@ -6,15 +6,16 @@ use std::time::{Duration, Instant};
 use nearpath_types::log_limiter::LogLimiter;
 use nearpath_types::policy::CallTransport;
 use nearpath_types::{
-    DesiredFunction, FunctionId, FunctionPolicy, InstanceId, InstanceLocality, InstanceRoute,
-    InstanceState, ObservedInstance, Revision, StartPhase,
+    DesiredFunction, FunctionId, FunctionPolicy, FunctionServer, InstanceId, InstanceLocality,
+    InstanceRoute, InstanceState, ObservedInstance, Revision, StartPhase,
 };
 use tokio::sync::oneshot;
 
 use super::allocations::InstanceAllocation;
 use crate::instance::lifecycle::StopRequest;
+use crate::instance::notes::ServerNote;
 use crate::instance::variables;
-use crate::machine::InstanceProcess;
+use crate::machine::{InstanceProcess, ProcessNetwork};
 use crate::reconcile::InstanceView;
 
 /// An instance that is not gone.
@@ -34,6 +35,8 @@ pub(super) struct InstanceRecord {
     pub(super) quic: Option<Arc<str>>,
     /// Protocol that its callers use.
     pub(super) transport: CallTransport,
+    /// Its own server, which the gateway may call without the watchdog.
+    pub(super) server: Option<Arc<FunctionServer>>,
     pub(super) phases: Vec<StartPhase>,
     pub(super) meter: Option<Arc<UsageMeter>>,
     /// Limits the lines of its remarks, which each of its calls may cause.
@@ -65,6 +68,7 @@ impl InstanceRecord {
             exited: false,
             quic: None,
             transport: policy.transport,
+            server: None,
             phases: Vec::new(),
             meter: None,
             remark_lines: LogLimiter::default(),
@@ -91,6 +95,7 @@ impl InstanceRecord {
             state: self.state,
             quic: self.quic.clone(),
             transport: self.transport,
+            server: self.server.clone(),
         }
     }
 
@@ -102,6 +107,26 @@ impl InstanceRecord {
             revision: self.revision,
             pid: self.pid,
             start: self.phases.clone(),
+        }
+    }
+
+    /// Opens the way to its own server. Without it, calls go through the watchdog.
+    pub(super) fn open_server(&mut self, note: ServerNote) {
+        let Some(meter) = &self.meter else { return };
+        match ProcessNetwork::open(&meter.process()) {
+            Ok(network) => {
+                self.server = network.map(|network| {
+                    Arc::new(FunctionServer {
+                        addr: note.addr,
+                        base_path: note.base_path,
+                        exec_timeout: note.exec_timeout,
+                        network: Arc::new(network),
+                    })
+                });
+            }
+            Err(error) => {
+                tracing::warn!(function = %self.function, instance = %self.id, %error, "network of the instance cannot be opened; calls go through its watchdog");
+            }
         }
     }
 

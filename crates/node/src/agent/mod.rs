@@ -358,6 +358,11 @@ impl NodeAgent {
                     record.add_phase(phase);
                 }
             }
+            InstanceEvent::Server(id, note) => {
+                if let Some(record) = self.instances.get_mut(id) {
+                    record.open_server(note);
+                }
+            }
             InstanceEvent::Ready(id) => self.handle_ready(id),
             InstanceEvent::OomKill(id) => {
                 if let Some(record) = self.instances.get_mut(id) {

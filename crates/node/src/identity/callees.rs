@@ -106,6 +106,7 @@ mod tests {
             state,
             quic: named.then(|| format!("i{number}").into()),
             transport,
+            server: None,
         };
         FunctionRoute {
             id: id.parse().unwrap(),

@@ -126,6 +126,7 @@ fn snapshot_of(instances: &[u64]) -> Arc<RoutingSnapshot> {
         state: InstanceState::Ready,
         quic: Some(format!("i{number}").into()),
         transport: CallTransport::Quic,
+        server: None,
     };
     let others = instances.iter().map(instance).collect();
     let functions = vec![

@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
 use super::ending::{EndEvidence, EndReport, InstanceEnding, memory_cause};
-use super::notes::{InstanceNote, NoteReader};
+use super::notes::{InstanceNote, NoteReader, ServerNote};
 use super::variables;
 use crate::artifact::{ArtifactKey, ArtifactStore};
 use crate::identity::{CallerInstance, IdentityContext, IdentityService, IdentityTask};
@@ -50,6 +50,8 @@ pub enum InstanceEvent {
     Named(InstanceId, Arc<str>),
     /// A phase of its start ended.
     Phase(InstanceId, StartPhase),
+    /// Its own server may be called without its watchdog.
+    Server(InstanceId, ServerNote),
     /// The instance may be called.
     Ready(InstanceId),
     /// The kernel killed one of its processes for lack of memory, and it goes on.
@@ -368,6 +370,9 @@ impl Lifecycle {
             Some(InstanceNote::Phase(phase)) if !start.ready => {
                 self.send_event(InstanceEvent::Phase(self.spec.id, phase))
             }
+            Some(InstanceNote::Server(server)) if !start.ready => {
+                self.send_event(InstanceEvent::Server(self.spec.id, server))
+            }
             Some(InstanceNote::Ready) if !start.ready && start.failure.is_none() => {
                 start.ready = true;
                 self.send_event(InstanceEvent::Ready(self.spec.id));
@@ -380,7 +385,7 @@ impl Lifecycle {
             Some(InstanceNote::Remark(text)) => {
                 self.send_event(InstanceEvent::Remark(self.spec.id, text))
             }
-            Some(InstanceNote::Phase(_) | InstanceNote::Ready) => {}
+            Some(InstanceNote::Phase(_) | InstanceNote::Server(_) | InstanceNote::Ready) => {}
             None => start.is_closed = true,
         }
         false

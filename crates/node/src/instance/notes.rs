@@ -1,7 +1,9 @@
 //! Notes that an instance's init and watchdog write to the notes pipe; see `contract/notes.md`.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use nearpath_kernel::sandbox;
 use nearpath_types::StartPhase;
@@ -16,6 +18,8 @@ const MAX_LINE_BYTES: usize = 4_096;
 pub enum InstanceNote {
     /// A phase of the start ended.
     Phase(StartPhase),
+    /// The tenant's own server may be called without the watchdog.
+    Server(ServerNote),
     /// The instance may be called.
     Ready,
     /// The start failed; the text is for the tenant.
@@ -26,12 +30,23 @@ pub enum InstanceNote {
     Remark(String),
 }
 
+/// Address and limits of a tenant's own server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerNote {
+    /// Address on the instance's loopback.
+    pub addr: SocketAddr,
+    /// Maximum duration of a call; `None`: no limit.
+    pub exec_timeout: Option<Duration>,
+    /// Path in front of every request's own.
+    pub base_path: String,
+}
+
 impl InstanceNote {
     /// Returns whether only the watchdog writes such a note, and not `instance-init` before it.
     pub fn is_of_watchdog(&self) -> bool {
         match self {
             Self::Phase(phase) => ["watchdog", "handler"].contains(&phase.name.as_str()),
-            Self::Ready | Self::OomKill | Self::Remark(_) => true,
+            Self::Server(_) | Self::Ready | Self::OomKill | Self::Remark(_) => true,
             Self::Failed(_) => false,
         }
     }
@@ -47,10 +62,33 @@ pub fn parse_line(line: &str) -> Option<InstanceNote> {
         sandbox::StartNote::OomKill => Some(InstanceNote::OomKill),
         sandbox::StartNote::Remark(text) => Some(InstanceNote::Remark(readable(&text))),
         sandbox::StartNote::Failed(text) => Some(InstanceNote::Failed(readable(&text))),
+        sandbox::StartNote::Server {
+            addr,
+            exec_timeout,
+            base_path,
+        } => {
+            // Other addresses would lead out of the instance, where its own rules end.
+            let is_usable = addr.ip().is_loopback() && is_base_path(&base_path);
+            is_usable.then(|| {
+                InstanceNote::Server(ServerNote {
+                    addr,
+                    exec_timeout: Some(exec_timeout).filter(|limit| !limit.is_zero()),
+                    base_path,
+                })
+            })
+        }
         sandbox::StartNote::Phase { name, took } => {
             is_plain(&name).then_some(InstanceNote::Phase(StartPhase { name, took }))
         }
     }
+}
+
+/// Returns whether a path may stand in front of a request's own (RFC 3986 section 3.3). It becomes
+/// a part of every request.
+fn is_base_path(path: &str) -> bool {
+    let is_allowed =
+        |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/!$&'()*+,;=:@%".contains(&byte);
+    (path.is_empty() || path.starts_with('/')) && path.bytes().all(is_allowed)
 }
 
 fn is_plain(name: &str) -> bool {
@@ -117,7 +155,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::io::Write;
-    use std::time::Duration;
 
     #[test]
     fn only_the_known_kinds_are_parsed() {
@@ -139,8 +176,18 @@ mod tests {
             parse_line("failed no such file: ./run\x1b[2J"),
             Some(InstanceNote::Failed("no such file: ./run[2J".into()))
         );
+        assert!(matches!(
+            parse_line("server 127.0.0.1:80 0 "),
+            Some(InstanceNote::Server(ServerNote {
+                exec_timeout: None,
+                ..
+            }))
+        ));
         for other in [
             "",
+            "server 10.0.0.1:80 0 ",
+            "server 127.0.0.1:80 0 /a b",
+            "server 127.0.0.1:80 0 a",
             "ready now",
             "phase",
             "phase x",

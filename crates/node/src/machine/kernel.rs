@@ -23,6 +23,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, pidfd_send_signal, wai
 use tokio::io::unix::AsyncFd;
 
 use super::client_tls::{TrustFiles, requires_tls};
+use super::instance_network::open_netns_of;
 use super::{
     DISPATCH_PATH, DirectPathGuard, EgressAccess, InstanceLimits, InstanceMachine, InstanceProcess,
     InstanceSpec, ProcessExit, ProcessUsage, StartedInstance, session,
@@ -271,6 +272,7 @@ impl InstanceMachine for KernelMachine {
             admission.serve_inner_sockets(inner_sockets)?;
         }
         let process = KernelProcess {
+            pid,
             pidfd,
             // Elsewhere the PID namespace ends with its first process (pid_namespaces(7)).
             session: Pid::from_raw(pid as i32).filter(|_| self.isolation == IsolationLevel::None),
@@ -415,6 +417,7 @@ struct ProcessResources {
 }
 
 struct KernelProcess {
+    pid: u32,
     pidfd: OwnedFd,
     /// Session of the watchdog, where no PID namespace ends with it.
     session: Option<Pid>,
@@ -488,6 +491,10 @@ impl InstanceProcess for KernelProcess {
 
     fn oom_kills(&self) -> Option<u64> {
         self.resources().as_ref()?.cgroup.oom_kills()
+    }
+
+    fn open_netns(&self) -> io::Result<Option<OwnedFd>> {
+        open_netns_of(self.pid, &self.pidfd)
     }
 
     fn cpu_time(&self) -> Option<Duration> {

@@ -5,9 +5,11 @@
 //! one; tests run the same node on a fake.
 
 mod client_tls;
+mod instance_network;
 pub mod kernel;
 mod session;
 
+pub(crate) use instance_network::ProcessNetwork;
 #[doc(hidden)] // for the fuzz targets
 pub use session::alive_session;
 
@@ -141,6 +143,13 @@ pub trait InstanceProcess: Send + Sync + 'static {
     /// does not count them.
     fn oom_kills(&self) -> Option<u64> {
         None
+    }
+    /// Opens its network namespace; `None` if it shares the machine's.
+    ///
+    /// # Errors
+    /// Fails when it has ended.
+    fn open_netns(&self) -> io::Result<Option<OwnedFd>> {
+        Ok(None)
     }
     /// Returns its CPU time; `None` without accounting. Cheaper than
     /// [`InstanceProcess::read_usage`].

@@ -2,6 +2,7 @@
 //! The module of each path, with the function that returns its obstacle.
 
 pub(crate) mod http;
+pub(crate) mod loopback;
 pub(crate) mod pool;
 pub(crate) mod punch;
 pub(crate) mod quic;

@@ -89,6 +89,10 @@ impl HttpMode {
         })
     }
 
+    pub(super) fn close_idle_connections(&self) {
+        self.upstream.close_idle_connections();
+    }
+
     pub(crate) async fn handle_call(&self, call: ModeCall) -> Result<ModeResponse, PlatformError> {
         // Calls during the start wait instead of failing with a refused connection.
         self.readiness.wait_ready().await;

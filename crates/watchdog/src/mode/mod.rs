@@ -81,6 +81,13 @@ impl ModeHandler {
         }
     }
 
+    /// Closes connections to the tenant's server that carry no call.
+    pub(crate) fn close_idle_connections(&self) {
+        if let Self::Http(mode) = self {
+            mode.close_idle_connections();
+        }
+    }
+
     /// Returns whether calls can be handled now.
     pub(crate) fn is_ready(&self) -> bool {
         match self {

@@ -93,6 +93,7 @@ fn call_needs<B>(request: &Request<B>) -> CallNeeds {
         upgrade: headers.contains_key(UPGRADE),
         grpc: has_grpc_content(headers),
         trailers: headers.contains_key(TRAILER),
+        watchdog: false, // this caller knows no other port
     }
 }
 

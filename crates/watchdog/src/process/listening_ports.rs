@@ -52,6 +52,11 @@ pub(super) fn read_ports(leader: Pid) -> ListeningPorts {
     ports
 }
 
+/// Returns whether a connection to a local port exists. False where `/proc` cannot be read.
+pub(crate) fn is_port_connected(port: u16) -> bool {
+    SocketTable::read().connected.contains(&port)
+}
+
 /// Returns the group of a process, from proc_pid_stat(5). The name before it may hold anything.
 fn process_group(process: &Path) -> Option<i32> {
     let stat = fs::read_to_string(process.join("stat")).ok()?;

@@ -47,6 +47,11 @@ impl Http1Pool {
         None
     }
 
+    /// Closes all idle connections.
+    pub(super) fn close_idle(&self) {
+        self.lock_idle().connections.clear();
+    }
+
     /// Returns when a connection was returned; another task may have taken it already.
     pub(super) async fn wait_returned(&self) {
         self.returned.notified().await;

@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
 use super::buffered_connection::BufferedConnection;
 use super::response::{self, HEAD_RESERVE_BYTES, write_field, write_status_line};
-use crate::fast_path::{PlainRequest, SentCall};
+use crate::fast_path::{PlainCall, PlainRequest, SentCall};
 use crate::listen::client_connection::ClientConnection;
 use crate::listen::conn_state::ActiveRequest;
 use crate::request::seconds_value;
@@ -25,13 +25,14 @@ pub(super) async fn write_fast_response<T>(
     client: &ClientConnection,
     connection: &mut BufferedConnection<T>,
     plain: &PlainRequest,
-    mut call: SentCall,
+    sent: SentCall,
     mut active: ActiveRequest,
 ) -> io::Result<bool>
 where
     T: AsyncRead + AsyncWrite + Unpin,
 {
-    let Some(outcome) = connection.await_unless_gone(&mut call.answer).await else {
+    let SentCall { answer, call } = sent;
+    let Some(outcome) = connection.await_unless_gone(answer).await else {
         return Ok(false);
     };
     let close = plain.closes_connection() || connection.state.is_draining();
@@ -69,7 +70,8 @@ where
     response::write_response(connection, answer, active, close, client.worker.http_date()).await
 }
 
-async fn write_whole<T>(
+/// Writes head and body.
+pub(super) async fn write_whole<T>(
     connection: &mut BufferedConnection<T>,
     out: BytesMut,
     body: Bytes,
@@ -102,7 +104,7 @@ fn is_bodiless(status: StatusCode) -> bool {
 fn write_head(
     out: &mut BytesMut,
     client: &ClientConnection,
-    call: &SentCall,
+    call: &PlainCall,
     reply: &CallReply,
     close: bool,
 ) -> Option<StatusCode> {
@@ -145,12 +147,7 @@ fn write_head(
             write_field(out, field.name, field.value);
         }
     }
-    write_field(out, "x-call-id", call.call_id.as_bytes());
-    write_field(out, "x-start-time", call.start_time.as_bytes());
-    write_field(out, "x-served-by", client.worker.served_by.as_bytes());
-    if let Some(alt_svc) = &client.alt_svc {
-        write_field(out, "alt-svc", alt_svc.as_bytes());
-    }
+    write_own_fields(out, client, call);
     if add_duration {
         let time = Instant::now().saturating_duration_since(call.record.started_at());
         write_field(out, "x-duration-seconds", seconds_value(time).as_bytes());
@@ -166,8 +163,18 @@ fn write_head(
     Some(status)
 }
 
+/// Writes the fields of the gateway that every response has.
+pub(super) fn write_own_fields(out: &mut BytesMut, client: &ClientConnection, call: &PlainCall) {
+    write_field(out, "x-call-id", call.call_id.as_bytes());
+    write_field(out, "x-start-time", call.start_time.as_bytes());
+    write_field(out, "x-served-by", client.worker.served_by.as_bytes());
+    if let Some(alt_svc) = &client.alt_svc {
+        write_field(out, "alt-svc", alt_svc.as_bytes());
+    }
+}
+
 /// Returns whether a field is valid HTTP (RFC 9110 section 5). The function may be hostile.
-fn is_valid_field(name: &str, value: &[u8]) -> bool {
+pub(super) fn is_valid_field(name: &str, value: &[u8]) -> bool {
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     let is_text = |byte: &u8| *byte == b'\t' || (*byte >= b' ' && *byte != 0x7f);
     name.bytes().all(is_token) && value.iter().all(is_text)

@@ -8,6 +8,7 @@
 
 mod buffered_connection;
 mod fast_response;
+mod loopback_response;
 mod response;
 
 use std::io;
@@ -17,8 +18,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use std::sync::Arc;
 
 use super::client_connection::ClientConnection;
+use super::conn_state::ActiveRequest;
 use super::tracked_stream::TrackedStream;
-use crate::fast_path::{self, ParseOutcome, PlainRequest, take_plain_request};
+use crate::fast_path::{self, LoopbackDraft, ParseOutcome, PlainRequest, take_plain_request};
 use crate::function::FunctionEntry;
 use crate::pipeline;
 use crate::route::{self, PathTarget};
@@ -121,6 +123,51 @@ where
     ) {
         return fast_response::write_fast_response(client, connection, plain, call, active).await;
     }
+    let (worker, peer) = (&client.worker, &client.peer);
+    match LoopbackDraft::new(worker, peer, plain, &found.function, found.path_offset) {
+        // On the heap: otherwise every connection's future would be as large.
+        Some(draft) => {
+            Box::pin(answer_at_own_port(
+                client, connection, plain, found, draft, active,
+            ))
+            .await
+        }
+        None => answer_in_pipeline(client, connection, plain, found, active).await,
+    }
+}
+
+/// Answers a request at the function's own port, or in the pipeline if there is no connection.
+async fn answer_at_own_port<T>(
+    client: &ClientConnection,
+    connection: &mut BufferedConnection<T>,
+    plain: &PlainRequest,
+    found: FoundFunction,
+    draft: LoopbackDraft,
+    active: ActiveRequest,
+) -> io::Result<bool>
+where
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    match draft.connect(&client.worker, &client.peer, plain).await {
+        Some(call) => {
+            loopback_response::write_loopback_response(client, connection, plain, call, active)
+                .await
+        }
+        None => answer_in_pipeline(client, connection, plain, found, active).await,
+    }
+}
+
+/// Answers a request in the pipeline.
+async fn answer_in_pipeline<T>(
+    client: &ClientConnection,
+    connection: &mut BufferedConnection<T>,
+    plain: &PlainRequest,
+    found: FoundFunction,
+    active: ActiveRequest,
+) -> io::Result<bool>
+where
+    T: AsyncRead + AsyncWrite + Unpin,
+{
     let Some(request) = plain.to_request() else {
         return Err(io::ErrorKind::InvalidData.into());
     };

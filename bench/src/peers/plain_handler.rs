@@ -1,0 +1,147 @@
+//! Handlers of `default`: plain HTTP servers as users write them, alone or deployed unmodified.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::nearpath::NearpathServer;
+use super::{PeerProcess, free_addr};
+use crate::cpu::process_tree;
+
+/// Port of the handler inside its instance.
+const INSTANCE_PORT: &str = "5000";
+
+/// Language of a handler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum HandlerLanguage {
+    /// A static program in C with the least work.
+    C,
+    /// Go's `net/http`.
+    Go,
+    /// Python's `http.server`.
+    Python,
+}
+
+/// A handler's folder, as it is deployed.
+pub(crate) struct PlainHandler {
+    folder: TempDir,
+    command: Vec<&'static str>,
+}
+
+/// `nearpath up` with the handler as its only function, and the ids of its processes.
+pub(crate) struct DeployedHandler {
+    server: NearpathServer,
+    handler: u32,
+    _folder: TempDir,
+}
+
+impl HandlerLanguage {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::C => "static C",
+            Self::Go => "Go",
+            Self::Python => "Python",
+        }
+    }
+}
+
+impl PlainHandler {
+    /// Builds the handler in a folder of its own.
+    ///
+    /// # Errors
+    /// If the compiler is missing or fails.
+    pub(crate) fn build(language: HandlerLanguage) -> io::Result<Self> {
+        let (folder, sources) = (tempfile::tempdir()?, Path::new("bench/functions/default"));
+        let program = folder.path().join("bench-handler");
+        match language {
+            HandlerLanguage::C => {
+                let mut cc = Command::new("cc");
+                cc.args(["-O2", "-static", "-o"]).arg(&program);
+                run_tool(cc.arg(sources.join("static_handler.c")))?;
+            }
+            HandlerLanguage::Go => {
+                let mut go = Command::new("go");
+                go.current_dir(sources.join("go")).env("CGO_ENABLED", "0");
+                run_tool(go.args(["build", "-o"]).arg(&program).arg("."))?;
+            }
+            HandlerLanguage::Python => {
+                std::fs::copy(sources.join("handler.py"), folder.path().join("handler.py"))?;
+            }
+        }
+        let command = match language {
+            HandlerLanguage::C | HandlerLanguage::Go => vec!["./bench-handler"],
+            HandlerLanguage::Python => vec!["python3", "handler.py"],
+        };
+        Ok(Self { folder, command })
+    }
+
+    /// Starts it as a process of this machine.
+    pub(crate) async fn start(&self) -> io::Result<PeerProcess> {
+        let addr = free_addr()?;
+        let program = match self.command[0].strip_prefix("./") {
+            Some(own) => self.folder.path().join(own),
+            None => PathBuf::from(self.command[0]),
+        };
+        let mut command = Command::new(program);
+        command
+            .current_dir(self.folder.path())
+            .args(&self.command[1..])
+            .arg(addr.port().to_string());
+        PeerProcess::start(command, addr).await
+    }
+
+    /// Deploys it as the guide does, unmodified.
+    pub(crate) async fn deploy(&self) -> io::Result<DeployedHandler> {
+        let data = tempfile::tempdir()?;
+        let server = NearpathServer::start(data.path()).await?;
+        let spec = json!({
+            "service": "handler",
+            "image": format!("file://{}", self.folder.path().display()),
+            "envProcess": format!("{} {INSTANCE_PORT}", self.command.join(" ")),
+            "envVars": {
+                "mode": "http",
+                "upstream_url": format!("http://127.0.0.1:{INSTANCE_PORT}"),
+            },
+        });
+        server.deploy_function(&spec).await?;
+        server.wait_available("handler", 1).await?;
+        // The last descendant: the watchdog starts it when everything else runs.
+        let is_handler = |pid: &u32| {
+            std::fs::read(format!("/proc/{pid}/cmdline"))
+                .is_ok_and(|line| line.starts_with(self.command[0].as_bytes()))
+        };
+        let handler = process_tree(&[server.pid()]).into_iter().rfind(is_handler);
+        let handler =
+            handler.ok_or_else(|| io::Error::other("the deployed handler has no process"))?;
+        Ok(DeployedHandler {
+            server,
+            handler,
+            _folder: data,
+        })
+    }
+}
+
+impl DeployedHandler {
+    pub(crate) fn server(&self) -> &NearpathServer {
+        &self.server
+    }
+
+    /// Returns the process of the handler.
+    pub(crate) fn handler_pid(&self) -> u32 {
+        self.handler
+    }
+}
+
+fn run_tool(command: &mut Command) -> io::Result<()> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let status = command
+        .status()
+        .map_err(|error| io::Error::new(error.kind(), format!("{program}: {error}")))?;
+    match status.success() {
+        true => Ok(()),
+        false => Err(io::Error::other(format!("{program} failed: {status}"))),
+    }
+}

@@ -1,0 +1,339 @@
+//! Plain requests to the function's own port, without its watchdog (ADR 89). The watchdog's
+//! contract holds here: its time limit, its header fields, its reasons.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use http::{HeaderMap, Response};
+use nearpath_path::{
+    self as path, CallFacts, CallNeeds, EdgeFacts, Path, PathChoice, TransportFacts,
+};
+use nearpath_types::{
+    FunctionPolicy, FunctionServer, InstanceLocality, PlatformError, Reason, duration, policy,
+};
+use nearpath_wire::hop::headers::{strip_hop_headers, strip_platform_headers};
+
+use tokio::net::TcpStream;
+
+use super::plain_call::{PlainCall, PlainDraft, is_eligible};
+use super::request::PlainRequest;
+use crate::COMPONENT;
+use crate::context::WorkerContext;
+use crate::deliver::{InstanceAnswer, ResponseContent, into_response};
+use crate::function::FunctionEntry;
+use crate::pipeline;
+use crate::request::{PeerInfo, seconds_value};
+use crate::transport::{
+    ExchangeError, HeadError, InvalidResponse, LoopbackBody, ResponseHead, ServerConnection,
+};
+
+/// Time in which a watchdog that is alive accepts a connection.
+const WATCHDOG_TIMEOUT: Duration = Duration::from_millis(250);
+/// Content type of a response where neither it nor its request has one, as in of-watchdog.
+const DEFAULT_CONTENT_TYPE: &[u8] = b"text/plain";
+/// Room for the head of a usual request.
+const HEAD_RESERVE_BYTES: usize = 512;
+/// Cause of a lost connection, for callers.
+const MEMORY_CAUSE: &str =
+    "the kernel killed a process of the instance, because it needed more memory than it may use";
+
+/// Request that has a connection to the function's own server.
+pub(crate) struct LoopbackCall {
+    pub(crate) connection: ServerConnection,
+    /// Head of the request.
+    pub(crate) head: Bytes,
+    pub(crate) call: PlainCall,
+    pub(crate) limit: CallLimit,
+}
+
+/// Shortest time limit of a call until its head arrives, and the reason when it passes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CallLimit {
+    limit: Duration,
+    reason: Reason,
+    setting: &'static str,
+}
+
+/// Plain request whose head for the function's own server is written. Dropping it leaves no state
+/// behind.
+pub(crate) struct LoopbackDraft {
+    plain: PlainDraft,
+    server: Arc<FunctionServer>,
+    choice: PathChoice,
+    head: Bytes,
+}
+
+impl LoopbackDraft {
+    /// Admits a plain request and writes its head. `None`: it is for another path.
+    pub(crate) fn new(
+        worker: &WorkerContext,
+        peer: &PeerInfo,
+        plain: &PlainRequest,
+        function: &Arc<FunctionEntry>,
+        path_offset: usize,
+    ) -> Option<Self> {
+        let route = function.route();
+        let has_server = route.ready.iter().any(|one| one.server().is_some());
+        if !has_server || !is_eligible(plain, &route) {
+            return None;
+        }
+        // Every early return from here on drops the slot, and with it the permit.
+        let draft = PlainDraft::admit(worker, peer, plain, function, route, path_offset)?;
+        let server = draft.endpoint().server()?.clone();
+        Some(Self {
+            choice: path_choice(worker, &draft)?,
+            head: draft.with_fields(plain, peer, |fields| write_head(&server, fields))?,
+            server,
+            plain: draft,
+        })
+    }
+
+    /// Takes a connection. `None`: nothing was sent.
+    pub(crate) async fn connect(
+        self,
+        worker: &WorkerContext,
+        peer: &PeerInfo,
+        plain: &PlainRequest,
+    ) -> Option<LoopbackCall> {
+        let (pools, event_loop) = (&worker.loopback_pools, &worker.event_loop);
+        let endpoint = self.plain.endpoint();
+        let connection = match pools.take_connection(endpoint, event_loop) {
+            Some(connection) => connection,
+            None => {
+                pools
+                    .open_connection(endpoint, &self.server, event_loop)
+                    .await?
+            }
+        };
+        Some(self.start(worker, peer, plain, connection))
+    }
+
+    fn start(
+        self,
+        worker: &WorkerContext,
+        peer: &PeerInfo,
+        plain: &PlainRequest,
+        connection: ServerConnection,
+    ) -> LoopbackCall {
+        let limit = CallLimit::shortest(&self.plain.route.policy, &self.server);
+        LoopbackCall {
+            connection,
+            head: self.head,
+            call: self.plain.start_call(worker, peer, plain, self.choice),
+            limit,
+        }
+    }
+}
+
+/// Returns the choice of this path with the obstacle to a nearer one; `None`: another path is
+/// meant.
+fn path_choice(worker: &WorkerContext, draft: &PlainDraft) -> Option<PathChoice> {
+    let (endpoint, domain) = (draft.endpoint(), draft.route.domain.as_deref());
+    let shm_endpoint = domain.and_then(|domain| worker.shm_domains.endpoint_in(domain));
+    let facts = CallFacts {
+        edge: EdgeFacts {
+            same_node: endpoint.locality == InstanceLocality::SameNode,
+            callee_in_domain: domain.is_some(),
+            same_domain: true, // the gateway joins every domain of its node
+            caller_attached: shm_endpoint.is_some(),
+            callee_attached: shm_endpoint.is_some_and(|one| one.has_instance(endpoint.id)),
+        },
+        transport: TransportFacts {
+            wanted: endpoint.transport,
+            own_port: true,
+            ..TransportFacts::PLAIN
+        },
+        needs: CallNeeds::PLAIN,
+    };
+    let choice = path::select_paths(&facts).first_choice();
+    (choice.path == Path::Loopback).then_some(choice)
+}
+
+/// Writes the request's head (RFC 9112 section 3). The first two fields are method and path.
+fn write_head(server: &FunctionServer, fields: &[(&str, &[u8])]) -> Bytes {
+    let mut head = BytesMut::with_capacity(HEAD_RESERVE_BYTES);
+    let mut fields = fields.iter();
+    if let (Some((_, method)), Some((_, target))) = (fields.next(), fields.next()) {
+        for part in [method, &b" "[..], server.base_path.as_bytes(), target] {
+            head.put_slice(part);
+        }
+        head.put_slice(b" HTTP/1.1\r\n");
+    }
+    for (name, value) in fields {
+        for part in [name.as_bytes(), b": ", value, b"\r\n"] {
+            head.put_slice(part);
+        }
+    }
+    head.put_slice(b"\r\n");
+    head.freeze()
+}
+
+impl CallLimit {
+    /// Returns the time at which a call that begins now is overdue.
+    pub(crate) fn deadline(self) -> Instant {
+        Instant::now() + self.limit
+    }
+
+    fn shortest(policy: &FunctionPolicy, server: &FunctionServer) -> Self {
+        let limits = [
+            Some((
+                policy.total_timeout,
+                Reason::TotalTimeout,
+                policy::TOTAL_TIMEOUT,
+            )),
+            Some((
+                policy.first_byte_timeout,
+                Reason::FirstByteTimeout,
+                policy::FIRST_BYTE_TIMEOUT,
+            )),
+            server
+                .exec_timeout
+                .map(|limit| (limit, Reason::ExecTimeout, "exec_timeout")),
+        ];
+        let shortest = limits
+            .into_iter()
+            .flatten()
+            .min_by_key(|(limit, ..)| *limit);
+        let (limit, reason, setting) = shortest.expect("two limits always exist");
+        Self {
+            limit,
+            reason,
+            setting,
+        }
+    }
+}
+
+impl PlainCall {
+    /// Continues in the pipeline: the response streams.
+    pub(crate) fn stream_via_pipeline(
+        self,
+        worker: &Rc<WorkerContext>,
+        peer: &Rc<PeerInfo>,
+        plain: &PlainRequest,
+        head: &ResponseHead,
+        body: Box<LoopbackBody>,
+    ) -> Response<ResponseContent> {
+        let mut response = Response::new(body);
+        *response.status_mut() = head.status;
+        *response.headers_mut() = response_headers(plain, head, self.elapsed());
+        let server = self.endpoint().server().cloned();
+        let (mut call, slot) = self.into_pipeline_call(worker, peer, plain);
+        if let Some(limit) = server.and_then(|server| server.exec_timeout) {
+            call.deadlines
+                .shorten_to_exec_timeout(call.admitted_at + limit);
+        }
+        into_response(call, InstanceAnswer::from_loopback(response, slot))
+    }
+
+    /// Answers a call without a response.
+    pub(crate) async fn refuse_lost_call(
+        self,
+        worker: &Rc<WorkerContext>,
+        peer: &Rc<PeerInfo>,
+        plain: &PlainRequest,
+        limit: CallLimit,
+        error: &ExchangeError,
+    ) -> Response<ResponseContent> {
+        let error = match error {
+            ExchangeError::Timeout => self.timeout_error(limit),
+            ExchangeError::Head(HeadError::Invalid(error)) => self.invalid_error(*error),
+            ExchangeError::Head(error) => self.lost_error(worker, error).await,
+        };
+        let (call, _slot) = self.into_pipeline_call(worker, peer, plain);
+        pipeline::refuse_call(*call, &error).map(ResponseContent::Platform)
+    }
+
+    fn timeout_error(&self, limit: CallLimit) -> PlatformError {
+        let text = format!(
+            "{} did not answer within {}",
+            self.instance_text(),
+            duration::format_duration(limit.limit)
+        );
+        PlatformError::new(COMPONENT, limit.reason, text).governed_by(limit.setting)
+    }
+
+    fn invalid_error(&self, error: InvalidResponse) -> PlatformError {
+        let reason = match error {
+            InvalidResponse::Unfinal(_) => Reason::InstanceDied,
+            _ => Reason::FunctionFailed,
+        };
+        let text = format!(
+            "{} answered with invalid HTTP: {error}",
+            self.instance_text()
+        );
+        PlatformError::new(COMPONENT, reason, text)
+    }
+
+    async fn lost_error(&self, worker: &WorkerContext, error: &HeadError) -> PlatformError {
+        let endpoint = self.endpoint();
+        let text = format!(
+            "{} closed the connection before it answered: {error}",
+            self.instance_text()
+        );
+        let is_out_of_memory = endpoint
+            .server()
+            .is_some_and(|server| worker.loopback_pools.note_loss(endpoint, server));
+        if is_out_of_memory {
+            let text = format!("{text}: {MEMORY_CAUSE}");
+            return PlatformError::new(COMPONENT, Reason::FunctionFailed, text)
+                .governed_by("limits.memory");
+        }
+        let reason = match has_watchdog(endpoint.addr).await {
+            true => Reason::FunctionFailed,
+            false => Reason::InstanceDied,
+        };
+        PlatformError::new(COMPONENT, reason, text)
+    }
+
+    fn instance_text(&self) -> String {
+        format!("instance {} of {}", self.endpoint().id, self.function.name)
+    }
+
+    /// Returns the time since the call's arrival.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.record.started_at().elapsed()
+    }
+}
+
+/// Returns whether the watchdog still listens. A dying instance closes its port first: the kernel
+/// ends the other processes of a PID namespace after it has closed the files of the first
+/// (`exit_files` before `zap_pid_ns_processes`).
+async fn has_watchdog(addr: SocketAddr) -> bool {
+    let connecting = tokio::time::timeout(WATCHDOG_TIMEOUT, TcpStream::connect(addr));
+    connecting.await.is_ok_and(|connected| connected.is_ok())
+}
+
+/// Returns the content type of a response without one, as in of-watchdog: the request's, or plain
+/// text.
+pub(crate) fn missing_content_type(plain: &PlainRequest) -> &[u8] {
+    let mut fields = plain.header_fields();
+    let asked = fields.find(|(name, _)| *name == CONTENT_TYPE.as_str());
+    asked.map_or(DEFAULT_CONTENT_TYPE, |(_, value)| value)
+}
+
+/// Converts the head of a response, as the watchdog completes it.
+fn response_headers(plain: &PlainRequest, head: &ResponseHead, took: Duration) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, value) in head.fields() {
+        let (name, value) = (
+            HeaderName::from_bytes(name.as_bytes()),
+            HeaderValue::from_bytes(value),
+        );
+        // httparse accepts no other names; a value with a control character is dropped.
+        if let (Ok(name), Ok(value)) = (name, value) {
+            headers.append(name, value);
+        }
+    }
+    strip_hop_headers(&mut headers, false);
+    strip_platform_headers(&mut headers);
+    if !headers.contains_key(CONTENT_TYPE) {
+        let missing = HeaderValue::from_bytes(missing_content_type(plain));
+        headers.extend(missing.ok().map(|value| (CONTENT_TYPE, value)));
+    }
+    headers.insert("x-duration-seconds", seconds_value(took));
+    headers
+}

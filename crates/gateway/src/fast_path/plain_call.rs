@@ -1,0 +1,295 @@
+//! A plain request with its instance, whatever the way to it.
+
+use std::borrow::Cow;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use http::HeaderValue;
+use nearpath_path::PathChoice;
+
+use super::request::PlainRequest;
+use crate::call::GatewayCall;
+use crate::context::WorkerContext;
+use crate::deliver::{self, EndpointSlot};
+use crate::function::{ActiveRoute, FunctionEntry, InstanceEndpoint};
+use crate::record::CompletionRecord;
+use crate::request::{CallId, ListenerZone, PeerInfo, RequestDeadlines, RequestOptions, StartTime};
+use crate::route;
+
+const X_FORWARDED_FOR: &str = "x-forwarded-for";
+const X_NEARPATH_CALLER: &str = "x-nearpath-caller";
+
+/// Plain request whose instance is chosen, before anything is recorded or sent. Dropping it leaves
+/// no state behind.
+pub(super) struct PlainDraft {
+    pub(super) call_id: CallId,
+    pub(super) start_time: StartTime,
+    /// Calling function; `None`: a caller outside.
+    pub(super) caller: Option<Arc<FunctionEntry>>,
+    pub(super) slot: EndpointSlot,
+    pub(super) route: Arc<ActiveRoute>,
+    pub(super) function: Arc<FunctionEntry>,
+    pub(super) path_offset: usize,
+}
+
+/// Plain request that holds a slot at its instance.
+pub(crate) struct PlainCall {
+    /// `X-Call-Id`.
+    pub(crate) call_id: CallId,
+    /// `X-Start-Time`.
+    pub(crate) start_time: StartTime,
+    pub(crate) record: CompletionRecord,
+    caller: Option<Arc<FunctionEntry>>,
+    pub(super) slot: EndpointSlot,
+    pub(super) route: Arc<ActiveRoute>,
+    pub(super) function: Arc<FunctionEntry>,
+    pub(super) path_offset: usize,
+}
+
+/// Returns whether a plain request may take the fast path to the function.
+pub(super) fn is_eligible(plain: &PlainRequest, route: &ActiveRoute) -> bool {
+    // The pipeline answers 413. Here a request that does not fit is only declined.
+    let fits = |most| plain.body_length() <= most;
+    !plain.has_gateway_options() && route.policy.max_body.is_none_or(fits)
+}
+
+/// Returns the function that calls, if its edge is declared. `None`: the pipeline refuses the call.
+fn permitted_caller(
+    worker: &WorkerContext,
+    peer: &PeerInfo,
+    callee: &FunctionEntry,
+) -> Option<Option<Arc<FunctionEntry>>> {
+    if peer.zone == ListenerZone::Public {
+        return Some(None);
+    }
+    let caller = worker.table.find_caller(peer.addr)?;
+    route::check_edge(Some(&caller), peer.addr, &callee.id).ok()?;
+    Some(Some(caller))
+}
+
+impl PlainDraft {
+    /// Admits the request and takes a slot. `None`: the pipeline queues or refuses it.
+    pub(super) fn admit(
+        worker: &WorkerContext,
+        peer: &PeerInfo,
+        plain: &PlainRequest,
+        function: &Arc<FunctionEntry>,
+        route: Arc<ActiveRoute>,
+        path_offset: usize,
+    ) -> Option<Self> {
+        let caller = permitted_caller(worker, peer, function)?;
+        // A waiter that is dropped here leaves the queue again; the pipeline queues the request
+        // anew.
+        let permit = function.gate.try_enter()?;
+        let slot = deliver::pick_slot(&route, permit, &[], worker.next_random()).ok()?;
+        Some(Self {
+            call_id: CallId::from_fields(plain.header_fields()),
+            start_time: StartTime::now(),
+            caller,
+            slot,
+            route,
+            function: function.clone(),
+            path_offset,
+        })
+    }
+
+    /// Returns the chosen instance.
+    pub(super) fn endpoint(&self) -> &Arc<InstanceEndpoint> {
+        &self.slot.endpoint
+    }
+
+    /// Calls `use_fields` with the request head for the function; see
+    /// `deliver::headers::rewrite_request_headers`. `None`: the target needs a new string.
+    pub(super) fn with_fields<T>(
+        &self,
+        plain: &PlainRequest,
+        peer: &PeerInfo,
+        use_fields: impl FnOnce(&[(&str, &[u8])]) -> T,
+    ) -> Option<T> {
+        let forwarded_for = forwarded_for(plain, peer);
+        let fields = call_fields(
+            plain,
+            (peer, &forwarded_for),
+            function_target(plain, self.path_offset),
+            self,
+        )?;
+        Some(use_fields(&fields))
+    }
+
+    /// Starts the record. From here on, the request ends in exactly one record.
+    pub(super) fn start_call(
+        self,
+        worker: &WorkerContext,
+        peer: &PeerInfo,
+        plain: &PlainRequest,
+        choice: PathChoice,
+    ) -> PlainCall {
+        if self.route.prefetches {
+            worker.control.note_call(&self.function.id);
+        }
+        let mut record = start_record(worker, peer, plain, &self, choice);
+        record.instance = Some(self.slot.endpoint.id);
+        PlainCall {
+            call_id: self.call_id,
+            start_time: self.start_time,
+            record,
+            caller: self.caller,
+            slot: self.slot,
+            route: self.route,
+            function: self.function,
+            path_offset: self.path_offset,
+        }
+    }
+}
+
+fn start_record(
+    worker: &WorkerContext,
+    peer: &PeerInfo,
+    plain: &PlainRequest,
+    draft: &PlainDraft,
+    choice: PathChoice,
+) -> CompletionRecord {
+    let header = |name: &str| {
+        let mut fields = plain.header_fields();
+        let named = fields.find(|(field, _)| field.eq_ignore_ascii_case(name));
+        named.map(|(_, value)| value)
+    };
+    let mut record = CompletionRecord::start_plain(
+        &worker.recorder,
+        peer,
+        draft.function.clone(),
+        plain.method(),
+        plain.path(),
+        plain.body_length(),
+        header,
+    );
+    record.identify(draft.call_id.as_bytes(), draft.caller.as_deref());
+    record.set_path(choice);
+    record
+}
+
+/// Returns the target for the function. The pipeline handles targets that need a new string.
+fn function_target(plain: &PlainRequest, path_offset: usize) -> &str {
+    match &plain.target()[path_offset..] {
+        "" => "/",
+        target => target,
+    }
+}
+
+/// Returns the value of `X-Forwarded-For`: the clients before this one, and this one.
+fn forwarded_for<'a>(plain: &PlainRequest, peer: &'a PeerInfo) -> Cow<'a, [u8]> {
+    let client = peer.forwarded_for.as_bytes();
+    let mut fields = plain.header_fields();
+    match fields.find(|(name, _)| *name == X_FORWARDED_FOR) {
+        None => client.into(),
+        Some((_, before)) => [before, b", ", client].concat().into(),
+    }
+}
+
+/// Builds the request head for the function; see `deliver::headers::rewrite_request_headers`.
+/// `None`: the target needs a new string.
+fn call_fields<'a>(
+    plain: &'a PlainRequest,
+    (peer, forwarded_for): (&'a PeerInfo, &'a [u8]),
+    target: &'a str,
+    draft: &'a PlainDraft,
+) -> Option<Vec<(&'a str, &'a [u8])>> {
+    // Added only where absent, as the pipeline does.
+    const FORWARDED_FIELDS: [&str; 2] = ["x-forwarded-host", "x-forwarded-proto"];
+    if !target.starts_with('/') {
+        return None;
+    }
+    // Room for a usual browser request with the gateway's own fields, so that the vector is
+    // allocated once.
+    let mut fields: Vec<(&str, &[u8])> = Vec::with_capacity(24);
+    fields.push((":method", plain.method().as_str().as_bytes()));
+    fields.push((":path", target.as_bytes()));
+    let (mut host, mut present) = (&b""[..], [false; FORWARDED_FIELDS.len()]);
+    for (name, value) in plain.header_fields() {
+        match name {
+            "x-call-id" | "x-start-time" | X_FORWARDED_FOR => continue,
+            "host" => host = value,
+            _ => FORWARDED_FIELDS
+                .iter()
+                .zip(&mut present)
+                .for_each(|(own, is_present)| *is_present |= *own == name),
+        }
+        fields.push((name, value));
+    }
+    let own = [host, peer.proto.as_bytes()];
+    fields.extend(
+        FORWARDED_FIELDS
+            .into_iter()
+            .zip(own)
+            .zip(present)
+            .filter(|(_, is_present)| !is_present)
+            .map(|(field, _)| field),
+    );
+    fields.push((X_FORWARDED_FOR, forwarded_for));
+    if let Some(caller) = &draft.caller {
+        fields.push((X_NEARPATH_CALLER, caller.host.as_bytes()));
+    }
+    fields.push(("x-call-id", draft.call_id.as_bytes()));
+    fields.push(("x-start-time", draft.start_time.as_bytes()));
+    fields.push(("x-timeout", draft.route.total_timeout_header.as_bytes()));
+    Some(fields)
+}
+
+impl PlainCall {
+    /// Returns the instance.
+    pub(super) fn endpoint(&self) -> &Arc<InstanceEndpoint> {
+        &self.slot.endpoint
+    }
+
+    /// Records a complete response and releases its slot.
+    pub(crate) fn complete_call(mut self, status: u16, bytes: u64) {
+        self.record.mark_answered(status);
+        self.record.bytes_out = bytes;
+        self.record.mark_finished();
+    }
+
+    /// Continues in the pipeline.
+    pub(super) fn into_pipeline_call(
+        self,
+        worker: &Rc<WorkerContext>,
+        peer: &Rc<PeerInfo>,
+        plain: &PlainRequest,
+    ) -> (Box<GatewayCall>, EndpointSlot) {
+        let Self {
+            call_id,
+            start_time,
+            record,
+            caller,
+            slot,
+            route,
+            function,
+            path_offset,
+        } = self;
+        let text = |bytes: &[u8]| HeaderValue::from_bytes(bytes).ok();
+        let mut options = RequestOptions::from_request(&plain.to_request().unwrap_or_default());
+        options.call_id = text(call_id.as_bytes()).unwrap_or(options.call_id);
+        options.start_time = text(start_time.as_bytes()).unwrap_or(options.start_time);
+        let admitted: Instant = record.started_at();
+        // No caller timeout: a request that sets one never takes the fast path.
+        let deadlines =
+            RequestDeadlines::new(admitted, &route.policy, None, worker.body_idle_timeout);
+        let (worker, peer) = (worker.clone(), peer.clone());
+        let call = GatewayCall {
+            worker,
+            peer,
+            function,
+            caller,
+            route,
+            options,
+            deadlines,
+            record,
+            admitted_at: admitted,
+            request: None,
+            upload_progress: None,
+            upload_guard: None,
+            path_offset,
+        };
+        (Box::new(call), slot)
+    }
+}

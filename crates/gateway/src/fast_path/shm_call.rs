@@ -1,0 +1,138 @@
+//! Plain requests through shared memory (ADR 19).
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use http::{Request, Response};
+use nearpath_domain::endpoint::polled;
+use nearpath_domain::trace::{TRACEPARENT, TraceContext};
+use nearpath_domain::{CallDestination, CallError, CallReply, clock};
+use nearpath_path::{Path, PathChoice};
+use nearpath_types::Reason;
+
+use super::plain_call::{PlainCall, PlainDraft, is_eligible};
+use super::request::PlainRequest;
+use crate::context::WorkerContext;
+use crate::deliver::{self, InstanceAnswer, ResponseContent, into_response, shm};
+use crate::function::FunctionEntry;
+use crate::pipeline;
+use crate::request::{ListenerZone, PeerInfo, RequestUpload};
+
+/// Request that was sent through shared memory.
+pub(crate) struct SentCall {
+    /// Reply, when it arrives. Dropping it cancels the call.
+    pub(crate) answer: polled::CallFuture,
+    pub(crate) call: PlainCall,
+}
+
+/// Sends a plain request. `None`: it was not sent and left no state behind.
+pub(crate) fn send_plain(
+    worker: &Rc<WorkerContext>,
+    peer: &PeerInfo,
+    plain: &PlainRequest,
+    function: &Arc<FunctionEntry>,
+    path_offset: usize,
+) -> Option<SentCall> {
+    let route = function.route();
+    // Calls from instances and the path report are left to the pipeline.
+    let is_plain_call = peer.zone == ListenerZone::Public && !plain.wants_path();
+    if !is_plain_call || !is_eligible(plain, &route) {
+        return None;
+    }
+    let domain = route.domain.as_deref()?;
+    let shm_endpoint = worker.shm_domains.endpoint_in(domain)?;
+    // Every early return from here on drops the slot, and with it the permit.
+    let draft = PlainDraft::admit(worker, peer, plain, function, route, path_offset)?;
+    // One timer instead of two: until the head arrives, the shorter of both limits is the one that
+    // counts.
+    let policy = &draft.route.policy;
+    let limit = policy.total_timeout.min(policy.first_byte_timeout);
+    let deadline = clock::deadline_after(limit);
+    let sent = draft.with_fields(plain, peer, |fields| {
+        let (trace, span) = trace_ids(fields);
+        let request = nearpath_domain::CallRequest {
+            fields,
+            body: plain.body(),
+            deadline,
+            trace,
+            span,
+        };
+        shm_endpoint.call(CallDestination::Instance(draft.endpoint().id), &request)
+    });
+    let answer = sent?.ok()?;
+    // After the send: a request that was declined is recorded by the pipeline, and only there.
+    let choice = PathChoice {
+        path: Path::Shm,
+        obstacle: None,
+    };
+    let call = draft.start_call(worker, peer, plain, choice);
+    Some(SentCall { answer, call })
+}
+
+fn trace_ids(fields: &[(&str, &[u8])]) -> ([u8; 16], [u8; 8]) {
+    let traceparent = fields.iter().find(|(name, _)| *name == TRACEPARENT);
+    let trace = traceparent.and_then(|(_, value)| TraceContext::parse_traceparent(value));
+    trace.map_or_else(Default::default, |trace| (trace.id, trace.span))
+}
+
+impl PlainCall {
+    /// Continues in the pipeline: the response is streamed, or its head needs processing.
+    pub(crate) fn answer_via_pipeline(
+        self,
+        worker: &Rc<WorkerContext>,
+        peer: &Rc<PeerInfo>,
+        plain: &PlainRequest,
+        answer: CallReply,
+    ) -> Response<ResponseContent> {
+        let (call, slot) = self.into_pipeline_call(worker, peer, plain);
+        into_response(call, InstanceAnswer::from_shm(answer, slot))
+    }
+
+    /// Continues in the pipeline after a refusal: the instance is full or stopping.
+    pub(crate) async fn retry_via_pipeline(
+        self,
+        worker: Rc<WorkerContext>,
+        peer: Rc<PeerInfo>,
+        plain: &PlainRequest,
+        refused: CallReply,
+    ) -> Response<ResponseContent> {
+        let (mut call, slot) = self.into_pipeline_call(&worker, &peer, plain);
+        let Some(request) = plain.to_request() else {
+            return into_response(call, InstanceAnswer::from_shm(refused, slot));
+        };
+        let (head, body) = request.into_parts();
+        let (upload, progress) = RequestUpload::from_bytes(body);
+        // From here the pipeline counts the body, so the number noted at the start must not be
+        // added to it.
+        call.record.set_upload(progress.clone());
+        (call.request, call.upload_progress) = (Some(Request::from_parts(head, upload)), progress);
+        match pipeline::deliver_elsewhere(&mut call, slot, shm::refusal_text(&refused)).await {
+            Ok(answer) => into_response(call, answer),
+            Err(error) => pipeline::refuse_call(*call, &error).map(ResponseContent::Platform),
+        }
+    }
+
+    /// Answers a call without a response.
+    pub(crate) fn respond_with_error(
+        self,
+        worker: &Rc<WorkerContext>,
+        peer: &Rc<PeerInfo>,
+        plain: &PlainRequest,
+        error: CallError,
+    ) -> Response<ResponseContent> {
+        let (call, slot) = self.into_pipeline_call(worker, peer, plain);
+        // The call had one deadline for two limits; the error names the one that was shorter.
+        let first_byte_is_shorter =
+            call.route.policy.first_byte_timeout < call.route.policy.total_timeout;
+        let limit = if first_byte_is_shorter {
+            Reason::FirstByteTimeout
+        } else {
+            Reason::TotalTimeout
+        };
+        let error = match error {
+            CallError::Timeout => deliver::timeout_error(&call, &slot.endpoint, limit),
+            error => deliver::lost_response_error(&call, &slot.endpoint, error),
+        };
+        pipeline::refuse_call(*call, &error).map(ResponseContent::Platform)
+    }
+}

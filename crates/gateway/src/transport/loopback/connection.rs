@@ -1,0 +1,180 @@
+//! A connection to a function's own server, while it carries a request.
+
+use std::io;
+use std::net::TcpStream as StdTcpStream;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use bytes::{Buf, Bytes, BytesMut};
+use nearpath_types::FunctionServer;
+use rustix::net::sockopt::set_tcp_quickack;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+
+use super::pools::{EventLoop, IdleConnection, LoopbackPools};
+use super::response_head::{InvalidResponse, ResponseHead, parse_head};
+use crate::function::InstanceEndpoint;
+
+/// Read buffer for a usual response.
+const READ_RESERVE_BYTES: usize = 4096;
+/// Read buffer for a body that streams.
+const STREAM_RESERVE_BYTES: usize = 32 * 1024;
+/// Bytes after which a head without an end is parsed all the same, which refuses it.
+const MAX_UNPARSED_BYTES: usize = 64 * 1024;
+
+/// Connection that carries a request.
+pub(crate) struct ServerConnection {
+    stream: TcpStream,
+    /// Received bytes that belong to nothing yet.
+    pub(super) buffer: BytesMut,
+    opened_by: EventLoop,
+    pools: Arc<LoopbackPools>,
+    endpoint: Arc<InstanceEndpoint>,
+}
+
+/// Cause for which a head did not arrive.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HeadError {
+    #[error("the connection was closed")]
+    Closed,
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Invalid(#[from] InvalidResponse),
+}
+
+impl ServerConnection {
+    pub(super) fn from_idle(
+        idle: IdleConnection,
+        pools: &Arc<LoopbackPools>,
+        endpoint: &Arc<InstanceEndpoint>,
+    ) -> Self {
+        Self {
+            stream: idle.stream,
+            buffer: idle.buffer,
+            opened_by: idle.opened_by,
+            pools: pools.clone(),
+            endpoint: endpoint.clone(),
+        }
+    }
+
+    /// Opens a connection inside the instance.
+    ///
+    /// # Errors
+    /// If the server accepts none.
+    pub(super) async fn open(
+        server: &FunctionServer,
+        pools: &Arc<LoopbackPools>,
+        endpoint: &Arc<InstanceEndpoint>,
+        event_loop: &EventLoop,
+    ) -> io::Result<Self> {
+        let socket = server.network.open_tcp_socket(server.addr.is_ipv6())?;
+        let socket = TcpSocket::from_std_stream(StdTcpStream::from(socket));
+        // Heads and small bodies would wait for acknowledgements (Nagle's algorithm).
+        socket.set_nodelay(true)?;
+        let stream = socket.connect(server.addr).await?;
+        Ok(Self {
+            stream,
+            buffer: BytesMut::new(),
+            opened_by: event_loop.clone(),
+            pools: pools.clone(),
+            endpoint: endpoint.clone(),
+        })
+    }
+
+    /// Writes head and body, in one system call as a rule.
+    pub(super) async fn write_request(&mut self, head: Bytes, body: Bytes) -> io::Result<()> {
+        self.stream.write_all_buf(&mut head.chain(body)).await
+    }
+
+    /// Reads the final head of the response.
+    pub(super) async fn read_head(&mut self) -> Result<ResponseHead, HeadError> {
+        let mut parsed_bytes = 0;
+        loop {
+            if self.read_more().await? == 0 {
+                return Err(HeadError::Closed);
+            }
+            // Not for each piece: parsing a head again for every byte would cost its square.
+            let is_parsed = has_blank_line(&self.buffer[parsed_bytes..])
+                || self.buffer.len() >= MAX_UNPARSED_BYTES;
+            if is_parsed && let Some(head) = parse_head(&mut self.buffer)? {
+                return Ok(head);
+            }
+            // The last bytes may begin the blank line.
+            parsed_bytes = self.buffer.len().saturating_sub(3);
+        }
+    }
+
+    /// Reads once, into the buffer; 0: the server has closed.
+    pub(super) async fn read_more(&mut self) -> io::Result<usize> {
+        self.buffer.reserve(READ_RESERVE_BYTES);
+        self.stream.read_buf(&mut self.buffer).await
+    }
+
+    /// Acknowledges what has come at once. Simple servers write head and body apart with Nagle's
+    /// algorithm: the body then waits for the acknowledgement, which the kernel delays by 40 ms.
+    pub(super) fn acknowledge_now(&self) {
+        let _ = set_tcp_quickack(&self.stream, true); // only speed depends on it
+    }
+
+    /// Reads a part of a long body into the buffer; 0: the server has closed.
+    pub(super) fn poll_read_more(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        self.buffer.reserve(STREAM_RESERVE_BYTES);
+        loop {
+            ready!(self.stream.poll_read_ready(cx))?;
+            match self.stream.try_read_buf(&mut self.buffer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                read => return Poll::Ready(read),
+            }
+        }
+    }
+
+    /// Keeps the connection for another request, if nothing follows the response.
+    pub(super) fn give_back(self) {
+        // What follows was not asked for: the next response would be taken from it.
+        if !self.buffer.is_empty() {
+            return;
+        }
+        let idle = IdleConnection {
+            stream: self.stream,
+            buffer: self.buffer,
+            opened_by: self.opened_by,
+            since: Instant::now(),
+        };
+        self.pools.put_idle(&self.endpoint, idle);
+    }
+}
+
+/// Returns whether an idle connection is open and silent. No system call while the event loop has
+/// seen nothing.
+pub(super) fn is_quiet(stream: &TcpStream) -> bool {
+    let read = stream.try_read(&mut [0]);
+    read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+}
+
+/// Returns whether a head may end here. Lines may end in LF alone for the parser, which decides.
+fn has_blank_line(bytes: &[u8]) -> bool {
+    let has = |end: &[u8]| bytes.windows(end.len()).any(|part| part == end);
+    has(b"\n\r\n") || has(b"\n\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blank_lines_end_a_head() {
+        for (bytes, is_end) in [
+            (&b"HTTP/1.1 200 OK\r\nx: 1\r\n\r\n"[..], true),
+            (b"\n\n", true),
+            (b"\r\n\r\n", true),
+            (b"\n\r", false),
+            (b"HTTP/1.1 200 OK\r\nx: 1\r\n", false),
+            (b"\r", false),
+            (b"", false),
+        ] {
+            assert_eq!(has_blank_line(bytes), is_end, "{bytes:?}");
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! One plain request to a function's own server, and its response up to a short body.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use tokio::time::{timeout, timeout_at};
+
+use super::body_decoder::{BodyDecoder, DecodedPart};
+use super::connection::{HeadError, ServerConnection};
+use super::response_body::LoopbackBody;
+use super::response_head::{BodyFraming, ResponseHead};
+
+/// Maximum length of a body that is awaited with its head. Longer ones stream.
+const MAX_WHOLE_BYTES: u64 = 64 * 1024;
+/// Time for a short body to follow its head. Simple servers write them apart.
+const BODY_GRACE: Duration = Duration::from_millis(2);
+/// End of a chunked body without trailers.
+const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
+
+/// Response of a function's own server.
+pub(crate) struct ServerResponse {
+    pub(crate) head: ResponseHead,
+    pub(crate) body: ServerBody,
+}
+
+/// Body of a response.
+pub(crate) enum ServerBody {
+    /// All of it. The connection is free again.
+    Whole(Bytes),
+    /// What arrives.
+    Stream(Box<LoopbackBody>),
+}
+
+/// Cause for which a request that was sent got no response.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ExchangeError {
+    /// The deadline has passed.
+    #[error("the deadline has passed")]
+    Timeout,
+    /// No head came.
+    #[error(transparent)]
+    Head(#[from] HeadError),
+}
+
+/// Sends a request and reads the response's head, with a short body. Dropping the future closes
+/// the connection, which tells the server that its caller has left.
+pub(crate) async fn exchange_plain(
+    connection: ServerConnection,
+    head: Bytes,
+    body: Bytes,
+    deadline: Instant,
+) -> Result<ServerResponse, ExchangeError> {
+    let exchange = exchange_without_limit(connection, head, body);
+    let in_time = timeout_at(deadline.into(), exchange).await;
+    in_time
+        .map_err(|_| ExchangeError::Timeout)?
+        .map_err(Into::into)
+}
+
+async fn exchange_without_limit(
+    mut connection: ServerConnection,
+    head: Bytes,
+    body: Bytes,
+) -> Result<ServerResponse, HeadError> {
+    let written = connection.write_request(head, body).await;
+    let head = match (connection.read_head().await, written) {
+        // A server may answer and close before it has read the whole request.
+        (Ok(head), _) => head,
+        (Err(_), Err(error)) => return Err(error.into()),
+        (Err(error), Ok(())) => return Err(error),
+    };
+    // Fields of this hop are the pipeline's to strip, which streams.
+    let is_whole = |length| length <= MAX_WHOLE_BYTES && !head.names_hop_fields;
+    if let BodyFraming::Length(length) = head.framing
+        && is_whole(length)
+        && await_body(&mut connection, length as usize).await?
+    {
+        let body = connection.buffer.split_to(length as usize).freeze();
+        return Ok(whole_response(connection, head, body));
+    }
+    if let Some(body) = take_arrived_chunks(&mut connection, &head) {
+        return Ok(whole_response(connection, head, body));
+    }
+    let body = LoopbackBody::new(connection, &head);
+    Ok(ServerResponse {
+        head,
+        body: ServerBody::Stream(Box::new(body)),
+    })
+}
+
+/// Waits a moment for a body that follows its head. Returns whether it has arrived: the head of a
+/// slow one must not wait for it.
+async fn await_body(connection: &mut ServerConnection, length: usize) -> io::Result<bool> {
+    if connection.buffer.len() >= length {
+        return Ok(true);
+    }
+    connection.acknowledge_now();
+    let reading = async {
+        while connection.buffer.len() < length {
+            if connection.read_more().await? == 0 {
+                return Ok(false); // the stream tells its caller
+            }
+        }
+        Ok(true)
+    };
+    timeout(BODY_GRACE, reading).await.unwrap_or(Ok(false))
+}
+
+/// Takes a chunked body that has arrived whole; `None`: it streams.
+fn take_arrived_chunks(connection: &mut ServerConnection, head: &ResponseHead) -> Option<Bytes> {
+    let has_arrived = head.framing == BodyFraming::Chunked
+        && connection.buffer.ends_with(LAST_CHUNK)
+        && !head.names_hop_fields;
+    // On a copy: what turns out to be incomplete streams from its beginning.
+    let mut buffer = has_arrived.then(|| connection.buffer.clone())?;
+    let mut decoder = BodyDecoder::new(head.framing);
+    let mut body = BytesMut::new();
+    while let Ok(DecodedPart::Data(data)) = decoder.decode(&mut buffer) {
+        body.extend_from_slice(&data);
+    }
+    decoder.has_ended().then(|| {
+        connection.buffer = buffer;
+        body.freeze()
+    })
+}
+
+fn whole_response(connection: ServerConnection, head: ResponseHead, body: Bytes) -> ServerResponse {
+    if head.keeps_alive {
+        connection.give_back();
+    }
+    ServerResponse {
+        head,
+        body: ServerBody::Whole(body),
+    }
+}

@@ -1,0 +1,24 @@
+//! HTTP/1.1 to a function's own server, over connections that are made inside its network
+//! namespace (decision 89).
+//!
+//! The server is the tenant's code, and may be hostile. [`response_head`] and [`body_decoder`] are
+//! pure and strict: what is not clearly framed ends the connection. A connection is used again only
+//! when its response ended where its framing says, and nothing followed.
+
+mod body_decoder;
+mod connection;
+mod exchange;
+mod pools;
+mod response_body;
+mod response_head;
+
+pub(crate) use connection::{HeadError, ServerConnection};
+pub(crate) use exchange::{ExchangeError, ServerBody, ServerResponse, exchange_plain};
+pub(crate) use pools::{EventLoop, LoopbackPools};
+pub(crate) use response_body::LoopbackBody;
+pub(crate) use response_head::InvalidResponse;
+
+#[doc(hidden)] // for the fuzz target
+pub use body_decoder::{BodyDecoder, DecodedPart};
+#[doc(hidden)]
+pub use response_head::{ResponseHead, parse_head};

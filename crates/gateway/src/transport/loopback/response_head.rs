@@ -1,0 +1,330 @@
+//! Parser for the heads of HTTP/1.1 responses (RFC 9112), without a socket.
+
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+use bytes::{Bytes, BytesMut};
+use http::StatusCode;
+
+/// Maximum number of header fields of a response, as the watchdog allows.
+const MAX_HEADERS: usize = 128;
+/// Maximum bytes of a response's head.
+const MAX_HEAD_BYTES: usize = 64 * 1024;
+
+/// End of a response's body (RFC 9112 section 6.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BodyFraming {
+    /// After so many bytes.
+    Length(u64),
+    /// After the last chunk.
+    Chunked,
+    /// When the server closes the connection.
+    UntilClose,
+}
+
+/// Cause for which a response is not HTTP/1.1 with one meaning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidResponse {
+    /// The head is not HTTP/1.
+    #[error("its head is not HTTP/1.1 (RFC 9112 section 2)")]
+    Head,
+    /// The head has too many bytes or fields.
+    #[error("its head is larger than 64 KiB or has more than 128 fields")]
+    TooLarge,
+    /// The status is none that ends a request.
+    #[error("status {0} ends no request (RFC 9110 section 15.2)")]
+    Unfinal(u16),
+    /// Length and transfer coding contradict each other, or are unknown.
+    #[error("the length of its body is ambiguous (RFC 9112 section 6.3)")]
+    Framing,
+    /// The body is not in chunks as announced.
+    #[error("its chunked body is not framed as RFC 9112 section 7.1 says")]
+    Chunk,
+}
+
+/// A response's head.
+#[derive(Debug)]
+pub struct ResponseHead {
+    /// Final status, 200 to 599.
+    pub status: StatusCode,
+    /// End of the body.
+    pub framing: BodyFraming,
+    /// The server keeps the connection open after the body.
+    pub keeps_alive: bool,
+    /// `Connection` names fields of this hop.
+    pub names_hop_fields: bool,
+    bytes: Bytes,
+    fields: Vec<(ByteSpan, ByteSpan)>,
+}
+
+/// Start and end in the head.
+type ByteSpan = (u16, u16);
+
+impl ResponseHead {
+    /// Iterates over names in lower case and values.
+    pub fn fields(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.fields.iter().map(|(name, value)| {
+            // httparse has checked names as ASCII, so the default is never used.
+            let name = std::str::from_utf8(&self.bytes[span_range(*name)]).unwrap_or_default();
+            (name, &self.bytes[span_range(*value)])
+        })
+    }
+}
+
+/// Facts from the fields that concern framing and connection.
+#[derive(Debug, Default)]
+struct HopFields {
+    length: Option<u64>,
+    is_chunked: bool,
+    closes: bool,
+    keeps_alive: bool,
+    names_others: bool,
+}
+
+/// Takes the final head of a response from the beginning of the buffer; `None`: incomplete.
+/// Informational heads before it are dropped.
+///
+/// # Errors
+/// If no later byte can make it valid.
+pub fn parse_head(buffer: &mut BytesMut) -> Result<Option<ResponseHead>, InvalidResponse> {
+    loop {
+        match parse_one(buffer) {
+            Ok(Some(head)) if head.status.is_informational() => match head.status.as_u16() {
+                // Nobody asked for another protocol: what follows would not be HTTP.
+                101 => return Err(InvalidResponse::Unfinal(101)),
+                _ => {}
+            },
+            other => return other,
+        }
+    }
+}
+
+fn parse_one(buffer: &mut BytesMut) -> Result<Option<ResponseHead>, InvalidResponse> {
+    let mut headers = [const { MaybeUninit::uninit() }; MAX_HEADERS];
+    let mut parsed = httparse::Response::new(&mut []);
+    let parsing = httparse::ParserConfig::default().parse_response_with_uninit_headers(
+        &mut parsed,
+        buffer,
+        &mut headers,
+    );
+    let head_bytes = match parsing {
+        Ok(httparse::Status::Complete(end)) if end <= MAX_HEAD_BYTES => end,
+        Ok(httparse::Status::Partial) if buffer.len() < MAX_HEAD_BYTES => return Ok(None),
+        Ok(_) | Err(httparse::Error::TooManyHeaders) => return Err(InvalidResponse::TooLarge),
+        Err(_) => return Err(InvalidResponse::Head),
+    };
+    let code = parsed.code.unwrap_or_default();
+    let status = StatusCode::from_u16(code).ok().filter(|_| code < 600);
+    let status = status.ok_or(InvalidResponse::Head)?;
+    let is_http11 = parsed.version == Some(1);
+    let start = buffer.as_ptr() as usize;
+    let span_of = |part: &[u8]| -> ByteSpan {
+        let offset = part.as_ptr() as usize - start;
+        // Both are at most the length of the head, which fits.
+        (offset as u16, (offset + part.len()) as u16)
+    };
+    let mut hop = HopFields::default();
+    let mut fields = Vec::with_capacity(parsed.headers.len());
+    for header in parsed.headers.iter() {
+        hop.note_field(header.name, header.value)?;
+        fields.push((span_of(header.name.as_bytes()), span_of(header.value)));
+    }
+    let framing = hop.framing(status, is_http11)?;
+    let keeps_alive = framing != BodyFraming::UntilClose && hop.is_kept_alive(is_http11);
+    for (name, _) in &fields {
+        buffer[span_range(*name)].make_ascii_lowercase();
+    }
+    Ok(Some(ResponseHead {
+        status,
+        framing,
+        keeps_alive,
+        names_hop_fields: hop.names_others,
+        bytes: buffer.split_to(head_bytes).freeze(),
+        fields,
+    }))
+}
+
+impl HopFields {
+    fn note_field(&mut self, name: &str, value: &[u8]) -> Result<(), InvalidResponse> {
+        // By length first: most names are then decided without a comparison.
+        match name.len() {
+            10 if name.eq_ignore_ascii_case("connection") => self.note_connection(value),
+            14 if name.eq_ignore_ascii_case("content-length") => {
+                let length = parse_length(value).ok_or(InvalidResponse::Framing)?;
+                // Two lengths are two meanings, even if they are equal.
+                if self.length.replace(length).is_some() {
+                    return Err(InvalidResponse::Framing);
+                }
+            }
+            17 if name.eq_ignore_ascii_case("transfer-encoding") => {
+                // Other codings, and any second one, have no meaning for this reader.
+                if self.is_chunked || !value.eq_ignore_ascii_case(b"chunked") {
+                    return Err(InvalidResponse::Framing);
+                }
+                self.is_chunked = true;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn note_connection(&mut self, value: &[u8]) {
+        for token in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
+            match token {
+                b"" => {}
+                _ if token.eq_ignore_ascii_case(b"close") => self.closes = true,
+                _ if token.eq_ignore_ascii_case(b"keep-alive") => self.keeps_alive = true,
+                _ => self.names_others = true,
+            }
+        }
+    }
+
+    fn framing(&self, status: StatusCode, is_http11: bool) -> Result<BodyFraming, InvalidResponse> {
+        if self.is_chunked && (self.length.is_some() || !is_http11) {
+            return Err(InvalidResponse::Framing);
+        }
+        let is_bodiless = status.is_informational()
+            || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+        Ok(match (is_bodiless, self.is_chunked, self.length) {
+            (true, _, _) => BodyFraming::Length(0),
+            (false, true, _) => BodyFraming::Chunked,
+            (false, false, Some(length)) => BodyFraming::Length(length),
+            (false, false, None) => BodyFraming::UntilClose,
+        })
+    }
+
+    fn is_kept_alive(&self, is_http11: bool) -> bool {
+        !self.closes && (is_http11 || self.keeps_alive)
+    }
+}
+
+fn span_range((start, end): ByteSpan) -> Range<usize> {
+    usize::from(start)..usize::from(end)
+}
+
+/// Parses a length: digits only (RFC 9110 section 8.6).
+fn parse_length(value: &[u8]) -> Option<u64> {
+    let is_digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
+    std::str::from_utf8(value)
+        .ok()
+        .filter(|_| is_digits)?
+        .parse()
+        .ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn parse(text: &str) -> (Result<Option<ResponseHead>, InvalidResponse>, String) {
+        let mut buffer = BytesMut::from(text);
+        let parsed = parse_head(&mut buffer);
+        (parsed, String::from_utf8(buffer.to_vec()).unwrap())
+    }
+
+    fn facts(text: &str) -> Result<(u16, BodyFraming, bool), InvalidResponse> {
+        let (parsed, _) = parse(text);
+        parsed.map(|head| {
+            let head = head.expect("a complete head");
+            (head.status.as_u16(), head.framing, head.keeps_alive)
+        })
+    }
+
+    #[test]
+    fn a_head_is_taken_and_the_body_left() {
+        let (parsed, rest) =
+            parse("HTTP/1.1 201 Made\r\nX-A: 1\r\nContent-Length: 3\r\n\r\nabcHTTP");
+        let head = parsed.unwrap().unwrap();
+        let fields: Vec<_> = head.fields().collect();
+        assert_eq!(fields, [("x-a", &b"1"[..]), ("content-length", b"3")]);
+        assert_eq!(rest, "abcHTTP");
+        assert!(head.keeps_alive && !head.names_hop_fields);
+    }
+
+    #[test]
+    fn framing_and_connection_follow_the_rfc() {
+        use BodyFraming::{Chunked, Length, UntilClose};
+        let table = [
+            ("1.1 200 OK\r\ncontent-length: 3", (200, Length(3), true)),
+            (
+                "1.1 200 OK\r\ntransfer-encoding: Chunked",
+                (200, Chunked, true),
+            ),
+            ("1.1 200 OK", (200, UntilClose, false)),
+            ("1.0 200 OK\r\ncontent-length: 3", (200, Length(3), false)),
+            (
+                "1.0 200 OK\r\ncontent-length: 3\r\nconnection: Keep-Alive",
+                (200, Length(3), true),
+            ),
+            (
+                "1.1 200 OK\r\ncontent-length: 3\r\nconnection: x, close",
+                (200, Length(3), false),
+            ),
+            ("1.1 204 None\r\ncontent-length: 3", (204, Length(0), true)),
+            (
+                "1.1 100 Go on\r\n\r\nHTTP/1.1 304 Same\r\nx: 1",
+                (304, Length(0), true),
+            ),
+        ];
+        for (text, wanted) in table {
+            assert_eq!(facts(&format!("HTTP/{text}\r\n\r\n")), Ok(wanted), "{text}");
+        }
+    }
+
+    #[test]
+    fn responses_with_two_meanings_are_refused() {
+        for (text, error) in [
+            ("1.1 101 Switching", InvalidResponse::Unfinal(101)),
+            (
+                "1.1 200 OK\r\ncontent-length: 3\r\ncontent-length: 3",
+                InvalidResponse::Framing,
+            ),
+            (
+                "1.1 200 OK\r\ncontent-length: 3\r\ntransfer-encoding: chunked",
+                InvalidResponse::Framing,
+            ),
+            ("1.1 200 OK\r\ncontent-length: +3", InvalidResponse::Framing),
+            (
+                "1.1 200 OK\r\ntransfer-encoding: gzip, chunked",
+                InvalidResponse::Framing,
+            ),
+            (
+                "1.0 200 OK\r\ntransfer-encoding: chunked",
+                InvalidResponse::Framing,
+            ),
+            ("2.0 200 OK", InvalidResponse::Head),
+            ("1.1 600 OK", InvalidResponse::Head),
+            ("1.1 200 OK\r\nx : 1", InvalidResponse::Head),
+        ] {
+            assert_eq!(facts(&format!("HTTP/{text}\r\n\r\n")), Err(error), "{text}");
+        }
+        let long = format!("HTTP/1.1 200 OK\r\nx: {}", "a".repeat(MAX_HEAD_BYTES));
+        assert_eq!(parse(&long).0.unwrap_err(), InvalidResponse::TooLarge);
+        let many = "x: 1\r\n".repeat(MAX_HEADERS + 1);
+        assert_eq!(
+            facts(&format!("HTTP/1.1 200 OK\r\n{many}\r\n")),
+            Err(InvalidResponse::TooLarge)
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn a_head_in_pieces_is_the_same(cut in 1usize..60) {
+            let text = "HTTP/1.1 200 OK\r\nServer: x\r\nContent-Length: 12\r\n\r\nbody";
+            let mut buffer = BytesMut::from(&text[..cut.min(text.len())]);
+            let first = parse_head(&mut buffer).unwrap();
+            if first.is_none() {
+                buffer.extend_from_slice(&text.as_bytes()[cut.min(text.len())..]);
+                prop_assert_eq!(parse_head(&mut buffer).unwrap().unwrap().framing, BodyFraming::Length(12));
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_parsed_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let mut buffer = BytesMut::from(&bytes[..]);
+            let _ = parse_head(&mut buffer);
+            prop_assert!(buffer.len() <= bytes.len());
+        }
+    }
+}

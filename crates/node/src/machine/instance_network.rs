@@ -1,0 +1,71 @@
+//! Access to an instance's network namespace, for connections to its own server.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use nearpath_kernel::namespace::open_tcp_socket_in;
+use nearpath_types::InstanceNetwork;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags, fstat, open};
+
+use super::InstanceProcess;
+
+/// Namespace of an instance, held open with its process.
+pub(crate) struct ProcessNetwork {
+    netns: OwnedFd,
+    process: Arc<dyn InstanceProcess>,
+}
+
+impl ProcessNetwork {
+    /// Opens the namespace of a process; `None` if it shares the machine's network.
+    ///
+    /// # Errors
+    /// Fails when the process has ended.
+    pub(crate) fn open(process: &Arc<dyn InstanceProcess>) -> io::Result<Option<Self>> {
+        let process = process.clone();
+        let netns = process.open_netns()?;
+        Ok(netns.map(|netns| Self { netns, process }))
+    }
+}
+
+impl fmt::Debug for ProcessNetwork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProcessNetwork")
+            .field("netns", &self.netns)
+            .finish_non_exhaustive()
+    }
+}
+
+impl InstanceNetwork for ProcessNetwork {
+    fn open_tcp_socket(&self, is_ipv6: bool) -> io::Result<OwnedFd> {
+        open_tcp_socket_in(&self.netns, is_ipv6)
+    }
+
+    fn oom_kills(&self) -> Option<u64> {
+        self.process.oom_kills()
+    }
+}
+
+/// Opens the network namespace of the process behind a pidfd; `None` if it is the machine's.
+///
+/// # Errors
+/// Fails when the process has ended.
+pub(super) fn open_netns_of(pid: u32, pidfd: impl AsFd) -> io::Result<Option<OwnedFd>> {
+    let open = |path: &str| open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    let netns = open(&format!("/proc/{pid}/ns/net"))?;
+    // Checked after the open: until the process has ended, no other one has its pid.
+    if has_ended(pidfd)? {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    let identity = |netns: &OwnedFd| fstat(netns).map(|stat| (stat.st_dev, stat.st_ino));
+    let is_own = identity(&netns)? == identity(&open("/proc/thread-self/ns/net")?)?;
+    Ok((!is_own).then_some(netns))
+}
+
+/// Returns whether the process has ended: its pidfd is readable then (pidfd_open(2)).
+fn has_ended(pidfd: impl AsFd) -> io::Result<bool> {
+    let mut events = [PollFd::new(&pidfd, PollFlags::IN)];
+    Ok(poll(&mut events, Some(&Timespec::default()))? > 0)
+}

@@ -1,0 +1,225 @@
+//! Calls to a function's own port, and the same calls through its watchdog: callers and functions
+//! see no difference.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use http::Method;
+use nearpath_testkit::{need_root, within};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::test_server::{TestServer, http_function};
+
+/// The function's answers, by path.
+const CODE: &str = r#"path = self.path.split("?")[0]
+if path == "/headers":
+    own = ("x-call-id", "x-start-time", "x-timeout", "x-nearpath-path")
+    names = sorted(k.lower() + ": " + v for k, v in self.headers.items() if k.lower() not in own)
+    self.answer(200, "\n".join(names).encode())
+elif path == "/empty":
+    self.send_response(204); self.end_headers()
+elif path == "/chunks":
+    self.send_response(200); self.send_header("Transfer-Encoding", "chunked"); self.end_headers()
+    for part in (b"one", b"two"):
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part)); time.sleep(0.05)
+    self.wfile.write(b"0\r\n\r\n")
+elif path == "/close":
+    self.send_response(200); self.end_headers(); self.wfile.write(b"until the end"); self.close_connection = True
+elif path == "/hop":
+    self.send_response(200)
+    for name, value in (("Connection", "x-own"), ("X-Own", "1"), ("Keep-Alive", "timeout=9"), ("X-Nearpath-Reason", "forged"),
+            ("X-Duration-Seconds", "9"), ("X-Kept", "a"), ("X-Kept", "b"), ("Content-Type", "text/x"), ("Content-Length", "2")):
+        self.send_header(name, value)
+    self.end_headers(); self.wfile.write(b"ok")
+elif path == "/large":
+    self.answer(200, b"x" * 300_000)
+elif path == "/error":
+    self.answer(500, b"of the function")
+elif path == "/switch":
+    self.send_response(101); self.end_headers()
+elif path == "/broken":
+    self.connection.shutdown(2)
+elif path == "/slow":
+    time.sleep(float(self.path.split("?")[1])); self.answer(200, b"slow")
+elif path == "/pid":
+    self.answer(200, str(os.getpid()).encode())
+else:
+    self.answer(200, self.path.encode() + b" " + body)"#;
+
+/// A response: its status line, its fields without those of one call, and its body.
+#[derive(Debug, PartialEq, Eq)]
+struct SeenResponse {
+    status: String,
+    fields: BTreeMap<String, Vec<String>>,
+    body: Vec<u8>,
+}
+
+/// Sends a request whose head gets these further lines.
+async fn send(addr: SocketAddr, request: &str, lines: &str) -> SeenResponse {
+    let (start, rest) = request.split_once("\r\n").unwrap();
+    let text = format!("{start}\r\nhost: site.example\r\nconnection: close\r\n{lines}{rest}");
+    let mut stream = TcpStream::connect(addr).await.unwrap();
+    stream.write_all(text.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    let _ = within(stream.read_to_end(&mut answer)).await;
+    let end = answer
+        .windows(4)
+        .position(|part| part == b"\r\n\r\n")
+        .unwrap();
+    let head = String::from_utf8(answer[..end].to_vec()).unwrap();
+    let (status, fields) = head.split_once("\r\n").unwrap();
+    let mut seen = BTreeMap::<String, Vec<String>>::new();
+    for (name, value) in fields.lines().filter_map(|line| line.split_once(": ")) {
+        let of_one_call = [
+            "date",
+            "x-call-id",
+            "x-start-time",
+            "x-duration-seconds",
+            "x-nearpath-path",
+        ];
+        let value = if of_one_call.contains(&name) {
+            ""
+        } else {
+            value
+        };
+        seen.entry(name.to_owned())
+            .or_default()
+            .push(value.to_owned());
+    }
+    SeenResponse {
+        status: status.to_owned(),
+        fields: seen,
+        body: answer[end + 4..].to_vec(),
+    }
+}
+
+/// Lines that keep a request from the function's own port.
+const VIA_WATCHDOG: &str = "x-timeout: 50s\r\n";
+
+#[tokio::test]
+async fn both_ways_give_the_same_responses() {
+    need_root!();
+    let server = TestServer::start().await;
+    server
+        .deploy_ready(&http_function(&server.data_dir, "both", CODE))
+        .await;
+    let addr = server.addr;
+    let path = |lines: &'static str| async move {
+        let lines = format!("x-nearpath-path: ?\r\n{lines}");
+        send_path(addr, &lines).await
+    };
+    assert_eq!(path("").await, "loopback; obstacle=no_domain");
+    assert_eq!(path(VIA_WATCHDOG).await, "http; obstacle=no_domain");
+    for (request, is_refusal) in [
+        ("GET /function/both/a%20b?c=%2F HTTP/1.1\r\n\r\n", false),
+        ("GET /function/both HTTP/1.1\r\n\r\n", false),
+        (
+            "POST /function/both/x HTTP/1.1\r\ncontent-length: 4\r\n\r\nbody",
+            false,
+        ),
+        (
+            "GET /function/both/headers HTTP/1.1\r\nx-forwarded-for: 192.0.2.1\r\nforwarded: for=1\r\nx-nearpath-caller: evil\r\nCookie: a=b\r\n\r\n",
+            false,
+        ),
+        (
+            "POST /function/both/empty HTTP/1.1\r\ncontent-type: a/b\r\ncontent-length: 0\r\n\r\n",
+            false,
+        ),
+        (
+            "POST /function/both/error HTTP/1.1\r\ncontent-type: a/b\r\ncontent-length: 0\r\n\r\n",
+            false,
+        ),
+        ("GET /function/both/chunks HTTP/1.1\r\n\r\n", false),
+        ("GET /function/both/close HTTP/1.1\r\n\r\n", false),
+        ("GET /function/both/hop HTTP/1.1\r\n\r\n", false),
+        ("GET /function/both/large HTTP/1.1\r\n\r\n", false),
+        ("GET /function/both/switch HTTP/1.1\r\n\r\n", true),
+        ("GET /function/both/broken HTTP/1.1\r\n\r\n", true),
+    ] {
+        let mut direct = send(addr, request, "").await;
+        let mut watched = send(addr, request, VIA_WATCHDOG).await;
+        if is_refusal {
+            // Texts, and what counts them, name the component that refused.
+            for seen in [&mut direct, &mut watched] {
+                seen.body.clear();
+                seen.fields.remove("content-length");
+                seen.fields.remove("x-openfaas-internal");
+                seen.fields.remove("x-duration-seconds");
+            }
+        }
+        assert_eq!(direct, watched, "{request}");
+    }
+}
+
+async fn send_path(addr: SocketAddr, lines: &str) -> String {
+    let request = "GET /function/both HTTP/1.1\r\n\r\n";
+    let (start, rest) = request.split_once("\r\n").unwrap();
+    let text = format!("{start}\r\nhost: a\r\nconnection: close\r\n{lines}{rest}");
+    let mut stream = TcpStream::connect(addr).await.unwrap();
+    stream.write_all(text.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    within(stream.read_to_string(&mut answer)).await.unwrap();
+    let path = answer.split("x-nearpath-path: ").nth(1).unwrap_or_default();
+    path.lines().next().unwrap_or_default().to_owned()
+}
+
+#[tokio::test]
+async fn a_call_in_progress_outlives_the_stop_of_its_instance() {
+    need_root!();
+    let server = TestServer::start().await;
+    let mut spec = http_function(&server.data_dir, "both", CODE);
+    server.deploy_ready(&spec).await;
+    let (addr, request) = (server.addr, "GET /function/both/slow?4 HTTP/1.1\r\n\r\n");
+    let slow = tokio::spawn(send(addr, request, ""));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    spec["envVars"]["revision"] = json!("2");
+    let answer = server
+        .send_request(Method::PUT, "/system/functions", spec.to_string())
+        .await;
+    assert!(answer.status().is_success(), "{:?}", answer.body());
+    let seen = within(slow).await.unwrap();
+    assert_eq!(
+        (seen.status.as_str(), &seen.body[..]),
+        ("HTTP/1.1 200 OK", &b"slow"[..])
+    );
+    // The old instance ends once nothing is connected to its port.
+    server.wait_available("both", 1).await;
+}
+
+#[tokio::test]
+async fn the_limit_of_a_call_is_the_same_on_both_ways() {
+    need_root!();
+    let server = TestServer::start().await;
+    let mut spec = http_function(&server.data_dir, "both", CODE);
+    spec["envVars"]["exec_timeout"] = json!("500ms");
+    server.deploy_ready(&spec).await;
+    let request = "GET /function/both/slow?9 HTTP/1.1\r\n\r\n";
+    for lines in ["", VIA_WATCHDOG] {
+        let seen = send(server.addr, request, lines).await;
+        let text = String::from_utf8_lossy(&seen.body).into_owned();
+        assert!(
+            seen.status.contains(" 504 "),
+            "{lines}: {} {text}",
+            seen.status
+        );
+        assert_eq!(
+            seen.fields["x-nearpath-reason"],
+            ["exec_timeout"],
+            "{lines}: {text}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_function_whose_watchdog_counts_keeps_its_watchdog() {
+    need_root!();
+    let server = TestServer::start().await;
+    let mut spec = http_function(&server.data_dir, "both", CODE);
+    spec["envVars"]["max_inflight"] = json!("1");
+    server.deploy_ready(&spec).await;
+    let path = send_path(server.addr, "x-nearpath-path: ?\r\n").await;
+    assert_eq!(path, "http; obstacle=no_domain");
+}
