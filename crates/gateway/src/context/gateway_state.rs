@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use crate::control::GatewayControl;
 use crate::function::RoutingTable;
 use crate::record::{AccessLog, GatewayTotals};
+use crate::spool::SpoolDirectory;
 
 /// The state that all serving threads share.
 #[derive(Clone)]
@@ -19,4 +20,5 @@ pub(crate) struct GatewayState {
     pub log: Option<AccessLog>,
     pub served_by: HeaderValue,
     pub caller: Option<watch::Receiver<CallerConfig>>,
+    pub spool_directory: Option<Arc<SpoolDirectory>>,
 }

@@ -33,7 +33,7 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Response, StatusCode};
 use http_body::Body as _;
 use hyper::upgrade::OnUpgrade;
-use nearpath_types::PlatformError;
+use nearpath_types::{PlatformError, SourceNetwork};
 use nearpath_wire::Body;
 
 use delivery_errors::unfinal_response_error;
@@ -225,11 +225,11 @@ pub(crate) fn into_response(
         call.options.is_head || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
     // An event stream occupies its place as long as it lasts, so reading ahead would free nothing.
     let is_buffered = call.route.policy.max_inflight.is_some() && !bodiless && !is_event_stream;
-    let worker = call.worker.clone();
+    let (worker, caller) = (call.worker.clone(), SourceNetwork::of(call.peer.addr));
     response.map(|body| {
         let body = ResponseBody::new(body, guard, call, now, bodiless);
         match is_buffered && !body.is_end_stream() {
-            true => ResponseContent::Buffered(BufferedResponse::start(&worker, body)),
+            true => ResponseContent::Buffered(BufferedResponse::start(&worker, caller, body)),
             false => ResponseContent::Function(body),
         }
     })

@@ -20,6 +20,8 @@ pub(crate) struct GatewayTotals {
     pub connections_cut: AtomicU64,
     /// Access log lines lost because the writer fell behind.
     pub log_lines_lost: AtomicU64,
+    /// Bytes of bodies that wait in files for their slow side.
+    pub spooled_bytes: AtomicU64,
     /// Calls over QUIC.
     pub quic: QuicTotals,
     /// Counters of HTTP/3.
