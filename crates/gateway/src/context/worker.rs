@@ -92,7 +92,10 @@ impl WorkerContext {
             quic_connections: QuicConnections::new(shared.caller.clone()),
             shm_domains: ShmDomains::default(),
             open_transfers: OpenTransfers::default(),
-            spool: SpoolStore::new(shared.spool_directory.clone(), shared.totals.clone()),
+            spool: SpoolStore::new(
+                shared.spool_directory.clone(),
+                shared.totals.spooled_bytes.clone(),
+            ),
             tick: Arc::default(),
             // xorshift stays at zero forever if it starts there.
             seed: Cell::new(seed | 1),

@@ -13,6 +13,7 @@ mod delivery_errors;
 mod endpoint_slot;
 mod headers;
 mod instance_body;
+mod long_body;
 mod open_response;
 mod outgoing_request;
 mod path_choice;
@@ -42,6 +43,7 @@ pub(crate) use buffered_request::{BodyBeginning, is_read_ahead_due, read_ahead_o
 pub(crate) use content::ResponseContent;
 pub(crate) use delivery_errors::{lost_response_error, timeout_error};
 pub(crate) use endpoint_slot::{EndpointSlot, pick_slot};
+pub(crate) use long_body::admit_or_read_body;
 pub(crate) use open_response::RequestGuard;
 pub use outgoing_request::function_uri;
 pub(crate) use quic::open_ahead_of_calls;

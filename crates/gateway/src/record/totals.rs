@@ -1,5 +1,6 @@
 //! Counters that belong to no function.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use super::quic_totals::QuicTotals;
@@ -21,7 +22,7 @@ pub(crate) struct GatewayTotals {
     /// Access log lines lost because the writer fell behind.
     pub log_lines_lost: AtomicU64,
     /// Bytes of bodies that wait in files for their slow side.
-    pub spooled_bytes: AtomicU64,
+    pub spooled_bytes: Arc<AtomicU64>,
     /// Calls over QUIC.
     pub quic: QuicTotals,
     /// Counters of HTTP/3.

@@ -17,6 +17,7 @@ use super::caller_body::CallerBody;
 use super::deadlines::RequestStage;
 use super::grpc::FirstMessage;
 use super::min_rate::{MinRate, RateAllowance};
+use crate::spool::FrameQueue;
 
 /// Side that a request body waits for, and since when.
 #[derive(Debug, Clone, Copy)]
@@ -47,6 +48,8 @@ pub(crate) struct UploadProgress {
     held_place: Cell<Option<HeldPlace>>,
     lost_place: Cell<bool>,
     ended_at: Cell<Option<Instant>>,
+    /// A part of what was read is in the spool and not sent yet.
+    has_unsent_part: Cell<bool>,
     fault: Cell<Option<Reason>>,
     waker: RefCell<Option<Waker>>,
 }
@@ -61,6 +64,7 @@ impl UploadProgress {
             held_place: Cell::new(None),
             lost_place: Cell::new(false),
             ended_at: Cell::new(None),
+            has_unsent_part: Cell::new(false),
             fault: Cell::new(None),
             waker: RefCell::new(None),
         })
@@ -146,7 +150,7 @@ impl UploadProgress {
             };
         }
         // Time in the queue is neither the caller's nor the function's.
-        if let Some(ended_at) = self.ended_at.get() {
+        if let Some(ended_at) = self.ended_at.get().filter(|_| self.has_ended()) {
             return RequestStage::Awaiting(ended_at.max(admitted));
         }
         match self.turn.get() {
@@ -222,7 +226,16 @@ impl UploadProgress {
 
     /// Returns whether all of the body was sent.
     pub(crate) fn has_ended(&self) -> bool {
-        self.ended_at.get().is_some()
+        self.ended_at.get().is_some() && !self.has_unsent_part.get()
+    }
+
+    /// Notes that the instance takes a part of the body that was in the spool. `is_last`: no more
+    /// is there.
+    fn note_sent_part(&self, is_last: bool) {
+        self.turn.set(UploadTurn::Function(Instant::now()));
+        if is_last && self.has_unsent_part.take() && self.ended_at.get().is_some() {
+            self.mark_ended();
+        }
     }
 
     /// Registers `waker` for a change of the stage.
@@ -261,6 +274,15 @@ pub(crate) enum RequestUpload {
     Prefixed {
         /// The chunk, counted already.
         first: Bytes,
+        /// The rest.
+        rest: Box<Self>,
+    },
+    /// A part that was read but not sent, in memory or in a file, and the rest.
+    Spooled {
+        /// The part, counted already.
+        frames: Box<FrameQueue>,
+        /// Progress of the whole body.
+        progress: Rc<UploadProgress>,
         /// The rest.
         rest: Box<Self>,
     },
@@ -326,8 +348,59 @@ impl RequestUpload {
             Self::Prefixed { first, rest } if rest.is_end_stream() => {
                 Some(Self::Empty.with_first_chunk(first.clone()))
             }
-            Self::Prefixed { .. } | Self::Trailers(_) | Self::Streaming { .. } => None,
+            Self::Prefixed { .. }
+            | Self::Spooled { .. }
+            | Self::Trailers(_)
+            | Self::Streaming { .. } => None,
         }
+    }
+
+    /// Returns whether a part of the body was not read yet.
+    pub(crate) fn is_arriving(&self) -> bool {
+        match self {
+            Self::Empty | Self::Complete { .. } | Self::Trailers(_) => false,
+            Self::Prefixed { rest, .. } | Self::Spooled { rest, .. } => rest.is_arriving(),
+            Self::Streaming { body, .. } => !body.is_end_stream(),
+        }
+    }
+
+    /// Lets [`Self::poll_spool`] keep what it reads in `frames`.
+    pub(crate) fn with_spool(self, frames: FrameQueue, progress: &Rc<UploadProgress>) -> Self {
+        progress.has_unsent_part.set(true);
+        Self::Spooled {
+            frames: Box::new(frames),
+            progress: progress.clone(),
+            rest: Box::new(self),
+        }
+    }
+
+    /// Reads a frame and keeps it. False: the body is complete, or there is no room for more.
+    /// The progress holds the cause of an error.
+    pub(crate) fn poll_spool(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, ()>> {
+        let Self::Spooled {
+            frames,
+            progress,
+            rest,
+        } = self
+        else {
+            return Poll::Ready(Ok(false));
+        };
+        let written = frames.poll_write(cx);
+        if !frames.has_room() {
+            return written.map(|()| Ok(false)); // a write in progress makes room
+        }
+        let Poll::Ready(frame) = Pin::new(&mut **rest).poll_frame(cx) else {
+            return Poll::Pending;
+        };
+        match frame {
+            Some(Ok(frame)) => frames.push_frame(Ok(frame)),
+            Some(Err(_)) => return Poll::Ready(Err(())),
+            None => **rest = Self::Empty,
+        }
+        // Begins the write of the last frame too.
+        let _ = frames.poll_write(cx);
+        progress.note_pause(Instant::now());
+        Poll::Ready(Ok(rest.is_arriving()))
     }
 
     /// Reads the beginning of the body and keeps it: to its end, until more than `max_bytes` or the
@@ -382,6 +455,9 @@ impl RequestUpload {
         match self {
             Self::Trailers(trailers) => trailers.as_ref(),
             Self::Prefixed { rest, .. } => rest.known_trailers(),
+            Self::Spooled { frames, rest, .. } => {
+                frames.trailers().or_else(|| rest.known_trailers())
+            }
             Self::Empty | Self::Complete { .. } | Self::Streaming { .. } => None,
         }
     }
@@ -389,7 +465,9 @@ impl RequestUpload {
     /// Notes that the body ended in trailers which the chosen path does not carry.
     pub(crate) fn refuse_trailers(&self) {
         match self {
-            Self::Streaming { progress, .. } | Self::Complete { progress, .. } => {
+            Self::Streaming { progress, .. }
+            | Self::Complete { progress, .. }
+            | Self::Spooled { progress, .. } => {
                 progress.fault.set(Some(Reason::NotImplemented));
             }
             Self::Prefixed { rest, .. } => rest.refuse_trailers(),
@@ -425,6 +503,25 @@ fn take_frame(body: &mut Bytes, progress: &UploadProgress) -> Option<Frame<Bytes
     Some(Frame::data(std::mem::take(body)))
 }
 
+/// Returns the next frame of the part in the spool, then those of the rest.
+fn poll_spooled(
+    frames: &mut FrameQueue,
+    progress: &UploadProgress,
+    rest: &mut RequestUpload,
+    cx: &mut Context<'_>,
+) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    // The queue waits for a write that has begun.
+    let _ = frames.poll_write(cx);
+    let taken = std::task::ready!(frames.poll_take(cx));
+    let frame = taken.inspect_err(|_| progress.fault.set(Some(Reason::Internal)));
+    progress.note_sent_part(frames.is_empty());
+    match frame {
+        Ok(None) => Pin::new(rest).poll_frame(cx),
+        Ok(frame) => Poll::Ready(frame),
+        Err(error) => Poll::Ready(Some(Err(error.into()))),
+    }
+}
+
 impl Body for RequestUpload {
     type Data = Bytes;
     type Error = BoxError;
@@ -444,6 +541,11 @@ impl Body for RequestUpload {
                     false => Poll::Ready(Some(Ok(Frame::data(std::mem::take(first))))),
                 };
             }
+            Self::Spooled {
+                frames,
+                progress,
+                rest,
+            } => return poll_spooled(frames, progress, rest, cx),
             Self::Trailers(trailers) => {
                 return Poll::Ready(
                     trailers
@@ -488,6 +590,7 @@ impl Body for RequestUpload {
             Self::Empty => true,
             Self::Complete { body, .. } => body.is_empty(),
             Self::Prefixed { first, rest } => first.is_empty() && rest.is_end_stream(),
+            Self::Spooled { frames, rest, .. } => frames.is_empty() && rest.is_end_stream(),
             Self::Trailers(trailers) => trailers.is_none(),
             Self::Streaming { body, .. } => body.is_end_stream(),
         }
@@ -501,6 +604,12 @@ impl Body for RequestUpload {
                 let rest = rest.size_hint().exact();
                 rest.map_or_else(SizeHint::new, |rest| {
                     SizeHint::with_exact(first.len() as u64 + rest)
+                })
+            }
+            Self::Spooled { frames, rest, .. } => {
+                let known = frames.data_bytes().zip(rest.size_hint().exact());
+                known.map_or_else(SizeHint::new, |(in_spool, rest)| {
+                    SizeHint::with_exact(in_spool + rest)
                 })
             }
             Self::Trailers(_) => SizeHint::new(), // a known length would drop them

@@ -4,6 +4,7 @@
 //! the disk once it has too many dirty pages (kernel: `balance_dirty_pages`, up to 200 ms), and a
 //! serving thread would let all its callers wait. Inline, they would save 20 µs per 64 KiB.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -16,13 +17,14 @@ use tokio::runtime::Handle;
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::directory::{SpoolDirectory, free_beginning};
+use super::small_frames::push_merged;
 use super::store::SpoolShare;
 
 /// Maximum bytes of a read, and of frames that wait for the write before.
 const MAX_CHUNK_BYTES: usize = 64 * 1024;
 
 /// File of a write that succeeded, or the cause and the frames of one that failed.
-type WriteResult = Result<Arc<File>, (io::Error, Vec<Bytes>)>;
+type WriteResult = Result<Arc<File>, (io::Error, VecDeque<Bytes>)>;
 /// Bytes that were read, and whether their space is free.
 type ReadResult = io::Result<(Bytes, bool)>;
 
@@ -38,7 +40,7 @@ pub(super) struct SpoolFile {
     /// Bytes that were read, and whose space is not free yet.
     unfreed: u64,
     /// Frames that follow those in the file.
-    unwritten: Vec<Bytes>,
+    unwritten: VecDeque<Bytes>,
     unwritten_bytes: usize,
     /// Write in progress, and its bytes.
     writing: Option<(JoinHandle<WriteResult>, usize)>,
@@ -60,7 +62,7 @@ impl SpoolFile {
             read: 0,
             written: 0,
             unfreed: 0,
-            unwritten: Vec::new(),
+            unwritten: VecDeque::new(),
             unwritten_bytes: 0,
             writing: None,
             reading: None,
@@ -95,7 +97,7 @@ impl SpoolFile {
     pub(super) fn push_data(&mut self, data: Bytes) {
         self.share.add_bytes(data.len() as u64);
         self.unwritten_bytes += data.len();
-        self.unwritten.push(data);
+        push_merged(&mut self.unwritten, data);
     }
 
     /// Writes frames until none is left. Frames of a failed write stay in memory.
@@ -132,7 +134,7 @@ impl SpoolFile {
         self.writing = Some((write, bytes));
     }
 
-    fn keep_in_memory(&mut self, error: &io::Error, mut frames: Vec<Bytes>, bytes: usize) {
+    fn keep_in_memory(&mut self, error: &io::Error, mut frames: VecDeque<Bytes>, bytes: usize) {
         self.is_full = true;
         self.share.pause_store(error);
         frames.append(&mut self.unwritten);
@@ -184,10 +186,9 @@ impl SpoolFile {
         if self.is_broken {
             return Poll::Ready(Some(Err(io::Error::other("a write to it did not end"))));
         }
-        if self.unwritten.is_empty() {
+        let Some(data) = self.unwritten.pop_front() else {
             return Poll::Ready(None);
-        }
-        let data = self.unwritten.remove(0);
+        };
         self.unwritten_bytes -= data.len();
         self.share.remove_bytes(data.len() as u64);
         Poll::Ready(Some(Ok(data)))
@@ -208,7 +209,7 @@ fn write_frames(
     directory: &SpoolDirectory,
     file: Option<Arc<File>>,
     mut offset: u64,
-    frames: Vec<Bytes>,
+    frames: VecDeque<Bytes>,
 ) -> WriteResult {
     let write = || {
         directory.check_free_space()?;

@@ -7,6 +7,7 @@ mod budget;
 mod directory;
 mod file;
 mod queue;
+mod small_frames;
 mod store;
 
 pub(crate) use directory::SpoolDirectory;

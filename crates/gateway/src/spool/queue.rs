@@ -3,16 +3,19 @@
 //! Once a frame went to the file, all later ones follow it there until it has been read empty.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use http::HeaderMap;
 use http_body::Frame;
 use nearpath_types::SourceNetwork;
 use nearpath_wire::BoxError;
 
 use super::file::SpoolFile;
+use super::small_frames::push_merged;
 use super::store::SpoolStore;
 
 /// Frame of a body, or the cause for which no more follows.
@@ -66,6 +69,11 @@ impl FrameQueue {
             .then_some(self.memory_bytes as u64 + in_file)
     }
 
+    /// Returns the trailers that follow the data.
+    pub(crate) fn trailers(&self) -> Option<&HeaderMap> {
+        self.last.as_ref()?.as_ref().ok()?.trailers_ref()
+    }
+
     /// Returns whether a frame may be added.
     pub(crate) fn has_room(&self) -> bool {
         match &self.file {
@@ -95,7 +103,7 @@ impl FrameQueue {
             None => {
                 self.store.add_memory(data.len());
                 self.memory_bytes += data.len();
-                self.memory.push_back(data);
+                push_merged(&mut self.memory, data);
             }
         }
     }
@@ -144,6 +152,15 @@ impl FrameQueue {
             .remove_memory(std::mem::take(&mut self.memory_bytes));
         self.memory.clear();
         (self.file, self.last) = (None, None);
+    }
+}
+
+impl fmt::Debug for FrameQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FrameQueue")
+            .field("source", &self.source)
+            .field("data_bytes", &self.data_bytes())
+            .finish_non_exhaustive()
     }
 }
 

@@ -4,14 +4,13 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nearpath_types::SourceNetwork;
 
 use super::budget::{SpoolBudget, SpoolLimits};
 use super::directory::SpoolDirectory;
-use crate::record::GatewayTotals;
 
 /// Maximum bytes of one transfer in memory.
 const MAX_TRANSFER_MEMORY_BYTES: usize = 1024 * 1024;
@@ -29,21 +28,21 @@ pub(crate) struct SpoolStore {
     memory_bytes: Cell<usize>,
     /// Time until which no file is begun.
     paused_until: Cell<Option<Instant>>,
-    totals: Arc<GatewayTotals>,
+    total_bytes: Arc<AtomicU64>,
 }
 
 impl SpoolStore {
-    /// Creates the store of a thread.
+    /// Creates the store of a thread. `total_bytes` counts the bytes in files over all threads.
     pub(crate) fn new(
         directory: Option<Arc<SpoolDirectory>>,
-        totals: Arc<GatewayTotals>,
+        total_bytes: Arc<AtomicU64>,
     ) -> Rc<Self> {
         Rc::new(Self {
             directory,
             budget: RefCell::new(SpoolBudget::new(SpoolLimits::default())),
             memory_bytes: Cell::new(0),
             paused_until: Cell::new(None),
-            totals,
+            total_bytes,
         })
     }
 
@@ -98,7 +97,7 @@ impl SpoolStore {
     #[cfg(test)]
     pub(super) fn used_bytes(&self) -> (usize, u64) {
         assert_eq!(
-            self.totals.spooled_bytes.load(Ordering::Relaxed),
+            self.total_bytes.load(Ordering::Relaxed),
             self.budget.borrow().used_bytes()
         );
         (self.memory_bytes.get(), self.budget.borrow().used_bytes())
@@ -124,10 +123,7 @@ impl SpoolShare {
         self.bytes += bytes;
         self.store.budget.borrow_mut().add_bytes(self.source, bytes);
         // Relaxed: a gauge, which orders nothing.
-        self.store
-            .totals
-            .spooled_bytes
-            .fetch_add(bytes, Ordering::Relaxed);
+        self.store.total_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Counts bytes that the file has no more.
@@ -135,10 +131,7 @@ impl SpoolShare {
         self.bytes -= bytes;
         let mut budget = self.store.budget.borrow_mut();
         budget.remove_bytes(self.source, bytes);
-        self.store
-            .totals
-            .spooled_bytes
-            .fetch_sub(bytes, Ordering::Relaxed); // a gauge
+        self.store.total_bytes.fetch_sub(bytes, Ordering::Relaxed); // a gauge
     }
 
     /// See [`SpoolStore::pause`].
@@ -152,8 +145,7 @@ impl Drop for SpoolShare {
         let mut budget = self.store.budget.borrow_mut();
         budget.end_file(self.source, self.bytes);
         self.store
-            .totals
-            .spooled_bytes
+            .total_bytes
             .fetch_sub(self.bytes, Ordering::Relaxed); // a gauge
     }
 }

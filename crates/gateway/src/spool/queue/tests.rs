@@ -4,13 +4,11 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Waker;
 
-use http::HeaderMap;
 use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::super::directory::SpoolDirectory;
 use super::*;
-use crate::record::GatewayTotals;
 
 /// More than a transfer may have in memory.
 const LARGE_BYTES: usize = 600 * 1024;
@@ -39,7 +37,7 @@ impl TestStore {
             false => directory,
         };
         Self {
-            store: SpoolStore::new(Some(directory.into()), Arc::<GatewayTotals>::default()),
+            store: SpoolStore::new(Some(directory.into()), Arc::default()),
             _folder: folder,
         }
     }
@@ -153,7 +151,7 @@ fn a_full_disk_loses_nothing_and_leaves_no_room() {
 
 #[test]
 fn without_a_folder_one_frame_exceeds_the_memory() {
-    let store = SpoolStore::new(None, Arc::<GatewayTotals>::default());
+    let store = SpoolStore::new(None, Arc::default());
     let mut queue = FrameQueue::new(&store, source());
     let frame = vec![0; LARGE_BYTES].into();
     push(&mut queue, &frame);
