@@ -33,8 +33,8 @@ struct SpoolUsage {
     files: u64,
 }
 
-/// What the transfers of a thread keep in files. A bound may be exceeded by one frame, whose size
-/// nobody knows before it has come.
+/// What the transfers of a thread keep in files. A bound may be exceeded by one frame: its size is
+/// known only when it has come.
 #[derive(Debug)]
 pub(super) struct SpoolBudget {
     limits: SpoolLimits,

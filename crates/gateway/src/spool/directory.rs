@@ -24,10 +24,14 @@ pub(crate) struct SpoolDirectory {
 static NEXT_NAME: AtomicU64 = AtomicU64::new(0);
 
 impl SpoolDirectory {
-    /// Opens the folder, creates it if needed, and removes what is in it.
+    /// Opens the folder, creates it if needed, and removes what is in it. Blocks.
     ///
     /// # Errors
     /// If files cannot be created there, or if their file system cannot free a part of a file.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "called before the gateway serves"
+    )]
     pub(crate) fn open_empty(path: &Path) -> io::Result<Self> {
         fs::DirBuilder::new()
             .mode(0o700)
@@ -37,7 +41,11 @@ impl SpoolDirectory {
         fs::set_permissions(path, Permissions::from_mode(0o700))?;
         // Only a crash between the creation of a file and its removal leaves one.
         for entry in fs::read_dir(path)? {
-            remove_if_present(&entry?.path())?;
+            // The old process of a handover removes its files too.
+            match fs::remove_file(entry?.path()) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
         }
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let directory = Self {
@@ -115,19 +123,13 @@ pub(super) fn free_beginning(file: &File, bytes: u64) -> io::Result<()> {
     rustix::fs::fallocate(file, flags, 0, bytes).map_err(Into::into)
 }
 
-fn remove_if_present(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::os::unix::fs::MetadataExt;
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "a test serves no callers")]
     fn a_folder_is_private_and_empty_and_its_files_have_no_names() {
         let parent = tempfile::tempdir().unwrap();
         let path = parent.path().join("spool");

@@ -10,18 +10,16 @@ const MAX_MERGED_BYTES: usize = 4096;
 /// Adds a frame at the end. Small ones are put together: a frame of one byte occupies 32 bytes more,
 /// which no bound counts, and may keep a larger buffer.
 pub(super) fn push_merged(frames: &mut VecDeque<Bytes>, data: Bytes) {
-    let is_small = |last: &mut Bytes| last.len() + data.len() <= MAX_MERGED_BYTES;
-    let merged = match frames.pop_back_if(is_small) {
-        None => data,
-        Some(last) => {
-            let mut merged = last
-                .try_into_mut()
-                .unwrap_or_else(|shared| BytesMut::from(&shared[..]));
-            merged.extend_from_slice(&data);
-            merged.freeze()
-        }
+    let is_small = |last: &Bytes| last.len() + data.len() <= MAX_MERGED_BYTES;
+    let Some(last) = frames.back_mut().filter(|last| is_small(last)) else {
+        frames.push_back(data);
+        return;
     };
-    frames.push_back(merged);
+    let mut merged = std::mem::take(last)
+        .try_into_mut()
+        .unwrap_or_else(|shared| BytesMut::from(&shared[..]));
+    merged.extend_from_slice(&data);
+    *last = merged.freeze();
 }
 
 #[cfg(test)]
