@@ -176,7 +176,7 @@ impl Gateway {
         drain: drain::DrainWatch,
     ) -> io::Result<ServingThreads> {
         let threads = threads.max(1);
-        let gateway = self.with_spool_directory();
+        let gateway = self.with_spool_directory(threads);
         // Each thread reports after `enter`: a namespace that cannot be entered must fail the
         // start, not a later request.
         let (ready, started) = mpsc::channel();
@@ -217,10 +217,10 @@ impl Gateway {
 
     /// Opens the folder of the spool. Without it, slow callers hold their places more often, but
     /// all requests are served.
-    fn with_spool_directory(&self) -> Self {
+    fn with_spool_directory(&self, threads: usize) -> Self {
         let path = self.settings.spool_dir.as_deref();
         let spool_directory = path.and_then(|path| {
-            let opened = SpoolDirectory::open_empty(path).inspect_err(|error| {
+            let opened = SpoolDirectory::open_empty(path, threads).inspect_err(|error| {
                 tracing::warn!(%error, ?path, "gateway: no spool, bodies are read ahead in memory only");
             });
             opened.ok().map(Arc::new)

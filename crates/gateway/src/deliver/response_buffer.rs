@@ -107,10 +107,10 @@ impl ResponseBuffer {
     fn push_frame(&self, frame: Option<NextFrame>, in_slot: bool) -> bool {
         let caller = self.caller.take();
         if let Some(frame) = frame {
-            // A slow caller must not hold a slot of shared memory.
-            let copies = in_slot && caller.is_none();
-            let frame = if copies { frame.map(copy_data) } else { frame };
-            self.frames.borrow_mut().push_frame(frame);
+            let mut frames = self.frames.borrow_mut();
+            // A slow caller or disk must not hold a slot of shared memory.
+            let copies = in_slot && (caller.is_none() || !frames.is_empty());
+            frames.push_frame(if copies { frame.map(copy_data) } else { frame });
         }
         caller.map(Waker::wake).is_some()
     }
@@ -205,11 +205,11 @@ impl Body for BufferedResponse {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let buffer = &self.buffer;
-        if let Some(frame) = std::task::ready!(buffer.poll_take(cx)) {
-            return Poll::Ready(Some(frame));
-        }
-        if buffer.source.borrow().is_none() {
-            return Poll::Ready(None);
+        match buffer.poll_take(cx) {
+            Poll::Ready(Some(frame)) => return Poll::Ready(Some(frame)),
+            Poll::Ready(None) if buffer.source.borrow().is_none() => return Poll::Ready(None),
+            // For the disk too: a cut ends what the caller waits for.
+            Poll::Ready(None) | Poll::Pending => {}
         }
         buffer.caller.set(Some(cx.waker().clone()));
         Poll::Pending

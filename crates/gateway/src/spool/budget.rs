@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use nearpath_types::SourceNetwork;
 
-/// Bounds of one thread.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Bounds of one thread; the default permits nothing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct SpoolLimits {
     /// Bytes of all transfers; a source has half of them.
     pub(crate) max_bytes: u64,
@@ -15,12 +15,13 @@ pub(crate) struct SpoolLimits {
     pub(crate) max_transfer_bytes: u64,
 }
 
-impl Default for SpoolLimits {
-    fn default() -> Self {
+impl SpoolLimits {
+    /// Returns the limits of one of `threads` threads in a process with `descriptors`.
+    pub(crate) fn for_thread(threads: usize, descriptors: u64) -> Self {
         Self {
             max_bytes: 1 << 30,
-            // Each file is a descriptor, and a file may be as small as one frame.
-            max_files: 2048,
+            // A file may be as small as one frame, and connections need descriptors too.
+            max_files: (descriptors / 8 / threads.max(1) as u64).min(4096),
             max_transfer_bytes: 64 << 20,
         }
     }
@@ -144,6 +145,12 @@ mod tests {
         assert!(!budget.can_begin(source(4)), "all bytes are in use");
         budget.remove_bytes(source(1), 1);
         assert!(budget.can_begin(source(4)) && budget.can_add(source(1), 0));
+    }
+
+    #[test]
+    fn files_are_an_eighth_of_the_descriptors_at_most() {
+        assert_eq!(SpoolLimits::for_thread(4, 1024).max_files, 32);
+        assert_eq!(SpoolLimits::for_thread(4, u64::MAX).max_files, 4096);
     }
 
     proptest! {

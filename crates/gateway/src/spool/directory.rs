@@ -9,6 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
+
+use super::budget::SpoolLimits;
 
 /// Space that the spool leaves to others: the platform keeps its state on the same disk.
 const MIN_FREE_BYTES: u64 = 1 << 30;
@@ -17,6 +20,8 @@ const MIN_FREE_BYTES: u64 = 1 << 30;
 #[derive(Debug)]
 pub(crate) struct SpoolDirectory {
     folder: OwnedFd,
+    /// Limits of each thread.
+    pub(super) limits: SpoolLimits,
     min_free_bytes: u64,
 }
 
@@ -25,6 +30,7 @@ static NEXT_NAME: AtomicU64 = AtomicU64::new(0);
 
 impl SpoolDirectory {
     /// Opens the folder, creates it if needed, and removes what is in it. Blocks.
+    /// `threads` share it.
     ///
     /// # Errors
     /// If files cannot be created there, or if their file system cannot free a part of a file.
@@ -32,7 +38,7 @@ impl SpoolDirectory {
         clippy::disallowed_methods,
         reason = "called before the gateway serves"
     )]
-    pub(crate) fn open_empty(path: &Path) -> io::Result<Self> {
+    pub(crate) fn open_empty(path: &Path, threads: usize) -> io::Result<Self> {
         fs::DirBuilder::new()
             .mode(0o700)
             .recursive(true)
@@ -48,8 +54,11 @@ impl SpoolDirectory {
             }
         }
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        // The soft limit: the kernel enforces this one. `None` means unlimited.
+        let descriptors = getrlimit(Resource::Nofile).current;
         let directory = Self {
             folder: rustix::fs::open(path, flags, Mode::empty())?,
+            limits: SpoolLimits::for_thread(threads, descriptors.unwrap_or(u64::MAX)),
             min_free_bytes: MIN_FREE_BYTES,
         };
         directory.check_file_system()?;
@@ -135,7 +144,7 @@ mod tests {
         let path = parent.path().join("spool");
         fs::create_dir(&path).unwrap();
         fs::write(path.join("left"), "of a crash").unwrap();
-        let directory = SpoolDirectory::open_empty(&path).unwrap();
+        let directory = SpoolDirectory::open_empty(&path, 1).unwrap();
         let files = [
             directory.create_file().unwrap(),
             directory.create_unlinked().unwrap(),
@@ -154,7 +163,7 @@ mod tests {
     #[test]
     fn the_space_of_what_was_read_is_free_before_the_end_of_a_file() {
         let folder = tempfile::tempdir().unwrap();
-        let directory = SpoolDirectory::open_empty(folder.path()).unwrap();
+        let directory = SpoolDirectory::open_empty(folder.path(), 1).unwrap();
         let file = directory.create_file().unwrap();
         file.write_all_at(&vec![1; 1 << 20], 0).unwrap();
         file.sync_all().unwrap(); // allocates the blocks

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use nearpath_types::SourceNetwork;
 
-use super::budget::{SpoolBudget, SpoolLimits};
+use super::budget::SpoolBudget;
 use super::directory::SpoolDirectory;
 
 /// Maximum bytes of one transfer in memory.
@@ -37,9 +37,10 @@ impl SpoolStore {
         directory: Option<Arc<SpoolDirectory>>,
         total_bytes: Arc<AtomicU64>,
     ) -> Rc<Self> {
+        let limits = directory.as_ref().map(|directory| directory.limits);
         Rc::new(Self {
+            budget: RefCell::new(SpoolBudget::new(limits.unwrap_or_default())),
             directory,
-            budget: RefCell::new(SpoolBudget::new(SpoolLimits::default())),
             memory_bytes: Cell::new(0),
             paused_until: Cell::new(None),
             total_bytes,

@@ -31,7 +31,7 @@ struct TestStore {
 impl TestStore {
     fn open(is_full: bool) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let directory = SpoolDirectory::open_empty(folder.path()).unwrap();
+        let directory = SpoolDirectory::open_empty(folder.path(), 1).unwrap();
         let directory = match is_full {
             true => directory.on_full_disk(),
             false => directory,
