@@ -20,6 +20,7 @@ use crate::function::RoutingTable;
 use crate::invoke::{FunctionTable, LocalService};
 use crate::listen::{self, GatewayListener, ListenPort, ThreadSetup, http3};
 use crate::record::{AccessLog, GatewayMetrics, GatewayTotals};
+use crate::spool::SpoolDirectory;
 
 /// Handle of the gateway. Clones share the same state.
 #[derive(Clone)]
@@ -83,6 +84,7 @@ impl Gateway {
             served_by,
             loopback_pools: Arc::default(),
             caller: None,
+            spool_directory: None,
         });
         Self {
             settings: settings.into(),
@@ -175,13 +177,14 @@ impl Gateway {
         drain: drain::DrainWatch,
     ) -> io::Result<ServingThreads> {
         let threads = threads.max(1);
+        let gateway = self.with_spool_directory(threads);
         // Each thread reports after `enter`: a namespace that cannot be entered must fail the
         // start, not a later request.
         let (ready, started) = mpsc::channel();
         let mut handles = Vec::new();
         for number in 0..threads {
             let thread = self.build_thread_setup(&listeners, number, threads, &drain)?;
-            let (gateway, enter, ready) = (self.clone(), enter.clone(), ready.clone());
+            let (gateway, enter, ready) = (gateway.clone(), enter.clone(), ready.clone());
             let serve = move || {
                 let entered = enter();
                 // `io::Error` is not `Clone`. The starter gets the original, the thread's own
@@ -211,6 +214,26 @@ impl Gateway {
             threads: handles,
             _steered_sockets: http3.flat_map(|http3| http3.sockets).collect(),
         })
+    }
+
+    /// Opens the folder of the spool. Without it, slow callers hold their places more often, but
+    /// all requests are served.
+    fn with_spool_directory(&self, threads: usize) -> Self {
+        let path = self.settings.spool_dir.as_deref();
+        let spool_directory = path.and_then(|path| {
+            let opened = SpoolDirectory::open_empty(path, threads).inspect_err(|error| {
+                tracing::warn!(%error, ?path, "gateway: no spool, bodies are read ahead in memory only");
+            });
+            opened.ok().map(Arc::new)
+        });
+        let shared = GatewayState {
+            spool_directory,
+            ..(*self.shared).clone()
+        };
+        Self {
+            shared: shared.into(),
+            ..self.clone()
+        }
     }
 
     fn build_thread_setup(

@@ -26,6 +26,7 @@ mod record;
 mod request;
 pub mod route;
 mod settings;
+mod spool;
 mod transport;
 
 pub use control::{GatewayControl, NoControl};

@@ -1,5 +1,6 @@
 //! Settings for operators. Settings for tenants are in `nearpath_types::FunctionPolicy`.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use nearpath_wire::server::HttpLimits;
@@ -42,6 +43,9 @@ pub struct GatewaySettings {
     pub max_attempts: usize,
     /// Maximum time for open requests after the drain has begun.
     pub drain_timeout: Duration,
+    /// Folder for bodies that are read ahead of slow callers; it is created, or emptied. `None`:
+    /// such bodies are in memory only.
+    pub spool_dir: Option<PathBuf>,
 }
 
 impl Default for GatewaySettings {
@@ -64,6 +68,7 @@ impl Default for GatewaySettings {
             pool_idle_timeout: seconds(60),
             max_attempts: 3,
             drain_timeout: seconds(30),
+            spool_dir: None,
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use nearpath_ca::IssuerSettings;
 use nearpath_daemon::metrics::MetricsRegistry;
-use nearpath_gateway::{Gateway, GatewayControl};
+use nearpath_gateway::{Gateway, GatewayControl, GatewaySettings};
 use nearpath_kernel::sandbox::IsolationLevel;
 use nearpath_node::SettleHook;
 
@@ -21,7 +21,11 @@ pub(crate) fn gateway(
     control: Arc<dyn GatewayControl>,
     registry: &MetricsRegistry,
 ) -> Result<Gateway, StartError> {
-    let gateway = Gateway::new(settings.gateway.clone(), control, registry);
+    let gateway_settings = GatewaySettings {
+        spool_dir: Some(settings.data_dir.join("spool")),
+        ..settings.gateway.clone()
+    };
+    let gateway = Gateway::new(gateway_settings, control, registry);
     let Some(path) = &settings.access_log else {
         return Ok(gateway);
     };

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use crate::control::GatewayControl;
 use crate::function::RoutingTable;
 use crate::record::{AccessLog, GatewayTotals};
+use crate::spool::SpoolDirectory;
 use crate::transport::LoopbackPools;
 
 /// The state that all serving threads share.
@@ -22,4 +23,5 @@ pub(crate) struct GatewayState {
     /// Connections to functions' own servers.
     pub loopback_pools: Arc<LoopbackPools>,
     pub caller: Option<watch::Receiver<CallerConfig>>,
+    pub spool_directory: Option<Arc<SpoolDirectory>>,
 }

@@ -19,6 +19,7 @@ use crate::control::GatewayControl;
 use crate::function::RoutingTable;
 use crate::record::{CompletionRecorder, GatewayTotals};
 use crate::request::MinRate;
+use crate::spool::SpoolStore;
 use crate::transport::{EventLoop, LoopbackPools, QuicConnections, ShmDomains, TcpPools};
 
 /// Interval of the sweep. Short against every timeout, long against the cost of visiting all
@@ -59,8 +60,8 @@ pub(crate) struct WorkerContext {
     pub shm_domains: ShmDomains,
     /// Requests and responses that are not complete.
     pub open_transfers: OpenTransfers,
-    /// Bytes of responses that were read ahead of their callers.
-    pub buffered_bytes: Cell<usize>,
+    /// Bodies that were read ahead of their slow side.
+    pub spool: Rc<SpoolStore>,
     tick: Arc<AtomicU32>,
     seed: Cell<u64>,
     /// Tick plus one of the date's creation, and the date.
@@ -97,7 +98,10 @@ impl WorkerContext {
             quic_connections: QuicConnections::new(shared.caller.clone()),
             shm_domains: ShmDomains::default(),
             open_transfers: OpenTransfers::default(),
-            buffered_bytes: Cell::new(0),
+            spool: SpoolStore::new(
+                shared.spool_directory.clone(),
+                shared.totals.spooled_bytes.clone(),
+            ),
             tick: Arc::default(),
             // xorshift stays at zero forever if it starts there.
             seed: Cell::new(seed | 1),

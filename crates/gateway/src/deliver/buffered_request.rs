@@ -52,8 +52,7 @@ pub(crate) async fn read_ahead_of_admission(
         return Ok(BodyBeginning::Arrived);
     };
     let is_grpc = call.options.is_grpc;
-    let has_length = request.body().size_hint().exact().is_some();
-    let is_stream = is_grpc || (call.options.wants_stream && !has_length);
+    let is_stream = is_dialogue(call, request.body());
     let body_progress = call.upload_progress.clone();
     let has_sent_nothing = || {
         let progress = body_progress.as_ref();
@@ -86,6 +85,12 @@ pub(crate) async fn read_ahead_of_admission(
         Ok(Err(())) => Err(broken_body_error(call)),
         Err(reason) => Err(late_body_error(call, reason)),
     }
+}
+
+/// Returns whether the caller may wait for the response before it sends the rest of the body.
+pub(super) fn is_dialogue(call: &GatewayCall, body: &RequestUpload) -> bool {
+    let has_length = body.size_hint().exact().is_some();
+    call.options.is_grpc || (call.options.wants_stream && !has_length)
 }
 
 /// Returns whether [`read_ahead_of_admission`] has anything to read.

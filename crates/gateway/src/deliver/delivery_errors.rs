@@ -59,6 +59,12 @@ pub(super) fn broken_body_error(call: &GatewayCall) -> PlatformError {
             "the request ended in trailers, which its path through shared memory does not carry: \
              announce them with the header `Trailer`",
         ),
+        Some(Reason::Internal) => PlatformError::new(
+            COMPONENT,
+            Reason::Internal,
+            "the part of the request's body that was on the disk could not be read; the server's log \
+             has the cause",
+        ),
         // Only `CallerGone` is left; see `CallerBodyError::refusal_reason`.
         _ => PlatformError::new(
             COMPONENT,

@@ -13,6 +13,7 @@ mod delivery_errors;
 mod endpoint_slot;
 mod headers;
 mod instance_body;
+mod long_body;
 mod open_response;
 mod outgoing_request;
 mod path_choice;
@@ -33,7 +34,7 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Response, StatusCode};
 use http_body::Body as _;
 use hyper::upgrade::OnUpgrade;
-use nearpath_types::PlatformError;
+use nearpath_types::{PlatformError, SourceNetwork};
 use nearpath_wire::Body;
 
 use delivery_errors::unfinal_response_error;
@@ -42,6 +43,7 @@ pub(crate) use buffered_request::{BodyBeginning, is_read_ahead_due, read_ahead_o
 pub(crate) use content::ResponseContent;
 pub(crate) use delivery_errors::{lost_response_error, timeout_error};
 pub(crate) use endpoint_slot::{EndpointSlot, pick_slot};
+pub(crate) use long_body::admit_or_read_body;
 pub(crate) use open_response::RequestGuard;
 pub use outgoing_request::function_uri;
 pub(crate) use quic::open_ahead_of_calls;
@@ -238,11 +240,11 @@ pub(crate) fn into_response(
         call.options.is_head || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
     // An event stream occupies its place as long as it lasts, so reading ahead would free nothing.
     let is_buffered = call.route.policy.max_inflight.is_some() && !bodiless && !is_event_stream;
-    let worker = call.worker.clone();
+    let (worker, caller) = (call.worker.clone(), SourceNetwork::of(call.peer.addr));
     response.map(|body| {
         let body = ResponseBody::new(body, guard, call, now, bodiless);
         match is_buffered && !body.is_end_stream() {
-            true => ResponseContent::Buffered(BufferedResponse::start(&worker, body)),
+            true => ResponseContent::Buffered(BufferedResponse::start(&worker, caller, body)),
             false => ResponseContent::Function(body),
         }
     })

@@ -5,7 +5,6 @@
 //! caller without a buffer.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -14,19 +13,13 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use nearpath_types::Reason;
+use nearpath_types::{Reason, SourceNetwork};
 use nearpath_wire::BoxError;
 
 use super::response_body::ResponseBody;
 use crate::context::{LatePlace, OpenTransfer, TICK_INTERVAL, WorkerContext};
 use crate::request::RateAllowance;
-
-/// Maximum bytes that are read ahead of one caller.
-const MAX_RESPONSE_BYTES: usize = 1024 * 1024;
-/// Maximum bytes that a thread reads ahead of all callers. Above, each has one frame.
-const MAX_BUFFERED_BYTES: usize = 128 * 1024 * 1024;
-
-type NextFrame = Result<Frame<Bytes>, BoxError>;
+use crate::spool::{FrameQueue, NextFrame};
 
 /// Response body that is read ahead of its caller.
 pub(crate) struct BufferedResponse {
@@ -39,8 +32,7 @@ struct ResponseBuffer {
     worker: Rc<WorkerContext>,
     /// `None` once the response is complete or its caller has left.
     source: RefCell<Option<ResponseBody>>,
-    frames: RefCell<VecDeque<NextFrame>>,
-    byte_count: Cell<usize>,
+    frames: RefCell<FrameQueue>,
     allowance: Cell<RateAllowance>,
     /// Ticks since the caller last took a frame, while some wait.
     idle_ticks: Cell<u32>,
@@ -51,13 +43,16 @@ struct ResponseBuffer {
 }
 
 impl BufferedResponse {
-    /// Reads what has arrived of the response, and the rest on a task.
-    pub(super) fn start(worker: &Rc<WorkerContext>, source: ResponseBody) -> Self {
+    /// Reads what has arrived of the response to `caller`, and the rest on a task.
+    pub(super) fn start(
+        worker: &Rc<WorkerContext>,
+        caller: SourceNetwork,
+        source: ResponseBody,
+    ) -> Self {
         let buffer = Rc::new(ResponseBuffer {
             worker: worker.clone(),
             source: RefCell::new(Some(source)),
-            frames: RefCell::default(),
-            byte_count: Cell::new(0),
+            frames: RefCell::new(FrameQueue::new(&worker.spool, caller)),
             allowance: Cell::new(RateAllowance::new(worker.min_read_rate)),
             idle_ticks: Cell::new(0),
             caller: Cell::new(None),
@@ -80,14 +75,16 @@ impl BufferedResponse {
 }
 
 impl ResponseBuffer {
-    /// Reads until the response is complete.
+    /// Reads until the response is complete, and what is not in memory is in the file.
     fn poll_read_ahead(&self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
+            // Room for more does not wait for this write.
+            let written = self.frames.borrow_mut().poll_write(cx);
             let mut source = self.source.borrow_mut();
             let Some(body) = source.as_mut() else {
-                return Poll::Ready(());
+                return written;
             };
-            if !self.has_room() {
+            if !self.frames.borrow().has_room() {
                 self.reader.set(Some(cx.waker().clone()));
                 return Poll::Pending;
             }
@@ -110,51 +107,42 @@ impl ResponseBuffer {
     fn push_frame(&self, frame: Option<NextFrame>, in_slot: bool) -> bool {
         let caller = self.caller.take();
         if let Some(frame) = frame {
-            self.add_bytes(data_bytes(&frame));
-            // A slow caller must not hold a slot of shared memory.
-            let copies = in_slot && caller.is_none();
-            let frame = if copies { frame.map(copy_data) } else { frame };
-            self.frames.borrow_mut().push_back(frame);
+            let mut frames = self.frames.borrow_mut();
+            // A slow caller or disk must not hold a slot of shared memory.
+            let copies = in_slot && (caller.is_none() || !frames.is_empty());
+            frames.push_frame(if copies { frame.map(copy_data) } else { frame });
         }
         caller.map(Waker::wake).is_some()
     }
 
-    fn take_frame(&self) -> Option<NextFrame> {
-        let frame = self.frames.borrow_mut().pop_front()?;
-        let bytes = data_bytes(&frame);
-        self.remove_bytes(bytes);
+    /// Takes the next frame; `None` if no frame waits.
+    fn poll_take(&self, cx: &mut Context<'_>) -> Poll<Option<NextFrame>> {
+        let taken = self.frames.borrow_mut().poll_take(cx);
+        let frame = match std::task::ready!(taken) {
+            Ok(Some(frame)) => frame,
+            Ok(None) => return Poll::Ready(None),
+            Err(_) => {
+                self.cut_short(Reason::Internal);
+                Err(Reason::Internal.name().into())
+            }
+        };
+        self.note_progress(frame.as_ref().ok());
+        Poll::Ready(Some(frame))
+    }
+
+    /// Notes that the caller took a frame: there may be room for more.
+    fn note_progress(&self, frame: Option<&Frame<Bytes>>) {
         let mut allowance = self.allowance.get();
-        allowance.note_bytes(bytes);
+        allowance.note_bytes(frame.and_then(Frame::data_ref).map_or(0, Bytes::len));
         self.allowance.set(allowance);
         self.idle_ticks.set(0);
         if let Some(reader) = self.reader.take() {
             reader.wake();
         }
-        Some(frame)
-    }
-
-    fn has_room(&self) -> bool {
-        let worker = &self.worker;
-        self.byte_count.get() == 0
-            || (self.byte_count.get() < MAX_RESPONSE_BYTES
-                && worker.buffered_bytes.get() < MAX_BUFFERED_BYTES)
-    }
-
-    fn add_bytes(&self, bytes: usize) {
-        let total = &self.worker.buffered_bytes;
-        self.byte_count.set(self.byte_count.get() + bytes);
-        total.set(total.get() + bytes);
-    }
-
-    fn remove_bytes(&self, bytes: usize) {
-        let total = &self.worker.buffered_bytes;
-        self.byte_count.set(self.byte_count.get() - bytes);
-        total.set(total.get() - bytes);
     }
 
     /// Drops everything. The function's work ends too, if it has not.
     fn discard(&self) {
-        self.remove_bytes(self.byte_count.get());
         self.frames.borrow_mut().clear();
         let source = self.source.borrow_mut().take();
         drop(source);
@@ -170,14 +158,14 @@ impl ResponseBuffer {
         self.discard();
         self.push_frame(Some(Err(reason.name().into())), false);
     }
-}
 
-fn data_bytes(frame: &NextFrame) -> usize {
-    frame
-        .as_ref()
-        .ok()
-        .and_then(Frame::data_ref)
-        .map_or(0, Bytes::len)
+    /// Returns whether the caller could take a frame and does not.
+    fn awaits_caller(&self) -> bool {
+        let caller = self.caller.take();
+        let is_waiting = caller.is_some();
+        self.caller.set(caller);
+        self.frames.borrow().has_frame() && !is_waiting
+    }
 }
 
 fn copy_data(frame: Frame<Bytes>) -> Frame<Bytes> {
@@ -188,7 +176,7 @@ impl OpenTransfer for ResponseBuffer {
     /// Cuts a response whose caller is too slow. Until the function is done, the response has
     /// limits of its own as well.
     fn cut_if_overdue(&self, _: Instant, _: u32, max_idle_ticks: u32) {
-        if self.frames.borrow().is_empty() {
+        if !self.awaits_caller() {
             return;
         }
         let mut allowance = self.allowance.get();
@@ -217,11 +205,11 @@ impl Body for BufferedResponse {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let buffer = &self.buffer;
-        if let Some(frame) = buffer.take_frame() {
-            return Poll::Ready(Some(frame));
-        }
-        if buffer.source.borrow().is_none() {
-            return Poll::Ready(None);
+        match buffer.poll_take(cx) {
+            Poll::Ready(Some(frame)) => return Poll::Ready(Some(frame)),
+            Poll::Ready(None) if buffer.source.borrow().is_none() => return Poll::Ready(None),
+            // For the disk too: a cut ends what the caller waits for.
+            Poll::Ready(None) | Poll::Pending => {}
         }
         buffer.caller.set(Some(cx.waker().clone()));
         Poll::Pending
@@ -232,21 +220,14 @@ impl Body for BufferedResponse {
     }
 
     fn size_hint(&self) -> SizeHint {
-        let (buffer, mut frames) = (&self.buffer, SizeHint::new());
         // A known length would drop trailers, and would hide an error.
-        if buffer
-            .frames
-            .borrow()
-            .iter()
-            .all(|frame| frame.as_ref().is_ok_and(Frame::is_data))
-        {
-            let rest = buffer.source.borrow().as_ref().map(Body::size_hint);
-            let rest = rest.map_or(Some(0), |hint| hint.exact());
-            if let Some(rest) = rest {
-                frames.set_exact(buffer.byte_count.get() as u64 + rest);
-            }
+        let waiting = self.buffer.frames.borrow().data_bytes();
+        let rest = self.buffer.source.borrow().as_ref().map(Body::size_hint);
+        let rest = rest.map_or(Some(0), |hint| hint.exact());
+        match waiting.zip(rest) {
+            Some((waiting, rest)) => SizeHint::with_exact(waiting + rest),
+            None => SizeHint::new(),
         }
-        frames
     }
 }
 

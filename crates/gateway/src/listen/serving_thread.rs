@@ -19,6 +19,10 @@ use crate::context::{GatewayState, TICK_INTERVAL, WorkerContext};
 use crate::deliver;
 use crate::invoke::{Invoker, LocalTask};
 
+/// Threads that read and write the spool's files for a serving thread; nothing else blocks. Enough
+/// to keep a disk busy while one of them waits for free pages.
+const MAX_DISK_THREADS: usize = 4;
+
 /// Everything that a thread needs to start.
 pub(crate) struct ThreadSetup {
     pub thread_number: u64,
@@ -39,6 +43,8 @@ pub(crate) fn run_thread(
 ) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
+        .thread_name(format!("gateway-{}-disk", thread.thread_number))
+        .max_blocking_threads(MAX_DISK_THREADS)
         .build()?;
     let local = LocalSet::new();
     // The golden ratio in 64 bits (Knuth's multiplicative hash) gives every thread a distant

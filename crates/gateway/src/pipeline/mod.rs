@@ -201,7 +201,10 @@ async fn read_ahead_and_admit(call: &mut GatewayCall) -> Result<AdmissionPermit,
             return Ok(permit);
         }
     }
-    admit::admit_call(call).await
+    match deliver::admit_or_read_body(call).await? {
+        Some(permit) => Ok(permit),
+        None => admit::admit_call(call).await,
+    }
 }
 
 /// Delivers a request. Admits it again, before all others, when no instance is left.

@@ -57,6 +57,7 @@ impl Collector for GatewayMetrics {
         self.encode_gauges(&mut to, &called)?;
         self.encode_refusals(&mut to, &functions)?;
         self.encode_connections(&mut to)?;
+        self.encode_spool(&mut to)?;
         self.totals.quic.encode_metrics(&mut to)
     }
 }
@@ -249,6 +250,13 @@ impl GatewayMetrics {
             metric.encode_counter(&value.load(Ordering::Relaxed), None as NoExemplar)?;
         }
         Ok(())
+    }
+
+    fn encode_spool(&self, to: &mut DescriptorEncoder) -> Result<(), Error> {
+        let help = "Bytes of bodies that wait in files for a slow caller";
+        let mut metric =
+            to.encode_descriptor("nearpath_spooled_bytes", help, None, MetricType::Gauge)?;
+        metric.encode_gauge(&self.totals.spooled_bytes.load(Ordering::Relaxed))
     }
 }
 

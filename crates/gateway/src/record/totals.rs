@@ -1,5 +1,6 @@
 //! Counters that belong to no function.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use super::quic_totals::QuicTotals;
@@ -20,6 +21,8 @@ pub(crate) struct GatewayTotals {
     pub connections_cut: AtomicU64,
     /// Access log lines lost because the writer fell behind.
     pub log_lines_lost: AtomicU64,
+    /// Bytes of bodies that wait in files for their slow side.
+    pub spooled_bytes: Arc<AtomicU64>,
     /// Calls over QUIC.
     pub quic: QuicTotals,
     /// Counters of HTTP/3.

@@ -10,6 +10,7 @@ mod min_rate;
 mod options;
 mod peer_info;
 mod upload;
+mod upload_progress;
 
 pub(crate) use caller_body::CallerBody;
 pub use caller_timeout::parse_caller_timeout;
@@ -22,4 +23,5 @@ pub use options::RequestOptions;
 pub(crate) use options::{X_CALL_ID, X_NEARPATH_PATH, X_START_TIME, names_stream};
 pub use peer_info::ListenerZone;
 pub(crate) use peer_info::PeerInfo;
-pub(crate) use upload::{RequestUpload, UploadProgress};
+pub(crate) use upload::RequestUpload;
+pub(crate) use upload_progress::UploadProgress;

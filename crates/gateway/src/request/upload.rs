@@ -1,11 +1,10 @@
-//! Request bodies on their way to an instance: counted, limited, and timed.
+//! Request bodies on their way to an instance: counted and limited.
 
-use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::task::{Context, Poll};
+use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
@@ -14,236 +13,8 @@ use nearpath_types::Reason;
 use nearpath_wire::BoxError;
 
 use super::caller_body::CallerBody;
-use super::deadlines::RequestStage;
-use super::grpc::FirstMessage;
-use super::min_rate::{MinRate, RateAllowance};
-
-/// Side that a request body waits for, and since when.
-#[derive(Debug, Clone, Copy)]
-enum UploadTurn {
-    /// The gateway has asked for more.
-    Caller(Instant),
-    /// The instance does not take more, or the request waits for a place.
-    Function(Instant),
-}
-
-/// Place at a function with a limit, which a request holds while its body arrives.
-#[derive(Debug, Clone, Copy)]
-struct HeldPlace {
-    since: Instant,
-    /// Time left to the caller while others wait for the place.
-    allowance: RateAllowance,
-}
-
-/// Progress of a request body. Shared by the body, which another task may send, and the request
-/// that awaits its response.
-#[derive(Debug)]
-pub(crate) struct UploadProgress {
-    byte_count: Cell<u64>,
-    turn: Cell<UploadTurn>,
-    allowance: Cell<Option<RateAllowance>>,
-    /// Of a gRPC body.
-    first_message: Cell<Option<FirstMessage>>,
-    held_place: Cell<Option<HeldPlace>>,
-    lost_place: Cell<bool>,
-    ended_at: Cell<Option<Instant>>,
-    fault: Cell<Option<Reason>>,
-    waker: RefCell<Option<Waker>>,
-}
-
-impl UploadProgress {
-    fn new(now: Instant) -> Rc<Self> {
-        Rc::new(Self {
-            byte_count: Cell::new(0),
-            turn: Cell::new(UploadTurn::Function(now)),
-            allowance: Cell::new(None),
-            first_message: Cell::new(None),
-            held_place: Cell::new(None),
-            lost_place: Cell::new(false),
-            ended_at: Cell::new(None),
-            fault: Cell::new(None),
-            waker: RefCell::new(None),
-        })
-    }
-
-    /// Returns the bytes so far.
-    pub(crate) fn byte_count(&self) -> u64 {
-        self.byte_count.get()
-    }
-
-    /// Returns why the body was not sent completely, if the caller or a limit is the cause.
-    pub(crate) fn fault(&self) -> Option<Reason> {
-        self.fault.get()
-    }
-
-    /// Requires a minimum rate of the caller; of a gRPC body until its first message has arrived.
-    /// Later messages are slow by nature.
-    pub(crate) fn require_rate(&self, min: MinRate, is_grpc: bool) {
-        self.allowance.set(Some(RateAllowance::new(min)));
-        self.first_message.set(is_grpc.then(FirstMessage::default));
-    }
-
-    /// Notes that the request holds a place since `now`. A caller that has sent nothing has no
-    /// grace while others wait.
-    pub(crate) fn hold_place(&self, min: MinRate, now: Instant) {
-        let mut min = min.while_contended();
-        if self.byte_count.get() == 0 {
-            min.grace = Duration::ZERO;
-        }
-        let held = HeldPlace {
-            since: now,
-            allowance: RateAllowance::new(min),
-        };
-        self.held_place
-            .set((!self.has_first_message()).then_some(held));
-    }
-
-    /// Notes that no request waits for the held place: slowness until `now` does not count.
-    pub(crate) fn note_uncontended(&self, now: Instant) {
-        if let Some(mut held) = self.held_place.get() {
-            held.since = now;
-            held.allowance.reset();
-            self.held_place.set(Some(held));
-        }
-    }
-
-    /// Returns by how much the caller is too slow for a place that others wait for.
-    pub(crate) fn lateness(&self, now: Instant) -> Option<Duration> {
-        let UploadTurn::Caller(since) = self.turn.get() else {
-            return None;
-        };
-        let HeldPlace {
-            since: held_since,
-            mut allowance,
-        } = self
-            .held_place
-            .get()
-            .filter(|_| !self.has_ended() && !self.lost_place.get())?;
-        allowance.note_wait(now.saturating_duration_since(since.max(held_since)));
-        allowance.lateness()
-    }
-
-    /// Takes the place away: the request ends as too slow.
-    pub(crate) fn lose_place(&self) {
-        self.lost_place.set(true);
-        self.wake_waiting();
-    }
-
-    /// Returns whether the first message of a gRPC body has arrived.
-    pub(crate) fn has_first_message(&self) -> bool {
-        self.first_message
-            .get()
-            .is_some_and(|message| message.is_complete())
-    }
-
-    /// Returns the stage of a request before its response. The function can answer since
-    /// `admitted`.
-    pub(crate) fn current_stage(&self, admitted: Instant) -> RequestStage {
-        if self.lost_place.get() {
-            return RequestStage::Uploading {
-                since: admitted,
-                rate_limit: Some(Duration::ZERO),
-            };
-        }
-        // Time in the queue is neither the caller's nor the function's.
-        if let Some(ended_at) = self.ended_at.get() {
-            return RequestStage::Awaiting(ended_at.max(admitted));
-        }
-        match self.turn.get() {
-            UploadTurn::Function(since) => RequestStage::Awaiting(since.max(admitted)),
-            UploadTurn::Caller(since) => RequestStage::Uploading {
-                since: since.max(admitted),
-                rate_limit: self.allowance.get().and_then(|rate| rate.time_left()),
-            },
-        }
-    }
-
-    /// Notes that the gateway waits for the caller.
-    fn note_pending(&self) {
-        if let UploadTurn::Function(_) = self.turn.get() {
-            self.turn.set(UploadTurn::Caller(Instant::now()));
-            self.wake_waiting(); // the limit of the caller may be shorter
-        }
-    }
-
-    /// Notes that the gateway asks for no more until the request has a place.
-    fn note_pause(&self, now: Instant) {
-        if let UploadTurn::Caller(since) = self.turn.get() {
-            self.note_wait(since, now);
-            self.turn.set(UploadTurn::Function(now));
-        }
-    }
-
-    /// Notes that the gateway waited for the caller until `now`.
-    fn note_wait(&self, since: Instant, now: Instant) {
-        if let Some(mut rate) = self.allowance.get() {
-            rate.note_wait(now.saturating_duration_since(since));
-            self.allowance.set(Some(rate));
-        }
-        if let Some(mut held) = self.held_place.get() {
-            let since = since.max(held.since);
-            held.allowance
-                .note_wait(now.saturating_duration_since(since));
-            self.held_place.set(Some(held));
-        }
-    }
-
-    fn note_frame(&self, data: &[u8]) {
-        self.byte_count
-            .set(self.byte_count.get() + data.len() as u64);
-        let now = Instant::now();
-        if let UploadTurn::Caller(since) = self.turn.get() {
-            self.note_wait(since, now);
-        }
-        if let Some(mut rate) = self.allowance.get() {
-            rate.note_bytes(data.len());
-            self.allowance.set(Some(rate));
-        }
-        if let Some(mut held) = self.held_place.get() {
-            held.allowance.note_bytes(data.len());
-            self.held_place.set(Some(held));
-        }
-        self.note_message(data);
-        self.turn.set(UploadTurn::Function(now));
-    }
-
-    /// Lifts the minimum rates when the first message of a gRPC body has arrived.
-    fn note_message(&self, data: &[u8]) {
-        let Some(mut message) = self.first_message.get() else {
-            return;
-        };
-        message.note_data(data);
-        self.first_message.set(Some(message));
-        if message.is_complete() {
-            self.allowance.set(None);
-            self.held_place.set(None);
-        }
-    }
-
-    /// Returns whether all of the body was sent.
-    pub(crate) fn has_ended(&self) -> bool {
-        self.ended_at.get().is_some()
-    }
-
-    /// Registers `waker` for a change of the stage.
-    pub(crate) fn wake_on_change(&self, waker: &Waker) {
-        let mut waiting = self.waker.borrow_mut();
-        if !waiting.as_ref().is_some_and(|known| known.will_wake(waker)) {
-            *waiting = Some(waker.clone());
-        }
-    }
-
-    fn mark_ended(&self) {
-        self.ended_at.set(Some(Instant::now()));
-        self.wake_waiting();
-    }
-
-    fn wake_waiting(&self) {
-        if let Some(waker) = self.waker.borrow_mut().take() {
-            waker.wake();
-        }
-    }
-}
+use super::upload_progress::UploadProgress;
+use crate::spool::FrameQueue;
 
 /// Request body on its way to an instance.
 #[derive(Debug)]
@@ -261,6 +32,15 @@ pub(crate) enum RequestUpload {
     Prefixed {
         /// The chunk, counted already.
         first: Bytes,
+        /// The rest.
+        rest: Box<Self>,
+    },
+    /// A part that was read but not sent, in memory or in a file, and the rest.
+    Spooled {
+        /// The part, counted already.
+        frames: Box<FrameQueue>,
+        /// Progress of the whole body.
+        progress: Rc<UploadProgress>,
         /// The rest.
         rest: Box<Self>,
     },
@@ -326,8 +106,59 @@ impl RequestUpload {
             Self::Prefixed { first, rest } if rest.is_end_stream() => {
                 Some(Self::Empty.with_first_chunk(first.clone()))
             }
-            Self::Prefixed { .. } | Self::Trailers(_) | Self::Streaming { .. } => None,
+            Self::Prefixed { .. }
+            | Self::Spooled { .. }
+            | Self::Trailers(_)
+            | Self::Streaming { .. } => None,
         }
+    }
+
+    /// Returns whether a part of the body was not read yet.
+    pub(crate) fn is_arriving(&self) -> bool {
+        match self {
+            Self::Empty | Self::Complete { .. } | Self::Trailers(_) => false,
+            Self::Prefixed { rest, .. } | Self::Spooled { rest, .. } => rest.is_arriving(),
+            Self::Streaming { body, .. } => !body.is_end_stream(),
+        }
+    }
+
+    /// Lets [`Self::poll_spool`] keep what it reads in `frames`.
+    pub(crate) fn with_spool(self, frames: FrameQueue, progress: &Rc<UploadProgress>) -> Self {
+        progress.has_unsent_part.set(true);
+        Self::Spooled {
+            frames: Box::new(frames),
+            progress: progress.clone(),
+            rest: Box::new(self),
+        }
+    }
+
+    /// Reads a frame and keeps it. False: the body is complete, or there is no room for more.
+    /// The progress holds the cause of an error.
+    pub(crate) fn poll_spool(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, ()>> {
+        let Self::Spooled {
+            frames,
+            progress,
+            rest,
+        } = self
+        else {
+            return Poll::Ready(Ok(false));
+        };
+        let written = frames.poll_write(cx);
+        if !frames.has_room() {
+            return written.map(|()| Ok(false)); // a write in progress makes room
+        }
+        let Poll::Ready(frame) = Pin::new(&mut **rest).poll_frame(cx) else {
+            return Poll::Pending;
+        };
+        match frame {
+            Some(Ok(frame)) => frames.push_frame(Ok(frame)),
+            Some(Err(_)) => return Poll::Ready(Err(())),
+            None => **rest = Self::Empty,
+        }
+        // Begins the write of the last frame too.
+        let _ = frames.poll_write(cx);
+        progress.note_pause(Instant::now());
+        Poll::Ready(Ok(rest.is_arriving()))
     }
 
     /// Reads the beginning of the body and keeps it: to its end, until more than `max_bytes` or the
@@ -382,6 +213,9 @@ impl RequestUpload {
         match self {
             Self::Trailers(trailers) => trailers.as_ref(),
             Self::Prefixed { rest, .. } => rest.known_trailers(),
+            Self::Spooled { frames, rest, .. } => {
+                frames.trailers().or_else(|| rest.known_trailers())
+            }
             Self::Empty | Self::Complete { .. } | Self::Streaming { .. } => None,
         }
     }
@@ -389,7 +223,9 @@ impl RequestUpload {
     /// Notes that the body ended in trailers which the chosen path does not carry.
     pub(crate) fn refuse_trailers(&self) {
         match self {
-            Self::Streaming { progress, .. } | Self::Complete { progress, .. } => {
+            Self::Streaming { progress, .. }
+            | Self::Complete { progress, .. }
+            | Self::Spooled { progress, .. } => {
                 progress.fault.set(Some(Reason::NotImplemented));
             }
             Self::Prefixed { rest, .. } => rest.refuse_trailers(),
@@ -425,6 +261,25 @@ fn take_frame(body: &mut Bytes, progress: &UploadProgress) -> Option<Frame<Bytes
     Some(Frame::data(std::mem::take(body)))
 }
 
+/// Returns the next frame of the part in the spool, then those of the rest.
+fn poll_spooled(
+    frames: &mut FrameQueue,
+    progress: &UploadProgress,
+    rest: &mut RequestUpload,
+    cx: &mut Context<'_>,
+) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    // The queue waits for a write that has begun.
+    let _ = frames.poll_write(cx);
+    let taken = std::task::ready!(frames.poll_take(cx));
+    let frame = taken.inspect_err(|_| progress.fault.set(Some(Reason::Internal)));
+    progress.note_sent_part(frames.is_empty());
+    match frame {
+        Ok(None) => Pin::new(rest).poll_frame(cx),
+        Ok(frame) => Poll::Ready(frame),
+        Err(error) => Poll::Ready(Some(Err(error.into()))),
+    }
+}
+
 impl Body for RequestUpload {
     type Data = Bytes;
     type Error = BoxError;
@@ -444,6 +299,11 @@ impl Body for RequestUpload {
                     false => Poll::Ready(Some(Ok(Frame::data(std::mem::take(first))))),
                 };
             }
+            Self::Spooled {
+                frames,
+                progress,
+                rest,
+            } => return poll_spooled(frames, progress, rest, cx),
             Self::Trailers(trailers) => {
                 return Poll::Ready(
                     trailers
@@ -488,6 +348,7 @@ impl Body for RequestUpload {
             Self::Empty => true,
             Self::Complete { body, .. } => body.is_empty(),
             Self::Prefixed { first, rest } => first.is_empty() && rest.is_end_stream(),
+            Self::Spooled { frames, rest, .. } => frames.is_empty() && rest.is_end_stream(),
             Self::Trailers(trailers) => trailers.is_none(),
             Self::Streaming { body, .. } => body.is_end_stream(),
         }
@@ -503,31 +364,14 @@ impl Body for RequestUpload {
                     SizeHint::with_exact(first.len() as u64 + rest)
                 })
             }
+            Self::Spooled { frames, rest, .. } => {
+                let known = frames.data_bytes().zip(rest.size_hint().exact());
+                known.map_or_else(SizeHint::new, |(in_spool, rest)| {
+                    SizeHint::with_exact(in_spool + rest)
+                })
+            }
             Self::Trailers(_) => SizeHint::new(), // a known length would drop them
             Self::Streaming { body, .. } => body.size_hint(),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slowness_counts_only_while_others_wait_for_the_place() {
-        let start = Instant::now();
-        let at = |seconds| start + Duration::from_secs(seconds);
-        let min = MinRate {
-            bytes_per_second: 240,
-            grace: Duration::from_secs(10),
-        };
-        let progress = UploadProgress::new(start);
-        progress.note_frame(b"x");
-        progress.hold_place(min, start);
-        progress.turn.set(UploadTurn::Caller(start));
-        assert_eq!(progress.lateness(at(60)), Some(Duration::from_secs(58)));
-        progress.note_uncontended(at(60));
-        assert_eq!(progress.lateness(at(61)), None, "the grace begins again");
-        assert_eq!(progress.lateness(at(65)), Some(Duration::from_secs(3)));
     }
 }

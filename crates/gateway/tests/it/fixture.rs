@@ -165,6 +165,16 @@ impl TestGateway {
         Self::start_with(settings, None, QuicOptions::default())
     }
 
+    /// Starts a gateway that keeps bodies in a folder, which ends with the returned guard.
+    pub(crate) fn with_spool() -> (Self, tempfile::TempDir) {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = GatewaySettings {
+            spool_dir: Some(folder.path().join("spool")),
+            ..GatewaySettings::default()
+        };
+        (Self::with_settings(settings), folder)
+    }
+
     /// Starts a gateway with functions in a security domain.
     pub(crate) fn with_domain(domain: DomainHandle) -> Self {
         Self::start_with(
@@ -322,6 +332,14 @@ impl TestGateway {
 
     pub(crate) fn publish_echo(&self, addr: SocketAddr) {
         self.publish_functions(&[("echo", FunctionPolicy::default(), &[addr])]);
+    }
+
+    /// Returns the bytes of bodies that wait in files.
+    pub(crate) fn spooled_bytes(&self) -> u64 {
+        let metrics = self.encode_metrics();
+        let mut lines = metrics.lines();
+        let value = lines.find_map(|line| line.strip_prefix("nearpath_spooled_bytes "));
+        value.unwrap().parse().unwrap()
     }
 
     pub(crate) fn encode_metrics(&self) -> String {

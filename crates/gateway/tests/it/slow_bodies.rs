@@ -8,7 +8,7 @@ use http_body::Frame;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use nearpath_gateway::GatewaySettings;
-use nearpath_testkit::within;
+use nearpath_testkit::{eventually, within};
 use nearpath_types::FunctionPolicy;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -281,8 +281,9 @@ async fn a_long_slow_upload_gives_its_place_to_one_that_waits() {
     let fixture = TestGateway::start();
     let (addr, mut pieces) = start_reporter().await;
     fixture.publish_functions(&[("echo", waiting_policy(), &[addr])]);
-    let mut slow = begin_body(fixture.public, "content-length: 1000000").await;
-    slow.write_all(&[b'x'; 70_000]).await.unwrap();
+    let mut slow = begin_body(fixture.public, "content-length: 100000000").await;
+    // More than is read before the request asks for a place.
+    within(slow.write_all(&vec![b'x'; 2 << 20])).await.unwrap();
     within(pieces.recv()).await.unwrap();
     let request = Request::get("/function/echo").body(full_body("")).unwrap();
     let answer = send_and_collect(fixture.public, request).await;
@@ -290,6 +291,86 @@ async fn a_long_slow_upload_gives_its_place_to_one_that_waits() {
     let mut status = [0; 12];
     within(slow.read_exact(&mut status)).await.unwrap();
     assert_eq!(&status, b"HTTP/1.1 408");
+}
+
+#[tokio::test]
+async fn a_long_body_takes_the_only_place_when_it_is_complete() {
+    let (fixture, _folder) = TestGateway::with_spool();
+    fixture.publish_functions(&[("echo", one_place_policy(), &[start_mirror().await])]);
+    let body: String = (0..500_000).map(|n| format!("{n:07} ")).collect();
+    let (first, second) = body.split_at(3_000_000);
+    let mut client = connect_http2(fixture.public).await;
+    let (write, arriving) = body_channel();
+    let request = Request::post("http://a/function/echo").body(arriving);
+    let call = tokio::spawn(client.send_request(request.unwrap()));
+    let send = |part: &str| write.send(Frame::data(Bytes::copy_from_slice(part.as_bytes())));
+    send(first).unwrap();
+    eventually("a part is in the file", async || {
+        fixture.spooled_bytes() > 1_000_000
+    })
+    .await;
+    for _ in 0..5 {
+        let other = fixture.send_get("/function/echo").await;
+        assert_eq!(other.status, 200, "the place is free");
+    }
+    send(second).unwrap();
+    drop(write);
+    let answer = collect_response(within(call).await.unwrap().unwrap()).await;
+    assert!(answer.body.ends_with(&format!("\n\n{body}")), "other bytes");
+    eventually("the file is gone", async || fixture.spooled_bytes() == 0).await;
+}
+
+#[tokio::test]
+async fn long_bodies_hold_half_of_the_places_while_they_arrive() {
+    let (fixture, _folder) = TestGateway::with_spool();
+    let (addr, mut pieces) = start_reporter().await;
+    let policy = FunctionPolicy {
+        max_inflight: Some(2),
+        ..one_place_policy()
+    };
+    fixture.publish_functions(&[("echo", policy, &[addr])]);
+    let mut client = connect_http2(fixture.public).await;
+    let mut begin = || {
+        let (write, body) = body_channel();
+        let long = Request::post("http://a/function/echo").body(body).unwrap();
+        write.send(Frame::data(vec![b'x'; 70_000].into())).unwrap();
+        (write, tokio::spawn(client.send_request(long)))
+    };
+    let (first, first_call) = begin();
+    assert_eq!(within(pieces.recv()).await.unwrap(), "", "it has a place");
+    let mut seen = 0;
+    while seen < 70_000 {
+        seen += within(pieces.recv()).await.unwrap().len();
+    }
+    let (second, second_call) = begin();
+    for _ in 0..5 {
+        assert_eq!(fixture.send_get("/function/echo").await.status, 200);
+        let only = within(pieces.recv()).await.unwrap();
+        assert_eq!(only, "", "nothing of the second body");
+    }
+    drop(first);
+    assert_eq!(within(first_call).await.unwrap().unwrap().status(), 200);
+    second.send(Frame::data(Bytes::from_static(b"y"))).unwrap();
+    let mut seen = 0;
+    while seen < 70_001 {
+        seen += within(pieces.recv()).await.unwrap().len();
+    }
+    drop(second);
+    assert_eq!(within(second_call).await.unwrap().unwrap().status(), 200);
+}
+
+#[tokio::test]
+async fn the_file_of_a_body_whose_caller_leaves_is_freed() {
+    let (fixture, _folder) = TestGateway::with_spool();
+    fixture.publish_functions(&[("echo", one_place_policy(), &[start_mirror().await])]);
+    let mut slow = begin_body(fixture.public, "content-length: 100000000").await;
+    within(slow.write_all(&vec![b'x'; 3 << 20])).await.unwrap();
+    eventually("a part is in the file", async || {
+        fixture.spooled_bytes() > 0
+    })
+    .await;
+    drop(slow);
+    eventually("the file is gone", async || fixture.spooled_bytes() == 0).await;
 }
 
 #[tokio::test]

@@ -1,6 +1,8 @@
 //! Callers that read responses slowly or not at all must not hold slots of functions.
 
 use http::{Request, Response};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
 use nearpath_gateway::GatewaySettings;
 use nearpath_testkit::{eventually, within};
 use nearpath_types::FunctionPolicy;
@@ -169,6 +171,46 @@ async fn a_slow_reader_takes_no_place_of_a_function_that_is_done() {
         .unwrap()
         + 4;
     assert_eq!(rest.len() - body, 1_000_000);
+}
+
+/// Returns text of which each line differs.
+fn numbered_lines(bytes: usize) -> String {
+    (0..bytes / 8)
+        .map(|number| format!("{number:07}\n"))
+        .collect()
+}
+
+#[tokio::test]
+async fn a_response_beyond_the_memory_takes_no_place_and_arrives_unchanged() {
+    let (fixture, _folder) = TestGateway::with_spool();
+    let addr = start_instance(async |request: Request<Incoming>| {
+        let is_long = request.uri().query().is_some();
+        let bytes = if is_long { 16 << 20 } else { 8 };
+        Response::new(full_body(numbered_lines(bytes)))
+    });
+    fixture.publish_functions(&[("echo", no_queue_policy(), &[addr.await])]);
+    let mut client = connect_http2_with_window(fixture.public, 60_000).await;
+    let long = Request::get("http://a/function/echo?long").body(full_body(""));
+    let unread = within(client.send_request(long.unwrap())).await.unwrap();
+    wait_for_free_slot(&fixture).await;
+    assert!(fixture.spooled_bytes() > 14 << 20);
+    let body = within(unread.into_body().collect()).await.unwrap();
+    assert!(body.to_bytes() == numbered_lines(16 << 20), "other bytes");
+    eventually("the file is gone", async || fixture.spooled_bytes() == 0).await;
+}
+
+#[tokio::test]
+async fn the_file_of_a_caller_that_leaves_is_freed() {
+    let (fixture, _folder) = TestGateway::with_spool();
+    fixture.publish_functions(&[("echo", no_queue_policy(), &[start_large_response().await])]);
+    let mut client = connect_http2_with_window(fixture.public, 0).await;
+    let unread = within(client.send_request(get_request())).await.unwrap();
+    eventually("a part is in the file", async || {
+        fixture.spooled_bytes() > 0
+    })
+    .await;
+    drop((unread, client));
+    eventually("the file is gone", async || fixture.spooled_bytes() == 0).await;
 }
 
 #[tokio::test]

@@ -45,6 +45,12 @@ impl GateState {
         (!self.is_contended() && self.has_capacity()).then(|| self.plus_admitted(1))
     }
 
+    /// Admits one request if fewer than half of the places are taken and no request waits.
+    pub(super) fn with_entry_below_half(self) -> Option<Self> {
+        let is_below_half = self.admitted_count() < self.capacity() / 2;
+        (!self.is_contended() && is_below_half).then(|| self.plus_admitted(1))
+    }
+
     /// Releases one request, unless requests wait: then the queue decides.
     pub(super) fn with_exit(self) -> Option<Self> {
         // With waiting requests, the release has to admit the next one, which needs the queue.
@@ -97,6 +103,14 @@ mod tests {
             let state = GateState::new(capacity).plus_admitted(inside);
             prop_assert_eq!(state.with_contended(true).with_entry(), None);
             prop_assert_eq!(state.with_entry().is_some(), inside < capacity);
+        }
+
+        #[test]
+        fn requests_with_arriving_bodies_leave_half_of_the_places(capacity in 0u32..100) {
+            let states = std::iter::successors(Some(GateState::new(capacity)), |state| state.with_entry_below_half());
+            prop_assert_eq!(states.last().unwrap().admitted_count(), capacity / 2);
+            let contended = GateState::new(capacity).with_contended(true);
+            prop_assert_eq!(contended.with_entry_below_half(), None);
         }
     }
 }

@@ -94,6 +94,13 @@ impl AdmissionGate {
             .then(|| AdmissionPermit(Some(self.clone())))
     }
 
+    /// Enters the gate if no request waits and fewer than half of the places are taken; for a
+    /// request whose body is still arriving.
+    pub(crate) fn try_enter_below_half(self: &Arc<Self>) -> Option<AdmissionPermit> {
+        self.try_update(GateState::with_entry_below_half)
+            .then(|| AdmissionPermit(Some(self.clone())))
+    }
+
     fn enter_locked(self: &Arc<Self>, source: SourceNetwork) -> GateEntry {
         let mut queue = self.lock_queue();
         if queue.is_closed() {
