@@ -28,7 +28,7 @@ use crate::function::FunctionEntry;
 use crate::pipeline;
 use crate::request::{PeerInfo, seconds_value};
 use crate::transport::{
-    ExchangeError, HeadError, InvalidResponse, LoopbackBody, ResponseHead, ServerConnection,
+    ExchangeError, HeadError, InvalidResponse, LoopbackBody, PooledConnection, ResponseHead,
 };
 
 /// Time in which a watchdog that is alive accepts a connection.
@@ -43,7 +43,7 @@ const MEMORY_CAUSE: &str =
 
 /// Request that has a connection to the function's own server.
 pub(crate) struct LoopbackCall {
-    pub(crate) connection: ServerConnection,
+    pub(crate) connection: PooledConnection,
     /// Head of the request.
     pub(crate) head: Bytes,
     pub(crate) call: PlainCall,
@@ -117,7 +117,7 @@ impl LoopbackDraft {
         worker: &WorkerContext,
         peer: &PeerInfo,
         plain: &PlainRequest,
-        connection: ServerConnection,
+        connection: PooledConnection,
     ) -> LoopbackCall {
         let limit = CallLimit::shortest(&self.plain.route.policy, &self.server);
         LoopbackCall {

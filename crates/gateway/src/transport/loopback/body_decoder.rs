@@ -82,7 +82,7 @@ impl BodyDecoder {
                 _ if buffer.is_empty() => return Ok(DecodedPart::Incomplete),
                 DecoderState::UntilClose => return Ok(DecodedPart::Data(buffer.split().freeze())),
                 DecoderState::Length(left) => {
-                    let data = take_at_most(buffer, left);
+                    let data = take_up_to(buffer, left);
                     let left = left - data.len() as u64;
                     self.0 = match left {
                         0 => DecoderState::Ended,
@@ -91,7 +91,7 @@ impl BodyDecoder {
                     return Ok(DecodedPart::Data(data));
                 }
                 DecoderState::ChunkData(left) => {
-                    let data = take_at_most(buffer, left);
+                    let data = take_up_to(buffer, left);
                     let left = left - data.len() as u64;
                     self.0 = match left {
                         0 => DecoderState::ChunkEnd,
@@ -124,18 +124,19 @@ impl BodyDecoder {
     }
 }
 
-fn take_at_most(buffer: &mut BytesMut, most: u64) -> Bytes {
-    let length = usize::try_from(most).map_or(buffer.len(), |most| most.min(buffer.len()));
+fn take_up_to(buffer: &mut BytesMut, max_bytes: u64) -> Bytes {
+    let length = usize::try_from(max_bytes).map_or(buffer.len(), |max| max.min(buffer.len()));
     buffer.split_to(length).freeze()
 }
 
-/// Takes a line of at most `most` bytes, without its end; `None`: incomplete. Only CR LF ends it:
+/// Takes a line of at most `max_bytes`, without its end; `None`: incomplete. Only CR LF ends it:
 /// readers that also take LF alone can be made to disagree.
-fn take_line(buffer: &mut BytesMut, most: usize) -> Result<Option<Bytes>, InvalidResponse> {
-    let seen = &buffer[..buffer.len().min(most + 2)];
+fn take_line(buffer: &mut BytesMut, max_bytes: usize) -> Result<Option<Bytes>, InvalidResponse> {
+    let seen = &buffer[..buffer.len().min(max_bytes + 2)];
     let Some(end) = seen.iter().position(|byte| *byte == b'\n') else {
         // The last byte may be the CR of an end whose LF is to come.
-        let is_too_long = seen.len() > most + 1 || (seen.len() > most && !seen.ends_with(b"\r"));
+        let is_too_long =
+            seen.len() > max_bytes + 1 || (seen.len() > max_bytes && !seen.ends_with(b"\r"));
         return match is_too_long {
             true => Err(InvalidResponse::Chunk),
             false => Ok(None),

@@ -1,10 +1,8 @@
-//! A connection to a function's own server, while it carries a request.
+//! A connection to a function's own server.
 
 use std::io;
 use std::net::TcpStream as StdTcpStream;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
 
 use bytes::{Buf, Bytes, BytesMut};
 use nearpath_types::FunctionServer;
@@ -12,9 +10,8 @@ use rustix::net::sockopt::set_tcp_quickack;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
-use super::pools::{EventLoop, IdleConnection, LoopbackPools};
+use super::event_loop::EventLoop;
 use super::response_head::{InvalidResponse, ResponseHead, parse_head};
-use crate::function::InstanceEndpoint;
 
 /// Read buffer for a usual response.
 const READ_RESERVE_BYTES: usize = 4096;
@@ -23,14 +20,13 @@ const STREAM_RESERVE_BYTES: usize = 32 * 1024;
 /// Bytes after which a head without an end is parsed all the same, which refuses it.
 const MAX_UNPARSED_BYTES: usize = 64 * 1024;
 
-/// Connection that carries a request.
+/// Connection to a function's own server.
 pub(crate) struct ServerConnection {
     stream: TcpStream,
     /// Received bytes that belong to nothing yet.
     pub(super) buffer: BytesMut,
-    opened_by: EventLoop,
-    pools: Arc<LoopbackPools>,
-    endpoint: Arc<InstanceEndpoint>,
+    /// The event loop with which the socket is registered.
+    watched_by: EventLoop,
 }
 
 /// Cause for which a head did not arrive.
@@ -45,30 +41,11 @@ pub(crate) enum HeadError {
 }
 
 impl ServerConnection {
-    pub(super) fn from_idle(
-        idle: IdleConnection,
-        pools: &Arc<LoopbackPools>,
-        endpoint: &Arc<InstanceEndpoint>,
-    ) -> Self {
-        Self {
-            stream: idle.stream,
-            buffer: idle.buffer,
-            opened_by: idle.opened_by,
-            pools: pools.clone(),
-            endpoint: endpoint.clone(),
-        }
-    }
-
     /// Opens a connection inside the instance.
     ///
     /// # Errors
     /// If the server accepts none.
-    pub(super) async fn open(
-        server: &FunctionServer,
-        pools: &Arc<LoopbackPools>,
-        endpoint: &Arc<InstanceEndpoint>,
-        event_loop: &EventLoop,
-    ) -> io::Result<Self> {
+    pub(super) async fn open(server: &FunctionServer, event_loop: &EventLoop) -> io::Result<Self> {
         let socket = server.network.open_tcp_socket(server.addr.is_ipv6())?;
         let socket = TcpSocket::from_std_stream(StdTcpStream::from(socket));
         // Heads and small bodies would wait for acknowledgements (Nagle's algorithm).
@@ -77,10 +54,19 @@ impl ServerConnection {
         Ok(Self {
             stream,
             buffer: BytesMut::new(),
-            opened_by: event_loop.clone(),
-            pools: pools.clone(),
-            endpoint: endpoint.clone(),
+            watched_by: event_loop.clone(),
         })
+    }
+
+    pub(super) fn is_watched_by(&self, event_loop: &EventLoop) -> bool {
+        self.watched_by.is(event_loop)
+    }
+
+    /// Returns whether an idle connection is open and silent. No system call while the event loop
+    /// has seen nothing.
+    pub(super) fn is_quiet(&self) -> bool {
+        let read = self.stream.try_read(&mut [0]);
+        read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 
     /// Writes head and body, in one system call as a rule.
@@ -129,28 +115,6 @@ impl ServerConnection {
             }
         }
     }
-
-    /// Keeps the connection for another request, if nothing follows the response.
-    pub(super) fn give_back(self) {
-        // What follows was not asked for: the next response would be taken from it.
-        if !self.buffer.is_empty() {
-            return;
-        }
-        let idle = IdleConnection {
-            stream: self.stream,
-            buffer: self.buffer,
-            opened_by: self.opened_by,
-            since: Instant::now(),
-        };
-        self.pools.put_idle(&self.endpoint, idle);
-    }
-}
-
-/// Returns whether an idle connection is open and silent. No system call while the event loop has
-/// seen nothing.
-pub(super) fn is_quiet(stream: &TcpStream) -> bool {
-    let read = stream.try_read(&mut [0]);
-    read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
 }
 
 /// Returns whether a head may end here. Lines may end in LF alone for the parser, which decides.

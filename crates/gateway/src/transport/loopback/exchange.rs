@@ -7,7 +7,8 @@ use bytes::{Bytes, BytesMut};
 use tokio::time::{timeout, timeout_at};
 
 use super::body_decoder::{BodyDecoder, DecodedPart};
-use super::connection::{HeadError, ServerConnection};
+use super::connection::HeadError;
+use super::pools::PooledConnection;
 use super::response_body::LoopbackBody;
 use super::response_head::{BodyFraming, ResponseHead};
 
@@ -46,7 +47,7 @@ pub(crate) enum ExchangeError {
 /// Sends a request and reads the response's head, with a short body. Dropping the future closes
 /// the connection, which tells the server that its caller has left.
 pub(crate) async fn exchange_plain(
-    connection: ServerConnection,
+    connection: PooledConnection,
     head: Bytes,
     body: Bytes,
     deadline: Instant,
@@ -59,7 +60,7 @@ pub(crate) async fn exchange_plain(
 }
 
 async fn exchange_without_limit(
-    mut connection: ServerConnection,
+    mut connection: PooledConnection,
     head: Bytes,
     body: Bytes,
 ) -> Result<ServerResponse, HeadError> {
@@ -91,7 +92,7 @@ async fn exchange_without_limit(
 
 /// Waits a moment for a body that follows its head. Returns whether it has arrived: the head of a
 /// slow one must not wait for it.
-async fn await_body(connection: &mut ServerConnection, length: usize) -> io::Result<bool> {
+async fn await_body(connection: &mut PooledConnection, length: usize) -> io::Result<bool> {
     if connection.buffer.len() >= length {
         return Ok(true);
     }
@@ -108,7 +109,7 @@ async fn await_body(connection: &mut ServerConnection, length: usize) -> io::Res
 }
 
 /// Takes a chunked body that has arrived whole; `None`: it streams.
-fn take_arrived_chunks(connection: &mut ServerConnection, head: &ResponseHead) -> Option<Bytes> {
+fn take_arrived_chunks(connection: &mut PooledConnection, head: &ResponseHead) -> Option<Bytes> {
     let has_arrived = head.framing == BodyFraming::Chunked
         && connection.buffer.ends_with(LAST_CHUNK)
         && !head.names_hop_fields;
@@ -125,7 +126,7 @@ fn take_arrived_chunks(connection: &mut ServerConnection, head: &ResponseHead) -
     })
 }
 
-fn whole_response(connection: ServerConnection, head: ResponseHead, body: Bytes) -> ServerResponse {
+fn whole_response(connection: PooledConnection, head: ResponseHead, body: Bytes) -> ServerResponse {
     if head.keeps_alive {
         connection.give_back();
     }

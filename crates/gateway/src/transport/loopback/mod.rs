@@ -7,14 +7,16 @@
 
 mod body_decoder;
 mod connection;
+mod event_loop;
 mod exchange;
 mod pools;
 mod response_body;
 mod response_head;
 
-pub(crate) use connection::{HeadError, ServerConnection};
+pub(crate) use connection::HeadError;
+pub(crate) use event_loop::EventLoop;
 pub(crate) use exchange::{ExchangeError, ServerBody, ServerResponse, exchange_plain};
-pub(crate) use pools::{EventLoop, LoopbackPools};
+pub(crate) use pools::{LoopbackPools, PooledConnection};
 pub(crate) use response_body::LoopbackBody;
 pub(crate) use response_head::InvalidResponse;
 

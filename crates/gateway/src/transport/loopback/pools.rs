@@ -6,15 +6,15 @@
 //! ([`EventLoop`]).
 
 use std::collections::HashMap;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
 use nearpath_types::FunctionServer;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::connection::{ServerConnection, is_quiet};
+use super::connection::ServerConnection;
+use super::event_loop::EventLoop;
 use crate::function::InstanceEndpoint;
 
 /// Age at which an idle connection is closed, as in the watchdog. Servers close theirs after some
@@ -28,8 +28,6 @@ const MAX_OPENING: u32 = 4;
 /// Time limit of opening a connection. After it, the request goes to the watchdog, which waits
 /// longer.
 const OPEN_TIMEOUT: Duration = Duration::from_millis(50);
-/// Interval at which a thread that ends looks for connections that need it.
-const UNUSED_POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Number of locks. Instances are spread over them.
 const SHARD_COUNT: usize = 16;
 
@@ -49,34 +47,42 @@ struct ServerPool {
     oom_kills: Option<u64>,
 }
 
-/// Event loop of a serving thread. Connections that it watches hold a clone.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct EventLoop(Arc<()>);
+/// Connection without a request, since this time.
+struct IdleConnection(ServerConnection, Instant);
 
-impl EventLoop {
-    fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
+/// Connection that carries a request, with its pool.
+pub(crate) struct PooledConnection {
+    connection: ServerConnection,
+    pools: Arc<LoopbackPools>,
+    endpoint: Arc<InstanceEndpoint>,
+}
 
-    /// Waits until no connection needs this event loop any more.
-    pub(crate) async fn wait_unused(&self) {
-        while Arc::strong_count(&self.0) > 1 {
-            tokio::time::sleep(UNUSED_POLL_INTERVAL).await;
+impl PooledConnection {
+    /// Keeps the connection for another request, if nothing follows the response.
+    pub(super) fn give_back(self) {
+        // What follows was not asked for: the next response would be taken from it.
+        if self.connection.buffer.is_empty() {
+            self.pools.put_idle(&self.endpoint, self.connection);
         }
     }
 }
 
-/// Connection without a request.
-pub(super) struct IdleConnection {
-    pub(super) stream: TcpStream,
-    /// Empty; kept for its memory.
-    pub(super) buffer: BytesMut,
-    pub(super) opened_by: EventLoop,
-    pub(super) since: Instant,
+impl Deref for PooledConnection {
+    type Target = ServerConnection;
+
+    fn deref(&self) -> &ServerConnection {
+        &self.connection
+    }
+}
+
+impl DerefMut for PooledConnection {
+    fn deref_mut(&mut self) -> &mut ServerConnection {
+        &mut self.connection
+    }
 }
 
 /// Permission to open a connection; ends when dropped.
-pub(super) struct OpeningPermit<'a> {
+struct OpeningPermit<'a> {
     pools: &'a LoopbackPools,
     serial: u64,
 }
@@ -87,9 +93,9 @@ impl LoopbackPools {
         self: &Arc<Self>,
         endpoint: &Arc<InstanceEndpoint>,
         event_loop: &EventLoop,
-    ) -> Option<ServerConnection> {
-        let idle = self.take_idle(endpoint, event_loop)?;
-        Some(ServerConnection::from_idle(idle, self, endpoint))
+    ) -> Option<PooledConnection> {
+        let connection = self.take_idle(endpoint, event_loop)?;
+        Some(self.lend(connection, endpoint))
     }
 
     /// Opens a connection. `None`: nothing could be sent, and the watchdog can tell why, or wait.
@@ -98,25 +104,38 @@ impl LoopbackPools {
         endpoint: &Arc<InstanceEndpoint>,
         server: &FunctionServer,
         event_loop: &EventLoop,
-    ) -> Option<ServerConnection> {
+    ) -> Option<PooledConnection> {
         let _permit = self.begin_opening(endpoint, server)?;
-        let opening = ServerConnection::open(server, self, endpoint, event_loop);
-        timeout(OPEN_TIMEOUT, opening).await.ok()?.ok()
+        let opening = ServerConnection::open(server, event_loop);
+        let opened = timeout(OPEN_TIMEOUT, opening).await.ok()?.ok()?;
+        Some(self.lend(opened, endpoint))
+    }
+
+    fn lend(
+        self: &Arc<Self>,
+        connection: ServerConnection,
+        endpoint: &Arc<InstanceEndpoint>,
+    ) -> PooledConnection {
+        PooledConnection {
+            connection,
+            pools: self.clone(),
+            endpoint: endpoint.clone(),
+        }
     }
 
     fn take_idle(
         &self,
         endpoint: &InstanceEndpoint,
         event_loop: &EventLoop,
-    ) -> Option<IdleConnection> {
+    ) -> Option<ServerConnection> {
         let now = Instant::now();
         let mut shard = self.shard(endpoint.serial);
         let idle = &mut shard.get_mut(&endpoint.serial)?.idle;
         loop {
-            let own = idle.iter().rposition(|one| one.opened_by.is(event_loop));
-            let connection = idle.remove(own.or(idle.len().checked_sub(1))?);
-            let is_young = now.saturating_duration_since(connection.since) < MAX_IDLE_AGE;
-            if is_young && is_quiet(&connection.stream) {
+            let own = idle.iter().rposition(|one| one.0.is_watched_by(event_loop));
+            let IdleConnection(connection, since) = idle.remove(own.or(idle.len().checked_sub(1))?);
+            let is_young = now.saturating_duration_since(since) < MAX_IDLE_AGE;
+            if is_young && connection.is_quiet() {
                 return Some(connection);
             }
         }
@@ -142,13 +161,13 @@ impl LoopbackPools {
         })
     }
 
-    pub(super) fn put_idle(&self, endpoint: &InstanceEndpoint, connection: IdleConnection) {
+    fn put_idle(&self, endpoint: &InstanceEndpoint, connection: ServerConnection) {
         let mut shard = self.shard(endpoint.serial);
         // Without a pool the instance was withdrawn.
         if let Some(pool) = shard.get_mut(&endpoint.serial)
             && pool.idle.len() < MAX_IDLE_CONNECTIONS
         {
-            pool.idle.push(connection);
+            pool.idle.push(IdleConnection(connection, Instant::now()));
         }
     }
 
@@ -159,7 +178,7 @@ impl LoopbackPools {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             shard.retain(|_, pool| {
                 pool.idle
-                    .retain(|one| now.saturating_duration_since(one.since) < MAX_IDLE_AGE);
+                    .retain(|one| now.saturating_duration_since(one.1) < MAX_IDLE_AGE);
                 pool.endpoint.request_count().is_some() || pool.opening > 0
             });
         }

@@ -8,19 +8,19 @@ use http_body::{Frame, SizeHint};
 use nearpath_wire::BoxError;
 
 use super::body_decoder::{BodyDecoder, DecodedPart};
-use super::connection::ServerConnection;
+use super::pools::PooledConnection;
 use super::response_head::ResponseHead;
 
 /// Body with its connection, which is kept for another request after the last byte.
 pub(crate) struct LoopbackBody {
     /// `None` after the end.
-    connection: Option<ServerConnection>,
+    connection: Option<PooledConnection>,
     decoder: BodyDecoder,
     keeps_alive: bool,
 }
 
 impl LoopbackBody {
-    pub(super) fn new(connection: ServerConnection, head: &ResponseHead) -> Self {
+    pub(super) fn new(connection: PooledConnection, head: &ResponseHead) -> Self {
         Self {
             connection: Some(connection),
             decoder: BodyDecoder::new(head.framing),

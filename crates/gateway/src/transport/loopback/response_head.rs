@@ -90,7 +90,7 @@ pub fn parse_head(buffer: &mut BytesMut) -> Result<Option<ResponseHead>, Invalid
     loop {
         match parse_one(buffer) {
             Ok(Some(head)) if head.status.is_informational() => match head.status.as_u16() {
-                // Nobody asked for another protocol: what follows would not be HTTP.
+                // No request asks for another protocol: what follows would not be HTTP.
                 101 => return Err(InvalidResponse::Unfinal(101)),
                 _ => {}
             },
