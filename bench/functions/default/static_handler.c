@@ -52,7 +52,7 @@ static long field_number(const char *head, const char *name) {
 }
 
 // Answers a complete request; returns the length of it, or 0 while it is incomplete.
-static int answer(int fd) {
+static int answer(int fd, int *closes) {
     char *buffer = buffers[fd], out[BUFFER_BYTES + 256], *body;
     buffer[lengths[fd]] = 0;
     if (!(body = strstr(buffer, "\r\n\r\n")))
@@ -61,26 +61,28 @@ static int answer(int fd) {
     char last = *body;
     *body = 0;
     long length = field_number(buffer, "\r\ncontent-length:");
-    int closes = strcasestr(buffer, "\r\nconnection: close") != NULL;
+    *closes = strcasestr(buffer, "\r\nconnection: close") != NULL;
     *body = last;
     if (lengths[fd] < body - buffer + length)
         return 0;
     int head = sprintf(out, "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: %ld\r\n\r\n", length);
     memcpy(out + head, body, length);
     send(fd, out, head + length, MSG_NOSIGNAL);
-    if (closes)
-        shutdown(fd, SHUT_WR);
     return body - buffer + length;
 }
 
 static void serve(int fd) {
-    int taken, got = recv(fd, buffers[fd] + lengths[fd], BUFFER_BYTES - lengths[fd], 0);
+    int taken, closes = 0, got = recv(fd, buffers[fd] + lengths[fd], BUFFER_BYTES - lengths[fd], 0);
     if (got <= 0) {
         close(fd);
         return;
     }
     lengths[fd] += got;
-    while (lengths[fd] > 0 && (taken = answer(fd)) > 0) {
+    while (lengths[fd] > 0 && (taken = answer(fd, &closes)) > 0) {
+        if (closes) {
+            close(fd);
+            return;
+        }
         lengths[fd] -= taken;
         memmove(buffers[fd], buffers[fd] + taken, lengths[fd]);
     }
