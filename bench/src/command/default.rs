@@ -103,9 +103,7 @@ impl MeasuredPeers {
             "nginx" => (self.nginx.peer.addr, vec![nginx, handler], None),
             "nginx without handler" => (self.nginx.peer.addr, vec![nginx], None),
             "nearpath" => (nearpath.addr(), vec![nearpath.pid()], None),
-            "nearpath without handler" => {
-                (nearpath.addr(), vec![nearpath.pid()], Some(deployed))
-            }
+            "nearpath without handler" => (nearpath.addr(), vec![nearpath.pid()], Some(deployed)),
             _ => (self.handler.addr, vec![handler], None),
         };
         let template = RequestTemplate::for_get(addr, "/function/handler");
@@ -148,7 +146,11 @@ fn add_ratios(
         );
     };
     if callers > 1 {
-        add("requests per CPU second, all processes", "", per_cpu(all_goal));
+        add(
+            "requests per CPU second, all processes",
+            "",
+            per_cpu(all_goal),
+        );
         if connections == "kept" {
             let name = "requests per CPU second, without handler";
             add(name, " without handler", per_cpu(1.3));

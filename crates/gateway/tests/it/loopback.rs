@@ -72,7 +72,7 @@ impl ScriptedFunction {
         let requests = Arc::default();
         tokio::spawn(serve_scripts(
             listener,
-            scripts.to_vec().into_iter(),
+            scripts.to_vec(),
             Arc::clone(&requests),
         ));
         let watchdog = start_instance(async |_| http::Response::new(full_body("watchdog"))).await;
@@ -143,9 +143,10 @@ fn publish(
 /// Serves one connection at a time, as a simple server does.
 async fn serve_scripts(
     listener: TcpListener,
-    mut scripts: std::vec::IntoIter<Script>,
+    scripts: Vec<Script>,
     requests: Arc<Mutex<Vec<String>>>,
 ) {
+    let mut scripts = scripts.into_iter();
     while let Ok((mut stream, _)) = listener.accept().await {
         while let Some(request) = read_request(&mut stream).await {
             requests.lock().unwrap().push(request);

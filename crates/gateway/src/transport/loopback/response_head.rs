@@ -89,11 +89,11 @@ struct HopFields {
 pub fn parse_head(buffer: &mut BytesMut) -> Result<Option<ResponseHead>, InvalidResponse> {
     loop {
         match parse_one(buffer) {
-            Ok(Some(head)) if head.status.is_informational() => match head.status.as_u16() {
-                // No request asks for another protocol: what follows would not be HTTP.
-                101 => return Err(InvalidResponse::Unfinal(101)),
-                _ => {}
-            },
+            // No request asks for another protocol: what follows would not be HTTP.
+            Ok(Some(head)) if head.status == StatusCode::SWITCHING_PROTOCOLS => {
+                return Err(InvalidResponse::Unfinal(101));
+            }
+            Ok(Some(head)) if head.status.is_informational() => {}
             other => return other,
         }
     }
