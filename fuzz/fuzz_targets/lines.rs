@@ -21,6 +21,11 @@ fn as_notes(text: &str) {
                     .bytes()
                     .all(|b| b.is_ascii_lowercase() || b == b'_')
             ),
+            InstanceNote::Server(server) => {
+                assert!(server.addr.ip().is_loopback());
+                let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'?' && byte != b'#';
+                assert!(server.base_path.bytes().all(is_plain), "{server:?}");
+            }
             InstanceNote::Ready | InstanceNote::OomKill => {}
         }
     }

@@ -50,7 +50,11 @@ fn note_head(seen: &mut Seen, head: &ResponseHead) {
     assert!((200..600).contains(&status));
     seen.status = Some(status);
     for (name, value) in head.fields() {
-        assert!(!name.bytes().any(|byte| byte.is_ascii_uppercase() || byte == b'\n'));
+        assert!(
+            !name
+                .bytes()
+                .any(|byte| byte.is_ascii_uppercase() || byte == b'\n')
+        );
         assert!(!value.contains(&b'\n'));
         seen.fields.push((name.to_owned(), value.to_vec()));
     }
