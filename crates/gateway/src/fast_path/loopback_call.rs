@@ -31,6 +31,8 @@ use crate::transport::{
     ExchangeError, HeadError, InvalidResponse, LoopbackBody, PooledConnection, ResponseHead,
 };
 
+/// Paths that the watchdog answers itself.
+const WATCHDOG_PATHS: [&str; 2] = ["/_/health", "/_/ready"];
 /// Time in which a watchdog that is alive accepts a connection.
 const WATCHDOG_TIMEOUT: Duration = Duration::from_millis(250);
 /// Content type of a response where neither it nor its request has one, as in of-watchdog.
@@ -78,7 +80,9 @@ impl LoopbackDraft {
     ) -> Option<Self> {
         let route = function.route();
         let has_server = route.ready.iter().any(|one| one.server().is_some());
-        if !has_server || !is_eligible(plain, &route) {
+        let own_path = plain.path().get(path_offset..).unwrap_or_default();
+        let is_for_watchdog = WATCHDOG_PATHS.contains(&own_path);
+        if !has_server || is_for_watchdog || !is_eligible(plain, &route) {
             return None;
         }
         // Every early return from here on drops the slot, and with it the permit.

@@ -208,7 +208,7 @@ fn call_fields<'a>(
     let (mut host, mut present) = (&b""[..], [false; FORWARDED_FIELDS.len()]);
     for (name, value) in plain.header_fields() {
         match name {
-            "x-call-id" | "x-start-time" | X_FORWARDED_FOR => continue,
+            "x-call-id" | "x-start-time" | "x-nearpath-path" | X_FORWARDED_FOR => continue,
             "host" => host = value,
             _ => FORWARDED_FIELDS
                 .iter()

@@ -113,17 +113,19 @@ async fn serve_until_drained(
     // A dropped trigger counts as a stop.
     let cause = thread.drain.cause().unwrap_or(DrainCause::Stop);
     context.conn_table.drain_all(worker.current_tick(), cause);
-    if tokio::time::timeout(settings.drain_timeout, worker.wait_until_idle())
-        .await
-        .is_err()
-    {
+    let drained = tokio::time::timeout(settings.drain_timeout, worker.wait_until_idle()).await;
+    if drained.is_err() {
         tracing::warn!(limit = ?settings.drain_timeout, "drain timeout: cutting the remaining requests");
         worker.recorder.begin_cutting();
         http3_endpoints.close_all().await; // without a close, a QUIC client waits for its timeout
     }
     // Nothing sweeps them from now on. Those in use by other threads still need this event loop.
     worker.loopback_pools.close_idle();
-    let _ = tokio::time::timeout(settings.drain_timeout, worker.event_loop.wait_unused()).await;
+    // After the timeout, the requests of all threads are cut.
+    if drained.is_ok() {
+        let unused = worker.event_loop.wait_unused();
+        let _ = tokio::time::timeout(settings.drain_timeout, unused).await;
+    }
     accepted
 }
 

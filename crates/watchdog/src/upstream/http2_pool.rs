@@ -110,6 +110,11 @@ impl Http2Pool {
         })
     }
 
+    /// Lets go of all connections; those with streams end with their last one.
+    pub(super) fn close_idle(&self) {
+        self.open_connections().clear();
+    }
+
     fn open_connections(&self) -> MutexGuard<'_, Vec<Http2Connection>> {
         let mut connections = self
             .connections

@@ -86,9 +86,10 @@ impl UpstreamClient {
         }
     }
 
-    /// Closes HTTP/1.1 connections that carry no request.
+    /// Closes connections that carry no request.
     pub(crate) fn close_idle_connections(&self) {
         self.http1_pool.close_idle();
+        self.http2_pool.close_idle();
     }
 
     /// Sends a request and returns the response's head. The request's version chooses the protocol.

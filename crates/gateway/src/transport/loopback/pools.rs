@@ -222,7 +222,8 @@ impl ServerPool {
 impl Drop for OpeningPermit<'_> {
     fn drop(&mut self) {
         if let Some(pool) = self.pools.shard(self.serial).get_mut(&self.serial) {
-            pool.opening -= 1;
+            // The pool may be a later one: the drain removes them all.
+            pool.opening = pool.opening.saturating_sub(1);
         }
     }
 }

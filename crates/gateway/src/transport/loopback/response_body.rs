@@ -75,7 +75,7 @@ impl LoopbackBody {
     }
 
     pub(crate) fn is_end_stream(&self) -> bool {
-        self.connection.is_none()
+        self.connection.is_none() || self.decoder.has_ended()
     }
 
     pub(crate) fn size_hint(&self) -> SizeHint {
