@@ -6,7 +6,9 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes, BytesMut};
 use nearpath_types::FunctionServer;
+use rustix::io::Errno;
 use rustix::net::sockopt::set_tcp_quickack;
+use rustix::net::{RecvFlags, recv};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
@@ -62,11 +64,11 @@ impl ServerConnection {
         self.watched_by.is(event_loop)
     }
 
-    /// Returns whether an idle connection is open and silent. No system call while the event loop
-    /// has seen nothing.
+    /// Returns whether an idle connection is open and silent. Asks the kernel: the event loop may
+    /// not have seen a close yet, or bytes that would answer the next request.
     pub(super) fn is_quiet(&self) -> bool {
-        let read = self.stream.try_read(&mut [0]);
-        read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        recv(&self.stream, &mut [0; 1], flags) == Err(Errno::AGAIN)
     }
 
     /// Writes head and body, in one system call as a rule.
