@@ -6,7 +6,7 @@ use bytes::BytesMut;
 use libfuzzer_sys::fuzz_target;
 use nearpath_gateway::fuzz::{BodyDecoder, DecodedPart, ResponseHead, parse_head};
 
-/// What a reader has seen of a connection.
+/// Facts that a reader has seen of a connection.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Seen {
     status: Option<u16>,

@@ -34,7 +34,7 @@ struct SpoolUsage {
     files: u64,
 }
 
-/// What the transfers of a thread keep in files. A bound may be exceeded by one frame: its size is
+/// Usage of files by the transfers of a thread. A bound may be exceeded by one frame: its size is
 /// known only when it has come.
 #[derive(Debug)]
 pub(super) struct SpoolBudget {

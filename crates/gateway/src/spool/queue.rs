@@ -24,11 +24,11 @@ pub(crate) type NextFrame = Result<Frame<Bytes>, BoxError>;
 /// Frames of one transfer, first in first out.
 pub(crate) struct FrameQueue {
     store: Rc<SpoolStore>,
-    /// Whose share of the files the transfer uses.
+    /// Source whose share of the files the transfer uses.
     source: SourceNetwork,
     memory: VecDeque<Bytes>,
     memory_bytes: usize,
-    /// What follows the frames in memory.
+    /// File with the frames that follow those in memory.
     file: Option<SpoolFile>,
     /// Trailers or an error, which follow all data.
     last: Option<NextFrame>,

@@ -120,7 +120,7 @@ fn a_transfer_has_a_bound_and_room_again_when_its_beginning_was_read() {
             poll_fn(|cx| queue.poll_write(cx)).await;
         }
         assert_eq!(pushed, 1 + 64);
-        // What is in memory, and a part of the file.
+        // The frames in memory, and a part of the file.
         for _ in 0..2 {
             take_data(&mut queue).await.unwrap();
         }

@@ -29,7 +29,7 @@ pub(crate) struct ServerResponse {
 pub(crate) enum ServerBody {
     /// All of it. The connection is free again.
     Whole(Bytes),
-    /// What arrives.
+    /// Parts as they arrive.
     Stream(Box<LoopbackBody>),
 }
 

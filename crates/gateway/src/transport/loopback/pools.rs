@@ -60,7 +60,7 @@ pub(crate) struct PooledConnection {
 impl PooledConnection {
     /// Keeps the connection for another request, if nothing follows the response.
     pub(super) fn give_back(self) {
-        // What follows was not asked for: the next response would be taken from it.
+        // No request asked for further bytes: the next response would be taken from them.
         if self.connection.buffer.is_empty() {
             self.pools.put_idle(&self.endpoint, self.connection);
         }
