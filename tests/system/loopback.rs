@@ -223,3 +223,41 @@ async fn a_function_whose_watchdog_counts_keeps_its_watchdog() {
     let path = send_path(server.addr, "x-nearpath-path: ?\r\n").await;
     assert_eq!(path, "http; obstacle=no_domain");
 }
+
+#[tokio::test]
+async fn both_ways_reach_a_server_that_handles_one_connection_at_a_time() {
+    need_root!();
+    let server = TestServer::start().await;
+    let spec = http_function(&server.data_dir, "both", CODE);
+    let source = server.data_dir.join("fn-both/server.py");
+    let threaded = std::fs::read_to_string(&source).unwrap();
+    std::fs::write(&source, threaded.replace("ThreadingHTTP", "HTTP")).unwrap();
+    server.deploy_ready(&spec).await;
+    let addr = server.addr;
+    for (busy_lines, other_lines) in [("", VIA_WATCHDOG), (VIA_WATCHDOG, "")] {
+        // Two callers: one's next request is there when the other's response is written.
+        let busy = [(); 2].map(|()| tokio::spawn(send_for_ever(addr, busy_lines)));
+        for _ in 0..3 {
+            let seen = send(addr, "GET /function/both/x HTTP/1.1\r\n\r\n", other_lines).await;
+            assert_eq!(seen.status, "HTTP/1.1 200 OK", "{busy_lines:?}");
+        }
+        for one in busy {
+            assert!(!one.is_finished(), "the busy caller got an answer to each");
+            one.abort();
+        }
+    }
+}
+
+/// Sends requests over one connection, each after the answer to the one before.
+async fn send_for_ever(addr: SocketAddr, lines: &str) {
+    let mut stream = TcpStream::connect(addr).await.unwrap();
+    let request = format!("GET /function/both/x HTTP/1.1\r\nhost: a\r\n{lines}\r\n");
+    loop {
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        while !answer.ends_with("\r\n\r\n/x ") {
+            answer.push(char::from(stream.read_u8().await.unwrap()));
+        }
+        assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+    }
+}

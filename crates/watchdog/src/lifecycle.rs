@@ -37,7 +37,7 @@ use crate::mode::{
 use crate::outbound;
 use crate::process::output::{OutputTail, TenantOutput};
 use crate::process::{
-    ChildReaper, CommandSpec, ListeningPorts, ProcessGroup, TenantExit, is_port_connected,
+    ChildReaper, CommandSpec, ListeningPorts, ProcessGroup, TenantExit, is_connected_by_gateway,
 };
 use crate::process_reports::ProcessReports;
 use crate::quic_peers::QuicPeers;
@@ -531,10 +531,9 @@ async fn stop_instance(
     ExitCode::SUCCESS
 }
 
-/// Returns when no connection to a port of this namespace is left: the gateway's own calls are
-/// over.
+/// Returns when the gateway has no connection to a port of this namespace: its own calls are over.
 async fn wait_unconnected(port: u16) {
-    while is_port_connected(port) {
+    while is_connected_by_gateway(port) {
         sleep(CONNECTION_POLL_INTERVAL).await;
     }
 }

@@ -208,7 +208,7 @@ impl OpenTransfer for ResponseState {
         // In the function's turn this is checked by the body's timer, which is more exact than a
         // tick.
         if self.deadlines.is_over(now) {
-            self.cut_short(Reason::TotalTimeout);
+            self.cut_short(self.deadlines.deadline_reason());
         } else if self.allowance.get().is_used_up() || tick.wrapping_sub(since) > max_idle_ticks {
             self.cut_short(Reason::CallerGone);
         }

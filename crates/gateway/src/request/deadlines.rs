@@ -124,7 +124,8 @@ impl RequestDeadlines {
         }
     }
 
-    fn deadline_reason(&self) -> Reason {
+    /// Returns the reason for the end of an overdue request.
+    pub(crate) fn deadline_reason(&self) -> Reason {
         match self.origin {
             DeadlineOrigin::ExecTimeout => Reason::ExecTimeout,
             DeadlineOrigin::Caller | DeadlineOrigin::Policy => Reason::TotalTimeout,

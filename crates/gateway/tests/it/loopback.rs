@@ -47,7 +47,6 @@ impl InstanceNetwork for OwnNetwork {
 /// A function whose server is scripted, and whose watchdog says so.
 struct ScriptedFunction {
     fixture: TestGateway,
-    server: Arc<FunctionServer>,
     network: Arc<OwnNetwork>,
     /// Heads and bodies that the server got.
     requests: Arc<Mutex<Vec<String>>>,
@@ -87,10 +86,19 @@ impl ScriptedFunction {
         publish(&fixture, watchdog, &server, policy);
         Self {
             fixture,
-            server,
             network,
             requests,
         }
+    }
+
+    /// Returns the server as if it listened at another address.
+    fn listen_at(&self, addr: SocketAddr) -> Arc<FunctionServer> {
+        Arc::new(FunctionServer {
+            addr,
+            base_path: String::new(),
+            exec_timeout: None,
+            network: self.network.clone(),
+        })
     }
 
     async fn send(&self, request: &str) -> String {
@@ -217,7 +225,7 @@ async fn a_plain_request_goes_to_the_functions_own_port() {
             "{field}: {request}"
         );
     }
-    for absent in ["connection", "x-nearpath-caller"] {
+    for absent in ["connection", "x-nearpath-caller", "x-nearpath-path"] {
         assert!(!request.contains(absent), "{absent}: {request}");
     }
     let line = function.first_record().await;
@@ -232,6 +240,7 @@ async fn other_requests_go_to_the_watchdog() {
     let function = ScriptedFunction::start(&[]).await;
     for request in [
         "GET /function/echo HTTP/1.1\r\nhost: a\r\nx-timeout: 3s\r\nconnection: close\r\n\r\n",
+        "GET /function/echo/_/health HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n",
         "HEAD /function/echo HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n",
         "POST /function/echo HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n0\r\n\r\n",
     ] {
@@ -246,12 +255,7 @@ async fn a_closed_port_leaves_the_request_to_the_watchdog() {
     let function = ScriptedFunction::start(&[]).await;
     let watchdog = start_instance(async |_| http::Response::new(full_body("watchdog"))).await;
     let free = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let server = Arc::new(FunctionServer {
-        addr: free.local_addr().unwrap(),
-        base_path: String::new(),
-        exec_timeout: None,
-        network: function.server.network.clone(),
-    });
+    let server = function.listen_at(free.local_addr().unwrap());
     drop(free);
     publish(
         &function.fixture,
@@ -287,6 +291,16 @@ async fn bodies_of_every_framing_are_whole() {
             "",
         ),
         ("HTTP/1.1 204 None\r\n\r\n", false, ""),
+        (
+            "HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 2\r\n\r\nok",
+            false,
+            "ok",
+        ),
+        (
+            "HTTP/1.1 200 OK\r\ncontent-length: 9\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+            false,
+            "ok",
+        ),
         (
             "HTTP/1.1 200 OK\r\nconnection: x-own\r\nx-own: 1\r\ncontent-length: 2\r\n\r\nok",
             false,
@@ -331,6 +345,68 @@ async fn bytes_after_a_response_never_answer_the_next_request() {
 }
 
 #[tokio::test]
+async fn bytes_on_an_idle_connection_never_answer_the_next_request() {
+    let whole = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+    let late = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil";
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let function = ScriptedFunction::start(&[]).await;
+    let server = function.listen_at(listener.local_addr().unwrap());
+    publish(
+        &function.fixture,
+        (Ipv4Addr::LOCALHOST, 1).into(),
+        &server,
+        FunctionPolicy::default(),
+    );
+    let serving = async {
+        let (mut first, _) = listener.accept().await.unwrap();
+        read_request(&mut first).await.unwrap();
+        first.write_all(whole).await.unwrap();
+        first
+    };
+    let (answer, mut first) = tokio::join!(function.get(), serving);
+    assert_eq!(body_of(&answer), "ok");
+    first.write_all(late).await.unwrap();
+    let serving = async {
+        let (mut second, _) = listener.accept().await.unwrap();
+        read_request(&mut second).await.unwrap();
+        second.write_all(whole).await.unwrap();
+    };
+    let (answer, ()) = within(async { tokio::join!(function.get(), serving) }).await;
+    assert_eq!(body_of(&answer), "ok");
+}
+
+#[tokio::test]
+async fn a_busy_connection_leaves_a_simple_server_to_others() {
+    let whole = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+    let function = ScriptedFunction::start(&vec![(whole, false); 200_000]).await;
+    assert_eq!(body_of(&function.get().await), "ok");
+    // The busy caller leaves no gap: its next request is there when the response is written.
+    let busy = async {
+        let mut stream = TcpStream::connect(function.fixture.public).await.unwrap();
+        let request = "GET /function/echo HTTP/1.1\r\nhost: a\r\n\r\n";
+        stream
+            .write_all(request.repeat(8).as_bytes())
+            .await
+            .unwrap();
+        let mut answer = [0; 2];
+        loop {
+            read_head(&mut stream).await;
+            stream.read_exact(&mut answer).await.unwrap();
+            stream.write_all(request.as_bytes()).await.unwrap();
+        }
+    };
+    let others = async {
+        for _ in 0..5 {
+            assert_eq!(body_of(&function.get().await), "ok");
+        }
+    };
+    tokio::select! {
+        () = within(others) => {}
+        () = busy => unreachable!("it has no end"),
+    }
+}
+
+#[tokio::test]
 async fn answers_with_two_meanings_are_errors() {
     for (answer, status, reason) in [
         (
@@ -344,7 +420,7 @@ async fn answers_with_two_meanings_are_errors() {
             "function_failed",
         ),
         (
-            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-length: 2\r\n\r\nab",
+            "\r\nHTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
             "500 ",
             "function_failed",
         ),

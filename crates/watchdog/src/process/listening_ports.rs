@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::path::Path;
 
-use rustix::process::Pid;
+use rustix::process::{Pid, geteuid};
 
 /// States TCP_LISTEN and TCP_ESTABLISHED in the tables of `/proc/net` (`net/tcp_states.h`).
 const LISTEN_STATE: &str = "0A";
@@ -31,6 +31,18 @@ struct SocketTable {
     listeners: HashMap<u64, u16>,
     /// Local ports of connections.
     connected: BTreeSet<u16>,
+    /// Remote ports of connections that another user has opened: the node, for the gateway.
+    connected_by_others: BTreeSet<u16>,
+}
+
+/// Socket of a table in `/proc/net`.
+#[derive(Debug, PartialEq, Eq)]
+struct SocketLine<'a> {
+    state: &'a str,
+    local_port: u16,
+    remote_port: u16,
+    uid: u32,
+    inode: u64,
 }
 
 /// Reads the ports of the group that `leader` leads. Empty where `/proc` cannot be read. Takes
@@ -52,9 +64,10 @@ pub(super) fn read_ports(leader: Pid) -> ListeningPorts {
     ports
 }
 
-/// Returns whether a connection to a local port exists. False where `/proc` cannot be read.
-pub(crate) fn is_port_connected(port: u16) -> bool {
-    SocketTable::read().connected.contains(&port)
+/// Returns whether the gateway has a connection to a local port. Connections of the instance's own
+/// user do not count: it could delay its stop with them. False where `/proc` cannot be read.
+pub(crate) fn is_connected_by_gateway(port: u16) -> bool {
+    SocketTable::read().connected_by_others.contains(&port)
 }
 
 /// Returns the group of a process, from proc_pid_stat(5). The name before it may hold anything.
@@ -80,14 +93,21 @@ impl SocketTable {
     fn read() -> Self {
         let tables = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
         let texts = tables.map(|table| fs::read_to_string(table).unwrap_or_default());
+        let lines = texts.iter().flat_map(|text| text.lines());
+        Self::from_lines(lines, geteuid().as_raw())
+    }
+
+    fn from_lines<'a>(lines: impl Iterator<Item = &'a str>, own_uid: u32) -> Self {
         let mut sockets = Self::default();
-        for (state, inode, port) in texts
-            .iter()
-            .flat_map(|text| text.lines().filter_map(parse_line))
-        {
-            match state {
-                LISTEN_STATE => drop(sockets.listeners.insert(inode, port)),
-                ESTABLISHED_STATE => drop(sockets.connected.insert(port)),
+        for line in lines.filter_map(parse_line) {
+            match line.state {
+                LISTEN_STATE => drop(sockets.listeners.insert(line.inode, line.local_port)),
+                ESTABLISHED_STATE => {
+                    sockets.connected.insert(line.local_port);
+                    if line.uid != own_uid {
+                        sockets.connected_by_others.insert(line.remote_port);
+                    }
+                }
                 _ => {}
             }
         }
@@ -95,14 +115,26 @@ impl SocketTable {
     }
 }
 
-/// Parses a line of a table: state, inode, local port. `None` for the heading.
-fn parse_line(line: &str) -> Option<(&str, u64, u16)> {
+/// Parses a line of a table. `None` for the heading.
+fn parse_line(line: &str) -> Option<SocketLine<'_>> {
     let mut fields = line.split_ascii_whitespace();
     let local = fields.nth(1)?;
-    let state = fields.nth(1)?;
-    let inode = fields.nth(5)?.parse().ok()?;
-    let port = u16::from_str_radix(local.rsplit_once(':')?.1, 16).ok()?;
-    Some((state, inode, port))
+    let remote = fields.next()?;
+    let state = fields.next()?;
+    let uid = fields.nth(3)?.parse().ok()?;
+    let inode = fields.nth(1)?.parse().ok()?;
+    Some(SocketLine {
+        state,
+        local_port: parse_port(local)?,
+        remote_port: parse_port(remote)?,
+        uid,
+        inode,
+    })
+}
+
+/// Parses the port behind an address, in hexadecimal digits.
+fn parse_port(addr: &str) -> Option<u16> {
+    u16::from_str_radix(addr.rsplit_once(':')?.1, 16).ok()
 }
 
 fn socket_inode(target: &str) -> Option<u64> {
@@ -131,18 +163,43 @@ mod tests {
         let group = read_ports(getpgrp());
         assert!(group.of_group.contains(&port), "{group:?}");
         assert!(!group.idle.contains(&port), "it has a connection");
+        assert!(!is_connected_by_gateway(port), "the connection is its own");
         assert!(group.idle.contains(&idle.local_addr().unwrap().port()));
         assert_eq!(group.of_leader.contains(&port), getpid() == getpgrp());
     }
 
     #[test]
-    fn lines_of_the_table_are_parsed() {
-        let line = |state| {
-            format!(
-                "   0: 00000000:1F90 00000000:0000 {state} 00000000:00000000 00:00000000 00000000 1000 0 4711 1 0000"
-            )
+    fn connections_of_other_users_are_the_gateways() {
+        let line = |state: &str, uid: u32| {
+            format!("0: 0100007F:D431 0100007F:1F90 {state} 0:0 00:0 0 {uid} 0 4711 1 0000")
         };
-        assert_eq!(parse_line(&line("0A")), Some(("0A", 4711, 8080)));
+        let own_uid = geteuid().as_raw();
+        for (state, uid, is_gateway) in [
+            (ESTABLISHED_STATE, own_uid + 1, true),
+            (ESTABLISHED_STATE, own_uid, false),
+            ("08", own_uid + 1, false),
+        ] {
+            let text = line(state, uid);
+            let sockets = SocketTable::from_lines(text.lines(), own_uid);
+            assert_eq!(
+                sockets.connected_by_others.contains(&8080),
+                is_gateway,
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn lines_of_the_table_are_parsed() {
+        let line = "   0: 00000000:1F90 0100007F:D431 0A 00000000:00000000 00:00000000 00000000 1000 0 4711 1 0000";
+        let wanted = SocketLine {
+            state: "0A",
+            local_port: 8080,
+            remote_port: 54321,
+            uid: 1000,
+            inode: 4711,
+        };
+        assert_eq!(parse_line(line), Some(wanted));
         assert_eq!(parse_line("  sl  local_address rem_address   st"), None);
     }
 }

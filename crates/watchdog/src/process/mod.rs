@@ -20,7 +20,7 @@ use rustix::process::{Pid, Signal, WaitStatus};
 use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
 
-pub(crate) use listening_ports::{ListeningPorts, is_port_connected};
+pub(crate) use listening_ports::{ListeningPorts, is_connected_by_gateway};
 pub(crate) use reaper::ChildReaper;
 
 /// Folder in which the tenant's code runs, if it exists.

@@ -17,6 +17,9 @@ use super::Http1Connection;
 /// Age at which an idle connection is closed. Servers close theirs after some seconds, perhaps just
 /// when a request is sent, so this is far below.
 const MAX_IDLE_AGE: Duration = Duration::from_millis(500);
+/// Age at which a connection carries no further request. A simple server handles one connection at
+/// a time: those of the gateway have to get their turn.
+const MAX_CONNECTION_AGE: Duration = Duration::from_secs(1);
 /// Maximum number of idle connections to one server.
 const MAX_IDLE_CONNECTIONS: usize = 100;
 
@@ -59,6 +62,9 @@ impl Http1Pool {
 
     /// Takes back a connection after its exchange.
     fn return_connection(self: &Arc<Self>, mut connection: Http1Connection) {
+        if connection.opened_at.elapsed() > MAX_CONNECTION_AGE {
+            return;
+        }
         if connection.sender.is_ready() {
             return self.store_idle(connection);
         }

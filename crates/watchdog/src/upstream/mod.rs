@@ -27,7 +27,7 @@ use nearpath_types::PlatformError;
 use nearpath_wire::hop::headers::announce_body;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::request_body::RequestBody;
 use crate::response_body::WatchdogBody;
@@ -58,6 +58,7 @@ const MAX_DIAL_TRIES: u32 = 13;
 struct Http1Connection {
     sender: http1::SendRequest<RequestBody>,
     socket: OwnedFd,
+    opened_at: Instant,
 }
 
 type Http2Sender = http2::SendRequest<RequestBody>;
@@ -194,7 +195,11 @@ impl UpstreamClient {
             .await;
         let (sender, connection) = handshake.map_err(io::Error::other)?;
         tokio::spawn(connection.with_upgrades());
-        Ok(Http1Connection { sender, socket })
+        Ok(Http1Connection {
+            sender,
+            socket,
+            opened_at: Instant::now(),
+        })
     }
 
     async fn dial_http2(&self) -> io::Result<(Http2Sender, Arc<StreamLoad>)> {

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::TcpStream as StdTcpStream;
 use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes, BytesMut};
 use nearpath_types::FunctionServer;
@@ -29,6 +30,7 @@ pub(crate) struct ServerConnection {
     pub(super) buffer: BytesMut,
     /// The event loop with which the socket is registered.
     watched_by: EventLoop,
+    opened_at: Instant,
 }
 
 /// Cause for which a head did not arrive.
@@ -57,7 +59,13 @@ impl ServerConnection {
             stream,
             buffer: BytesMut::new(),
             watched_by: event_loop.clone(),
+            opened_at: Instant::now(),
         })
+    }
+
+    /// Returns the time since the connection was opened.
+    pub(super) fn age_at(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.opened_at)
     }
 
     pub(super) fn is_watched_by(&self, event_loop: &EventLoop) -> bool {

@@ -71,6 +71,7 @@ async fn exchange_without_limit(
         (Err(_), Err(error)) => return Err(error.into()),
         (Err(error), Ok(())) => return Err(error),
     };
+    connection.note_response();
     // Fields of this hop are the pipeline's to strip, which streams.
     let is_whole = |length| length <= MAX_WHOLE_BYTES && !head.names_hop_fields;
     if let BodyFraming::Length(length) = head.framing

@@ -12,6 +12,7 @@ mod exchange;
 mod pools;
 mod response_body;
 mod response_head;
+mod unanswered;
 
 pub(crate) use connection::HeadError;
 pub(crate) use event_loop::EventLoop;

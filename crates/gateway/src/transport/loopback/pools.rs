@@ -3,7 +3,8 @@
 //! A server may handle one connection at a time (Python's `HTTPServer`). An idle connection that
 //! another thread cannot use would then block its requests. A connection stays registered with the
 //! event loop of the thread that opened it; that thread takes it first, and ends after it
-//! ([`EventLoop`]).
+//! ([`EventLoop`]). For the same reason a busy connection ends at some age: the connections that
+//! such a server has not accepted yet, the watchdog's among them, get their turn.
 
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
@@ -15,6 +16,7 @@ use tokio::time::timeout;
 
 use super::connection::ServerConnection;
 use super::event_loop::EventLoop;
+use super::unanswered::UnansweredConnections;
 use crate::function::InstanceEndpoint;
 
 /// Age at which an idle connection is closed, as in the watchdog. Servers close theirs after some
@@ -43,6 +45,7 @@ struct ServerPool {
     /// In the order in which they became idle.
     idle: Vec<IdleConnection>,
     opening: u32,
+    unanswered: UnansweredConnections,
     /// Kills for lack of memory that explain no later loss of a connection.
     oom_kills: Option<u64>,
 }
@@ -55,9 +58,16 @@ pub(crate) struct PooledConnection {
     connection: ServerConnection,
     pools: Arc<LoopbackPools>,
     endpoint: Arc<InstanceEndpoint>,
+    /// Until the first response.
+    unanswered: Option<UnansweredMark>,
 }
 
 impl PooledConnection {
+    /// Notes that the server has accepted the connection: it has answered.
+    pub(super) fn note_response(&mut self) {
+        self.unanswered = None;
+    }
+
     /// Keeps the connection for another request, if nothing follows the response.
     pub(super) fn give_back(self) {
         // No request asked for further bytes: the next response would be taken from them.
@@ -95,7 +105,7 @@ impl LoopbackPools {
         event_loop: &EventLoop,
     ) -> Option<PooledConnection> {
         let connection = self.take_idle(endpoint, event_loop)?;
-        Some(self.lend(connection, endpoint))
+        Some(self.lend(connection, endpoint, None))
     }
 
     /// Opens a connection. `None`: nothing could be sent, and the watchdog can tell why, or wait.
@@ -108,19 +118,34 @@ impl LoopbackPools {
         let _permit = self.begin_opening(endpoint, server)?;
         let opening = ServerConnection::open(server, event_loop);
         let opened = timeout(OPEN_TIMEOUT, opening).await.ok()?.ok()?;
-        Some(self.lend(opened, endpoint))
+        let unanswered = self.mark_unanswered(endpoint.serial);
+        Some(self.lend(opened, endpoint, unanswered))
     }
 
     fn lend(
         self: &Arc<Self>,
         connection: ServerConnection,
         endpoint: &Arc<InstanceEndpoint>,
+        unanswered: Option<UnansweredMark>,
     ) -> PooledConnection {
         PooledConnection {
             connection,
             pools: self.clone(),
             endpoint: endpoint.clone(),
+            unanswered,
         }
+    }
+
+    /// `None` without a pool: the instance was withdrawn.
+    fn mark_unanswered(self: &Arc<Self>, serial: u64) -> Option<UnansweredMark> {
+        self.shard(serial)
+            .get_mut(&serial)?
+            .unanswered
+            .add(Instant::now());
+        Some(UnansweredMark {
+            pools: self.clone(),
+            serial,
+        })
     }
 
     fn take_idle(
@@ -162,12 +187,14 @@ impl LoopbackPools {
     }
 
     fn put_idle(&self, endpoint: &InstanceEndpoint, connection: ServerConnection) {
+        let now = Instant::now();
         let mut shard = self.shard(endpoint.serial);
         // Without a pool the instance was withdrawn.
         if let Some(pool) = shard.get_mut(&endpoint.serial)
             && pool.idle.len() < MAX_IDLE_CONNECTIONS
+            && connection.age_at(now) < pool.unanswered.max_age_of_others(now)
         {
-            pool.idle.push(IdleConnection(connection, Instant::now()));
+            pool.idle.push(IdleConnection(connection, now));
         }
     }
 
@@ -214,7 +241,22 @@ impl ServerPool {
             endpoint: endpoint.clone(),
             idle: Vec::new(),
             opening: 0,
+            unanswered: UnansweredConnections::default(),
             oom_kills: server.network.oom_kills(),
+        }
+    }
+}
+
+/// A connection without a response yet, which its pool counts until this is dropped.
+struct UnansweredMark {
+    pools: Arc<LoopbackPools>,
+    serial: u64,
+}
+
+impl Drop for UnansweredMark {
+    fn drop(&mut self) {
+        if let Some(pool) = self.pools.shard(self.serial).get_mut(&self.serial) {
+            pool.unanswered.remove();
         }
     }
 }

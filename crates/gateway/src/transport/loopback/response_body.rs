@@ -11,6 +11,10 @@ use super::body_decoder::{BodyDecoder, DecodedPart};
 use super::pools::PooledConnection;
 use super::response_head::ResponseHead;
 
+/// Pieces up to this length get memory of their own: others share the buffer that they were read
+/// into, and keep it as long as a slow caller has not taken them.
+const MAX_COPIED_BYTES: usize = 8 * 1024;
+
 /// Body with its connection, which is kept for another request after the last byte.
 pub(crate) struct LoopbackBody {
     /// `None` after the end.
@@ -47,6 +51,9 @@ impl LoopbackBody {
         };
         loop {
             match self.decoder.decode(&mut connection.buffer) {
+                Ok(DecodedPart::Data(data)) if data.len() <= MAX_COPIED_BYTES => {
+                    return Poll::Ready(Some(Ok(Bytes::copy_from_slice(&data))));
+                }
                 Ok(DecodedPart::Data(data)) => return Poll::Ready(Some(Ok(data))),
                 Ok(DecodedPart::End) => return Poll::Ready(None),
                 Err(error) => return Poll::Ready(Some(Err(error.into()))),

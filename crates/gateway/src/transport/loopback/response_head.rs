@@ -10,6 +10,7 @@ use http::StatusCode;
 const MAX_HEADERS: usize = 128;
 /// Maximum bytes of a response's head.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
+const LENGTH_NAME: &[u8] = b"content-length";
 
 /// End of a response's body (RFC 9112 section 6.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,6 +101,10 @@ pub fn parse_head(buffer: &mut BytesMut) -> Result<Option<ResponseHead>, Invalid
 }
 
 fn parse_one(buffer: &mut BytesMut) -> Result<Option<ResponseHead>, InvalidResponse> {
+    // httparse skips blank lines in front, so a server could have it begin again for each byte.
+    if buffer.first().is_some_and(|byte| *byte != b'H') {
+        return Err(InvalidResponse::Head);
+    }
     let mut headers = [const { MaybeUninit::uninit() }; MAX_HEADERS];
     let mut parsed = httparse::Response::new(&mut []);
     let parsing = httparse::ParserConfig::default().parse_response_with_uninit_headers(
@@ -130,6 +135,9 @@ fn parse_one(buffer: &mut BytesMut) -> Result<Option<ResponseHead>, InvalidRespo
         fields.push((span_of(header.name.as_bytes()), span_of(header.value)));
     }
     let framing = hop.framing(status, is_http11)?;
+    if hop.is_chunked && hop.length.is_some() {
+        fields.retain(|(name, _)| !buffer[span_range(*name)].eq_ignore_ascii_case(LENGTH_NAME));
+    }
     let keeps_alive = framing != BodyFraming::UntilClose && hop.is_kept_alive(is_http11);
     for (name, _) in &fields {
         buffer[span_range(*name)].make_ascii_lowercase();
@@ -149,10 +157,14 @@ impl HopFields {
         // By length first: most names are then decided without a comparison.
         match name.len() {
             10 if name.eq_ignore_ascii_case("connection") => self.note_connection(value),
-            14 if name.eq_ignore_ascii_case("content-length") => {
+            14 if name.as_bytes().eq_ignore_ascii_case(LENGTH_NAME) => {
                 let length = parse_length(value).ok_or(InvalidResponse::Framing)?;
-                // Two lengths are two meanings, even if they are equal.
-                if self.length.replace(length).is_some() {
+                // Equal ones have one meaning (RFC 9112 section 6.3).
+                if self
+                    .length
+                    .replace(length)
+                    .is_some_and(|first| first != length)
+                {
                     return Err(InvalidResponse::Framing);
                 }
             }
@@ -180,7 +192,7 @@ impl HopFields {
     }
 
     fn framing(&self, status: StatusCode, is_http11: bool) -> Result<BodyFraming, InvalidResponse> {
-        if self.is_chunked && (self.length.is_some() || !is_http11) {
+        if self.is_chunked && !is_http11 {
             return Err(InvalidResponse::Framing);
         }
         let is_bodiless = status.is_informational()
@@ -194,7 +206,9 @@ impl HopFields {
     }
 
     fn is_kept_alive(&self, is_http11: bool) -> bool {
-        !self.closes && (is_http11 || self.keeps_alive)
+        // Chunks win over a length, but the server may mean the length (RFC 9112 section 6.3).
+        let is_ambiguous = self.is_chunked && self.length.is_some();
+        !self.closes && !is_ambiguous && (is_http11 || self.keeps_alive)
     }
 }
 
@@ -261,6 +275,14 @@ mod tests {
                 "1.1 200 OK\r\ncontent-length: 3\r\nconnection: x, close",
                 (200, Length(3), false),
             ),
+            (
+                "1.1 200 OK\r\ncontent-length: 3\r\ncontent-length: 3",
+                (200, Length(3), true),
+            ),
+            (
+                "1.1 200 OK\r\ncontent-length: 3\r\ntransfer-encoding: chunked",
+                (200, Chunked, false),
+            ),
             ("1.1 204 None\r\ncontent-length: 3", (204, Length(0), true)),
             (
                 "1.1 100 Go on\r\n\r\nHTTP/1.1 304 Same\r\nx: 1",
@@ -277,11 +299,7 @@ mod tests {
         for (text, error) in [
             ("1.1 101 Switching", InvalidResponse::Unfinal(101)),
             (
-                "1.1 200 OK\r\ncontent-length: 3\r\ncontent-length: 3",
-                InvalidResponse::Framing,
-            ),
-            (
-                "1.1 200 OK\r\ncontent-length: 3\r\ntransfer-encoding: chunked",
+                "1.1 200 OK\r\ncontent-length: 3\r\ncontent-length: 4",
                 InvalidResponse::Framing,
             ),
             ("1.1 200 OK\r\ncontent-length: +3", InvalidResponse::Framing),
@@ -306,6 +324,21 @@ mod tests {
             facts(&format!("HTTP/1.1 200 OK\r\n{many}\r\n")),
             Err(InvalidResponse::TooLarge)
         );
+    }
+
+    #[test]
+    fn blank_lines_in_front_are_refused_at_once() {
+        for text in ["\r", "\n\n", "\r\nHTTP/1.1 200 OK\r\n\r\n"] {
+            assert_eq!(parse(text).0.unwrap_err(), InvalidResponse::Head);
+        }
+    }
+
+    #[test]
+    fn chunks_hide_a_length() {
+        let head =
+            parse("HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n");
+        let head = head.0.unwrap().unwrap();
+        assert!(head.fields().all(|(name, _)| name != "content-length"));
     }
 
     proptest! {
