@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until};
 pub(crate) struct LoadOutcome {
     pub(crate) answered: usize,
     pub(crate) failures: Vec<String>,
-    /// Times of the answers.
+    /// Times of the answers, in the order in which the requests began.
     pub(crate) latencies: Vec<Duration>,
 }
 

@@ -68,6 +68,27 @@ impl SlowClients {
     }
 }
 
+impl SlowClients {
+    /// Sends the short requests of all once, as fast as they are taken: what the function's own time
+    /// costs the good clients, however slow the others are.
+    fn start_prompt(&self, addr: SocketAddr) -> JoinSet<()> {
+        let mut all = JoinSet::new();
+        for _ in 0..self.readers + self.windows.0 * self.windows.1 {
+            all.spawn(read_promptly(addr));
+        }
+        all
+    }
+}
+
+/// Asks for a response and reads it.
+async fn read_promptly(addr: SocketAddr) {
+    if let Ok(mut socket) = connect_slow_client(addr, None).await {
+        let head = b"GET /function/few?large HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
+        let _ = socket.write_all(head).await;
+        let _ = tokio::io::copy(&mut socket, &mut tokio::io::sink()).await;
+    }
+}
+
 /// Connects from an address that no good client uses.
 async fn connect_slow_client(
     addr: SocketAddr,
@@ -167,9 +188,17 @@ async fn call_slowly(addr: SocketAddr, streams: usize, begins_message: bool) {
     }
 }
 
-fn percentile(latencies: &mut [Duration], share: f64) -> Duration {
-    latencies.sort();
-    latencies[((latencies.len() - 1) as f64 * share) as usize]
+/// Shares of the latencies that are printed. A few that wait long are told apart from many that
+/// wait a little.
+const SHARES: [f64; 6] = [0.5, 0.9, 0.95, 0.98, 0.99, 1.0];
+
+/// Prints the latencies of a load by share; returns its p99.
+fn print_latencies(what: &str, latencies: &[Duration]) -> Duration {
+    let mut sorted = latencies.to_vec();
+    sorted.sort();
+    let at = |share| sorted[((sorted.len() - 1) as f64 * share) as usize];
+    println!("{what}, by share {SHARES:?}: {:?}", SHARES.map(at));
+    at(0.99)
 }
 
 async fn assert_good_requests_succeed(slow: SlowClients, length: Duration) {
@@ -179,22 +208,23 @@ self.answer(200, b'x' * (500_000 if 'large' in self.path else long))";
     let mut spec = http_function(&server.data_dir, "few", code);
     spec["annotations"] = json!({ "nearpath.io/max-inflight": "16" });
     server.deploy_ready(&spec).await;
-    let mut alone = open_loop(server.addr, "/function/few", RATE, length).await;
+    let alone = open_loop(server.addr, "/function/few", RATE, length).await;
     assert!(alone.failures.is_empty(), "{:?}", alone.failures);
+    let prompt = slow.start_prompt(server.addr);
+    let control = open_loop(server.addr, "/function/few", RATE, length).await;
+    drop(prompt);
     let slow = slow.start(server.addr);
-    let mut beside = open_loop(server.addr, "/function/few", RATE, length).await;
+    let beside = open_loop(server.addr, "/function/few", RATE, length).await;
     drop(slow);
-    let p99_alone = percentile(&mut alone.latencies, 0.99);
-    let p99_beside = percentile(&mut beside.latencies, 0.99);
-    // A few that wait long are told apart from many that wait a little.
-    let shares = [0.5, 0.9, 0.95, 0.98, 0.99, 1.0];
+    let p99_alone = print_latencies("alone", &alone.latencies);
+    print_latencies("beside prompt clients", &control.latencies);
+    let p99_beside = print_latencies("beside slow clients", &beside.latencies);
+    let later = &beside.latencies[beside.latencies.len() / 4..];
+    let p99_later = print_latencies("beside slow clients, after a quarter of the time", later);
     println!(
-        "beside slow clients, by share {shares:?}: {:?}",
-        shares.map(|share| percentile(&mut beside.latencies, share))
-    );
-    println!(
-        "p99 alone {p99_alone:?}, beside slow clients {p99_beside:?}, ratio {:.1}; {} answered, {} failed",
+        "p99 beside slow clients / alone {:.1}, after a quarter of the time {:.1}; {} answered, {} failed",
         p99_beside.as_secs_f64() / p99_alone.as_secs_f64(),
+        p99_later.as_secs_f64() / p99_alone.as_secs_f64(),
         beside.answered,
         beside.failures.len()
     );

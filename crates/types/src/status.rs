@@ -118,8 +118,12 @@ pub struct InstanceStatus {
     pub revision: u64,
     /// Process id of its watchdog on the node.
     pub pid: u32,
-    /// Duration of its start in milliseconds, by phase.
+    /// Duration of its start in milliseconds, by phase. Some phases overlap others.
     pub start_ms: BTreeMap<String, f64>,
+    /// Time from the begin of its start until it was ready, in milliseconds of wall time. Absent
+    /// before, and from older servers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready_ms: Option<f64>,
 }
 
 /// Phase of an instance's start.
@@ -141,6 +145,7 @@ pub struct ObservedInstance {
     pub revision: Revision,
     pub pid: u32,
     pub start: Vec<StartPhase>,
+    pub ready_after: Option<Duration>,
 }
 
 /// Observations of one function.

@@ -132,17 +132,14 @@ fn instance_table(status: &FunctionStatus) -> String {
     }
     let mut table = TextTable::new(&["INSTANCE", "STATE", "REVISION", "PID", "ADDRESS", "START"]);
     for instance in &status.instances {
-        // The phases of a start follow each other, so their sum is its whole time.
-        let total: f64 = instance.start_ms.values().sum();
         let phases: Vec<_> = instance
             .start_ms
             .iter()
             .map(|(name, ms)| format!("{name} {ms:.1}"))
             .collect();
-        let start = if phases.is_empty() {
-            String::new()
-        } else {
-            format!("{total:.1} ms ({})", phases.join(", "))
+        let start = match instance.ready_ms {
+            Some(took) => format!("{took:.1} ms ({})", phases.join(", ")),
+            None => phases.join(", "),
         };
         let (revision, pid) = (instance.revision.to_string(), instance.pid.to_string());
         table.add_row([

@@ -87,7 +87,7 @@ async fn describe_shows_instances_and_failures() {
         "State:       failing 1/2: exit 1",
         "Calls:       cart",
         "memory 128Mi",
-        "11.2 ms (handler 10.0, spawn 1.2)",
+        "14.5 ms (handler 10.0, spawn 1.2)",
     ] {
         assert!(page.contains(wanted), "{wanted}\n{page}");
     }

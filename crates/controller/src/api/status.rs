@@ -67,5 +67,6 @@ fn instance_status(observed: &ObservedInstance) -> InstanceStatus {
             .iter()
             .map(|phase| (phase.name.clone(), phase.took.as_secs_f64() * 1e3))
             .collect(),
+        ready_ms: observed.ready_after.map(|took| took.as_secs_f64() * 1e3),
     }
 }

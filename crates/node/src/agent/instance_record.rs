@@ -107,6 +107,9 @@ impl InstanceRecord {
             revision: self.revision,
             pid: self.pid,
             start: self.phases.clone(),
+            ready_after: self
+                .ready
+                .map(|at| at.saturating_duration_since(self.started)),
         }
     }
 

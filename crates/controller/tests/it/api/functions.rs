@@ -235,6 +235,7 @@ async fn the_json_of_a_function_is_the_documented_one() {
             name: "network".into(),
             took: Duration::from_micros(1_500),
         }],
+        ready_after: Some(Duration::from_micros(2_500)),
     };
     assert_eq!(
         instance.addr.ip(),
@@ -266,7 +267,7 @@ async fn the_json_of_a_function_is_the_documented_one() {
     let mut wanted = shared.clone();
     wanted["usage"] = json!({"cpu": 12.5, "totalMemoryBytes": 4096.0});
     wanted["instances"] = json!([{
-        "id": "i1a", "state": "ready", "addr": "10.62.0.2:8080", "revision": 1, "pid": 4321, "startMs": {"network": 1.5},
+        "id": "i1a", "state": "ready", "addr": "10.62.0.2:8080", "revision": 1, "pid": 4321, "startMs": {"network": 1.5}, "readyMs": 2.5,
     }]);
     assert_eq!(described, wanted);
 
