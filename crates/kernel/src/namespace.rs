@@ -4,16 +4,19 @@
     reason = "unshare can break assumptions about shared descriptors"
 )]
 
+use std::cell::OnceCell;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::thread;
+use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
 /// Moves the calling thread into a network namespace permanently. Sockets that it opens afterwards
-/// belong there; open ones stay.
+/// belong there; open ones stay. Called before the thread's first [`open_tcp_socket_in`], which
+/// remembers its namespace.
 ///
 /// # Errors
 /// Fails without `CAP_SYS_ADMIN`.
@@ -40,21 +43,27 @@ pub fn run_in_netns<T: Send>(
     })
 }
 
+/// Attempts to return to a thread's own namespace while the kernel has no memory for it.
+const MAX_RETURN_TRIES: u32 = 100;
+
 thread_local! {
-    /// Network namespace of the calling thread.
-    static OWN_NETNS: io::Result<File> = File::open("/proc/thread-self/ns/net");
+    /// Network namespace of the calling thread, once it could be opened. A thread that changes its
+    /// namespace for good does so before.
+    static OWN_NETNS: OnceCell<File> = const { OnceCell::new() };
 }
 
 /// Creates a non-blocking TCP socket in a network namespace, without another thread: two system
-/// calls more than a socket of the own namespace.
+/// calls more than a socket of the own namespace. The calling thread no longer calls
+/// [`enter_netns`].
 ///
 /// # Errors
 /// Fails without `CAP_SYS_ADMIN`, or when the kernel has no memory.
 pub fn open_tcp_socket_in(namespace: impl AsFd, is_ipv6: bool) -> io::Result<OwnedFd> {
     OWN_NETNS.with(|own| {
-        let own = own
-            .as_ref()
-            .map_err(|error| io::Error::from(error.kind()))?;
+        if own.get().is_none() {
+            let _ = own.set(File::open("/proc/thread-self/ns/net")?); // was empty
+        }
+        let own = own.get().expect("it was set above");
         let family = match is_ipv6 {
             true => AddressFamily::INET6,
             false => AddressFamily::INET,
@@ -62,13 +71,22 @@ pub fn open_tcp_socket_in(namespace: impl AsFd, is_ipv6: bool) -> io::Result<Own
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         enter_netns(namespace)?;
         let socket = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP));
-        if enter_netns(own).is_err() {
-            // Every later socket of this thread would belong to a tenant. The thread holds the
-            // privilege that the way in needed, so only a broken kernel gets here.
-            std::process::abort();
-        }
+        return_to_netns(own);
         Ok(socket?)
     })
+}
+
+/// Moves the calling thread back into its own network namespace, or ends the process.
+fn return_to_netns(own: &File) {
+    for _ in 0..MAX_RETURN_TRIES {
+        if enter_netns(own).is_ok() {
+            return;
+        }
+        // The way in needed the same privilege, so the kernel lacked memory (`create_nsproxy`).
+        thread::sleep(Duration::from_millis(1));
+    }
+    // Every later socket of this thread would belong to a tenant.
+    std::process::abort();
 }
 
 /// Creates a network namespace and runs `work` in it first. The namespace ends with its last

@@ -35,7 +35,8 @@ pub struct FunctionServer {
 }
 
 impl PartialEq for FunctionServer {
-    /// Servers of two instances differ even where their addresses are equal.
+    /// Servers of two instances differ even where their addresses are equal. An instance announces
+    /// one server in its life.
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.network, &other.network)
     }

@@ -20,7 +20,7 @@ use crate::function::RoutingTable;
 use crate::record::{CompletionRecorder, GatewayTotals};
 use crate::request::MinRate;
 use crate::spool::SpoolStore;
-use crate::transport::{EventLoop, LoopbackPools, QuicConnections, ShmDomains, TcpPools};
+use crate::transport::{EventLoopToken, LoopbackPools, QuicConnections, ShmDomains, TcpPools};
 
 /// Interval of the sweep. Short against every timeout, long against the cost of visiting all
 /// connections.
@@ -51,7 +51,7 @@ pub(crate) struct WorkerContext {
     /// Connections to instances over TCP.
     pub tcp_pools: TcpPools,
     /// This thread's event loop, for connections that other threads may use.
-    pub event_loop: EventLoop,
+    pub event_loop: EventLoopToken,
     /// Connections to functions' own servers, of all threads.
     pub loopback_pools: Arc<LoopbackPools>,
     /// Connections to instances over QUIC.
@@ -93,7 +93,7 @@ impl WorkerContext {
             min_read_rate: min_rate(settings.min_read_rate),
             max_attempts: settings.max_attempts.max(1),
             tcp_pools: TcpPools::default(),
-            event_loop: EventLoop::default(),
+            event_loop: EventLoopToken::default(),
             loopback_pools: shared.loopback_pools.clone(),
             quic_connections: QuicConnections::new(shared.caller.clone()),
             shm_domains: ShmDomains::default(),

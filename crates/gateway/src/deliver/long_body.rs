@@ -24,7 +24,10 @@ use crate::spool::FrameQueue;
 pub(crate) async fn admit_or_read_body(
     call: &mut GatewayCall,
 ) -> Result<Option<AdmissionPermit>, PlatformError> {
-    let Some((request, progress)) = call.request.take().zip(call.upload_progress.clone()) else {
+    let Some(progress) = call.upload_progress.clone() else {
+        return Ok(None);
+    };
+    let Some(request) = call.request.take() else {
         return Ok(None);
     };
     // The caller of a dialogue waits for the response before it sends the rest.
@@ -39,12 +42,12 @@ pub(crate) async fn admit_or_read_body(
     let caller = SourceNetwork::of(call.peer.addr);
     let frames = FrameQueue::new(&call.worker.spool, caller);
     let mut request = request.map(|body| body.with_spool(frames, &progress));
-    let read = read_until_admitted(request.body_mut(), &call.function.gate);
-    let read = await_within(&call.deadlines, call.admitted_at, Some(&progress), read).await;
+    let reading = read_until_admitted(request.body_mut(), &call.function.gate);
+    let outcome = await_within(&call.deadlines, call.admitted_at, Some(&progress), reading).await;
     call.admitted_at = Instant::now(); // the limit for the first byte counts from here
     // The function may have become ready meanwhile.
     call.route = call.function.route();
-    match read {
+    match outcome {
         Ok(Ok(permit)) => {
             call.request = Some(request);
             Ok(permit)

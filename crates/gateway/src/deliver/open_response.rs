@@ -216,7 +216,7 @@ impl OpenTransfer for ResponseState {
 
     fn late_place(&self, _: Instant) -> Option<LatePlace> {
         // A withdrawn instance has no place for others.
-        let is_ready = |guard: &RequestGuard| guard.slot.endpoint.request_count().is_some();
+        let is_ready = |guard: &RequestGuard| !guard.slot.endpoint.is_withdrawn();
         let has_place =
             self.guard.borrow().as_ref().is_some_and(is_ready) && self.caller_turn_since.get() > 0;
         let contended = self.contended.get().filter(|_| has_place)?;

@@ -16,7 +16,6 @@ use nearpath_types::{
     FunctionPolicy, FunctionServer, InstanceLocality, PlatformError, Reason, duration, policy,
 };
 use nearpath_wire::hop::headers::{strip_hop_headers, strip_platform_headers};
-
 use tokio::net::TcpStream;
 
 use super::plain_call::{PlainCall, PlainDraft, is_eligible};
@@ -28,7 +27,7 @@ use crate::function::FunctionEntry;
 use crate::pipeline;
 use crate::request::{PeerInfo, seconds_value};
 use crate::transport::{
-    ExchangeError, HeadError, InvalidResponse, LoopbackBody, PooledConnection, ResponseHead,
+    ExchangeError, InvalidResponse, LoopbackBody, PooledConnection, ResponseHead, ResponseHeadError,
 };
 
 /// Paths that the watchdog answers itself.
@@ -105,14 +104,7 @@ impl LoopbackDraft {
     ) -> Option<LoopbackCall> {
         let (pools, event_loop) = (&worker.loopback_pools, &worker.event_loop);
         let endpoint = self.plain.endpoint();
-        let connection = match pools.take_connection(endpoint, event_loop) {
-            Some(connection) => connection,
-            None => {
-                pools
-                    .open_connection(endpoint, &self.server, event_loop)
-                    .await?
-            }
-        };
+        let connection = pools.connect(endpoint, &self.server, event_loop).await?;
         Some(self.start(worker, peer, plain, connection))
     }
 
@@ -134,7 +126,7 @@ impl LoopbackDraft {
 }
 
 /// Returns the choice of this path with the obstacle to a nearer one; `None`: another path is
-/// meant.
+/// chosen.
 fn path_choice(worker: &WorkerContext, draft: &PlainDraft) -> Option<PathChoice> {
     let (endpoint, domain) = (draft.endpoint(), draft.route.domain.as_deref());
     let shm_endpoint = domain.and_then(|domain| worker.shm_domains.endpoint_in(domain));
@@ -177,9 +169,9 @@ fn write_head(server: &FunctionServer, fields: &[(&str, &[u8])]) -> Bytes {
 }
 
 impl CallLimit {
-    /// Returns the time at which a call that begins now is overdue.
-    pub(crate) fn deadline(self) -> Instant {
-        Instant::now() + self.limit
+    /// Returns the time at which a call that arrived then is overdue.
+    pub(crate) fn deadline_after(self, arrival: Instant) -> Instant {
+        arrival + self.limit
     }
 
     fn shortest(policy: &FunctionPolicy, server: &FunctionServer) -> Self {
@@ -244,7 +236,7 @@ impl PlainCall {
     ) -> Response<ResponseContent> {
         let error = match error {
             ExchangeError::Timeout => self.timeout_error(limit),
-            ExchangeError::Head(HeadError::Invalid(error)) => self.invalid_error(*error),
+            ExchangeError::Head(ResponseHeadError::Invalid(error)) => self.invalid_error(*error),
             ExchangeError::Head(error) => self.lost_error(worker, error).await,
         };
         let (call, _slot) = self.into_pipeline_call(worker, peer, plain);
@@ -262,7 +254,7 @@ impl PlainCall {
 
     fn invalid_error(&self, error: InvalidResponse) -> PlatformError {
         let reason = match error {
-            InvalidResponse::Unfinal(_) => Reason::InstanceDied,
+            InvalidResponse::SwitchingProtocols => Reason::InstanceDied,
             _ => Reason::FunctionFailed,
         };
         let text = format!(
@@ -272,15 +264,16 @@ impl PlainCall {
         PlatformError::new(COMPONENT, reason, text)
     }
 
-    async fn lost_error(&self, worker: &WorkerContext, error: &HeadError) -> PlatformError {
+    async fn lost_error(&self, worker: &WorkerContext, error: &ResponseHeadError) -> PlatformError {
         let endpoint = self.endpoint();
         let text = format!(
             "{} closed the connection before it answered: {error}",
             self.instance_text()
         );
-        let is_out_of_memory = endpoint
-            .server()
-            .is_some_and(|server| worker.loopback_pools.note_loss(endpoint, server));
+        let pools = &worker.loopback_pools;
+        let is_out_of_memory = endpoint.server().is_some_and(|server| {
+            pools.was_killed_for_memory(endpoint, server, self.record.started_at())
+        });
         if is_out_of_memory {
             let text = format!("{text}: {MEMORY_CAUSE}");
             return PlatformError::new(COMPONENT, Reason::FunctionFailed, text)

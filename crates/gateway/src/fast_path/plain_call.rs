@@ -23,6 +23,8 @@ const X_NEARPATH_CALLER: &str = "x-nearpath-caller";
 /// Plain request whose instance is chosen, before anything is recorded or sent. Dropping it leaves
 /// no state behind.
 pub(super) struct PlainDraft {
+    /// Before any wait for a connection.
+    arrived_at: Instant,
     pub(super) call_id: CallId,
     pub(super) start_time: StartTime,
     /// Calling function; `None`: a caller outside.
@@ -84,6 +86,7 @@ impl PlainDraft {
         let permit = function.gate.try_enter()?;
         let slot = deliver::pick_slot(&route, permit, &[], worker.next_random()).ok()?;
         Some(Self {
+            arrived_at: Instant::now(),
             call_id: CallId::from_fields(plain.header_fields()),
             start_time: StartTime::now(),
             caller,
@@ -164,6 +167,7 @@ fn start_record(
         plain.body_length(),
         header,
     );
+    record.set_arrival(draft.arrived_at);
     record.identify(draft.call_id.as_bytes(), draft.caller.as_deref());
     record.set_path(choice);
     record

@@ -135,6 +135,11 @@ impl InstanceEndpoint {
         self.is_gone.load(Ordering::Acquire)
     }
 
+    /// Returns whether the instance gets no further requests.
+    pub(crate) fn is_withdrawn(&self) -> bool {
+        self.request_count().is_none()
+    }
+
     /// Returns the open requests; `None` once withdrawn.
     pub(crate) fn request_count(&self) -> Option<u32> {
         // Relaxed: the count only guides the choice; `try_acquire` decides.

@@ -135,6 +135,11 @@ impl CompletionRecord {
         }
     }
 
+    /// Sets the time of arrival, where the record begins later.
+    pub(crate) fn set_arrival(&mut self, at: Instant) {
+        self.started_at = at;
+    }
+
     /// Returns the time of arrival.
     pub(crate) fn started_at(&self) -> Instant {
         self.started_at

@@ -19,6 +19,7 @@ impl SpoolLimits {
     /// Returns the limits of one of `threads` threads in a process with `descriptors`.
     pub(crate) fn for_thread(threads: usize, descriptors: u64) -> Self {
         Self {
+            // These are promises to operators (decision 73).
             max_bytes: 1 << 30,
             // A file may be as small as one frame, and connections need descriptors too.
             max_files: (descriptors / 8 / threads.max(1) as u64).min(4096),
@@ -40,6 +41,7 @@ struct SpoolUsage {
 pub(super) struct SpoolBudget {
     limits: SpoolLimits,
     total: SpoolUsage,
+    /// A source is here, and has bytes, only while it has a file.
     by_source: HashMap<SourceNetwork, SpoolUsage>,
 }
 

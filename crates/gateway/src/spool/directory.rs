@@ -108,8 +108,11 @@ impl SpoolDirectory {
         let name = format!("{}-{number}", std::process::id());
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&self.folder, &name, flags, Mode::RUSR | Mode::WUSR)?;
-        rustix::fs::unlinkat(&self.folder, &name, AtFlags::empty())?;
-        Ok(file.into())
+        match rustix::fs::unlinkat(&self.folder, &name, AtFlags::empty()) {
+            // The new process of a handover clears the folder, perhaps at this moment.
+            Ok(()) | Err(Errno::NOENT) => Ok(file.into()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Fails on a file system that would keep the space of a file until its end: a long response

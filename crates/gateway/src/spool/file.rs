@@ -197,6 +197,7 @@ impl SpoolFile {
 
 impl Drop for SpoolFile {
     fn drop(&mut self) {
+        // A write in progress goes on, at most one, while its bytes are given back already.
         // The kernel frees the pages of a file when it is closed: 16 000 for 64 MiB.
         if let (Some(file), Ok(runtime)) = (self.file.take(), Handle::try_current()) {
             runtime.spawn_blocking(move || drop(file));

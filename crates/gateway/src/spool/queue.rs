@@ -52,7 +52,7 @@ impl FrameQueue {
         self.memory.is_empty() && self.file.is_none() && self.last.is_none()
     }
 
-    /// Returns whether a frame waits for [`Self::poll_take`], and the disk does not.
+    /// Returns whether [`Self::poll_take`] has to be called. It may have to read the file first.
     pub(crate) fn has_frame(&self) -> bool {
         !self.memory.is_empty()
             || self

@@ -89,7 +89,7 @@ impl SpoolStore {
         tracing::warn!(
             %error,
             pause = ?WRITE_ERROR_BACKOFF,
-            "gateway: write to the spool failed, slow callers hold their places meanwhile"
+            "gateway: write to the spool failed, slow callers hold their permits meanwhile"
         );
         self.paused_until
             .set(Some(Instant::now() + WRITE_ERROR_BACKOFF));

@@ -9,8 +9,8 @@ mod tcp;
 #[doc(hidden)] // for the fuzz target
 pub use loopback::{BodyDecoder, DecodedPart, ResponseHead, parse_head};
 pub(crate) use loopback::{
-    EventLoop, ExchangeError, HeadError, InvalidResponse, LoopbackBody, LoopbackPools,
-    PooledConnection, ServerBody, ServerResponse, exchange_plain,
+    EventLoopToken, ExchangeError, InvalidResponse, LoopbackBody, LoopbackPools, PooledConnection,
+    ResponseHeadError, ServerBody, ServerResponse, exchange_plain,
 };
 pub(crate) use quic::{AcquiredQuic, QuicConnections, QuicUnavailable};
 pub(crate) use shm_domains::ShmDomains;

@@ -34,7 +34,12 @@ where
         call,
         limit,
     } = sent;
-    let exchange = exchange_plain(server, head, plain.body(), limit.deadline());
+    let exchange = exchange_plain(
+        server,
+        head,
+        plain.body(),
+        limit.deadline_after(call.record.started_at()),
+    );
     let Some(outcome) = connection.await_unless_gone(exchange).await else {
         return Ok(false);
     };
@@ -43,7 +48,7 @@ where
     let mut response = match outcome {
         Ok(ServerResponse {
             head,
-            body: ServerBody::Whole(body),
+            body: ServerBody::Buffered(body),
         }) => {
             let out = write_head(client, plain, &call, &head, body.len(), close);
             // Recorded before the write: the function is done, and a slow caller must not occupy

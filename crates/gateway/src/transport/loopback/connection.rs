@@ -13,29 +13,27 @@ use rustix::net::{RecvFlags, recv};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
-use super::event_loop::EventLoop;
-use super::response_head::{InvalidResponse, ResponseHead, parse_head};
+use super::event_loop::EventLoopToken;
+use super::response_head::{InvalidResponse, MAX_HEAD_BYTES, ResponseHead, parse_head};
 
 /// Read buffer for a usual response.
 const READ_RESERVE_BYTES: usize = 4096;
 /// Read buffer for a body that streams.
 const STREAM_RESERVE_BYTES: usize = 32 * 1024;
-/// Bytes after which a head without an end is parsed all the same, which refuses it.
-const MAX_UNPARSED_BYTES: usize = 64 * 1024;
 
 /// Connection to a function's own server.
-pub(crate) struct ServerConnection {
+pub(crate) struct LoopbackConnection {
     stream: TcpStream,
     /// Received bytes that belong to nothing yet.
     pub(super) buffer: BytesMut,
-    /// The event loop with which the socket is registered.
-    watched_by: EventLoop,
     opened_at: Instant,
+    /// Last: dropped after `stream`, which needs its event loop to deregister.
+    registered_with: EventLoopToken,
 }
 
 /// Cause for which a head did not arrive.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum HeadError {
+pub(crate) enum ResponseHeadError {
     #[error("the connection was closed")]
     Closed,
     #[error(transparent)]
@@ -44,12 +42,15 @@ pub(crate) enum HeadError {
     Invalid(#[from] InvalidResponse),
 }
 
-impl ServerConnection {
+impl LoopbackConnection {
     /// Opens a connection inside the instance.
     ///
     /// # Errors
     /// If the server accepts none.
-    pub(super) async fn open(server: &FunctionServer, event_loop: &EventLoop) -> io::Result<Self> {
+    pub(super) async fn open(
+        server: &FunctionServer,
+        event_loop: &EventLoopToken,
+    ) -> io::Result<Self> {
         let socket = server.network.open_tcp_socket(server.addr.is_ipv6())?;
         let socket = TcpSocket::from_std_stream(StdTcpStream::from(socket));
         // Heads and small bodies would wait for acknowledgements (Nagle's algorithm).
@@ -58,8 +59,8 @@ impl ServerConnection {
         Ok(Self {
             stream,
             buffer: BytesMut::new(),
-            watched_by: event_loop.clone(),
             opened_at: Instant::now(),
+            registered_with: event_loop.clone(),
         })
     }
 
@@ -68,13 +69,13 @@ impl ServerConnection {
         now.saturating_duration_since(self.opened_at)
     }
 
-    pub(super) fn is_watched_by(&self, event_loop: &EventLoop) -> bool {
-        self.watched_by.is(event_loop)
+    pub(super) fn is_registered_with(&self, event_loop: &EventLoopToken) -> bool {
+        self.registered_with.is_same(event_loop)
     }
 
     /// Returns whether an idle connection is open and silent. Asks the kernel: the event loop may
     /// not have seen a close yet, or bytes that would answer the next request.
-    pub(super) fn is_quiet(&self) -> bool {
+    pub(super) fn is_open_and_silent(&self) -> bool {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         recv(&self.stream, &mut [0; 1], flags) == Err(Errno::AGAIN)
     }
@@ -85,15 +86,15 @@ impl ServerConnection {
     }
 
     /// Reads the final head of the response.
-    pub(super) async fn read_head(&mut self) -> Result<ResponseHead, HeadError> {
+    pub(super) async fn read_head(&mut self) -> Result<ResponseHead, ResponseHeadError> {
         let mut parsed_bytes = 0;
         loop {
             if self.read_more().await? == 0 {
-                return Err(HeadError::Closed);
+                return Err(ResponseHeadError::Closed);
             }
             // Not for each piece: parsing a head again for every byte would cost its square.
-            let is_parsed = has_blank_line(&self.buffer[parsed_bytes..])
-                || self.buffer.len() >= MAX_UNPARSED_BYTES;
+            let is_parsed =
+                has_blank_line(&self.buffer[parsed_bytes..]) || self.buffer.len() >= MAX_HEAD_BYTES; // which refuses it
             if is_parsed && let Some(head) = parse_head(&mut self.buffer)? {
                 return Ok(head);
             }

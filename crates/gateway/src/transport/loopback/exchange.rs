@@ -1,20 +1,19 @@
 //! One plain request to a function's own server, and its response up to a short body.
 
-use std::io;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use tokio::time::{timeout, timeout_at};
 
 use super::body_decoder::{BodyDecoder, DecodedPart};
-use super::connection::HeadError;
-use super::pools::PooledConnection;
+use super::connection::ResponseHeadError;
+use super::pooled_connection::PooledConnection;
 use super::response_body::LoopbackBody;
 use super::response_head::{BodyFraming, ResponseHead};
 
 /// Maximum length of a body that is awaited with its head. Longer ones stream.
-const MAX_WHOLE_BYTES: u64 = 64 * 1024;
-/// Time for a short body to follow its head. Simple servers write them apart.
+const MAX_BUFFERED_BODY_BYTES: u64 = 64 * 1024;
+/// Time for a short body to follow its head. Simple servers write them apart, within some 100 µs.
 const BODY_GRACE: Duration = Duration::from_millis(2);
 /// End of a chunked body without trailers.
 const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
@@ -28,7 +27,7 @@ pub(crate) struct ServerResponse {
 /// Body of a response.
 pub(crate) enum ServerBody {
     /// All of it. The connection is free again.
-    Whole(Bytes),
+    Buffered(Bytes),
     /// Parts as they arrive.
     Stream(Box<LoopbackBody>),
 }
@@ -41,7 +40,7 @@ pub(crate) enum ExchangeError {
     Timeout,
     /// No head came.
     #[error(transparent)]
-    Head(#[from] HeadError),
+    Head(#[from] ResponseHeadError),
 }
 
 /// Sends a request and reads the response's head, with a short body. Dropping the future closes
@@ -63,26 +62,27 @@ async fn exchange_without_limit(
     mut connection: PooledConnection,
     head: Bytes,
     body: Bytes,
-) -> Result<ServerResponse, HeadError> {
+) -> Result<ServerResponse, ResponseHeadError> {
     let written = connection.write_request(head, body).await;
-    let head = match (connection.read_head().await, written) {
+    let mut head = match (connection.read_head().await, &written) {
         // A server may answer and close before it has read the whole request.
         (Ok(head), _) => head,
-        (Err(_), Err(error)) => return Err(error.into()),
         (Err(error), Ok(())) => return Err(error),
+        (Err(error), Err(_)) => return Err(written.err().map_or(error, Into::into)),
     };
+    head.keeps_alive &= written.is_ok(); // the server would take a later request for the rest
     connection.note_response();
-    // Fields of this hop are the pipeline's to strip, which streams.
-    let is_whole = |length| length <= MAX_WHOLE_BYTES && !head.names_hop_fields;
+    // `Connection` may list fields to strip. Only the pipeline does that, and it streams.
+    let is_short = |length| length <= MAX_BUFFERED_BODY_BYTES && !head.names_hop_fields;
     if let BodyFraming::Length(length) = head.framing
-        && is_whole(length)
-        && await_body(&mut connection, length as usize).await?
+        && is_short(length)
+        && await_body(&mut connection, length as usize).await
     {
         let body = connection.buffer.split_to(length as usize).freeze();
-        return Ok(whole_response(connection, head, body));
+        return Ok(buffered_response(connection, head, body));
     }
     if let Some(body) = take_arrived_chunks(&mut connection, &head) {
-        return Ok(whole_response(connection, head, body));
+        return Ok(buffered_response(connection, head, body));
     }
     let body = LoopbackBody::new(connection, &head);
     Ok(ServerResponse {
@@ -93,20 +93,21 @@ async fn exchange_without_limit(
 
 /// Waits a moment for a body that follows its head. Returns whether it has arrived: the head of a
 /// slow one must not wait for it.
-async fn await_body(connection: &mut PooledConnection, length: usize) -> io::Result<bool> {
+async fn await_body(connection: &mut PooledConnection, length: usize) -> bool {
     if connection.buffer.len() >= length {
-        return Ok(true);
+        return true;
     }
     connection.acknowledge_now();
     let reading = async {
         while connection.buffer.len() < length {
-            if connection.read_more().await? == 0 {
-                return Ok(false); // the stream tells its caller
+            match connection.read_more().await {
+                Ok(0) | Err(_) => return false, // the stream tells its caller
+                Ok(_) => {}
             }
         }
-        Ok(true)
+        true
     };
-    timeout(BODY_GRACE, reading).await.unwrap_or(Ok(false))
+    timeout(BODY_GRACE, reading).await.unwrap_or(false)
 }
 
 /// Takes a chunked body that has arrived whole; `None`: it streams.
@@ -127,12 +128,16 @@ fn take_arrived_chunks(connection: &mut PooledConnection, head: &ResponseHead) -
     })
 }
 
-fn whole_response(connection: PooledConnection, head: ResponseHead, body: Bytes) -> ServerResponse {
+fn buffered_response(
+    connection: PooledConnection,
+    head: ResponseHead,
+    body: Bytes,
+) -> ServerResponse {
     if head.keeps_alive {
-        connection.give_back();
+        connection.put_back();
     }
     ServerResponse {
         head,
-        body: ServerBody::Whole(body),
+        body: ServerBody::Buffered(body),
     }
 }

@@ -9,15 +9,19 @@ mod body_decoder;
 mod connection;
 mod event_loop;
 mod exchange;
+mod oom_kills;
+mod pooled_connection;
 mod pools;
 mod response_body;
 mod response_head;
+mod server_pool;
 mod unanswered;
 
-pub(crate) use connection::HeadError;
-pub(crate) use event_loop::EventLoop;
+pub(crate) use connection::ResponseHeadError;
+pub(crate) use event_loop::EventLoopToken;
 pub(crate) use exchange::{ExchangeError, ServerBody, ServerResponse, exchange_plain};
-pub(crate) use pools::{LoopbackPools, PooledConnection};
+pub(crate) use pooled_connection::PooledConnection;
+pub(crate) use pools::LoopbackPools;
 pub(crate) use response_body::LoopbackBody;
 pub(crate) use response_head::InvalidResponse;
 

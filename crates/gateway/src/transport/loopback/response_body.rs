@@ -8,7 +8,7 @@ use http_body::{Frame, SizeHint};
 use nearpath_wire::BoxError;
 
 use super::body_decoder::{BodyDecoder, DecodedPart};
-use super::pools::PooledConnection;
+use super::pooled_connection::PooledConnection;
 use super::response_head::ResponseHead;
 
 /// Pieces up to this length get memory of their own: others share the buffer that they were read
@@ -77,7 +77,7 @@ impl LoopbackBody {
 
     fn end_response(&mut self) {
         if let Some(connection) = self.connection.take().filter(|_| self.keeps_alive) {
-            connection.give_back();
+            connection.put_back();
         }
     }
 

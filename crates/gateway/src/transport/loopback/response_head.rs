@@ -9,7 +9,7 @@ use http::StatusCode;
 /// Maximum number of header fields of a response, as the watchdog allows.
 const MAX_HEADERS: usize = 128;
 /// Maximum bytes of a response's head.
-const MAX_HEAD_BYTES: usize = 64 * 1024;
+pub(super) const MAX_HEAD_BYTES: usize = 64 * 1024;
 const LENGTH_NAME: &[u8] = b"content-length";
 
 /// End of a response's body (RFC 9112 section 6.3).
@@ -32,9 +32,11 @@ pub enum InvalidResponse {
     /// The head has too many bytes or fields.
     #[error("its head is larger than 64 KiB or has more than 128 fields")]
     TooLarge,
-    /// The status is none that ends a request.
-    #[error("status {0} ends no request (RFC 9110 section 15.2)")]
-    Unfinal(u16),
+    /// The server changes the protocol, which no request asks for.
+    #[error(
+        "status 101 changes a protocol that the request did not ask to change (RFC 9110 section 15.2.2)"
+    )]
+    SwitchingProtocols,
     /// Length and transfer coding contradict each other, or are unknown.
     #[error("the length of its body is ambiguous (RFC 9112 section 6.3)")]
     Framing,
@@ -92,7 +94,7 @@ pub fn parse_head(buffer: &mut BytesMut) -> Result<Option<ResponseHead>, Invalid
         match parse_one(buffer) {
             // No request asks for another protocol: what follows would not be HTTP.
             Ok(Some(head)) if head.status == StatusCode::SWITCHING_PROTOCOLS => {
-                return Err(InvalidResponse::Unfinal(101));
+                return Err(InvalidResponse::SwitchingProtocols);
             }
             Ok(Some(head)) if head.status.is_informational() => {}
             other => return other,
@@ -124,8 +126,9 @@ fn parse_one(buffer: &mut BytesMut) -> Result<Option<ResponseHead>, InvalidRespo
     let is_http11 = parsed.version == Some(1);
     let start = buffer.as_ptr() as usize;
     let span_of = |part: &[u8]| -> ByteSpan {
+        // httparse's parts, empty ones too, are slices of the buffer.
         let offset = part.as_ptr() as usize - start;
-        // Both are at most the length of the head, which fits.
+        // Both fit: a blank line follows within the maximum, so they are below it.
         (offset as u16, (offset + part.len()) as u16)
     };
     let mut hop = HopFields::default();
@@ -297,7 +300,7 @@ mod tests {
     #[test]
     fn responses_with_two_meanings_are_refused() {
         for (text, error) in [
-            ("1.1 101 Switching", InvalidResponse::Unfinal(101)),
+            ("1.1 101 Switching", InvalidResponse::SwitchingProtocols),
             (
                 "1.1 200 OK\r\ncontent-length: 3\r\ncontent-length: 4",
                 InvalidResponse::Framing,

@@ -1,41 +1,51 @@
 //! Connections that a server has not answered yet, without a clock.
 //!
 //! A simple server handles one connection at a time, until that one ends. So a connection in use
-//! ends earlier while others wait.
+//! ends earlier while new ones get no answers.
 
 use std::time::{Duration, Instant};
 
 /// Age at which a connection carries no further request, as in the watchdog.
 const MAX_CONNECTION_AGE: Duration = Duration::from_secs(1);
-/// The same while another connection waits for its first response, for longer than this.
-const MAX_SHARED_AGE: Duration = Duration::from_millis(20);
+/// Time after which new connections without any answer mean that the server accepts none of them.
+const MAX_ACCEPT_WAIT: Duration = Duration::from_millis(20);
+/// Age limit in that case: long enough for many requests, short beside a caller's patience.
+const MAX_CONTENDED_AGE: Duration = Duration::from_millis(20);
 
 /// Connections that have never had a response: the server may not have accepted them.
 #[derive(Debug, Default)]
 pub(super) struct UnansweredConnections {
     count: u32,
-    /// Time since which there has always been one.
+    /// Time since which some wait and none was answered.
     since: Option<Instant>,
 }
 
 impl UnansweredConnections {
+    /// Adds a connection that was opened at `now`.
     pub(super) fn add(&mut self, now: Instant) {
         self.count += 1;
         self.since.get_or_insert(now);
     }
 
+    /// Notes that one of them was answered: the server accepts connections beside others.
+    pub(super) fn note_answer(&mut self, now: Instant) {
+        self.since = Some(now);
+    }
+
+    /// Removes one, which was answered or closed.
     pub(super) fn remove(&mut self) {
-        // The pool may be a later one: the drain removes them all.
-        self.count = self.count.saturating_sub(1);
+        self.count -= 1;
         if self.count == 0 {
             self.since = None;
         }
     }
 
     /// Returns the age at which other connections end.
-    pub(super) fn max_age_of_others(&self, now: Instant) -> Duration {
+    pub(super) fn connection_age_limit(&self, now: Instant) -> Duration {
         match self.since {
-            Some(since) if now.saturating_duration_since(since) > MAX_SHARED_AGE => MAX_SHARED_AGE,
+            Some(since) if now.saturating_duration_since(since) > MAX_ACCEPT_WAIT => {
+                MAX_CONTENDED_AGE
+            }
             _ => MAX_CONNECTION_AGE,
         }
     }
@@ -46,18 +56,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn others_end_early_while_one_waits() {
+    fn others_end_early_while_new_ones_get_no_answer() {
         let start = Instant::now();
-        let late = start + 2 * MAX_SHARED_AGE;
+        let at = |ms| start + Duration::from_millis(ms);
         let mut unanswered = UnansweredConnections::default();
-        assert_eq!(unanswered.max_age_of_others(late), MAX_CONNECTION_AGE);
-        unanswered.add(start);
-        unanswered.add(late);
-        assert_eq!(unanswered.max_age_of_others(start), MAX_CONNECTION_AGE);
-        assert_eq!(unanswered.max_age_of_others(late), MAX_SHARED_AGE);
+        let limit_is_short = |unanswered: &UnansweredConnections, ms| {
+            unanswered.connection_age_limit(at(ms)) == MAX_CONTENDED_AGE
+        };
+        assert!(!limit_is_short(&unanswered, 100));
+        unanswered.add(at(0));
+        unanswered.add(at(30));
+        assert!(!limit_is_short(&unanswered, 20));
+        assert!(limit_is_short(&unanswered, 40));
+        unanswered.note_answer(at(50));
         unanswered.remove();
-        assert_eq!(unanswered.max_age_of_others(late), MAX_SHARED_AGE);
+        assert!(!limit_is_short(&unanswered, 60), "it accepts");
+        assert!(limit_is_short(&unanswered, 80), "and no more since");
         unanswered.remove();
-        assert_eq!(unanswered.max_age_of_others(late), MAX_CONNECTION_AGE);
+        assert!(!limit_is_short(&unanswered, 90));
     }
 }

@@ -79,7 +79,7 @@ impl EndpointConnections {
                 .drain(..)
                 .for_each(|pooled| close_after_grace(pooled.connection));
         }
-        let withdrawn = self.endpoint.request_count().is_none();
+        let withdrawn = self.endpoint.is_withdrawn();
         // Noted before the connection is dropped, which is the last chance to learn of it.
         if self
             .connections

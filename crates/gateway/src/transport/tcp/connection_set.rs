@@ -177,7 +177,7 @@ impl ConnectionSet {
                 .is_none_or(|tls| !tls.peer.remaining_validity(now).is_zero())
         };
         self.0.borrow_mut().retain(|_, pool| {
-            if pool.endpoint.request_count().is_none() {
+            if pool.endpoint.is_withdrawn() {
                 return false; // requests in flight hold their own connections
             }
             pool.idle.retain(|idle| {

@@ -181,7 +181,7 @@ impl TcpPools {
         let is_stale = tls
             .as_ref()
             .is_some_and(|tls| tls.caller_generation != self.caller_generation.get());
-        if is_stale || sender.is_closed() || endpoint.request_count().is_none() {
+        if is_stale || sender.is_closed() || endpoint.is_withdrawn() {
             return;
         }
         let tls_mode = tls
