@@ -287,7 +287,11 @@ impl PlainCall {
     }
 
     fn instance_text(&self) -> String {
-        format!("instance {} of {}", self.endpoint().id, self.function.name)
+        format!(
+            "instance {} of {}",
+            self.endpoint().id,
+            self.function().name
+        )
     }
 
     /// Returns the time since the call's arrival.

@@ -1,4 +1,4 @@
-//! A plain request with its instance, whatever the way to it.
+//! A plain request with its instance, on either path.
 
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -37,16 +37,15 @@ pub(super) struct PlainDraft {
 
 /// Plain request that holds a slot at its instance.
 pub(crate) struct PlainCall {
-    /// `X-Call-Id`.
-    pub(crate) call_id: CallId,
-    /// `X-Start-Time`.
-    pub(crate) start_time: StartTime,
+    draft: PlainDraft,
     pub(crate) record: CompletionRecord,
-    caller: Option<Arc<FunctionEntry>>,
-    pub(super) slot: EndpointSlot,
-    pub(super) route: Arc<ActiveRoute>,
-    pub(super) function: Arc<FunctionEntry>,
-    pub(super) path_offset: usize,
+}
+
+/// Caller of a plain request that may call.
+enum PlainCaller {
+    /// From outside: no edge is asked for.
+    Outside,
+    Function(Arc<FunctionEntry>),
 }
 
 /// Returns whether a plain request may take the fast path to the function.
@@ -61,13 +60,13 @@ fn permitted_caller(
     worker: &WorkerContext,
     peer: &PeerInfo,
     callee: &FunctionEntry,
-) -> Option<Option<Arc<FunctionEntry>>> {
+) -> Option<PlainCaller> {
     if peer.zone == ListenerZone::Public {
-        return Some(None);
+        return Some(PlainCaller::Outside);
     }
     let caller = worker.table.find_caller(peer.addr)?;
     route::check_edge(Some(&caller), peer.addr, &callee.id).ok()?;
-    Some(Some(caller))
+    Some(PlainCaller::Function(caller))
 }
 
 impl PlainDraft {
@@ -80,7 +79,10 @@ impl PlainDraft {
         route: Arc<ActiveRoute>,
         path_offset: usize,
     ) -> Option<Self> {
-        let caller = permitted_caller(worker, peer, function)?;
+        let caller = match permitted_caller(worker, peer, function)? {
+            PlainCaller::Outside => None,
+            PlainCaller::Function(caller) => Some(caller),
+        };
         // A waiter that is dropped here leaves the queue again; the pipeline queues the request
         // anew.
         let permit = function.gate.try_enter()?;
@@ -134,14 +136,8 @@ impl PlainDraft {
         let mut record = start_record(worker, peer, plain, &self, choice);
         record.instance = Some(self.slot.endpoint.id);
         PlainCall {
-            call_id: self.call_id,
-            start_time: self.start_time,
+            draft: self,
             record,
-            caller: self.caller,
-            slot: self.slot,
-            route: self.route,
-            function: self.function,
-            path_offset: self.path_offset,
         }
     }
 }
@@ -243,7 +239,22 @@ fn call_fields<'a>(
 impl PlainCall {
     /// Returns the instance.
     pub(super) fn endpoint(&self) -> &Arc<InstanceEndpoint> {
-        &self.slot.endpoint
+        self.draft.endpoint()
+    }
+
+    /// Returns the called function.
+    pub(super) fn function(&self) -> &FunctionEntry {
+        &self.draft.function
+    }
+
+    /// Returns the value of `X-Call-Id`.
+    pub(crate) fn call_id(&self) -> &CallId {
+        &self.draft.call_id
+    }
+
+    /// Returns the value of `X-Start-Time`.
+    pub(crate) fn start_time(&self) -> &StartTime {
+        &self.draft.start_time
     }
 
     /// Records a complete response and releases its slot.
@@ -260,24 +271,24 @@ impl PlainCall {
         peer: &Rc<PeerInfo>,
         plain: &PlainRequest,
     ) -> (Box<GatewayCall>, EndpointSlot) {
-        let Self {
+        let Self { draft, record } = self;
+        let PlainDraft {
+            arrived_at: admitted_at,
             call_id,
             start_time,
-            record,
             caller,
             slot,
             route,
             function,
             path_offset,
-        } = self;
+        } = draft;
         let text = |bytes: &[u8]| HeaderValue::from_bytes(bytes).ok();
         let mut options = RequestOptions::from_request(&plain.to_request().unwrap_or_default());
         options.call_id = text(call_id.as_bytes()).unwrap_or(options.call_id);
         options.start_time = text(start_time.as_bytes()).unwrap_or(options.start_time);
-        let admitted: Instant = record.started_at();
         // No caller timeout: a request that sets one never takes the fast path.
         let deadlines =
-            RequestDeadlines::new(admitted, &route.policy, None, worker.body_idle_timeout);
+            RequestDeadlines::new(admitted_at, &route.policy, None, worker.body_idle_timeout);
         let (worker, peer) = (worker.clone(), peer.clone());
         let call = GatewayCall {
             worker,
@@ -288,7 +299,7 @@ impl PlainCall {
             options,
             deadlines,
             record,
-            admitted_at: admitted,
+            admitted_at,
             request: None,
             upload_progress: None,
             upload_guard: None,

@@ -29,23 +29,23 @@ const KEPT_OPTIONS: [&str; 8] = [
 /// Removes hop-by-hop headers and those that `Connection` lists. `TE: trailers` stays: gRPC needs
 /// it end to end. With `keep_upgrade`, `Upgrade` stays and `Connection: upgrade` is set.
 pub fn strip_hop_headers(headers: &mut HeaderMap, keep_upgrade: bool) {
-    if headers.keys().any(is_hop_header) {
+    if headers.keys().any(|name| is_hop_field(name.as_str())) {
         remove_hop_headers(headers, keep_upgrade);
     }
 }
 
-/// Returns true for a header that is removed. Checking each name once is cheaper than looking up
-/// each known name, and most messages have none of them.
-fn is_hop_header(name: &HeaderName) -> bool {
-    match name.as_str().len() {
-        2 => *name == TE,
-        6 => *name == EXPECT,
-        7 => *name == UPGRADE,
-        10 => *name == CONNECTION || *name == KEEP_ALIVE,
-        16 => *name == PROXY_CONNECTION,
-        17 => *name == TRANSFER_ENCODING,
-        18 => *name == PROXY_AUTHENTICATE,
-        19 => *name == PROXY_AUTHORIZATION,
+/// Returns whether a field belongs to one hop (RFC 9110 section 7.6.1), for a name in lower case.
+/// By length first: most names are then decided without a comparison.
+pub fn is_hop_field(name: &str) -> bool {
+    match name.len() {
+        2 => name == "te",
+        6 => name == "expect",
+        7 => name == "upgrade",
+        10 => name == "connection" || name == "keep-alive",
+        16 => name == "proxy-connection",
+        17 => name == "transfer-encoding",
+        18 => name == "proxy-authenticate",
+        19 => name == "proxy-authorization",
         _ => false,
     }
 }

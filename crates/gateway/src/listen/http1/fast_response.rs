@@ -11,6 +11,7 @@ use futures_util::poll;
 use http::StatusCode;
 use nearpath_domain::CallReply;
 use nearpath_types::platform_field::is_platform_field;
+use nearpath_wire::hop::headers::is_hop_field;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
 use super::buffered_connection::BufferedConnection;
@@ -127,12 +128,9 @@ fn write_head(
     for field in reply.head_fields() {
         let field = field.ok()?;
         match field.name {
-            // Hop-by-hop fields (RFC 9110 section 7.6.1) are rare in replies; the pipeline strips
-            // them.
-            "connection" | "transfer-encoding" | "upgrade" | "te" | "trailer" => return None,
-            "keep-alive" | "proxy-connection" | "proxy-authenticate" | "proxy-authorization" => {
-                return None;
-            }
+            // Rare in replies; the pipeline strips them.
+            "trailer" => return None,
+            name if is_hop_field(name) => return None,
             // Written below by the gateway, whose values win.
             "x-call-id" | "x-start-time" | "x-served-by" | "content-length" => continue,
             name if is_platform_field(name) => continue,
@@ -165,8 +163,8 @@ fn write_head(
 
 /// Writes the fields of the gateway that every response has.
 pub(super) fn write_own_fields(out: &mut BytesMut, client: &ClientConnection, call: &PlainCall) {
-    write_field(out, "x-call-id", call.call_id.as_bytes());
-    write_field(out, "x-start-time", call.start_time.as_bytes());
+    write_field(out, "x-call-id", call.call_id().as_bytes());
+    write_field(out, "x-start-time", call.start_time().as_bytes());
     write_field(out, "x-served-by", client.worker.served_by.as_bytes());
     if let Some(alt_svc) = &client.alt_svc {
         write_field(out, "alt-svc", alt_svc.as_bytes());

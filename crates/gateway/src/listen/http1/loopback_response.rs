@@ -6,6 +6,7 @@ use std::io;
 use bytes::BytesMut;
 use http::StatusCode;
 use nearpath_types::platform_field::is_platform_field;
+use nearpath_wire::hop::headers::is_hop_field;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::buffered_connection::BufferedConnection;
@@ -86,16 +87,7 @@ fn write_head(
     let (mut add_date, mut add_content_type) = (true, true);
     for (name, value) in head.fields() {
         match name {
-            // Fields of this hop (RFC 9110 section 7.6.1).
-            "connection"
-            | "transfer-encoding"
-            | "upgrade"
-            | "te"
-            | "expect"
-            | "keep-alive"
-            | "proxy-connection"
-            | "proxy-authenticate"
-            | "proxy-authorization" => continue,
+            name if is_hop_field(name) => continue,
             // Written below by the gateway, whose values win.
             "x-call-id" | "x-start-time" | "x-served-by" | "x-duration-seconds"
             | "content-length" => continue,
